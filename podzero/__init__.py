@@ -1,0 +1,1 @@
+"""podzero: distributed AlphaZero for TPU pods."""

@@ -1,0 +1,131 @@
+"""The doors between the rooms: what each part may ask of another, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+from podzero.types import (
+    Array,
+    EnvSpec,
+    EnvState,
+    Params,
+    Sample,
+    SearchResult,
+    Symmetry,
+    Versioned,
+    View,
+)
+
+
+class Env(Protocol):
+    """A two-player game written in JAX: pure functions of one game, batched by `vmap`."""
+
+    @property
+    def spec(self) -> EnvSpec:
+        """Shapes and dtypes of observations, and the number of actions."""
+        ...
+
+    @property
+    def symmetries(self) -> Sequence[Symmetry]:
+        """The symmetries besides the identity; empty when the game has none."""
+        ...
+
+    def init(self, key: Array) -> EnvState:
+        """Starts a game; `key` is consumed (it may choose who begins)."""
+        ...
+
+    def step(self, state: EnvState, action: Array) -> EnvState:
+        """Plays a legal `action` (`[]` int32). A state that is over stays as it is, with zero rewards."""
+        ...
+
+    def view(self, state: EnvState) -> View:
+        """What can be seen of `state`."""
+        ...
+
+
+class Search(Protocol):
+    """A batched tree search."""
+
+    def __call__(self, params: Params, key: Array, roots: EnvState, temperature: Array) -> SearchResult:
+        """Searches B roots.
+
+        Args:
+          params: network parameters.
+          key: PRNG key, consumed.
+          roots: states with a leading axis B; none of them over.
+          temperature: `[B]` float32, how much to explore when choosing the move: 1 is the full noise
+            of the algorithm, 0 plays the strongest move.
+        """
+        ...
+
+
+class ReplayWriter(Protocol):
+    """The door of an actor into replay."""
+
+    def write(self, samples: Sample) -> None:
+        """Writes T samples (`[T, ...]` on every field), waiting while the rate limiter holds inserts back.
+
+        Raises:
+          SignatureError: a field's name, shape or dtype is not the table's, or it holds NaN or infinity.
+          ReplayTimeout: the insert was held back or the server silent for longer than the configured wait.
+        """
+        ...
+
+    def flush(self) -> None:
+        """Waits until everything written has been confirmed."""
+        ...
+
+    def close(self) -> None:
+        """Gives the connection back."""
+        ...
+
+
+class ReplayReader(Protocol):
+    """The door of the learner out of replay: an endless iterator over host batches."""
+
+    def __iter__(self) -> Iterator[Sample]: ...
+
+    def __next__(self) -> Sample:
+        """The next batch (`[batch, ...]` on every field).
+
+        Raises:
+          ReplayTimeout: no batch came within the configured wait; says which limiter holds whom.
+        """
+        ...
+
+    def close(self) -> None:
+        """Stops prefetching and gives the connections back."""
+        ...
+
+
+class ParamSink(Protocol):
+    """Where the learner publishes."""
+
+    def publish(self, version: int, params: Params) -> None:
+        """Makes `params` the newest; returns without waiting for any reader."""
+        ...
+
+
+class ParamSource(Protocol):
+    """Where an actor looks for parameters."""
+
+    def wait(self, timeout_s: float) -> Versioned:
+        """The newest parameters, waiting for the first ones if there are none yet.
+
+        Raises:
+          TimeoutError: nothing was published within `timeout_s`; says who waits for whom.
+        """
+        ...
+
+    def poll(self) -> Versioned | None:
+        """Parameters newer than the last ones returned, or None; never waits."""
+        ...
+
+
+class Report(Protocol):
+    """Where a role drops its figures; never blocks, never raises."""
+
+    def __call__(self, role: str, figures: Mapping[str, float]) -> None:
+        """Adds `figures`, named `stage/quantity` with units in the name, under `role` (as `actor-0`)."""
+        ...
