@@ -242,7 +242,8 @@ class Experiment(Section):
         replay, batch = self.replay, self.learner.batch_size
         if replay.min_size > replay.capacity:
             raise ValueError(
-                f"replay.min_size {replay.min_size} is above replay.capacity {replay.capacity}: learning would never start"
+                f"replay.min_size {replay.min_size} is above replay.capacity {replay.capacity}: "
+                "learning would never start"
             )
         least = replay.shards * max(1.0, replay.samples_per_insert) + batch
         if self.replay_tolerance < least:
@@ -253,7 +254,8 @@ class Experiment(Section):
         if self.replay_tolerance > replay.samples_per_insert * replay.min_size:
             raise ValueError(
                 f"replay.min_size {replay.min_size} is too small: samples_per_insert * min_size "
-                f"({replay.samples_per_insert * replay.min_size:g}) must be at least the tolerance {self.replay_tolerance:g}"
+                f"({replay.samples_per_insert * replay.min_size:g}) must be at least the tolerance "
+                f"{self.replay_tolerance:g}"
             )
         return self
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-Array = jax.Array | np.ndarray
+Array = jax.Array | np.ndarray[Any, Any]
 """A device or host array; each field says its shape and dtype."""
 
 Params = Any
@@ -51,7 +51,7 @@ class Symmetry(NamedTuple):
 
     observation: Callable[[Array], Array]
     """Maps `[*observation_shape]` to the same shape; traceable by JAX."""
-    actions: np.ndarray
+    actions: np.ndarray[Any, Any]
     """`[A]` int32: entry `a` of a policy in the new coordinates is entry `actions[a]` of the old one."""
 
 

@@ -1,0 +1,73 @@
+"""pgx games behind the `Env` protocol (Koyamada et al. 2023, https://arxiv.org/abs/2303.17503)."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, cast
+
+import jax
+import jax.numpy as jnp
+
+from podzero.envs.symmetries import symmetries_of
+from podzero.types import Array, EnvSpec, EnvState, Symmetry, View
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import pgx
+
+
+class PgxGame:
+    """One game of pgx.
+
+    States drop pgx's cached observation: a search tree holds many states and looks at each board once, so
+    `view` makes the observation when it is asked for.
+    """
+
+    def __init__(self, name: str) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # pgx announces every game that is not at its last version
+            self._game: Any = pgx.make(cast(Any, name))
+        self._name = name
+
+    @cached_property
+    def spec(self) -> EnvSpec:
+        """Shapes and dtypes of observations, and the number of actions."""
+        state = jax.eval_shape(self._game.init, jax.random.key(0))
+        return EnvSpec(
+            name=self._name,
+            observation_shape=tuple(state.observation.shape),
+            observation_dtype=str(state.observation.dtype),
+            num_actions=int(self._game.num_actions),
+        )
+
+    @cached_property
+    def symmetries(self) -> Sequence[Symmetry]:
+        """The symmetries besides the identity; empty when the game has none."""
+        return symmetries_of(self._name)
+
+    def init(self, key: Array) -> EnvState:
+        """Starts a game; the key decides which seat begins."""
+        return _without_observation(self._game.init(key))
+
+    def step(self, state: EnvState, action: Array) -> EnvState:
+        """Plays a legal `action`; a state that is over stays as it is, with zero rewards.
+
+        Chance has no part in these games, so the key that pgx asks for is a constant.
+        """
+        return _without_observation(self._game.step(state, action, jax.random.key(0)))
+
+    def view(self, state: EnvState) -> View:
+        """What can be seen of `state`, from the side of the player to move."""
+        return View(
+            observation=self._game.observe(state, state.current_player),
+            legal=state.legal_action_mask,
+            player=state.current_player,
+            rewards=state.rewards,
+            done=state.terminated | state.truncated,
+        )
+
+
+def _without_observation(state: Any) -> Any:
+    return state.replace(observation=jnp.zeros((0,), state.observation.dtype))
