@@ -1,0 +1,86 @@
+"""From moves to samples: finished games get their value targets. Pure NumPy, no clock, no I/O."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from podzero.types import Move, Sample
+
+Floats = npt.NDArray[np.float32]
+
+
+class Game(NamedTuple):
+    """A finished game."""
+
+    samples: Sample
+    """`[T, ...]` on every field, in the order played."""
+    plies: int
+    """T, searched moves."""
+
+
+class GameAssembler:
+    """Keeps the moves of B running games and gives back each game once it is over."""
+
+    def __init__(self, games: int, root_value_weight: float) -> None:
+        self._root_value_weight = root_value_weight
+        self._moves: deque[tuple[Move, int]] = deque()
+        self._first = 0
+        """Number of the oldest move kept, counted from the start."""
+        self._started = np.zeros(games, np.int64)
+        """`[B]` number of the first move of each running game."""
+
+    def add(self, move: Move, version: int) -> Iterator[Game]:
+        """Takes one move of all games (host arrays), searched with parameters `version`; yields those it ended."""
+        self._moves.append((move, version))
+        end = self._first + len(self._moves)
+        for slot in np.flatnonzero(move.done):
+            yield self._finish(int(slot), end)
+            self._started[slot] = end
+        while self._first < self._started.min():
+            self._moves.popleft()
+            self._first += 1
+
+    def _finish(self, slot: int, end: int) -> Game:
+        kept = [self._moves[i - self._first] for i in range(self._started[slot], end)]
+        moves = [move for move, _ in kept]
+
+        def column(name: str) -> npt.NDArray[np.generic]:
+            return np.stack([getattr(move, name)[slot] for move in moves])
+
+        values = value_targets(
+            column("rewards").astype(np.float32), column("player"), column("value"), self._root_value_weight
+        )
+        samples = Sample(
+            observation=column("observation"),
+            legal=column("legal"),
+            policy_target=column("policy"),
+            value_target=values,
+            version=np.array([version for _, version in kept], np.int32),
+        )
+        return Game(samples, plies=end - int(self._started[slot]))
+
+
+def value_targets(
+    rewards: Floats, players: npt.NDArray[np.generic], root_values: npt.NDArray[np.generic], root_value_weight: float
+) -> Floats:
+    """Value targets of one game, each for the player to move.
+
+    `v_t = (1 - w) * z_t + w * r_t`, with the outcome `z_t` (Silver et al. 2017), the sum of the rewards that the
+    player of move t receives from there on, and the root value `r_t` of the search. The mix lowers the variance
+    of the outcome (Young et al., Lessons from AlphaZero, 2018: averaging z and q).
+
+    Args:
+      rewards: `[T, 2]` each seat's reward on each move.
+      players: `[T]` the seat that moved.
+      root_values: `[T]` for that seat.
+      root_value_weight: w in [0, 1].
+    """
+    to_come = np.cumsum(rewards[::-1], axis=0)[::-1]
+    outcome = np.take_along_axis(to_come, players.astype(np.int64)[:, None], axis=1)[:, 0]
+    mixed = (1.0 - root_value_weight) * outcome + root_value_weight * root_values.astype(np.float32)
+    return np.clip(mixed, -1.0, 1.0).astype(np.float32)

@@ -1,0 +1,103 @@
+"""The pure core of self-play: B games side by side, one move of all of them per call."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from podzero.config import ActorsConfig
+from podzero.protocols import Env, Search
+from podzero.types import Array, EnvState, Move, Params
+
+
+class SelfPlayState(NamedTuple):
+    """What lives on from move to move."""
+
+    key: Array
+    """PRNG key."""
+    games: EnvState
+    """B states, none of them over."""
+    plies: Array
+    """`[B]` int32, plies played in each game, random openings included."""
+
+
+class SelfPlayCore:
+    """Search, move and auto-reset of B games as pure functions; `init` and `move` are ready for `jit`."""
+
+    def __init__(self, env: Env, search: Search, config: ActorsConfig) -> None:
+        self._env = env
+        self._search = search
+        self._config = config
+
+    def init(self, key: Array) -> SelfPlayState:
+        """B fresh games."""
+        key, start_key = jax.random.split(key)
+        games, plies = self._start(start_key)
+        return SelfPlayState(key, games, plies)
+
+    def move(self, params: Params, state: SelfPlayState) -> tuple[SelfPlayState, Move]:
+        """Plays one searched move in every game; games that it ends start anew."""
+        config = self._config
+        key, search_key, start_key = jax.random.split(state.key, 3)
+        temperature = jnp.where(state.plies < config.temperature_plies, config.temperature, config.final_temperature)
+        before = jax.vmap(self._env.view)(state.games)
+        result = self._search(params, search_key, state.games, temperature)
+        played = jax.vmap(self._env.step)(state.games, result.action)
+        after = jax.vmap(self._env.view)(played)
+
+        fresh, fresh_plies = self._start(start_key, needed=after.done)
+        games = _where(after.done, fresh, played)
+        plies = jnp.where(after.done, fresh_plies, state.plies + 1)
+        move = Move(
+            observation=before.observation,
+            legal=before.legal,
+            policy=result.policy,
+            value=result.value,
+            action=result.action,
+            player=before.player,
+            rewards=after.rewards,
+            done=after.done,
+        )
+        return SelfPlayState(key, games, plies), move
+
+    def _start(self, key: Array, needed: Array | None = None) -> tuple[EnvState, jax.Array]:
+        """B games at their first searched position, and the random plies behind it.
+
+        A share of the games opens with uniformly random plies, so that replay covers positions that good play
+        never reaches; an opening stops before a ply that would end its game. Games not `needed` get no opening,
+        which spares the time.
+        """
+        config = self._config
+        init_key, share_key, length_key, play_key = jax.random.split(key, 4)
+        games = jax.vmap(self._env.init)(jax.random.split(init_key, config.games))
+        if not config.opening_plies or not config.opening_fraction:
+            return games, jnp.zeros(config.games, jnp.int32)
+        opens = jax.random.bernoulli(share_key, config.opening_fraction, (config.games,))
+        opens = opens if needed is None else opens & needed
+        length = jax.random.randint(length_key, (config.games,), 1, config.opening_plies + 1)
+        return self._open(play_key, games, jnp.where(opens, length, 0))
+
+    def _open(self, key: Array, games: EnvState, length: Array) -> tuple[EnvState, jax.Array]:
+        """Plays up to `length` `[B]` uniformly random plies; returns the states and the plies played."""
+
+        def ply(i: Array, carry: tuple[EnvState, jax.Array]) -> tuple[EnvState, jax.Array]:
+            games, plies = carry
+            logits = jnp.where(jax.vmap(self._env.view)(games).legal, 0.0, -jnp.inf)
+            action = jax.random.categorical(jax.random.fold_in(key, i), logits).astype(jnp.int32)
+            after = jax.vmap(self._env.step)(games, action)
+            goes_on = (plies == i) & (i < length) & ~jax.vmap(self._env.view)(after).done
+            return _where(goes_on, after, games), plies + goes_on
+
+        opened: tuple[EnvState, jax.Array] = jax.lax.fori_loop(0, jnp.max(length), ply, (games, jnp.zeros_like(length)))
+        return opened
+
+
+def _where(mask: Array, yes: EnvState, no: EnvState) -> EnvState:
+    """Chooses whole states by `mask` `[B]`."""
+
+    def choose(a: jax.Array, b: jax.Array) -> jax.Array:
+        return jnp.where(mask.reshape(mask.shape + (1,) * (a.ndim - 1)), a, b)
+
+    return jax.tree.map(choose, yes, no)

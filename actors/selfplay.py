@@ -1,0 +1,118 @@
+"""The self-play loop: what one actor process does all day."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import jax
+import numpy as np
+
+from podzero.actors.assembly import GameAssembler
+from podzero.actors.core import SelfPlayCore
+from podzero.clock import StageClock
+from podzero.config import Experiment
+from podzero.protocols import ParamSource, ReplayWriter, Report
+from podzero.types import Params
+
+REPORT_EVERY_S = 2.0
+
+
+class SelfPlayActor:
+    """One actor: plays `actors.games` games side by side and writes the finished ones to replay.
+
+    Args:
+      experiment: the experiment; `actors` and `search` matter here.
+      name: the actor's name in figures and messages, as `actor-0`.
+      seed: seed of this actor; differs between actors and between restarts.
+      core: the jittable self-play step.
+      fold: prepares published parameters for the network that searches, once per version.
+      source, writer, report: the doors to parameters, replay and the figures.
+    """
+
+    def __init__(
+        self,
+        *,
+        experiment: Experiment,
+        name: str,
+        seed: int,
+        core: SelfPlayCore,
+        fold: Callable[[Params], Params],
+        source: ParamSource,
+        writer: ReplayWriter,
+        report: Report,
+    ) -> None:
+        self._experiment = experiment
+        self._name = name
+        self._key = jax.random.key(seed)
+        self._core = core
+        self._fold = jax.jit(fold)
+        self._source = source
+        self._writer = writer
+        self._report = report
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        """Ends `run` after the current move; thread-safe, returns at once."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Plays until told to stop."""
+        experiment = self._experiment
+        clock, figures = StageClock(), _Figures(experiment)
+        assembler = GameAssembler(experiment.actors.games, experiment.actors.root_value_weight)
+        play = jax.jit(self._core.move, donate_argnums=1)
+        state = jax.jit(self._core.init)(self._key)
+
+        with clock("wait_params"):
+            version, params = self._source.wait(experiment.replay.timeout_s)
+            params = self._fold(params)
+        while not self._stopping.is_set():
+            with clock("search"):
+                state, move = play(params, state)
+                move = jax.device_get(move)
+            with clock("assemble"):
+                games = list(assembler.add(move, version))
+            with clock("write"):
+                for game in games:
+                    self._writer.write(game.samples)
+            with clock("params"):
+                if newer := self._source.poll():
+                    version, params = newer.version, self._fold(newer.params)
+            figures.add([game.plies for game in games], float(np.mean(np.abs(move.value))), version)
+            if clock.elapsed_s >= REPORT_EVERY_S:
+                self._report(self._name, figures.flush() | clock.flush())
+        self._writer.flush()
+
+
+class _Figures:
+    """Counts what the loop did between two reports."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._games_aside = experiment.actors.games
+        self._evaluations_per_move = experiment.search.simulations + 1
+        self._moves = 0
+        self._plies: list[int] = []
+        self._certainty = 0.0
+        self._version = 0
+
+    def add(self, plies: list[int], certainty: float, version: int) -> None:
+        self._moves += 1
+        self._plies += plies
+        self._certainty = certainty
+        self._version = version
+
+    def flush(self) -> dict[str, float]:
+        moves = self._moves * self._games_aside
+        figures = {
+            "count/moves": float(moves),
+            "count/evaluations": float(moves * self._evaluations_per_move),
+            "count/games": float(len(self._plies)),
+            "count/samples": float(sum(self._plies)),
+            "selfplay/abs_root_value": self._certainty,
+            "selfplay/version": float(self._version),
+        }
+        if self._plies:
+            figures["selfplay/plies_per_game"] = sum(self._plies) / len(self._plies)
+        self._moves, self._plies = 0, []
+        return figures

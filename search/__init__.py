@@ -1,0 +1,7 @@
+"""Tree search on mctx: what is searched (the model) and how (the algorithm) meet in `make_search`."""
+
+from podzero.search.algorithms import make_search as make_search
+from podzero.search.models import Evaluate as Evaluate
+from podzero.search.models import Model as Model
+from podzero.search.models import network_evaluation as network_evaluation
+from podzero.search.models import rules_model as rules_model
