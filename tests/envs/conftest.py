@@ -1,0 +1,87 @@
+"""Random games, played once per game and looked at by every law."""
+
+import warnings
+from functools import partial
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from podzero.envs import GAMES, make_env
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import pgx
+
+LEADERS = 4
+"""Games of random moves; as many more as there are symmetries follow the first of them, transformed."""
+
+WHOLE = {"tic_tac_toe": 12, "connect_four": 45, "hex": 125, "othello": 130, "animal_shogi": 260, "go_9x9": 165,
+         "gardner_chess": 260, "go_19x19": 725, "chess": 515, "shogi": 515}  # fmt: skip
+"""Plies after which random games are over, and a few more."""
+QUICK_COMPILE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+"""These programs run once: most of their time would be spent on making them fast."""
+HEAVY = ("animal_shogi", "chess", "gardner_chess", "go_19x19", "shogi")
+"""Games that take long to compile: their steps are taken by the slow tests alone."""
+
+
+def play_trace(name, plies):
+    """Plays B = LEADERS + number of symmetries games; states, views and pgx's observations lead with `[T + 1, B]`."""
+    env = make_env(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        reference = pgx.make(name)
+    actions_of = np.stack([np.arange(env.spec.num_actions)] * LEADERS + [np.argsort(s.actions) for s in env.symmetries])
+    leader_of = np.array([*range(LEADERS)] + [0] * len(env.symmetries))
+
+    def look(states):
+        views = jax.vmap(env.view)(states)
+        return views, jax.vmap(lambda s: reference.observe(s, s.current_player))(states)
+
+    def ply(states, key):
+        legal = jax.vmap(env.view)(states).legal[:LEADERS]
+        chosen = jax.random.categorical(key, jnp.where(legal, 0.0, -jnp.inf), axis=-1)
+        actions = jnp.take_along_axis(jnp.asarray(actions_of), chosen[leader_of][:, None], axis=1)[:, 0]
+        after = jax.vmap(env.step)(states, actions.astype(jnp.int32))
+        return after, (actions, look(after))
+
+    @partial(jax.jit, compiler_options=QUICK_COMPILE)
+    def play(starts, key):
+        _, (actions, looks) = jax.lax.scan(ply, starts, jax.random.split(key, plies))
+        return actions, jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), look(starts), looks)
+
+    keys = jax.random.split(jax.random.key(7), LEADERS)
+    leaders = jax.jit(jax.vmap(env.init), compiler_options=QUICK_COMPILE)(keys)
+    starts = jax.tree.map(lambda leaf: leaf[leader_of], leaders)
+    starts = transformed_set_up(name, env, starts)
+    actions, (views, reference_observation) = jax.device_get(play(starts, jax.random.key(8)))
+    again, _ = jax.device_get(play(starts, jax.random.key(8)))
+    return SimpleNamespace(
+        name=name, env=env, plies=plies, starts=starts, actions=actions, again=again, views=views,
+        reference_observation=reference_observation,
+    )  # fmt: skip
+
+
+def transformed_set_up(name, env, starts):
+    """Othello's set-up is not the same from every side: the followers start from the transformed one."""
+    if name != "othello":
+        return starts
+    cells = np.stack([np.arange(65)] * LEADERS + [s.actions for s in env.symmetries])
+    board = jnp.take_along_axis(starts._x.board, jnp.asarray(cells[:, :64]), axis=1)
+    legal = jnp.take_along_axis(starts.legal_action_mask, jnp.asarray(cells), axis=1)
+    return starts.replace(_x=starts._x._replace(board=board), legal_action_mask=legal)
+
+
+def _lengths():
+    for name in GAMES:
+        if name in HEAVY and name != "shogi":  # even shogi's set-up takes half a minute
+            yield pytest.param((name, 0), id=f"{name}-start")
+        whole = [pytest.mark.slow, pytest.mark.timeout(900)] if name in HEAVY else []
+        yield pytest.param((name, WHOLE[name]), id=name, marks=whole)
+
+
+@pytest.fixture(scope="session", params=_lengths())
+def trace(request):
+    return play_trace(*request.param)

@@ -1,0 +1,117 @@
+"""One contract for every game: whoever adds a game adds a name, and these laws judge it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from podzero.config import ConfigError
+from podzero.envs import GAMES, make_env
+
+
+def movers(values, views):
+    """Entry of each mover in values `[T, B, 2]`."""
+    return np.take_along_axis(values, views.player[..., None], axis=-1)[..., 0]
+
+
+def test_views_have_the_shapes_and_dtypes_of_the_spec(trace):
+    spec, views, lead = trace.env.spec, trace.views, trace.views.done.shape
+    assert spec.name == trace.name
+    assert views.observation.shape == (*lead, *spec.observation_shape)
+    assert views.observation.dtype == np.dtype(spec.observation_dtype)
+    assert (views.legal.shape, views.legal.dtype) == ((*lead, spec.num_actions), np.bool_)
+    assert (views.player.shape, views.player.dtype) == (lead, np.int32)
+    assert (views.rewards.shape, views.rewards.dtype) == ((*lead, 2), np.float32)
+    assert views.done.dtype == np.bool_
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_states_carry_no_cached_observation(name):
+    env = make_env(name)
+    assert jax.eval_shape(env.init, jax.random.key(0)).observation.size == 0
+
+
+def test_observation_is_that_of_pgx_from_the_movers_side(trace):
+    np.testing.assert_array_equal(trace.views.observation, trace.reference_observation)
+
+
+def test_a_legal_move_exists_until_the_game_is_over(trace):
+    assert trace.views.legal.any(axis=-1).all()
+
+
+def test_all_actions_are_legal_once_the_game_is_over(trace):
+    assert trace.views.legal[trace.views.done].all()
+
+
+def test_legal_moves_never_lose_by_illegality(trace):
+    """pgx gives -1 to whoever plays illegally; the loser of the last move would then be the mover, with moves left."""
+    played = np.take_along_axis(trace.views.legal[:-1], trace.actions[..., None], axis=-1)
+    assert played.all()
+
+
+def test_players_alternate_while_the_game_lasts(trace):
+    before, after = trace.views.player[:-1], trace.views.player[1:]
+    going_on = ~trace.views.done[1:]
+    assert (after == 1 - before)[going_on].all()
+
+
+def test_seats_are_zero_and_one(trace):
+    assert set(np.unique(trace.views.player)) <= {0, 1}
+
+
+def test_rewards_are_zero_sum(trace):
+    np.testing.assert_array_equal(trace.views.rewards.sum(axis=-1), 0)
+
+
+def test_rewards_come_only_with_the_last_move(trace):
+    done = trace.views.done
+    before = np.concatenate([np.zeros_like(done[:1]), done[:-1]])
+    last_move = done & ~before
+    assert (trace.views.rewards[~last_move] == 0).all()
+    assert np.isin(trace.views.rewards, [-1, 0, 1]).all()
+
+
+def test_games_end_and_stay_over(trace):
+    done = trace.views.done
+    assert not done[0].any()
+    assert (done[1:] >= done[:-1]).all()
+    if trace.plies:
+        assert done[-1].all()
+
+
+def test_a_state_that_is_over_stays_as_it_is(trace):
+    before = trace.views.done[:-1]
+    for field in ("observation", "legal", "player"):
+        values = getattr(trace.views, field)
+        np.testing.assert_array_equal(values[1:][before], values[:-1][before])
+
+
+def test_same_keys_give_the_same_games(trace):
+    np.testing.assert_array_equal(trace.actions, trace.again)
+
+
+@pytest.mark.parametrize("name", ["tic_tac_toe", "connect_four", "othello", "hex"])
+def test_vmap_equals_single(name):
+    env = make_env(name)
+    keys = jax.random.split(jax.random.key(3), 3)
+    batched, step, view = jax.vmap(env.init)(keys), jax.jit(env.step), jax.jit(env.view)
+    single = [env.init(key) for key in keys]
+    step_all, view_all = jax.jit(jax.vmap(env.step)), jax.jit(jax.vmap(env.view))
+    for _ in range(6):
+        actions = jnp.argmax(view_all(batched).legal, axis=-1).astype(jnp.int32)
+        batched = step_all(batched, actions)
+        single = [step(state, action) for state, action in zip(single, actions, strict=True)]
+        expected = jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(view, single))
+        jax.tree.map(np.testing.assert_array_equal, view_all(batched), expected)
+
+
+@pytest.mark.parametrize("name", ["tic_tac_toe", "go_9x9", "hex"])
+def test_the_key_decides_who_begins(name):
+    env = make_env(name)
+    seats = jax.vmap(lambda key: env.view(env.init(key)).player)(jax.random.split(jax.random.key(0), 64))
+    assert 16 < int(seats.sum()) < 48
+
+
+def test_unknown_game_is_refused_with_the_nearest_name():
+    with pytest.raises(ConfigError, match=r"unknown game 'conect_four' \(did you mean 'connect_four'\?\)"):
+        make_env("conect_four")
