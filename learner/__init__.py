@@ -1,0 +1,7 @@
+"""Sharded training. `Learner` is the door; it is plain Python and JAX, and knows replay and actors by protocol only."""
+
+from podzero.learner.checkpoints import CheckpointDamaged as CheckpointDamaged
+from podzero.learner.checkpoints import CheckpointMismatch as CheckpointMismatch
+from podzero.learner.checkpoints import LearnerCheckpoints as LearnerCheckpoints
+from podzero.learner.figures import TrainingDiverged as TrainingDiverged
+from podzero.learner.learner import Learner as Learner

@@ -1,0 +1,164 @@
+"""Checkpoints of the learner: Orbax files, and beside them the SHA-256 of every leaf.
+
+Orbax restores flipped bytes without a word, so what it gives back is compared with what was saved.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+
+from podzero.learner.sharding import leaf_names, placed
+from podzero.learner.state import TrainState
+from podzero.workdir import write_atomically
+
+FOLDER = "learner"
+"""Where the learner's files lie in the folder of a step."""
+SAVE_TIMEOUT_S = 600.0
+"""Longest time that a new save waits for the one before it."""
+_ARRAYS = "arrays"
+_MANIFEST = "manifest.json"
+
+
+class CheckpointMismatch(ValueError):  # noqa: N818 - named for what it says
+    """A sound checkpoint of something else: another network or another optimizer."""
+
+
+class CheckpointDamaged(RuntimeError):  # noqa: N818 - named for what it says
+    """A checkpoint that is incomplete or has changed since it was written; an older one may be sound."""
+
+
+class LearnerCheckpoints:
+    """Saves train states without holding training up, and restores them onto any mesh."""
+
+    def __init__(self) -> None:
+        self._orbax = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="learner-checkpoint")
+        self._last: Future[None] | None = None
+        self._copy = jax.jit(lambda leaves: jax.tree.map(jnp.copy, leaves))
+
+    def save(self, step_dir: Path, state: TrainState) -> Future[None]:
+        """Begins to write `state` into `step_dir/learner`; the future resolves once everything lies on disk.
+
+        The state may be donated as soon as this returns. A save that is still under way is waited for first.
+        """
+        if self._last is not None:
+            wait([self._last], SAVE_TIMEOUT_S)
+        leaves = self._copy(_leaves(state))
+        folder = step_dir.absolute() / FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        self._orbax.save(folder / _ARRAYS, args=ocp.args.StandardSave(leaves), force=True)
+        self._last = self._writer.submit(self._finish, folder, leaves)
+        return self._last
+
+    def wait(self, timeout_s: float) -> None:
+        """Waits until the last save has ended, and raises what went wrong in it.
+
+        Raises:
+          TimeoutError: it is still under way after `timeout_s`.
+        """
+        if self._last is not None:
+            try:
+                self._last.result(timeout_s)
+            except TimeoutError:
+                raise TimeoutError(f"the learner's checkpoint was not written within {timeout_s:g} s") from None
+
+    def restore(self, step_dir: Path, like: TrainState) -> TrainState:
+        """The state saved in `step_dir`.
+
+        Args:
+          step_dir: the folder of a step, as given to `save`.
+          like: a state of shapes with shardings (`jax.ShapeDtypeStruct`), or of arrays: where the leaves shall lie.
+
+        Raises:
+          CheckpointMismatch: it holds other leaves than `like`; names the first one.
+          CheckpointDamaged: it is incomplete, or what it holds is not what was saved.
+        """
+        folder = step_dir.absolute() / FOLDER
+        manifest = _read_manifest(folder)
+        targets = {name: _stored_shape(leaf) for name, leaf in _named(like).items()}
+        _check_match(folder, manifest, targets)
+        try:
+            leaves = self._orbax.restore(folder / _ARRAYS, args=ocp.args.StandardRestore(targets))
+        except Exception as error:  # Orbax and TensorStore raise many kinds for damaged files
+            raise CheckpointDamaged(f"{folder} cannot be read: {error}") from error
+        for name, leaf in leaves.items():
+            if _digest(leaf) != manifest[name]["sha256"]:
+                raise CheckpointDamaged(f"{folder}: '{name}' is not what was saved (its SHA-256 differs)")
+        return _unflatten(like, leaves)
+
+    def close(self) -> None:
+        """Waits for the last save and ends the threads."""
+        self._writer.shutdown()
+        self._orbax.close()
+
+    def _finish(self, folder: Path, leaves: dict[str, jax.Array]) -> None:
+        manifest = {
+            name: {"shape": list(leaf.shape), "dtype": str(leaf.dtype), "sha256": _digest(leaf)}
+            for name, leaf in leaves.items()
+        }
+        self._orbax.wait_until_finished()
+        if jax.process_index() == 0:
+            write_atomically(folder / _MANIFEST, json.dumps(manifest, indent=1))
+
+
+def _named(state: TrainState) -> dict[str, Any]:
+    return dict(zip(leaf_names(state), jax.tree.leaves(state), strict=True))
+
+
+def _leaves(state: TrainState) -> dict[str, Any]:
+    """The leaves by name; PRNG keys as their raw words."""
+    return {name: jax.random.key_data(leaf) if _is_key(leaf) else leaf for name, leaf in _named(state).items()}
+
+
+def _unflatten(like: TrainState, leaves: dict[str, Any]) -> TrainState:
+    ordered = [
+        jax.random.wrap_key_data(leaves[name]) if _is_key(leaf) else leaves[name] for name, leaf in _named(like).items()
+    ]
+    restored: TrainState = jax.tree.unflatten(jax.tree.structure(like), ordered)
+    return restored
+
+
+def _is_key(leaf: Any) -> bool:
+    return bool(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
+
+
+def _stored_shape(leaf: Any) -> jax.ShapeDtypeStruct:
+    """Shape, dtype and place of a leaf as it lies in a checkpoint."""
+    stored = jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf
+    target: jax.ShapeDtypeStruct = placed(stored, leaf.sharding)
+    return target
+
+
+def _digest(leaf: jax.Array) -> str:
+    return hashlib.sha256(np.ascontiguousarray(leaf).tobytes()).hexdigest()
+
+
+def _read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
+    try:
+        manifest = json.loads((folder / _MANIFEST).read_text())
+        return {str(name): {key: leaf[key] for key in ("shape", "dtype", "sha256")} for name, leaf in manifest.items()}
+    except FileNotFoundError:
+        raise CheckpointDamaged(f"{folder} holds no {_MANIFEST}: the checkpoint was not finished") from None
+    except (OSError, ValueError, AttributeError, TypeError, KeyError) as error:
+        raise CheckpointDamaged(f"{folder / _MANIFEST} cannot be read: {error}") from error
+
+
+def _check_match(folder: Path, manifest: dict[str, dict[str, Any]], targets: dict[str, jax.ShapeDtypeStruct]) -> None:
+    held = {name: f"{leaf['dtype']}{leaf['shape']}" for name, leaf in manifest.items()}
+    wanted = {name: f"{leaf.dtype}{list(leaf.shape)}" for name, leaf in targets.items()}
+    for name in [*wanted, *held]:
+        if held.get(name) != wanted.get(name):
+            raise CheckpointMismatch(
+                f"{folder} is of another network or optimizer: '{name}' is {held.get(name, 'absent')} there and "
+                f"{wanted.get(name, 'absent')} in this experiment; choose another working directory, or the "
+                "network and optimizer that it was made with"
+            )

@@ -1,0 +1,62 @@
+"""The learner's figures: sums of the steps since the last report, turned into means and rates."""
+
+from __future__ import annotations
+
+import time
+
+import jax
+import numpy as np
+
+from podzero.learner.step import StepSums
+
+MAX_SKIPPED_IN_A_ROW = 1000
+"""Steps without a single finite one among them after which training is given up."""
+
+
+class TrainingDiverged(RuntimeError):  # noqa: N818 - named for what it says
+    """The NaN guard has skipped every step for so long that nothing is being learned any more."""
+
+
+class Figures:
+    """Adds up what the dispatches return."""
+
+    def __init__(self, batch_size: int) -> None:
+        self._batch_size = batch_size
+        self._skipped_in_a_row = 0
+        self._start_anew()
+
+    def add(self, sums: StepSums) -> None:
+        """Takes in the sums of one dispatch, waiting until the device has made them.
+
+        Raises:
+          TrainingDiverged: `MAX_SKIPPED_IN_A_ROW` steps were skipped one after the other.
+        """
+        host = np.asarray(jax.device_get(sums), np.float64)
+        self._sums += host
+        steps, skipped = host[:2]
+        self._skipped_in_a_row = 0 if steps else self._skipped_in_a_row + int(skipped)
+        if self._skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
+            raise TrainingDiverged(
+                f"the last {self._skipped_in_a_row} steps all had a loss or gradient that is not finite; "
+                "go back to an earlier checkpoint with a smaller learner.optimizer.learning_rate"
+            )
+
+    def flush(self, step: int) -> dict[str, float]:
+        """The figures since the last flush; means are left out when no step was made."""
+        seconds = max(time.perf_counter() - self._since, 1e-9)
+        sums = dict(zip(StepSums._fields, self._sums.tolist(), strict=True))
+        moved, skipped = sums.pop("steps"), sums.pop("skipped")
+        figures: dict[str, float] = {
+            "learner/step": float(step),
+            "learner/steps_per_s": (moved + skipped) / seconds,
+            "learner/samples_per_s": (moved + skipped) * self._batch_size / seconds,
+            "count/skipped_steps": skipped,
+        }
+        if moved:
+            figures |= {f"learner/{name}": total / moved for name, total in sums.items()}
+        self._start_anew()
+        return figures
+
+    def _start_anew(self) -> None:
+        self._sums = np.zeros(len(StepSums._fields))
+        self._since = time.perf_counter()

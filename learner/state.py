@@ -1,0 +1,42 @@
+"""Everything that training changes, as one pytree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from podzero.types import Array, Network, Params
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class TrainState:
+    """The state of the learner: what a checkpoint holds and a train step maps to its successor."""
+
+    step: Array
+    """`[]` int32, optimizer steps attempted so far; a step skipped by the NaN guard counts too."""
+    params: Params
+    """The weights that the optimizer moves, float32."""
+    ema: Params
+    """Their running average: the weights that act."""
+    opt_state: Any
+    """The state of the optax optimizer."""
+    key: Array
+    """`[]` typed PRNG key of the augmentation."""
+
+
+def init_state(network: Network, optimizer: optax.GradientTransformation, key: Array) -> TrainState:
+    """The state before the first step; `key` is consumed."""
+    init_key, train_key = jax.random.split(key)
+    params = network.init(init_key)
+    return TrainState(
+        step=jnp.zeros((), jnp.int32),
+        params=params,
+        ema=jax.tree.map(jnp.copy, params),
+        opt_state=optimizer.init(params),
+        key=train_key,
+    )
