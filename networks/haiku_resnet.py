@@ -1,0 +1,137 @@
+"""The network of `resnet.py` in Haiku: the same maths, so parameters can be carried over leaf by leaf."""
+
+from __future__ import annotations
+
+import haiku as hk
+import jax
+import jax.numpy as jnp
+
+from podzero.config import ResNetConfig
+from podzero.networks.boards import check_boards, compute_dtype
+from podzero.networks.heads import LAST_LAYER_SCALE, POLICY_PLANES, VALUE_PLANES
+from podzero.networks.resnet import RESIDUAL_START
+from podzero.networks.standardized import convolve, fold, standardize
+from podzero.types import Array, EnvSpec, Network, Params
+
+
+class Conv(hk.Module):
+    """A 3x3 convolution with standardized weights; `folded` when its kernel has been through `fold`."""
+
+    def __init__(self, features: int, folded: bool, name: str, start: float = 1.0) -> None:
+        super().__init__(name=name)
+        self._features = features
+        self._folded = folded
+        self._start = start
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps `[B, H, W, in]` to `[B, H, W, features]`."""
+        shape = (3, 3, x.shape[-1], self._features)
+        kernel = hk.get_parameter("kernel", shape, init=_variance_scaling(1.0))
+        bias = hk.get_parameter("bias", (self._features,), init=jnp.zeros)
+        if not self._folded:
+            gain = hk.get_parameter("gain", (self._features,), init=hk.initializers.Constant(self._start))
+            kernel = standardize(kernel, gain)
+        return convolve(x, kernel, bias)
+
+
+class Block(hk.Module):
+    """A pre-activation residual block: `x + conv(relu(conv(relu(x))))`."""
+
+    def __init__(self, folded: bool, name: str) -> None:
+        super().__init__(name=name)
+        self._folded = folded
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps `[B, H, W, C]` to the same shape."""
+        channels = x.shape[-1]
+        y = Conv(channels, self._folded, "conv_0")(jax.nn.relu(x))
+        y = Conv(channels, self._folded, "conv_1", RESIDUAL_START)(jax.nn.relu(y))
+        return x + y
+
+
+class Dense(hk.Module):
+    """A dense layer that computes in the dtype of its input from float32 parameters, as Flax's does."""
+
+    def __init__(self, features: int, scale: float, name: str) -> None:
+        super().__init__(name=name)
+        self._features = features
+        self._scale = scale
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps `[..., in]` to `[..., features]`."""
+        kernel = hk.get_parameter("kernel", (x.shape[-1], self._features), init=_variance_scaling(self._scale))
+        bias = hk.get_parameter("bias", (self._features,), init=jnp.zeros)
+        return x @ kernel.astype(x.dtype) + bias.astype(x.dtype)
+
+
+class Heads(hk.Module):
+    """Policy and value heads, as `podzero.networks.heads.Heads`."""
+
+    def __init__(self, num_actions: int, value_hidden: int, name: str) -> None:
+        super().__init__(name=name)
+        self._num_actions = num_actions
+        self._value_hidden = value_hidden
+
+    def __call__(self, features: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Maps `[B, S, C]` to float32 logits `[B, A]` and values `[B]` in [-1, 1]."""
+        batch = features.shape[0]
+        planes = jax.nn.relu(Dense(POLICY_PLANES, 2.0, "policy_planes")(features))
+        planes = planes.reshape(batch, -1).astype(jnp.float32)
+        logits = Dense(self._num_actions, LAST_LAYER_SCALE, "policy_logits")(planes)
+
+        planes = jax.nn.relu(Dense(VALUE_PLANES, 2.0, "value_planes")(features))
+        planes = jax.nn.relu(Dense(self._value_hidden, 2.0, "value_hidden")(planes.reshape(batch, -1)))
+        value = Dense(1, LAST_LAYER_SCALE, "value")(planes.astype(jnp.float32))
+        return logits, jnp.tanh(value[:, 0])
+
+
+class ResNet(hk.Module):
+    """The tower with its heads."""
+
+    def __init__(self, config: ResNetConfig, num_actions: int, folded: bool) -> None:
+        super().__init__(name="resnet")
+        self._config = config
+        self._num_actions = num_actions
+        self._folded = folded
+
+    def __call__(self, observation: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Maps `[B, H, W, C]` of any real dtype or bool to float32 logits `[B, A]` and values `[B]` in [-1, 1]."""
+        config = self._config
+        x = jnp.asarray(observation, compute_dtype(config.compute_dtype))
+        x = Conv(config.channels, self._folded, "stem")(x)
+        for index in range(config.blocks):
+            x = Block(self._folded, f"block_{index}")(x)
+        features = jax.nn.relu(x).reshape(x.shape[0], -1, config.channels)
+        return Heads(self._num_actions, config.value_hidden, "heads")(features)
+
+
+def haiku_resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
+    """The trainable network, for boards of `spec`.
+
+    Raises:
+      ConfigError: the observations are no boards.
+    """
+    check_boards(spec, config.name)
+    network = _transform(config, spec, folded=False)
+
+    def init(key: Array) -> Params:
+        return network.init(key, jnp.zeros((1, *spec.observation_shape), spec.observation_dtype))
+
+    return Network(init, network.apply)
+
+
+def folded_haiku_resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
+    """The same network for parameters that went through `fold`: plain convolutions, biases and relus."""
+    trainable = haiku_resnet(config, spec)
+    return Network(lambda key: fold(trainable.init(key)), _transform(config, spec, folded=True).apply)
+
+
+def _transform(config: ResNetConfig, spec: EnvSpec, *, folded: bool) -> hk.Transformed:
+    def forward(observation: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return ResNet(config, spec.num_actions, folded)(observation)
+
+    return hk.without_apply_rng(hk.transform(forward))
+
+
+def _variance_scaling(scale: float) -> hk.initializers.Initializer:
+    return hk.initializers.VarianceScaling(scale, "fan_in", "truncated_normal")  # type: ignore[no-untyped-call]

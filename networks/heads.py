@@ -1,0 +1,49 @@
+"""Policy and value heads, shared by the Flax networks."""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+POLICY_PLANES = 16
+"""Features of each square that the policy's dense layer sees."""
+VALUE_PLANES = 8
+"""Features of each square that the value's hidden layer sees."""
+LAST_LAYER_SCALE = 1e-2
+"""Variance scale of both last layers: an untrained network must be nearly uniform and nearly undecided, or search
+would only repeat its noise."""
+
+
+class Heads(nn.Module):
+    """A few features per square, flattened: dense policy logits, and a value through one hidden layer and tanh.
+
+    The last layers compute in float32 whatever the tower computed in.
+    """
+
+    num_actions: int
+    value_hidden: int
+
+    @nn.compact
+    def __call__(self, features: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Reads squares.
+
+        Args:
+          features: `[B, S, C]`, S squares of the board, already through a nonlinearity or norm.
+
+        Returns:
+          float32 logits `[B, A]` and values `[B]` in [-1, 1].
+        """
+        batch, dtype = features.shape[0], features.dtype
+        last = nn.initializers.variance_scaling(LAST_LAYER_SCALE, "fan_in", "truncated_normal")
+        hidden = nn.initializers.he_normal()
+
+        planes = nn.relu(nn.Dense(POLICY_PLANES, dtype=dtype, kernel_init=hidden, name="policy_planes")(features))
+        planes = planes.reshape(batch, -1).astype(jnp.float32)
+        logits = nn.Dense(self.num_actions, kernel_init=last, name="policy_logits")(planes)
+
+        planes = nn.relu(nn.Dense(VALUE_PLANES, dtype=dtype, kernel_init=hidden, name="value_planes")(features))
+        planes = planes.reshape(batch, -1)
+        planes = nn.relu(nn.Dense(self.value_hidden, dtype=dtype, kernel_init=hidden, name="value_hidden")(planes))
+        value = nn.Dense(1, kernel_init=last, name="value")(planes.astype(jnp.float32))
+        return logits, jnp.tanh(value[:, 0])

@@ -1,0 +1,97 @@
+"""A residual tower without batch statistics (He et al. 2016; Brock et al. 2021) in Flax."""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from podzero.config import ResNetConfig
+from podzero.networks.boards import check_boards, compute_dtype, flax_network
+from podzero.networks.heads import Heads
+from podzero.networks.standardized import convolve, fold, standardize
+from podzero.types import EnvSpec, Network
+
+RESIDUAL_START = 0.2
+"""Gain at which each residual branch starts. Per-channel and learned, so it is the residual scale as well: near the
+identity (SkipInit, De and Smith 2020), yet not at zero, so that the branch learns from the first step."""
+
+
+class Conv(nn.Module):
+    """A 3x3 convolution with standardized weights; `folded` when its kernel has been through `fold`."""
+
+    features: int
+    folded: bool
+    start: float = 1.0
+    """Initial gain."""
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps `[B, H, W, in]` to `[B, H, W, features]`."""
+        shape = (3, 3, x.shape[-1], self.features)
+        kernel = self.param("kernel", nn.initializers.lecun_normal(), shape)
+        bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        if not self.folded:
+            gain = self.param("gain", nn.initializers.constant(self.start), (self.features,))
+            kernel = standardize(kernel, gain)
+        return convolve(x, kernel, bias)
+
+
+class Block(nn.Module):
+    """A pre-activation residual block: `x + conv(relu(conv(relu(x))))`."""
+
+    folded: bool
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps `[B, H, W, C]` to the same shape."""
+        channels = x.shape[-1]
+        y = Conv(channels, self.folded, name="conv_0")(nn.relu(x))
+        y = Conv(channels, self.folded, RESIDUAL_START, name="conv_1")(nn.relu(y))
+        return x + y
+
+
+class ResNet(nn.Module):
+    """The tower with its heads."""
+
+    config: ResNetConfig
+    num_actions: int
+    folded: bool = False
+
+    @nn.compact
+    def __call__(self, observation: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Reads boards.
+
+        Args:
+          observation: `[B, H, W, C]` of any real dtype or bool.
+
+        Returns:
+          float32 logits `[B, A]` and values `[B]` in [-1, 1].
+        """
+        x = jnp.asarray(observation, compute_dtype(self.config.compute_dtype))
+        x = Conv(self.config.channels, self.folded, name="stem")(x)
+        for index in range(self.config.blocks):
+            x = Block(self.folded, name=f"block_{index}")(x)
+        features = nn.relu(x).reshape(x.shape[0], -1, self.config.channels)
+        return Heads(self.num_actions, self.config.value_hidden, name="heads")(features)
+
+
+def resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
+    """The trainable network, for boards of `spec`.
+
+    Raises:
+      ConfigError: the observations are no boards.
+    """
+    check_boards(spec, config.name)
+    return flax_network(ResNet(config, spec.num_actions), spec)
+
+
+def folded_resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
+    """The same network for parameters that went through `fold`: plain convolutions, biases and relus.
+
+    Raises:
+      ConfigError: the observations are no boards.
+    """
+    trainable = resnet(config, spec)
+    folded = flax_network(ResNet(config, spec.num_actions, folded=True), spec)
+    return Network(lambda key: fold(trainable.init(key)), folded.apply)

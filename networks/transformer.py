@@ -1,0 +1,87 @@
+"""A pre-norm transformer over the squares of a board (Vaswani et al. 2017; Xiong et al. 2020) in Flax."""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from podzero.config import TransformerConfig
+from podzero.networks.boards import check_boards, compute_dtype, flax_network
+from podzero.networks.heads import Heads
+from podzero.types import EnvSpec, Network
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention among all squares; softmax in float32."""
+
+    heads: int
+    residual_scale: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps `[B, S, width]` to the same shape."""
+        batch, squares, width = x.shape
+        qkv = nn.Dense(3 * width, use_bias=False, dtype=x.dtype, name="qkv")(x)
+        query, key, value = jnp.moveaxis(qkv.reshape(batch, squares, 3, self.heads, -1), 2, 0)
+        mixed = jax.nn.dot_product_attention(query, key, value)
+        start = nn.initializers.variance_scaling(self.residual_scale, "fan_in", "truncated_normal")
+        return nn.Dense(width, dtype=x.dtype, kernel_init=start, name="out")(mixed.reshape(batch, squares, width))
+
+
+class Mlp(nn.Module):
+    """Two dense layers with gelu between, applied to each square alone."""
+
+    ratio: int
+    residual_scale: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps `[B, S, width]` to the same shape."""
+        width = x.shape[-1]
+        hidden = nn.gelu(nn.Dense(self.ratio * width, dtype=x.dtype, name="hidden")(x))
+        start = nn.initializers.variance_scaling(self.residual_scale, "fan_in", "truncated_normal")
+        return nn.Dense(width, dtype=x.dtype, kernel_init=start, name="out")(hidden)
+
+
+class Transformer(nn.Module):
+    """One token per square with a learned position, then layers of attention and MLP, then the heads."""
+
+    config: TransformerConfig
+    num_actions: int
+
+    @nn.compact
+    def __call__(self, observation: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Reads boards.
+
+        Args:
+          observation: `[B, H, W, C]` of any real dtype or bool.
+
+        Returns:
+          float32 logits `[B, A]` and values `[B]` in [-1, 1].
+        """
+        config = self.config
+        batch, height, width, planes = observation.shape
+        dtype = compute_dtype(config.compute_dtype)
+        tokens = jnp.asarray(observation, dtype).reshape(batch, height * width, planes)
+        x = nn.Dense(config.width, dtype=dtype, name="embed")(tokens)
+        position = self.param("position", nn.initializers.normal(0.5), (height * width, config.width))
+        x = x + position.astype(dtype)
+        residual_scale = 1.0 / (2 * config.layers)  # so that the sum of all branches has variance about one
+        for index in range(config.layers):
+            y = nn.LayerNorm(dtype=dtype, name=f"attention_norm_{index}")(x)
+            x = x + Attention(config.heads, residual_scale, name=f"attention_{index}")(y)
+            y = nn.LayerNorm(dtype=dtype, name=f"mlp_norm_{index}")(x)
+            x = x + Mlp(config.mlp_ratio, residual_scale, name=f"mlp_{index}")(y)
+        x = nn.LayerNorm(dtype=dtype, name="norm")(x)
+        return Heads(self.num_actions, config.value_hidden, name="heads")(x)
+
+
+def transformer(config: TransformerConfig, spec: EnvSpec) -> Network:
+    """The network for boards of `spec`; there is nothing to fold.
+
+    Raises:
+      ConfigError: the observations are no boards.
+    """
+    check_boards(spec, config.name)
+    return flax_network(Transformer(config, spec.num_actions), spec)

@@ -1,0 +1,133 @@
+"""One contract for every network on every kind of observation."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from podzero.config import NetworkConfig, ResNetConfig, TransformerConfig
+from podzero.networks import make_inference, make_network
+from podzero.types import EnvSpec
+
+CONFIGS: dict[str, NetworkConfig] = {
+    "resnet": ResNetConfig(channels=8, blocks=2, value_hidden=8),
+    "haiku_resnet": ResNetConfig(name="haiku_resnet", channels=8, blocks=2, value_hidden=8),
+    "transformer": TransformerConfig(name="transformer", width=16, layers=2, heads=2, mlp_ratio=2, value_hidden=8),
+}
+SPECS = {
+    "connect_four": EnvSpec("connect_four", (6, 7, 2), "bool", 7),
+    "go_9x9": EnvSpec("go_9x9", (9, 9, 17), "bool", 82),
+    "chess": EnvSpec("chess", (8, 8, 119), "float32", 4672),
+}
+
+
+@pytest.fixture(params=CONFIGS.values(), ids=CONFIGS, scope="module")
+def config(request):
+    return request.param
+
+
+@pytest.fixture(params=SPECS.values(), ids=SPECS, scope="module")
+def spec(request):
+    return request.param
+
+
+BATCH = 6
+
+
+def boards(spec, seed=0):
+    cells = np.random.default_rng(seed).random((BATCH, *spec.observation_shape))
+    return (cells < 0.3).astype(spec.observation_dtype)
+
+
+@pytest.fixture(scope="module")
+def network(config, spec):
+    """Compiled once for all the tests of this pair."""
+    network = make_network(config, spec)
+    return network._replace(init=jax.jit(network.init), apply=jax.jit(network.apply))
+
+
+@pytest.fixture(scope="module")
+def params(network):
+    return network.init(jax.random.key(0))
+
+
+@pytest.fixture(scope="module")
+def trained(params):
+    """Parameters with no leaf at its special start: as if some steps had been taken."""
+    noise = np.random.default_rng(1)
+    return jax.tree.map(lambda leaf: leaf + 0.1 * noise.standard_normal(leaf.shape, np.float32), params)
+
+
+def test_shapes_dtypes_and_range(network, trained, spec):
+    logits, value = network.apply(trained, boards(spec))
+    assert logits.shape == (BATCH, spec.num_actions)
+    assert value.shape == (BATCH,)
+    assert logits.dtype == value.dtype == jnp.float32
+    assert np.isfinite(logits).all()
+    assert (np.abs(value) <= 1).all()
+    assert {leaf.dtype for leaf in jax.tree.leaves(trained)} == {jnp.dtype("float32")}
+
+
+def test_a_board_is_judged_by_itself_alone(network, trained, spec):
+    mine, mixed = boards(spec), boards(spec, seed=1)
+    mixed[2] = mine[2]
+    alone, together = network.apply(trained, mine), network.apply(trained, mixed)
+    for one, two in zip(alone, together, strict=True):
+        np.testing.assert_allclose(one[2], two[2], atol=1e-5)
+    assert not np.allclose(alone[0][1], together[0][1], atol=1e-3)
+
+
+def test_same_key_same_parameters_other_key_others(network, params):
+    again, other = network.init(jax.random.key(0)), network.init(jax.random.key(1))
+    for one, two in zip(jax.tree.leaves(params), jax.tree.leaves(again), strict=True):
+        np.testing.assert_array_equal(one, two)
+    assert any(not np.allclose(a, b) for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(other), strict=True))
+
+
+def test_untrained_it_knows_nothing(network, params, spec):
+    logits, value = network.apply(params, boards(spec))
+    assert np.abs(value).max() < 0.3
+    probabilities = np.asarray(jax.nn.softmax(logits))
+    entropy = -np.sum(probabilities * np.log(probabilities), axis=-1)
+    assert entropy.min() > 0.95 * np.log(spec.num_actions)
+
+
+def test_every_leaf_learns(network, trained, spec):
+    def loss(params):
+        logits, value = network.apply(params, boards(spec))
+        return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - logits[:, 1]) + jnp.mean((value - 0.5) ** 2)
+
+    for path, gradient in jax.tree_util.tree_leaves_with_path(jax.jit(jax.grad(loss))(trained)):
+        assert np.isfinite(gradient).all(), path
+        assert np.any(np.asarray(gradient) != 0), path
+
+
+def test_folded_equals_unfolded(config, network, trained, spec):
+    fold, inference = make_inference(config, spec)
+    folded = jax.jit(lambda params, observation: inference.apply(fold(params), observation))
+    for one, two in zip(network.apply(trained, boards(spec)), folded(trained, boards(spec)), strict=True):
+        np.testing.assert_allclose(one, two, atol=1e-4)
+
+
+def test_inference_starts_from_folded_parameters(config, network, params, spec):
+    fold, inference = make_inference(config, spec)
+    assert jax.eval_shape(inference.init, jax.random.key(0)) == jax.eval_shape(fold, params)
+
+
+def test_bfloat16_computes_close_and_answers_in_float32(config, network, trained, spec):
+    half = make_network(config.model_copy(update={"compute_dtype": "bfloat16"}), spec)
+    logits, value = jax.jit(half.apply)(trained, boards(spec))
+    exact_logits, exact_value = network.apply(trained, boards(spec))
+    assert logits.dtype == value.dtype == jnp.float32
+    np.testing.assert_allclose(value, exact_value, atol=0.2)
+    assert np.abs(logits - exact_logits).mean() < 0.1 * np.abs(exact_logits).mean()
+    assert np.any(np.asarray(logits != exact_logits)), "nothing was computed in bfloat16"
+    made = jax.eval_shape(half.init, jax.random.key(0))
+    assert {leaf.dtype for leaf in jax.tree.leaves(made)} == {jnp.dtype("float32")}
+
+
+def test_vmap_over_groups_equals_one_batch(network, trained, spec):
+    grouped = jax.jit(jax.vmap(network.apply, in_axes=(None, 0)))
+    shaped = boards(spec).reshape(2, BATCH // 2, *spec.observation_shape)
+    for one, two in zip(grouped(trained, shaped), network.apply(trained, boards(spec)), strict=True):
+        np.testing.assert_allclose(one.reshape(two.shape), two, atol=1e-4)

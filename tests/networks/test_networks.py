@@ -1,0 +1,129 @@
+"""What single networks promise beyond the shared contract."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from podzero.config import ConfigError, ResNetConfig, TransformerConfig
+from podzero.networks import make_inference, make_network
+from podzero.networks.standardized import RELU_GAIN, fold, standardize
+from podzero.types import EnvSpec
+
+BOARD = EnvSpec("connect_four", (6, 7, 2), "bool", 7)
+TINY = {"channels": 16, "blocks": 2, "value_hidden": 16}
+RESNET = ResNetConfig(name="resnet", **TINY)
+HAIKU = ResNetConfig(name="haiku_resnet", **TINY)
+TRANSFORMER = TransformerConfig(name="transformer", width=16, layers=1, heads=2, mlp_ratio=2, value_hidden=16)
+
+
+def test_standardized_kernel_by_hand():
+    kernel = jnp.array([1.0, 3.0]).reshape(1, 1, 2, 1)  # mean 2, variance 1, fan-in 2
+    expected = RELU_GAIN * 0.5 * np.array([-1.0, 1.0]) / np.sqrt(2.0)
+    np.testing.assert_allclose(standardize(kernel, jnp.array([0.5])).ravel(), expected, rtol=1e-6)
+
+
+@settings(deadline=None, max_examples=20)
+@given(seed=st.integers(0, 2**31 - 1), scale=st.floats(0.1, 100.0), shift=st.floats(-3.0, 3.0))
+def test_standardized_kernel_ignores_scale_and_mean(seed, scale, shift):
+    kernel = jax.random.normal(jax.random.key(seed), (3, 3, 4, 2))
+    one, two = (standardize(k, jnp.ones(2)) for k in (kernel, scale * (kernel + shift)))
+    np.testing.assert_allclose(one, two, atol=1e-4)
+    np.testing.assert_allclose(one.sum(axis=(0, 1, 2)), 0.0, atol=1e-4)
+    np.testing.assert_allclose((one**2).sum(axis=(0, 1, 2)), RELU_GAIN**2, rtol=1e-4)
+
+
+def test_a_constant_kernel_is_no_division_by_zero():
+    assert np.isfinite(jax.grad(lambda k: standardize(k, jnp.ones(2)).sum())(jnp.ones((3, 3, 4, 2)))).all()
+
+
+def test_folding_removes_every_gain_and_nothing_else():
+    params = jax.jit(make_network(RESNET, BOARD).init)(jax.random.key(0))
+    names = {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)}
+    folded = {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(fold(params))}
+    assert names - folded == {name for name in names if "gain" in name}
+    assert len(names - folded) == 1 + 2 * RESNET.blocks
+    assert folded < names
+
+
+def test_inference_runs_without_standardizing():
+    """The folded program must not pay for the normalization that folding removed."""
+    key = jax.random.key(0)
+    _, inference = make_inference(RESNET, BOARD)
+    program = jax.make_jaxpr(inference.apply)(inference.init(key), jnp.zeros((2, 6, 7, 2), bool))
+    assert "rsqrt" not in str(program)
+    training = make_network(RESNET, BOARD)
+    assert "rsqrt" in str(jax.make_jaxpr(training.apply)(training.init(key), jnp.zeros((2, 6, 7, 2), bool)))
+
+
+def to_haiku(tree, path=("resnet",)):
+    """Flax's nested tree as Haiku's two levels: module path, then parameter."""
+    leaves = {name: child for name, child in tree.items() if not isinstance(child, dict)}
+    two_levels = {"/".join(path): leaves} if leaves else {}
+    for name, child in tree.items():
+        if isinstance(child, dict):
+            two_levels |= to_haiku(child, (*path, name))
+    return two_levels
+
+
+def test_haiku_and_flax_are_the_same_network():
+    flax_net, haiku_net = make_network(RESNET, BOARD), make_network(HAIKU, BOARD)
+    params = jax.jit(flax_net.init)(jax.random.key(0))
+    params = jax.tree.map(lambda leaf: leaf + 0.1 * jax.random.normal(jax.random.key(1), leaf.shape), params)
+    observation = jax.random.bernoulli(jax.random.key(2), 0.4, (8, *BOARD.observation_shape))
+    carried = to_haiku(params)
+    expected_tree = jax.tree.map(jnp.shape, jax.eval_shape(haiku_net.init, jax.random.key(3)))
+    assert jax.tree.map(jnp.shape, carried) == expected_tree
+    expected, answer = jax.jit(flax_net.apply)(params, observation), jax.jit(haiku_net.apply)(carried, observation)
+    for one, two in zip(expected, answer, strict=True):
+        np.testing.assert_allclose(one, two, atol=1e-5)
+
+
+@pytest.mark.parametrize("config", [RESNET, HAIKU, TRANSFORMER], ids=lambda config: config.name)
+def test_a_small_batch_is_learned_by_heart(config):
+    network = make_network(config, BOARD)
+    key = jax.random.key(0)
+    observation = jax.random.bernoulli(key, 0.4, (32, *BOARD.observation_shape))
+    action = jax.random.randint(key, (32,), 0, 7)
+    outcome = jax.random.choice(key, jnp.array([-0.9, 0.0, 0.9]), (32,))
+    optimizer = optax.adamw(3e-3)
+
+    def losses(params):
+        logits, value = network.apply(params, observation)
+        policy_loss = optax.softmax_cross_entropy_with_integer_labels(logits, action).mean()
+        return policy_loss, jnp.mean((value - outcome) ** 2)
+
+    @jax.jit
+    def step(params, state):
+        gradients = jax.grad(lambda p: sum(losses(p)))(params)
+        updates, state = optimizer.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state
+
+    params = jax.jit(network.init)(key)
+    state = optimizer.init(params)
+    for _ in range(80):
+        params, state = step(params, state)
+    policy_loss, value_loss = jax.jit(losses)(params)
+    assert policy_loss < 0.2
+    assert value_loss < 0.05
+
+
+@pytest.mark.parametrize("config", [RESNET, HAIKU, TRANSFORMER], ids=lambda config: config.name)
+@pytest.mark.parametrize("make", [make_network, make_inference])
+def test_observations_that_are_no_boards_are_refused(config, make):
+    cart_pole = EnvSpec("cart_pole", (4,), "float32", 2)
+    with pytest.raises(ConfigError, match=r"(?s)'cart_pole' have shape \[4\].*board"):
+        make(config, cart_pole)
+
+
+def test_building_a_network_takes_no_device(monkeypatch):
+    def taken():
+        raise AssertionError("the backend was asked for")
+
+    monkeypatch.setattr(jax, "default_backend", taken)
+    for config in (RESNET, HAIKU, TRANSFORMER):
+        make_inference(config, BOARD)
+        make_network(config, BOARD)
