@@ -28,11 +28,11 @@ _ARRAYS = "arrays"
 _MANIFEST = "manifest.json"
 
 
-class CheckpointMismatch(ValueError):  # noqa: N818 - named for what it says
+class CheckpointMismatch(ValueError):
     """A sound checkpoint of something else: another network or another optimizer."""
 
 
-class CheckpointDamaged(RuntimeError):  # noqa: N818 - named for what it says
+class CheckpointDamaged(RuntimeError):
     """A checkpoint that is incomplete or has changed since it was written; an older one may be sound."""
 
 

@@ -13,7 +13,7 @@ MAX_SKIPPED_IN_A_ROW = 1000
 """Steps without a single finite one among them after which training is given up."""
 
 
-class TrainingDiverged(RuntimeError):  # noqa: N818 - named for what it says
+class TrainingDiverged(RuntimeError):
     """The NaN guard has skipped every step for so long that nothing is being learned any more."""
 
 

@@ -103,7 +103,7 @@ def _step(recipe: Recipe, carry: _Carry, batch: Sample) -> _Carry:
         return loss.total, loss
 
     gradients, loss = jax.grad(objective, has_aux=True)(state.params)
-    norm = optax.global_norm(gradients)
+    norm = optax.tree.norm(gradients)
     updates, opt_state = recipe.optimizer.update(gradients, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
     ema = average(state.ema, params, ema_decay_at(state.step, recipe.ema_decay))

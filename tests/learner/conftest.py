@@ -1,0 +1,105 @@
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from podzero.config import parse
+from podzero.types import EnvSpec, Network, Sample
+
+SPEC = EnvSpec("tic_tac_toe", (3, 3, 2), "bool", 9)
+
+
+def init(key):
+    first, second = jax.random.split(key)
+    return {
+        "hidden": {"kernel": 0.3 * jax.random.normal(first, (18, 32)), "bias": jnp.zeros(32)},
+        "heads": {"kernel": 0.3 * jax.random.normal(second, (32, 10)), "bias": jnp.zeros(10)},
+    }
+
+
+def apply(params, observation):
+    x = observation.reshape(observation.shape[0], -1).astype(jnp.float32)
+    x = jax.nn.relu(x @ params["hidden"]["kernel"] + params["hidden"]["bias"])
+    x = x @ params["heads"]["kernel"] + params["heads"]["bias"]
+    return x[:, :9], jnp.tanh(x[:, 9])
+
+
+class Reader:
+    """An endless reader in memory: the given dispatches, over and over."""
+
+    def __init__(self, dispatches):
+        self._dispatches = itertools.cycle(dispatches)
+        self.closed = False
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return next(self._dispatches)
+
+    def close(self):
+        self.closed = True
+
+
+class Sink:
+    def __init__(self):
+        self.published = []
+
+    def publish(self, version, params):
+        self.published.append((version, params))
+
+    @property
+    def versions(self):
+        return [version for version, _ in self.published]
+
+
+@pytest.fixture
+def spec():
+    return SPEC
+
+
+@pytest.fixture
+def network():
+    """Two dense layers: tests of training need no more."""
+    return Network(init, apply)
+
+
+@pytest.fixture
+def make_dispatch():
+    """Makes host batches `[K, B, ...]` of random positions, each with a policy and a value of its own."""
+
+    def make(steps, batch, seed=0):
+        rng = np.random.default_rng(seed)
+        return Sample(
+            observation=rng.random((steps, batch, 3, 3, 2)) > 0.5,
+            legal=np.ones((steps, batch, 9), bool),
+            policy_target=rng.dirichlet(np.full(9, 0.3), (steps, batch)).astype(np.float32),
+            value_target=rng.uniform(-1, 1, (steps, batch)).astype(np.float32),
+            version=np.zeros((steps, batch), np.int32),
+        )
+
+    return make
+
+
+@pytest.fixture
+def make_experiment():
+    """An experiment with the given learner section; stops after `steps`."""
+
+    def make(steps=None, **learner):
+        learner = {"batch_size": 16, "steps_per_dispatch": 2, "publish_every": 4} | learner
+        tree = {"name": "t", "env": {"name": "tic_tac_toe"}, "learner": learner, "stop": {"steps": steps}}
+        return parse(tree, "test")
+
+    return make
+
+
+@pytest.fixture
+def make_reader():
+    return Reader
+
+
+@pytest.fixture
+def make_sink():
+    return Sink

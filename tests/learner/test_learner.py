@@ -1,0 +1,213 @@
+import threading
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from podzero.config import ConfigError
+from podzero.learner import Learner, TrainingDiverged
+from podzero.learner.figures import MAX_SKIPPED_IN_A_ROW
+
+
+@pytest.fixture
+def start(network, spec, make_dispatch, make_reader, make_sink):
+    """Builds a learner over memory; returns it with its reader, sink and the reports it makes."""
+    learners = []
+
+    def make(experiment, reader=None, **more):
+        config = experiment.learner
+        reader = reader or make_reader([make_dispatch(config.steps_per_dispatch, config.batch_size)])
+        sink, reports = make_sink(), []
+        learner = Learner(
+            experiment, network, spec, [], reader=reader, sink=sink, report=lambda *item: reports.append(item), **more
+        )
+        learners.append(learner)
+        return learner, reader, sink, reports
+
+    yield make
+    for learner in learners:
+        learner.close()
+
+
+class Starved:
+    """A reader whose replay stays empty until it is closed."""
+
+    def __init__(self):
+        self._closed = threading.Event()
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self._closed.wait(60)
+        raise StopIteration
+
+    def close(self):
+        self._closed.set()
+
+
+def test_stops_at_stop_steps_and_publishes_each_version_in_order(start, make_experiment):
+    learner, reader, sink, reports = start(make_experiment(steps=10))
+    learner.run()
+    assert sink.versions == [0, 4, 8, 10]
+    assert reader.closed
+    role, figures = reports[-1]
+    assert role == "learner"
+    assert figures["learner/step"] == 10
+    assert learner.acting_params().version == 10
+
+
+def test_published_parameters_are_the_averaged_ones_on_the_host(start, make_experiment):
+    learner, _, sink, _ = start(make_experiment(steps=4))
+    learner.run()
+    first, last = sink.published[0][1], sink.published[-1][1]
+    assert all(isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(last))
+    assert (first["heads"]["kernel"] != last["heads"]["kernel"]).any()
+    ema = jax.device_get(learner._state.ema)
+    jax.tree.map(np.testing.assert_array_equal, last, ema)
+
+
+def test_reports_carry_every_figure_that_is_promised(start, make_experiment):
+    learner, _, _, reports = start(make_experiment(steps=10))
+    learner.run()
+    figures = {name for _, report in reports for name in report}
+    assert figures >= {
+        "learner/step", "learner/loss", "learner/policy_loss", "learner/value_loss", "learner/gradient_norm",
+        "learner/steps_per_s", "learner/samples_per_s", "learner/policy_age", "count/skipped_steps",
+        "time/wait_replay", "time/host_to_device", "time/step", "time/publish",
+    }  # fmt: skip
+
+
+def test_policy_age_is_measured_from_the_samples_version(start, make_experiment):
+    learner, _, _, reports = start(make_experiment(steps=10))
+    learner.run()  # all samples are of version 0, the steps are 0 to 9
+    ages = [report["learner/policy_age"] for _, report in reports if "learner/policy_age" in report]
+    assert min(ages) >= 0
+    assert max(ages) <= 9
+    if len(ages) == 1:
+        assert ages[0] == pytest.approx(4.5)
+
+
+def test_resuming_goes_on_as_if_nothing_had_happened(start, make_experiment, make_reader, make_dispatch, tmp_path):
+    dispatches = [make_dispatch(2, 16, seed) for seed in range(6)]
+    straight, *_ = start(make_experiment(steps=12), make_reader(dispatches))
+    straight.run()
+
+    first, *_ = start(make_experiment(steps=6), make_reader(dispatches[:3]))
+    first.run()
+    assert first.request_checkpoint(lambda step: tmp_path / str(step)).result(60) == 6
+    second, _, sink, reports = start(
+        make_experiment(steps=12), make_reader(dispatches[3:]), restore_from=tmp_path / "6"
+    )
+    second.run()
+    assert sink.versions == [6, 8, 12]
+    assert reports[-1][1]["learner/step"] == 12
+    assert np.array_equal(jax.random.key_data(second._state.key), jax.random.key_data(straight._state.key))
+    jax.tree.map(np.testing.assert_array_equal, second._state.params, straight._state.params)
+
+
+def test_first_parameters_are_published_and_checkpoints_served_while_replay_is_empty(start, make_experiment, tmp_path):
+    learner, _, sink, _ = start(make_experiment(), Starved())
+    thread = threading.Thread(target=learner.run)
+    thread.start()
+    try:
+        assert learner.request_checkpoint(lambda step: tmp_path / str(step)).result(60) == 0
+        assert sink.versions == [0]
+    finally:
+        learner.stop()
+        thread.join(60)
+    assert not thread.is_alive()
+    assert (tmp_path / "0" / "learner" / "manifest.json").is_file()
+
+
+def test_a_checkpoint_is_taken_at_a_dispatch_boundary_of_a_running_learner(start, make_experiment, tmp_path):
+    learner, *_ = start(make_experiment())
+    thread = threading.Thread(target=learner.run)
+    thread.start()
+    try:
+        step = learner.request_checkpoint(lambda step: tmp_path / str(step)).result(60)
+    finally:
+        learner.stop()
+        thread.join(60)
+    assert step % 2 == 0
+    restored, *_ = start(make_experiment(steps=step), restore_from=tmp_path / str(step))
+    assert int(restored._state.step) == step
+
+
+def test_a_checkpoint_that_cannot_be_written_fails_its_request_and_not_the_training(start, make_experiment, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    learner, _, sink, _ = start(make_experiment(steps=4))
+    future = learner.request_checkpoint(lambda step: tmp_path / "file" / str(step))
+    learner.run()
+    with pytest.raises(OSError, match="file"):
+        future.result(10)
+    assert sink.versions[-1] == 4
+
+
+def test_an_error_of_the_reader_ends_the_run_with_that_error(start, make_experiment):
+    class Broken(Starved):
+        def __next__(self):
+            raise ConnectionError("replay is gone")
+
+    learner, *_ = start(make_experiment(steps=4), Broken())
+    with pytest.raises(ConnectionError, match="replay is gone"):
+        learner.run()
+
+
+def test_an_error_of_the_sink_ends_the_run_with_that_error(start, make_experiment):
+    learner, _, sink, _ = start(make_experiment(steps=40))
+
+    def publish(version, params):
+        raise ConnectionError("nobody takes parameters")
+
+    sink.publish = publish
+    with pytest.raises(ConnectionError, match="nobody takes"):
+        learner.run()
+
+
+def test_steps_that_are_not_finite_are_counted_in_the_report(start, make_experiment, make_reader, make_dispatch):
+    good, bad = make_dispatch(2, 16), make_dispatch(2, 16)
+    bad.value_target[0, 0] = np.nan
+    learner, _, _, reports = start(make_experiment(steps=8), make_reader([good, bad]))
+    learner.run()
+    assert sum(report["count/skipped_steps"] for _, report in reports) == 2
+
+
+def test_training_that_is_never_finite_again_gives_up_and_says_so(start, make_experiment, make_reader, make_dispatch):
+    bad = make_dispatch(100, 1)
+    bad.value_target[:] = np.nan
+    experiment = make_experiment(batch_size=1, steps_per_dispatch=100, publish_every=100)
+    learner, *_ = start(experiment, make_reader([bad]))
+    with pytest.raises(TrainingDiverged, match=f"last {MAX_SKIPPED_IN_A_ROW} steps"):
+        learner.run()
+
+
+def test_stop_before_run_trains_nothing_but_still_publishes(start, make_experiment):
+    learner, _, sink, _ = start(make_experiment())
+    learner.stop()
+    learner.run()
+    assert sink.versions == [0]
+
+
+def test_a_slow_sink_holds_the_loop_back_instead_of_queueing(start, make_experiment):
+    learner, _, sink, _ = start(make_experiment(steps=12))
+    busy, most = [], []
+    taken = sink.publish
+
+    def publish(version, params):
+        busy.append(version)
+        most.append(len(busy))
+        time.sleep(0.05)
+        taken(version, params)
+        busy.remove(version)
+
+    sink.publish = publish
+    learner.run()
+    assert max(most) == 1
+    assert sink.versions == [0, 4, 8, 12]
+
+
+def test_a_mesh_that_does_not_fit_is_refused_before_anything_runs(start, make_experiment):
+    with pytest.raises(ConfigError, match=r"learner\.mesh"):
+        start(make_experiment(mesh={"data": 64}))

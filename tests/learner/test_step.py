@@ -1,0 +1,154 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from podzero.config import MeshConfig, OptimizerConfig
+from podzero.learner.augment import make_augment
+from podzero.learner.optimizers import make_optimizer
+from podzero.learner.sharding import batch_sharding, make_mesh, put_batch, state_shardings
+from podzero.learner.state import init_state
+from podzero.learner.step import Recipe, ema_decay_at, make_train_step
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    """Train steps by their configuration, so that each is compiled once for all tests."""
+    return {}
+
+
+@pytest.fixture
+def training(network, compiled):
+    """A fresh state and a function that trains it on a host dispatch."""
+
+    def make(ema=0.9, **optimizer):
+        transform = make_optimizer(OptimizerConfig(**optimizer))
+        mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+        state = init_state(network, transform, jax.random.key(0))
+        state = jax.device_put(state, state_shardings(mesh, state))
+        name = (ema, *optimizer.items())
+        if name not in compiled:
+            recipe = Recipe(network, transform, make_augment([], 9), 1.0, ema)
+            compiled[name] = make_train_step(recipe, mesh, jax.eval_shape(lambda: state))
+        step = compiled[name]
+        return state, lambda state, host: step(state, put_batch(host, batch_sharding(mesh)))
+
+    return make
+
+
+def host(tree):
+    return jax.tree.map(np.array, tree)
+
+
+def assert_equal(left, right):
+    jax.tree.map(np.testing.assert_array_equal, host(left), host(right))
+
+
+def test_overfits_one_batch(training, make_dispatch):
+    state, train = training(learning_rate=1e-2, weight_decay=0.0)
+    batch = make_dispatch(10, 8)
+    batch = jax.tree.map(lambda leaf: np.repeat(leaf[:1], 10, axis=0), batch)
+    for _ in range(60):
+        state, sums = train(state, batch)
+    assert float(sums.steps) == 10
+    assert float(sums.policy_kl) / 10 < 0.01
+    assert float(sums.value_loss) / 10 < 0.01
+
+
+def test_one_dispatch_of_k_steps_equals_k_dispatches_of_one(training, make_dispatch):
+    batch = make_dispatch(4, 8)
+    together, train = training()
+    one_by_one, _ = training()
+    together, sums = train(together, batch)
+    losses = []
+    for k in range(4):
+        one_by_one, single = train(one_by_one, jax.tree.map(lambda leaf, k=k: leaf[k : k + 1], batch))
+        losses.append(float(single.loss))
+    assert int(together.step) == int(one_by_one.step) == 4
+    assert float(sums.loss) == pytest.approx(sum(losses), rel=1e-5)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), host(together.params), host(one_by_one.params)
+    )
+
+
+@pytest.mark.parametrize("field", ["value_target", "policy_target"])
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+def test_a_step_that_is_not_finite_leaves_the_weights_and_is_counted(training, make_dispatch, field, poison):
+    state, train = training()
+    batch = make_dispatch(1, 8)
+    state, _ = train(state, batch)
+    before = host((state.params, state.ema, state.opt_state))
+    getattr(batch, field)[0, 3, ...] = poison
+    state, sums = train(state, batch)
+    assert float(sums.skipped) == 1
+    assert float(sums.steps) == float(sums.loss) == float(sums.gradient_norm) == 0.0
+    assert int(state.step) == 2
+    assert_equal((state.params, state.ema, state.opt_state), before)
+
+
+def test_a_poisoned_step_does_not_spoil_the_others_of_its_dispatch(training, make_dispatch):
+    state, train = training()
+    batch = make_dispatch(3, 8)
+    batch.value_target[1, 0] = np.nan
+    state, sums = train(state, batch)
+    reference, train = training()
+    for k in (0, 2):
+        reference, _ = train(reference, jax.tree.map(lambda leaf, k=k: leaf[k : k + 1], batch))
+    assert (float(sums.steps), float(sums.skipped)) == (2.0, 1.0)
+    assert np.isfinite(float(sums.loss))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), host(state.params), host(reference.params))
+
+
+def test_average_is_taken_with_the_warmed_up_decay(training, make_dispatch):
+    state, train = training(ema=0.9)
+    start = host(state.params)
+    state, _ = train(state, make_dispatch(1, 8))
+    # Step 0 has decay 1/10: a tenth of the random start, nine tenths of the weights after the step.
+    expected = jax.tree.map(lambda old, new: 0.1 * old + 0.9 * new, start, host(state.params))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), host(state.ema), expected)
+
+
+def test_without_averaging_the_raw_weights_act(training, make_dispatch):
+    state, train = training(ema=0.0)
+    state, _ = train(state, make_dispatch(3, 8))
+    assert_equal(state.ema, state.params)
+
+
+def test_decay_of_the_average_is_warmed_up_and_capped():
+    assert float(ema_decay_at(0, 0.99)) == pytest.approx(0.1)
+    assert float(ema_decay_at(8, 0.99)) == pytest.approx(0.5)
+    assert float(ema_decay_at(10_000, 0.99)) == pytest.approx(0.99)
+
+
+def test_gradient_norm_is_reported_before_clipping(training, make_dispatch):
+    batch = make_dispatch(1, 8)
+    norms = []
+    for bound in (1e-3, 1e3):
+        state, train = training(max_gradient_norm=bound)
+        norms.append(float(train(state, batch)[1].gradient_norm))
+    assert norms[0] == pytest.approx(norms[1])
+    assert norms[0] > 1e-2
+
+
+def test_policy_age_is_the_mean_of_step_less_version(training, make_dispatch):
+    state, train = training()
+    batch = make_dispatch(2, 4)
+    batch.version[:] = [[0, 0, 0, 0], [-1, -1, 1, 1]]
+    _, sums = train(state, batch)
+    # Ages 0 at step 0, and (2 + 2 + 0 + 0) / 4 = 1 at step 1.
+    assert float(sums.policy_age) == pytest.approx(1.0)
+
+
+def test_the_state_is_donated(training, make_dispatch):
+    state, train = training()
+    kernel = state.params["heads"]["kernel"]
+    train(state, make_dispatch(1, 8))
+    assert kernel.is_deleted()
+
+
+def test_augmentation_draws_anew_each_step(training, make_dispatch):
+    state, train = training()
+    first = np.array(jax.random.key_data(state.key))
+    state, _ = train(state, make_dispatch(1, 8))
+    assert (np.array(jax.random.key_data(state.key)) != first).any()
+    assert jnp.issubdtype(state.key.dtype, jax.dtypes.prng_key)
