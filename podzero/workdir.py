@@ -21,8 +21,7 @@ class Workdir:
     """The layout of one working directory.
 
     experiment.yaml            the resolved experiment
-    checkpoints/STEP/          complete states: learner/ (Orbax), replay/shard-K/ (Reverb), counters.json,
-                               ratings.json, and COMPLETE.json, written last
+    checkpoints/STEP/          complete states: learner/ (Orbax), replay/shard-K/ (Reverb), run.json
     snapshots/STEP/            acting parameters, small and many: what players and ratings are made of
     metrics.jsonl              every figure of every role, one JSON object a line
     tensorboard/               the same for TensorBoard

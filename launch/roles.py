@@ -1,0 +1,196 @@
+"""The processes of a run. Each is a thin shell: it builds one room's object in its own process and lets it run.
+
+Everything heavy is imported inside the constructors: a process pays only for what its role needs, and the driver
+for nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+from podzero.config import Experiment
+from podzero.launch.cluster import Role
+from podzero.launch.outbox import Figures, LogLine, Outbox
+
+
+class Process(ABC):
+    """What every role shares: an outbox that the driver drains, and a failure to build that is told as it was.
+
+    Ray reports an exception of a constructor as a dead process and drops its type, so the constructor keeps it
+    for whoever asks whether the role is `ready`.
+    """
+
+    def __init__(self, name: str, **arguments: Any) -> None:
+        self._name = name
+        self._failure: Exception | None = None
+        self._outbox = Outbox(name)
+        logger = logging.getLogger("podzero")
+        logger.setLevel(logging.INFO)
+        logger.addHandler(self._outbox)
+        try:
+            self._build(**arguments)
+        except Exception as failure:
+            self._failure = failure
+
+    @abstractmethod
+    def _build(self, *none: Any, **arguments: Any) -> None:
+        """Builds the object that this process is for."""
+
+    def ready(self) -> int:
+        """The operating system's number of this process, once the role is built.
+
+        Raises:
+          Exception: whatever kept it from being built.
+        """
+        if self._failure is not None:
+            raise self._failure
+        return os.getpid()
+
+    def drain(self) -> list[Figures | LogLine]:
+        """Figures and log lines since the last call."""
+        return self._outbox.drain()
+
+
+class ReplayProcess(Process):
+    """One shard of replay."""
+
+    def _build(self, *, experiment: Experiment, shard: int, restore_from: Path | None) -> None:
+        from podzero.envs import make_env
+        from podzero.replay import ReplayServer
+
+        spec = make_env(experiment.env.name).spec
+        self._server = ReplayServer(experiment, spec, shard, restore_from)
+
+    def address(self) -> Any:
+        """What writers and readers need to find this shard."""
+        return self._server.address()
+
+    def figures(self) -> None:
+        """Puts the table's figures into the outbox."""
+        self._outbox.report(self._name, self._server.info())
+
+    def checkpoint(self, folder: Path) -> None:
+        """Writes the shard's contents below `folder`."""
+        self._server.checkpoint(folder)
+
+    def stop(self) -> None:
+        """Takes the server down."""
+        self._server.stop()
+
+
+class ActorProcess(Process):
+    """One self-play actor; `life` counts its restarts, so that a new life plays other games."""
+
+    def _build(self, *, experiment: Experiment, index: int, life: int, shards: list[Role], store: Any) -> None:
+        from podzero.actors import SelfPlayActor, SelfPlayCore
+        from podzero.envs import make_env
+        from podzero.networks import make_inference
+        from podzero.params import RayParamSource
+        from podzero.replay import make_writer
+        from podzero.search import make_search, network_evaluation, rules_model
+
+        env = make_env(experiment.env.name)
+        fold, network = make_inference(experiment.network, env.spec)
+        search = make_search(experiment.search, rules_model(env, network_evaluation(env, network.apply)))
+        self._actor = SelfPlayActor(
+            experiment=experiment,
+            name=self._name,
+            seed=seed_of(experiment.seed, index, life),
+            core=SelfPlayCore(env, search, experiment.actors),
+            fold=fold,
+            source=RayParamSource(store),
+            writer=make_writer([shard.ask("address") for shard in shards], env.spec, experiment),
+            report=self._outbox.report,
+        )
+
+    def run(self) -> None:
+        """Plays until stopped."""
+        self._actor.run()
+
+    def stop(self) -> None:
+        """Asks `run` to end."""
+        self._actor.stop()
+
+
+class LearnerProcess(Process):
+    """The learner."""
+
+    def _build(
+        self, *, experiment: Experiment, shards: list[Role], store: Any, snapshots: Path, restore_from: Path | None
+    ) -> None:
+        from podzero.envs import make_env
+        from podzero.learner import Learner
+        from podzero.networks import make_network
+        from podzero.params import RayParamSink
+        from podzero.replay import make_reader
+
+        env = make_env(experiment.env.name)
+        self._experiment = experiment
+        self._snapshots = snapshots
+        self._learner = Learner(
+            experiment,
+            make_network(experiment.network, env.spec),
+            env.spec,
+            env.symmetries,
+            reader=make_reader([shard.ask("address") for shard in shards], env.spec, experiment),
+            sink=RayParamSink(store),
+            report=self._outbox.report,
+            restore_from=restore_from,
+        )
+
+    def run(self) -> None:
+        """Trains until stopped or done."""
+        self._learner.run()
+
+    def stop(self) -> None:
+        """Asks `run` to end."""
+        self._learner.stop()
+
+    def checkpoint(self, folder: Path) -> int:
+        """Writes the learner's state below `folder`; returns the step once it is complete."""
+        return self._learner.request_checkpoint(lambda step: folder).result(timeout=self._experiment.replay.timeout_s)
+
+    def snapshot(self) -> int:
+        """Writes the acting parameters published last as a snapshot; returns their step, -1 before the first."""
+        from podzero.params import save_snapshot
+
+        newest = self._learner.acting_params()
+        if newest is None:
+            return -1
+        save_snapshot(self._snapshots, newest.version, newest.params, self._experiment)
+        return newest.version
+
+
+class EvaluatorProcess(Process):
+    """The evaluator."""
+
+    def _build(self, *, experiment: Experiment, snapshots: Path, ladder: dict[str, Any]) -> None:
+        from podzero.envs import make_env
+        from podzero.evaluation import Evaluator
+        from podzero.networks import make_network
+
+        env = make_env(experiment.env.name)
+        network = make_network(experiment.network, env.spec)
+        self._evaluator = Evaluator(experiment, env, network, snapshots, self._outbox.report, ladder)
+
+    def run(self) -> None:
+        """Judges snapshots until stopped."""
+        self._evaluator.run()
+
+    def stop(self) -> None:
+        """Asks `run` to end."""
+        self._evaluator.stop()
+
+    def ladder(self) -> dict[str, Any]:
+        """The rating ladder as plain values."""
+        ladder: dict[str, Any] = self._evaluator.ladder()
+        return ladder
+
+
+def seed_of(seed: int, index: int, life: int) -> int:
+    """A seed for the `life`-th process of actor `index`: distinct for all, below 2**31."""
+    return (seed * 1_000_003 + index * 1_009 + life * 65_537 + 1) % (2**31)

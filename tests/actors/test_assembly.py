@@ -1,0 +1,81 @@
+"""Games become samples: hand-computed targets, and nothing lost between moves."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from podzero.actors.assembly import GameAssembler, value_targets
+from podzero.types import Move
+
+
+def move(done, tag=0.0, player=0, rewards=None):
+    """One move of len(done) games; observations carry `tag` and the slot."""
+    games = len(done)
+    return Move(
+        observation=np.stack([np.full((2,), 100 * slot + tag, np.float32) for slot in range(games)]),
+        legal=np.ones((games, 3), bool),
+        policy=np.full((games, 3), 1 / 3, np.float32),
+        value=np.full(games, 0.5, np.float32),
+        action=np.zeros(games, np.int32),
+        player=np.full(games, player, np.int32),
+        rewards=np.zeros((games, 2), np.float32) if rewards is None else np.asarray(rewards, np.float32),
+        done=np.asarray(done),
+    )
+
+
+def test_outcome_target_is_the_sum_of_the_movers_rewards_to_come():
+    rewards = np.array([[0, 0], [0, 0], [1, -1]], np.float32)
+    np.testing.assert_array_equal(value_targets(rewards, np.array([0, 1, 0]), np.zeros(3), 0.0), [1, -1, 1])
+
+
+def test_root_value_mixes_in_by_its_weight():
+    """0.75 * 1 + 0.25 * 0.2 = 0.8 and 0.75 * -1 + 0.25 * -0.6 = -0.9."""
+    rewards = np.array([[0, 0], [1, -1]], np.float32)
+    targets = value_targets(rewards, np.array([0, 1]), np.array([0.2, -0.6], np.float32), 0.25)
+    np.testing.assert_allclose(targets, [0.8, -0.9], rtol=1e-6)
+
+
+def test_a_player_who_moves_twice_keeps_the_sign():
+    rewards = np.array([[0, 0], [0, 0], [-1, 1]], np.float32)
+    np.testing.assert_array_equal(value_targets(rewards, np.array([1, 1, 0]), np.zeros(3), 0.0), [1, 1, -1])
+
+
+def test_a_game_gives_its_own_moves_in_order_with_their_versions():
+    assembler = GameAssembler(2, 0.0)
+    assert list(assembler.add(move([False, False], tag=1), version=7)) == []
+    assert list(assembler.add(move([False, False], tag=2), version=8)) == []
+    (game,) = assembler.add(move([False, True], tag=3, rewards=[[0, 0], [1, -1]]), version=9)
+    assert game.plies == 3
+    np.testing.assert_array_equal(game.samples.observation[:, 0], [101, 102, 103])
+    np.testing.assert_array_equal(game.samples.version, [7, 8, 9])
+    np.testing.assert_array_equal(game.samples.value_target, [1, 1, 1])
+    (game,) = assembler.add(move([True, False], tag=4), version=9)
+    np.testing.assert_array_equal(game.samples.observation[:, 0], [1, 2, 3, 4])
+    (game,) = assembler.add(move([False, True], tag=5), version=9)
+    np.testing.assert_array_equal(game.samples.observation[:, 0], [104, 105])
+
+
+@given(st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=40))
+def test_every_move_is_in_exactly_one_game_or_still_running(ends):
+    assembler = GameAssembler(3, 0.0)
+    written = sorted(
+        float(tag)
+        for number, done in enumerate(ends)
+        for game in assembler.add(move(done, tag=number), version=0)
+        for tag in game.samples.observation[:, 0]
+    )
+    finished = [
+        100.0 * slot + number
+        for slot in range(3)
+        for number in range(max((i + 1 for i, done in enumerate(ends) if done[slot]), default=0))
+    ]
+    assert written == sorted(finished)
+
+
+def test_memory_is_bounded_by_the_longest_running_game():
+    assembler = GameAssembler(2, 0.0)
+    for _ in range(100):
+        list(assembler.add(move([True, True]), version=0))
+    assert len(assembler._moves) == 0

@@ -1,0 +1,96 @@
+"""The jitted self-play step: auto-reset, openings, temperature."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from podzero.actors import SelfPlayCore
+from podzero.config import ActorsConfig
+from podzero.envs import make_env
+from podzero.types import SearchResult
+
+
+def first_legal(env):
+    """A search that plays the first legal action and reports the temperature as its value."""
+
+    def search(params, key, roots, temperature):
+        legal = jax.vmap(env.view)(roots).legal
+        action = jnp.argmax(legal, axis=-1).astype(jnp.int32)
+        policy = jax.nn.one_hot(action, legal.shape[-1])
+        return SearchResult(action, policy, temperature, policy.astype(jnp.int32))
+
+    return search
+
+
+def core_for(game="tic_tac_toe", **config):
+    env = make_env(game)
+    config = ActorsConfig(**({"games": 8} | config))
+    core = SelfPlayCore(env, first_legal(env), config)
+    return env, jax.jit(core.init), jax.jit(core.move)
+
+
+def test_finished_games_start_anew_and_the_others_go_on():
+    """Playing squares in order, 0 1 2 3 4 5 6: the first player holds 2, 4, 6 and wins on the seventh move."""
+    env, init, move = core_for()
+    state = init(jax.random.key(0))
+    for number in range(1, 15):
+        state, played = move(None, state)
+        over = number % 7 == 0
+        assert np.all(np.asarray(played.done) == over)
+        assert np.all(np.asarray(state.plies) == (0 if over else number % 7))
+        view = jax.vmap(env.view)(state.games)
+        assert not np.any(view.done)
+        if over:
+            np.testing.assert_array_equal(view.observation, np.zeros_like(view.observation))
+            mover = np.take_along_axis(np.asarray(played.rewards), np.asarray(played.player)[:, None], axis=1)
+            np.testing.assert_array_equal(mover[:, 0], np.ones(8))
+
+
+def test_a_move_records_the_position_before_it():
+    env, init, move = core_for()
+    state = init(jax.random.key(0))
+    before = jax.vmap(env.view)(state.games)
+    _, played = move(None, state)
+    np.testing.assert_array_equal(played.observation, before.observation)
+    np.testing.assert_array_equal(played.legal, before.legal)
+    np.testing.assert_array_equal(played.player, before.player)
+
+
+def test_temperature_falls_after_its_plies():
+    _, init, move = core_for(temperature=0.8, temperature_plies=2, final_temperature=0.25)
+    state, seen = init(jax.random.key(0)), []
+    for _ in range(4):
+        state, played = move(None, state)
+        seen.append(float(played.value[0]))
+    np.testing.assert_allclose(seen, [0.8, 0.8, 0.25, 0.25], rtol=1e-6)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.5, 1.0])
+def test_openings_are_taken_by_their_share_of_games(fraction):
+    _, init, _ = core_for("connect_four", games=512, opening_fraction=fraction, opening_plies=10)
+    plies = np.asarray(init(jax.random.key(3)).plies)
+    assert abs(np.mean(plies > 0) - fraction) < 0.08
+    assert plies.max() <= 10
+    if fraction:
+        assert set(plies[plies > 0].tolist()) == set(range(1, 11))
+
+
+def test_openings_never_end_a_game_and_count_as_plies():
+    env, init, _ = core_for("connect_four", games=256, opening_fraction=1.0, opening_plies=42)
+    state = init(jax.random.key(5))
+    view = jax.vmap(env.view)(state.games)
+    assert not np.any(view.done)
+    assert np.all(np.any(view.legal, axis=-1))
+    stones = np.asarray(view.observation).sum((1, 2, 3))
+    np.testing.assert_array_equal(stones, state.plies)
+
+
+def test_only_finished_games_get_a_new_opening():
+    _, init, move = core_for("connect_four", games=64, opening_fraction=1.0, opening_plies=6)
+    state = init(jax.random.key(5))
+    after, played = move(None, state)
+    going_on = ~np.asarray(played.done)
+    np.testing.assert_array_equal(np.asarray(after.plies)[going_on], np.asarray(state.plies)[going_on] + 1)
