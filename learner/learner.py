@@ -7,22 +7,19 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from functools import partial
 from pathlib import Path
 
 import jax
 
 from podzero.clock import StageClock
 from podzero.config import Experiment
-from podzero.learner.augment import make_augment
 from podzero.learner.checkpoints import LearnerCheckpoints
 from podzero.learner.feeding import Feed
 from podzero.learner.figures import Figures
-from podzero.learner.optimizers import make_optimizer
 from podzero.learner.publishing import Publisher
-from podzero.learner.sharding import batch_sharding, check_batch, make_mesh, placed, put_batch, state_shardings
-from podzero.learner.state import TrainState, init_state
-from podzero.learner.step import Recipe, StepSums, make_train_step
+from podzero.learner.state import TrainState
+from podzero.learner.step import StepSums
+from podzero.learner.training import make_training
 from podzero.protocols import ParamSink, ReplayReader, Report
 from podzero.types import EnvSpec, Network, Sample, Symmetry, Versioned
 
@@ -65,25 +62,16 @@ class Learner:
           CheckpointMismatch, CheckpointDamaged: `restore_from` cannot be used.
         """
         config = experiment.learner
-        mesh = make_mesh(config.mesh)
-        check_batch(config.batch_size, mesh)
-        optimizer = make_optimizer(config.optimizer)
-        init = partial(init_state, network, optimizer, jax.random.key(experiment.seed))
-        shapes = jax.eval_shape(init)
-        shardings = state_shardings(mesh, shapes)
-
         self._stop_steps = experiment.stop.steps
         self._steps_per_dispatch = config.steps_per_dispatch
         self._publish_every = config.publish_every
-        self._batch_sharding = batch_sharding(mesh)
-        augment = make_augment(symmetries if config.augment else (), spec.num_actions)
-        recipe = Recipe(network, optimizer, augment, config.value_weight, config.ema)
-        self._train_step = make_train_step(recipe, mesh, shapes)
+        self._training = make_training(experiment, network, spec, symmetries)
         self._checkpoints = LearnerCheckpoints()
-        if restore_from is None:
-            self._state: TrainState = jax.jit(init, out_shardings=shardings)()
-        else:
-            self._state = self._checkpoints.restore(restore_from, placed(shapes, shardings))
+        self._state: TrainState = (
+            self._training.init()
+            if restore_from is None
+            else self._checkpoints.restore(restore_from, self._training.like)
+        )
         self._step = int(self._state.step)
         self._feed = Feed(reader)
         self._publisher = Publisher(sink)
@@ -111,9 +99,9 @@ class Learner:
                     if host is None:
                         break
                     with self._clock("host_to_device"):
-                        batch = put_batch(host, self._batch_sharding)
+                        batch = self._training.put(host)
                     with self._clock("step"):
-                        self._state, sums = self._train_step(self._state, batch)
+                        self._state, sums = self._training.step(self._state, batch)
                         # With this dispatch queued, waiting for the one before it leaves no gap on the device.
                         self._settle(unsettled)
                     unsettled = sums

@@ -1,0 +1,52 @@
+"""From an experiment to the functions that train it: what the loop and the learner's bench are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import jax
+
+from podzero.config import Experiment
+from podzero.learner.augment import make_augment
+from podzero.learner.optimizers import make_optimizer
+from podzero.learner.sharding import batch_sharding, check_batch, make_mesh, placed, put_batch, state_shardings
+from podzero.learner.state import TrainState, init_state
+from podzero.learner.step import Recipe, TrainStep, make_train_step
+from podzero.types import EnvSpec, Network, Sample, Symmetry
+
+
+class Training(NamedTuple):
+    """How to train one experiment on the devices found."""
+
+    init: Callable[[], TrainState]
+    """Makes the state before the first step, from the experiment's seed, where it belongs on the mesh."""
+    like: TrainState
+    """Shape, dtype and sharding of each leaf of a state."""
+    put: Callable[[Sample], Sample]
+    """Starts the transfer of a host dispatch `[K, B, ...]` to the devices."""
+    step: TrainStep
+    """Trains a state on such a dispatch."""
+
+
+def make_training(experiment: Experiment, network: Network, spec: EnvSpec, symmetries: Sequence[Symmetry]) -> Training:
+    """Lays the experiment's training out over the devices.
+
+    Raises:
+      ConfigError: the devices or the batch do not fit the mesh.
+    """
+    config = experiment.learner
+    mesh = make_mesh(config.mesh)
+    check_batch(config.batch_size, mesh)
+    optimizer = make_optimizer(config.optimizer)
+    augment = make_augment(symmetries if config.augment else (), spec.num_actions)
+    init = partial(init_state, network, optimizer, jax.random.key(experiment.seed))
+    shapes = jax.eval_shape(init)
+    shardings = state_shardings(mesh, shapes)
+    return Training(
+        init=jax.jit(init, out_shardings=shardings),
+        like=placed(shapes, shardings),
+        put=partial(put_batch, sharding=batch_sharding(mesh)),
+        step=make_train_step(Recipe(network, optimizer, augment, config.value_weight, config.ema), mesh, shapes),
+    )
