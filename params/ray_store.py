@@ -1,0 +1,248 @@
+"""Publication through Ray: one small actor knows the newest version, Ray's object store carries the arrays.
+
+    learner: RayParamSink.publish -> ray.put -> ParamStore.hold(version, [ref])   (pending until superseded)
+    actor:   RayParamSource.poll  <- ray.get <- ParamStore.newer_than(version)    (pending until there is news)
+
+The arrays cross to each node once, however many actors it has, and each actor reads them where they lie, without a
+copy. The store keeps exactly one reference, for a held reference pins its object in memory.
+
+**Versions never go backwards for a reader**: it asks for versions newer than the last it returned. Two things could
+break the chain, and neither needs a thread or a timer:
+
+- *The store dies.* Ray restarts it, empty, and sends it every pending call again: the `hold` of the newest
+  publication is pending by design, so the store has its parameters back before anybody publishes anew.
+- *The learner dies* and goes on from a checkpoint, at a lower step. Its objects are lost with it. The new sink is
+  another publisher, whose first publication replaces the dead one's whatever its version. Readers that have newer
+  parameters keep them until the learner has overtaken; new readers get what there is.
+
+Ray is imported where it is used, so that reading snapshots does not need it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from typing import Any
+
+import jax
+
+from podzero.types import Params, Versioned
+
+log = logging.getLogger(__name__)
+
+LONG_POLL_S = 60.0
+"""How long the store keeps a reader's question open; the reader then asks again."""
+MAX_PENDING = 4
+"""Publications of one sink that the store has not superseded: the newest, and those on their way to it."""
+STORE_TIMEOUT_S = 60.0
+"""How long the store may leave them all unanswered, restarts included, before publishing fails."""
+MAX_READERS = 100_000
+LOST_PAUSE_S = 1.0
+"""Pause before asking again after parameters were lost on the way: the same answer would come at once."""
+
+
+class ParamStoreLost(RuntimeError):
+    """The store is gone for good, and with it the way between learner and actors."""
+
+
+class ParamStore:
+    """The newest (version, reference), and nothing else. A Ray asyncio actor; `start_param_store` starts it."""
+
+    def __init__(self) -> None:
+        self._publisher = ""
+        self._version = -1
+        self._refs: list[Any] = []
+        self._serial = 0
+        self._changed = asyncio.Condition()
+
+    async def hold(self, publisher: str, version: int, refs: list[Any]) -> None:
+        """Makes a publication the newest, and returns once a newer one has taken its place.
+
+        Of one publisher only rising versions count (Ray may send calls again after a restart, in any order);
+        the first publication of another publisher always counts.
+
+        Args:
+          publisher: id of the sink.
+          version: learner step.
+          refs: one reference to the parameters, in a list so that Ray hands over the reference itself.
+        """
+        if publisher == self._publisher and version <= self._version:
+            return
+        self._publisher, self._version, self._refs = publisher, version, refs
+        self._serial += 1
+        mine = self._serial
+        async with self._changed:
+            self._changed.notify_all()
+            await self._changed.wait_for(lambda: self._serial != mine)
+
+    async def newer_than(self, version: int, timeout_s: float) -> tuple[int, list[Any]] | None:
+        """The newest (version, [reference]) if it is above `version`, waiting for one; None after `timeout_s`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                async with self._changed:
+                    await self._changed.wait_for(lambda: self._version > version)
+        except TimeoutError:
+            return None
+        return self._version, self._refs
+
+
+def start_param_store(name: str | None = None) -> Any:
+    """Starts the store in the connected Ray cluster and returns its actor handle.
+
+    It reserves no CPU, and Ray restarts it, on another node if need be, for as long as its owner lives.
+
+    Args:
+      name: a name by which `ray.get_actor` finds it; none by default.
+    """
+    import ray
+
+    options = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "max_concurrency": MAX_READERS}
+    return ray.remote(ParamStore).options(name=name, **options).remote()
+
+
+class RayParamSink:
+    """The learner's end (a `ParamSink`). Calls must come from one thread at a time."""
+
+    def __init__(self, store: Any) -> None:
+        """Publishes to the `store` that `start_param_store` returned."""
+        self._store = store
+        self._publisher = uuid.uuid4().hex
+        self._pending: list[Any] = []
+
+    def publish(self, version: int, params: Params) -> None:
+        """Makes `params` the newest; returns once they are in this node's object store, without waiting for readers.
+
+        It waits for the store itself only when `MAX_PENDING` publications are on their way: nothing piles up while
+        the store restarts.
+
+        Args:
+          version: learner step, above those published before.
+          params: pytree of device or host arrays.
+
+        Raises:
+          TimeoutError: the store has not answered for `STORE_TIMEOUT_S`.
+          ParamStoreLost: the store is gone.
+        """
+        import ray
+
+        self._forget_superseded()
+        reference = ray.put(jax.device_get(params))
+        self._pending.append(self._store.hold.remote(self._publisher, version, [reference]))
+
+    def _forget_superseded(self) -> None:
+        """Drops the publications that the store has replaced, and makes sure that there is room for another."""
+        import ray
+
+        full = len(self._pending) >= MAX_PENDING
+        if full and not ray.wait(self._pending, num_returns=1, timeout=STORE_TIMEOUT_S)[0]:
+            raise TimeoutError(
+                f"the parameter store has not answered the learner for {STORE_TIMEOUT_S:g} s: "
+                "Ray may be restarting it on an overloaded node, or have lost its connection to it"
+            )
+        if self._pending:
+            done, self._pending = ray.wait(self._pending, num_returns=len(self._pending), timeout=0)
+            for call in done:
+                _result(call)
+
+
+class RayParamSource:
+    """An actor's or evaluator's end (a `ParamSource`).
+
+    One question to the store is always open, and the arrays are fetched in the background, so `poll` only looks
+    whether something has arrived. Leaves are read-only views into the node's object store.
+    """
+
+    def __init__(self, store: Any) -> None:
+        """Reads from the `store` that `start_param_store` returned."""
+        self._store = store
+        self._last: Versioned | None = None
+        self._coming: tuple[int, list[Any]] | None = None
+        self._quiet_until = 0.0
+        self._ask()
+
+    def wait(self, timeout_s: float) -> Versioned:
+        """The newest parameters, waiting for the first ones if there are none yet.
+
+        Raises:
+          TimeoutError: nothing was published within `timeout_s`.
+          ParamStoreLost: the store is gone.
+        """
+        deadline = time.monotonic() + timeout_s
+        newest = self.poll() or self._last
+        while newest is None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(
+                    f"waited {timeout_s:g} s for the first parameters: the learner has not published any to the "
+                    "parameter store; is it running, and past its start-up?"
+                )
+            newest = self._next(left)
+        return newest
+
+    def poll(self) -> Versioned | None:
+        """Parameters newer than the last ones returned, or None; never waits.
+
+        Raises:
+          ParamStoreLost: the store is gone.
+        """
+        return self._next(0.0)
+
+    def _ask(self) -> None:
+        version = -1 if self._last is None else self._last.version
+        self._question = self._store.newer_than.remote(version, LONG_POLL_S)
+
+    def _next(self, timeout_s: float) -> Versioned | None:
+        """One step further towards the next parameters, waiting at most `timeout_s` for it."""
+        pause_s = self._quiet_until - time.monotonic()
+        if pause_s > 0:
+            time.sleep(min(pause_s, timeout_s))
+            return None
+        if self._coming is None:
+            if not _arrived(self._question, timeout_s):
+                return None
+            self._coming = _result(self._question)
+            if self._coming is None:
+                self._ask()
+                return None
+            timeout_s = 0.0
+        version, refs = self._coming
+        return self._fetched(version, refs, timeout_s)
+
+    def _fetched(self, version: int, refs: list[Any], timeout_s: float) -> Versioned | None:
+        """The parameters on their way, if they arrive within `timeout_s`."""
+        import ray
+        from ray.exceptions import ObjectLostError
+
+        (reference,) = refs
+        if not _arrived(reference, timeout_s):
+            return None
+        try:
+            self._last = Versioned(version, ray.get(reference))
+        except ObjectLostError as error:
+            log.warning("parameters of step %d were lost on the way (their publisher died?): %s", version, error)
+            self._quiet_until = time.monotonic() + LOST_PAUSE_S
+            return None
+        finally:
+            self._coming = None
+            self._ask()
+        return self._last
+
+
+def _arrived(reference: Any, timeout_s: float) -> bool:
+    """Whether a result is on this node; asks for it to be brought here."""
+    import ray
+
+    return bool(ray.wait([reference], timeout=timeout_s)[0])
+
+
+def _result(call: Any) -> Any:
+    """The result of a finished call to the store."""
+    import ray
+    from ray.exceptions import RayActorError
+
+    try:
+        return ray.get(call)
+    except RayActorError as error:
+        raise ParamStoreLost(f"the parameter store is gone; start the run again to resume it: {error}") from None

@@ -1,0 +1,179 @@
+"""Acting parameters on disk: one folder per learner step, written as a whole and verified leaf by leaf.
+
+A snapshot is `STEP/params.msgpack`, the nested dict of arrays, beside `STEP/manifest.json`, which holds the
+experiment and a SHA-256 of every leaf. It needs no template to be read, and neither Ray nor a device.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import serialization
+
+from podzero.config import ConfigError, Experiment, parse
+from podzero.types import Params, Versioned
+from podzero.workdir import step_folder, step_folders
+
+log = logging.getLogger(__name__)
+
+PARAMS_FILE = "params.msgpack"
+MANIFEST_FILE = "manifest.json"
+_FORMAT = 1
+_PARTIAL = ".partial-"
+
+
+class SnapshotError(RuntimeError):
+    """A snapshot that is missing, damaged, or of another network; the message says which and where."""
+
+
+def save_snapshot(folder: Path, step: int, params: Params, experiment: Experiment) -> Path:
+    """Writes the snapshot of a step; one that is there already is replaced.
+
+    Under the name of the step there is a complete snapshot or none, whenever the process or the machine dies.
+    Only one process at a time may write to `folder`; any number may read.
+
+    Args:
+      folder: `Workdir.snapshots`; made if missing.
+      step: learner step of the parameters.
+      params: nested mappings with string keys, of device or host arrays.
+      experiment: what made them, kept for whoever finds the snapshot alone.
+
+    Returns:
+      The folder of the snapshot.
+    """
+    tree = _as_dicts(jax.device_get(params))
+    content = {
+        "format": _FORMAT,
+        "step": step,
+        "experiment": experiment.model_dump(mode="json"),
+        "leaves": {path: _digest(leaf) for path, leaf in _leaves(tree)},
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for abandoned in folder.glob(f"{_PARTIAL}*"):
+        shutil.rmtree(abandoned)
+    partial, final = folder / f"{_PARTIAL}{step}", step_folder(folder, step)
+    partial.mkdir()
+    _write(partial / PARAMS_FILE, serialization.msgpack_serialize(tree))
+    _write(partial / MANIFEST_FILE, json.dumps(content | {"sha256": _seal(content)}, indent=1).encode())
+    if final.exists():
+        replaced = final.rename(folder / f"{_PARTIAL}{step}-replaced")
+        partial.rename(final)
+        shutil.rmtree(replaced)
+    else:
+        partial.rename(final)
+    return final
+
+
+def load_snapshot(folder: Path, step: int | None = None) -> Versioned:
+    """Reads parameters back as nested dicts of NumPy arrays.
+
+    Args:
+      folder: `Workdir.snapshots`.
+      step: which one; None takes the newest that is intact, with a warning for each damaged one passed over.
+
+    Raises:
+      SnapshotError: the step asked for is missing or damaged, or no snapshot is intact.
+    """
+    if step is not None:
+        return _read(folder, step)
+    for newest in reversed(snapshot_steps(folder)):
+        try:
+            return _read(folder, newest)
+        except SnapshotError as error:
+            log.warning("%s; falling back to the one before", error)
+    raise SnapshotError(f"{folder} holds no intact snapshot; has the run trained long enough to write one?")
+
+
+def snapshot_steps(folder: Path) -> list[int]:
+    """The steps of which `folder` holds a snapshot, ascending; whether they are intact shows at loading."""
+    return step_folders(folder)
+
+
+def snapshot_experiment(folder: Path, step: int) -> Experiment:
+    """The experiment that made the snapshot of a step.
+
+    Raises:
+      SnapshotError: it is missing or damaged, or this version of podzero cannot read it.
+    """
+    where = step_folder(folder, step)
+    try:
+        return parse(_manifest(folder, step)["experiment"], f"{where / MANIFEST_FILE}")
+    except ConfigError as error:
+        raise SnapshotError(f"snapshot {where} is of another version of podzero: {error}") from None
+
+
+def _read(folder: Path, step: int) -> Versioned:
+    where = step_folder(folder, step)
+    expected = _manifest(folder, step)["leaves"]
+    try:
+        tree = serialization.msgpack_restore((where / PARAMS_FILE).read_bytes())
+        found = {path: _digest(leaf) for path, leaf in _leaves(tree)}
+    except Exception as error:  # flipped bytes make the unpacker fail in any way it can
+        raise SnapshotError(f"snapshot {where} is damaged: {PARAMS_FILE} cannot be unpacked ({error})") from error
+    for path in sorted({*expected, *found}):
+        if expected.get(path) != found.get(path):
+            raise SnapshotError(f"snapshot {where} is damaged: {path} does not have the SHA-256 it was saved with")
+    return Versioned(step, tree)
+
+
+def _manifest(folder: Path, step: int) -> dict[str, Any]:
+    """The verified manifest of a step."""
+    where = step_folder(folder, step)
+    if not where.is_dir():
+        known = ", ".join(map(str, snapshot_steps(folder))) or "none"
+        raise SnapshotError(f"{folder} holds no snapshot of step {step}; there are: {known}")
+    try:
+        content = json.loads((where / MANIFEST_FILE).read_bytes())
+        seal = content.pop("sha256")
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise SnapshotError(f"snapshot {where} is damaged: {MANIFEST_FILE} cannot be read ({error})") from None
+    if seal != _seal(content):
+        raise SnapshotError(f"snapshot {where} is damaged: {MANIFEST_FILE} does not have the SHA-256 it was saved with")
+    if content["format"] != _FORMAT:
+        raise SnapshotError(f"snapshot {where} has format {content['format']}, this podzero reads format {_FORMAT}")
+    if content["step"] != step:
+        raise SnapshotError(f"snapshot {where} is misplaced: it was saved as step {content['step']}")
+    return dict(content)
+
+
+def _seal(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _digest(leaf: np.ndarray[Any, Any]) -> str:
+    """SHA-256 of dtype, shape and contents."""
+    head = f"{leaf.dtype.name}{leaf.shape}".encode()
+    return hashlib.sha256(head + leaf.tobytes()).hexdigest()
+
+
+def _as_dicts(params: Params) -> Any:
+    """Plain dicts of arrays, whatever mappings the network's library uses."""
+    if isinstance(params, Mapping):
+        return {name: _as_dicts(child) for name, child in params.items()}
+    return np.asarray(params)
+
+
+def _leaves(tree: Params, path: str = "") -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+    """Every array of nested dicts with its path, as `heads/value/kernel`."""
+    if isinstance(tree, Mapping):
+        for name, child in tree.items():
+            yield from _leaves(child, f"{path}/{name}" if path else name)
+    else:
+        yield path, np.asarray(tree)
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Writes a file through to the disk, so that the rename that follows cannot arrive before it."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())

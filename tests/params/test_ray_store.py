@@ -1,0 +1,156 @@
+"""Publication through a real Ray cluster."""
+
+import logging
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from podzero.params import ParamStoreLost, RayParamSink, RayParamSource, start_param_store
+
+TIMEOUT_S = 120.0
+
+
+def params_of(version):
+    """About a megabyte, so that the arrays live in the object store and not in the message."""
+    return {"tower": {"kernel": np.full((512, 512), version, np.float32)}, "bias": np.zeros(3, np.float32)}
+
+
+def poll_until(source, version):
+    """The versions that polling sees until `version`."""
+    seen = []
+    deadline = time.monotonic() + TIMEOUT_S
+    while not seen or seen[-1] < version:
+        assert time.monotonic() < deadline, f"saw {seen}, waited for {version}"
+        news = source.poll()
+        if news is not None:
+            assert (news.params["tower"]["kernel"] == news.version).all()
+            seen.append(news.version)
+        time.sleep(0.005)
+    return seen
+
+
+@pytest.fixture
+def store(ray_cluster):
+    import ray
+
+    handle = start_param_store()
+    yield handle
+    ray.kill(handle)
+
+
+def test_readers_see_rising_versions_ending_with_the_newest(store):
+    source = RayParamSource(store)
+    with pytest.raises(TimeoutError, match=r"0\.5 s.*the learner has not published"):
+        source.wait(0.5)
+    assert source.poll() is None
+    sink = RayParamSink(store)
+    sink.publish(0, jax.tree.map(jax.numpy.asarray, params_of(0)))
+    first = source.wait(TIMEOUT_S)
+    assert first.version == 0
+    assert source.wait(0.0) is first, "waiting again gives the newest known, at once"
+    for version in range(1, 20):
+        sink.publish(version, params_of(version))
+        sink.publish(version, params_of(version))
+    seen = poll_until(source, 19)
+    assert seen == sorted(set(seen))
+    assert source.poll() is None
+    assert RayParamSource(store).wait(TIMEOUT_S).version == 19
+
+
+def test_leaves_are_read_where_they_lie(store):
+    RayParamSink(store).publish(1, params_of(1))
+    kernel = RayParamSource(store).wait(TIMEOUT_S).params["tower"]["kernel"]
+    assert not kernel.flags.writeable
+    assert not kernel.flags.owndata
+
+
+def test_another_process_reads_what_was_published(store):
+    import ray
+
+    class Reader:
+        def version_and_sum(self, handle):
+            from podzero.params import RayParamSource
+
+            version, params = RayParamSource(handle).wait(60.0)
+            return version, float(params["tower"]["kernel"].sum())
+
+    RayParamSink(store).publish(3, params_of(3))
+    reader = ray.remote(Reader).options(num_cpus=0).remote()
+    assert ray.get(reader.version_and_sum.remote(store), timeout=TIMEOUT_S) == (3, 3.0 * 512 * 512)
+    ray.kill(reader)
+
+
+def test_superseded_parameters_leave_the_object_store(store):
+    """A publication that is no longer the newest, and that nobody reads, must not stay in memory."""
+    sink, source = RayParamSink(store), RayParamSource(store)
+    before = _stored_bytes()
+    for version in range(1, 41):
+        sink.publish(version, params_of(version))
+        poll_until(source, version)
+    assert _stored_bytes() > before
+    deadline = time.monotonic() + TIMEOUT_S
+    while _stored_bytes() - before > 8 * params_of(0)["tower"]["kernel"].nbytes:
+        assert time.monotonic() < deadline, f"{_stored_bytes() - before} bytes stayed"
+        time.sleep(0.2)
+
+
+def test_a_store_that_restarts_has_the_newest_back_and_turns_no_reader_back(store):
+    import ray
+
+    sink, source = RayParamSink(store), RayParamSource(store)
+    sink.publish(4, params_of(4))
+    sink.publish(5, params_of(5))
+    poll_until(source, 5)
+    ray.kill(store, no_restart=False)
+    assert RayParamSource(store).wait(TIMEOUT_S).version == 5, "nobody published again, yet it is there"
+    assert source.poll() is None
+    sink.publish(6, params_of(6))
+    assert poll_until(source, 6) == [6]
+
+
+def test_parameters_that_died_with_their_learner_are_waited_for_anew(store, caplog):
+    import ray
+
+    class Learner:
+        def publish(self, handle, version):
+            from podzero.params import RayParamSink
+
+            self.sink = RayParamSink(handle)
+            self.sink.publish(version, {"tower": {"kernel": np.full((512, 512), version, np.float32)}})
+
+    learner = ray.remote(Learner).options(num_cpus=0).remote()
+    ray.get(learner.publish.remote(store, 8), timeout=TIMEOUT_S)
+    ahead = RayParamSource(store)
+    poll_until(ahead, 8)
+    ray.kill(learner)
+    late = RayParamSource(store)
+    heir = RayParamSink(store)
+    heir.publish(5, params_of(5))
+    with caplog.at_level(logging.WARNING):
+        assert late.wait(TIMEOUT_S).version in (5, 8)
+    assert ahead.poll() is None
+    heir.publish(9, params_of(9))
+    assert poll_until(ahead, 9) == [9]
+
+
+def test_a_store_gone_for_good_is_said_so(ray_cluster):
+    import ray
+
+    handle = start_param_store()
+    sink, source = RayParamSink(handle), RayParamSource(handle)
+    sink.publish(1, params_of(1))
+    source.wait(TIMEOUT_S)
+    ray.kill(handle, no_restart=True)
+    with pytest.raises(ParamStoreLost, match="store is gone"):
+        poll_until(source, 2)
+    with pytest.raises(ParamStoreLost, match="store is gone"):
+        sink.publish(2, params_of(2))
+
+
+def _stored_bytes():
+    from ray._private import internal_api
+
+    state = internal_api.get_state_from_address(None)
+    return internal_api.get_memory_info_reply(state).store_stats.object_store_bytes_used
