@@ -45,8 +45,9 @@ class SelfPlayActor:
         self._experiment = experiment
         self._name = name
         self._key = jax.random.key(seed)
-        self._core = core
-        self._fold = jax.jit(fold)
+        self._start = jax.jit(core.init)
+        self._play = jax.jit(core.move, donate_argnums=1)
+        self._fold = fold
         self._source = source
         self._writer = writer
         self._report = report
@@ -57,19 +58,19 @@ class SelfPlayActor:
         self._stopping.set()
 
     def run(self) -> None:
-        """Plays until told to stop."""
+        """Plays until told to stop; called again, it starts fresh games."""
+        self._stopping.clear()
         experiment = self._experiment
         clock, figures = StageClock(), _Figures(experiment)
         assembler = GameAssembler(experiment.actors.games, experiment.actors.root_value_weight)
-        play = jax.jit(self._core.move, donate_argnums=1)
-        state = jax.jit(self._core.init)(self._key)
+        state = self._start(self._key)
 
         with clock("wait_params"):
             version, params = self._source.wait(experiment.replay.timeout_s)
             params = self._fold(params)
         while not self._stopping.is_set():
             with clock("search"):
-                state, move = play(params, state)
+                state, move = self._play(params, state)
                 move = jax.device_get(move)
             with clock("assemble"):
                 games = list(assembler.add(move, version))

@@ -86,24 +86,22 @@ class ActorProcess(Process):
     """One self-play actor; `life` counts its restarts, so that a new life plays other games."""
 
     def _build(self, *, experiment: Experiment, index: int, life: int, shards: list[Role], store: Any) -> None:
-        from podzero.actors import SelfPlayActor, SelfPlayCore
+        from podzero.actors import SelfPlayActor
         from podzero.envs import make_env
-        from podzero.networks import make_inference
+        from podzero.launch.build import actor_parts
         from podzero.params import RayParamSource
         from podzero.replay import make_writer
-        from podzero.search import make_search, network_evaluation, rules_model
 
-        env = make_env(experiment.env.name)
-        fold, network = make_inference(experiment.network, env.spec)
-        search = make_search(experiment.search, rules_model(env, network_evaluation(env, network.apply)))
+        core, fold = actor_parts(experiment)
+        spec = make_env(experiment.env.name).spec
         self._actor = SelfPlayActor(
             experiment=experiment,
             name=self._name,
             seed=seed_of(experiment.seed, index, life),
-            core=SelfPlayCore(env, search, experiment.actors),
+            core=core,
             fold=fold,
             source=RayParamSource(store),
-            writer=make_writer([shard.ask("address") for shard in shards], env.spec, experiment),
+            writer=make_writer([shard.ask("address") for shard in shards], spec, experiment),
             report=self._outbox.report,
         )
 
