@@ -1,0 +1,225 @@
+"""The command line: one verb per job. Rooms are imported inside the verbs, so that a wrong word is refused at once."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from podzero.config import ConfigError, Experiment, builtin_configs, load
+from podzero.launch.status import read_status
+from podzero.workdir import Workdir, WorkdirError
+
+app = typer.Typer(
+    help="Distributed AlphaZero: Ray actors, a Reverb replay server, a sharded JAX learner.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+ERRORS_FOR_PEOPLE: Mapping[str, tuple[str, ...]] = {
+    "podzero.evaluation": ("WhoError", "NoSolver"),
+    "podzero.launch.cluster": ("ClusterError", "RoleDied"),
+    "podzero.launch.crew": ("RunFailed",),
+    "podzero.learner": ("CheckpointDamaged", "CheckpointMismatch", "TrainingDiverged"),
+    "podzero.params": ("ParamStoreLost", "SnapshotError"),
+    "podzero.replay": ("PortTaken", "ReplayTimeout"),
+}
+"""Errors whose message says all, by the door they come through; they are shown without a traceback."""
+
+Json = Annotated[bool, typer.Option("--json", help="Print one line with one JSON object.")]
+Who = Annotated[str, typer.Argument(help="A working directory, DIR@STEP, or a named player: random, mcts:400, solver.")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="section.field=value", show_default=False)]
+Stage = Literal["selfplay", "learner", "replay", "publish"]
+
+
+def main() -> None:
+    """Runs the command line; what a person did wrong is told in one message and exit code 2."""
+    try:
+        app()
+    except Exception as error:
+        if not isinstance(error, (ConfigError, WorkdirError, *_loaded_errors())):
+            raise
+        print(f"podzero: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+@app.command()
+def configs(as_json: Json = False) -> None:
+    """List the experiments that come with podzero."""
+    cards = [{"name": name, "file": str(path), "card": card(path)} for name, path in builtin_configs().items()]
+    if as_json:
+        _print_json({"configs": cards})
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("name", no_wrap=True, style="cyan")
+    table.add_column("what it reaches")
+    for entry in cards:
+        table.add_row(entry["name"], entry["card"].partition("\n")[0])
+    console = Console()
+    console.print(table)
+    console.print("\nThe whole card stands at the top of each file. Start one with: podzero train NAME", style="dim")
+
+
+@app.command()
+def train(
+    config: Annotated[str, typer.Argument(help="An experiment's name (see `podzero configs`) or a YAML file.")],
+    overrides: Overrides = None,
+    workdir: Annotated[
+        Path | None, typer.Option(help="Where everything goes; one that is in use is resumed.  [default: runs/NAME]")
+    ] = None,
+    address: Annotated[str | None, typer.Option(help="Join this Ray cluster instead of starting one.")] = None,
+    view: Annotated[
+        Literal["auto", "plain", "live"], typer.Option(help="A live picture, or plain lines; auto: as the output is.")
+    ] = "auto",
+) -> None:
+    """Run an experiment, or go on with it."""
+    experiment = load(config, overrides or ())
+    root = workdir or Path("runs") / experiment.name
+    from podzero.launch.dashboard import make_view
+    from podzero.launch.train import train as run
+
+    reason = run(experiment, root, address, make_view(view))
+    print(f"The run is over: {reason}. Everything is in {root}; train again to go on, or: podzero evaluate {root}")
+
+
+@app.command()
+def status(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A working directory.")], as_json: Json = False
+) -> None:
+    """Show what a run is doing, from its files, while it runs or after."""
+    sighting = read_status(Workdir(directory))
+    if as_json:
+        print(sighting.to_json())
+        return
+    from rich.console import Console
+
+    from podzero.launch.dashboard import picture
+
+    console = Console()
+    console.print(picture(sighting.status))
+    console.print(f"{directory}: {sighting.words}", highlight=False)
+
+
+@app.command()
+def evaluate(
+    who: Who,
+    opponent: Annotated[str | None, typer.Option(help="Whom to play; a solver judges positions if left out.")] = None,
+    games: Annotated[int, typer.Option(min=1, help="Games, half of them as the first player.")] = 100,
+    simulations: Annotated[int | None, typer.Option(min=1, help="Simulations per move; default: as trained.")] = None,
+    positions: Annotated[int, typer.Option(min=1, help="Positions that the solver judges.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    as_json: Json = False,
+) -> None:
+    """Play a match, or be judged by a solver, with confidence intervals."""
+    from podzero.evaluation.evaluate import evaluate as run
+
+    result = run(who, opponent=opponent, games=games, simulations=simulations, positions=positions, seed=seed)
+    _print_result(result, as_json)
+
+
+@app.command()
+def analyze(
+    who: Who,
+    simulations: Annotated[int | None, typer.Option(min=1, help="Simulations per move; default: as trained.")] = None,
+) -> None:
+    """Answer positions: JSON lines in, as {"id": 1, "moves": [3, 3, 4]}, JSON lines out."""
+    from podzero.evaluation.evaluate import analyze as run
+
+    for answer in run(who, _requests(), simulations=simulations):
+        _print_json(answer)
+
+
+@app.command()
+def bench(
+    which: Annotated[Stage, typer.Argument(help="The stage to hold against its own limit.")],
+    overrides: Overrides = None,
+    config: Annotated[str, typer.Option(help="The experiment whose sizes are used.")] = "connect_four",
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure, without start and compilation.")] = 20.0,
+    as_json: Json = False,
+) -> None:
+    """Measure a stage beside the limit that it could reach, in one run."""
+    experiment: Experiment = load(config, overrides or ())
+    measure = getattr(import_module(f"podzero.launch.bench.{which}"), f"bench_{which}")
+    _print_result(measure(experiment, seconds), as_json)
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Say what this machine can do, and what is missing."""
+    from podzero.launch.doctor import examine, show
+
+    checks = examine()
+    if as_json:
+        _print_json({"ok": not any(c.failed for c in checks), "checks": [c._asdict() for c in checks]})
+    else:
+        show(checks)
+    raise typer.Exit(1 if any(c.failed for c in checks) else 0)
+
+
+def card(config: Path) -> str:
+    """The comment that opens a config file: what it reaches, on what hardware, in how long, and the command."""
+    lines: list[str] = []
+    for line in config.read_text().splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.removeprefix("#").removeprefix(" ").rstrip())
+    return "\n".join(lines)
+
+
+def _requests() -> Iterator[dict[str, Any]]:
+    """The JSON objects on standard input, one a line; empty lines are skipped."""
+    for number, line in enumerate(sys.stdin, start=1):
+        if not line.strip():
+            continue
+        try:
+            request = json.loads(line)
+        except ValueError as error:
+            raise ConfigError(f"standard input, line {number}: no JSON: {error}") from None
+        if not isinstance(request, dict):
+            raise ConfigError(f'standard input, line {number}: expected an object as {{"id": 1, "moves": [3]}}')
+        yield request
+
+
+def _print_json(result: Mapping[str, Any]) -> None:
+    print(json.dumps(result, allow_nan=False), flush=True)
+
+
+def _print_result(result: Mapping[str, Any], as_json: bool) -> None:
+    if as_json:
+        _print_json(result)
+        return
+    width = max(map(len, result), default=0)
+    for name, value in result.items():
+        print(f"{name:<{width}}  {_readable(value)}")
+
+
+def _readable(value: Any) -> str:
+    match value:
+        case float():
+            return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+        case list() | tuple():
+            return ", ".join(_readable(item) for item in value)
+        case dict():
+            return ", ".join(f"{key}: {_readable(item)}" for key, item in value.items())
+        case _:
+            return str(value)
+
+
+def _loaded_errors() -> tuple[type[Exception], ...]:
+    """The classes of `ERRORS_FOR_PEOPLE` whose modules were imported: no other can have been raised."""
+    return tuple(
+        getattr(sys.modules[module], name)
+        for module, names in ERRORS_FOR_PEOPLE.items()
+        if module in sys.modules
+        for name in names
+        if hasattr(sys.modules[module], name)
+    )

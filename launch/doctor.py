@@ -1,0 +1,205 @@
+"""What this machine can do: each part that a run needs is tried, with a hint where something is amiss."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from packaging.requirements import Requirement
+
+Verdict = Literal["ok", "warn", "fail"]
+PROBE_TIMEOUT_S = 120.0
+"""Longest time for importing one library in a process of its own."""
+LEAST_MEMORY_GIB = 4.0
+LEAST_DISK_GIB = 5.0
+
+
+class Check(NamedTuple):
+    """One finding."""
+
+    name: str
+    verdict: Verdict
+    found: str
+    hint: str = ""
+    """What to do about it; empty if all is well."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether podzero cannot train here because of this."""
+        return self.verdict == "fail"
+
+
+def examine() -> list[Check]:
+    """Tries everything; takes as long as the slowest library needs to be imported."""
+    checks: list[Callable[[], Check]] = [
+        python, packages, cores, memory, disk, ports, jax_devices, ray, reverb, tpu_library,
+    ]  # fmt: skip
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(lambda check: check(), checks))
+
+
+def show(checks: list[Check]) -> None:
+    """Prints the findings for people."""
+    from rich.console import Console
+    from rich.table import Table
+
+    colours = {"ok": "green", "warn": "yellow", "fail": "red"}
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column()
+    for check in checks:
+        hint = f"\n[dim]{check.hint}[/dim]" if check.hint else ""
+        table.add_row(f"[{colours[check.verdict]}]{check.verdict}[/]", check.name, f"{check.found}{hint}")
+    console = Console(highlight=False)
+    console.print(table)
+    worst = "cannot train here" if any(c.failed for c in checks) else "can train here"
+    console.print(f"\npodzero {worst}.")
+
+
+def python() -> Check:
+    """The interpreter: Reverb has wheels for no Python beyond 3.11."""
+    found = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    if sys.version_info[:2] != (3, 11):
+        return Check("Python", "fail", found, "podzero needs Python 3.11: `uv run` fetches it")
+    return Check("Python", "ok", found)
+
+
+def packages() -> Check:
+    """Installed versions against what podzero pins."""
+    wrong = [*_differing()]
+    if wrong:
+        return Check("packages", "warn", "; ".join(wrong), "`uv sync --locked` installs what was tested")
+    return Check("packages", "ok", f"as {'the lock file' if _pins() else 'podzero'} asks")
+
+
+def cores() -> Check:
+    """CPUs that this process may use."""
+    usable = len(os.sched_getaffinity(0))
+    if usable < 2:
+        return Check("CPU", "warn", f"{usable} core", "self-play and training share it: expect half the speed")
+    return Check("CPU", "ok", f"{usable} cores")
+
+
+def memory() -> Check:
+    """Memory that is free now."""
+    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    gib = {words[0].rstrip(":"): int(words[1]) / 2**20 for words in lines}
+    free = gib["MemAvailable"]
+    found = f"{free:.1f} GiB free of {gib['MemTotal']:.1f}"
+    if free < LEAST_MEMORY_GIB:
+        return Check("memory", "warn", found, "a small run takes about 4 GiB: close something, or lower actors.count")
+    return Check("memory", "ok", found)
+
+
+def disk() -> Check:
+    """Room where working directories go by default, and for Ray's session."""
+    scarce, places = "", []
+    for place in (Path.cwd(), Path("/tmp")):
+        free = shutil.disk_usage(place).free / 2**30
+        places.append(f"{free:.0f} GiB free in {place}")
+        if free < LEAST_DISK_GIB:
+            scarce = (
+                f"little room in {place}: train with --workdir elsewhere, or make room (Ray keeps its session in /tmp)"
+            )
+    return Check("disk", "warn" if scarce else "ok", ", ".join(places), scarce)
+
+
+def ports() -> Check:
+    """Whether this process may listen at all."""
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            return Check("ports", "ok", f"free ones are handed out (as {server.getsockname()[1]})")
+    except OSError as error:
+        return Check("ports", "fail", str(error), "Ray and Reverb listen on local ports: allow it")
+
+
+def jax_devices() -> Check:
+    """The devices that the learner would use."""
+    code = "import jax; d = jax.devices(); print(jax.__version__, len(d), d[0].platform, d[0].device_kind, sep='|')"
+    answer, error = _probe(code)
+    if error:
+        return Check("JAX", "fail", error, "`uv sync --locked`; a driver of an accelerator may be missing")
+    version, count, kind, name = answer.split("|")
+    return Check("JAX", "ok", f"{version}, {count} {kind} device(s): {name}")
+
+
+def ray() -> Check:
+    """Whether Ray can be imported."""
+    return _importable("Ray", "import ray; print(ray.__version__)")
+
+
+def reverb() -> Check:
+    """Whether Reverb, and with it TensorFlow, can be imported beside JAX."""
+    return _importable("Reverb", "import jax, reverb, tensorflow as tf; print('TensorFlow', tf.__version__)")
+
+
+def tpu_library() -> Check:
+    """What is needed on TPU hosts, and to compile for TPUs anywhere."""
+    try:
+        return Check("TPU library", "ok", f"libtpu {importlib.metadata.version('libtpu')}")
+    except importlib.metadata.PackageNotFoundError:
+        chips = [*Path("/dev").glob("accel*"), *Path("/dev/vfio").glob("[0-9]*")]
+        verdict: Verdict = "warn" if chips else "ok"
+        return Check("TPU library", verdict, "not installed", "only for TPUs: `uv sync --extra tpu`")
+
+
+def _importable(name: str, code: str) -> Check:
+    answer, error = _probe(code)
+    if error:
+        return Check(name, "fail", error, "`uv sync --locked` installs what was tested")
+    return Check(name, "ok", answer)
+
+
+def _probe(code: str) -> tuple[str, str]:
+    """Runs Python code in a process of its own; returns the last line of its output, or what went wrong."""
+    environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    command = [sys.executable, "-c", code]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, env=environment, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return "", f"no answer within {PROBE_TIMEOUT_S:.0f} s"
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        return "", lines[-1]
+    return done.stdout.strip().splitlines()[-1], ""
+
+
+def _differing() -> Iterator[str]:
+    """`name installed, asked for` for each package that is not what it should be."""
+    for requirement in _pins() or _declared():
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            version = importlib.metadata.version(requirement.name)
+        except importlib.metadata.PackageNotFoundError:
+            yield f"{requirement.name} is missing, {requirement.specifier} asked for"
+            continue
+        if not requirement.specifier.contains(version, prereleases=True):
+            yield f"{requirement.name} {version}, {requirement.specifier} asked for"
+
+
+def _pins() -> list[Requirement]:
+    """All packages with their exact versions, where podzero runs from a checkout; empty elsewhere."""
+    checkout = Path(__file__).resolve().parent.parent
+    exported = checkout / "requirements.txt"
+    if not ((checkout / "uv.lock").is_file() and exported.is_file()):
+        return []
+    lines = (line.strip() for line in exported.read_text().splitlines())
+    return [Requirement(line) for line in lines if line and not line.startswith(("#", "-"))]
+
+
+def _declared() -> list[Requirement]:
+    """What podzero's own metadata asks for."""
+    return [Requirement(text) for text in importlib.metadata.requires("podzero") or []]
