@@ -1,0 +1,17 @@
+"""Reverb tables, writers, readers and shards: the only importer of `reverb`, and of TensorFlow with it.
+
+Importing this package is cheap; the seven seconds of TensorFlow are paid by whoever builds a server, writer or reader.
+"""
+
+from podzero.replay.errors import PortTaken as PortTaken
+from podzero.replay.errors import ReplayRestoreError as ReplayRestoreError
+from podzero.replay.errors import ReplayTimeout as ReplayTimeout
+from podzero.replay.errors import SignatureError as SignatureError
+from podzero.replay.errors import WrongServer as WrongServer
+from podzero.replay.limits import Limits as Limits
+from podzero.replay.reader import ShardedReader as ShardedReader
+from podzero.replay.reader import make_reader as make_reader
+from podzero.replay.server import ReplayServer as ReplayServer
+from podzero.replay.signature import SampleSignature as SampleSignature
+from podzero.replay.writer import ShardedWriter as ShardedWriter
+from podzero.replay.writer import make_writer as make_writer

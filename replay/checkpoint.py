@@ -1,0 +1,71 @@
+"""A shard's checkpoint on disk: what Reverb wrote, and beside it who wrote it, with which settings, and digests.
+
+Reverb restores a damaged checkpoint in three ways: a corrupt record raises, a missing DONE file silently gives an
+empty table, and saved settings silently replace the experiment's. So the manifest is compared before Reverb looks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+from podzero.replay.errors import ReplayRestoreError
+from podzero.replay.limits import Settings
+from podzero.workdir import write_atomically
+
+_MANIFEST = "shard.json"
+_DATA = "reverb"
+
+
+def seal(written: Path, folder: Path, identity: str, layout: str, settings: Settings) -> Path:
+    """Moves what Reverb wrote at `written` into `folder` and adds the manifest, last; returns `folder`."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    data = folder / _DATA
+    shutil.move(written, data)
+    manifest = {
+        "identity": identity,
+        "layout": layout,
+        "settings": settings._asdict(),
+        "files": {file.name: _digest(file) for file in sorted(data.iterdir())},
+    }
+    write_atomically(folder / _MANIFEST, json.dumps(manifest, indent=1))
+    return folder
+
+
+def unseal(folder: Path, layout: str, settings: Settings) -> tuple[Path, str]:
+    """Checks a checkpoint; returns the folder for Reverb to read, and the identity of the server that wrote it.
+
+    Raises:
+      ReplayRestoreError: it is incomplete or damaged, or belongs to another experiment.
+    """
+    try:
+        manifest = json.loads((folder / _MANIFEST).read_text())
+        found = Settings(**manifest["settings"])
+        identity, held, files = str(manifest["identity"]), manifest["layout"], dict(manifest["files"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ReplayRestoreError(f"replay checkpoint {folder}: {_MANIFEST} is missing or damaged ({error})") from None
+    if held != layout:
+        raise ReplayRestoreError(f"replay checkpoint {folder} holds '{held}'; this experiment needs '{layout}'")
+    if found != settings:
+        changed = ", ".join(
+            f"{name} {old} (now {new})"
+            for name, old, new in zip(Settings._fields, found, settings, strict=True)
+            if old != new
+        )
+        raise ReplayRestoreError(
+            f"replay checkpoint {folder} was written with other settings, which Reverb would bring back: {changed}"
+        )
+    for name, digest in files.items():
+        file = folder / _DATA / name
+        if not file.is_file() or _digest(file) != digest:
+            raise ReplayRestoreError(f"replay checkpoint {folder}: {_DATA}/{name} is missing, cut short or altered")
+    return folder / _DATA, identity
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

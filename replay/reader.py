@@ -1,0 +1,236 @@
+"""The learner's way out of replay."""
+
+from __future__ import annotations
+
+import logging
+import math
+import queue
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from podzero.config import Experiment
+from podzero.replay.errors import ReplayTimeout, WrongServer
+from podzero.replay.shard import TABLE, Address, Shard
+from podzero.replay.signature import SampleSignature
+from podzero.types import EnvSpec, Sample
+
+log = logging.getLogger(__name__)
+
+_BLOCK = 512
+"""Most samples that Reverb hands over in one piece."""
+_REOPEN_MS = 2_000
+"""A dataset held back this long by the limiter ends (without an error) and is opened anew, so that what it had
+gathered comes out, and its thread can see that it should stop."""
+_LOOK_S = 0.1
+
+
+def make_reader(addresses: Sequence[str], spec: EnvSpec, experiment: Experiment) -> ShardedReader:
+    """Connects to the shards at `addresses` (`ReplayServer.address()`), all of which must answer.
+
+    Raises:
+      ReplayTimeout: a shard does not answer within `replay.timeout_s`.
+      WrongServer: another server answers at an address.
+    """
+    return ShardedReader([Address.parse(address) for address in addresses], spec, experiment)
+
+
+class ShardedReader:
+    """An endless iterator over host batches `[steps_per_dispatch, batch_size, ...]`; a `ReplayReader`.
+
+    Position p of the stream comes from shard p modulo the number of shards, so each gives an equal part of every
+    batch. One thread per shard samples ahead. What is sampled ahead counts as sampled for the rate limiter although
+    nobody has learned from it, so it is kept within half of the limiter's tolerance, beyond the one dispatch that
+    must be gathered anyway:
+
+        ahead = clamp(tolerance / 2 - dispatch, batch_size, (prefetch - 1) * dispatch)
+
+    samples over all shards, where dispatch = steps_per_dispatch * batch_size. A quarter of it lies in Reverb's own
+    stream buffer, the rest in blocks that wait for `__next__`.
+    """
+
+    def __init__(self, addresses: Sequence[Address], spec: EnvSpec, experiment: Experiment) -> None:
+        config = experiment.learner
+        self._replay = experiment.replay
+        self._leading = (config.steps_per_dispatch, config.batch_size)
+        self._dispatch = config.steps_per_dispatch * config.batch_size
+        self._offset = 0
+        self._closed = threading.Event()
+        self._signature = SampleSignature(spec)
+        ahead = _samples_ahead(experiment)
+        per_shard = math.ceil((self._dispatch + ahead) / len(addresses))
+        self._streams: list[_Stream] = []
+        for address in addresses:
+            shard = Shard(address, self._signature)
+            shard.wait(self._replay.timeout_s)
+            self._streams.append(_Stream(shard, self._signature, per_shard, ahead // (4 * len(addresses))))
+
+    def __iter__(self) -> Iterator[Sample]:
+        return self
+
+    def __next__(self) -> Sample:
+        """The next batch (`[steps_per_dispatch, batch_size, ...]` on every field).
+
+        Raises:
+          ReplayTimeout: none came within `replay.timeout_s`; says which limiter holds whom. What had arrived is kept
+            for the next call.
+          StopIteration: the reader was closed, perhaps meanwhile by another thread.
+        """
+        start = time.monotonic()
+        warn_at = start + self._replay.warn_after_s
+        missing = list(self._streams)
+        while missing := [s for s in missing if not s.gather(self._share(s), _LOOK_S)]:
+            if self._closed.is_set():
+                raise StopIteration
+            for stream in missing:
+                stream.raise_failure()
+            waited = time.monotonic() - start
+            if waited > self._replay.timeout_s:
+                raise ReplayTimeout(f"no batch within {waited:.0f} s (replay.timeout_s): {_explain(missing)}")
+            if time.monotonic() > warn_at:
+                warn_at += self._replay.warn_after_s
+                log.warning("the learner has waited %.0f s for a batch: %s", waited, _explain(missing))
+        if self._closed.is_set():
+            raise StopIteration
+        return self._assemble()
+
+    def close(self) -> None:
+        """Stops prefetching and gives the connections back; ends a `__next__` that still waits. Thread-safe."""
+        self._closed.set()
+        for stream in self._streams:
+            stream.stop()
+        for stream in self._streams:
+            stream.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _positions(self, stream: _Stream) -> slice:
+        """Where in the coming batch the samples of `stream` stand."""
+        shards = len(self._streams)
+        return slice((self._streams.index(stream) - self._offset) % shards, None, shards)
+
+    def _share(self, stream: _Stream) -> int:
+        """How many samples `stream` gives to the coming batch."""
+        return len(range(self._dispatch)[self._positions(stream)])
+
+    def _assemble(self) -> Sample:
+        rows = np.empty((self._dispatch, self._signature.row_bytes), np.uint8)
+        for stream in self._streams:
+            rows[self._positions(stream)] = stream.take(self._share(stream))
+        self._offset = (self._offset + self._dispatch) % len(self._streams)
+        return self._signature.unpack(rows, self._leading)
+
+
+class _Stream:
+    """Rows sampled from one shard, ahead of demand and bounded, by a thread of its own."""
+
+    def __init__(self, shard: Shard, signature: SampleSignature, ahead: int, in_flight: int) -> None:
+        self._shard = shard
+        self._signature = signature
+        self._block = max(1, min(_BLOCK, ahead // 2))
+        self._in_flight = max(self._block // 2, min(in_flight, 3 * self._block), 1)
+        self._blocks: queue.Queue[NDArray[np.uint8]] = queue.Queue(maxsize=max(1, ahead // self._block - 1))
+        self._held: list[NDArray[np.uint8]] = []
+        self._failure: BaseException | None = None
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"replay-{shard.address.endpoint}", daemon=True)
+        self._thread.start()
+
+    def gather(self, rows: int, timeout_s: float) -> bool:
+        """Whether `rows` rows are at hand, waiting up to `timeout_s` for each block."""
+        have = sum(map(len, self._held))
+        while have < rows:
+            try:
+                block = self._blocks.get(timeout=timeout_s)
+            except queue.Empty:
+                return False
+            self._held.append(block)
+            have += len(block)
+        return True
+
+    def take(self, rows: int) -> NDArray[np.uint8]:
+        """The next `rows` rows, `[rows, row_bytes]`; they must have been gathered."""
+        held = np.concatenate(self._held) if len(self._held) > 1 else self._held[0]
+        self._held = [held[rows:]]
+        return held[:rows]
+
+    def raise_failure(self) -> None:
+        """Raises what ended the thread."""
+        if self._failure is not None:
+            raise self._failure
+
+    def explain(self) -> str:
+        """Why no rows come."""
+        endpoint = self._shard.address.endpoint
+        try:
+            limits = self._shard.limits()
+        except WrongServer as error:
+            return str(error)
+        return f"replay at {endpoint} {'does not answer' if limits is None else ': ' + limits.explain_sample()}"
+
+    def stop(self) -> None:
+        """Asks the thread to end."""
+        self._stopped.set()
+
+    def join(self) -> None:
+        """Waits a bounded time for the thread; it can be stuck only in a read from a server that has died."""
+        self._thread.join(timeout=2 * _REOPEN_MS / 1000)
+        if self._thread.is_alive():
+            log.warning("the thread that reads from %s is stuck and was left behind", self._shard.address.endpoint)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped.is_set():
+                for sample in self._dataset():
+                    self._put(sample.data)
+                    if self._stopped.is_set():
+                        return
+        except BaseException as failure:
+            self._failure = failure
+
+    def _put(self, block: NDArray[np.uint8]) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._blocks.put(block, timeout=_LOOK_S)
+            except queue.Full:
+                continue
+            return
+
+    def _dataset(self) -> Any:
+        """Blocks of rows until the limiter has held them back for a while."""
+        import tensorflow as tf
+        from reverb import TrajectoryDataset
+
+        return (
+            TrajectoryDataset(
+                self._shard.address.endpoint,
+                TABLE,
+                dtypes=tf.uint8,
+                shapes=tf.TensorShape([self._signature.row_bytes]),
+                max_in_flight_samples_per_worker=self._in_flight,
+                num_workers_per_iterator=1,
+                rate_limiter_timeout_ms=_REOPEN_MS,
+            )
+            .batch(self._block)
+            .as_numpy_iterator()
+        )
+
+
+def _samples_ahead(experiment: Experiment) -> int:
+    """Samples to hold beyond the dispatch that is being gathered."""
+    config = experiment.learner
+    dispatch = config.batch_size * config.steps_per_dispatch
+    within_tolerance = int(experiment.replay_tolerance / 2) - dispatch
+    return max(config.batch_size, min(within_tolerance, (config.prefetch - 1) * dispatch))
+
+
+def _explain(streams: Sequence[_Stream]) -> str:
+    return "; ".join(stream.explain() for stream in streams)

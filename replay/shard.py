@@ -1,0 +1,94 @@
+"""How a shard is found and known again: its address, its identity, and what a client asks it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+from podzero.replay.errors import ReplayTimeout, WrongServer
+from podzero.replay.limits import Limits, limits_of
+from podzero.replay.signature import SampleSignature
+
+TABLE = "samples"
+IDENTITY = "identity-"
+"""Prefix of the empty table whose name tells one server from another: Reverb has no better place for it."""
+
+_ANSWER_S = 2
+"""Whole seconds that a server has for one answer."""
+
+
+class Address(NamedTuple):
+    """Where a shard listens and who it is; as text `host:port#identity`."""
+
+    endpoint: str
+    identity: str
+
+    def __str__(self) -> str:
+        return f"{self.endpoint}#{self.identity}"
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Reads what `str` wrote.
+
+        Raises:
+          ValueError: it is not of that form.
+        """
+        endpoint, mark, identity = text.partition("#")
+        if not mark or ":" not in endpoint:
+            raise ValueError(f"replay address '{text}': expected host:port#identity, as ReplayServer.address() gives")
+        return cls(endpoint, identity)
+
+
+class Shard:
+    """A client's view of one shard; every question is bounded in time."""
+
+    def __init__(self, address: Address, signature: SampleSignature) -> None:
+        from reverb import Client
+
+        self.address = address
+        self.client = Client(address.endpoint)
+        self._layout = signature.layout
+
+    def limits(self) -> Limits | None:
+        """The state of the table, or None when the server does not answer within two seconds.
+
+        Raises:
+          WrongServer: another server answers, or its table holds other samples.
+        """
+        tables = self._tables()
+        if tables is None:
+            return None
+        names = [name.removeprefix(IDENTITY) for name in tables if name.startswith(IDENTITY)]
+        if names != [self.address.identity] or TABLE not in tables:
+            raise WrongServer(
+                f"at {self.address.endpoint} answers replay server {names or list(tables)}, not "
+                f"{self.address.identity}: two servers share the port, or an old one still runs; stop it"
+            )
+        layout = next(iter(tables[TABLE].signature))
+        if layout != self._layout:
+            raise WrongServer(f"replay at {self.address.endpoint} holds '{layout}'; expected '{self._layout}'")
+        return limits_of(tables[TABLE])
+
+    def wait(self, timeout_s: float) -> Limits:
+        """The state of the table, asking again until the server answers.
+
+        Raises:
+          ReplayTimeout: it did not answer within `timeout_s`.
+          WrongServer: as `limits`.
+        """
+        until = time.monotonic() + timeout_s
+        while True:
+            limits = self.limits()
+            if limits is not None:
+                return limits
+            if time.monotonic() >= until:
+                raise ReplayTimeout(f"replay at {self.address.endpoint} did not answer within {timeout_s:g} s")
+
+    def _tables(self) -> dict[str, Any] | None:
+        from reverb import errors
+
+        try:
+            tables: dict[str, Any] = self.client.server_info(timeout=_ANSWER_S)
+        except (errors.ReverbError, RuntimeError):
+            return None
+        return tables

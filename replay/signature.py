@@ -1,0 +1,127 @@
+"""What a table holds: names, shapes and dtypes of a sample's fields, the checks on them, and their packing into rows.
+
+Pure NumPy. Reverb itself compares dtypes and shapes only and takes NaN and wrong names, so the checks live here.
+
+A sample is stored as one row of bytes instead of five tensors: every tensor of an item costs Reverb a chunk, a
+compression and a copy, and one row is written and read two to four times as fast as five connect-four sized fields.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from podzero.replay.errors import SignatureError
+from podzero.types import EnvSpec, Sample
+
+_SUM_TOLERANCE = 1e-3
+"""How far the sum of a float32 policy may be off from one."""
+_BOUND_TOLERANCE = 1e-5
+"""How far rounding may carry a value target beyond [-1, 1]."""
+
+
+class Field(NamedTuple):
+    """One field of a sample, without the leading axis."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.dtype.name}[{','.join(map(str, self.shape))}]"
+
+
+class SampleSignature:
+    """The fields of `Sample` for one environment.
+
+    Attributes:
+      fields: name, shape and dtype of each field, in the order of `Sample`.
+      layout: all of it as one line of text; equal layouts hold interchangeable rows.
+      row_bytes: bytes of a packed sample.
+    """
+
+    def __init__(self, spec: EnvSpec) -> None:
+        actions = (spec.num_actions,)
+        self.fields = (
+            Field("observation", tuple(spec.observation_shape), np.dtype(spec.observation_dtype)),
+            Field("legal", actions, np.dtype(np.bool_)),
+            Field("policy_target", actions, np.dtype(np.float32)),
+            Field("value_target", (), np.dtype(np.float32)),
+            Field("version", (), np.dtype(np.int32)),
+        )
+        self.layout = f"{spec.name} " + " ".join(map(str, self.fields))
+        self._record = np.dtype([(field.name, field.dtype, field.shape) for field in self.fields])
+        self.row_bytes = self._record.itemsize
+
+    def check(self, samples: Sample) -> int:
+        """Refuses samples (`[T, ...]` on every field) that do not belong into the table; returns T.
+
+        Raises:
+          SignatureError: names the field, what was found, and what was expected.
+        """
+        length = self._check_shapes(samples)
+        self._check_numbers(samples)
+        return length
+
+    def pack(self, samples: Sample) -> NDArray[np.uint8]:
+        """Checked samples (`[T, ...]`) as rows of bytes, `[T, row_bytes]` uint8."""
+        records = np.empty(len(samples.version), self._record)
+        for field in self.fields:
+            records[field.name] = getattr(samples, field.name)
+        return records.view(np.uint8).reshape(len(records), self.row_bytes)
+
+    def unpack(self, rows: NDArray[np.uint8], leading: tuple[int, ...]) -> Sample:
+        """Rows `[N, row_bytes]` as a sample with the axes `leading` (of product N) in front of every field."""
+        records = np.ascontiguousarray(rows).view(self._record)
+        return Sample(
+            **{
+                field.name: np.ascontiguousarray(records[field.name]).reshape(leading + field.shape)
+                for field in self.fields
+            }
+        )
+
+    def _check_shapes(self, samples: Sample) -> int:
+        names = getattr(samples, "_fields", None)
+        expected = tuple(field.name for field in self.fields)
+        if names != expected:
+            found = ", ".join(names) if names else type(samples).__name__
+            raise SignatureError(f"samples: found {found}; expected a Sample with the fields {', '.join(expected)}")
+        length = np.shape(samples.version)[0] if np.ndim(samples.version) else 0
+        for field in self.fields:
+            value = getattr(samples, field.name)
+            dtype, shape = getattr(value, "dtype", type(value).__name__), np.shape(value)
+            if dtype != field.dtype or shape != (length, *field.shape):
+                want = ", ".join(map(str, ("T", *field.shape)))
+                raise SignatureError(
+                    f"{field.name}: found {dtype} of shape {list(shape)}; expected {field.dtype} of shape [{want}]"
+                    f" (T = {length}, as in `version`)"
+                )
+        return length
+
+    def _check_numbers(self, samples: Sample) -> None:
+        for field in self.fields:
+            value = np.asarray(getattr(samples, field.name))
+            if field.dtype.kind == "f" and not np.isfinite(value).all():
+                raise SignatureError(_first(field.name, ~np.isfinite(value), value, "finite numbers"))
+        legal, policy = np.asarray(samples.legal), np.asarray(samples.policy_target)
+        _refuse("legal", ~legal.any(axis=-1), legal.sum(axis=-1), "at least one legal action in each sample")
+        _refuse("policy_target", policy < 0, policy, "no negative probability")
+        _refuse("policy_target", (policy > _SUM_TOLERANCE) & ~legal, policy, "zero on illegal actions")
+        total = np.where(legal, policy, 0).sum(axis=-1)
+        _refuse("policy_target", abs(total - 1) > _SUM_TOLERANCE, total, "a sum of 1 over the legal actions")
+        value = np.asarray(samples.value_target)
+        _refuse("value_target", abs(value) > 1 + _BOUND_TOLERANCE, value, "values in [-1, 1]")
+
+
+def _refuse(name: str, wrong: NDArray[np.bool_], value: NDArray[Any], expected: str) -> None:
+    if wrong.any():
+        raise SignatureError(_first(name, wrong, value, expected))
+
+
+def _first(name: str, wrong: NDArray[np.bool_], value: NDArray[Any], expected: str) -> str:
+    """The complaint about the first wrong entry."""
+    where = tuple(int(axis[0]) for axis in np.nonzero(wrong))
+    place = ", ".join(map(str, where))
+    return f"{name}[{place}]: found {value[where]!s}; expected {expected} ({int(wrong.sum())} entries are wrong)"

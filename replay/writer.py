@@ -1,0 +1,244 @@
+"""The actors' way into replay."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from podzero.config import Experiment, ReplayConfig
+from podzero.replay.errors import ReplayTimeout, SignatureError, WrongServer
+from podzero.replay.shard import TABLE, Address, Shard
+from podzero.replay.signature import SampleSignature
+from podzero.types import EnvSpec, Sample
+
+log = logging.getLogger(__name__)
+
+_PIECE = 48
+"""Samples sent to one shard before it must confirm them. Reverb floods the log from 50 unconfirmed items on."""
+_CHUNK_BYTES = 512
+"""Samples are compressed together up to this size: longer chunks are cheaper to write but sent whole for every sample
+read, so reading suffers."""
+_POLL_S = 0.02
+"""How long one shard is waited for before the next is looked at."""
+_RETRY_S = 5.0
+"""Seconds after which a shard that did not answer is looked at again."""
+
+
+def make_writer(addresses: Sequence[str], spec: EnvSpec, experiment: Experiment) -> ShardedWriter:
+    """Connects to the shards at `addresses` (`ReplayServer.address()`); one that is gone is skipped, with a warning.
+
+    Raises:
+      ReplayTimeout: no shard answers.
+      WrongServer: another server answers at an address.
+    """
+    return ShardedWriter([Address.parse(address) for address in addresses], spec, experiment.replay)
+
+
+class ShardedWriter:
+    """Spreads samples over shards in turn; a `ReplayWriter`.
+
+    A shard whose limiter holds inserts, or that is gone, is passed over while another one accepts: otherwise all
+    writers could wait at a full shard while the reader waits for an empty one. At most `_PIECE` samples per shard
+    are unconfirmed at any time. A shard that comes back at its address receives what it had not confirmed.
+    """
+
+    def __init__(self, addresses: Sequence[Address], spec: EnvSpec, config: ReplayConfig) -> None:
+        self._config = config
+        self._signature = SampleSignature(spec)
+        self._lanes = [_Lane(Shard(address, self._signature), self._signature) for address in addresses]
+        random.shuffle(self._lanes)  # many writers that start together should not all begin at the same shard
+        for lane in self._lanes:
+            lane.look()
+        if not any(lane.alive for lane in self._lanes):
+            names = ", ".join(address.endpoint for address in addresses)
+            raise ReplayTimeout(f"no replay shard answers at {names}")
+
+    def write(self, samples: Sample, priorities: NDArray[np.float64] | None = None) -> None:
+        """Writes T samples (`[T, ...]` on every field), waiting while every shard's limiter holds inserts back.
+
+        What was sent is confirmed by a later `write` or `flush`.
+
+        Args:
+          samples: at least one; checked before anything is sent.
+          priorities: `[T]` for a prioritized table, at least zero; 1 by default.
+
+        Raises:
+          SignatureError: samples or priorities are not what the table holds; nothing was written.
+          ReplayTimeout: no shard accepted within `replay.timeout_s`; says why.
+        """
+        length = self._signature.check(samples)
+        if priorities is None:
+            priorities = np.ones(length)
+        _check_priorities(priorities, length)
+        rows = self._signature.pack(samples)
+        for start in range(0, length, _PIECE):
+            piece = slice(start, start + _PIECE)
+            self._free_lane().send(rows[piece], priorities[piece])
+
+    def flush(self) -> None:
+        """Waits until everything written has been confirmed.
+
+        Raises:
+          ReplayTimeout: it was not within `replay.timeout_s`; says why.
+        """
+        patience = _Patience(self._config)
+        while waiting := [lane for lane in self._lanes if not lane.settle(_POLL_S)]:
+            patience.spend(waiting)
+
+    def close(self) -> None:
+        """Gives the connections back, at once; says so when unconfirmed samples are dropped."""
+        for lane in self._lanes:
+            lane.close()
+
+    def _free_lane(self) -> _Lane:
+        """The next lane in turn that has nothing unconfirmed."""
+        patience = _Patience(self._config)
+        while True:
+            for _ in self._lanes:
+                lane = self._lanes.pop(0)
+                self._lanes.append(lane)
+                if lane.ready() and lane.settle(_POLL_S):
+                    return lane
+            patience.spend(self._lanes)
+
+
+class _Lane:
+    """The stream into one shard, with at most one piece on its way.
+
+    Reverb's StructuredWriter is as fast, but with unconfirmed items its destructor waits without end and holds the
+    interpreter. TrajectoryWriter closes at once; its C++ half is called directly because the Python half spends
+    three quarters of the time on tree walks over what is always one column.
+    """
+
+    def __init__(self, shard: Shard, signature: SampleSignature) -> None:
+        self.shard = shard
+        self.alive = False
+        self._chunk = min(max(_CHUNK_BYTES // signature.row_bytes, 1), 4)
+        self._writer: Any = None
+        self._pending = 0
+        self._looked = 0.0
+
+    def look(self) -> None:
+        """Finds out whether the shard answers; says so when that has changed."""
+        was, self._looked = self.alive, time.monotonic()
+        try:
+            self.alive = self.shard.limits() is not None
+        except WrongServer as error:
+            if self._writer is None:
+                raise
+            self.alive = False
+            log.error("%s", error)
+        if self.alive and self._writer is None:
+            self._open()
+        if self.alive and not was and self._pending:
+            log.info("replay at %s answers again", self.shard.address.endpoint)
+        if not self.alive and (was or self._writer is None):
+            log.warning(
+                "replay at %s does not answer; it is passed over until it does, %d samples sent to it are unconfirmed",
+                self.shard.address.endpoint,
+                self._pending,
+            )
+
+    def ready(self) -> bool:
+        """Whether the shard may be used; looks again, now and then, when it was gone."""
+        if not self.alive and time.monotonic() - self._looked > _RETRY_S:
+            self.look()
+        return self.alive
+
+    def send(self, rows: NDArray[np.uint8], priorities: NDArray[np.float64]) -> None:
+        """Sends rows `[n, row_bytes]` without waiting; the lane must be settled."""
+        cpp = self._writer._writer
+        for row, priority in zip(rows, priorities.tolist(), strict=True):
+            cpp.CreateItem(TABLE, priority, [cpp.Append([row])], [True])
+        self._pending = len(rows)
+        self.settle(0.0)
+
+    def settle(self, timeout_s: float) -> bool:
+        """Whether all that was sent has been confirmed within `timeout_s`."""
+        from reverb.errors import DeadlineExceededError
+
+        if self._pending:
+            try:
+                self._writer.flush(timeout_ms=int(timeout_s * 1000))
+            except DeadlineExceededError:
+                return False
+            self._pending = 0
+        return True
+
+    def close(self) -> None:
+        """Drops the stream."""
+        if self._writer is None:
+            return
+        if not self.settle(_POLL_S):
+            log.warning(
+                "closing: %d samples sent to replay at %s were not confirmed",
+                self._pending,
+                self.shard.address.endpoint,
+            )
+        self._writer.close()
+        self._writer = None
+        self.alive = False
+
+    def explain(self) -> str:
+        """Why the shard does not accept samples."""
+        try:
+            limits = self.shard.limits()
+        except WrongServer as error:
+            return str(error)
+        if limits is None:
+            return f"replay at {self.shard.address.endpoint} does not answer"
+        return f"replay at {self.shard.address.endpoint}: {limits.explain_insert()}"
+
+    def _open(self) -> None:
+        from reverb.pybind import ConstantChunkerOptions
+
+        self._writer = self.shard.client.trajectory_writer(num_keep_alive_refs=_PIECE, validate_items=False)
+        self._writer._writer.ConfigureChunker(
+            0, ConstantChunkerOptions(max_chunk_length=self._chunk, num_keep_alive_refs=_PIECE)
+        )
+
+
+class _Patience:
+    """One bounded wait, explained in the log when it gets long."""
+
+    def __init__(self, config: ReplayConfig) -> None:
+        self._start = time.monotonic()
+        self._config = config
+        self._next_warning = config.warn_after_s
+        self._next_look = _RETRY_S
+
+    def spend(self, lanes: Sequence[_Lane]) -> None:
+        """Called on each round of waiting for `lanes`.
+
+        Raises:
+          ReplayTimeout: the wait has lasted `replay.timeout_s`.
+        """
+        waited = time.monotonic() - self._start
+        if waited > self._config.timeout_s:
+            reasons = "; ".join(lane.explain() for lane in lanes)
+            raise ReplayTimeout(f"samples waited {waited:.0f} s (replay.timeout_s) to be inserted: {reasons}")
+        if waited > self._next_warning:
+            self._next_warning += self._config.warn_after_s
+            log.warning("samples have waited %.0f s: %s", waited, "; ".join(lane.explain() for lane in lanes))
+        if waited > self._next_look:
+            self._next_look = waited + _RETRY_S
+            for lane in lanes:
+                lane.look()
+        if not any(lane.alive for lane in lanes):
+            time.sleep(_POLL_S)
+
+
+def _check_priorities(priorities: NDArray[np.float64], length: int) -> None:
+    """One negative or NaN priority would wedge a Prioritized table for good."""
+    if np.shape(priorities) != (length,):
+        raise SignatureError(f"priorities: found shape {list(np.shape(priorities))}; expected [{length}]")
+    wrong = ~(np.isfinite(priorities) & (priorities >= 0))
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        raise SignatureError(f"priorities[{at}]: found {priorities[at]}; expected finite numbers of at least 0")

@@ -1,0 +1,79 @@
+"""Small games and experiments for tests against real Reverb servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from podzero.config import Experiment, parse
+from podzero.replay import ReplayServer
+from podzero.types import EnvSpec, Sample
+
+SPEC = EnvSpec("line", (3,), "float32", 4)
+
+
+@pytest.fixture
+def spec() -> EnvSpec:
+    return SPEC
+
+
+@pytest.fixture
+def make_samples() -> Callable[..., Sample]:
+    return numbered_samples
+
+
+@pytest.fixture
+def make_experiment() -> Callable[..., Experiment]:
+    return small_experiment
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., ReplayServer]]:
+    """Starts servers on loopback that are stopped when the test ends."""
+    servers: list[ReplayServer] = []
+
+    def start(experiment: Experiment, shard: int = 0, **arguments: Any) -> ReplayServer:
+        servers.append(ReplayServer(experiment, arguments.pop("spec", SPEC), shard, host="127.0.0.1", **arguments))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+def numbered_samples(count: int, start: int = 0) -> Sample:
+    """Samples whose every field tells their number, which is also their version."""
+    number = np.arange(start, start + count)
+    legal = np.ones((count, 4), bool)
+    legal[:, 3] = number % 2 == 0
+    policy = np.zeros((count, 4), np.float32)
+    policy[np.arange(count), number % 3] = 1
+    return Sample(
+        observation=(number[:, None] + np.array([0.0, 0.25, 0.5])).astype(np.float32),
+        legal=legal,
+        policy_target=policy,
+        value_target=np.float32(1) / (1 + number).astype(np.float32),
+        version=number.astype(np.int32),
+    )
+
+
+def small_experiment(**replay: Any) -> Experiment:
+    """Batches of 2 times 4 samples; waits end after a second."""
+    settings: dict[str, Any] = {
+        "capacity": 1000,
+        "min_size": 8,
+        "samples_per_insert": 2.0,
+        "tolerance": 16,
+        "timeout_s": 1.0,
+        "warn_after_s": 0.3,
+    }
+    tree = {
+        "name": "test",
+        "env": {"name": "tic_tac_toe"},
+        "learner": {"batch_size": 4, "steps_per_dispatch": 2, "prefetch": 1},
+        "replay": settings | replay,
+    }
+    return parse(tree, "test")

@@ -1,0 +1,64 @@
+import pytest
+
+from podzero.replay.limits import Limits, Settings, shard_settings
+
+SETTINGS = Settings(
+    capacity=100_000, min_size=4_096, samples_per_insert=4.0, min_diff=14_336, max_diff=18_432, priority_exponent=None
+)
+
+
+def limits(size: int, inserted: int, sampled: int) -> Limits:
+    return Limits(SETTINGS, size, inserted, sampled)
+
+
+def test_inserts_wait_when_the_next_would_lift_the_error_above_the_range():
+    # error after the next insert: (7,607 + 1) * 4 - 12,000 = 18,432, just allowed; one more is not
+    assert not limits(7_607, 7_607, 12_000).insert_blocked
+    assert limits(7_608, 7_608, 12_000).insert_blocked
+
+
+def test_inserts_pass_while_the_table_fills_whatever_the_error():
+    assert not limits(4_095, 40_000, 0).insert_blocked
+
+
+def test_samples_wait_until_the_table_holds_min_size():
+    assert limits(4_095, 4_095, 0).sample_blocked
+    assert not limits(4_096, 4_096, 0).sample_blocked
+
+
+def test_samples_wait_when_the_next_would_push_the_error_below_the_range():
+    # error after the next sample: 8,192 * 4 - 18,431 - 1 = 14,336, just allowed
+    assert not limits(8_192, 8_192, 18_431).sample_blocked
+    assert limits(8_192, 8_192, 18_432).sample_blocked
+
+
+def test_a_held_insert_is_explained():
+    assert limits(8_192, 8_192, 12_000).explain_insert() == (
+        "replay is full enough: 8,192 samples were inserted, the learner has taken only 12,000 of the 32,768 that "
+        "samples_per_insert=4 allows, so actors wait for the learner"
+    )
+
+
+def test_a_held_sample_is_explained():
+    assert "holds 100 of the 4,096" in limits(100, 100, 0).explain_sample()
+    assert "taken 18,432 samples, as many as samples_per_insert=4 allows after 8,192 inserts" in (
+        limits(8_192, 8_192, 18_432).explain_sample()
+    )
+
+
+def test_a_free_limiter_is_not_blamed():
+    free = limits(5_000, 5_000, 4_000)
+    assert "lets inserts pass" in free.explain_insert()
+    assert "lets samples pass" in free.explain_sample()
+
+
+def test_shards_divide_sizes_and_tolerance(make_experiment):
+    settings = shard_settings(make_experiment(shards=3, capacity=100, min_size=10, tolerance=15))
+    assert settings == Settings(
+        capacity=34, min_size=4, samples_per_insert=2.0, min_diff=3.0, max_diff=13.0, priority_exponent=None
+    )
+
+
+@pytest.mark.parametrize(("sampler", "exponent"), [("uniform", None), ("prioritized", 0.5)])
+def test_only_the_prioritized_sampler_has_an_exponent(make_experiment, sampler, exponent):
+    assert shard_settings(make_experiment(sampler=sampler, priority_exponent=0.5)).priority_exponent == exponent

@@ -1,0 +1,102 @@
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from podzero.replay import SampleSignature, SignatureError
+from podzero.types import EnvSpec, Sample
+
+
+@pytest.fixture
+def signature(spec) -> SampleSignature:
+    return SampleSignature(spec)
+
+
+def test_good_samples_pass_and_are_counted(signature, make_samples):
+    assert signature.check(make_samples(5)) == 5
+    assert signature.check(make_samples(0)) == 0
+
+
+def test_row_is_as_long_as_its_fields(signature):
+    assert signature.row_bytes == 3 * 4 + 4 * 1 + 4 * 4 + 4 + 4
+    assert signature.layout == (
+        "line observation:float32[3] legal:bool[4] policy_target:float32[4] value_target:float32[] version:int32[]"
+    )
+
+
+def edited(sample: Sample, name: str, index: Any, value: Any) -> Sample:
+    field = np.array(getattr(sample, name))
+    field[index] = value
+    return sample._replace(**{name: field})
+
+
+@pytest.mark.parametrize(
+    ("name", "index", "value", "message"),
+    [
+        ("observation", (2, 1), np.nan, r"observation\[2, 1\]: found nan; expected finite"),
+        ("value_target", 1, np.inf, r"value_target\[1\]: found inf; expected finite"),
+        ("value_target", 0, -1.5, r"value_target\[0\]: found -1.5; expected values in \[-1, 1\]"),
+        ("policy_target", 2, [0.5, 0.25, 0, 0], r"policy_target\[2\]: found 0.75; expected a sum of 1"),
+        ("policy_target", 1, [0, 0.5, 0, 0.5], r"policy_target\[1, 3\]: found 0.5; expected zero on illegal"),
+        ("policy_target", 2, [1.5, -0.5, 0, 0], r"policy_target\[2, 1\]: found -0.5; expected no negative"),
+        ("legal", 0, [False] * 4, r"legal\[0\]: found 0; expected at least one legal"),
+    ],
+)
+def test_a_wrong_number_is_named_with_its_place(signature, make_samples, name, index, value, message):
+    with pytest.raises(SignatureError, match=message):
+        signature.check(edited(make_samples(3), name, index, value))
+
+
+def test_a_wrong_dtype_is_refused(signature, make_samples):
+    samples = make_samples(2)
+    wrong = samples._replace(value_target=samples.value_target.astype(np.float64))
+    with pytest.raises(SignatureError, match=r"value_target: found float64 of shape \[2\]; expected float32 of shape"):
+        signature.check(wrong)
+
+
+def test_a_wrong_shape_is_refused(signature, make_samples):
+    wrong = make_samples(2)._replace(legal=np.ones((2, 5), bool))
+    with pytest.raises(SignatureError, match=r"legal: found bool of shape \[2, 5\]; expected bool of shape \[T, 4\]"):
+        signature.check(wrong)
+
+
+def test_fields_of_unequal_length_are_refused(signature, make_samples):
+    wrong = make_samples(3)._replace(observation=make_samples(2).observation)
+    with pytest.raises(SignatureError, match=r"observation: found .* \[2, 3\].*T = 3"):
+        signature.check(wrong)
+
+
+def test_a_single_sample_without_an_axis_is_refused(signature, make_samples):
+    with pytest.raises(SignatureError, match=r"shape \[T"):
+        signature.check(Sample(*(field[0] for field in make_samples(1))))
+
+
+def test_other_structures_are_refused(signature):
+    Other = dataclasses.make_dataclass("Other", ["observation"])
+    with pytest.raises(SignatureError, match="samples: found Other; expected a Sample with the fields observation, "):
+        signature.check(Other(1))
+
+
+@given(
+    hnp.arrays(np.bool_, st.tuples(st.integers(0, 6), st.just(2), st.just(3))),
+    st.integers(0, 2**31 - 1),
+)
+def test_unpacking_undoes_packing(observation, version):
+    count = len(observation)
+    signature = SampleSignature(EnvSpec("grid", (2, 3), "bool", 2))
+    samples = Sample(
+        observation=observation,
+        legal=np.ones((count, 2), bool),
+        policy_target=np.full((count, 2), 0.5, np.float32),
+        value_target=np.linspace(-1, 1, count, dtype=np.float32),
+        version=np.full(count, version, np.int32),
+    )
+    signature.check(samples)
+    back = signature.unpack(signature.pack(samples), (1, count))
+    for name, field in samples._asdict().items():
+        np.testing.assert_array_equal(getattr(back, name), field[None])
+        assert getattr(back, name).dtype == field.dtype
