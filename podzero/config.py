@@ -248,7 +248,7 @@ class Experiment(Section):
         least = replay.shards * max(1.0, replay.samples_per_insert) + batch
         if self.replay_tolerance < least:
             raise ValueError(
-                f"replay.tolerance {replay.tolerance:g} would deadlock: with samples_per_insert "
+                f"replay.tolerance {self.replay_tolerance:g} would deadlock: with samples_per_insert "
                 f"{replay.samples_per_insert:g}, batch {batch} and {replay.shards} shards it must be at least {least:g}"
             )
         if self.replay_tolerance > replay.samples_per_insert * replay.min_size:
