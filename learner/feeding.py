@@ -10,11 +10,11 @@ from podzero.protocols import ReplayReader
 from podzero.types import Sample
 
 _POLL_S = 0.2
-"""How soon the thread notices that nobody wants its batch any more."""
+"""How soon the thread notices that nobody wants another batch."""
 
 
 class Feed:
-    """Reads host batches one ahead of the loop.
+    """Reads host batches one ahead of the loop, and no more: what is read early is older when it is learned from.
 
     The reader may wait for replay as long as it likes; the loop meanwhile looks in with short timeouts, so that it
     can publish, report, checkpoint and stop. The transfer to the device hides behind the step without any thread:
@@ -23,7 +23,9 @@ class Feed:
 
     def __init__(self, reader: ReplayReader) -> None:
         self._reader = reader
-        self._batches: queue.Queue[Sample | BaseException] = queue.Queue(maxsize=1)
+        self._iterator = iter(reader)
+        self._batches: queue.SimpleQueue[Sample | BaseException] = queue.SimpleQueue()
+        self._room = threading.Semaphore(1)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._read, name="learner-feed", daemon=True)
 
@@ -45,23 +47,21 @@ class Feed:
             return None
         if isinstance(item, BaseException):
             raise item
+        self._room.release()
         return item
 
     def _read(self) -> None:
-        try:
-            for batch in self._reader:
-                if not self._hand_over(batch):
-                    return
-            self._hand_over(EOFError("the replay reader ended although its contract says that it never does"))
-        except BaseException as error:
-            self._hand_over(error)
+        item: Sample | BaseException | None = None
+        while not self._closed.is_set() and not isinstance(item, BaseException):
+            if self._room.acquire(timeout=_POLL_S):
+                item = self._next()
+                self._batches.put(item)
 
-    def _hand_over(self, item: Sample | BaseException) -> bool:
-        """Whether the loop had room for `item` before it closed."""
-        while not self._closed.is_set():
-            try:
-                self._batches.put(item, timeout=_POLL_S)
-            except queue.Full:
-                continue
-            return True
-        return False
+    def _next(self) -> Sample | BaseException:
+        """The reader's next batch, or what it raised, for the loop to raise."""
+        try:
+            return next(self._iterator)
+        except StopIteration:
+            return EOFError("the replay reader ended although its contract says that it never does")
+        except BaseException as error:
+            return error

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from podzero.config import ConfigError
-from podzero.learner import Learner, TrainingDiverged
+from podzero.learner import Feed, Learner, TrainingDiverged
 from podzero.learner.figures import MAX_SKIPPED_IN_A_ROW
 
 
@@ -211,3 +211,18 @@ def test_a_slow_sink_holds_the_loop_back_instead_of_queueing(start, make_experim
 def test_a_mesh_that_does_not_fit_is_refused_before_anything_runs(start, make_experiment):
     with pytest.raises(ConfigError, match=r"learner\.mesh"):
         start(make_experiment(mesh={"data": 64}))
+
+
+def test_the_feed_reads_one_dispatch_ahead_and_no_more(make_dispatch):
+    read = []
+
+    class Counting(Starved):
+        def __next__(self):
+            read.append(len(read))
+            return make_dispatch(1, 4)
+
+    with Feed(Counting()) as feed:
+        for wanted in range(1, 4):
+            assert feed.poll(10.0) is not None
+            time.sleep(0.1)
+            assert len(read) <= wanted + 1

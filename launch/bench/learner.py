@@ -1,0 +1,150 @@
+"""Steps/s of the learner fed from Reverb, beside steps/s on a batch that already lies on the device."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from statistics import median
+from typing import Any
+
+import jax
+import numpy as np
+
+from podzero.config import Experiment
+from podzero.envs import make_env
+from podzero.learner import Feed, Training, make_training
+from podzero.networks import make_network
+from podzero.types import EnvSpec, Sample
+
+_START_S = 180.0
+"""Longest wait for the Reverb server to start (it imports TensorFlow) and for a batch."""
+
+
+def bench_learner(experiment: Experiment, seconds: float) -> dict[str, Any]:
+    """Measures the cost of being fed.
+
+    Rounds of dispatches fed from a Reverb server (in a process of its own, as in a run) take turns with rounds on one
+    batch that stays on the device; both run the experiment's own train step. A round is longer than what the reader
+    keeps prefetched, so that what it reads while the other kind of round runs cannot carry it.
+
+    Args:
+      experiment: its network, batch size, steps per dispatch and prefetch are measured.
+      seconds: how long to measure after compilation; at least one round of each kind is run.
+
+    Returns:
+      `ratio` (fed over on-device, of the medians over rounds), both rates in steps/s, and the rates of all rounds.
+    """
+    env = make_env(experiment.env.name)
+    training = make_training(experiment, make_network(experiment.network, env.spec), env.spec, env.symmetries)
+    config = experiment.learner
+    round_dispatches = config.prefetch + 3
+    rates: dict[str, list[float]] = {"fed": [], "device": []}
+    with _reverb(experiment, env.spec) as reader, Feed(reader) as feed:
+        resident = training.put(_next(feed))
+        sources: dict[str, Callable[[], Sample]] = {
+            "fed": lambda: training.put(_next(feed)),
+            "device": lambda: resident,
+        }
+        state, _ = _train(training, training.init(), sources["fed"], 1)  # compiles
+        until = time.perf_counter() + seconds
+        while not rates["fed"] or time.perf_counter() < until:
+            for kind in sorted(sources, reverse=len(rates["fed"]) % 2 == 0):
+                state, elapsed = _train(training, state, sources[kind], round_dispatches)
+                rates[kind].append(round_dispatches * config.steps_per_dispatch / elapsed)
+    fed, device = median(rates["fed"]), median(rates["device"])
+    return {
+        "ratio": fed / device,
+        "fed_steps_per_s": fed,
+        "device_steps_per_s": device,
+        "fed_samples_per_s": fed * config.batch_size,
+        "batch_size": config.batch_size,
+        "steps_per_dispatch": config.steps_per_dispatch,
+        "devices": len(jax.devices()),
+        "platform": jax.devices()[0].platform,
+        "fed_rounds": rates["fed"],
+        "device_rounds": rates["device"],
+    }
+
+
+def _train(training: Training, state: Any, batch: Callable[[], Sample], dispatches: int) -> tuple[Any, float]:
+    """Runs the learner's loop of `dispatches`; returns the state and the wall seconds."""
+    start = time.perf_counter()
+    unsettled = None
+    for _ in range(dispatches):
+        state, sums = training.step(state, batch())
+        jax.device_get(unsettled)  # as the loop does: one dispatch behind
+        unsettled = sums
+    jax.device_get(unsettled)
+    return state, time.perf_counter() - start
+
+
+def _next(feed: Feed) -> Sample:
+    batch = feed.poll(_START_S)
+    if batch is None:
+        raise TimeoutError(f"no batch came out of replay within {_START_S:g} s")
+    return batch
+
+
+def _never_blocking(experiment: Experiment) -> Experiment:
+    """The same experiment with a rate limiter that lets the learner sample as fast as it can."""
+    replay = experiment.replay.model_copy(update={"samples_per_insert": 1e9, "tolerance": None, "shards": 1, "port": 0})
+    return experiment.model_copy(update={"replay": replay})
+
+
+@contextmanager
+def _reverb(experiment: Experiment, spec: EnvSpec) -> Iterator[Any]:
+    """A reader on a server with `replay.min_size` random samples, in a process of its own.
+
+    Reverb takes a short cut past the network when client and server share a process, which no run has.
+    """
+    from podzero.replay import make_reader, make_writer  # imports TensorFlow
+
+    spawn = multiprocessing.get_context("spawn")
+    here, there = spawn.Pipe()
+    arguments = (_never_blocking(experiment), spec, there)
+    server = spawn.Process(target=_serve, args=arguments, name="bench-reverb")
+    server.start()
+    there.close()
+    try:
+        if not here.poll(_START_S):
+            raise TimeoutError(f"the Reverb server did not start within {_START_S:g} s")
+        address = here.recv()  # EOFError when the server's process died; it has said why on stderr
+        writer = make_writer([address], spec, experiment)
+        writer.write(_samples(spec, experiment.replay.min_size))
+        writer.flush()
+        writer.close()
+        yield make_reader([address], spec, experiment)
+    finally:
+        here.close()  # tells the server to stop
+        server.join(30.0)
+        if server.is_alive():
+            server.kill()
+            server.join(30.0)
+
+
+def _serve(experiment: Experiment, spec: EnvSpec, parent: Connection) -> None:
+    """Runs a server until the parent closes its end of the pipe or dies."""
+    from podzero.replay import ReplayServer  # imports TensorFlow
+
+    server = ReplayServer(experiment, spec, 0)
+    parent.send(server.address())
+    try:
+        parent.recv()
+    except EOFError:
+        server.stop()
+
+
+def _samples(spec: EnvSpec, count: int) -> Sample:
+    """Random positions of the right shapes: what they show does not change the cost of a step."""
+    random = np.random.default_rng(0)
+    observation = random.random((count, *spec.observation_shape)) > 0.5
+    return Sample(
+        observation=observation.astype(spec.observation_dtype),
+        legal=np.ones((count, spec.num_actions), bool),
+        policy_target=random.dirichlet(np.ones(spec.num_actions), count).astype(np.float32),
+        value_target=random.uniform(-1.0, 1.0, count).astype(np.float32),
+        version=np.zeros(count, np.int32),
+    )
