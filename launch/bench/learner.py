@@ -35,7 +35,8 @@ def bench_learner(experiment: Experiment, seconds: float) -> dict[str, Any]:
       seconds: how long to measure after compilation; at least one round of each kind is run.
 
     Returns:
-      `ratio` (fed over on-device, of the medians over rounds), both rates in steps/s, and the rates of all rounds.
+      `ratio`, the median over pairs of neighbouring rounds of fed over on-device (a machine whose speed drifts slows
+      both of a pair), the medians of both rates in steps/s, and the rates of all rounds.
     """
     env = make_env(experiment.env.name)
     training = make_training(experiment, make_network(experiment.network, env.spec), env.spec, env.symmetries)
@@ -56,7 +57,7 @@ def bench_learner(experiment: Experiment, seconds: float) -> dict[str, Any]:
                 rates[kind].append(round_dispatches * config.steps_per_dispatch / elapsed)
     fed, device = median(rates["fed"]), median(rates["device"])
     return {
-        "ratio": fed / device,
+        "ratio": median(a / b for a, b in zip(rates["fed"], rates["device"], strict=True)),
         "fed_steps_per_s": fed,
         "device_steps_per_s": device,
         "fed_samples_per_s": fed * config.batch_size,
