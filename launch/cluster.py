@@ -101,11 +101,11 @@ class Cluster:
     def spawn(
         self, role: type, name: str, *, cpus: float, environment: Mapping[str, str], threads: int = 4, **arguments: Any
     ) -> Role:
-        """Starts `role(**arguments)` as a process; returns before it is up.
+        """Starts `role(name, **arguments)` as a process; returns before it is up.
 
         Args:
           role: a plain class.
-          name: its name in messages and in Ray's tools.
+          name: its name in messages and figures.
           cpus: CPUs that Ray reserves for it; roles with any are spread over the nodes.
           environment: environment variables of the process.
           threads: methods that may run at the same time.
@@ -120,7 +120,7 @@ class Cluster:
             runtime_env={"env_vars": dict(environment)},
             scheduling_strategy="SPREAD",
         )
-        return Role(name, options.remote(**arguments))
+        return Role(name, options.remote(name, **arguments))
 
     def cpus(self) -> float:
         """CPUs of all nodes, as Ray counts them."""

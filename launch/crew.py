@@ -68,12 +68,10 @@ class Crew:
         for index in range(self.experiment.replay.shards):
             self.shards.append(_Post(self._spawn_shard(index, savepoint)))
         self.learner = _Post(self._spawn_learner(savepoint))
-        self.actors = [_Post(self._spawn_actor(index)) for index in range(self.experiment.actors.count)]
+        self.actors = [self._employ_actor(index) for index in range(self.experiment.actors.count)]
         try:
             for post in [*self.shards, self.learner]:
                 post.role.ask("ready", timeout_s=2 * START_TIMEOUT_S)
-            for post in self.actors:
-                post.work = post.role.begin("run")
             self.learner.work = self.learner.role.begin("run")
         except Exception:
             self.kill()
@@ -117,8 +115,7 @@ class Crew:
         healed = []
         for index, post in enumerate(self.actors):
             if self._lost(post):
-                self.actors[index] = _Post(self._spawn_actor(index))
-                self.actors[index].work = self.actors[index].role.begin("run")
+                self.actors[index] = self._employ_actor(index)
                 healed.append(post.role.name)
         if self.evaluator is not None and self._lost(self.evaluator):
             self.start_evaluator()
@@ -197,9 +194,10 @@ class Crew:
             restore_from=savepoint.folder if savepoint else None,
         )
 
-    def _spawn_actor(self, index: int) -> Role:
+    def _employ_actor(self, index: int) -> _Post:
+        """An actor that is being built and will play as soon as there are parameters."""
         cpus = self.experiment.actors.cpus
-        return self.cluster.spawn(
+        role = self.cluster.spawn(
             ActorProcess,
             f"actor-{index}",
             cpus=cpus,
@@ -211,6 +209,7 @@ class Crew:
             shards=[post.role for post in self.shards],
             store=self.store,
         )
+        return _Post(role, role.begin("run"))
 
     def _lost(self, post: _Post) -> bool:
         """Whether the process behind a post ended by itself, which counts as a death."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 from podzero.config import Experiment
 from podzero.launch.cluster import Role
 from podzero.launch.outbox import Figures, LogLine, Outbox
+
+log = logging.getLogger(__name__)
 
 
 class Process(ABC):
@@ -31,10 +34,13 @@ class Process(ABC):
         logger = logging.getLogger("podzero")
         logger.setLevel(logging.INFO)
         logger.addHandler(self._outbox)
+        began = time.monotonic()
         try:
             self._build(**arguments)
         except Exception as failure:
             self._failure = failure
+        else:
+            log.info("built in %.1f s", time.monotonic() - began)
 
     @abstractmethod
     def _build(self, *none: Any, **arguments: Any) -> None:
@@ -107,6 +113,7 @@ class ActorProcess(Process):
 
     def run(self) -> None:
         """Plays until stopped."""
+        self.ready()
         self._actor.run()
 
     def stop(self) -> None:
@@ -142,6 +149,7 @@ class LearnerProcess(Process):
 
     def run(self) -> None:
         """Trains until stopped or done."""
+        self.ready()
         self._learner.run()
 
     def stop(self) -> None:
@@ -177,6 +185,7 @@ class EvaluatorProcess(Process):
 
     def run(self) -> None:
         """Judges snapshots until stopped."""
+        self.ready()
         self._evaluator.run()
 
     def stop(self) -> None:

@@ -251,6 +251,7 @@ def _log_file(workdir: Workdir) -> Iterator[None]:
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logger = logging.getLogger("podzero")
     logger.setLevel(logging.INFO)
+    logger.propagate = False  # libraries put handlers of their own on the root
     logger.addHandler(handler)
     try:
         yield
