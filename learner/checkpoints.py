@@ -107,7 +107,8 @@ class LearnerCheckpoints:
         }
         self._orbax.wait_until_finished()
         if jax.process_index() == 0:
-            write_atomically(folder / _MANIFEST, json.dumps(manifest, indent=1))
+            sealed = {"sha256": _seal(manifest), "leaves": manifest}
+            write_atomically(folder / _MANIFEST, json.dumps(sealed, indent=1))
 
 
 def _named(state: TrainState) -> dict[str, Any]:
@@ -142,14 +143,22 @@ def _digest(leaf: jax.Array) -> str:
     return hashlib.sha256(np.ascontiguousarray(leaf).tobytes()).hexdigest()
 
 
+def _seal(manifest: dict[str, dict[str, Any]]) -> str:
+    """The digest of the manifest itself: a damaged one must not pass for one of another network."""
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
 def _read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
     try:
-        manifest = json.loads((folder / _MANIFEST).read_text())
-        return {str(name): {key: leaf[key] for key in ("shape", "dtype", "sha256")} for name, leaf in manifest.items()}
+        sealed = json.loads((folder / _MANIFEST).read_text())
+        manifest: dict[str, dict[str, Any]] = sealed["leaves"]
+        if sealed["sha256"] == _seal(manifest):
+            return manifest
     except FileNotFoundError:
         raise CheckpointDamaged(f"{folder} holds no {_MANIFEST}: the checkpoint was not finished") from None
-    except (OSError, ValueError, AttributeError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise CheckpointDamaged(f"{folder / _MANIFEST} cannot be read: {error}") from error
+    raise CheckpointDamaged(f"{folder / _MANIFEST} is not what was written (its SHA-256 differs)")
 
 
 def _check_match(folder: Path, manifest: dict[str, dict[str, Any]], targets: dict[str, jax.ShapeDtypeStruct]) -> None:
