@@ -55,9 +55,9 @@ def test_without_symmetries_samples_pass_untouched():
 
 def test_mirrored_connect_four_has_the_legal_columns_of_the_mirrored_game():
     env = make_env("connect_four")
-    state = env.init(jax.random.key(0))
+    state, step = jax.jit(env.init)(jax.random.key(0)), jax.jit(env.step)
     for _ in range(6):  # fills the leftmost column
-        state = env.step(state, jnp.int32(0))
+        state = step(state, jnp.int32(0))
     view = env.view(state)
     policy = np.array([0, 1, 2, 3, 4, 5, 6], np.float32) / 21
     batch = Sample(
