@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -23,18 +23,19 @@ app = typer.Typer(
 )
 
 ERRORS_FOR_PEOPLE: Mapping[str, tuple[str, ...]] = {
-    "podzero.evaluation": ("WhoError", "NoSolver"),
     "podzero.launch.cluster": ("ClusterError", "RoleDied"),
     "podzero.launch.crew": ("RunFailed",),
     "podzero.learner": ("CheckpointDamaged", "CheckpointMismatch", "TrainingDiverged"),
     "podzero.params": ("ParamStoreLost", "SnapshotError"),
-    "podzero.replay": ("PortTaken", "ReplayTimeout"),
+    "podzero.replay": ("PortTaken", "ReplayRestoreError", "ReplayTimeout", "WrongServer"),
 }
 """Errors whose message says all, by the door they come through; they are shown without a traceback."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print one line with one JSON object.")]
 Who = Annotated[str, typer.Argument(help="A working directory, DIR@STEP, or a named player: random, mcts:400, solver.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="section.field=value", show_default=False)]
+Simulations = Annotated[int | None, typer.Option(min=1, help="Simulations per move; default: as trained.")]
+Game = Annotated[str | None, typer.Option(help="The game, where no working directory tells it.")]
 Stage = Literal["selfplay", "learner", "replay", "publish"]
 
 
@@ -114,27 +115,28 @@ def evaluate(
     who: Who,
     opponent: Annotated[str | None, typer.Option(help="Whom to play; a solver judges positions if left out.")] = None,
     games: Annotated[int, typer.Option(min=1, help="Games, half of them as the first player.")] = 100,
-    simulations: Annotated[int | None, typer.Option(min=1, help="Simulations per move; default: as trained.")] = None,
+    simulations: Simulations = None,
     positions: Annotated[int, typer.Option(min=1, help="Positions that the solver judges.")] = 1000,
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of openings, positions and every random choice.")] = 0,
+    game: Game = None,
     as_json: Json = False,
 ) -> None:
     """Play a match, or be judged by a solver, with confidence intervals."""
     from podzero.evaluation.evaluate import evaluate as run
 
-    result = run(who, opponent=opponent, games=games, simulations=simulations, positions=positions, seed=seed)
-    _print_result(result, as_json)
+    _print_result(run(who, opponent, games, simulations, positions, seed, game), as_json)
 
 
 @app.command()
 def analyze(
     who: Who,
-    simulations: Annotated[int | None, typer.Option(min=1, help="Simulations per move; default: as trained.")] = None,
+    simulations: Simulations = None,
+    game: Game = None,
 ) -> None:
     """Answer positions: JSON lines in, as {"id": 1, "moves": [3, 3, 4]}, JSON lines out."""
     from podzero.evaluation.evaluate import analyze as run
 
-    for answer in run(who, _requests(), simulations=simulations):
+    for answer in run(who, sys.stdin, simulations, game):
         _print_json(answer)
 
 
@@ -173,20 +175,6 @@ def card(config: Path) -> str:
             break
         lines.append(line.removeprefix("#").removeprefix(" ").rstrip())
     return "\n".join(lines)
-
-
-def _requests() -> Iterator[dict[str, Any]]:
-    """The JSON objects on standard input, one a line; empty lines are skipped."""
-    for number, line in enumerate(sys.stdin, start=1):
-        if not line.strip():
-            continue
-        try:
-            request = json.loads(line)
-        except ValueError as error:
-            raise ConfigError(f"standard input, line {number}: no JSON: {error}") from None
-        if not isinstance(request, dict):
-            raise ConfigError(f'standard input, line {number}: expected an object as {{"id": 1, "moves": [3]}}')
-        yield request
 
 
 def _print_json(result: Mapping[str, Any]) -> None:

@@ -50,6 +50,7 @@ def examine() -> list[Check]:
 def show(checks: list[Check]) -> None:
     """Prints the findings for people."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     colours = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -58,8 +59,8 @@ def show(checks: list[Check]) -> None:
     table.add_column(no_wrap=True, style="bold")
     table.add_column()
     for check in checks:
-        hint = f"\n[dim]{check.hint}[/dim]" if check.hint else ""
-        table.add_row(f"[{colours[check.verdict]}]{check.verdict}[/]", check.name, f"{check.found}{hint}")
+        hint = f"\n[dim]{escape(check.hint)}[/dim]" if check.hint else ""
+        table.add_row(f"[{colours[check.verdict]}]{check.verdict}[/]", check.name, f"{escape(check.found)}{hint}")
     console = Console(highlight=False)
     console.print(table)
     worst = "cannot train here" if any(c.failed for c in checks) else "can train here"

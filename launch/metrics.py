@@ -66,9 +66,12 @@ class MetricsLog:
 
     def _writer(self, role: str) -> SummaryWriter:
         if role not in self._writers:
-            folder = self._workdir.tensorboard / role
             self._writers[role] = SummaryWriter(
-                str(folder), purge_step=self._purge_step, max_queue=100, flush_secs=int(FLUSH_EVERY_S)
+                str(self._workdir.tensorboard / role),
+                purge_step=self._purge_step,
+                max_queue=100,
+                flush_secs=int(FLUSH_EVERY_S),
+                filename_suffix=f".{self._purge_step or 0:09d}",  # a name's whole seconds are no difference
             )
         return self._writers[role]
 

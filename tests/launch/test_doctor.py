@@ -1,0 +1,75 @@
+import importlib.metadata
+import sys
+
+import pytest
+
+from podzero.launch import cli, doctor
+from podzero.launch.doctor import Check
+
+
+def test_this_machine_is_fit():
+    for check in (doctor.python(), doctor.packages(), doctor.cores(), doctor.ports(), doctor.memory(), doctor.disk()):
+        assert not check.failed, check
+        assert check.found
+        assert (check.verdict == "ok") == (not check.hint), check
+
+
+def test_jax_tells_its_devices():
+    check = doctor.jax_devices()
+    assert check.verdict == "ok"
+    assert "cpu" in check.found
+
+
+def test_a_library_that_cannot_be_imported_fails_with_its_last_words(monkeypatch):
+    monkeypatch.setattr(doctor, "_probe", lambda code: ("", "ImportError: no such library"))
+    for check in (doctor.ray(), doctor.reverb(), doctor.jax_devices()):
+        assert check.failed
+        assert check.found == "ImportError: no such library"
+        assert check.hint
+
+
+def test_a_probe_returns_the_answer_or_the_last_line_of_the_error():
+    assert doctor._probe("print('noise'); print('answer')") == ("answer", "")
+    assert doctor._probe("import no_such_library") == ("", "ModuleNotFoundError: No module named 'no_such_library'")
+    assert doctor._probe("import os; os._exit(9)") == ("", "exit code 9")
+
+
+def test_a_probe_that_hangs_is_given_up(monkeypatch):
+    monkeypatch.setattr(doctor, "PROBE_TIMEOUT_S", 0.5)
+    assert doctor._probe("import time; time.sleep(60)") == ("", "no answer within 0 s")
+
+
+def test_a_package_of_another_version_and_a_missing_one_are_named(monkeypatch):
+    real = importlib.metadata.version
+
+    def version(name):
+        if name == "jax":
+            return "0.1.0"
+        if name == "mctx":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    check = doctor.packages()
+    assert check.verdict == "warn"
+    assert "jax 0.1.0, ==0.7.1 asked for" in check.found
+    assert "mctx is missing, ==0.0.71 asked for" in check.found
+    assert "uv sync" in check.hint
+
+
+def test_without_a_checkout_the_declared_versions_are_held_against(monkeypatch):
+    monkeypatch.setattr(doctor, "_pins", list)
+    assert doctor.packages() == Check("packages", "ok", "as podzero asks")
+
+
+@pytest.mark.parametrize(("verdict", "code"), [("ok", 0), ("warn", 0), ("fail", 1)])
+@pytest.mark.parametrize("as_json", [True, False])
+def test_only_a_failure_is_a_bad_exit(monkeypatch, capsys, verdict, code, as_json):
+    monkeypatch.setattr(doctor, "examine", lambda: [Check("Ray", verdict, "found [this]", "do that")])
+    monkeypatch.setattr(sys, "argv", ["podzero", "doctor", *(["--json"] if as_json else [])])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert (ended.value.code or 0) == code
+    out = capsys.readouterr().out
+    assert "found [this]" in out
+    assert "do that" in out
