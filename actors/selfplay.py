@@ -83,7 +83,7 @@ class SelfPlayActor:
             figures.add([game.plies for game in games], float(np.mean(np.abs(move.value))), version)
             if clock.elapsed_s >= REPORT_EVERY_S:
                 self._report(self._name, figures.flush() | clock.flush())
-        self._writer.flush()
+        self._report(self._name, figures.flush() | clock.flush())
 
 
 class _Figures:

@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 
 ANSWER_TIMEOUT_S = 20.0
 """A role that does not hand over its figures for so long is only skipped: it may be compiling."""
+LAST_WORDS_S = 2.0
 CPU_ONLY = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"}
 """Environment of every process but the learner: one process of a host owns its accelerators."""
 
@@ -97,7 +98,8 @@ class Crew:
         Raises:
           RunFailed: it failed.
         """
-        assert self.learner is not None and self.learner.work is not None
+        assert self.learner is not None
+        assert self.learner.work is not None
         if not self.learner.work.done:
             return True
         try:
@@ -132,14 +134,16 @@ class Crew:
         for post in [*self.shards, *self.actors, *filter(None, [self.learner, self.evaluator])]:
             yield from _fetch(post)
 
-    def stop_actors(self) -> None:
-        """Ends the actors: asked first, then, if a move lasts too long, without ceremony."""
+    def stop_actors(self) -> list[Figures | LogLine]:
+        """Ends the actors: asked first, then, if a move lasts too long, without ceremony; returns their last words."""
         for post in self.actors:
             post.role.begin("stop")
         _await_end(self.actors, STOP_TIMEOUT_S / 3)
+        words = [item for post in self.actors for item in _last_words(post)]
         for post in self.actors:
             post.role.kill()
         self.actors = []
+        return words
 
     def stop_learner(self) -> None:
         """Ends the training loop; the learner still answers afterwards.
@@ -147,7 +151,8 @@ class Crew:
         Raises:
           ClusterError: it did not end in time.
         """
-        assert self.learner is not None and self.learner.work is not None
+        assert self.learner is not None
+        assert self.learner.work is not None
         self.learner.role.ask("stop", timeout_s=STOP_TIMEOUT_S)
         self.learner.work.result(4 * STOP_TIMEOUT_S)
 
@@ -251,6 +256,15 @@ def _fetch(post: _Post) -> list[Figures | LogLine]:
         except (ClusterError, RoleDied):
             return items  # its death is found by `heal`, which knows what to do
     post.fetch = post.role.begin("drain")
+    return items
+
+
+def _last_words(post: _Post) -> list[Figures | LogLine]:
+    """What a post that has ended its work had not yet said."""
+    items: list[Figures | LogLine] = []
+    for fetch in filter(None, [post.fetch, post.role.begin("drain")]):
+        with suppress(ClusterError, RoleDied):
+            items += fetch.result(LAST_WORDS_S)
     return items
 
 

@@ -6,7 +6,7 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -19,7 +19,7 @@ from podzero.launch.crew import Crew, RunFailed
 from podzero.launch.dashboard import View
 from podzero.launch.metrics import MetricsLog
 from podzero.launch.monitor import Monitor
-from podzero.launch.outbox import Figures
+from podzero.launch.outbox import Figures, LogLine
 from podzero.launch.savepoints import Savepoint, savepoints, set_aside, write_savepoint
 from podzero.launch.status import Phase, write_status
 from podzero.workdir import Workdir
@@ -92,7 +92,7 @@ class Run:
         """The loop of the driver; ends with a savepoint and returns why it ended."""
         try:
             while (reason := self._over(told_to_stop)) is None:
-                self._listen()
+                self._hear(self._crew.listen())
                 for name in self._crew.heal():
                     self._monitor.add(name, {"count/restarts": 1.0}, time.monotonic())
                 self._save_when_due()
@@ -122,10 +122,10 @@ class Run:
             return f"{stop.steps or 0:,} steps are done"
         return None
 
-    def _listen(self) -> None:
+    def _hear(self, items: Iterable[Figures | LogLine]) -> None:
         """Takes in what the roles said."""
         now = time.monotonic()
-        for item in self._crew.listen():
+        for item in items:
             if isinstance(item, Figures):
                 self._monitor.add(item.role, item.figures, now)
                 self._metrics.add(item.role, item.figures, self._monitor.status(now).step)
@@ -183,10 +183,10 @@ class Run:
         self._enter("stopping")
         if self._saving is not None:
             self._saving.exception(timeout=600)
-        self._crew.stop_actors()
+        self._hear(self._crew.stop_actors())
         try:
             self._crew.stop_learner()
-            self._listen()
+            self._hear(self._crew.listen())
             self._save()
         except (ClusterError, RoleDied) as failure:
             log.error("the last savepoint could not be written: %s", failure)

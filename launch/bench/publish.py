@@ -120,7 +120,7 @@ class ActorProbe:
 
         def stamped(params: Params) -> Params:
             """The last thing before a move with new parameters begins."""
-            folded = jax.block_until_ready(fold(params))
+            folded = jax.tree.map(lambda x: x.block_until_ready(), fold(params))
             self._stamps[self._newest] = time.time()
             return folded
 

@@ -150,7 +150,7 @@ def _bare_pass(experiment: Experiment, spec: EnvSpec, params: Params) -> Callabl
     folded = jax.jit(fold)(params)
     observation = jnp.zeros((experiment.actors.games, *spec.observation_shape), spec.observation_dtype)
     apply = jax.jit(network.apply)
-    return lambda: jax.block_until_ready(apply(folded, observation))
+    return lambda: jax.tree.map(lambda x: x.block_until_ready(), apply(folded, observation))
 
 
 def _bare_rate(bare: Callable[[], Any], batch: int) -> float:
