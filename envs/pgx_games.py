@@ -61,7 +61,7 @@ class PgxGame:
     def view(self, state: EnvState) -> View:
         """What can be seen of `state`, from the side of the player to move."""
         return View(
-            observation=self._game.observe(state, state.current_player),
+            observation=self._game.observe(state),
             legal=state.legal_action_mask,
             player=state.current_player,
             rewards=state.rewards,

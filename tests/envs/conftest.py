@@ -38,7 +38,7 @@ def play_trace(name, plies):
 
     def look(states):
         views = jax.vmap(env.view)(states)
-        return views, jax.vmap(lambda s: reference.observe(s, s.current_player))(states)
+        return views, jax.vmap(reference.observe)(states)
 
     def ply(states, key):
         legal = jax.vmap(env.view)(states).legal[:LEADERS]

@@ -1,0 +1,144 @@
+"""Answers to many positions at once: JSON lines in, one answer for each, in their order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from queue import Empty, Queue
+from threading import Thread
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from podzero.evaluation.players import SearchPlayer, where
+from podzero.protocols import Env
+from podzero.types import Array, EnvState
+
+BATCH = 64
+"""Positions searched together. A single one is searched alone; every other number is filled up to this one, so that
+two programs are compiled, whatever comes."""
+
+
+class _Request(NamedTuple):
+    """A line: moves, or why there are none."""
+
+    id: Any
+    moves: list[int]
+    error: str | None
+
+
+class Analyst:
+    """A player that answers positions."""
+
+    def __init__(self, env: Env, player: SearchPlayer) -> None:
+        self._env = env
+        self._player = player
+        self._key = jax.random.key(0)
+        self._start = env.init(jax.random.key(0))
+        self._view = jax.jit(jax.vmap(env.view))
+        self._advance = jax.jit(self._play_where_legal)
+
+    def answers(self, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+        """An answer to every line that is not empty; see `podzero.evaluation.evaluate.analyze`."""
+        for batch in _as_they_come(lines):
+            yield from self._answer([_parse(line, self._env.spec.num_actions) for line in batch])
+
+    def _answer(self, requests: list[_Request]) -> Iterator[dict[str, Any]]:
+        size = 1 if len(requests) == 1 else BATCH
+        padding = [_Request(None, [], None)] * (size - len(requests))
+        roots, errors = self._replay([*requests, *padding])
+        self._key, key = jax.random.split(self._key)
+        result = jax.device_get(self._player.search(key, roots))
+        for i, request in enumerate(requests):
+            error = request.error or errors[i]
+            if error:
+                yield {"id": request.id, "error": error}
+            else:
+                yield {
+                    "id": request.id,
+                    "move": int(result.action[i]),
+                    "policy": [round(float(p), 6) for p in result.policy[i]],
+                    "value": round(float(result.value[i]), 6),
+                    "visits": result.visits[i].tolist(),
+                }
+
+    def _replay(self, requests: list[_Request]) -> tuple[EnvState, list[str | None]]:
+        """Roots for the search and what was wrong with the moves; where something was, the root is a fresh game."""
+        fresh = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(requests), *leaf.shape)), self._start)
+        states = fresh
+        errors: list[str | None] = [None] * len(requests)
+        for ply in range(max(len(request.moves) for request in requests)):
+            actions = [r.moves[ply] if ply < len(r.moves) else -1 for r in requests]
+            states, refused = self._advance(states, np.array(actions, np.int32))
+            for i in np.flatnonzero(refused):
+                errors[i] = errors[i] or f"move {ply + 1} ({actions[i]}) is illegal there"
+        over = np.asarray(self._view(states).done)
+        for i in np.flatnonzero(over):
+            errors[i] = errors[i] or f"the game is over within these {len(requests[i].moves)} moves"
+        return where(over, fresh, states), errors
+
+    def _play_where_legal(self, states: EnvState, actions: Array) -> tuple[EnvState, Array]:
+        """Plays the actions, except -1 and those that are refused: illegal ones, and any in a game that is over."""
+        view = jax.vmap(self._env.view)(states)
+        legal = jnp.take_along_axis(view.legal, jnp.maximum(actions, 0)[:, None], axis=1)[:, 0] & ~view.done
+        played = jax.vmap(self._env.step)(states, jnp.maximum(actions, 0))
+        return where((actions >= 0) & legal, played, states), (actions >= 0) & ~legal
+
+
+def _parse(line: str, num_actions: int) -> _Request:
+    try:
+        tree = json.loads(line)
+    except ValueError as error:
+        return _Request(None, [], f"no JSON: {error}")
+    if not isinstance(tree, dict):
+        return _Request(None, [], 'expected an object, as {"id": 1, "moves": [3, 3, 4]}')
+    moves = tree.get("moves")
+    if not isinstance(moves, list) or not all(type(move) is int and 0 <= move < num_actions for move in moves):
+        return _Request(tree.get("id"), [], f'expected "moves" to be a list of actions from 0 to {num_actions - 1}')
+    return _Request(tree.get("id"), moves, None)
+
+
+_End = Exception | None
+"""What follows the last line: nothing, or what kept the next one from being read."""
+
+
+def _as_they_come(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Batches of what is waiting, `BATCH` at most: whoever sends one line and waits gets its answer at once."""
+    waiting = _read_ahead(lines)
+    batch: list[str] = []
+    while True:
+        try:
+            item = waiting.get(block=not batch)
+        except Empty:
+            yield batch
+            batch = []
+            continue
+        if isinstance(item, str):
+            batch.append(item)
+        if batch and (len(batch) == BATCH or not isinstance(item, str)):
+            yield batch
+            batch = []
+        if isinstance(item, Exception):
+            raise item
+        if item is None:
+            return
+
+
+def _read_ahead(lines: Iterable[str]) -> Queue[str | _End]:
+    """Reads lines in a thread, a daemon as a read from a terminal cannot be ended from here; skips empty ones."""
+    waiting: Queue[str | _End] = Queue(maxsize=4 * BATCH)
+
+    def read() -> None:
+        end: _End = None
+        try:
+            for line in lines:
+                if line.strip():
+                    waiting.put(line)
+        except Exception as error:  # raised again where the answers are read
+            end = error
+        waiting.put(end)
+
+    Thread(target=read, name="analyze-read", daemon=True).start()
+    return waiting

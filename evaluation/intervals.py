@@ -1,0 +1,24 @@
+"""Confidence intervals for shares."""
+
+from __future__ import annotations
+
+import math
+
+Z_95 = 1.959963984540054
+"""Standard normal quantile of 0.975."""
+
+
+def wilson(successes: float, trials: int, z: float = Z_95) -> tuple[float, float]:
+    """Wilson's score interval (Wilson 1927, https://doi.org/10.1080/01621459.1927.10502953) for a binomial share.
+
+        (p + z^2/2n -+ z sqrt(p (1-p) / n + z^2 / 4n^2)) / (1 + z^2/n),   p = successes / n
+
+    `successes` may hold halves (draws): a score with draws varies less than wins and losses of the same mean, so
+    the interval is then wider than it must be, never narrower. Without trials it is (0, 1).
+    """
+    if trials == 0:
+        return 0.0, 1.0
+    share = successes / trials
+    spread = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
+    middle, scale = share + z * z / (2 * trials), 1 + z * z / trials
+    return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)

@@ -1,0 +1,201 @@
+"""Judgement by a solver: how often a player's move keeps what the position is worth."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+from zipfile import BadZipFile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from podzero.evaluation.intervals import wilson
+from podzero.evaluation.players import Player, random_actions, where
+from podzero.evaluation.solvers import Scores, Solver, game_values, make_solver
+from podzero.protocols import Env
+from podzero.types import Array, EnvState
+
+log = logging.getLogger(__name__)
+
+MAX_PLY = 30
+"""Latest ply of judged positions."""
+_CANDIDATES = 512
+_FORMAT = 1
+"""Counts the ways in which positions were drawn: part of the cache's key."""
+
+
+class Positions(NamedTuple):
+    """N positions in which some legal move is better than another, and what each move is worth."""
+
+    moves: np.ndarray[Any, Any]
+    """`[N, max_ply]` int32, the moves that lead there, -1 after the last."""
+    scores: Scores
+    """`[N, A]` float32, exact scores of the actions (`Solver.scores`)."""
+
+    @property
+    def plies(self) -> np.ndarray[Any, Any]:
+        """`[N]`, moves played before each position."""
+        plies: np.ndarray[Any, Any] = (self.moves >= 0).sum(axis=1)
+        return plies
+
+
+class JudgeResult(NamedTuple):
+    """What a solver says of a player's moves."""
+
+    positions: int
+    keeps_value: float
+    """Share of moves that keep the value of the game: a win stays a win, a draw a draw."""
+    exact: float
+    """Share of moves with the best exact score: of all winning moves the soonest, of all losing ones the latest."""
+    by_ply: dict[int, float]
+    """`keeps_value` by ply."""
+    interval: tuple[float, float]
+    """95% interval of `keeps_value`, by Wilson's formula."""
+
+
+class Judge:
+    """Judges players on the same positions; a player that is compiled for one round is compiled for all."""
+
+    def __init__(self, env: Env, positions: Positions) -> None:
+        self._positions = positions
+        self._states = replay(env, positions.moves)
+
+    def __call__(self, player: Player, key: Array) -> JudgeResult:
+        """Lets `player` choose in all positions, as one batch; `key` is consumed."""
+        return judge_actions(np.asarray(player.choose(key, self._states)), self._positions)
+
+
+def judge_actions(actions: np.ndarray[Any, Any], positions: Positions) -> JudgeResult:
+    """Judges one action (`[N]`) for each position."""
+    kept = _is_best(actions, game_values(positions.scores))
+    exact = _is_best(actions, positions.scores)
+    plies = positions.plies
+    return JudgeResult(
+        positions=len(actions),
+        keeps_value=float(kept.mean()),
+        exact=float(exact.mean()),
+        by_ply={int(ply): float(kept[plies == ply].mean()) for ply in np.unique(plies)},
+        interval=wilson(float(kept.sum()), len(kept)),
+    )
+
+
+def judged_positions(env: Env, count: int, seed: int, max_ply: int = MAX_PLY) -> Positions:
+    """`count` positions with their solution, from the user's cache or drawn and solved now.
+
+    The cache (`$XDG_CACHE_HOME/podzero`, else `~/.cache/podzero`) saves the solving; losing it costs time only.
+
+    Raises:
+      ConfigError: the game has no solver.
+    """
+    solver = make_solver(env.spec.name)
+    file = _cache_folder() / f"positions-{env.spec.name}-{count}-{seed}-{max_ply}-{_FORMAT}.npz"
+    held = _load(file, count)
+    if held is not None:
+        return held
+    positions = draw_positions(env, solver, count, seed, max_ply)
+    _save(file, positions)
+    return positions
+
+
+def draw_positions(env: Env, solver: Solver, count: int, seed: int, max_ply: int = MAX_PLY) -> Positions:
+    """Draws and solves positions: a ply uniform from 0 to `max_ply`, uniformly random legal play up to there.
+
+    A position that is over, or where every legal move has the same value, is left out and another ply and another
+    game are drawn. So early plies weigh more: random games are often decided, or over, when they are long.
+    """
+    key, rng = jax.random.key(seed), np.random.default_rng(seed)
+    play = _random_games(env, max_ply)
+    moves: list[np.ndarray[Any, Any]] = []
+    scores: list[Scores] = []
+    while len(moves) < count:
+        key, play_key = jax.random.split(key)
+        candidates = jax.device_get(play(play_key, rng.integers(0, max_ply + 1, _CANDIDATES)))
+        for played, observation in zip(*(leaf[~candidates.over] for leaf in candidates[:2]), strict=True):
+            if len(moves) < count:
+                worth = solver.scores(observation[None])[0]
+                if len(np.unique(game_values(worth[~np.isnan(worth)]))) > 1:
+                    moves.append(played)
+                    scores.append(worth)
+    return Positions(np.stack(moves), np.stack(scores))
+
+
+def replay(env: Env, moves: np.ndarray[Any, Any]) -> EnvState:
+    """The states after `moves` (`[N, T]` int32, -1 after the last), all from the same fresh game."""
+
+    def ply(t: Array, states: EnvState) -> EnvState:
+        played = jax.vmap(env.step)(states, jnp.maximum(actions[:, t], 0))
+        return where(actions[:, t] >= 0, played, states)
+
+    actions = jnp.asarray(moves)
+    starts = jax.vmap(env.init)(jnp.broadcast_to(jax.random.key(0), actions.shape[:1]))
+    return jax.jit(partial(jax.lax.fori_loop, 0, actions.shape[1], ply))(starts)
+
+
+class _Candidates(NamedTuple):
+    """N random games, each at its ply."""
+
+    moves: Array
+    """`[N, max_ply]` int32, -1 after the last."""
+    observations: Array
+    """`[N, *observation_shape]`."""
+    over: Array
+    """`[N]` bool."""
+
+
+def _random_games(env: Env, max_ply: int) -> Callable[[Array, Array], _Candidates]:
+    """Compiles random play up to given plies: `(key, plies [N])`."""
+
+    def ply(states: EnvState, key: Array) -> tuple[EnvState, tuple[Array, Array, Array]]:
+        view = jax.vmap(env.view)(states)
+        actions = random_actions(key, view.legal)
+        return jax.vmap(env.step)(states, actions), (actions, view.observation, view.done)
+
+    @jax.jit
+    def play(key: Array, plies: Array) -> _Candidates:
+        starts = jax.vmap(env.init)(jnp.broadcast_to(jax.random.key(0), plies.shape))
+        _, (actions, observations, over) = jax.lax.scan(ply, starts, jax.random.split(key, max_ply + 1))
+        games = jnp.arange(plies.shape[0])
+        moves = jnp.where(jnp.arange(max_ply) < plies[:, None], actions[:max_ply].T, -1)
+        return _Candidates(moves, observations[plies, games], over[plies, games])
+
+    compiled: Callable[[Array, Array], _Candidates] = play
+    return compiled
+
+
+def _is_best(actions: np.ndarray[Any, Any], worth: Scores) -> np.ndarray[Any, Any]:
+    chosen = worth[np.arange(len(actions)), actions]
+    best: np.ndarray[Any, Any] = chosen == np.nanmax(worth, axis=1)
+    return best
+
+
+def _cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "podzero"
+
+
+def _load(file: Path, count: int) -> Positions | None:
+    """What the cache holds; None when that is nothing, or not what it should be."""
+    try:
+        with np.load(file) as arrays:
+            held = Positions(arrays["moves"], arrays["scores"])
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+        return None
+    return held if len(held.moves) == len(held.scores) == count else None
+
+
+def _save(file: Path, positions: Positions) -> None:
+    """Writes the cache as a whole; a folder that cannot be written costs the next run its time, nothing else."""
+    temporary = file.with_name(f".{os.getpid()}-{file.name}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        np.savez_compressed(temporary, moves=positions.moves, scores=positions.scores)
+        os.replace(temporary, file)
+    except OSError as error:
+        log.warning("solved positions are not kept for the next run: cannot write %s: %s", file, error.strerror)
+        with suppress(OSError):
+            temporary.unlink()

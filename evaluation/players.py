@@ -1,0 +1,175 @@
+"""Who can play: anybody that chooses moves for a batch of games."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from podzero.config import SearchConfig
+from podzero.evaluation.solvers import Solver
+from podzero.protocols import Env
+from podzero.search import Evaluate, make_search, network_evaluation, rules_model
+from podzero.types import Array, EnvState, Network, Params, SearchResult
+
+Decide = Callable[[Params, Array, EnvState], SearchResult]
+"""A compiled search at temperature 0: `(params, key, roots)`; compiles once for each number of roots."""
+
+
+class Player(Protocol):
+    """Chooses moves for B games at once."""
+
+    @property
+    def name(self) -> str:
+        """The name in results and ratings."""
+        ...
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether the same position always gets the same move, whatever the key."""
+        ...
+
+    def choose(self, key: Array, states: EnvState) -> Array:
+        """A legal action for each of B states, none of them over: `[B]` int32. `key` is consumed."""
+        ...
+
+
+class RandomPlayer:
+    """Uniformly random legal moves."""
+
+    name = "random"
+    deterministic = False
+
+    def __init__(self, env: Env) -> None:
+        self._choose = jax.jit(lambda key, states: random_actions(key, jax.vmap(env.view)(states).legal))
+
+    def choose(self, key: Array, states: EnvState) -> Array:
+        """See `Player`."""
+        actions: Array = self._choose(key, states)
+        return actions
+
+
+class SolverPlayer:
+    """Perfect play: uniformly random among the actions of the best exact score."""
+
+    name = "solver"
+    deterministic = False
+
+    def __init__(self, env: Env, solver: Solver) -> None:
+        self._solver = solver
+        self._observe = jax.jit(lambda states: jax.vmap(env.view)(states).observation)
+
+    def choose(self, key: Array, states: EnvState) -> Array:
+        """See `Player`."""
+        scores = self._solver.scores(np.asarray(self._observe(states)))
+        best = scores == np.nanmax(scores, axis=-1, keepdims=True)
+        return random_actions(key, jnp.asarray(best))
+
+
+class SearchPlayer:
+    """The strongest move of a search."""
+
+    def __init__(self, name: str, decide: Decide, params: Params, *, deterministic: bool) -> None:
+        self._name = name
+        self._decide = decide
+        self._params = params
+        self._deterministic = deterministic
+
+    @property
+    def name(self) -> str:
+        """See `Player`."""
+        return self._name
+
+    @property
+    def deterministic(self) -> bool:
+        """See `Player`."""
+        return self._deterministic
+
+    def choose(self, key: Array, states: EnvState) -> Array:
+        """See `Player`."""
+        return self.search(key, states).action
+
+    def search(self, key: Array, states: EnvState) -> SearchResult:
+        """What the search says of B states, none of them over."""
+        return self._decide(self._params, key, states)
+
+
+def mcts_player(env: Env, simulations: int) -> SearchPlayer:
+    """Monte Carlo tree search without a network: PUCT with a uniform prior, leaves judged by one random game each."""
+    config = SearchConfig(algorithm="puct", simulations=simulations)
+    decide = make_decide(env, config, rollout_evaluation(env))
+    return SearchPlayer(f"mcts:{simulations}", decide, None, deterministic=False)
+
+
+class NetworkPlayers:
+    """Players that share a network and a compiled search and differ in their parameters.
+
+    Parameters are arguments of the compiled search: another snapshot costs no compilation.
+    """
+
+    def __init__(self, env: Env, network: Network, config: SearchConfig) -> None:
+        self._decide = make_decide(env, config, network_evaluation(env, network.apply))
+
+    def player(self, name: str, params: Params) -> SearchPlayer:
+        """The player that searches with `params`."""
+        return SearchPlayer(name, self._decide, jax.device_put(params), deterministic=True)
+
+
+def make_decide(env: Env, config: SearchConfig, evaluate: Evaluate) -> Decide:
+    """Compiles a search that plays its strongest move."""
+    search = make_search(config, rules_model(env, evaluate))
+
+    def decide(params: Params, key: Array, roots: EnvState) -> SearchResult:
+        batch = jax.tree.leaves(roots)[0].shape[0]
+        return search(params, key, roots, jnp.zeros(batch, jnp.float32))
+
+    compiled: Decide = jax.jit(decide)
+    return compiled
+
+
+def rollout_evaluation(env: Env) -> Evaluate:
+    """Judges states by uniform logits and the result of one uniformly random game from each."""
+
+    def evaluate(params: Params, key: Array, states: EnvState) -> tuple[jax.Array, jax.Array]:
+        del params
+        mover = jax.vmap(env.view)(states).player
+        returns = random_game_returns(env, key, states)
+        logits = jnp.zeros((mover.shape[0], env.spec.num_actions), jnp.float32)
+        return logits, jnp.take_along_axis(returns, mover[:, None], axis=1)[:, 0]
+
+    return evaluate
+
+
+def random_game_returns(env: Env, key: Array, states: EnvState) -> jax.Array:
+    """What each seat receives, `[B, 2]` float32, when B states are played on to the end at random."""
+
+    def any_goes_on(carry: tuple[Any, EnvState, jax.Array]) -> jax.Array:
+        return ~jnp.all(jax.vmap(env.view)(carry[1]).done)
+
+    def ply(carry: tuple[Any, EnvState, jax.Array]) -> tuple[Any, EnvState, jax.Array]:
+        key, states, returns = carry
+        key, move_key = jax.random.split(key)
+        action = random_actions(move_key, jax.vmap(env.view)(states).legal)
+        states = jax.vmap(env.step)(states, action)
+        return key, states, returns + jax.vmap(env.view)(states).rewards
+
+    batch = jax.tree.leaves(states)[0].shape[0]
+    _, _, returns = jax.lax.while_loop(any_goes_on, ply, (key, states, jnp.zeros((batch, 2), jnp.float32)))
+    return returns
+
+
+def random_actions(key: Array, among: Array) -> jax.Array:
+    """One action of each row of `among` (`[B, A]` bool), uniformly: `[B]` int32."""
+    return jax.random.categorical(key, jnp.where(among, 0.0, -jnp.inf), axis=-1).astype(jnp.int32)
+
+
+def where(mask: Array, these: EnvState, others: EnvState) -> EnvState:
+    """Of B states those of `these` where `mask` (`[B]` bool) is set, and of `others` elsewhere."""
+
+    def choose(this: Array, other: Array) -> jax.Array:
+        return jnp.where(mask.reshape(mask.shape + (1,) * (this.ndim - 1)), this, other)
+
+    return jax.tree.map(choose, these, others)

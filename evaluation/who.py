@@ -1,0 +1,105 @@
+"""WHO: one grammar for players, everywhere.
+
+runs/mine         a working directory: its newest snapshot
+runs/mine@1200    the snapshot of one step
+random            uniformly random legal moves
+mcts:400          tree search with 400 random rollouts, no network
+solver            perfect play, where the game is solved
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from podzero.config import ConfigError, nearest
+from podzero.evaluation.players import NetworkPlayers, Player, RandomPlayer, SearchPlayer, SolverPlayer, mcts_player
+from podzero.evaluation.solvers import make_solver
+from podzero.networks import make_inference, make_network
+from podzero.params import check_matches, load_snapshot
+from podzero.protocols import Env
+from podzero.workdir import Workdir
+
+NAMED = ("random", "mcts:N", "solver")
+"""The players that need no working directory."""
+
+
+class _Run(NamedTuple):
+    """A working directory and the step wanted of it, None for the newest."""
+
+    workdir: Workdir
+    step: int | None
+
+
+def resolve(who: str, env: Env, simulations: int | None = None) -> Player:
+    """The player called `who`.
+
+    Args:
+      who: see this module's words.
+      env: the game to play.
+      simulations: for players with a network; None takes as many as in training.
+
+    Raises:
+      ConfigError: nobody is called so, or it is somebody who cannot play this game.
+      WorkdirError: the working directory's experiment cannot be read.
+      SnapshotError: the snapshot is missing or damaged, or none is intact.
+    """
+    name, colon, argument = who.partition(":")
+    match name:
+        case "random" | "solver" if colon:
+            raise ConfigError(f"player '{who}': '{name}' takes no number")
+        case "random":
+            return RandomPlayer(env)
+        case "solver":
+            return SolverPlayer(env, make_solver(env.spec.name))
+        case "mcts":
+            return mcts_player(env, _rollouts(who, argument))
+    return _network_player(who, _run(who), env, simulations)
+
+
+def game_of(who: str) -> str | None:
+    """The game that a working directory was trained on; None for named players, who play any.
+
+    Raises:
+      ConfigError: nobody is called so.
+      WorkdirError: the working directory's experiment cannot be read.
+    """
+    if who.partition(":")[0] in {"random", "mcts", "solver"}:
+        return None
+    return _run(who).workdir.experiment().env.name
+
+
+def _rollouts(who: str, argument: str) -> int:
+    if not (argument.isascii() and argument.isdigit() and int(argument) > 0):
+        raise ConfigError(f"player '{who}': expected a positive number of simulations, as mcts:400")
+    return int(argument)
+
+
+def _run(who: str) -> _Run:
+    """Finds the working directory; a folder whose own name holds an @ is found as well."""
+    if who and Path(who).expanduser().is_dir():
+        return _Run(Workdir(who), None)
+    folder, at, step = who.rpartition("@")
+    if at and Path(folder).expanduser().is_dir():
+        if not (step.isascii() and step.isdigit()):
+            raise ConfigError(f"player '{who}': expected a learner step after the @, as {folder}@1200")
+        return _Run(Workdir(folder), int(step))
+    known = ", ".join(NAMED)
+    raise ConfigError(
+        f"nobody is called '{who}'{nearest(who, ('random', 'mcts:400', 'solver'))}: expected {known}, "
+        "or a working directory (DIR, or DIR@STEP for one snapshot), and there is no such directory"
+    )
+
+
+def _network_player(who: str, run: _Run, env: Env, simulations: int | None) -> SearchPlayer:
+    experiment = run.workdir.experiment()
+    if experiment.env.name != env.spec.name:
+        raise ConfigError(f"player '{who}' was trained on {experiment.env.name} and cannot play {env.spec.name}")
+    snapshot = load_snapshot(run.workdir.snapshots, run.step)
+    origin = f"{run.workdir.snapshots} at step {snapshot.version}"
+    check_matches(snapshot.params, make_network(experiment.network, env.spec), origin)
+    fold, network = make_inference(experiment.network, env.spec)
+    search = experiment.search
+    if simulations is not None:
+        search = search.model_copy(update={"simulations": simulations})
+    return NetworkPlayers(env, network, search).player(f"{run.workdir.root}@{snapshot.version}", fold(snapshot.params))

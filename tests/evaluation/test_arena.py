@@ -1,0 +1,129 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from podzero.envs import make_env
+from podzero.evaluation.arena import Arena, Interrupted, MatchResult, play_match
+from podzero.evaluation.intervals import wilson
+from podzero.evaluation.players import RandomPlayer, SolverPlayer, mcts_player
+from podzero.evaluation.solvers import make_solver
+
+
+class FirstLegal:
+    """Plays the first legal action and remembers the batches it saw."""
+
+    name = "first"
+    deterministic = True
+
+    def __init__(self, env):
+        self.env = env
+        self.seen = []
+
+    def choose(self, key, states):
+        view = jax.vmap(self.env.view)(states)
+        self.seen.append(jax.device_get(view))
+        return jnp.argmax(view.legal, axis=-1).astype(jnp.int32)
+
+
+@pytest.fixture(scope="module")
+def env():
+    return make_env("tic_tac_toe")
+
+
+@pytest.fixture(scope="module")
+def perfect(env):
+    return SolverPlayer(env, make_solver("tic_tac_toe"))
+
+
+def test_perfect_players_always_draw(env, perfect):
+    assert play_match(env, perfect, perfect, 100, jax.random.key(0)) == MatchResult(0, 100, 0)
+
+
+def test_perfect_play_never_loses_to_random(env, perfect):
+    result = play_match(env, perfect, RandomPlayer(env), 200, jax.random.key(1))
+    assert result.losses == 0
+    assert result.score > 0.85
+    assert result.games == 200
+
+
+def test_swapping_the_players_swaps_wins_and_losses(env):
+    """The first legal move from the corner on: X fills 0, 2, 4 and then 6, and wins by 2 4 6 whoever is X."""
+    result = play_match(env, FirstLegal(env), FirstLegal(env), 10, jax.random.key(2), opening_plies=0)
+    assert result == MatchResult(5, 0, 5)
+
+
+def test_random_against_random_is_even(env):
+    low, high = play_match(env, RandomPlayer(env), RandomPlayer(env), 1000, jax.random.key(3)).interval
+    assert low < 0.5 < high
+
+
+def test_a_player_sees_only_open_games_where_it_is_to_move(env):
+    first, second = FirstLegal(env), RandomPlayer(env)
+    Arena(env).play(first, second, 20, jax.random.key(4), opening_plies=2)
+    for view in first.seen:
+        assert view.observation.shape == (10, 3, 3, 2)
+        assert not view.done.any()
+    # Half of its games from each side: at its n-th call as opener it finds 2n + 2 marks, else 2n + 3.
+    marks = [np.unique(view.observation.sum(axis=(1, 2, 3))) for view in first.seen[:2]]
+    np.testing.assert_array_equal(marks, [[2], [3]])
+
+
+def test_each_opening_is_played_from_both_sides(env):
+    starts = Arena(env).openings(6, 2, jax.random.key(5))
+    boards = np.asarray(jax.vmap(env.view)(starts).observation).reshape(6, -1)
+    assert len(np.unique(boards, axis=0)) == 6
+    result = play_match(env, FirstLegal(env), FirstLegal(env), 40, jax.random.key(5))
+    assert result.wins == result.losses
+
+
+def test_same_key_gives_the_same_match(env):
+    players = RandomPlayer(env), RandomPlayer(env)
+    assert play_match(env, *players, 50, jax.random.key(6)) == play_match(env, *players, 50, jax.random.key(6))
+
+
+def test_more_rollouts_are_stronger(env):
+    result = play_match(env, mcts_player(env, 60), mcts_player(env, 2), 60, jax.random.key(7))
+    assert result.interval[0] > 0.5
+
+
+def test_rollout_search_takes_a_win_and_parries_a_loss(env):
+    step = jax.jit(env.step)
+
+    def after(*moves):
+        state = env.init(jax.random.key(0))
+        for move in moves:
+            state = step(state, jnp.int32(move))
+        return state
+
+    states = jax.tree.map(lambda *leaves: jnp.stack(leaves), after(0, 3, 1, 4), after(0, 8, 1))
+    result = mcts_player(env, 200).search(jax.random.key(8), states)
+    np.testing.assert_array_equal(result.action, [2, 2])
+    np.testing.assert_array_equal(result.visits.sum(axis=1), [200, 200])
+
+
+def test_odd_number_of_games_is_refused(env):
+    with pytest.raises(ValueError, match="must be even"):
+        play_match(env, RandomPlayer(env), RandomPlayer(env), 7, jax.random.key(0))
+
+
+def test_a_match_can_be_interrupted(env):
+    with pytest.raises(Interrupted):
+        Arena(env).play(RandomPlayer(env), RandomPlayer(env), 2, jax.random.key(0), keep_going=lambda: False)
+
+
+def test_score_counts_draws_as_halves():
+    result = MatchResult(wins=5, draws=4, losses=1)
+    assert (result.games, result.points, result.score) == (10, 7.0, 0.7)
+
+
+def test_wilson_interval_by_hand():
+    # n = 10, p = 0.5, z = 2: (0.5 + 0.2 -+ 2 sqrt(0.025 + 0.01)) / 1.4 = (0.7 -+ 0.374166) / 1.4
+    np.testing.assert_allclose(wilson(5, 10, z=2.0), (0.232739, 0.767261), atol=1e-6)
+
+
+def test_wilson_interval_of_a_clean_score_is_not_a_point():
+    low, high = wilson(400, 400)
+    assert high == pytest.approx(1.0)
+    assert low == pytest.approx(400 / (400 + 1.959964**2))
+    assert wilson(0, 0) == (0.0, 1.0)

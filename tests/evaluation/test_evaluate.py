@@ -1,0 +1,127 @@
+import json
+import queue
+
+import pytest
+
+from podzero.config import ConfigError
+from podzero.evaluation.analysis import BATCH
+from podzero.evaluation.evaluate import analyze, evaluate
+
+
+def test_a_match_as_plain_values():
+    result = evaluate("solver", opponent="random", games=20, game="tic_tac_toe", seed=1)
+    assert json.loads(json.dumps(result)) == result
+    assert result["losses"] == 0
+    assert result["games"] == result["wins"] + result["draws"] == 20
+    assert result["score"] == (result["wins"] + result["draws"] / 2) / 20
+    assert result["interval"][0] < result["score"] <= result["interval"][1] <= 1
+
+
+def test_an_odd_number_of_games_is_rounded_up():
+    assert evaluate("random", opponent="random", games=3, game="tic_tac_toe")["games"] == 4
+
+
+def test_a_judgement_as_plain_values(workdir):
+    result = evaluate(str(workdir.root), positions=30)
+    assert set(result) == {"game", "player", "positions", "keeps_value", "exact", "interval", "by_ply"}
+    assert result["positions"] == 30
+    assert result["interval"][0] <= result["keeps_value"] <= result["interval"][1]
+    assert evaluate("solver", positions=30, game="tic_tac_toe")["keeps_value"] == 1
+
+
+def test_the_seed_decides():
+    one, same, other = (evaluate("random", "random", 40, game="tic_tac_toe", seed=seed) for seed in (1, 1, 2))
+    assert one == same
+    assert one != other
+
+
+def test_two_games_are_refused(workdir):
+    with pytest.raises(ConfigError, match=r"these play different games: .* plays tic_tac_toe, --game plays hex"):
+        evaluate(str(workdir.root), opponent="random", game="hex")
+
+
+def test_no_game_is_refused():
+    with pytest.raises(ConfigError, match="which game"):
+        evaluate("random", opponent="mcts:10")
+
+
+def test_no_judge_is_refused():
+    with pytest.raises(ConfigError, match=r"no solver judges hex .* choose an opponent"):
+        evaluate("random", game="hex")
+
+
+def answers(who, *requests, **options):
+    return list(analyze(who, [r if isinstance(r, str) else json.dumps(r) for r in requests], **options))
+
+
+def test_a_win_is_found_and_numbers_add_up():
+    (answer,) = answers("mcts:200", {"id": "x", "moves": [0, 3, 1, 4]}, game="tic_tac_toe")
+    assert (answer["id"], answer["move"]) == ("x", 2)
+    assert sum(answer["visits"]) == 200
+    assert sum(answer["policy"]) == pytest.approx(1)
+    assert answer["policy"][0] == 0
+    assert answer["value"] > 0.5
+
+
+def test_bad_lines_are_answered_with_what_is_wrong_and_the_rest_as_well(workdir):
+    requests = [
+        {"id": 1, "moves": []},
+        "{no json",
+        {"id": 3, "moves": [4, 4]},
+        "[1]",
+        {"id": 5, "moves": [9]},
+        {"id": 6},
+        "   ",
+        {"id": 7, "moves": [0, 3, 1, 4, 2]},
+        {"id": 8, "moves": [0, 3, 1, 4, 2, 5]},
+        {"id": 9, "moves": [True]},
+        {"id": 10, "moves": [4]},
+    ]
+    got = answers(str(workdir.root), *requests)
+    assert [answer["id"] for answer in got] == [1, None, 3, None, 5, 6, 7, 8, 9, 10]
+    errors = [answer.get("error") for answer in got]
+    assert errors[0] is errors[9] is None
+    for error, words in zip(
+        errors[1:9],
+        ["no JSON", "move 2 (4) is illegal", "expected an object", "actions from 0 to 8", "actions from 0 to 8",
+         "the game is over", "move 6 (5) is illegal", "actions from 0 to 8"],
+        strict=True,
+    ):  # fmt: skip
+        assert words in error
+
+
+def test_many_lines_are_answered_in_their_order_and_as_each_alone(workdir):
+    count = BATCH + 10
+    requests = [{"id": i, "moves": [i % 9]} for i in range(count)]
+    got = answers(str(workdir.root), *requests)
+    assert [answer["id"] for answer in got] == list(range(count))
+    (alone,) = answers(str(workdir.root), requests[5])
+    assert alone["move"] == got[5]["move"] == got[5 + 9]["move"]
+    assert alone["policy"] == pytest.approx(got[5]["policy"], abs=1e-4)
+
+
+def test_a_single_line_is_answered_while_the_next_is_not_there_yet(workdir):
+    """A program that sends a position and waits for the answer must not wait for a full batch."""
+    lines = queue.Queue()
+    stream = analyze(str(workdir.root), iter(lambda: lines.get(timeout=60), "end"))
+    for i in range(2):
+        lines.put(json.dumps({"id": i, "moves": []}))
+        assert next(stream)["id"] == i
+    lines.put("end")
+    assert list(stream) == []
+
+
+def test_a_reader_that_fails_is_heard(workdir):
+    def broken():
+        yield '{"id": 1, "moves": []}'
+        raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+
+    stream = analyze(str(workdir.root), broken())
+    assert next(stream)["id"] == 1
+    with pytest.raises(UnicodeDecodeError):
+        next(stream)
+
+
+def test_who_does_not_search_cannot_analyze():
+    with pytest.raises(ConfigError, match="does not search"):
+        analyze("random", [], game="tic_tac_toe")

@@ -1,0 +1,144 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from podzero.config import ConfigError
+from podzero.envs import make_env
+from podzero.evaluation import judge as judging
+from podzero.evaluation.intervals import wilson
+from podzero.evaluation.judge import Judge, Positions, draw_positions, judge_actions, judged_positions, replay
+from podzero.evaluation.players import RandomPlayer, SolverPlayer
+from podzero.evaluation.solvers import game_values, make_solver
+
+NAN = np.nan
+
+
+@pytest.fixture(scope="module", params=["tic_tac_toe", "connect_four"])
+def game(request):
+    env, solver = make_env(request.param), make_solver(request.param)
+    max_ply = 8 if request.param == "tic_tac_toe" else 11  # within the book: solved at once
+    return env, solver, draw_positions(env, solver, 150, seed=3, max_ply=max_ply)
+
+
+def test_the_solver_is_always_right(game):
+    env, solver, positions = game
+    result = Judge(env, positions)(SolverPlayer(env, solver), jax.random.key(0))
+    assert (result.positions, result.keeps_value, result.exact) == (150, 1.0, 1.0)
+
+
+def test_random_play_keeps_the_share_of_moves_that_keep_the_value(game):
+    env, _, positions = game
+    values = game_values(positions.scores)
+    expected = np.mean([(row == np.nanmax(row)).sum() / (~np.isnan(row)).sum() for row in values])
+    judge, player = Judge(env, positions), RandomPlayer(env)
+    kept = [judge(player, jax.random.key(i)).keeps_value for i in range(20)]
+    assert np.mean(kept) == pytest.approx(expected, abs=0.03)
+
+
+def test_every_position_has_a_better_and_a_worse_move(game):
+    *_, positions = game
+    values = game_values(positions.scores)
+    assert (np.nanmax(values, axis=1) > np.nanmin(values, axis=1)).all()
+
+
+def test_positions_are_open_and_their_scores_are_those_of_the_replayed_state(game):
+    env, solver, positions = game
+    view = jax.device_get(jax.vmap(env.view)(replay(env, positions.moves)))
+    assert not view.done.any()
+    np.testing.assert_array_equal(~np.isnan(positions.scores), view.legal)
+    np.testing.assert_array_equal(solver.scores(view.observation), positions.scores)
+    marks = view.observation.reshape(150, -1).sum(axis=1)
+    np.testing.assert_array_equal(marks, positions.plies)
+
+
+def test_same_seed_same_positions(game):
+    env, solver, positions = game
+    max_ply = positions.moves.shape[1]
+    again = draw_positions(env, solver, 150, 3, max_ply)
+    other = draw_positions(env, solver, 150, 4, max_ply)
+    np.testing.assert_array_equal(positions.moves, again.moves)
+    assert (positions.moves != other.moves).any()
+
+
+def test_shares_by_hand():
+    positions = Positions(
+        moves=np.array([[-1, -1], [3, -1], [4, -1], [3, 3]], np.int32),
+        scores=np.array([[5, 2, -1, NAN], [0, -3, NAN, -1], [-2, -4, 1, NAN], [0, 1, 3, 3]], np.float32),
+    )
+    result = judge_actions(np.array([1, 3, 2, 0]), positions)  # wins later, loses a draw, best, draws a win
+    assert result.keeps_value == 0.5
+    assert result.exact == 0.25
+    assert result.by_ply == {0: 1.0, 1: 0.5, 2: 0.0}
+    assert result.interval == wilson(2, 4)
+
+
+def test_an_illegal_move_keeps_nothing():
+    positions = Positions(np.array([[-1]], np.int32), np.array([[NAN, 1, 0]], np.float32))
+    assert judge_actions(np.array([0]), positions).keeps_value == 0
+
+
+def test_positions_are_solved_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    env = make_env("tic_tac_toe")
+    first = judged_positions(env, 20, seed=0, max_ply=8)
+    monkeypatch.setattr(judging, "draw_positions", lambda *_: pytest.fail("was solved again"))
+    jax.tree.map(np.testing.assert_array_equal, first, judged_positions(env, 20, seed=0, max_ply=8))
+
+
+def test_a_damaged_cache_is_solved_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    env = make_env("tic_tac_toe")
+    first = judged_positions(env, 20, seed=0, max_ply=8)
+    (file,) = (tmp_path / "podzero").iterdir()
+    file.write_bytes(file.read_bytes()[:100])
+    jax.tree.map(np.testing.assert_array_equal, first, judged_positions(env, 20, seed=0, max_ply=8))
+
+
+def test_an_unwritable_cache_does_no_harm(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert len(judged_positions(make_env("tic_tac_toe"), 5, seed=0, max_ply=8).moves) == 5
+
+
+def test_a_game_without_solver_has_no_judge():
+    with pytest.raises(ConfigError, match="no solver for 'hex'"):
+        judged_positions(make_env("hex"), 10, seed=0)
+
+
+class WinOrBlock:
+    """Wins at once if it can, else stops the other from doing so, else plays at random."""
+
+    name, deterministic = "one-ply", False
+
+    def __init__(self, env):
+        self._env = env
+
+    def _wins(self, state):
+        """`[A]` whether each legal move of the mover ends the game in its favour."""
+
+        def try_action(action):
+            after = self._env.view(self._env.step(state, action))
+            return after.done & (after.rewards[self._env.view(state).player] > 0)
+
+        return jax.vmap(try_action)(jnp.arange(7)) & self._env.view(state).legal
+
+    def _choose(self, key, state):
+        legal = self._env.view(state).legal
+        other = state.replace(current_player=1 - state.current_player, _x=state._x._replace(color=1 - state._x.color))
+        wins, blocks = self._wins(state), self._wins(other)
+        among = jnp.where(wins.any(), wins, jnp.where(blocks.any(), blocks, legal))
+        return jax.random.categorical(key, jnp.where(among, 0.0, -jnp.inf))
+
+    def choose(self, key, states):
+        keys = jax.random.split(key, states.current_player.shape[0])
+        return jax.jit(jax.vmap(self._choose))(keys, states)
+
+
+@pytest.mark.slow
+def test_the_scale_of_connect_four():
+    """Published beside every figure: random play keeps about a third of the values, one ply of thought 57%."""
+    env = make_env("connect_four")
+    judge = Judge(env, draw_positions(env, make_solver("connect_four"), 1000, seed=0))
+    assert judge(RandomPlayer(env), jax.random.key(0)).keeps_value == pytest.approx(0.34, abs=0.05)
+    assert judge(WinOrBlock(env), jax.random.key(0)).keeps_value == pytest.approx(0.57, abs=0.05)

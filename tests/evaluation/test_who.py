@@ -1,0 +1,104 @@
+import jax
+import numpy as np
+import pytest
+
+from podzero.config import ConfigError
+from podzero.envs import make_env
+from podzero.evaluation.who import game_of, resolve
+from podzero.networks import make_network
+from podzero.params import SnapshotError, save_snapshot
+
+
+@pytest.fixture(scope="module")
+def env():
+    return make_env("tic_tac_toe")
+
+
+def test_a_working_directory_is_its_newest_snapshot(env, workdir):
+    assert resolve(str(workdir.root), env).name == f"{workdir.root}@20"
+
+
+def test_a_step_is_chosen_by_at(env, workdir):
+    assert resolve(f"{workdir.root}@10", env).name == f"{workdir.root}@10"
+
+
+def test_a_folder_whose_name_holds_an_at(env, workdir):
+    moved = workdir.root.rename(workdir.root.parent / "run@3")
+    assert resolve(str(moved), env).name == f"{moved}@20"
+    assert resolve(f"{moved}@10", env).name == f"{moved}@10"
+
+
+def test_snapshots_play_deterministically_and_differ(env, workdir):
+    states = jax.vmap(env.init)(jax.random.split(jax.random.key(0), 3))
+    results = [
+        resolve(f"{workdir.root}@{step}", env, simulations=8).search(jax.random.key(seed), states)
+        for step, seed in ((20, 1), (20, 2), (10, 1))
+    ]
+    np.testing.assert_array_equal(results[0].action, results[1].action)
+    assert (results[0].policy != results[2].policy).any()
+
+
+def test_simulations_are_those_of_training_unless_given(env, workdir):
+    states = jax.vmap(env.init)(jax.random.split(jax.random.key(0), 1))
+    for given, expected in ((None, 8), (3, 3)):
+        visits = resolve(str(workdir.root), env, given).search(jax.random.key(0), states).visits
+        assert int(visits.sum()) == expected
+
+
+@pytest.mark.parametrize("who", ["random", "mcts:3", "solver"])
+def test_named_players(env, who):
+    player = resolve(who, env)
+    assert player.name == who
+    states = jax.vmap(env.init)(jax.random.split(jax.random.key(0), 2))
+    actions = np.asarray(player.choose(jax.random.key(1), states))
+    assert actions.shape == (2,)
+    assert ((actions >= 0) & (actions < 9)).all()
+
+
+@pytest.mark.parametrize(
+    ("who", "message"),
+    [
+        ("rando", r"nobody is called 'rando' \(did you mean 'random'\?\): expected random, mcts:N, solver"),
+        ("no/such/dir", "there is no such directory"),
+        ("mcts", "expected a positive number of simulations, as mcts:400"),
+        ("mcts:0", "expected a positive number"),
+        ("mcts:many", "expected a positive number"),
+        ("random:3", "'random' takes no number"),
+        ("", "nobody is called ''"),
+    ],
+)
+def test_nobody_is_called_so(env, who, message):
+    with pytest.raises(ConfigError, match=message):
+        resolve(who, env)
+
+
+def test_a_step_that_is_no_number(env, workdir):
+    with pytest.raises(ConfigError, match="expected a learner step after the @"):
+        resolve(f"{workdir.root}@last", env)
+
+
+def test_a_step_that_is_not_there(env, workdir):
+    with pytest.raises(SnapshotError, match="no snapshot of step 11; there are: 10, 20"):
+        resolve(f"{workdir.root}@11", env)
+
+
+def test_a_directory_of_another_game(workdir):
+    with pytest.raises(ConfigError, match="trained on tic_tac_toe and cannot play connect_four"):
+        resolve(str(workdir.root), make_env("connect_four"))
+
+
+def test_a_game_without_solver():
+    with pytest.raises(ConfigError, match="no solver for 'hex'"):
+        resolve("solver", make_env("hex"))
+
+
+def test_parameters_of_another_network(env, workdir, experiment):
+    other = experiment.network.model_copy(update={"channels": 16})
+    save_snapshot(workdir.snapshots, 30, make_network(other, env.spec).init(jax.random.key(0)), experiment)
+    with pytest.raises(SnapshotError, match="another network"):
+        resolve(str(workdir.root), env)
+
+
+def test_the_game_of_a_player(workdir):
+    assert game_of(f"{workdir.root}@10") == "tic_tac_toe"
+    assert game_of("mcts:100") is None
