@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 _BLOCK = 512
 """Most samples that Reverb hands over in one piece."""
-_REOPEN_MS = 2_000
+_REOPEN_MS = 500
 """A dataset held back this long by the limiter ends (without an error) and is opened anew, so that what it had
 gathered comes out, and its thread can see that it should stop."""
 _LOOK_S = 0.1
@@ -174,7 +174,7 @@ class _Stream:
             limits = self._shard.limits()
         except WrongServer as error:
             return str(error)
-        return f"replay at {endpoint} {'does not answer' if limits is None else ': ' + limits.explain_sample()}"
+        return f"replay at {endpoint} does not answer" if limits is None else f"{endpoint}: {limits.explain_sample()}"
 
     def stop(self) -> None:
         """Asks the thread to end."""
@@ -182,7 +182,7 @@ class _Stream:
 
     def join(self) -> None:
         """Waits a bounded time for the thread; it can be stuck only in a read from a server that has died."""
-        self._thread.join(timeout=2 * _REOPEN_MS / 1000)
+        self._thread.join(timeout=4 * _REOPEN_MS / 1000)
         if self._thread.is_alive():
             log.warning("the thread that reads from %s is stuck and was left behind", self._shard.address.endpoint)
 

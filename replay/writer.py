@@ -24,10 +24,12 @@ _PIECE = 48
 _CHUNK_BYTES = 512
 """Samples are compressed together up to this size: longer chunks are cheaper to write but sent whole for every sample
 read, so reading suffers."""
+_SEND_S = 0.001
+"""Flushing is what sends the last, incomplete chunk; Reverb's shortest bounded flush (its zero means forever)."""
 _POLL_S = 0.02
 """How long one shard is waited for before the next is looked at."""
-_RETRY_S = 5.0
-"""Seconds after which a shard that did not answer is looked at again."""
+_LOOK_S = 10.0
+"""A shard that has been silent this long is asked whether it still lives; one that is gone, whether it is back."""
 
 
 def make_writer(addresses: Sequence[str], spec: EnvSpec, experiment: Experiment) -> ShardedWriter:
@@ -88,7 +90,7 @@ class ShardedWriter:
           ReplayTimeout: it was not within `replay.timeout_s`; says why.
         """
         patience = _Patience(self._config)
-        while waiting := [lane for lane in self._lanes if not lane.settle(_POLL_S)]:
+        while waiting := [lane for lane in self._lanes if lane.pending and not lane.ready()]:
             patience.spend(waiting)
 
     def close(self) -> None:
@@ -103,7 +105,7 @@ class ShardedWriter:
             for _ in self._lanes:
                 lane = self._lanes.pop(0)
                 self._lanes.append(lane)
-                if lane.ready() and lane.settle(_POLL_S):
+                if lane.ready():
                     return lane
             patience.spend(self._lanes)
 
@@ -121,7 +123,7 @@ class _Lane:
         self.alive = False
         self._chunk = min(max(_CHUNK_BYTES // signature.row_bytes, 1), 4)
         self._writer: Any = None
-        self._pending = 0
+        self.pending = 0
         self._looked = 0.0
 
     def look(self) -> None:
@@ -136,39 +138,41 @@ class _Lane:
             log.error("%s", error)
         if self.alive and self._writer is None:
             self._open()
-        if self.alive and not was and self._pending:
+        if self.alive and not was and self.pending:
             log.info("replay at %s answers again", self.shard.address.endpoint)
         if not self.alive and (was or self._writer is None):
             log.warning(
                 "replay at %s does not answer; it is passed over until it does, %d samples sent to it are unconfirmed",
                 self.shard.address.endpoint,
-                self._pending,
+                self.pending,
             )
 
     def ready(self) -> bool:
-        """Whether the shard may be used; looks again, now and then, when it was gone."""
-        if not self.alive and time.monotonic() - self._looked > _RETRY_S:
+        """Whether everything sent has been confirmed and the shard may be used; looks after it when it is silent."""
+        settled = self.settle(_POLL_S if self.alive else _SEND_S)
+        if (not settled or not self.alive) and time.monotonic() - self._looked > _LOOK_S:
             self.look()
-        return self.alive
+        return settled and self.alive
 
     def send(self, rows: NDArray[np.uint8], priorities: NDArray[np.float64]) -> None:
-        """Sends rows `[n, row_bytes]` without waiting; the lane must be settled."""
+        """Sends rows `[n, row_bytes]`, hardly waiting for the answer; the lane must be settled."""
         cpp = self._writer._writer
         for row, priority in zip(rows, priorities.tolist(), strict=True):
             cpp.CreateItem(TABLE, priority, [cpp.Append([row])], [True])
-        self._pending = len(rows)
-        self.settle(0.0)
+        self.pending = len(rows)
+        self._looked = time.monotonic()
+        self.settle(_SEND_S)
 
     def settle(self, timeout_s: float) -> bool:
-        """Whether all that was sent has been confirmed within `timeout_s`."""
+        """Whether all that was sent has been confirmed within `timeout_s` (at least 1 ms)."""
         from reverb.errors import DeadlineExceededError
 
-        if self._pending:
+        if self.pending:
             try:
-                self._writer.flush(timeout_ms=int(timeout_s * 1000))
+                self._writer.flush(timeout_ms=max(1, round(timeout_s * 1000)))
             except DeadlineExceededError:
                 return False
-            self._pending = 0
+            self.pending = 0
         return True
 
     def close(self) -> None:
@@ -178,7 +182,7 @@ class _Lane:
         if not self.settle(_POLL_S):
             log.warning(
                 "closing: %d samples sent to replay at %s were not confirmed",
-                self._pending,
+                self.pending,
                 self.shard.address.endpoint,
             )
         self._writer.close()
@@ -193,7 +197,7 @@ class _Lane:
             return str(error)
         if limits is None:
             return f"replay at {self.shard.address.endpoint} does not answer"
-        return f"replay at {self.shard.address.endpoint}: {limits.explain_insert()}"
+        return f"{self.shard.address.endpoint}: {limits.explain_insert()}"
 
     def _open(self) -> None:
         from reverb.pybind import ConstantChunkerOptions
@@ -211,7 +215,6 @@ class _Patience:
         self._start = time.monotonic()
         self._config = config
         self._next_warning = config.warn_after_s
-        self._next_look = _RETRY_S
 
     def spend(self, lanes: Sequence[_Lane]) -> None:
         """Called on each round of waiting for `lanes`.
@@ -226,10 +229,6 @@ class _Patience:
         if waited > self._next_warning:
             self._next_warning += self._config.warn_after_s
             log.warning("samples have waited %.0f s: %s", waited, "; ".join(lane.explain() for lane in lanes))
-        if waited > self._next_look:
-            self._next_look = waited + _RETRY_S
-            for lane in lanes:
-                lane.look()
         if not any(lane.alive for lane in lanes):
             time.sleep(_POLL_S)
 

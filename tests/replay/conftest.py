@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from podzero.config import Experiment, parse
-from podzero.replay import ReplayServer
+from podzero.replay import ReplayServer, make_reader, make_writer
 from podzero.types import EnvSpec, Sample
 
 SPEC = EnvSpec("line", (3,), "float32", 4)
@@ -42,6 +43,22 @@ def serve() -> Iterator[Callable[..., ReplayServer]]:
     yield start
     for server in servers:
         server.stop()
+
+
+@pytest.fixture(scope="session")
+def pristine(tmp_path_factory) -> Path:
+    """A checkpoint of a shard with 12 samples, of which some have been read."""
+    experiment = small_experiment()
+    server = ReplayServer(experiment, SPEC, 0, host="127.0.0.1")
+    writer = make_writer([server.address()], SPEC, experiment)
+    writer.write(numbered_samples(12))
+    writer.flush()
+    writer.close()
+    with make_reader([server.address()], SPEC, experiment) as reader:
+        next(reader)
+    folder = server.checkpoint(tmp_path_factory.mktemp("checkpoint") / "deep" / "shard-0")
+    server.stop()
+    return folder
 
 
 def numbered_samples(count: int, start: int = 0) -> Sample:

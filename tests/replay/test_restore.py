@@ -1,0 +1,131 @@
+"""Checkpoints of a shard: back as they were, or refused with a reason."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from podzero.replay import ReplayRestoreError, make_reader, make_writer
+
+
+@pytest.fixture
+def saved(pristine, tmp_path) -> Path:
+    """A copy of that checkpoint, to be harmed."""
+    return Path(shutil.copytree(pristine, tmp_path / "shard-0"))
+
+
+def test_a_restored_shard_goes_on_where_it_was(serve, make_experiment, make_samples, spec, saved):
+    experiment = make_experiment(timeout_s=20)
+    server = serve(experiment, restore_from=saved)
+    limits = server.limits()
+    assert (limits.size, limits.inserted) == (12, 12)
+    assert limits.sampled >= 8
+    writer = make_writer([server.address()], spec, experiment)
+    reader = make_reader([server.address()], spec, experiment)
+    for start in range(12, 112, 10):  # far beyond the tolerance: neither side may be held for good
+        writer.write(make_samples(10, start))
+        for _ in range(2):
+            assert next(reader).version.max() < start + 10
+    writer.flush()
+    reader.close()
+    writer.close()
+    assert server.limits().size == 112
+
+
+def test_a_checkpoint_replaces_the_one_in_its_folder(serve, make_experiment, make_samples, spec, saved):
+    experiment = make_experiment()
+    server = serve(experiment, restore_from=saved)
+    writer = make_writer([server.address()], spec, experiment)
+    writer.write(make_samples(1))
+    writer.flush()
+    writer.close()
+    assert server.checkpoint(saved) == saved
+    server.stop()
+    assert serve(experiment, restore_from=saved).limits().size == 13
+
+
+@pytest.mark.parametrize("name", ["chunks.tfrecord", "items.tfrecord", "tables.tfrecord"])
+@pytest.mark.parametrize("harm", ["truncate", "flip", "remove"])
+def test_a_damaged_file_is_named(serve, make_experiment, saved, name, harm):
+    file = saved / "reverb" / name
+    content = bytearray(file.read_bytes())
+    if harm == "truncate":
+        file.write_bytes(content[: len(content) // 2])
+    elif harm == "flip":
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+    else:
+        file.unlink()
+    with pytest.raises(ReplayRestoreError, match=f"{name} is missing, cut short or altered"):
+        serve(make_experiment(), restore_from=saved)
+
+
+def test_a_checkpoint_without_its_end_mark_is_refused(serve, make_experiment, saved):
+    (saved / "reverb" / "DONE").unlink()  # Reverb itself would start with an empty table
+    with pytest.raises(ReplayRestoreError, match="DONE is missing"):
+        serve(make_experiment(), restore_from=saved)
+
+
+@pytest.mark.parametrize("content", [None, "", "{}", "[1]", '{"settings": {"capacity": 1}}'])
+def test_a_damaged_manifest_is_refused(serve, make_experiment, saved, content):
+    manifest = saved / "shard.json"
+    manifest.unlink() if content is None else manifest.write_text(content)
+    with pytest.raises(ReplayRestoreError, match=r"shard.json is missing or damaged"):
+        serve(make_experiment(), restore_from=saved)
+
+
+def test_what_reverb_cannot_read_is_refused_too(serve, make_experiment, saved):
+    """Damage from before the digests were taken."""
+    file = saved / "reverb" / "items.tfrecord"
+    file.write_bytes(file.read_bytes()[:40])
+    manifest = json.loads((saved / "shard.json").read_text())
+    del manifest["files"]["items.tfrecord"]
+    (saved / "shard.json").write_text(json.dumps(manifest))
+    with pytest.raises(ReplayRestoreError, match="Reverb cannot read it"):
+        serve(make_experiment(), restore_from=saved)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "change"),
+    [
+        ("samples_per_insert", 2.5, r"samples_per_insert 2.0 \(now 2.5\)"),
+        ("capacity", 50, r"capacity 1000 \(now 50\)"),
+        ("sampler", "prioritized", r"priority_exponent None \(now 0.6\)"),
+    ],
+)
+def test_other_settings_are_refused_and_named(serve, make_experiment, saved, field, value, change):
+    with pytest.raises(ReplayRestoreError, match=change):
+        serve(make_experiment(**{field: value}), restore_from=saved)
+
+
+def test_settings_that_reverb_brings_back_are_noticed(serve, make_experiment, saved):
+    """A manifest that says something else than Reverb's own files."""
+    manifest = json.loads((saved / "shard.json").read_text())
+    manifest["settings"]["capacity"] = 500
+    (saved / "shard.json").write_text(json.dumps(manifest))
+    with pytest.raises(ReplayRestoreError, match=r"restored Settings.*1000.*expected Settings.*500"):
+        serve(make_experiment(capacity=500), restore_from=saved)
+
+
+def test_another_game_is_refused(serve, make_experiment, spec, saved):
+    with pytest.raises(ReplayRestoreError, match=r"holds 'line .*this experiment needs 'ring "):
+        serve(make_experiment(), restore_from=saved, spec=spec._replace(name="ring"))
+
+
+def test_a_missing_checkpoint_is_refused(serve, make_experiment, tmp_path):
+    with pytest.raises(ReplayRestoreError, match=r"shard.json is missing"):
+        serve(make_experiment(), restore_from=tmp_path / "none")
+
+
+def test_restored_samples_are_the_saved_ones(serve, make_experiment, make_samples, spec, saved):
+    experiment = make_experiment()
+    server = serve(experiment, restore_from=saved)
+    writer = make_writer([server.address()], spec, experiment)
+    writer.write(make_samples(8))  # so that the limiter lets a batch pass, whatever was sampled before
+    with make_reader([server.address()], spec, experiment) as reader:
+        batch = next(reader)
+    writer.close()
+    for observation, version in zip(batch.observation.reshape(-1, 3), batch.version.ravel(), strict=True):
+        np.testing.assert_array_equal(observation, make_samples(1, int(version)).observation[0])
