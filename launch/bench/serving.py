@@ -6,7 +6,7 @@ Reverb takes a short cut past the network when client and server share a process
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
@@ -26,9 +26,22 @@ def served(experiment: Experiment, spec: EnvSpec) -> Iterator[Any]:
     Raises:
       TimeoutError: it did not start within `START_S`.
     """
+    with hosted(_serve, experiment, spec) as address:
+        yield address
+
+
+@contextmanager
+def hosted(serve: Callable[..., None], *arguments: Any) -> Iterator[Any]:
+    """Runs `serve(*arguments, parent)` in a process of its own; yields the first thing that it sends to `parent`.
+
+    `serve` must return when `parent`, the pipe to this process, is closed.
+
+    Raises:
+      TimeoutError: it sent nothing within `START_S`.
+    """
     spawn = multiprocessing.get_context("spawn")
     here, there = spawn.Pipe()
-    server = spawn.Process(target=_serve, args=(experiment, spec, there), name="bench-reverb")
+    server = spawn.Process(target=serve, args=(*arguments, there), name="bench-reverb")
     server.start()
     there.close()
     try:
