@@ -13,6 +13,7 @@ from typing import IO, Literal, Self
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
+from rich.markup import escape
 from rich.measure import Measurement
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
@@ -22,6 +23,7 @@ from rich.text import Text
 
 from podzero.launch.status import PHASE_WORDS, RunStatus, duration
 
+STARTING = "starting Ray, replay, learner and actors: libraries load, programs compile"
 ViewKind = Literal["auto", "plain", "live"]
 LINE_EVERY_S = 10.0
 """Time between two lines of the plain view, if nothing remarkable happens."""
@@ -70,6 +72,11 @@ class PlainView(View):
         self._last: RunStatus | None = None
         self._shown_at = -LINE_EVERY_S
 
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self.log(logging.INFO, STARTING)
+        return self
+
     def show(self, status: RunStatus) -> None:
         """Prints a line if one is due."""
         last, now = self._last, time.monotonic()
@@ -92,6 +99,7 @@ class LiveView(View):
         super().__init__()
         self._status: RunStatus | None = None
         self._lines: deque[tuple[int, str]] = deque(maxlen=LOG_LINES)
+        self._began = time.monotonic()
         self._live = Live(console=console, get_renderable=self._picture, refresh_per_second=4)
 
     def __enter__(self) -> Self:
@@ -116,7 +124,7 @@ class LiveView(View):
     def _picture(self) -> RenderableType:
         lines = list(self._lines)
         if self._status is None:
-            return Panel(_log_text(lines), title="podzero · starting up", title_align="left", width=_width())
+            return _opening(time.monotonic() - self._began, lines)
         return picture(self._status, lines)
 
 
@@ -155,22 +163,15 @@ def plain_line(status: RunStatus) -> str:
 
 def picture(status: RunStatus, lines: list[tuple[int, str]] | None = None) -> Panel:
     """The run as a panel of at most `WIDEST` columns; `lines` are (level, text) of the newest log records."""
+    times = duration(status.elapsed_s)
+    if status.time_left_s is not None and status.phase != "ended":
+        times += f" · {duration(status.time_left_s)} left"
     grid = Table.grid(padding=(0, 1, 0, 0), expand=True)
     grid.add_column(style="bold", no_wrap=True, width=12)
     grid.add_column(ratio=1)
     for label, value in _rows(status):
         grid.add_row(label, value)
-    parts: list[RenderableType] = [grid]
-    if lines:
-        parts += [Rule(style="dim"), _log_text(lines)]
-    title = f"[bold]{status.name}[/bold] · {PHASE_WORDS[status.phase]}"
-    times = duration(status.elapsed_s)
-    if status.time_left_s is not None and status.phase != "ended":
-        times += f" · {duration(status.time_left_s)} left"
-    return Panel(
-        Group(*parts), title=title, title_align="left", subtitle=times, subtitle_align="right", width=_width(),
-        border_style="cyan",
-    )  # fmt: skip
+    return _framed(f"[bold]{escape(status.name)}[/bold] · {PHASE_WORDS[status.phase]}", times, grid, lines or [])
 
 
 def clock(seconds: float) -> str:
@@ -178,6 +179,24 @@ def clock(seconds: float) -> str:
     minutes, second = divmod(max(round(seconds), 0), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
+
+
+def _opening(elapsed_s: float, lines: list[tuple[int, str]]) -> Panel:
+    """What is shown until there is a status."""
+    return _framed("[bold]podzero[/bold] · starting up", duration(elapsed_s), Text(STARTING), lines)
+
+
+def _framed(title: str, times: str, body: RenderableType, lines: list[tuple[int, str]]) -> Panel:
+    parts = [body, Rule(style="dim"), _log_text(lines)] if lines else [body]
+    return Panel(
+        Group(*parts),
+        title=title,
+        title_align="left",
+        subtitle=times,
+        subtitle_align="right",
+        width=_width(),
+        border_style="cyan",
+    )
 
 
 def _rows(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:

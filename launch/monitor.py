@@ -45,8 +45,14 @@ class Monitor:
         self._forced: Phase | None = None
 
     def add(self, role: str, figures: Mapping[str, float], now: float) -> None:
-        """Takes one report: `count/*` is added up, everything else replaces what the role said before."""
+        """Takes one report: `count/*` is added up, everything else replaces what the role said before.
+
+        Shares of time belong together: a stage that is not named any more took none.
+        """
         self._heard[role] = now
+        if any(name.startswith("time/") for name in figures):
+            kept = {name: value for name, value in self._gauges[role].items() if not name.startswith("time/")}
+            self._gauges[role] = kept
         for name, value in figures.items():
             stage, _, quantity = name.partition("/")
             if stage == "count":

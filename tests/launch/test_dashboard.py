@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from podzero.launch.dashboard import LiveView, PlainView, clock, picture, plain_line
+from podzero.launch.dashboard import STARTING, LiveView, PlainView, clock, picture, plain_line
 from podzero.launch.status import RunStatus
 
 NEW = RunStatus("connect_four", "starting", 3.0)
@@ -94,13 +94,15 @@ def test_log_records_of_podzero_appear_in_a_view_only_while_it_is_open():
     with PlainView(out):
         logging.getLogger("podzero.launch").warning("actor-1 died")
     logging.getLogger("podzero.launch").warning("nobody looks")
-    assert out.getvalue() == "warning: actor-1 died\n"
+    assert out.getvalue() == f"{STARTING}\nwarning: actor-1 died\n"
 
 
 def test_the_live_view_draws_the_newest_status_and_leaves_it_standing():
     out = io.StringIO()
     console = Console(file=out, width=100, force_terminal=True, color_system=None)
     with LiveView(console) as view:
+        view._live.refresh()
+        assert STARTING in out.getvalue()
         view.show(NEW)
         view.show(FULL)
         logging.getLogger("podzero").warning("a shard is full")

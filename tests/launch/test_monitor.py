@@ -144,6 +144,13 @@ def test_shares_of_time_are_means_over_the_roles_that_still_speak(monitor):
     assert monitor.status(1001.0 + SILENT_AFTER_S).shares == {"actor": {"search": 1.0}}
 
 
+def test_shares_of_time_are_those_of_one_report_and_never_sum_beyond_it(monitor):
+    monitor.add("actor-0", {"time/wait_params": 1.0}, 1000.0)
+    monitor.add("actor-0", {"time/search": 0.75, "time/write": 0.25}, 1002.0)
+    monitor.add("actor-0", {"selfplay/version": 8}, 1004.0)
+    assert monitor.status(1004.0).shares == {"actor": {"search": 0.75, "write": 0.25}}
+
+
 @pytest.mark.parametrize(
     ("role", "kind"), [("actor-0", "actor"), ("actor-12", "actor"), ("learner", "learner"), ("a-b", "a-b")]
 )
