@@ -87,15 +87,16 @@ class ReplayReader(Protocol):
     def __iter__(self) -> Iterator[Sample]: ...
 
     def __next__(self) -> Sample:
-        """The next batch (`[batch, ...]` on every field).
+        """The next batch (`[steps_per_dispatch, batch_size, ...]` on every field).
 
         Raises:
           ReplayTimeout: no batch came within the configured wait; says which limiter holds whom.
+          StopIteration: `close` was called, perhaps while this waited.
         """
         ...
 
     def close(self) -> None:
-        """Stops prefetching and gives the connections back."""
+        """Stops prefetching and gives the connections back; any thread may call it."""
         ...
 
 

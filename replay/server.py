@@ -49,6 +49,7 @@ class ReplayServer:
           PortTaken: somebody listens on the configured port.
           ReplayRestoreError: the checkpoint is damaged, incomplete, or of another experiment.
         """
+        self._server: Any = None
         self._signature = SampleSignature(spec)
         self._settings = shard_settings(experiment)
         data, identity = None, secrets.token_hex(6)
@@ -95,7 +96,7 @@ class ReplayServer:
 
     def stop(self) -> None:
         """Stops listening and drops what is in memory; may be called twice."""
-        server, self._server = getattr(self, "_server", None), None
+        server, self._server = self._server, None
         if server is not None:
             server.stop()
         self._scratch.cleanup()
