@@ -9,15 +9,18 @@ solver            perfect play, where the game is solved
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
+from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
-from podzero.config import ConfigError, nearest
+from podzero.config import ConfigError, NetworkConfig, SearchConfig, nearest
 from podzero.evaluation.players import NetworkPlayers, Player, RandomPlayer, SearchPlayer, SolverPlayer, mcts_player
 from podzero.evaluation.solvers import make_solver
 from podzero.networks import make_inference, make_network
 from podzero.params import check_matches, load_snapshot
 from podzero.protocols import Env
+from podzero.types import Params
 from podzero.workdir import Workdir
 
 NAMED = ("random", "mcts:N", "solver")
@@ -98,8 +101,17 @@ def _network_player(who: str, run: _Run, env: Env, simulations: int | None) -> S
     snapshot = load_snapshot(run.workdir.snapshots, run.step)
     origin = f"{run.workdir.snapshots} at step {snapshot.version}"
     check_matches(snapshot.params, make_network(experiment.network, env.spec), origin)
-    fold, network = make_inference(experiment.network, env.spec)
     search = experiment.search
     if simulations is not None:
         search = search.model_copy(update={"simulations": simulations})
-    return NetworkPlayers(env, network, search).player(f"{run.workdir.root}@{snapshot.version}", fold(snapshot.params))
+    fold, players = _network_players(cast(Hashable, env), experiment.network, search)
+    return players.player(f"{run.workdir.root}@{snapshot.version}", fold(snapshot.params))
+
+
+@lru_cache(maxsize=8)
+def _network_players(
+    env: Env, network: NetworkConfig, search: SearchConfig
+) -> tuple[Callable[[Params], Params], NetworkPlayers]:
+    """Two snapshots of a run that meet share what is compiled."""
+    fold, folded = make_inference(network, env.spec)
+    return fold, NetworkPlayers(env, folded, search)

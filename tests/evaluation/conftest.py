@@ -23,14 +23,20 @@ def experiment():
     )  # fmt: skip
 
 
-@pytest.fixture
-def workdir(tmp_path, experiment):
-    """A working directory with snapshots of steps 10 and 20 of an untrained network."""
-    workdir = Workdir(tmp_path / "run")
+@pytest.fixture(scope="session")
+def snapshots(experiment):
+    """Writes the snapshot of a step, of an untrained network that depends on the step: `(workdir, step)`."""
+    init = jax.jit(make_network(experiment.network, make_env("tic_tac_toe").spec).init)
+    return lambda workdir, step: save_snapshot(workdir.snapshots, step, init(jax.random.key(step)), experiment)
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory, experiment, snapshots):
+    """A working directory with snapshots of steps 10 and 20."""
+    workdir = Workdir(tmp_path_factory.mktemp("run"))
     workdir.open(experiment)
-    network = make_network(experiment.network, make_env("tic_tac_toe").spec)
-    for step in (10, 20):
-        save_snapshot(workdir.snapshots, step, network.init(jax.random.key(step)), experiment)
+    snapshots(workdir, 10)
+    snapshots(workdir, 20)
     return workdir
 
 
@@ -40,3 +46,11 @@ def _own_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quick_compilation():
+    """Tiny programs that run a few times: most of their time would be spent on making them fast."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)

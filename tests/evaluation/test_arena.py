@@ -82,8 +82,8 @@ def test_same_key_gives_the_same_match(env):
     assert play_match(env, *players, 50, jax.random.key(6)) == play_match(env, *players, 50, jax.random.key(6))
 
 
-def test_more_rollouts_are_stronger(env):
-    result = play_match(env, mcts_player(env, 60), mcts_player(env, 2), 60, jax.random.key(7))
+def test_rollout_search_beats_random_play(env):
+    result = play_match(env, mcts_player(env, 20), RandomPlayer(env), 60, jax.random.key(7))
     assert result.interval[0] > 0.5
 
 

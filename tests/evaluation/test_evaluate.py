@@ -4,8 +4,10 @@ import queue
 import pytest
 
 from podzero.config import ConfigError
-from podzero.evaluation.analysis import BATCH
+from podzero.envs import make_env
+from podzero.evaluation.analysis import BATCH, Analyst
 from podzero.evaluation.evaluate import analyze, evaluate
+from podzero.evaluation.who import resolve
 
 
 def test_a_match_as_plain_values():
@@ -18,7 +20,7 @@ def test_a_match_as_plain_values():
 
 
 def test_an_odd_number_of_games_is_rounded_up():
-    assert evaluate("random", opponent="random", games=3, game="tic_tac_toe")["games"] == 4
+    assert evaluate("solver", opponent="solver", games=3, game="tic_tac_toe")["games"] == 4
 
 
 def test_a_judgement_as_plain_values(workdir):
@@ -50,20 +52,23 @@ def test_no_judge_is_refused():
         evaluate("random", game="hex")
 
 
-def answers(who, *requests, **options):
-    return list(analyze(who, [r if isinstance(r, str) else json.dumps(r) for r in requests], **options))
+@pytest.fixture(scope="module")
+def analyst(workdir):
+    env = make_env("tic_tac_toe")
+    return Analyst(env, resolve(str(workdir.root), env))
 
 
-def test_a_win_is_found_and_numbers_add_up():
-    (answer,) = answers("mcts:200", {"id": "x", "moves": [0, 3, 1, 4]}, game="tic_tac_toe")
-    assert (answer["id"], answer["move"]) == ("x", 2)
-    assert sum(answer["visits"]) == 200
-    assert sum(answer["policy"]) == pytest.approx(1)
-    assert answer["policy"][0] == 0
-    assert answer["value"] > 0.5
+def answers(analyst, *requests):
+    return list(analyst.answers([r if isinstance(r, str) else json.dumps(r) for r in requests]))
 
 
-def test_bad_lines_are_answered_with_what_is_wrong_and_the_rest_as_well(workdir):
+def test_analyze_answers_with_the_newest_snapshot(workdir):
+    (answer,) = analyze(str(workdir.root), ['{"id": 1, "moves": [4]}'], simulations=3)
+    assert answer["id"] == 1
+    assert sum(answer["visits"]) == 3
+
+
+def test_bad_lines_are_answered_with_what_is_wrong_and_the_rest_as_well(analyst):
     requests = [
         {"id": 1, "moves": []},
         "{no json",
@@ -77,8 +82,12 @@ def test_bad_lines_are_answered_with_what_is_wrong_and_the_rest_as_well(workdir)
         {"id": 9, "moves": [True]},
         {"id": 10, "moves": [4]},
     ]
-    got = answers(str(workdir.root), *requests)
+    got = answers(analyst, *requests)
     assert [answer["id"] for answer in got] == [1, None, 3, None, 5, 6, 7, 8, 9, 10]
+    assert set(got[0]) == {"id", "move", "policy", "value", "visits"}
+    assert sum(got[0]["visits"]) == 8
+    assert sum(got[0]["policy"]) == pytest.approx(1, abs=1e-5)
+    assert got[9]["policy"][4] == 0
     errors = [answer.get("error") for answer in got]
     assert errors[0] is errors[9] is None
     for error, words in zip(
@@ -90,20 +99,20 @@ def test_bad_lines_are_answered_with_what_is_wrong_and_the_rest_as_well(workdir)
         assert words in error
 
 
-def test_many_lines_are_answered_in_their_order_and_as_each_alone(workdir):
+def test_many_lines_are_answered_in_their_order_and_as_each_alone(analyst):
     count = BATCH + 10
     requests = [{"id": i, "moves": [i % 9]} for i in range(count)]
-    got = answers(str(workdir.root), *requests)
+    got = answers(analyst, *requests)
     assert [answer["id"] for answer in got] == list(range(count))
-    (alone,) = answers(str(workdir.root), requests[5])
+    (alone,) = answers(analyst, requests[5])
     assert alone["move"] == got[5]["move"] == got[5 + 9]["move"]
     assert alone["policy"] == pytest.approx(got[5]["policy"], abs=1e-4)
 
 
-def test_a_single_line_is_answered_while_the_next_is_not_there_yet(workdir):
+def test_a_single_line_is_answered_while_the_next_is_not_there_yet(analyst):
     """A program that sends a position and waits for the answer must not wait for a full batch."""
     lines = queue.Queue()
-    stream = analyze(str(workdir.root), iter(lambda: lines.get(timeout=60), "end"))
+    stream = analyst.answers(iter(lambda: lines.get(timeout=60), "end"))
     for i in range(2):
         lines.put(json.dumps({"id": i, "moves": []}))
         assert next(stream)["id"] == i
@@ -111,12 +120,12 @@ def test_a_single_line_is_answered_while_the_next_is_not_there_yet(workdir):
     assert list(stream) == []
 
 
-def test_a_reader_that_fails_is_heard(workdir):
+def test_a_reader_that_fails_is_heard(analyst):
     def broken():
         yield '{"id": 1, "moves": []}'
         raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
 
-    stream = analyze(str(workdir.root), broken())
+    stream = analyst.answers(broken())
     assert next(stream)["id"] == 1
     with pytest.raises(UnicodeDecodeError):
         next(stream)

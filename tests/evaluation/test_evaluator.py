@@ -1,5 +1,7 @@
 import json
+import logging
 import threading
+from types import SimpleNamespace
 
 import jax
 import pytest
@@ -9,32 +11,52 @@ from podzero.envs import make_env
 from podzero.evaluation.evaluator import Evaluator
 from podzero.evaluation.ratings import LadderError
 from podzero.networks import make_network
-from podzero.params import save_snapshot
 
 
-class Reports(list):
-    def __call__(self, role, figures):
-        self.append((role, dict(figures)))
+class Lines(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.text = ""
+
+    def emit(self, record):
+        self.text += record.getMessage() + "\n"
 
 
-@pytest.fixture
-def start(workdir, experiment):
+@pytest.fixture(scope="module")
+def make(workdir, experiment):
     env = make_env("tic_tac_toe")
     network = make_network(experiment.network, env.spec)
-    reports = Reports()
 
-    def make(ladder=None, **changes):
+    def make(report=lambda role, figures: None, ladder=None, **changes):
         section = experiment.evaluation.model_copy(update=changes)
         changed = experiment.model_copy(update={"evaluation": section})
-        return Evaluator(changed, env, network, workdir.snapshots, reports, ladder), reports
+        return Evaluator(changed, env, network, workdir.snapshots, report, ladder)
 
     return make
 
 
-def test_a_round_reports_its_figures(start):
-    evaluator, reports = start()
-    evaluator.rate_newest()
-    ((role, figures),) = reports
+@pytest.fixture(scope="module")
+def life(make, workdir, snapshots):
+    """Three rounds of one evaluator, and what JAX said of compilation in the third."""
+    reports, ladders, lines = [], [], Lines()
+    evaluator = make(lambda role, figures: reports.append((role, dict(figures))))
+    for step in (20, 30):
+        snapshots(workdir, step)
+        evaluator.rate_newest()
+        ladders.append(evaluator.ladder())
+    snapshots(workdir, 40)
+    logging.getLogger("jax").addHandler(lines)
+    with jax.log_compiles():
+        jax.jit(lambda x: x + 1.5)(1.0)
+        assert "Compiling" in lines.text, "JAX says it in other words now"
+        lines.text = ""
+        evaluator.rate_newest()
+    logging.getLogger("jax").removeHandler(lines)
+    return SimpleNamespace(evaluator=evaluator, reports=reports, ladders=ladders, compilations=lines.text)
+
+
+def test_a_round_reports_its_figures(life):
+    role, figures = life.reports[0]
     assert role == "evaluator"
     assert set(figures) == {
         "evaluation/step", "evaluation/elo", "evaluation/elo_error",
@@ -42,67 +64,62 @@ def test_a_round_reports_its_figures(start):
     }  # fmt: skip
     assert figures["evaluation/step"] == 20
     assert 0 <= figures["evaluation/keeps_value"] <= 1
-    assert set(evaluator.ladder()["ratings"]) == {"random", "@20"}
+    assert set(life.ladders[0]["ratings"]) == {"random", "@20"}
 
 
-def test_later_rounds_meet_earlier_selves_and_compile_nothing_new(start, workdir, experiment, caplog):
-    evaluator, reports = start()
-    evaluator.rate_newest()
-    network = make_network(experiment.network, make_env("tic_tac_toe").spec)
-    save_snapshot(workdir.snapshots, 30, network.init(jax.random.key(30)), experiment)
-    evaluator.rate_newest()  # two deterministic players: their openings are compiled
-    save_snapshot(workdir.snapshots, 40, network.init(jax.random.key(40)), experiment)
+def test_later_rounds_compile_nothing(life):
+    assert "Compiling" not in life.compilations
 
-    with jax.log_compiles():
-        jax.jit(lambda x: x + 1.5)(1.0)
-        assert "Compiling" in caplog.text  # the words by which JAX says it
-        caplog.clear()
-        evaluator.rate_newest()
-    assert "Compiling" not in caplog.text
-    assert "evaluation/score_earlier" in reports[-1][1]
-    assert set(evaluator.ladder()["ratings"]) == {"random", "@20", "@30", "@40"}
-    played = {(row["first"], row["second"]) for row in evaluator.ladder()["results"]}
+
+def test_later_rounds_meet_earlier_selves(life):
+    assert "evaluation/score_earlier" in life.reports[2][1]
+    ladder = life.evaluator.ladder()
+    assert set(ladder["ratings"]) == {"random", "@20", "@30", "@40"}
+    played = {(row["first"], row["second"]) for row in ladder["results"]}
     assert {("@20", "@40"), ("@30", "@40"), ("@20", "@30")} <= played
 
 
-def test_the_ladder_goes_on_in_a_new_life(start, workdir, experiment):
-    evaluator, _ = start()
-    evaluator.rate_newest()
-    resumed, _ = start(ladder=json.loads(json.dumps(evaluator.ladder())))
-    assert resumed.ladder() == evaluator.ladder()
-    network = make_network(experiment.network, make_env("tic_tac_toe").spec)
-    save_snapshot(workdir.snapshots, 30, network.init(jax.random.key(30)), experiment)
-    resumed.rate_newest()
-    assert {"random", "@20", "@30"} == set(resumed.ladder()["ratings"])
+def test_each_opponent_gets_the_configured_number_of_games(life):
+    games = {row["wins"] + row["draws"] + row["losses"] for row in life.evaluator.ladder()["results"]}
+    assert games == {4}
 
 
-def test_run_rates_a_snapshot_once_and_stops(start):
-    evaluator, reports = start()
-    thread = threading.Thread(target=evaluator.run, daemon=True)
-    thread.start()
-    for _ in range(600):
-        if reports:
-            break
-        thread.join(0.1)
-    thread.join(3)  # every_minutes has passed by now, but there is no newer snapshot
-    evaluator.stop()
-    thread.join(30)
-    assert not thread.is_alive()
-    assert len(reports) == 1
+def test_the_ladder_goes_on_in_a_new_life(life, make):
+    held = json.loads(json.dumps(life.evaluator.ladder()))
+    assert make(ladder=held).ladder() == life.evaluator.ladder()
 
 
-def test_stop_before_run_plays_nothing(start):
-    evaluator, reports = start()
+def test_a_new_life_does_not_rate_again_what_is_rated(life, make):
+    resumed = make(report=lambda *_: pytest.fail("was rated again"), ladder=life.evaluator.ladder())
+    timer = threading.Timer(3, resumed.stop)
+    timer.start()
+    resumed.run()
+    assert resumed.ladder() == life.evaluator.ladder()
+
+
+def test_run_rates_each_snapshot_once_and_ends_when_told(life, workdir, snapshots):
+    """`every_minutes` is over long before the timer stops the run, but there is no newer snapshot."""
+    snapshots(workdir, 50)
+    rated = len(life.reports)
+    timer = threading.Timer(3, life.evaluator.stop)
+    timer.start()
+    life.evaluator.run()
+    assert len(life.reports) == rated + 1
+    assert life.reports[-1][1]["evaluation/step"] == 50
+
+
+def test_an_interrupted_round_counts_for_nothing(make):
+    evaluator = make(report=lambda *_: pytest.fail("has reported"))
     evaluator.stop()
     evaluator.run()
-    assert reports == []
+    assert evaluator.ladder()["results"] == []
 
 
-def test_an_unknown_opponent_is_refused_at_once(start):
+def test_an_unknown_opponent_is_refused_at_once(make):
     with pytest.raises(ConfigError, match="nobody is called 'stranger'"):
-        start(opponents=("stranger",))
+        make(opponents=("stranger",))
 
 
-def test_a_damaged_ladder_is_refused(start):
+def test_a_damaged_ladder_is_refused(make):
     with pytest.raises(LadderError):
-        start(ladder={"results": [{}]})
+        make(ladder={"results": [{}]})

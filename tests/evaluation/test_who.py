@@ -1,3 +1,5 @@
+import shutil
+
 import jax
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ from podzero.envs import make_env
 from podzero.evaluation.who import game_of, resolve
 from podzero.networks import make_network
 from podzero.params import SnapshotError, save_snapshot
+from podzero.workdir import Workdir
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +25,8 @@ def test_a_step_is_chosen_by_at(env, workdir):
     assert resolve(f"{workdir.root}@10", env).name == f"{workdir.root}@10"
 
 
-def test_a_folder_whose_name_holds_an_at(env, workdir):
-    moved = workdir.root.rename(workdir.root.parent / "run@3")
+def test_a_folder_whose_name_holds_an_at(env, workdir, tmp_path):
+    moved = shutil.copytree(workdir.root, tmp_path / "run@3")
     assert resolve(str(moved), env).name == f"{moved}@20"
     assert resolve(f"{moved}@10", env).name == f"{moved}@10"
 
@@ -31,18 +34,17 @@ def test_a_folder_whose_name_holds_an_at(env, workdir):
 def test_snapshots_play_deterministically_and_differ(env, workdir):
     states = jax.vmap(env.init)(jax.random.split(jax.random.key(0), 3))
     results = [
-        resolve(f"{workdir.root}@{step}", env, simulations=8).search(jax.random.key(seed), states)
+        resolve(f"{workdir.root}@{step}", env).search(jax.random.key(seed), states)
         for step, seed in ((20, 1), (20, 2), (10, 1))
     ]
     np.testing.assert_array_equal(results[0].action, results[1].action)
     assert (results[0].policy != results[2].policy).any()
+    np.testing.assert_array_equal(results[0].visits.sum(axis=1), 8)  # as many simulations as in training
 
 
-def test_simulations_are_those_of_training_unless_given(env, workdir):
+def test_simulations_can_be_given(env, workdir):
     states = jax.vmap(env.init)(jax.random.split(jax.random.key(0), 1))
-    for given, expected in ((None, 8), (3, 3)):
-        visits = resolve(str(workdir.root), env, given).search(jax.random.key(0), states).visits
-        assert int(visits.sum()) == expected
+    assert int(resolve(str(workdir.root), env, 3).search(jax.random.key(0), states).visits.sum()) == 3
 
 
 @pytest.mark.parametrize("who", ["random", "mcts:3", "solver"])
@@ -92,11 +94,12 @@ def test_a_game_without_solver():
         resolve("solver", make_env("hex"))
 
 
-def test_parameters_of_another_network(env, workdir, experiment):
-    other = experiment.network.model_copy(update={"channels": 16})
-    save_snapshot(workdir.snapshots, 30, make_network(other, env.spec).init(jax.random.key(0)), experiment)
+def test_parameters_of_another_network(env, workdir, experiment, tmp_path):
+    copy = Workdir(shutil.copytree(workdir.root, tmp_path / "run"))
+    other = make_network(experiment.network.model_copy(update={"channels": 16}), env.spec)
+    save_snapshot(copy.snapshots, 30, jax.jit(other.init)(jax.random.key(0)), experiment)
     with pytest.raises(SnapshotError, match="another network"):
-        resolve(str(workdir.root), env)
+        resolve(str(copy.root), env)
 
 
 def test_the_game_of_a_player(workdir):
