@@ -105,7 +105,7 @@ def memory() -> Check:
 def disk() -> Check:
     """Room where working directories go by default, and for Ray's session."""
     scarce, places = "", []
-    for place in (Path.cwd(), Path("/tmp")):
+    for place in dict.fromkeys((Path.cwd(), Path("/tmp"))):
         free = shutil.disk_usage(place).free / 2**30
         places.append(f"{free:.0f} GiB free in {place}")
         if free < LEAST_DISK_GIB:
