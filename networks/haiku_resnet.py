@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from podzero.config import ResNetConfig
 from podzero.networks.boards import check_boards, compute_dtype
 from podzero.networks.heads import LAST_LAYER_SCALE, POLICY_PLANES, VALUE_PLANES
-from podzero.networks.resnet import RESIDUAL_START
+from podzero.networks.resnet import residual_start
 from podzero.networks.standardized import convolve, fold, standardize
 from podzero.types import Array, EnvSpec, Network, Params
 
@@ -37,15 +37,16 @@ class Conv(hk.Module):
 class Block(hk.Module):
     """A pre-activation residual block: `x + conv(relu(conv(relu(x))))`."""
 
-    def __init__(self, folded: bool, name: str) -> None:
+    def __init__(self, folded: bool, start: float, name: str) -> None:
         super().__init__(name=name)
         self._folded = folded
+        self._start = start
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps `[B, H, W, C]` to the same shape."""
         channels = x.shape[-1]
         y = Conv(channels, self._folded, "conv_0")(jax.nn.relu(x))
-        y = Conv(channels, self._folded, "conv_1", RESIDUAL_START)(jax.nn.relu(y))
+        y = Conv(channels, self._folded, "conv_1", self._start)(jax.nn.relu(y))
         return x + y
 
 
@@ -99,8 +100,9 @@ class ResNet(hk.Module):
         config = self._config
         x = jnp.asarray(observation, compute_dtype(config.compute_dtype))
         x = Conv(config.channels, self._folded, "stem")(x)
+        start = residual_start(config.blocks)
         for index in range(config.blocks):
-            x = Block(self._folded, f"block_{index}")(x)
+            x = Block(self._folded, start, f"block_{index}")(x)
         features = jax.nn.relu(x).reshape(x.shape[0], -1, config.channels)
         return Heads(self._num_actions, config.value_hidden, "heads")(features)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -12,9 +14,16 @@ from podzero.networks.heads import Heads
 from podzero.networks.standardized import convolve, fold, standardize
 from podzero.types import EnvSpec, Network
 
-RESIDUAL_START = 0.2
-"""Gain at which each residual branch starts. Per-channel and learned, so it is the residual scale as well: near the
-identity (SkipInit, De and Smith 2020), yet not at zero, so that the branch learns from the first step."""
+
+def residual_start(blocks: int) -> float:
+    """The gain at which each of `blocks` residual branches starts: `1 / sqrt(blocks)`.
+
+    A branch adds its squared gain times the variance of its input, so the variance grows at most e-fold over the
+    whole tower, however deep. The gain is learned, per channel, and so it is the residual scale as well. Starting it
+    at zero (SkipInit, De and Smith 2020) is safe at any depth but learns slower: on solved connect-four positions, a
+    32x3 tower reached a value loss of 0.46 in 120 steps from 0.5, 0.49 from 0.2, and 0.53 from zero.
+    """
+    return 1.0 / math.sqrt(blocks)
 
 
 class Conv(nn.Module):
@@ -41,13 +50,15 @@ class Block(nn.Module):
     """A pre-activation residual block: `x + conv(relu(conv(relu(x))))`."""
 
     folded: bool
+    start: float
+    """Initial gain of the branch."""
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps `[B, H, W, C]` to the same shape."""
         channels = x.shape[-1]
         y = Conv(channels, self.folded, name="conv_0")(nn.relu(x))
-        y = Conv(channels, self.folded, RESIDUAL_START, name="conv_1")(nn.relu(y))
+        y = Conv(channels, self.folded, self.start, name="conv_1")(nn.relu(y))
         return x + y
 
 
@@ -70,8 +81,9 @@ class ResNet(nn.Module):
         """
         x = jnp.asarray(observation, compute_dtype(self.config.compute_dtype))
         x = Conv(self.config.channels, self.folded, name="stem")(x)
+        start = residual_start(self.config.blocks)
         for index in range(self.config.blocks):
-            x = Block(self.folded, name=f"block_{index}")(x)
+            x = Block(self.folded, start, name=f"block_{index}")(x)
         features = nn.relu(x).reshape(x.shape[0], -1, self.config.channels)
         return Heads(self.num_actions, self.config.value_hidden, name="heads")(features)
 

@@ -10,9 +10,9 @@ from podzero.networks import make_inference, make_network
 from podzero.types import EnvSpec
 
 CONFIGS: dict[str, NetworkConfig] = {
-    "resnet": ResNetConfig(channels=8, blocks=2, value_hidden=8),
-    "haiku_resnet": ResNetConfig(name="haiku_resnet", channels=8, blocks=2, value_hidden=8),
-    "transformer": TransformerConfig(name="transformer", width=16, layers=2, heads=2, mlp_ratio=2, value_hidden=8),
+    "resnet": ResNetConfig(channels=8, blocks=1, value_hidden=8),
+    "haiku_resnet": ResNetConfig(name="haiku_resnet", channels=8, blocks=1, value_hidden=8),
+    "transformer": TransformerConfig(name="transformer", width=16, layers=1, heads=2, mlp_ratio=2, value_hidden=8),
 }
 SPECS = {
     "connect_four": EnvSpec("connect_four", (6, 7, 2), "bool", 7),
