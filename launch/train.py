@@ -206,19 +206,26 @@ class Run:
 
 def _start(crew: Crew, workdir: Workdir) -> Savepoint | None:
     """Starts the crew from the newest savepoint that can be used; damaged ones are set aside."""
-    from podzero.learner import CheckpointDamaged
-    from podzero.replay import ReplayRestoreError
-
     for savepoint in savepoints(workdir):
         try:
             crew.start(savepoint)
-        except (CheckpointDamaged, ReplayRestoreError) as damage:
-            set_aside(savepoint, damage)
+        except Exception as error:
+            if not _is_damage(error):
+                raise
+            set_aside(savepoint, error)
         else:
             log.info("resumed from the savepoint of step %d", savepoint.step)
             return savepoint
     crew.start(None)
     return None
+
+
+def _is_damage(error: Exception) -> bool:
+    """Whether an error means that a savepoint cannot be used; costly imports, for the bad case only."""
+    from podzero.learner import CheckpointDamaged
+    from podzero.replay import ReplayRestoreError
+
+    return isinstance(error, (CheckpointDamaged, ReplayRestoreError))
 
 
 def _cpus(experiment: Experiment) -> float:
