@@ -40,10 +40,10 @@ def boards(spec, seed=0):
 
 
 @pytest.fixture(scope="module")
-def network(config, spec):
+def network(compiled, config, spec):
     """Compiled once for all the tests of this pair."""
     network = make_network(config, spec)
-    return network._replace(init=jax.jit(network.init), apply=jax.jit(network.apply))
+    return network._replace(init=compiled(network.init), apply=compiled(network.apply))
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def params(network):
 def trained(params):
     """Parameters with no leaf at its special start: as if some steps had been taken."""
     noise = np.random.default_rng(1)
-    return jax.tree.map(lambda leaf: leaf + 0.1 * noise.standard_normal(leaf.shape, np.float32), params)
+    return jax.tree.map(lambda leaf: np.asarray(leaf) + 0.1 * noise.standard_normal(leaf.shape, np.float32), params)
 
 
 def test_shapes_dtypes_and_range(network, trained, spec):
@@ -92,19 +92,19 @@ def test_untrained_it_knows_nothing(network, params, spec):
     assert entropy.min() > 0.95 * np.log(spec.num_actions)
 
 
-def test_every_leaf_learns(network, trained, spec):
+def test_every_leaf_learns(compiled, config, trained, spec):
     def loss(params):
-        logits, value = network.apply(params, boards(spec))
+        logits, value = make_network(config, spec).apply(params, boards(spec))
         return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - logits[:, 1]) + jnp.mean((value - 0.5) ** 2)
 
-    for path, gradient in jax.tree_util.tree_leaves_with_path(jax.jit(jax.grad(loss))(trained)):
+    for path, gradient in jax.tree_util.tree_leaves_with_path(compiled(jax.grad(loss))(trained)):
         assert np.isfinite(gradient).all(), path
         assert np.any(np.asarray(gradient) != 0), path
 
 
-def test_folded_equals_unfolded(config, network, trained, spec):
+def test_folded_equals_unfolded(compiled, config, network, trained, spec):
     fold, inference = make_inference(config, spec)
-    folded = jax.jit(lambda params, observation: inference.apply(fold(params), observation))
+    folded = compiled(lambda params, observation: inference.apply(fold(params), observation))
     for one, two in zip(network.apply(trained, boards(spec)), folded(trained, boards(spec)), strict=True):
         np.testing.assert_allclose(one, two, atol=1e-4)
 
@@ -114,9 +114,9 @@ def test_inference_starts_from_folded_parameters(config, network, params, spec):
     assert jax.eval_shape(inference.init, jax.random.key(0)) == jax.eval_shape(fold, params)
 
 
-def test_bfloat16_computes_close_and_answers_in_float32(config, network, trained, spec):
+def test_bfloat16_computes_close_and_answers_in_float32(compiled, config, network, trained, spec):
     half = make_network(config.model_copy(update={"compute_dtype": "bfloat16"}), spec)
-    logits, value = jax.jit(half.apply)(trained, boards(spec))
+    logits, value = compiled(half.apply)(trained, boards(spec))
     exact_logits, exact_value = network.apply(trained, boards(spec))
     assert logits.dtype == value.dtype == jnp.float32
     np.testing.assert_allclose(value, exact_value, atol=0.2)
@@ -126,8 +126,8 @@ def test_bfloat16_computes_close_and_answers_in_float32(config, network, trained
     assert {leaf.dtype for leaf in jax.tree.leaves(made)} == {jnp.dtype("float32")}
 
 
-def test_vmap_over_groups_equals_one_batch(network, trained, spec):
-    grouped = jax.jit(jax.vmap(network.apply, in_axes=(None, 0)))
+def test_vmap_over_groups_equals_one_batch(compiled, config, network, trained, spec):
+    grouped = compiled(jax.vmap(make_network(config, spec).apply, in_axes=(None, 0)))
     shaped = boards(spec).reshape(2, BATCH // 2, *spec.observation_shape)
     for one, two in zip(grouped(trained, shaped), network.apply(trained, boards(spec)), strict=True):
         np.testing.assert_allclose(one.reshape(two.shape), two, atol=1e-4)
