@@ -14,6 +14,8 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+from podzero.workdir import Workdir
+
 Curve = list[tuple[float, float]]
 
 
@@ -51,7 +53,7 @@ def draw(workdir: Path, target: Path) -> None:
     loss.set_xlabel("minutes")
     loss.set_ylabel("loss")
     loss.legend()
-    figure.suptitle(workdir.name)
+    figure.suptitle(Workdir(workdir).experiment().name)
     figure.tight_layout()
     figure.savefig(target, dpi=110)
 

@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 import socket
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
@@ -167,8 +168,9 @@ def _local_cluster(cpus: float) -> Iterator[str]:
     os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    os.environ["RAY_AUTH_MODE"] = "token"
-    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    if "ray" not in sys.modules:  # Ray reads mode and token once in the life of a process
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     from ray.cluster_utils import Cluster as RayNodes
 
     nodes = RayNodes(initialize_head=True, head_node_args=local_node(max(cpus, float(os.cpu_count() or 1))))

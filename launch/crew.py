@@ -145,8 +145,8 @@ class Crew:
         self.actors = []
         return words
 
-    def stop_learner(self) -> None:
-        """Ends the training loop; the learner still answers afterwards.
+    def stop_learner(self) -> list[Figures | LogLine]:
+        """Ends the training loop and returns the last words of learner and replay, which both still answer afterwards.
 
         Raises:
           ClusterError: it did not end in time.
@@ -155,6 +155,9 @@ class Crew:
         assert self.learner.work is not None
         self.learner.role.ask("stop", timeout_s=STOP_TIMEOUT_S)
         self.learner.work.result(4 * STOP_TIMEOUT_S)
+        for post in self.shards:
+            post.role.ask("figures", timeout_s=STOP_TIMEOUT_S)
+        return [item for post in [self.learner, *self.shards] for item in _last_words(post)]
 
     def stop_evaluator(self) -> None:
         """Ends the evaluator at once: what it was playing counts for nothing yet."""

@@ -185,8 +185,7 @@ class Run:
             self._saving.exception(timeout=600)
         self._hear(self._crew.stop_actors())
         try:
-            self._crew.stop_learner()
-            self._hear(self._crew.listen())
+            self._hear(self._crew.stop_learner())
             self._save()
         except (ClusterError, RoleDied) as failure:
             log.error("the last savepoint could not be written: %s", failure)
