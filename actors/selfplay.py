@@ -8,7 +8,7 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from podzero.actors.assembly import GameAssembler
+from podzero.actors.assembly import Game, GameAssembler
 from podzero.actors.core import SelfPlayCore
 from podzero.clock import StageClock
 from podzero.config import Experiment
@@ -64,19 +64,19 @@ class SelfPlayActor:
         clock, figures = StageClock(), _Figures(experiment)
         assembler = GameAssembler(experiment.actors.games, experiment.actors.root_value_weight)
         state = self._start(self._key)
+        games: list[Game] = []
 
         with clock("wait_params"):
             version, params = self._source.wait(experiment.replay.timeout_s)
             params = self._fold(params)
         while not self._stopping.is_set():
+            state, move = self._play(params, state)  # returns at once: the last move's games are written meanwhile
+            with clock("write"):
+                self._write(games)
             with clock("search"):
-                state, move = self._play(params, state)
                 move = jax.device_get(move)
             with clock("assemble"):
                 games = list(assembler.add(move, version))
-            with clock("write"):
-                for game in games:
-                    self._writer.write(game.samples)
             with clock("params"):
                 if newer := self._source.poll():
                     version, params = newer.version, self._fold(newer.params)
@@ -84,6 +84,11 @@ class SelfPlayActor:
             if clock.elapsed_s >= REPORT_EVERY_S:
                 self._report(self._name, figures.flush() | clock.flush())
         self._report(self._name, figures.flush() | clock.flush())
+        self._write(games)
+
+    def _write(self, games: list[Game]) -> None:
+        for game in games:
+            self._writer.write(game.samples)
 
 
 class _Figures:
