@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing.connection import Connection
 from statistics import median
 from typing import Any
 
@@ -15,12 +13,10 @@ import numpy as np
 
 from podzero.config import Experiment
 from podzero.envs import make_env
+from podzero.launch.bench.serving import START_S, served
 from podzero.learner import Feed, Training, make_training
 from podzero.networks import make_network
 from podzero.types import EnvSpec, Sample
-
-_START_S = 180.0
-"""Longest wait for the Reverb server to start (it imports TensorFlow) and for a batch."""
 
 
 def bench_learner(experiment: Experiment, seconds: float) -> dict[str, Any]:
@@ -83,9 +79,9 @@ def _train(training: Training, state: Any, batch: Callable[[], Sample], dispatch
 
 
 def _next(feed: Feed) -> Sample:
-    batch = feed.poll(_START_S)
+    batch = feed.poll(START_S)
     if batch is None:
-        raise TimeoutError(f"no batch came out of replay within {_START_S:g} s")
+        raise TimeoutError(f"no batch came out of replay within {START_S:g} s")
     return batch
 
 
@@ -97,45 +93,15 @@ def _never_blocking(experiment: Experiment) -> Experiment:
 
 @contextmanager
 def _reverb(experiment: Experiment, spec: EnvSpec) -> Iterator[Any]:
-    """A reader on a server with `replay.min_size` random samples, in a process of its own.
-
-    Reverb takes a short cut past the network when client and server share a process, which no run has.
-    """
+    """A reader on a server, in a process of its own, with `replay.min_size` random samples."""
     from podzero.replay import make_reader, make_writer  # imports TensorFlow
 
-    spawn = multiprocessing.get_context("spawn")
-    here, there = spawn.Pipe()
-    arguments = (_never_blocking(experiment), spec, there)
-    server = spawn.Process(target=_serve, args=arguments, name="bench-reverb")
-    server.start()
-    there.close()
-    try:
-        if not here.poll(_START_S):
-            raise TimeoutError(f"the Reverb server did not start within {_START_S:g} s")
-        address = here.recv()  # EOFError when the server's process died; it has said why on stderr
+    with served(_never_blocking(experiment), spec) as address:
         writer = make_writer([address], spec, experiment)
         writer.write(_samples(spec, experiment.replay.min_size))
         writer.flush()
         writer.close()
         yield make_reader([address], spec, experiment)
-    finally:
-        here.close()  # tells the server to stop
-        server.join(30.0)
-        if server.is_alive():
-            server.kill()
-            server.join(30.0)
-
-
-def _serve(experiment: Experiment, spec: EnvSpec, parent: Connection) -> None:
-    """Runs a server until the parent closes its end of the pipe or dies."""
-    from podzero.replay import ReplayServer  # imports TensorFlow
-
-    server = ReplayServer(experiment, spec, 0)
-    parent.send(server.address())
-    try:
-        parent.recv()
-    except EOFError:
-        server.stop()
 
 
 def _samples(spec: EnvSpec, count: int) -> Sample:
