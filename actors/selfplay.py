@@ -8,12 +8,13 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from podzero.actors.assembly import Game, GameAssembler
+from podzero.actors.assembly import GameAssembler
 from podzero.actors.core import SelfPlayCore
+from podzero.actors.mixing import GameMixer
 from podzero.clock import StageClock
 from podzero.config import Experiment
 from podzero.protocols import ParamSource, ReplayWriter, Report
-from podzero.types import Params
+from podzero.types import Params, Sample
 
 REPORT_EVERY_S = 2.0
 
@@ -44,6 +45,7 @@ class SelfPlayActor:
     ) -> None:
         self._experiment = experiment
         self._name = name
+        self._seed = seed
         self._key = jax.random.key(seed)
         self._start = jax.jit(core.init)
         self._play = jax.jit(core.move, donate_argnums=1)
@@ -63,20 +65,22 @@ class SelfPlayActor:
         experiment = self._experiment
         clock, figures = StageClock(), _Figures(experiment)
         assembler = GameAssembler(experiment.actors.games, experiment.actors.root_value_weight)
+        mixer = GameMixer(experiment.replay.bundle, self._seed)
         state = self._start(self._key)
-        games: list[Game] = []
 
         with clock("wait_params"):
             version, params = self._source.wait(experiment.replay.timeout_s)
             params = self._fold(params)
         while not self._stopping.is_set():
-            state, move = self._play(params, state)  # returns at once: the last move's games are written meanwhile
+            state, move = self._play(params, state)  # returns at once: what the last move ended is written meanwhile
             with clock("write"):
-                self._write(games)
+                self._write(mixer.take())
             with clock("search"):
                 move = jax.device_get(move)
             with clock("assemble"):
                 games = list(assembler.add(move, version))
+                for game in games:
+                    mixer.add(game.samples)
             with clock("params"):
                 if newer := self._source.poll():
                     version, params = newer.version, self._fold(newer.params)
@@ -84,11 +88,12 @@ class SelfPlayActor:
             if clock.elapsed_s >= REPORT_EVERY_S:
                 self._report(self._name, figures.flush() | clock.flush())
         self._report(self._name, figures.flush() | clock.flush())
-        self._write(games)
+        self._write(mixer.take())
+        self._write(mixer.take_rest())
 
-    def _write(self, games: list[Game]) -> None:
-        for game in games:
-            self._writer.write(game.samples)
+    def _write(self, samples: Sample | None) -> None:
+        if samples is not None:
+            self._writer.write(samples)
 
 
 class _Figures:

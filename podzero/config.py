@@ -118,6 +118,9 @@ class ReplayConfig(Section):
     tolerance: PositiveFloat | None = None
     """Samples by which the ratio may be off, either way and over all shards, before somebody waits;
     by default four learner batches or a tenth of `samples_per_insert * min_size`, whichever is more."""
+    bundle: Literal[1, 2, 4, 8, 16, 32] = 8
+    """Samples of different games that are stored, and always read, together: Reverb's cost is per item, not per byte.
+    A prioritized table, which ranks single samples, needs 1."""
     sampler: Literal["uniform", "prioritized"] = "uniform"
     priority_exponent: NonNegativeFloat = 0.6
     timeout_s: PositiveFloat = 600.0
@@ -126,6 +129,12 @@ class ReplayConfig(Section):
     """A wait this long is explained in the log: which limiter holds whom."""
     port: NonNegativeInt = 0
     """First port of the shards; 0 chooses free ones."""
+
+    @pydantic.model_validator(mode="after")
+    def _priorities_are_of_single_samples(self) -> ReplayConfig:
+        if self.sampler == "prioritized" and self.bundle > 1:
+            raise ValueError(f"a prioritized table ranks single samples, so bundle {self.bundle} must be 1")
+        return self
 
 
 class OptimizerConfig(Section):
@@ -245,11 +254,12 @@ class Experiment(Section):
                 f"replay.min_size {replay.min_size} is above replay.capacity {replay.capacity}: "
                 "learning would never start"
             )
-        least = replay.shards * max(1.0, replay.samples_per_insert) + batch
+        least = replay.shards * replay.bundle * max(1.0, replay.samples_per_insert) + batch
         if self.replay_tolerance < least:
             raise ValueError(
                 f"replay.tolerance {self.replay_tolerance:g} would deadlock: with samples_per_insert "
-                f"{replay.samples_per_insert:g}, batch {batch} and {replay.shards} shards it must be at least {least:g}"
+                f"{replay.samples_per_insert:g}, batch {batch}, {replay.shards} shards and bundle {replay.bundle} "
+                f"it must be at least {least:g}"
             )
         if self.replay_tolerance > replay.samples_per_insert * replay.min_size:
             raise ValueError(

@@ -67,7 +67,8 @@ class ReplayWriter(Protocol):
         """Writes T samples (`[T, ...]` on every field), waiting while the rate limiter holds inserts back.
 
         Raises:
-          SignatureError: a field's name, shape or dtype is not the table's, or it holds NaN or infinity.
+          SignatureError: a field's name, shape or dtype is not the table's, it holds NaN or infinity, or T is no
+            multiple of `replay.bundle`.
           ReplayTimeout: the insert was held back or the server silent for longer than the configured wait.
         """
         ...

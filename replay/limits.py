@@ -14,7 +14,7 @@ from podzero.config import Experiment
 
 
 class Settings(NamedTuple):
-    """What one shard's table is built with."""
+    """What one shard's table is built with, counted in samples."""
 
     capacity: int
     """Samples it holds; the oldest leave first."""
@@ -25,6 +25,8 @@ class Settings(NamedTuple):
     max_diff: float
     priority_exponent: float | None
     """None for the uniform sampler."""
+    bundle: int
+    """Samples of one item, which come and go together: what Reverb counts."""
 
 
 class Limits(NamedTuple):
@@ -42,9 +44,9 @@ class Limits(NamedTuple):
     def insert_blocked(self) -> bool:
         """Whether the next insert waits."""
         settings = self.settings
-        if self.size + 1 <= settings.min_size:
+        if self.size + settings.bundle <= settings.min_size:
             return False
-        return (self.inserted + 1) * settings.samples_per_insert - self.sampled > settings.max_diff
+        return (self.inserted + settings.bundle) * settings.samples_per_insert - self.sampled > settings.max_diff
 
     @property
     def sample_blocked(self) -> bool:
@@ -52,7 +54,7 @@ class Limits(NamedTuple):
         settings = self.settings
         if self.size < settings.min_size:
             return True
-        return self.inserted * settings.samples_per_insert - self.sampled - 1 < settings.min_diff
+        return self.inserted * settings.samples_per_insert - self.sampled - settings.bundle < settings.min_diff
 
     def explain_insert(self) -> str:
         """Why inserts wait, or that the limiter does not hold them."""
@@ -89,35 +91,45 @@ class Limits(NamedTuple):
 
 
 def shard_settings(experiment: Experiment) -> Settings:
-    """One shard's part of the experiment's replay: sizes rounded up, the tolerance divided."""
+    """One shard's part of the experiment's replay: sizes rounded up to whole items, the tolerance divided."""
     replay = experiment.replay
-    min_size = math.ceil(replay.min_size / replay.shards)
+    bundle = replay.bundle
+    min_size = _round_up(replay.min_size / replay.shards, bundle)
     middle = replay.samples_per_insert * min_size
     tolerance = experiment.replay_tolerance / replay.shards
     return Settings(
-        capacity=math.ceil(replay.capacity / replay.shards),
+        capacity=_round_up(replay.capacity / replay.shards, bundle),
         min_size=min_size,
         samples_per_insert=replay.samples_per_insert,
         min_diff=middle - tolerance,
         max_diff=middle + tolerance,
         priority_exponent=replay.priority_exponent if replay.sampler == "prioritized" else None,
+        bundle=bundle,
     )
 
 
-def limits_of(info: Any) -> Limits:
-    """The limits in a `reverb.TableInfo`."""
+def _round_up(samples: float, bundle: int) -> int:
+    return math.ceil(samples / bundle) * bundle
+
+
+def limits_of(info: Any, bundle: int) -> Limits:
+    """The limits in a `reverb.TableInfo` of items of `bundle` samples.
+
+    `bundle` is a power of two, so what was divided by it comes back exactly.
+    """
     limiter, sampler = info.rate_limiter_info, info.sampler_options
     prioritized = sampler.HasField("prioritized")
     return Limits(
         settings=Settings(
-            capacity=info.max_size,
-            min_size=limiter.min_size_to_sample,
+            capacity=info.max_size * bundle,
+            min_size=limiter.min_size_to_sample * bundle,
             samples_per_insert=limiter.samples_per_insert,
-            min_diff=limiter.min_diff,
-            max_diff=limiter.max_diff,
+            min_diff=limiter.min_diff * bundle,
+            max_diff=limiter.max_diff * bundle,
             priority_exponent=sampler.prioritized.priority_exponent if prioritized else None,
+            bundle=bundle,
         ),
-        size=info.current_size,
-        inserted=limiter.insert_stats.completed,
-        sampled=limiter.sample_stats.completed,
+        size=info.current_size * bundle,
+        inserted=limiter.insert_stats.completed * bundle,
+        sampled=limiter.sample_stats.completed * bundle,
     )

@@ -22,7 +22,7 @@ from podzero.types import EnvSpec, Sample
 log = logging.getLogger(__name__)
 
 _BLOCK = 512
-"""Most samples that Reverb hands over in one piece."""
+"""Most items that Reverb hands over in one piece."""
 _REOPEN_MS = 500
 """A dataset held back this long by the limiter ends (without an error) and is opened anew, so that what it had
 gathered comes out, and its thread can see that it should stop."""
@@ -60,7 +60,7 @@ class ShardedReader:
         self._dispatch = config.steps_per_dispatch * config.batch_size
         self._offset = 0
         self._closed = threading.Event()
-        self._signature = SampleSignature(spec)
+        self._signature = SampleSignature(spec, self._replay.bundle)
         ahead = _samples_ahead(experiment)
         per_shard = math.ceil((self._dispatch + ahead) / len(addresses))
         self._streams: list[_Stream] = []
@@ -133,8 +133,10 @@ class _Stream:
     """Rows sampled from one shard, ahead of demand and bounded, by a thread of its own."""
 
     def __init__(self, shard: Shard, signature: SampleSignature, ahead: int, in_flight: int) -> None:
+        """Starts reading up to `ahead` rows early, of which about `in_flight` lie in Reverb's stream."""
         self._shard = shard
         self._signature = signature
+        ahead, in_flight = ahead // signature.bundle, in_flight // signature.bundle  # in items, as Reverb counts
         self._block = max(1, min(_BLOCK, ahead // 2))
         self._in_flight = max(self._block // 2, min(in_flight, 3 * self._block), 1)
         self._blocks: queue.Queue[NDArray[np.uint8]] = queue.Queue(maxsize=max(1, ahead // self._block - 1))
@@ -189,8 +191,8 @@ class _Stream:
     def _run(self) -> None:
         try:
             while not self._stopped.is_set():
-                for sample in self._dataset():
-                    self._put(sample.data)
+                for item in self._dataset():
+                    self._put(item.data.reshape(-1, self._signature.row_bytes))
                     if self._stopped.is_set():
                         return
         except BaseException as failure:
@@ -205,7 +207,7 @@ class _Stream:
             return
 
     def _dataset(self) -> Any:
-        """Blocks of rows until the limiter has held them back for a while."""
+        """Blocks of items `[n, item_bytes]` until the limiter has held them back for a while."""
         import tensorflow as tf
         from reverb import TrajectoryDataset
 
@@ -214,7 +216,7 @@ class _Stream:
                 self._shard.address.endpoint,
                 TABLE,
                 dtypes=tf.uint8,
-                shapes=tf.TensorShape([self._signature.row_bytes]),
+                shapes=tf.TensorShape([self._signature.item_bytes]),
                 max_in_flight_samples_per_worker=self._in_flight,
                 num_workers_per_iterator=1,
                 rate_limiter_timeout_ms=_REOPEN_MS,

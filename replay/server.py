@@ -50,7 +50,7 @@ class ReplayServer:
           ReplayRestoreError: the checkpoint is damaged, incomplete, or of another experiment.
         """
         self._server: Any = None
-        self._signature = SampleSignature(spec)
+        self._signature = SampleSignature(spec, experiment.replay.bundle)
         self._settings = shard_settings(experiment)
         data, identity = None, secrets.token_hex(6)
         if restore_from is not None:
@@ -144,11 +144,13 @@ def _samples_table(settings: Settings, signature: SampleSignature) -> Any:
         name=TABLE,
         sampler=selectors.Uniform() if exponent is None else selectors.Prioritized(exponent),
         remover=selectors.Fifo(),
-        max_size=settings.capacity,
+        max_size=settings.capacity // settings.bundle,
         rate_limiter=rate_limiters.SampleToInsertRatio(
-            settings.samples_per_insert, settings.min_size, (settings.min_diff, settings.max_diff)
+            settings.samples_per_insert,
+            settings.min_size // settings.bundle,
+            (settings.min_diff / settings.bundle, settings.max_diff / settings.bundle),
         ),
-        signature={signature.layout: tf.TensorSpec((signature.row_bytes,), tf.uint8)},
+        signature={signature.layout: tf.TensorSpec((signature.item_bytes,), tf.uint8)},
     )
 
 

@@ -47,7 +47,7 @@ class Shard:
 
         self.address = address
         self.client = Client(address.endpoint)
-        self._layout = signature.layout
+        self._signature = signature
 
     def limits(self) -> Limits | None:
         """The state of the table, or None when the server does not answer within two seconds.
@@ -65,9 +65,11 @@ class Shard:
                 f"{self.address.identity}: two servers share the port, or an old one still runs; stop it"
             )
         layout = next(iter(tables[TABLE].signature))
-        if layout != self._layout:
-            raise WrongServer(f"replay at {self.address.endpoint} holds '{layout}'; expected '{self._layout}'")
-        return limits_of(tables[TABLE])
+        if layout != self._signature.layout:
+            raise WrongServer(
+                f"replay at {self.address.endpoint} holds '{layout}'; expected '{self._signature.layout}'"
+            )
+        return limits_of(tables[TABLE], self._signature.bundle)
 
     def wait(self, timeout_s: float) -> Limits:
         """The state of the table, asking again until the server answers.

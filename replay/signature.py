@@ -2,8 +2,9 @@
 
 Pure NumPy. Reverb itself compares dtypes and shapes only and takes NaN and wrong names, so the checks live here.
 
-A sample is stored as one row of bytes instead of five tensors: every tensor of an item costs Reverb a chunk, a
-compression and a copy, and one row is written and read two to four times as fast as five connect-four sized fields.
+A sample is one row of bytes instead of five tensors: every tensor of an item costs Reverb a chunk, a compression and a
+copy, and one row is written and read two to four times as fast as five connect-four sized fields. What is left is
+Reverb's cost per item, several times that of a small sample's bytes, so `replay.bundle` rows together make one item.
 """
 
 from __future__ import annotations
@@ -34,15 +35,17 @@ class Field(NamedTuple):
 
 
 class SampleSignature:
-    """The fields of `Sample` for one environment.
+    """The fields of `Sample` for one environment, and how many samples make an item.
 
     Attributes:
       fields: name, shape and dtype of each field, in the order of `Sample`.
-      layout: all of it as one line of text; equal layouts hold interchangeable rows.
+      bundle: samples of one item.
+      layout: all of it as one line of text; equal layouts hold interchangeable items.
       row_bytes: bytes of a packed sample.
+      item_bytes: bytes of an item.
     """
 
-    def __init__(self, spec: EnvSpec) -> None:
+    def __init__(self, spec: EnvSpec, bundle: int) -> None:
         actions = (spec.num_actions,)
         self.fields = (
             Field("observation", tuple(spec.observation_shape), np.dtype(spec.observation_dtype)),
@@ -51,9 +54,11 @@ class SampleSignature:
             Field("value_target", (), np.dtype(np.float32)),
             Field("version", (), np.dtype(np.int32)),
         )
-        self.layout = f"{spec.name} " + " ".join(map(str, self.fields))
+        self.bundle = bundle
+        self.layout = f"{spec.name} " + " ".join(map(str, self.fields)) + f" bundle:{bundle}"
         self._record = np.dtype([(field.name, field.dtype, field.shape) for field in self.fields])
         self.row_bytes = self._record.itemsize
+        self.item_bytes = bundle * self.row_bytes
 
     def check(self, samples: Sample) -> int:
         """Refuses samples (`[T, ...]` on every field) that do not belong into the table; returns T.
@@ -62,15 +67,19 @@ class SampleSignature:
           SignatureError: names the field, what was found, and what was expected.
         """
         length = self._check_shapes(samples)
+        if length % self.bundle:
+            raise SignatureError(
+                f"samples: found {length}; expected a multiple of {self.bundle} (replay.bundle), which make one item"
+            )
         self._check_numbers(samples)
         return length
 
     def pack(self, samples: Sample) -> NDArray[np.uint8]:
-        """Checked samples (`[T, ...]`) as rows of bytes, `[T, row_bytes]` uint8."""
+        """Checked samples (`[T, ...]`) as items, `[T / bundle, item_bytes]` uint8, neighbours together."""
         records = np.empty(len(samples.version), self._record)
         for field in self.fields:
             records[field.name] = getattr(samples, field.name)
-        return records.view(np.uint8).reshape(len(records), self.row_bytes)
+        return records.view(np.uint8).reshape(-1, self.item_bytes)
 
     def unpack(self, rows: NDArray[np.uint8], leading: tuple[int, ...]) -> Sample:
         """Rows `[N, row_bytes]` as a sample with the axes `leading` (of product N) in front of every field."""

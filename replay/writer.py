@@ -20,9 +20,9 @@ from podzero.types import EnvSpec, Sample
 log = logging.getLogger(__name__)
 
 _PIECE = 48
-"""Samples sent to one shard before it must confirm them. Reverb floods the log from 50 unconfirmed items on."""
+"""Items sent to one shard before it must confirm them. Reverb floods the log from 50 unconfirmed ones on."""
 _CHUNK_BYTES = 512
-"""Samples are compressed together up to this size: longer chunks are cheaper to write but sent whole for every sample
+"""Items are compressed together up to this size: longer chunks are cheaper to write but sent whole for every item
 read, so reading suffers."""
 _SEND_S = 0.001
 """Flushing is what sends the last, incomplete chunk; Reverb's shortest bounded flush (its zero means forever)."""
@@ -46,13 +46,13 @@ class ShardedWriter:
     """Spreads samples over shards in turn; a `ReplayWriter`.
 
     A shard whose limiter holds inserts, or that is gone, is passed over while another one accepts: otherwise all
-    writers could wait at a full shard while the reader waits for an empty one. At most `_PIECE` samples per shard
+    writers could wait at a full shard while the reader waits for an empty one. At most `_PIECE` items per shard
     are unconfirmed at any time. A shard that comes back at its address receives what it had not confirmed.
     """
 
     def __init__(self, addresses: Sequence[Address], spec: EnvSpec, config: ReplayConfig) -> None:
         self._config = config
-        self._signature = SampleSignature(spec)
+        self._signature = SampleSignature(spec, config.bundle)
         self._lanes = [_Lane(Shard(address, self._signature), self._signature) for address in addresses]
         random.shuffle(self._lanes)  # many writers that start together should not all begin at the same shard
         for lane in self._lanes:
@@ -67,8 +67,9 @@ class ShardedWriter:
         What was sent is confirmed by a later `write` or `flush`.
 
         Args:
-          samples: at least one; checked before anything is sent.
-          priorities: `[T]` for a prioritized table, at least zero; 1 by default.
+          samples: at least one; checked before anything is sent. Each `replay.bundle` neighbours become one item,
+            which is always read as a whole, so they should come from different games (`actors/mixing.py`).
+          priorities: `[T]` for a prioritized table (whose bundle is 1), at least zero; 1 by default.
 
         Raises:
           SignatureError: samples or priorities are not what the table holds; nothing was written.
@@ -78,10 +79,11 @@ class ShardedWriter:
         if priorities is None:
             priorities = np.ones(length)
         _check_priorities(priorities, length)
-        rows = self._signature.pack(samples)
-        for start in range(0, length, _PIECE):
+        items = self._signature.pack(samples)
+        priorities = priorities[:: self._signature.bundle]
+        for start in range(0, len(items), _PIECE):
             piece = slice(start, start + _PIECE)
-            self._free_lane().send(rows[piece], priorities[piece])
+            self._free_lane().send(items[piece], priorities[piece])
 
     def flush(self) -> None:
         """Waits until everything written has been confirmed.
@@ -121,9 +123,11 @@ class _Lane:
     def __init__(self, shard: Shard, signature: SampleSignature) -> None:
         self.shard = shard
         self.alive = False
-        self._chunk = min(max(_CHUNK_BYTES // signature.row_bytes, 1), 4)
+        self._bundle = signature.bundle
+        self._chunk = min(max(_CHUNK_BYTES // signature.item_bytes, 1), 4)
         self._writer: Any = None
         self.pending = 0
+        """Samples that were sent and not yet confirmed."""
         self._looked = 0.0
 
     def look(self) -> None:
@@ -154,12 +158,12 @@ class _Lane:
             self.look()
         return settled and self.alive
 
-    def send(self, rows: NDArray[np.uint8], priorities: NDArray[np.float64]) -> None:
-        """Sends rows `[n, row_bytes]`, hardly waiting for the answer; the lane must be settled."""
+    def send(self, items: NDArray[np.uint8], priorities: NDArray[np.float64]) -> None:
+        """Sends items `[n, item_bytes]`, hardly waiting for the answer; the lane must be settled."""
         cpp = self._writer._writer
-        for row, priority in zip(rows, priorities.tolist(), strict=True):
-            cpp.CreateItem(TABLE, priority, [cpp.Append([row])], [True])
-        self.pending = len(rows)
+        for item, priority in zip(items, priorities.tolist(), strict=True):
+            cpp.CreateItem(TABLE, priority, [cpp.Append([item])], [True])
+        self.pending = len(items) * self._bundle
         self._looked = time.monotonic()
         self.settle(_SEND_S)
 

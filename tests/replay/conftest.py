@@ -80,6 +80,7 @@ def numbered_samples(count: int, start: int = 0) -> Sample:
 def small_experiment(**replay: Any) -> Experiment:
     """Batches of 2 times 4 samples; waits end after a second."""
     settings: dict[str, Any] = {
+        "bundle": 1,
         "capacity": 1000,
         "min_size": 8,
         "samples_per_insert": 2.0,

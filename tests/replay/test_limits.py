@@ -3,7 +3,13 @@ import pytest
 from podzero.replay.limits import Limits, Settings, shard_settings
 
 SETTINGS = Settings(
-    capacity=100_000, min_size=4_096, samples_per_insert=4.0, min_diff=14_336, max_diff=18_432, priority_exponent=None
+    capacity=100_000,
+    min_size=4_096,
+    samples_per_insert=4.0,
+    min_diff=14_336,
+    max_diff=18_432,
+    priority_exponent=None,
+    bundle=1,
 )
 
 
@@ -55,8 +61,23 @@ def test_a_free_limiter_is_not_blamed():
 def test_shards_divide_sizes_and_tolerance(make_experiment):
     settings = shard_settings(make_experiment(shards=3, capacity=100, min_size=10, tolerance=15))
     assert settings == Settings(
-        capacity=34, min_size=4, samples_per_insert=2.0, min_diff=3.0, max_diff=13.0, priority_exponent=None
+        capacity=34, min_size=4, samples_per_insert=2.0, min_diff=3.0, max_diff=13.0, priority_exponent=None, bundle=1
     )
+
+
+def test_sizes_are_whole_items(make_experiment):
+    settings = shard_settings(make_experiment(shards=3, capacity=100, min_size=40, tolerance=60, bundle=8))
+    assert (settings.capacity, settings.min_size, settings.bundle) == (40, 16, 8)
+
+
+def test_a_whole_item_must_fit_into_the_range():
+    bundled = SETTINGS._replace(bundle=8)
+    # error after the next item: (7,600 + 8) * 4 - 12,000 = 18,432, just allowed
+    assert not Limits(bundled, 7_600, 7_600, 12_000).insert_blocked
+    assert Limits(bundled, 7_608, 7_608, 12_000).insert_blocked
+    # error after the next item: 8,192 * 4 - 18,424 - 8 = 14,336, just allowed
+    assert not Limits(bundled, 8_192, 8_192, 18_424).sample_blocked
+    assert Limits(bundled, 8_192, 8_192, 18_425).sample_blocked
 
 
 @pytest.mark.parametrize(("sampler", "exponent"), [("uniform", None), ("prioritized", 0.5)])

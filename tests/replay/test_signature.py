@@ -13,7 +13,7 @@ from podzero.types import EnvSpec, Sample
 
 @pytest.fixture
 def signature(spec) -> SampleSignature:
-    return SampleSignature(spec)
+    return SampleSignature(spec, 1)
 
 
 def test_good_samples_pass_and_are_counted(signature, make_samples):
@@ -25,7 +25,19 @@ def test_row_is_as_long_as_its_fields(signature):
     assert signature.row_bytes == 3 * 4 + 4 * 1 + 4 * 4 + 4 + 4
     assert signature.layout == (
         "line observation:float32[3] legal:bool[4] policy_target:float32[4] value_target:float32[] version:int32[]"
+        " bundle:1"
     )
+
+
+def test_an_item_holds_neighbours_and_nothing_less(spec, make_samples):
+    signature = SampleSignature(spec, 4)
+    samples = make_samples(8)
+    assert signature.check(samples) == 8
+    items = signature.pack(samples)
+    assert items.shape == (2, signature.item_bytes) == (2, 4 * signature.row_bytes)
+    np.testing.assert_array_equal(signature.unpack(items[1].reshape(4, -1), (4,)).version, [4, 5, 6, 7])
+    with pytest.raises(SignatureError, match=r"found 6; expected a multiple of 4 \(replay.bundle\)"):
+        signature.check(make_samples(6))
 
 
 def edited(sample: Sample, name: str, index: Any, value: Any) -> Sample:
@@ -87,7 +99,7 @@ def test_other_structures_are_refused(signature):
 )
 def test_unpacking_undoes_packing(observation, version):
     count = len(observation)
-    signature = SampleSignature(EnvSpec("grid", (2, 3), "bool", 2))
+    signature = SampleSignature(EnvSpec("grid", (2, 3), "bool", 2), 1)
     samples = Sample(
         observation=observation,
         legal=np.ones((count, 2), bool),

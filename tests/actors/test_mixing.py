@@ -1,0 +1,81 @@
+from collections import Counter
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from podzero.actors.mixing import GameMixer
+from podzero.types import Sample
+
+LENGTHS = st.lists(st.lists(st.integers(1, 12), max_size=4), max_size=12)
+"""Lengths of the games that end between two calls of `take`."""
+
+
+def game(number, plies):
+    """A game whose samples tell its number (version) and their place in it (value)."""
+    return Sample(
+        observation=np.full((plies, 1), number, np.float32),
+        legal=np.ones((plies, 2), bool),
+        policy_target=np.full((plies, 2), 0.5, np.float32),
+        value_target=np.arange(plies, dtype=np.float32),
+        version=np.full(plies, number, np.int32),
+    )
+
+
+def played(mixer, lengths):
+    """Adds games and takes bundles as an actor does; returns all games and what was taken."""
+    games, taken = [], []
+    for ended in lengths:
+        for plies in ended:
+            games.append(game(len(games), plies))
+            mixer.add(games[-1])
+        if (samples := mixer.take()) is not None:
+            taken.append(samples)
+    return games, taken
+
+
+def identities(samples):
+    return [(int(n), int(place)) for part in samples for n, place in zip(part.version, part.value_target, strict=True)]
+
+
+@given(LENGTHS, st.sampled_from([1, 2, 4]))
+def test_the_samples_of_a_bundle_come_from_different_games(lengths, bundle):
+    _, taken = played(GameMixer(bundle, seed=0), lengths)
+    for samples in taken:
+        for numbers in samples.version.reshape(-1, bundle):
+            assert len(set(numbers.tolist())) == bundle
+
+
+@given(LENGTHS, st.sampled_from([1, 2, 4]))
+def test_every_sample_is_taken_once_but_for_less_than_a_bundle(lengths, bundle):
+    mixer = GameMixer(bundle, seed=0)
+    games, taken = played(mixer, lengths)
+    if (rest := mixer.take_rest()) is not None:
+        taken.append(rest)
+    counts, total = Counter(identities(taken)), sum(len(g.version) for g in games)
+    assert set(counts.values()) <= {1}
+    assert len(counts) == total - total % bundle
+    assert set(counts) <= set(identities(games))
+    for samples in taken:
+        np.testing.assert_array_equal(samples.observation[:, 0], samples.version)
+
+
+@given(LENGTHS, st.sampled_from([2, 4]))
+def test_fewer_games_than_a_bundle_are_left_over(lengths, bundle):
+    mixer = GameMixer(bundle, seed=0)
+    games, taken = played(mixer, lengths)
+    left = set(identities(games)) - set(identities(taken))
+    assert len({number for number, _ in left}) < bundle
+
+
+def test_a_game_is_mixed_at_random():
+    mixer = GameMixer(1, seed=3)
+    mixer.add(game(0, 30))
+    places = mixer.take().value_target.tolist()
+    assert sorted(places) == list(range(30))
+    assert places not in (list(range(30)), list(range(30))[::-1])
+
+
+def test_nothing_comes_out_of_nothing():
+    assert GameMixer(4, seed=0).take() is None
+    assert GameMixer(4, seed=0).take_rest() is None
