@@ -154,6 +154,34 @@ def bench(
     _print_result(measure(experiment, seconds), as_json)
 
 
+@app.command("compile")
+def compile_for(
+    config: Annotated[str, typer.Argument(help="An experiment's name or a YAML file.")],
+    overrides: Overrides = None,
+    topology: Annotated[str, typer.Option(help="A slice, as v5e-16 or v5e:4x4.")] = "v5e-16",
+    as_json: Json = False,
+) -> None:
+    """Let the TPU compiler judge an experiment for a slice; no TPU is needed."""
+    from podzero.launch.compile.chips import find_slice
+
+    experiment, where = load(config, overrides or ()), find_slice(topology)
+    from podzero.launch.compile.programs import devices_of, programs_of
+    from podzero.launch.compile.show import show
+    from podzero.launch.compile.verdict import judge
+
+    verdicts = [judge(program, where) for program in programs_of(experiment, devices_of(where))]
+    if as_json:
+        _print_json({
+            "config": experiment.name, "topology": where.topology, "chips": where.chips, "hosts": where.hosts,
+            "programs": [verdict.to_dict() for verdict in verdicts],
+        })  # fmt: skip
+    else:
+        from rich.console import Console
+
+        show(Console(), where, verdicts)
+    raise typer.Exit(0 if all(verdict.fits for verdict in verdicts) else 1)
+
+
 @app.command()
 def doctor(as_json: Json = False) -> None:
     """Say what this machine can do, and what is missing."""

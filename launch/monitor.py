@@ -50,6 +50,8 @@ class Monitor:
         Shares of time belong together: a stage that is not named any more took none.
         """
         self._heard[role] = now
+        if self._forced is not None:  # the last report of a role covers moments, not the run
+            figures = {name: value for name, value in figures.items() if not name.startswith("time/")}
         if any(name.startswith("time/") for name in figures):
             kept = {name: value for name, value in self._gauges[role].items() if not name.startswith("time/")}
             self._gauges[role] = kept

@@ -69,18 +69,18 @@ def make_train_step(recipe: Recipe, mesh: Mesh, shapes: TrainState) -> TrainStep
     """
     carry_shardings = state_shardings(mesh, (shapes, jax.eval_shape(StepSums.zeros)))
     compiled = partial(jax.jit, donate_argnums=0, out_shardings=carry_shardings)
-    zeros = jax.jit(StepSums.zeros, out_shardings=carry_shardings[1])
 
-    def scan(carry: _Carry, batches: Sample) -> _Carry:
+    def scan(state: TrainState, batches: Sample) -> _Carry:
+        carry = (state, StepSums.zeros())
         return jax.lax.scan(lambda carry, batch: (_step(recipe, carry, batch), None), carry, batches)[0]
 
     def indexed(carry: _Carry, batches: Sample, index: Array) -> _Carry:
         return _step(recipe, carry, jax.tree.map(lambda leaf: leaf[index], batches))
 
     if mesh.devices.flat[0].platform != "cpu":
-        dispatch = compiled(scan, in_shardings=(carry_shardings, batch_sharding(mesh)))
-        return lambda state, batches: dispatch((state, zeros()), batches)
+        return compiled(scan, in_shardings=(carry_shardings[0], batch_sharding(mesh)))
 
+    zeros = jax.jit(StepSums.zeros, out_shardings=carry_shardings[1])
     dispatch_one = compiled(indexed, in_shardings=(carry_shardings, batch_sharding(mesh), None))
 
     def loop(state: TrainState, batches: Sample) -> _Carry:

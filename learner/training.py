@@ -7,6 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 import jax
+from jax.sharding import NamedSharding
 
 from podzero.config import Experiment
 from podzero.learner.augment import make_augment
@@ -24,29 +25,38 @@ class Training(NamedTuple):
     """Makes the state before the first step, from the experiment's seed, where it belongs on the mesh."""
     like: TrainState
     """Shape, dtype and sharding of each leaf of a state."""
+    batch_sharding: NamedSharding
+    """How dispatches `[K, B, ...]` lie."""
     put: Callable[[Sample], Sample]
     """Starts the transfer of a host dispatch `[K, B, ...]` to the devices."""
     step: TrainStep
     """Trains a state on such a dispatch."""
 
 
-def make_training(experiment: Experiment, network: Network, spec: EnvSpec, symmetries: Sequence[Symmetry]) -> Training:
-    """Lays the experiment's training out over the devices.
+def make_training(
+    experiment: Experiment,
+    network: Network,
+    spec: EnvSpec,
+    symmetries: Sequence[Symmetry],
+    devices: Sequence[jax.Device] | None = None,
+) -> Training:
+    """Lays the experiment's training out over `devices`, by default all that are found.
 
     Raises:
       ConfigError: the devices or the batch do not fit the mesh.
     """
     config = experiment.learner
-    mesh = make_mesh(config.mesh)
+    mesh = make_mesh(config.mesh, devices)
     check_batch(config.batch_size, mesh)
     optimizer = make_optimizer(config.optimizer)
     augment = make_augment(symmetries if config.augment else (), spec.num_actions)
     init = partial(init_state, network, optimizer, jax.random.key(experiment.seed))
     shapes = jax.eval_shape(init)
-    shardings = state_shardings(mesh, shapes)
+    shardings, batches = state_shardings(mesh, shapes), batch_sharding(mesh)
     return Training(
         init=jax.jit(init, out_shardings=shardings),
         like=placed(shapes, shardings),
-        put=partial(put_batch, sharding=batch_sharding(mesh)),
+        batch_sharding=batches,
+        put=partial(put_batch, sharding=batches),
         step=make_train_step(Recipe(network, optimizer, augment, config.value_weight, config.ema), mesh, shapes),
     )

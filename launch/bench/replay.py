@@ -1,8 +1,8 @@
-"""Items/s written and read through `podzero.replay`, beside the bare Reverb client.
+"""Samples/s written and read through `podzero.replay`, beside the bare Reverb client.
 
-The bare client gets the same samples as items of the same five fields, checks nothing, and its best settings as
+The bare client gets the same samples, each an item of the same five fields, checks nothing, and its best settings as
 measured: StructuredWriter (two to three times as fast as TrajectoryWriter from Python) and TrajectoryDataset with
-three batches in flight. Both sides write in confirmed pieces of equal length and read batches of equal shape, from
+three batches in flight. Both sides write in confirmed pieces and read batches of equal shape, from
 servers in one other process.
 """
 
@@ -44,7 +44,7 @@ def bench_replay(experiment: Experiment, seconds: float) -> dict[str, Any]:
       seconds: how long to measure, half of it writing; at least two rounds of each kind are run.
 
     Returns:
-      `ratio`, the lesser of the ratios written and read, and for each of `write` and `read` the medians in items/s,
+      `ratio`, the lesser of the ratios written and read, and for each of `write` and `read` the medians in samples/s,
       their ratio (the median over neighbouring rounds), and the rates of all rounds.
     """
     spec = make_env(experiment.env.name).spec
@@ -72,7 +72,7 @@ def bench_replay(experiment: Experiment, seconds: float) -> dict[str, Any]:
         "ratio": min(written["ratio"], read["ratio"]),
         "write": written,
         "read": read,
-        "item_bytes": sum(field.nbytes for field in game) // _GAME,
+        "sample_bytes": sum(field.nbytes for field in game) // _GAME,
         "batch_size": experiment.learner.batch_size,
         "steps_per_dispatch": experiment.learner.steps_per_dispatch,
     }
@@ -120,8 +120,8 @@ def _compare(seconds: float, podzero: _Side, bare: _Side) -> dict[str, Any]:
             rates[name].append(sides[name].rate())
     return {
         "ratio": median(ours / theirs for ours, theirs in zip(rates["podzero"], rates["bare"], strict=True)),
-        "podzero_items_per_s": median(rates["podzero"]),
-        "bare_items_per_s": median(rates["bare"]),
+        "podzero_samples_per_s": median(rates["podzero"]),
+        "bare_samples_per_s": median(rates["bare"]),
         "podzero_rounds": rates["podzero"],
         "bare_rounds": rates["bare"],
     }

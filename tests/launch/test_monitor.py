@@ -177,3 +177,10 @@ def test_while_replay_fills_the_learner_waits_for_its_first_samples():
     assert "compiling" in bottleneck("collecting", {}, 2000, 2000)
     assert bottleneck("starting", {}, 0, 2000) == ""
     assert bottleneck("training", {}, 5000, 2000) == ""
+
+
+def test_shares_of_time_stay_those_of_the_run_while_it_winds_down(monitor):
+    monitor.add("actor-0", {"time/search": 0.9, "time/write": 0.1}, 1002.0)
+    monitor.enter("stopping")
+    monitor.add("actor-0", {"time/write": 1.0, "count/moves": 5}, 1003.0)
+    assert monitor.status(1003.0).shares == {"actor": {"search": 0.9, "write": 0.1}}

@@ -6,65 +6,13 @@ import json
 import os
 import signal
 
-import psutil
 import pytest
 
-from podzero.config import load
-from podzero.launch.dashboard import View
 from podzero.launch.savepoints import savepoints
 from podzero.launch.status import read_status
 from podzero.launch.train import train
 from podzero.params import snapshot_steps
 from podzero.workdir import Workdir, WorkdirError
-
-TINY = (
-    "network.channels=4",
-    "network.blocks=1",
-    "search.simulations=4",
-    "actors.games=16",
-    "actors.cpus=1",
-    "replay.min_size=64",
-    "replay.capacity=2000",
-    "replay.samples_per_insert=8",
-    "replay.tolerance=128",
-    "learner.batch_size=16",
-    "learner.steps_per_dispatch=4",
-    "learner.publish_every=8",
-    "evaluation.every_minutes=60",
-    "stop.minutes=4",
-)
-
-
-class Watcher(View):
-    """A view that keeps what it was shown, and may act on it."""
-
-    def __init__(self, act=None):
-        super().__init__()
-        self.statuses = []
-        self.lines = []
-        self._act = act
-
-    def show(self, status):
-        self.statuses.append(status)
-        if self._act is not None and self._act(status):
-            self._act = None
-
-    def log(self, level, text):
-        self.lines.append(text)
-
-
-def processes(name):
-    """Processes below this one whose title holds `name`."""
-    children = psutil.Process().children(recursive=True)
-    return [child for child in children if any(name in part for part in child.cmdline())]
-
-
-def kill_an_actor(status):
-    """Kills the actor's process once there are games; says whether it did."""
-    found = processes("ray::ActorProcess") if status.games else []
-    for process in found:
-        process.kill()
-    return bool(found)
 
 
 def figures(workdir, role, name):
@@ -74,11 +22,18 @@ def figures(workdir, role, name):
 
 
 @pytest.fixture(scope="module")
-def first_run(tmp_path_factory):
+def first_run(tmp_path_factory, tiny, watch, running):
     """A run of 200 steps whose actor is killed on the way."""
+
+    def kill_an_actor(status):
+        found = running("ray::ActorProcess") if status.games else []
+        for process in found:
+            process.kill()
+        return bool(found)
+
     workdir = Workdir(tmp_path_factory.mktemp("run") / "tiny")
-    watcher = Watcher(kill_an_actor)
-    reason = train(load("tic_tac_toe", [*TINY, "stop.steps=200"]), workdir.root, None, watcher)
+    watcher = watch(kill_an_actor)
+    reason = train(tiny("stop.steps=200"), workdir.root, None, watcher)
     return workdir, watcher, reason
 
 
@@ -104,10 +59,10 @@ def test_a_killed_actor_is_replaced_counted_and_the_run_goes_on(first_run):
     assert any("actor-0 died and is started again" in line for line in watcher.lines)
 
 
-def test_no_process_is_left_behind(first_run):
+def test_no_process_is_left_behind(first_run, running):
     del first_run
-    assert processes("ray::") == []
-    assert processes("raylet") == []
+    assert running("ray::") == []
+    assert running("raylet") == []
 
 
 def test_the_limiter_keeps_samples_per_insert(first_run):
@@ -119,12 +74,12 @@ def test_the_limiter_keeps_samples_per_insert(first_run):
     assert 512 - 128 <= 8 * inserted - sampled <= 512 + 128
 
 
-def test_a_resumed_run_goes_on_where_it_stopped(first_run):
+def test_a_resumed_run_goes_on_where_it_stopped(first_run, tiny, watch):
     workdir, _, _ = first_run
     before = savepoints(workdir)[0]
     earlier = [size for _, size in figures(workdir, "replay-0", "replay/size")]
-    watcher = Watcher()
-    reason = train(load("tic_tac_toe", [*TINY, "stop.steps=240"]), workdir.root, None, watcher)
+    watcher = watch()
+    reason = train(tiny("stop.steps=240"), workdir.root, None, watcher)
     assert reason == "240 steps are done"
     steps = [status.step for status in watcher.statuses]
     assert steps == sorted(steps)
@@ -138,58 +93,34 @@ def test_a_resumed_run_goes_on_where_it_stopped(first_run):
     assert [step for step, _ in losses] == sorted(step for step, _ in losses)
 
 
-def test_another_experiment_is_refused_in_a_used_directory(first_run):
+def test_another_experiment_is_refused_in_a_used_directory(first_run, tiny, watch):
     workdir, _, _ = first_run
     with pytest.raises(WorkdirError, match=r"network\.channels: holds 4, given 5"):
-        train(load("tic_tac_toe", [*TINY, "network.channels=5"]), workdir.root, None, Watcher())
+        train(tiny("network.channels=5"), workdir.root, None, watch())
 
 
 @pytest.mark.slow
-def test_a_damaged_savepoint_is_set_aside_and_the_one_before_is_used(tmp_path):
+def test_a_damaged_savepoint_is_set_aside_and_the_one_before_is_used(tmp_path, tiny, watch):
     workdir = Workdir(tmp_path / "run")
     for steps in (80, 160):
-        train(load("tic_tac_toe", [*TINY, f"stop.steps={steps}"]), workdir.root, None, Watcher())
+        train(tiny(f"stop.steps={steps}"), workdir.root, None, watch())
     newest = savepoints(workdir)[0]
     manifest = newest.folder / "learner" / "manifest.json"
     manifest.write_text(manifest.read_text()[: manifest.stat().st_size // 2])
-    watcher = Watcher()
-    train(load("tic_tac_toe", [*TINY, "stop.steps=200"]), workdir.root, None, watcher)
+    watcher = watch()
+    train(tiny("stop.steps=200"), workdir.root, None, watcher)
     assert any("resumed from the savepoint of step 80" in line for line in watcher.lines)
     assert (workdir.checkpoints / f"damaged-{newest.folder.name}").is_dir()
 
 
 @pytest.mark.slow
-def test_a_signal_stops_cleanly_with_a_savepoint(tmp_path):
+def test_a_signal_stops_cleanly_with_a_savepoint(tmp_path, tiny, watch, running):
     def interrupt(status):
         if status.step:
             os.kill(os.getpid(), signal.SIGTERM)
         return bool(status.step)
 
     workdir = Workdir(tmp_path / "run")
-    assert train(load("tic_tac_toe", TINY), workdir.root, None, Watcher(interrupt)) == "stopped by a signal"
+    assert train(tiny(), workdir.root, None, watch(interrupt)) == "stopped by a signal"
     assert savepoints(workdir)[0].step > 0
-    assert processes("ray::") == []
-
-
-@pytest.mark.slow
-def test_actors_spread_over_the_nodes_of_a_cluster_that_runs_already(tmp_path, monkeypatch):
-    from ray.cluster_utils import Cluster
-
-    from podzero.launch.cluster import local_node
-
-    monkeypatch.setenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-    nodes = Cluster(initialize_head=True, head_node_args=local_node(1))
-    try:
-        nodes.add_node(**{key: value for key, value in local_node(1).items() if key != "include_dashboard"})
-        raylets = set()
-
-        def look(status):
-            if status.games:
-                raylets.update(actor.ppid() for actor in processes("ray::ActorProcess"))
-            return len(raylets) == 2
-
-        experiment = load("tic_tac_toe", [*TINY, "actors.count=2", "stop.steps=200"])
-        train(experiment, tmp_path / "run", nodes.address, Watcher(look))
-        assert len(raylets) == 2
-    finally:
-        nodes.shutdown()
+    assert running("ray::") == []

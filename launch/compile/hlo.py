@@ -1,0 +1,190 @@
+"""Reads the optimized HLO text of an XLA program: computations, instructions, shapes with layout.
+
+The grammar is that of `compiled.as_text()`. Only what traffic, flops and collectives need is kept.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+
+BITS = {
+    "pred": 8, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16, "s32": 32, "u32": 32, "s64": 64, "u64": 64,
+    "f8e4m3fn": 8, "f8e5m2": 8, "f8e4m3b11fnuz": 8, "bf16": 16, "f16": 16, "f32": 32, "f64": 64, "c64": 64, "c128": 128,
+}  # fmt: skip
+"""Width of each element type; types without data (`token`, `opaque`) are missing."""
+
+_ARRAY = re.compile(r"(\w+)\[([^\]]*)\](?:\{([^}]*)\})?")
+_TILE = re.compile(r"T\(([\d,]+)\)")
+_SPACE = re.compile(r"S\((\d+)\)")
+_HEADER = re.compile(r"^(ENTRY )?%?([\w.\-]+) (?:\(.*\) -> .* )?\{$")
+_NAME = re.compile(r"%([\w.\-]+)")
+_COMMENT = re.compile(r"/\*.*?\*/")
+
+
+@dataclass(frozen=True)
+class Array:
+    """One array of a shape: elements, and how they lie in memory."""
+
+    dtype: str
+    dims: tuple[int, ...]
+    order: tuple[int, ...] = ()
+    """Dimensions from the fastest changing to the slowest."""
+    tile: tuple[int, ...] = ()
+    """The outermost tile, `(8, 128)` for most; what it covers is padded to its multiples."""
+    space: int = 0
+    """Memory space: 0 is HBM, 1 is VMEM, others are small or elsewhere."""
+
+    @property
+    def elements(self) -> int:
+        """Without padding."""
+        return math.prod(self.dims)
+
+    @cached_property
+    def bytes(self) -> int:
+        """With padding to whole tiles, as it lies in memory."""
+        bits = BITS.get(self.dtype, 0)
+        dims = [self.dims[d] for d in reversed(self.order)] if self.order else list(self.dims)
+        dims = [1] * (len(self.tile) - len(dims)) + dims
+        for place, tile in enumerate(reversed(self.tile), 1):
+            dims[-place] = math.ceil(dims[-place] / tile) * tile
+        return math.prod(dims) * bits // 8
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One line of a computation."""
+
+    name: str
+    opcode: str
+    arrays: tuple[Array, ...]
+    """What it gives: one array, or the parts of a tuple in order."""
+    operands: tuple[str, ...]
+    literal: str
+    """The text between its parentheses: of a parameter its number, of a constant its value."""
+    attributes: str
+    """Everything behind the operands."""
+    root: bool
+
+    def attribute(self, pattern: str) -> str | None:
+        """The first group of `pattern` in the attributes, or None."""
+        found = re.search(pattern, self.attributes)
+        return found.group(1) if found else None
+
+    def called(self, key: str) -> list[str]:
+        """Names of computations under an attribute such as `calls` or `branch_computations`."""
+        text = self.attribute(rf"\b{key}=(\{{[^}}]*\}}|%[\w.\-]+)")
+        return _NAME.findall(text) if text else []
+
+
+@dataclass
+class Computation:
+    """Instructions in the order in which they are scheduled."""
+
+    name: str
+    instructions: dict[str, Instruction] = field(default_factory=dict)
+
+    @cached_property
+    def users(self) -> dict[str, list[Instruction]]:
+        """Who takes the result of each instruction."""
+        users: dict[str, list[Instruction]] = {name: [] for name in self.instructions}
+        for instruction in self.instructions.values():
+            for operand in dict.fromkeys(instruction.operands):
+                users[operand].append(instruction)
+        return users
+
+    @property
+    def root(self) -> Instruction:
+        """The instruction whose result is the computation's."""
+        return next(i for i in self.instructions.values() if i.root)
+
+    @property
+    def parameters(self) -> list[Instruction]:
+        """In the order of the arguments."""
+        found = [i for i in self.instructions.values() if i.opcode == "parameter"]
+        return sorted(found, key=lambda i: int(i.literal))
+
+
+@dataclass
+class Module:
+    """A program."""
+
+    computations: dict[str, Computation]
+    entry: Computation
+
+
+def parse(text: str) -> Module:
+    """Reads what `compiled.as_text()` gives.
+
+    Raises:
+      ValueError: a line cannot be read, or there is no entry computation.
+    """
+    computations: dict[str, Computation] = {}
+    entry = current = None
+    for line in text.splitlines():
+        stripped = _COMMENT.sub("", line).strip()
+        if current is None:
+            if header := _HEADER.match(stripped):
+                current = computations[header.group(2)] = Computation(header.group(2))
+                entry = current if header.group(1) else entry
+        elif stripped == "}":
+            current = None
+        elif stripped:
+            instruction = _instruction(stripped)
+            current.instructions[instruction.name] = instruction
+    if entry is None:
+        raise ValueError("no entry computation in this HLO text")
+    return Module(computations, entry)
+
+
+def _instruction(line: str) -> Instruction:
+    root = line.startswith("ROOT ")
+    name, equals, rest = line.removeprefix("ROOT ").partition(" = ")
+    if not equals:
+        raise ValueError(f"not an HLO instruction: {line[:200]}")
+    end = _end_of_shape(rest)
+    opcode, _, tail = rest[end + 1 :].partition("(")
+    close = _closing(tail)
+    inside = tail[:close]
+    arrays = tuple(map(_array, _ARRAY.finditer(rest[:end])))
+    operands = tuple(_NAME.findall(inside))
+    return Instruction(name.lstrip("%"), opcode, arrays, operands, inside, tail[close + 1 :], root)
+
+
+def _end_of_shape(text: str) -> int:
+    """Where the first space outside all brackets stands."""
+    depth = 0
+    for place, letter in enumerate(text):
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == " " and depth == 0:
+            return place
+    raise ValueError(f"no instruction behind the shape: {text[:200]}")
+
+
+def _closing(text: str) -> int:
+    """Where the parenthesis opened before `text` closes."""
+    depth = 1
+    for place, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if depth == 0:
+            return place
+    raise ValueError(f"unclosed parenthesis: {text[:200]}")
+
+
+def _array(found: re.Match[str]) -> Array:
+    dtype, dims, layout = found.groups()
+    order, _, rest = (layout or "").partition(":")
+    tile, space = _TILE.search(rest), _SPACE.search(rest)
+    return Array(
+        dtype=dtype,
+        dims=_numbers(dims.replace("<=", "")),
+        order=_numbers(order),
+        tile=_numbers(tile.group(1)) if tile else (),
+        space=int(space.group(1)) if space else 0,
+    )
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(",") if number)

@@ -1,0 +1,33 @@
+import pytest
+
+from podzero.config import ConfigError
+from podzero.launch.compile.chips import find_slice, slices
+
+
+@pytest.mark.parametrize(
+    ("name", "topology", "chips", "hosts"),
+    [
+        ("v4-16", "v4:2x2x2", 8, 2),
+        ("v5p-16", "v5p:2x2x2", 8, 2),
+        ("v5e-16", "v5e:4x4", 16, 4),
+        ("v5litepod-16", "v5e:4x4", 16, 4),
+        ("v5e-256", "v5e:16x16", 256, 64),
+        ("v6e-16", "v6e:4x4", 16, 4),
+        ("v5e:4x4", "v5e:4x4", 16, 4),
+        ("v5e-1", "v5e:1x1", 1, 1),
+    ],
+)
+def test_a_slice_is_found_by_both_of_its_names(name, topology, chips, hosts):
+    found = find_slice(name)
+    assert (found.topology, found.chips, found.hosts) == (topology, chips, hosts)
+
+
+def test_both_names_of_every_slice_lead_back_to_it():
+    for known in slices():
+        assert find_slice(known.topology) == find_slice(known.short_name) == known
+
+
+@pytest.mark.parametrize("name", ["v5e-17", "v9-16", "v5e:3x3", ""])
+def test_an_unknown_slice_lists_the_known_ones(name):
+    with pytest.raises(ConfigError, match=r"unknown slice '.*known: v4-8 \(v4:2x2x1\), .*v6e-256"):
+        find_slice(name)

@@ -1,0 +1,87 @@
+"""`podzero compile` with the real TPU compiler, in processes of their own: it must be set up before jax is used."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from podzero.config import ConfigError
+from podzero.launch.compile import programs
+from podzero.launch.compile.chips import find_slice
+from podzero.launch.compile.verdict import _bytes_that_do_not_fit
+
+
+def compiled(*arguments):
+    """The object that `podzero compile ... --json` prints, and the exit code."""
+    script = "import sys; sys.argv = ['podzero', 'compile', *sys.argv[1:]]; from podzero.launch.cli import main; main()"
+    command = [sys.executable, "-c", script, *arguments, "--json"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=280)
+    assert done.stdout.count("\n") == 1, done.stderr
+    return json.loads(done.stdout), done.returncode
+
+
+@pytest.fixture(scope="module")
+def report():
+    found, code = compiled("tic_tac_toe", "network.channels=8", "network.blocks=1", "--topology", "v5e:2x2")
+    assert code == 0
+    return {program["name"]: program for program in found["programs"]}
+
+
+def test_all_programs_of_a_slice_are_judged(report):
+    assert list(report) == ["learner", "evaluation", "selfplay"]
+    for program in report.values():
+        assert program["fits"]
+        assert 0 < program["bytes_per_chip"] < program["hbm_per_chip"] == 16 * 2**30
+        assert program["flops_per_chip"] > 0
+        assert program["traffic"]["hbm"] > 0
+        assert 0 < program["share_of_peak"] <= 1
+        assert program["host_transfers"] == 0
+
+
+def test_the_learner_communicates_gradients_and_nothing_else(report):
+    """Data parallel: one reduction of at most the parameters' bytes a step, and the sums of the figures."""
+    learner = report["learner"]
+    assert learner["unknown_loops"] == 0
+    assert {(c["kind"], c["group"]) for c in learner["collectives"]} == {("all-reduce", 4)}
+    steps, parameters = 8, 5_666
+    (reduction,) = learner["collectives"]
+    assert reduction["bytes"] / steps <= 1.1 * 4 * parameters
+
+
+def test_what_one_chip_runs_alone_does_not_communicate(report):
+    assert report["evaluation"]["collectives"] == report["selfplay"]["collectives"] == []
+    assert report["selfplay"]["flops_per_chip"] > 32 * report["evaluation"]["flops_per_chip"]
+
+
+@pytest.mark.slow
+def test_a_program_that_does_not_fit_says_what_it_needs_and_what_would_help():
+    large = ("learner.batch_size=262144", "replay.min_size=400000", "replay.capacity=500000")
+    found, code = compiled("go_9x9", *large, "--topology", "v5e-1")
+    learner = found["programs"][0]
+    assert code == 1
+    assert not learner["fits"]
+    assert learner["bytes_per_chip"] > learner["hbm_per_chip"]
+    assert "learner.batch_size" in learner["advice"]
+
+
+def test_the_compiler_s_refusal_is_understood():
+    message = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 30.25G of 15.75G hbm. Exceeded by 14.5G."
+    assert _bytes_that_do_not_fit(message) == 30.25 * 2**30
+    assert _bytes_that_do_not_fit("INTERNAL: something else") is None
+
+
+def test_without_libtpu_it_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(programs, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="install libtpu"):
+        programs.devices_of(find_slice("v5e-16"))
+
+
+def test_the_compiler_knows_every_slice_by_its_size():
+    script = (
+        "from podzero.launch.compile.chips import slices\n"
+        "from podzero.launch.compile.programs import devices_of\n"
+        "for known in slices():\n"
+        "    assert len(devices_of(known)) == known.chips, known.topology\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, timeout=200)
