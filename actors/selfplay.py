@@ -72,7 +72,8 @@ class SelfPlayActor:
             version, params = self._source.wait(experiment.replay.timeout_s)
             params = self._fold(params)
         while not self._stopping.is_set():
-            state, move = self._play(params, state)  # returns at once: what the last move ended is written meanwhile
+            with clock("search"):  # returns before the move is found: what the last one ended is written meanwhile
+                state, move = self._play(params, state)
             with clock("write"):
                 self._write(mixer.take())
             with clock("search"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -10,16 +11,24 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from podzero.config import ConfigError, MeshConfig
+from podzero.config import ConfigError, LearnerConfig, MeshConfig, SplitRule
 
 AXES = ("data", "model")
 
-PARAMETER_RULES: tuple[tuple[str, PartitionSpec], ...] = ((r".*", PartitionSpec()),)  # type: ignore[no-untyped-call]
-"""Pattern of a leaf's path (as `params.Conv_0.kernel`) and how such leaves are split; the first match decides.
+TENSOR_PARALLEL = (
+    SplitRule(match=r"attention\.qkv\.kernel$", dimension=-2),
+    SplitRule(match=r"attention\.out\.kernel$", dimension=-3),
+    SplitRule(match=r"mlp\.hidden\.(kernel|bias)$", dimension=-1),
+    SplitRule(match=r"mlp\.out\.kernel$", dimension=-2),
+    SplitRule(match=r"conv_0\.(kernel|bias|gain)$", dimension=-1),
+    SplitRule(match=r"conv_1\.kernel$", dimension=-2),
+)
+"""How podzero's networks are split over `model` (Shoeybi et al. 2019, https://arxiv.org/abs/1909.08053): of each pair
+of layers the first by its outputs (heads, hidden units, channels), the second by its inputs, so that a block needs one
+reduction."""
 
-Optimizer moments and averaged weights carry the path of their parameter, so that one rule places all of them.
-Everything is replicated today: FSDP or tensor parallelism are lines above the last one.
-"""
+_SPLIT_FROM = 2**14
+"""Elements from which fully sharded data parallelism splits a leaf: smaller ones cost more to fetch than to hold."""
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
@@ -39,18 +48,20 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     )
 
 
-def check_batch(batch_size: int, mesh: Mesh) -> None:
-    """Checks that every device of the `data` axis gets the same number of samples.
+def check_batch(config: LearnerConfig, mesh: Mesh) -> None:
+    """Checks that every device of the `data` axis gets the same number of samples of each microbatch.
 
     Raises:
-      ConfigError: the axis does not divide the batch; names the sizes that would do.
+      ConfigError: batch size and parts do not fit; names the sizes that would do.
     """
-    data = mesh.shape["data"]
-    if batch_size % data:
-        below, above = batch_size // data * data, (batch_size // data + 1) * data
+    data, size = mesh.shape["data"], config.batch_size
+    parts = data * config.microbatches
+    if size % parts:
+        below, above = size // parts * parts, (size // parts + 1) * parts
         sizes = f"{below} or {above}" if below else f"{above}"
+        micro = f" times {config.microbatches} microbatches" if config.microbatches > 1 else ""
         raise ConfigError(
-            f"learner.batch_size {batch_size} is not divided by the {data} devices of the mesh's data axis; "
+            f"learner.batch_size {size} is not divided by the {data} devices of the mesh's data axis{micro}; "
             f"set learner.batch_size={sizes}, or another learner.mesh.data"
         )
 
@@ -58,6 +69,11 @@ def check_batch(batch_size: int, mesh: Mesh) -> None:
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """For the batches `[K, B, ...]` of one dispatch: B is split over `data`."""
     return NamedSharding(mesh, PartitionSpec(None, "data"))  # type: ignore[no-untyped-call]
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """For what every device holds whole."""
+    return NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]
 
 
 def leaf_names(tree: Any) -> list[str]:
@@ -70,14 +86,53 @@ def name_of(path: Any) -> str:
     return jax.tree_util.keystr(path, simple=True, separator=".").replace("/", ".")
 
 
-def state_shardings(mesh: Mesh, state: Any) -> Any:
-    """A sharding for each leaf of a state (arrays or shapes), by `PARAMETER_RULES`."""
+def state_shardings(mesh: Mesh, state: Any, config: MeshConfig) -> Any:
+    """A sharding for each leaf of a state (arrays or shapes).
 
-    def place(path: Any, _: Any) -> NamedSharding:
-        name = name_of(path)
-        return NamedSharding(mesh, next(spec for pattern, spec in PARAMETER_RULES if re.fullmatch(pattern, name)))
+    Optimizer moments and averaged weights carry the path of their parameter, so that one rule places all of them.
+
+    Raises:
+      ConfigError: a rule splits a dimension that `model` does not divide, or that is not there.
+    """
+
+    def place(path: Any, leaf: Any) -> NamedSharding:
+        spec = _spec(mesh, name_of(path), leaf.shape, config)
+        return NamedSharding(mesh, PartitionSpec(*spec))  # type: ignore[no-untyped-call]
 
     return jax.tree_util.tree_map_with_path(place, state)
+
+
+def _spec(mesh: Mesh, name: str, shape: tuple[int, ...], config: MeshConfig) -> list[str | None]:
+    """The mesh axis that splits each dimension of a leaf, or None."""
+    axes: list[str | None] = [None] * len(shape)
+    rule = _rule(name, config)
+    if rule is not None and mesh.shape["model"] > 1:
+        axes[_dimension(mesh, name, shape, rule)] = "model"
+    if config.fsdp and math.prod(shape) >= _SPLIT_FROM:
+        free = [d for d, size in enumerate(shape) if axes[d] is None and size % mesh.shape["data"] == 0]
+        if free:
+            axes[max(free, key=lambda d: shape[d])] = "data"
+    return axes
+
+
+def _rule(name: str, config: MeshConfig) -> SplitRule | None:
+    rules = TENSOR_PARALLEL if config.rules is None else config.rules
+    return next((rule for rule in rules if re.search(rule.match, name)), None)
+
+
+def _dimension(mesh: Mesh, name: str, shape: tuple[int, ...], rule: SplitRule) -> int:
+    devices = mesh.shape["model"]
+    if not -len(shape) <= rule.dimension < len(shape):
+        raise ConfigError(
+            f"learner.mesh.rules: '{rule.match}' splits dimension {rule.dimension} of {name}, which has shape "
+            f"{list(shape)}; name one of its {len(shape)} dimensions"
+        )
+    if shape[rule.dimension] % devices:
+        raise ConfigError(
+            f"learner.mesh.model {devices} does not divide dimension {rule.dimension} of {name}, {list(shape)}, which "
+            f"the rule '{rule.match}' splits; choose a learner.mesh.model that divides {shape[rule.dimension]}"
+        )
+    return rule.dimension % len(shape)
 
 
 def placed(shapes: Any, shardings: Any) -> Any:

@@ -47,16 +47,20 @@ def make_training(
     """
     config = experiment.learner
     mesh = make_mesh(config.mesh, devices)
-    check_batch(config.batch_size, mesh)
+    check_batch(config, mesh)
     optimizer = make_optimizer(config.optimizer)
     augment = make_augment(symmetries if config.augment else (), spec.num_actions)
     init = partial(init_state, network, optimizer, jax.random.key(experiment.seed))
     shapes = jax.eval_shape(init)
-    shardings, batches = state_shardings(mesh, shapes), batch_sharding(mesh)
+    shardings, batches = state_shardings(mesh, shapes, config.mesh), batch_sharding(mesh)
     return Training(
         init=jax.jit(init, out_shardings=shardings),
         like=placed(shapes, shardings),
         batch_sharding=batches,
         put=partial(put_batch, sharding=batches),
-        step=make_train_step(Recipe(network, optimizer, augment, config.value_weight, config.ema), mesh, shapes),
+        step=make_train_step(
+            Recipe(network, optimizer, augment, config.value_weight, config.ema, config.microbatches),
+            mesh,
+            shardings,
+        ),
     )

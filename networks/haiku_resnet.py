@@ -102,7 +102,8 @@ class ResNet(hk.Module):
         x = Conv(config.channels, self._folded, "stem")(x)
         start = residual_start(config.blocks)
         for index in range(config.blocks):
-            x = Block(self._folded, start, f"block_{index}")(x)
+            block = Block(self._folded, start, f"block_{index}")
+            x = hk.remat(block)(x) if config.remat else block(x)
         features = jax.nn.relu(x).reshape(x.shape[0], -1, config.channels)
         return Heads(self._num_actions, config.value_hidden, "heads")(features)
 

@@ -82,8 +82,9 @@ class ResNet(nn.Module):
         x = jnp.asarray(observation, compute_dtype(self.config.compute_dtype))
         x = Conv(self.config.channels, self.folded, name="stem")(x)
         start = residual_start(self.config.blocks)
+        block = nn.remat(Block) if self.config.remat else Block
         for index in range(self.config.blocks):
-            x = Block(self.folded, start, name=f"block_{index}")(x)
+            x = block(self.folded, start, name=f"block_{index}")(x)
         features = nn.relu(x).reshape(x.shape[0], -1, self.config.channels)
         return Heads(self.num_actions, self.config.value_hidden, name="heads")(features)
 

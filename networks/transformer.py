@@ -21,12 +21,14 @@ class Attention(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps `[B, S, width]` to the same shape."""
-        batch, squares, width = x.shape
-        qkv = nn.Dense(3 * width, use_bias=False, dtype=x.dtype, name="qkv")(x)
-        query, key, value = jnp.moveaxis(qkv.reshape(batch, squares, 3, self.heads, -1), 2, 0)
+        width = x.shape[-1]
+        # Kernels keep the heads as a dimension of their own, so that a mesh can split them.
+        parts = (3, self.heads, width // self.heads)
+        qkv = nn.DenseGeneral(parts, use_bias=False, dtype=x.dtype, name="qkv")(x)
+        query, key, value = jnp.moveaxis(qkv, 2, 0)
         mixed = jax.nn.dot_product_attention(query, key, value)
         start = nn.initializers.variance_scaling(self.residual_scale, "fan_in", "truncated_normal")
-        return nn.Dense(width, dtype=x.dtype, kernel_init=start, name="out")(mixed.reshape(batch, squares, width))
+        return nn.DenseGeneral(width, axis=(-2, -1), dtype=x.dtype, kernel_init=start, name="out")(mixed)
 
 
 class Mlp(nn.Module):
@@ -42,6 +44,22 @@ class Mlp(nn.Module):
         hidden = nn.gelu(nn.Dense(self.ratio * width, dtype=x.dtype, name="hidden")(x))
         start = nn.initializers.variance_scaling(self.residual_scale, "fan_in", "truncated_normal")
         return nn.Dense(width, dtype=x.dtype, kernel_init=start, name="out")(hidden)
+
+
+class Layer(nn.Module):
+    """Attention, then the MLP, each on the normalized sum of what came before."""
+
+    config: TransformerConfig
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps `[B, S, width]` to the same shape."""
+        config = self.config
+        scale = 1.0 / (2 * config.layers)  # so that the sum of all branches has variance about one
+        y = nn.LayerNorm(dtype=x.dtype, name="attention_norm")(x)
+        x = x + Attention(config.heads, scale, name="attention")(y)
+        y = nn.LayerNorm(dtype=x.dtype, name="mlp_norm")(x)
+        return x + Mlp(config.mlp_ratio, scale, name="mlp")(y)
 
 
 class Transformer(nn.Module):
@@ -67,12 +85,9 @@ class Transformer(nn.Module):
         x = nn.Dense(config.width, dtype=dtype, name="embed")(tokens)
         position = self.param("position", nn.initializers.normal(0.5), (height * width, config.width))
         x = x + position.astype(dtype)
-        residual_scale = 1.0 / (2 * config.layers)  # so that the sum of all branches has variance about one
+        layer = nn.remat(Layer) if config.remat else Layer
         for index in range(config.layers):
-            y = nn.LayerNorm(dtype=dtype, name=f"attention_norm_{index}")(x)
-            x = x + Attention(config.heads, residual_scale, name=f"attention_{index}")(y)
-            y = nn.LayerNorm(dtype=dtype, name=f"mlp_norm_{index}")(x)
-            x = x + Mlp(config.mlp_ratio, residual_scale, name=f"mlp_{index}")(y)
+            x = layer(config, name=f"layer_{index}")(x)
         x = nn.LayerNorm(dtype=dtype, name="norm")(x)
         return Heads(self.num_actions, config.value_hidden, name="heads")(x)
 

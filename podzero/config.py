@@ -47,6 +47,8 @@ class ResNetConfig(Section):
     value_hidden: PositiveInt = 64
     compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """`auto` is bfloat16 on accelerators and float32 on CPU; parameters are float32 always."""
+    remat: bool = False
+    """Whether training computes the inside of each block a second time instead of keeping it (rematerialization)."""
 
 
 class TransformerConfig(Section):
@@ -59,6 +61,7 @@ class TransformerConfig(Section):
     mlp_ratio: PositiveInt = 4
     value_hidden: PositiveInt = 64
     compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    remat: bool = False
 
     @pydantic.model_validator(mode="after")
     def _heads_divide_width(self) -> TransformerConfig:
@@ -159,12 +162,27 @@ class OptimizerConfig(Section):
         return self
 
 
+class SplitRule(Section):
+    """Which parameters are split along which of their dimensions."""
+
+    match: str
+    """A regular expression, searched in the dotted path of a parameter, as `layer_0.mlp.hidden.kernel`."""
+    dimension: int
+    """The dimension that is split; negative ones count from the last."""
+
+
 class MeshConfig(Section):
     """The device mesh of the learner."""
 
     data: int = Field(default=-1, ge=-1)
     """Devices along the batch; -1 takes all that `model` leaves."""
     model: PositiveInt = 1
+    """Devices among which single parameters are split (tensor parallelism)."""
+    rules: tuple[SplitRule, ...] | None = None
+    """What `model` splits; the first rule that matches decides. By default the rules for podzero's own networks."""
+    fsdp: bool = False
+    """Whether weights, averages and optimizer moments are split over `data` too (fully sharded data parallelism):
+    each device holds a part and fetches the rest when it is needed."""
 
     @pydantic.field_validator("data")
     @classmethod
@@ -179,6 +197,8 @@ class LearnerConfig(Section):
 
     batch_size: PositiveInt = 512
     """Samples of one step over the whole mesh."""
+    microbatches: PositiveInt = 1
+    """Parts of a batch whose gradients are added up one after the other, which takes less memory than all at once."""
     steps_per_dispatch: PositiveInt = 8
     """Steps run on the device by one call."""
     publish_every: PositiveInt = 32

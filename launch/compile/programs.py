@@ -17,6 +17,8 @@ class Program(NamedTuple):
     name: str
     what: str
     """In words, with its sizes."""
+    advice: str
+    """The switches that would make it smaller, the cheapest first."""
     lower: Callable[[], Any]
     """Gives the `jax.stages.Lowered` of it."""
 
@@ -94,11 +96,33 @@ def programs_of(experiment: Experiment, devices: list[Any]) -> list[Program]:
         return jax.jit(core.move, donate_argnums=1).lower(on_chip(params), on_chip(state))
 
     search = f"{experiment.search.simulations} simulations"
+    training_advice = _advice(experiment, len(devices))
+    fewer = f"actors.games below {games}"
     return [
-        Program("learner", f"{steps} steps on batches of {batch:,} over {len(devices)} chips", learner),
-        Program("evaluation", f"the network on {games:,} positions, one chip", evaluation),
-        Program("selfplay", f"a move of {games:,} games, {search}, one chip", selfplay),
+        Program(
+            "learner", f"{steps} steps on batches of {batch:,} over {len(devices)} chips", training_advice, learner
+        ),
+        Program("evaluation", f"the network on {games:,} positions, one chip", fewer, evaluation),
+        Program(
+            "selfplay",
+            f"a move of {games:,} games, {search}, one chip",
+            f"{fewer}, or search.simulations below {experiment.search.simulations}",
+            selfplay,
+        ),
     ]
+
+
+def _advice(experiment: Experiment, chips: int) -> str:
+    """What makes training smaller and is not switched on yet."""
+    config = experiment.learner
+    switches = []
+    if chips > 1 and not config.mesh.fsdp:
+        switches.append("learner.mesh.fsdp=true, which splits weights and optimizer state over the chips")
+    if not experiment.network.remat:
+        switches.append("network.remat=true, which computes activations twice instead of keeping them")
+    switches.append(f"learner.microbatches={2 * config.microbatches}, which takes the batch in parts")
+    switches.append("a slice of more chips" if config.mesh.fsdp else "a smaller network")
+    return "; ".join(switches)
 
 
 def _for_accelerators(experiment: Experiment) -> Experiment:

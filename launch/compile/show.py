@@ -29,7 +29,7 @@ def _table(verdict: Verdict) -> Table:
     capacity = verdict.where.chip.hbm_bytes
     share = f"{amount(verdict.bytes_needed)} of {amount(capacity)} ({verdict.bytes_needed / capacity:.1%})"
     if verdict.tally is None:
-        table.add_row("memory", f"[red]does not fit:[/] {share}. What would help: {verdict.advice()}")
+        table.add_row("memory", f"[red]does not fit:[/] {share}. What would help: {verdict.program.advice}")
         return table
     table.add_row("memory", f"fits: {share}")
     tally, seconds = verdict.tally, verdict.seconds()

@@ -58,7 +58,7 @@ class Verdict(NamedTuple):
             "hbm_per_chip": self.where.chip.hbm_bytes,
         }
         if self.tally is None:
-            return found | {"advice": self.advice()}
+            return found | {"advice": self.program.advice}
         hbm = self.tally.traffic[0]
         return found | {
             "flops_per_chip": self.tally.flops,
@@ -70,15 +70,6 @@ class Verdict(NamedTuple):
             "host_transfers": self.tally.host_transfers,
             "unknown_loops": self.tally.unknown_loops,
         }
-
-    def advice(self) -> str:
-        """What would make a program fit that does not."""
-        switch = {
-            "learner": "a smaller learner.batch_size or learner.steps_per_dispatch, a smaller network, or more chips",
-            "evaluation": "fewer actors.games, or a smaller network",
-            "selfplay": "fewer actors.games, fewer search.simulations, or a smaller network",
-        }
-        return switch[self.program.name]
 
 
 def judge(program: Program, where: Slice) -> Verdict:

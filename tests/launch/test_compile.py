@@ -62,7 +62,18 @@ def test_a_program_that_does_not_fit_says_what_it_needs_and_what_would_help():
     assert code == 1
     assert not learner["fits"]
     assert learner["bytes_per_chip"] > learner["hbm_per_chip"]
-    assert "learner.batch_size" in learner["advice"]
+    assert "network.remat=true" in learner["advice"]
+    assert "fsdp" not in learner["advice"]  # there is only one chip
+
+
+@pytest.mark.slow
+def test_a_billion_parameters_fit_a_slice_of_16_by_sharding_alone():
+    network = "network={name: transformer, width: 4096, layers: 5, heads: 32}"
+    whole, _ = compiled("go_9x9", network, "--topology", "v5e-16")
+    split, _ = compiled("go_9x9", network, "learner.mesh.fsdp=true", "--topology", "v5e-16")
+    assert not whole["programs"][0]["fits"]
+    assert "learner.mesh.fsdp=true" in whole["programs"][0]["advice"]
+    assert split["programs"][0]["fits"]
 
 
 def test_the_compiler_s_refusal_is_understood():

@@ -26,12 +26,12 @@ def state(network):
 def make_state(network, seed=7, **optimizer):
     mesh = make_mesh(MeshConfig())
     state = init_state(network, make_optimizer(OptimizerConfig(**optimizer)), jax.random.key(seed))
-    return jax.device_put(state, state_shardings(mesh, state))
+    return jax.device_put(state, state_shardings(mesh, state, MeshConfig()))
 
 
 def like(state):
     shapes = jax.eval_shape(lambda: state)
-    return placed(shapes, state_shardings(make_mesh(MeshConfig()), shapes))
+    return placed(shapes, state_shardings(make_mesh(MeshConfig()), shapes, MeshConfig()))
 
 
 def save(checkpoints, folder, state):

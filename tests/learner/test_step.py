@@ -25,11 +25,12 @@ def training(network, compiled):
         transform = make_optimizer(OptimizerConfig(**optimizer))
         mesh = make_mesh(MeshConfig(), jax.devices()[:1])
         state = init_state(network, transform, jax.random.key(0))
-        state = jax.device_put(state, state_shardings(mesh, state))
+        shardings = state_shardings(mesh, state, MeshConfig())
+        state = jax.device_put(state, shardings)
         name = (ema, *optimizer.items())
         if name not in compiled:
             recipe = Recipe(network, transform, make_augment([], 9), 1.0, ema)
-            compiled[name] = make_train_step(recipe, mesh, jax.eval_shape(lambda: state))
+            compiled[name] = make_train_step(recipe, mesh, shardings)
         step = compiled[name]
         return state, lambda state, host: step(state, put_batch(host, batch_sharding(mesh)))
 
