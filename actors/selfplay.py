@@ -72,7 +72,8 @@ class SelfPlayActor:
             version, params = self._source.wait(experiment.replay.timeout_s)
             params = self._fold(params)
         while not self._stopping.is_set():
-            with clock("search"):  # returns before the move is found: what the last one ended is written meanwhile
+            # Where dispatch is asynchronous, what the last move ended is written while this one is found.
+            with clock("search"):
                 state, move = self._play(params, state)
             with clock("write"):
                 self._write(mixer.take())
