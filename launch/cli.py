@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from importlib import import_module
@@ -41,6 +42,7 @@ Stage = Literal["selfplay", "learner", "replay", "publish"]
 
 def main() -> None:
     """Runs the command line; what a person did wrong is told in one message and exit code 2."""
+    spare_metadata_queries(Path("/dev"))
     try:
         app()
     except Exception as error:
@@ -193,6 +195,15 @@ def doctor(as_json: Json = False) -> None:
     else:
         show(checks)
     raise typer.Exit(1 if any(c.failed for c in checks) else 0)
+
+
+def spare_metadata_queries(devices: Path) -> None:
+    """Keeps libtpu, where it is installed, from asking Google's metadata server about TPUs on a machine without any.
+
+    Where that server cannot be reached libtpu would try again for minutes before jax falls back to the CPU.
+    """
+    if not any(devices.glob("accel*")) and not (devices / "vfio").exists():
+        os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
 
 
 def card(config: Path) -> str:

@@ -149,3 +149,13 @@ def test_the_errors_shown_without_traceback_exist(module):
     door = cli.import_module(module)
     for name in cli.ERRORS_FOR_PEOPLE[module]:
         assert issubclass(getattr(door, name), Exception)
+
+
+@pytest.mark.parametrize(("device", "spared"), [(None, "1"), ("accel0", None), ("vfio", None)])
+def test_only_machines_without_tpus_are_kept_from_asking_for_them(tmp_path, monkeypatch, device, spared):
+    monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "")  # so that it is put back afterwards
+    monkeypatch.delenv("TPU_SKIP_MDS_QUERY")
+    if device is not None:
+        (tmp_path / device).mkdir()
+    cli.spare_metadata_queries(tmp_path)
+    assert os.environ.get("TPU_SKIP_MDS_QUERY") == spared
