@@ -67,6 +67,7 @@ def test_a_program_that_does_not_fit_says_what_it_needs_and_what_would_help():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_billion_parameters_fit_a_slice_of_16_by_sharding_alone():
     network = "network={name: transformer, width: 4096, layers: 5, heads: 32}"
     whole, _ = compiled("go_9x9", network, "--topology", "v5e-16")
