@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from podzero.config import ConfigError, Experiment
 from podzero.launch.compile.chips import Slice
+
+if TYPE_CHECKING:
+    from podzero.types import EnvSpec, Sample
 
 
 class Program(NamedTuple):
@@ -133,20 +136,13 @@ def _for_accelerators(experiment: Experiment) -> Experiment:
     return experiment.model_copy(update={"network": network})
 
 
-def _sample_shapes(spec: Any, leading: tuple[int, ...], sharding: Any) -> Any:
+def _sample_shapes(spec: EnvSpec, leading: tuple[int, ...], sharding: Any) -> Sample:
     """A dispatch of samples without data."""
     import jax
 
+    from podzero.replay import SampleSignature
     from podzero.types import Sample
 
-    def of(shape: tuple[int, ...], dtype: str) -> Any:
-        struct: Any = jax.ShapeDtypeStruct
-        return struct(leading + shape, dtype, sharding=sharding)
-
-    return Sample(
-        observation=of(spec.observation_shape, spec.observation_dtype),
-        legal=of((spec.num_actions,), "bool"),
-        policy_target=of((spec.num_actions,), "float32"),
-        value_target=of((), "float32"),
-        version=of((), "int32"),
-    )
+    struct: Any = jax.ShapeDtypeStruct
+    fields = SampleSignature(spec, bundle=1).fields
+    return Sample(**{field.name: struct(leading + field.shape, field.dtype, sharding=sharding) for field in fields})
