@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -98,7 +99,8 @@ def _reverb(experiment: Experiment, spec: EnvSpec) -> Iterator[Any]:
 
     with served(_never_blocking(experiment), spec) as address:
         writer = make_writer([address], spec, experiment)
-        writer.write(_samples(spec, experiment.replay.min_size))
+        bundle = experiment.replay.bundle
+        writer.write(_samples(spec, bundle * math.ceil(experiment.replay.min_size / bundle)))
         writer.flush()
         writer.close()
         yield make_reader([address], spec, experiment)
