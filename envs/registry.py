@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import get_args
 
-from podzero.config import ConfigError, Game, nearest
+from podzero.config import Game
 from podzero.envs.pgx_games import PgxGame
+from podzero.errors import ConfigError, nearest
 
 GAMES: tuple[str, ...] = get_args(Game)
 """All two-player perfect-information games of pgx."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import jax
 
-from podzero.config import ConfigError
 from podzero.envs import make_env
+from podzero.errors import ConfigError
 from podzero.evaluation.analysis import Analyst
 from podzero.evaluation.arena import play_match
 from podzero.evaluation.judge import Judge, judged_positions

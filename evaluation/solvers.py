@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from podzero.config import ConfigError
+from podzero.errors import ConfigError
 
 Scores = np.ndarray[Any, np.dtype[np.float32]]
 """`[B, A]` float32, nan where an action is illegal."""

@@ -14,7 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from podzero.config import ConfigError, NetworkConfig, SearchConfig, nearest
+from podzero.config import NetworkConfig, SearchConfig
+from podzero.errors import ConfigError, nearest
 from podzero.evaluation.players import NetworkPlayers, Player, RandomPlayer, SearchPlayer, SolverPlayer, mcts_player
 from podzero.evaluation.solvers import make_solver
 from podzero.networks import make_inference, make_network

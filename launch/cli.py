@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from podzero.config import ConfigError, Experiment, builtin_configs, load
+from podzero.config import Experiment, builtin_configs, load
+from podzero.errors import ConfigError
 from podzero.launch.status import read_status
 from podzero.workdir import Workdir, WorkdirError
 
@@ -164,7 +165,7 @@ def compile_for(
     as_json: Json = False,
 ) -> None:
     """Let the TPU compiler judge an experiment for a slice; no TPU is needed."""
-    from podzero.launch.compile.chips import find_slice
+    from podzero.chips import find_slice
 
     experiment, where = load(config, overrides or ()), find_slice(topology)
     from podzero.launch.compile.programs import devices_of, programs_of

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
-from podzero.config import ConfigError
+from podzero.errors import ConfigError
 
 log = logging.getLogger(__name__)
 

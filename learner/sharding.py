@@ -11,7 +11,8 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from podzero.config import ConfigError, LearnerConfig, MeshConfig, SplitRule
+from podzero.config import LearnerConfig, MeshConfig, SplitRule
+from podzero.errors import ConfigError
 
 AXES = ("data", "model")
 

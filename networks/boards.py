@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podzero.config import ConfigError
+from podzero.errors import ConfigError
 from podzero.types import Array, EnvSpec, Network, Params
 
 

@@ -19,7 +19,8 @@ import jax
 import numpy as np
 from flax import serialization
 
-from podzero.config import ConfigError, Experiment, parse
+from podzero.config import Experiment, parse
+from podzero.errors import ConfigError
 from podzero.types import Params, Versioned
 from podzero.workdir import step_folder, step_folders
 

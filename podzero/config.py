@@ -6,7 +6,6 @@ whatever is wrong comes back as one `ConfigError` that names field, value, and t
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -15,15 +14,14 @@ import pydantic
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from podzero.chips import Slice, find_slice
+from podzero.errors import ConfigError, nearest
+
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Game = Literal[
     "animal_shogi", "chess", "connect_four", "gardner_chess", "go_9x9", "go_19x19",
     "hex", "othello", "shogi", "tic_tac_toe",
 ]  # fmt: skip
-
-
-class ConfigError(ValueError):
-    """An experiment that cannot be run as written; the message is for the person who wrote it."""
 
 
 class Section(BaseModel):
@@ -90,6 +88,9 @@ class ActorsConfig(Section):
     """Self-play: how many processes, how wide, how they explore and what they aim at."""
 
     count: PositiveInt = 1
+    min_count: PositiveInt | None = None
+    """Actors for which a cluster must have room before a run starts; the others start as nodes join.
+    By default all."""
     games: PositiveInt = 128
     """Games that one actor plays side by side: the batch of its network evaluations."""
     cpus: PositiveFloat = 1.0
@@ -243,6 +244,49 @@ class CheckpointConfig(Section):
     keep: PositiveInt = 2
 
 
+class ClusterConfig(Section):
+    """The machines of a Ray cluster (`train --address`) and what is asked of them."""
+
+    slice: str | None = None
+    """The TPU slice that trains, as `v5e-16` or `v5e:4x4`: one learner process on each of its hosts, reserved
+    together. Without one, the learner runs on whatever devices its machines have."""
+    hosts: PositiveInt | None = None
+    """Machines that train together, one learner process each; by default those of `slice`, or one."""
+    host_resources: dict[str, PositiveFloat] = {}
+    """Ray resources that each learner process reserves; by default all TPU chips of a host of `slice`."""
+    host_timeout_s: PositiveFloat = 60.0
+    """How long one learner host may be silent, or late for an agreement, before the others give up."""
+    actors_on_tpu_hosts: bool = False
+    """Whether actors and replay shards may use the CPUs of TPU hosts as well."""
+    join_minutes: PositiveFloat = 15.0
+    """How long a launch waits for machines to join before it ends and says who is missing."""
+    price_per_hour: PositiveFloat | None = None
+    """What all machines cost together, in any currency, for the figures of cost."""
+
+    @pydantic.field_validator("slice")
+    @classmethod
+    def _known_slice(cls, name: str | None) -> str | None:
+        return None if name is None else find_slice(name).short_name
+
+    @pydantic.model_validator(mode="after")
+    def _hosts_of_the_slice(self) -> ClusterConfig:
+        if self.slice is not None and self.hosts not in (None, find_slice(self.slice).hosts):
+            raise ValueError(
+                f"{self.slice} has {find_slice(self.slice).hosts} hosts, not {self.hosts}; leave hosts out"
+            )
+        return self
+
+    @property
+    def tpu(self) -> Slice | None:
+        """The slice that trains."""
+        return None if self.slice is None else find_slice(self.slice)
+
+    @property
+    def learner_hosts(self) -> int:
+        """Machines that train together."""
+        return self.tpu.hosts if self.tpu else self.hosts or 1
+
+
 class StopConfig(Section):
     """Ends a run, whichever comes first; nothing set means until somebody stops it. Counted over resumes."""
 
@@ -264,6 +308,7 @@ class Experiment(Section):
     learner: LearnerConfig = LearnerConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    cluster: ClusterConfig = ClusterConfig()
     stop: StopConfig = StopConfig()
 
     @pydantic.model_validator(mode="after")
@@ -287,6 +332,18 @@ class Experiment(Section):
                 f"({replay.samples_per_insert * replay.min_size:g}) must be at least the tolerance "
                 f"{self.replay_tolerance:g}"
             )
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _hosts_share_equally(self) -> Experiment:
+        hosts = self.cluster.learner_hosts
+        shares = (("replay.shards", self.replay.shards), ("learner.batch_size", self.learner.batch_size))
+        for name, value in shares:
+            if value % hosts:
+                raise ValueError(
+                    f"{name} {value} is not divided by the {hosts} learner hosts (cluster.slice, cluster.hosts), "
+                    f"each of which reads shards of its own; set {name}={(value // hosts + 1) * hosts}"
+                )
         return self
 
     @property
@@ -402,12 +459,6 @@ def _explain(error: pydantic.ValidationError, tree: dict[str, Any]) -> Iterator[
                 yield f"{where}: {message}" if where else message
             case _:
                 yield f"{where} = {value!r}: {fault['msg'][0].lower()}{fault['msg'][1:]}"
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """`" (did you mean 'x'?)"` for the closest of `known`, or nothing when none is close."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f" (did you mean '{close[0]}'?)" if close else ""
 
 
 def _choices(expected: str) -> list[str]:

@@ -10,7 +10,15 @@ from typing import IO, Any
 
 import yaml
 
-from podzero.config import ConfigError, Experiment, parse
+from podzero.config import Experiment, parse
+from podzero.errors import ConfigError
+
+_FREE: Any = {
+    **dict.fromkeys(("stop", "evaluation", "checkpoint", "cluster"), True),
+    "actors": {"count", "min_count", "cpus", "max_restarts"},
+    "learner": {"mesh", "microbatches"},
+}
+"""What may change from one resumption to the next: it does not change what is learned."""
 
 
 class WorkdirError(RuntimeError):
@@ -60,7 +68,7 @@ class Workdir:
     def open(self, experiment: Experiment) -> bool:
         """Makes the directory ready for `experiment`; returns whether it is a resumption.
 
-        Only `stop`, `evaluation` and `checkpoint` may differ from what the directory holds.
+        Only what `_FREE` names may differ from what the directory holds.
 
         Raises:
           WorkdirError: it cannot be written, or holds another experiment; nothing has been changed then.
@@ -131,8 +139,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def _differences(held: Experiment, given: Experiment) -> list[str]:
     """`field: held X, given Y` for each field that must not change within one working directory."""
-    free = {"stop", "evaluation", "checkpoint"}
-    old, new = (flatten(e.model_dump(mode="json", exclude=free)) for e in (held, given))
+    old, new = (flatten(e.model_dump(mode="json", exclude=_FREE)) for e in (held, given))
     return [
         f"{key}: holds {old.get(key)}, given {new.get(key)}"
         for key in sorted({*old, *new})

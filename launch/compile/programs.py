@@ -7,8 +7,9 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from podzero.config import ConfigError, Experiment
-from podzero.launch.compile.chips import Slice
+from podzero.chips import Slice
+from podzero.config import Experiment
+from podzero.errors import ConfigError
 
 if TYPE_CHECKING:
     from podzero.types import EnvSpec, Sample

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from podzero.launch.compile.chips import Slice
+from podzero.chips import Slice
 from podzero.launch.compile.verdict import SPACES, Verdict, summary
 
 

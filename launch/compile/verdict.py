@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from typing import Any, NamedTuple
 
-from podzero.launch.compile.chips import Slice
+from podzero.chips import Slice
 from podzero.launch.compile.hlo import parse
 from podzero.launch.compile.programs import Program
 from podzero.launch.compile.traffic import Tally, count

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podzero.config import ConfigError
 from podzero.envs import GAMES, make_env
+from podzero.errors import ConfigError
 
 
 def movers(values, views):

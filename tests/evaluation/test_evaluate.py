@@ -3,8 +3,8 @@ import queue
 
 import pytest
 
-from podzero.config import ConfigError
 from podzero.envs import make_env
+from podzero.errors import ConfigError
 from podzero.evaluation.analysis import BATCH, Analyst
 from podzero.evaluation.evaluate import analyze, evaluate
 from podzero.evaluation.who import resolve

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from podzero.config import ConfigError
 from podzero.envs import make_env
+from podzero.errors import ConfigError
 from podzero.evaluation.evaluator import Evaluator
 from podzero.evaluation.ratings import LadderError
 from podzero.networks import make_network

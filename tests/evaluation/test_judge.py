@@ -3,8 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podzero.config import ConfigError
 from podzero.envs import make_env
+from podzero.errors import ConfigError
 from podzero.evaluation import judge as judging
 from podzero.evaluation.intervals import wilson
 from podzero.evaluation.judge import Judge, Positions, draw_positions, judge_actions, judged_positions, replay

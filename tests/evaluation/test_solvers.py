@@ -3,8 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podzero.config import ConfigError
 from podzero.envs import make_env
+from podzero.errors import ConfigError
 from podzero.evaluation.solvers import game_values, make_solver
 
 

@@ -4,8 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from podzero.config import ConfigError
 from podzero.envs import make_env
+from podzero.errors import ConfigError
 from podzero.evaluation.who import game_of, resolve
 from podzero.networks import make_network
 from podzero.params import SnapshotError, save_snapshot

@@ -109,7 +109,7 @@ def test_status_shows_a_run_from_its_files(podzero, tmp_path):
     code, out, _ = podzero("status", str(tmp_path))
     assert code == 0
     assert "step 4,321" in out
-    assert re.search(r"ended \(status \d+ s old\)", out.replace("\n", " "))
+    assert re.search(r"ended \(status \d+ s old\)", " ".join(out.split()))
     code, out, _ = podzero("status", str(tmp_path), "--json")
     found = json.loads(out)
     assert (found["step"], found["keeps_value"], found["alive"], found["phase"]) == (4321, 0.97, False, "ended")

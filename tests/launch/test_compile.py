@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from podzero.config import ConfigError
+from podzero.chips import find_slice
+from podzero.errors import ConfigError
 from podzero.launch.compile import programs
-from podzero.launch.compile.chips import find_slice
 from podzero.launch.compile.verdict import _bytes_that_do_not_fit
 
 
@@ -91,7 +91,7 @@ def test_without_libtpu_it_says_how_to_get_it(monkeypatch):
 
 def test_the_compiler_knows_every_slice_by_its_size():
     script = (
-        "from podzero.launch.compile.chips import slices\n"
+        "from podzero.chips import slices\n"
         "from podzero.launch.compile.programs import devices_of\n"
         "for known in slices():\n"
         "    assert len(devices_of(known)) == known.chips, known.topology\n"

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from podzero.config import ConfigError
+from podzero.errors import ConfigError
 from podzero.launch.cluster import ClusterError
 from podzero.launch.savepoints import savepoints
 from podzero.launch.train import train

@@ -5,7 +5,7 @@ import jax
 import numpy as np
 import pytest
 
-from podzero.config import ConfigError
+from podzero.errors import ConfigError
 from podzero.learner import Feed, Learner, TrainingDiverged
 from podzero.learner.figures import MAX_SKIPPED_IN_A_ROW
 

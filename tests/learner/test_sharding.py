@@ -9,7 +9,8 @@ import jax
 import numpy as np
 import pytest
 
-from podzero.config import ConfigError, LearnerConfig, MeshConfig, ResNetConfig, TransformerConfig
+from podzero.config import LearnerConfig, MeshConfig, ResNetConfig, TransformerConfig
+from podzero.errors import ConfigError
 from podzero.learner.sharding import TENSOR_PARALLEL, _spec, check_batch, leaf_names, make_mesh
 from podzero.networks import make_network
 from podzero.types import EnvSpec

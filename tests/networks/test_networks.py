@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from podzero.config import ConfigError, ResNetConfig, TransformerConfig
+from podzero.config import ResNetConfig, TransformerConfig
+from podzero.errors import ConfigError
 from podzero.networks import make_inference, make_network
 from podzero.networks.resnet import residual_start
 from podzero.networks.standardized import RELU_GAIN, fold, standardize

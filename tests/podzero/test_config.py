@@ -8,7 +8,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podzero.config import ConfigError, Experiment, builtin_configs, load, parse
+from podzero.config import Experiment, builtin_configs, load, parse
+from podzero.errors import ConfigError
 
 SMALL = {"name": "small", "env": {"name": "tic_tac_toe"}}
 
@@ -185,3 +186,26 @@ def test_an_experiment_does_not_change():
     with pytest.raises(pydantic.ValidationError):
         experiment().seed = 3
     assert isinstance(experiment(), Experiment)
+
+
+def test_the_hosts_of_a_learner_are_those_of_its_slice():
+    four = ("replay.shards=4", "replay.min_size=8192")
+    experiment = load("connect_four", ["cluster.slice=v5e:4x4", *four])
+    assert experiment.cluster.slice == "v5e-16"
+    assert experiment.cluster.learner_hosts == 4
+    assert load("connect_four", ["cluster.hosts=2", "replay.shards=2"]).cluster.learner_hosts == 2
+    assert load("connect_four").cluster.learner_hosts == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["cluster.slice=v5e-17"], "cluster.slice: unknown slice 'v5e-17'.*v5e-16"),
+        (["cluster.slice=v5e-16", "cluster.hosts=3"], "v5e-16 has 4 hosts, not 3"),
+        (["cluster.hosts=4", "replay.shards=6"], "replay.shards 6 is not divided by the 4 learner hosts.*shards=8"),
+        (["cluster.hosts=3", "replay.shards=3"], "learner.batch_size 512 is not divided by the 3.*batch_size=513"),
+    ],
+)
+def test_hosts_that_do_not_fit_are_refused_with_what_would(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        load("connect_four", overrides)

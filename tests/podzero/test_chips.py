@@ -1,7 +1,7 @@
 import pytest
 
-from podzero.config import ConfigError
-from podzero.launch.compile.chips import find_slice, slices
+from podzero.chips import find_slice, slices
+from podzero.errors import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import math
 import re
 from typing import NamedTuple
 
-from podzero.config import ConfigError, nearest
+from podzero.errors import ConfigError, nearest
 
 
 class Chip(NamedTuple):
