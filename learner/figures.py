@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
+from podzero.learner.devices import Machine, Pace
 from podzero.learner.step import StepSums
 
 MAX_SKIPPED_IN_A_ROW = 1000
@@ -60,3 +62,44 @@ class Figures:
     def _start_anew(self) -> None:
         self._sums = np.zeros(len(StepSums._fields))
         self._since = time.perf_counter()
+
+
+class ChipFigures(NamedTuple):
+    """Turns the rates of a report into the figures that TPUs are judged by."""
+
+    machine: Machine
+    batch_size: int
+    steps_per_dispatch: int
+    flops_per_sample: float
+    """Useful operations, see `training_flops`."""
+    one_chip_samples_per_s: float | None
+    """What one chip learns alone, where that was measured."""
+
+    def of(self, samples_per_s: float, pace: Pace) -> dict[str, float]:
+        """The figures; what is not known is left out.
+
+        `learner/flops_per_s` and `learner/share_of_peak` are over wall time: chips that wait for replay are paid for as
+        well. `learner/scaling_efficiency` is over the time in which the devices work: waiting for replay is no fault of
+        the mesh, exchanging gradients is.
+        """
+        chips, hosts, peak = self.machine
+        flops_per_s = samples_per_s * self.flops_per_sample
+        figures = {
+            "learner/chips": float(chips),
+            "learner/hosts": float(hosts),
+            "learner/samples_per_s_per_chip": samples_per_s / chips,
+            "learner/samples_per_s_per_host": samples_per_s / hosts,
+            "learner/flops_per_s": flops_per_s,
+            "learner/device_busy": pace.busy,
+        }
+        if peak is not None:
+            figures["learner/share_of_peak"] = flops_per_s / peak
+        if pace.dispatch_s is not None:
+            figures["learner/device_s_per_step"] = pace.dispatch_s / self.steps_per_dispatch
+        if self.one_chip_samples_per_s is not None:
+            alone = chips * self.one_chip_samples_per_s
+            figures["learner/one_chip_samples_per_s"] = self.one_chip_samples_per_s
+            if pace.dispatch_s:
+                together = self.batch_size * self.steps_per_dispatch / pace.dispatch_s
+                figures["learner/scaling_efficiency"] = together / alone
+        return figures

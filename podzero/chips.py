@@ -46,6 +46,18 @@ CHIPS: dict[str, Chip] = {
 _FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 _CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16")
 
+_KINDS = {
+    "TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5e": "v5e", "TPU v5": "v5p", "TPU v5p": "v5p",
+    "TPU v6 lite": "v6e", "TPU v6e": "v6e",
+}  # fmt: skip
+"""Chips by what `jax.Device.device_kind` calls them; newer libraries use the second name of each."""
+
+
+def chip_of_kind(device_kind: str) -> Chip | None:
+    """The chip that jax calls `device_kind`; None for anything else than a known TPU."""
+    name = _KINDS.get(device_kind)
+    return None if name is None else CHIPS[name]
+
 
 class Slice(NamedTuple):
     """A slice of a pod: chips that are linked to one another."""

@@ -211,6 +211,9 @@ class LearnerConfig(Section):
     """Whether each sample is put through a random symmetry of the game, on the device."""
     prefetch: PositiveInt = 4
     """Dispatches prepared ahead, the bound of the queue between reader and step."""
+    calibrate: bool = False
+    """Whether one chip is timed alone before training starts, for the figure of scaling efficiency; takes as long as
+    compiling the step once more and needs a chip that can hold a whole train state."""
     optimizer: OptimizerConfig = OptimizerConfig()
     mesh: MeshConfig = MeshConfig()
 

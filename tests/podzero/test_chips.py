@@ -1,6 +1,6 @@
 import pytest
 
-from podzero.chips import find_slice, slices
+from podzero.chips import chip_of_kind, find_slice, slices
 from podzero.errors import ConfigError
 
 
@@ -31,3 +31,17 @@ def test_both_names_of_every_slice_lead_back_to_it():
 def test_an_unknown_slice_lists_the_known_ones(name):
     with pytest.raises(ConfigError, match=r"unknown slice '.*known: v4-8 \(v4:2x2x1\), .*v6e-256"):
         find_slice(name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("TPU v4", "v4"), ("TPU v5 lite", "v5e"), ("TPU v5", "v5p"), ("TPU v6 lite", "v6e")]
+)
+def test_a_chip_is_known_by_what_jax_calls_it(kind, name):
+    chip = chip_of_kind(kind)
+    assert chip is not None
+    assert chip.name == name
+
+
+@pytest.mark.parametrize("kind", ["cpu", "NVIDIA H200", "TPU v9"])
+def test_a_device_that_is_no_known_chip_has_no_peak(kind):
+    assert chip_of_kind(kind) is None

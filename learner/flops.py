@@ -1,0 +1,90 @@
+"""The arithmetic that training a network needs, counted from its definition: nothing is compiled or run.
+
+What is counted is the useful work of model flops utilization (Chowdhery et al. 2022, appendix B,
+https://arxiv.org/abs/2204.02311): the multiply-adds, two operations each, of the matrix products and convolutions of
+the loss and of its gradients. Elementwise work, the optimizer, symmetries and whatever is computed a second time to
+save memory (`network.remat`) do not count, nor do products with the zeros around a board, as in XLA's own count.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import numpy as np
+from jax.core import jaxprs_in_params
+from jax.extend.core import Jaxpr, JaxprEqn
+
+from podzero.learner.losses import alphazero_loss
+from podzero.types import EnvSpec, Network, Params, Sample
+
+
+def training_flops(network: Network, spec: EnvSpec, batch_size: int) -> float:
+    """Useful floating point operations of one step, forward and backward, by samples of its batch.
+
+    They are read off the forward-mode derivative: each of its products is transposed into one of equal size by
+    reverse mode, and it has nothing to compute twice.
+    """
+
+    def derivative(params: Params, direction: Params, batch: Sample) -> Any:
+        return jax.jvp(lambda p: alphazero_loss(network, 1.0, p, batch).total, (params,), (direction,))
+
+    params = jax.eval_shape(network.init, jax.random.key(0))
+    traced = jax.make_jaxpr(derivative)(params, params, sample_shapes(spec, (batch_size,)))
+    return flops_of(traced.jaxpr) / batch_size
+
+
+def sample_shapes(spec: EnvSpec, leading: tuple[int, ...]) -> Sample:
+    """A batch of samples `[*leading, ...]` without data: shapes and dtypes."""
+    struct: Any = jax.ShapeDtypeStruct
+
+    def of(shape: tuple[int, ...], dtype: str) -> Any:
+        return struct((*leading, *shape), np.dtype(dtype))
+
+    return Sample(
+        observation=of(spec.observation_shape, spec.observation_dtype),
+        legal=of((spec.num_actions,), "bool"),
+        policy_target=of((spec.num_actions,), "float32"),
+        value_target=of((), "float32"),
+        version=of((), "int32"),
+    )
+
+
+def flops_of(jaxpr: Jaxpr) -> float:
+    """Operations of all products in a traced function: those of a scan times its length, of a `cond` the largest
+    branch, of a `while`, whose turns depend on data, one turn.
+    """
+    return sum(map(_flops, jaxpr.eqns))
+
+
+def _flops(eqn: JaxprEqn) -> float:
+    if eqn.primitive.name == "dot_general":
+        (contracted, _), _ = eqn.params["dimension_numbers"]
+        left, out = _shape(eqn.invars[0]), _shape(eqn.outvars[0])
+        return 2.0 * float(math.prod(out) * math.prod(left[d] for d in contracted))
+    if eqn.primitive.name == "conv_general_dilated":
+        return _convolution(eqn)
+    inner = [flops_of(jaxpr) for jaxpr in jaxprs_in_params(eqn.params)]
+    if eqn.primitive.name == "cond":
+        return max(inner)
+    turns: int = eqn.params["length"] if eqn.primitive.name == "scan" else 1
+    return sum(inner) * turns
+
+
+def _convolution(eqn: JaxprEqn) -> float:
+    params, layout = eqn.params, eqn.params["dimension_numbers"]
+    image, kernel, out = map(_shape, (*eqn.invars, *eqn.outvars))
+    pairs = 1
+    for at, (i, k, o) in enumerate(zip(layout.lhs_spec[2:], layout.rhs_spec[2:], layout.out_spec[2:], strict=True)):
+        dilation = params["lhs_dilation"][at]
+        starts = np.arange(out[o])[:, None] * params["window_strides"][at] - params["padding"][at][0]
+        met = starts + np.arange(kernel[k]) * params["rhs_dilation"][at]
+        pairs *= int(np.sum((met >= 0) & (met < image[i] * dilation) & (met % dilation == 0)))
+    batch, features = (out[d] for d in layout.out_spec[:2])
+    return 2.0 * float(pairs * batch * features * kernel[layout.rhs_spec[1]])
+
+
+def _shape(of: Any) -> tuple[int, ...]:
+    """The shape of an operand or a result."""
+    return tuple(map(int, of.aval.shape))

@@ -1,0 +1,116 @@
+"""The figures that TPUs are judged by, with numbers made by hand and devices that the test holds."""
+
+import threading
+from types import SimpleNamespace
+
+import jax
+import pytest
+
+from podzero.learner.devices import DeviceClock, Machine, Pace, machine_of, memory_figures
+from podzero.learner.figures import ChipFigures
+
+POD = ChipFigures(
+    Machine(chips=16, hosts=4, peak_flops=16e12),
+    batch_size=1000,
+    steps_per_dispatch=8,
+    flops_per_sample=2e6,
+    one_chip_samples_per_s=125_000.0,
+)
+
+
+def device(kind="TPU v5 lite", host=0, **memory):
+    return SimpleNamespace(device_kind=kind, process_index=host, memory_stats=lambda: memory or None)
+
+
+def test_the_figures_of_a_pod_by_hand():
+    assert POD.of(800_000.0, Pace(busy=0.5, dispatch_s=0.005)) == {
+        "learner/chips": 16,
+        "learner/hosts": 4,
+        "learner/samples_per_s_per_chip": 50_000,
+        "learner/samples_per_s_per_host": 200_000,
+        "learner/flops_per_s": 1.6e12,
+        "learner/share_of_peak": 0.1,
+        "learner/device_busy": 0.5,
+        "learner/device_s_per_step": 0.005 / 8,
+        "learner/one_chip_samples_per_s": 125_000,
+        "learner/scaling_efficiency": (8000 / 0.005) / (16 * 125_000),  # while it works; it waits half of the time
+    }
+
+
+def test_figures_that_are_not_known_are_left_out():
+    figures = POD._replace(machine=Machine(1, 1, None), one_chip_samples_per_s=None).of(0.0, Pace(0.0, None))
+    assert figures.keys() == {
+        "learner/chips", "learner/hosts", "learner/samples_per_s_per_chip", "learner/samples_per_s_per_host",
+        "learner/flops_per_s", "learner/device_busy",
+    }  # fmt: skip
+    assert "learner/scaling_efficiency" not in POD.of(0.0, Pace(0.0, None))
+
+
+def test_a_machine_is_what_its_devices_are_together():
+    devices = [device(host=index // 4) for index in range(16)]
+    assert machine_of(devices) == Machine(16, 4, 16 * 197e12)
+    assert machine_of(jax.devices()[:1]) == Machine(1, 1, None)
+
+
+def test_memory_is_that_of_the_fullest_device_and_left_out_where_nobody_tells():
+    full = device(bytes_in_use=7, peak_bytes_in_use=8, bytes_limit=16)
+    peaked = device(bytes_in_use=3, peak_bytes_in_use=12, bytes_limit=16)
+    assert memory_figures([full, peaked]) == {
+        "learner/hbm_bytes": 7, "learner/hbm_peak_bytes": 12, "learner/hbm_limit_bytes": 16,
+    }  # fmt: skip
+    assert memory_figures([device(bytes_in_use=7)]) == {"learner/hbm_bytes": 7}
+    assert memory_figures([device(), device()]) == {}
+
+
+@pytest.fixture
+def held(monkeypatch):
+    """A device clock over dispatches that end when the test says so, on a clock that the test holds."""
+    present, ended = [0.0], threading.Semaphore(0)
+    ends = {name: threading.Event() for name in ("first", "second", "third")}
+
+    def wait(name):
+        assert ends[name].wait(60)
+
+    monkeypatch.setattr("podzero.learner.devices.time.perf_counter", lambda: present[0])
+    monkeypatch.setattr("podzero.learner.devices.jax.block_until_ready", wait)
+    clock = DeviceClock(lambda state, name: (state, name))
+
+    def end(name, at):
+        present[0] = at
+        dispatches = clock._dispatches
+        ends[name].set()
+        while clock._free_at != at or clock._dispatches < dispatches:
+            ended.acquire(timeout=0.001)
+
+    yield clock, present, end
+    clock.close()
+
+
+def test_devices_are_timed_from_when_they_are_asked_or_free_until_they_end(held):
+    clock, present, end = held
+    assert clock("state", "first") == ("state", "first")
+    end("first", at=100.0)  # compiled: not counted
+    assert clock.flush() == Pace(0.0, None)
+    present[0] = 110.0
+    clock("state", "second")
+    clock("state", "third")
+    end("second", at=120.0)  # asked at 110, ten seconds after the one before had ended
+    end("third", at=140.0)  # asked at 110, but the devices were free at 120 only
+    assert clock.flush() == Pace(busy=30.0 / 40.0, dispatch_s=15.0)
+    present[0] = 150.0
+    assert clock.flush() == Pace(0.0, None)
+
+
+def test_a_dispatch_that_fails_ends_the_watch_and_not_the_loop(monkeypatch):
+    failed = threading.Event()
+
+    def fail(sums):
+        failed.set()
+        raise RuntimeError("the device is gone")
+
+    monkeypatch.setattr("podzero.learner.devices.jax.block_until_ready", fail)
+    clock = DeviceClock(lambda state, batch: (state, batch))
+    clock(1, 2)
+    assert failed.wait(60)
+    assert clock(3, 4) == (3, 4)
+    assert clock.flush() == Pace(0.0, None)

@@ -1,0 +1,90 @@
+"""The count of useful arithmetic beside counts by hand and by XLA."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from podzero.config import load
+from podzero.envs import make_env
+from podzero.learner.flops import flops_of, sample_shapes, training_flops
+from podzero.learner.losses import alphazero_loss
+from podzero.networks import make_network
+from podzero.types import EnvSpec, Network
+
+
+def count(function, *shapes):
+    return flops_of(jax.make_jaxpr(function)(*(jnp.zeros(shape) for shape in shapes)).jaxpr)
+
+
+def test_two_dense_layers_by_hand(network, spec):
+    forward = 2 * (18 * 32 + 32 * 10)
+    backward = 2 * 18 * 32 + 2 * 2 * 32 * 10  # nobody needs the gradient of the observation
+    assert training_flops(network, spec, 16) == forward + backward
+
+
+def test_a_padded_convolution_by_hand():
+    def init(key):
+        return {"kernel": jnp.zeros((3, 3, 2, 5)), "heads": jnp.zeros((45, 10))}
+
+    def apply(params, observation):
+        x = jax.lax.conv_general_dilated(
+            observation.astype(jnp.float32),
+            params["kernel"],
+            (1, 1),
+            "SAME",
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        )
+        x = x.reshape(x.shape[0], -1) @ params["heads"]
+        return x[:, :9], jnp.tanh(x[:, 9])
+
+    # Along a side of 3 the middle meets 3 squares and both ends 2: 7 x 7 pairs of the board.
+    convolution, dense = 2 * 7 * 7 * 2 * 5, 2 * 45 * 10
+    spec = EnvSpec("tic_tac_toe", (3, 3, 2), "bool", 9)
+    assert training_flops(Network(init, apply), spec, 4) == 2 * convolution + 3 * dense
+
+
+def test_strides_dilations_and_groups_count_as_xla_counts_them():
+    def strided(x, kernel):
+        return jax.lax.conv_general_dilated(
+            x, kernel, (2, 1), ((2, 1), (0, 3)), lhs_dilation=(2, 1), rhs_dilation=(1, 2), feature_group_count=2
+        )
+
+    lowered = jax.jit(strided).lower(jnp.zeros((3, 4, 9, 8)), jnp.zeros((6, 2, 3, 2)))
+    assert count(strided, (3, 4, 9, 8), (6, 2, 3, 2)) == lowered.cost_analysis()["flops"]
+
+
+def test_a_scan_counts_as_often_as_it_runs_and_a_choice_as_its_largest_branch():
+    product = 2 * 4 * 4 * 4
+
+    def scanned(x, w):
+        return jax.lax.scan(lambda carry, _: (carry @ w, None), x, None, length=7)[0]
+
+    def chosen(x, w):
+        return jax.lax.cond(x[0, 0] > 0, lambda: x @ w @ w, lambda: x)
+
+    assert count(scanned, (4, 4), (4, 4)) == 7 * product
+    assert count(chosen, (4, 4), (4, 4)) == 2 * product
+
+
+@pytest.mark.parametrize(
+    ("network", "elementwise"),
+    [("{name: resnet, channels: 64, blocks: 2}", 0.02), ("{name: transformer, width: 64, layers: 2, heads: 4}", 0.08)],
+)
+def test_what_is_computed_twice_counts_once_and_all_else_agrees_with_xla(network, elementwise):
+    env = make_env("connect_four")
+    plain, saving = (
+        make_network(load("connect_four", [f"network={network}", f"network.remat={remat}"]).network, env.spec)
+        for remat in ("false", "true")
+    )
+    flops = training_flops(plain, env.spec, 32)
+    assert training_flops(saving, env.spec, 32) == flops
+
+    def xla(network):
+        gradient = jax.grad(lambda params, batch: alphazero_loss(network, 1.0, params, batch).total)
+        lowered = jax.jit(gradient).lower(
+            jax.eval_shape(network.init, jax.random.key(0)), sample_shapes(env.spec, (32,))
+        )
+        return lowered.cost_analysis()["flops"] / 32
+
+    assert (1 - elementwise) * xla(plain) <= flops <= xla(plain)
+    assert xla(saving) > 1.1 * flops
