@@ -158,7 +158,7 @@ class LearnerProcess(Process):
 
     def checkpoint(self, folder: Path) -> int:
         """Writes the learner's state below `folder`; returns the step once it is complete."""
-        return self._learner.request_checkpoint(lambda step: folder).result(timeout=self._experiment.replay.timeout_s)
+        return self._learner.request_checkpoint(folder).result(timeout=self._experiment.replay.timeout_s)
 
     def snapshot(self) -> int:
         """Writes the acting parameters published last as a snapshot; returns their step, -1 before the first."""

@@ -1,6 +1,7 @@
-"""Checkpoints of the learner: Orbax files, and beside them the SHA-256 of every leaf.
+"""Checkpoints of the learner: Orbax files, written by all hosts, and beside them the fingerprint of every leaf.
 
-Orbax restores flipped bytes without a word, so what it gives back is compared with what was saved.
+Orbax restores flipped bytes without a word, so what it gives back is compared with what was saved. With several hosts
+all must save, and all restore, in the same order; the folder lies on storage that they share.
 """
 
 from __future__ import annotations
@@ -8,15 +9,17 @@ from __future__ import annotations
 import hashlib
 import json
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import orbax.checkpoint as ocp
+from jax.sharding import Mesh
 
-from podzero.learner.sharding import leaf_names, placed
+from podzero.learner.fingerprint import as_text, fingerprint
+from podzero.learner.sharding import leaf_names, placed, replicated
 from podzero.learner.state import TrainState
 from podzero.workdir import write_atomically
 
@@ -37,13 +40,18 @@ class CheckpointDamaged(RuntimeError):
 
 
 class LearnerCheckpoints:
-    """Saves train states without holding training up, and restores them onto any mesh."""
+    """Saves train states without holding training up, and restores them onto any mesh.
 
-    def __init__(self) -> None:
+    Args:
+      mesh: the devices that hold the states.
+    """
+
+    def __init__(self, mesh: Mesh) -> None:
         self._orbax = ocp.AsyncCheckpointer(ocp.StandardCheckpointHandler())
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="learner-checkpoint")
         self._last: Future[None] | None = None
         self._copy = jax.jit(lambda leaves: jax.tree.map(jnp.copy, leaves))
+        self._fingerprints = jax.jit(partial(jax.tree.map, fingerprint), out_shardings=replicated(mesh))
 
     def save(self, step_dir: Path, state: TrainState) -> Future[None]:
         """Begins to write `state` into `step_dir/learner`; the future resolves once everything lies on disk.
@@ -56,7 +64,7 @@ class LearnerCheckpoints:
         folder = step_dir.absolute() / FOLDER
         folder.mkdir(parents=True, exist_ok=True)
         self._orbax.save(folder / _ARRAYS, args=ocp.args.StandardSave(leaves), force=True)
-        self._last = self._writer.submit(self._finish, folder, leaves)
+        self._last = self._writer.submit(self._finish, folder, leaves, self._fingerprints(leaves))
         return self._last
 
     def wait(self, timeout_s: float) -> None:
@@ -90,9 +98,9 @@ class LearnerCheckpoints:
             leaves = self._orbax.restore(folder / _ARRAYS, args=ocp.args.StandardRestore(targets))
         except Exception as error:  # Orbax and TensorStore raise many kinds for damaged files
             raise CheckpointDamaged(f"{folder} cannot be read: {error}") from error
-        for name, leaf in leaves.items():
-            if _digest(leaf) != manifest[name]["sha256"]:
-                raise CheckpointDamaged(f"{folder}: '{name}' is not what was saved (its SHA-256 differs)")
+        for name, found in jax.device_get(self._fingerprints(leaves)).items():
+            if as_text(found) != manifest[name]["fingerprint"]:
+                raise CheckpointDamaged(f"{folder}: '{name}' is not what was saved (its fingerprint differs)")
         return _unflatten(like, leaves)
 
     def close(self) -> None:
@@ -100,9 +108,10 @@ class LearnerCheckpoints:
         self._writer.shutdown()
         self._orbax.close()
 
-    def _finish(self, folder: Path, leaves: dict[str, jax.Array]) -> None:
+    def _finish(self, folder: Path, leaves: dict[str, jax.Array], fingerprints: dict[str, jax.Array]) -> None:
+        found = jax.device_get(fingerprints)
         manifest = {
-            name: {"shape": list(leaf.shape), "dtype": str(leaf.dtype), "sha256": _digest(leaf)}
+            name: {"shape": list(leaf.shape), "dtype": str(leaf.dtype), "fingerprint": as_text(found[name])}
             for name, leaf in leaves.items()
         }
         self._orbax.wait_until_finished()
@@ -137,10 +146,6 @@ def _stored_shape(leaf: Any) -> jax.ShapeDtypeStruct:
     stored = jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf
     target: jax.ShapeDtypeStruct = placed(stored, leaf.sharding)
     return target
-
-
-def _digest(leaf: jax.Array) -> str:
-    return hashlib.sha256(np.ascontiguousarray(leaf).tobytes()).hexdigest()
 
 
 def _seal(manifest: dict[str, dict[str, Any]]) -> str:

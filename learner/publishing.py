@@ -6,7 +6,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
+from podzero.learner.sharding import replicated
 from podzero.protocols import ParamSink
 from podzero.types import Params, Versioned
 
@@ -15,13 +17,19 @@ PUBLISH_TIMEOUT_S = 120.0
 
 
 class Publisher:
-    """Publishes in order and one at a time, from a thread of its own."""
+    """Publishes in order and one at a time, from a thread of its own.
 
-    def __init__(self, sink: ParamSink) -> None:
+    Args:
+      sink: where parameters go. None on all hosts but the first: they take part in gathering what is split over
+        hosts, and that is all.
+      mesh: the devices that hold the parameters.
+    """
+
+    def __init__(self, sink: ParamSink | None, mesh: Mesh) -> None:
         self._sink = sink
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="learner-publish")
         self._under_way: Future[None] | None = None
-        self._copy = jax.jit(lambda params: jax.tree.map(jnp.copy, params))
+        self._gather = jax.jit(lambda params: jax.tree.map(jnp.copy, params), out_shardings=replicated(mesh))
         self.newest: Versioned | None = None
         """The last parameters published, as host arrays."""
 
@@ -34,7 +42,9 @@ class Publisher:
           TimeoutError: that publication did not end within `PUBLISH_TIMEOUT_S`.
         """
         self.wait()
-        self._under_way = self._thread.submit(self._publish, version, self._copy(params))
+        whole = self._gather(params)
+        if self._sink is not None:
+            self._under_way = self._thread.submit(self._publish, self._sink, version, whole)
 
     def wait(self) -> None:
         """Waits for the publication under way and raises what went wrong in it."""
@@ -48,7 +58,7 @@ class Publisher:
         """Ends the thread, without waiting for a sink that hangs."""
         self._thread.shutdown(wait=False)
 
-    def _publish(self, version: int, params: Params) -> None:
+    def _publish(self, sink: ParamSink, version: int, params: Params) -> None:
         host = jax.device_get(params)
-        self._sink.publish(version, host)
+        sink.publish(version, host)
         self.newest = Versioned(version, host)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,12 +42,27 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     found = list(devices if devices is not None else jax.devices())
     data = config.data if config.data > 0 else len(found) // config.model
     if data * config.model == len(found):
-        return jax.make_mesh((data, config.model), AXES, (AxisType.Auto,) * 2, devices=found)
+        _check_hosts(config.model, found)
+        if config.model == 1:
+            return jax.make_mesh((data, 1), AXES, (AxisType.Auto,) * 2, devices=found)
+        # The parts of a parameter stay on one host, so that each host brings batches of its own.
+        by_host = sorted(found, key=lambda device: (device.process_index, device.id))
+        return Mesh(np.array(by_host).reshape(data, config.model), AXES, axis_types=(AxisType.Auto,) * 2)
     wanted = f"{data} (data)" if config.data > 0 else "all the rest (data)"
     raise ConfigError(
         f"learner.mesh: {wanted} x {config.model} (model) devices do not fit the {len(found)} {found[0].platform} "
         f"device(s) found; set learner.mesh.data=-1 and a learner.mesh.model that divides {len(found)}"
     )
+
+
+def _check_hosts(model: int, devices: Sequence[jax.Device]) -> None:
+    """Checks that devices that share a parameter share a host."""
+    here = min(Counter(device.process_index for device in devices).values())
+    if here % model:
+        raise ConfigError(
+            f"learner.mesh.model {model} would split parameters across hosts, which have {here} devices each; choose "
+            f"a learner.mesh.model that divides {here}, and learner.mesh.fsdp=true to split over all hosts"
+        )
 
 
 def check_batch(config: LearnerConfig, mesh: Mesh) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 import jax
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 
 from podzero.config import Experiment
 from podzero.learner.augment import make_augment
@@ -25,6 +25,8 @@ class Training(NamedTuple):
     """Makes the state before the first step, from the experiment's seed, where it belongs on the mesh."""
     like: TrainState
     """Shape, dtype and sharding of each leaf of a state."""
+    mesh: Mesh
+    """All devices that train."""
     batch_sharding: NamedSharding
     """How dispatches `[K, B, ...]` lie."""
     put: Callable[[Sample], Sample]
@@ -56,6 +58,7 @@ def make_training(
     return Training(
         init=jax.jit(init, out_shardings=shardings),
         like=placed(shapes, shardings),
+        mesh=mesh,
         batch_sharding=batches,
         put=partial(put_batch, sharding=batches),
         step=make_train_step(

@@ -16,7 +16,7 @@ from podzero.errors import ConfigError
 _FREE: Any = {
     **dict.fromkeys(("stop", "evaluation", "checkpoint", "cluster"), True),
     "actors": {"count", "min_count", "cpus", "max_restarts"},
-    "learner": {"mesh", "microbatches"},
+    "learner": {"mesh", "microbatches", "calibrate"},
 }
 """What may change from one resumption to the next: it does not change what is learned."""
 
@@ -74,7 +74,7 @@ class Workdir:
           WorkdirError: it cannot be written, or holds another experiment; nothing has been changed then.
         """
         if self.is_run:
-            changes = _differences(self.experiment(), experiment)
+            changes = differences(self.experiment(), experiment)
             if changes:
                 listed = "\n".join(f"  {change}" for change in changes)
                 raise WorkdirError(
@@ -137,8 +137,8 @@ def read_json(path: Path) -> dict[str, Any]:
     return tree if isinstance(tree, dict) else {}
 
 
-def _differences(held: Experiment, given: Experiment) -> list[str]:
-    """`field: held X, given Y` for each field that must not change within one working directory."""
+def differences(held: Experiment, given: Experiment) -> list[str]:
+    """`field: holds X, given Y` for each field that must not change within one run."""
     old, new = (flatten(e.model_dump(mode="json", exclude=_FREE)) for e in (held, given))
     return [
         f"{key}: holds {old.get(key)}, given {new.get(key)}"

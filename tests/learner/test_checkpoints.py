@@ -13,7 +13,7 @@ from podzero.types import Network
 
 @pytest.fixture(scope="module")
 def checkpoints():
-    checkpoints = LearnerCheckpoints()
+    checkpoints = LearnerCheckpoints(make_mesh(MeshConfig()))
     yield checkpoints
     checkpoints.close()
 
@@ -94,7 +94,7 @@ def test_a_flipped_byte_in_any_file_is_damage_or_changes_nothing(checkpoints, st
                 for saved, restored in zip(expected, words(back), strict=True):
                     np.testing.assert_array_equal(saved, restored)
         file.write_bytes(sound)
-    # Orbax restores flipped array data without complaint: only the digests of the leaves can have found these.
+    # Orbax restores flipped array data without complaint: only the fingerprints of the leaves can have found these.
     assert any("is not what was saved" in damage for damage in found)
 
 

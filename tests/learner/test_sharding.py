@@ -1,6 +1,7 @@
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,36 +12,69 @@ import pytest
 
 from podzero.config import LearnerConfig, MeshConfig, ResNetConfig, TransformerConfig
 from podzero.errors import ConfigError
+from podzero.learner import LearnerCheckpoints
 from podzero.learner.sharding import TENSOR_PARALLEL, _spec, check_batch, leaf_names, make_mesh
 from podzero.networks import make_network
 from podzero.types import EnvSpec
 
+from .train_on_devices import experiment_of, training_of
+
 LAYOUTS = {
-    "one": (1, {}),
-    "data 8": (8, {}),
-    "data 4 x model 2": (8, {"mesh": {"model": 2}}),
-    "fsdp 8": (8, {"mesh": {"fsdp": True}}),
-    "fsdp 4 x model 2": (8, {"mesh": {"model": 2, "fsdp": True}}),
-    "microbatches": (2, {"microbatches": 4}),
+    "one": (1, 1, {}),
+    "data 8": (1, 8, {}),
+    "data 4 x model 2": (1, 8, {"mesh": {"model": 2}}),
+    "fsdp 8": (1, 8, {"mesh": {"fsdp": True}}),
+    "fsdp 4 x model 2": (1, 8, {"mesh": {"model": 2, "fsdp": True}}),
+    "microbatches": (1, 2, {"microbatches": 4}),
+    "2 processes, data 8": (2, 4, {}),
+    "2 processes, fsdp 4 x model 2": (2, 4, {"mesh": {"model": 2, "fsdp": True}}),
 }
-"""Devices, and what differs in `learner`."""
+"""Processes, devices of each, and what differs in `learner`."""
 
 
-def start_training(layout, network, out):
-    devices, learner = LAYOUTS[layout]
+def trained(layout, network, out):
+    """What 50 steps in a layout end at: every leaf, restored onto one device, and the figures of the last dispatch."""
+    hosts, devices, learner = LAYOUTS[layout]
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
     }
-    script = Path(__file__).with_name("train_on_devices.py")
-    command = [sys.executable, script, network, json.dumps(learner), out]
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    script, coordinator = Path(__file__).with_name("train_on_devices.py"), f"127.0.0.1:{free_port()}"
+    job = {"network": network, "learner": learner, "out": str(out), "hosts": hosts, "coordinator": coordinator}
+    runs = [
+        subprocess.Popen(
+            [sys.executable, script, json.dumps(job | {"rank": rank})],
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(hosts)
+    ]  # fmt: skip
+    try:
+        for run in runs:
+            sums, errors = run.communicate(timeout=240)
+            assert run.returncode == 0, errors
+    finally:
+        for run in runs:
+            run.kill()
+    alone = training_of(experiment_of(network, {}))
+    checkpoints = LearnerCheckpoints(alone.mesh)
+    state = checkpoints.restore(out, alone.like)
+    checkpoints.close()
+    learned = (state.params, state.ema)
+    return dict(zip(leaf_names(learned), map(np.asarray, jax.tree.leaves(learned)), strict=True)) | {
+        "sums": np.array(json.loads(sums))
+    }
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 @pytest.mark.parametrize(
     ("network", "layouts"),
     [
-        ("transformer", ["one", "fsdp 4 x model 2"]),
+        ("transformer", ["one", "2 processes, fsdp 4 x model 2"]),
         pytest.param("transformer", list(LAYOUTS), marks=pytest.mark.slow),
         pytest.param("resnet", list(LAYOUTS), marks=pytest.mark.slow),
     ],
@@ -49,20 +83,10 @@ def test_the_layout_does_not_change_what_is_learned(tmp_path, network, layouts):
     """50 steps from the same batches end at the same parameters, up to the order of float32 sums.
 
     The transformer learns by AdamW, which divides by small gradients and so makes more of that order; the ResNet by
-    SGD, to the tighter tolerance.
+    SGD, to the tighter tolerance. Each state is written by all processes of its layout and restored onto one device.
     """
     rtol, atol = {"transformer": (1e-3, 2e-4), "resnet": (1e-4, 1e-5)}[network]
-    results = {}
-    for layout in layouts:
-        out = tmp_path / f"{layout}.npz"
-        run = start_training(layout, network, out)
-        try:
-            _, errors = run.communicate(timeout=240)
-        finally:
-            run.kill()
-        assert run.returncode == 0, errors
-        with np.load(out) as file:
-            results[layout] = dict(file)
+    results = {layout: trained(layout, network, tmp_path / layout) for layout in layouts}
     one = results.pop("one")
     for layout, found in results.items():
         assert found.keys() == one.keys()
@@ -83,6 +107,22 @@ def test_a_mesh_that_does_not_fit_says_the_numbers_and_what_to_change(config):
     assert f"x {config.model} (model)" in message
     assert "the 1 cpu device(s) found" in message
     assert "learner.mesh.data=-1" in message
+
+
+class OnHost:
+    platform = "cpu"
+
+    def __init__(self, number, host):
+        self.id, self.process_index = number, host
+
+
+def test_parts_of_a_parameter_stay_on_one_host():
+    """Four hosts of four, numbered as a torus is: two of each row."""
+    devices = [OnHost(number, (number // 8) * 2 + number % 4 // 2) for number in range(16)]
+    mesh = make_mesh(MeshConfig(model=2), devices)
+    assert all(len({device.process_index for device in row}) == 1 for row in mesh.devices)
+    with pytest.raises(ConfigError, match=r"model 8 would split parameters across hosts, which have 4 devices.*fsdp"):
+        make_mesh(MeshConfig(model=8), devices)
 
 
 class EightWide:

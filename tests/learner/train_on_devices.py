@@ -1,15 +1,17 @@
-"""Trains a small network for 50 steps on all devices found and saves what it ends at; run by test_sharding."""
+"""Trains a small network for 50 steps on all devices of one or several processes and saves what it ends at.
+
+Run by test_sharding, once for each process; each brings its own part of the same batches.
+"""
 
 import json
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
 
 from podzero.config import parse
-from podzero.envs import make_env
-from podzero.learner import make_training
-from podzero.learner.sharding import leaf_names
+from podzero.learner import LearnerCheckpoints, Membership, join, make_training
 from podzero.networks import make_network
 from podzero.types import Sample
 
@@ -17,20 +19,19 @@ NETWORKS = {
     "resnet": {"name": "resnet", "channels": 64, "blocks": 1, "remat": True},
     "transformer": {"name": "transformer", "width": 64, "layers": 2, "heads": 4, "remat": True},
 }
-
-
 OPTIMIZERS = {
     "resnet": {"name": "sgd", "learning_rate": 0.02},
     "transformer": {"name": "adamw", "learning_rate": 1e-3},
 }
 
 
-def main(network: str, learner: dict, out: str) -> None:
+def experiment_of(network, learner, hosts=1):
     tree = {
         "name": "layout",
         "env": {"name": "tic_tac_toe"},
         "network": NETWORKS[network],
-        "replay": {"min_size": 1024},
+        "replay": {"min_size": 1024, "shards": hosts},
+        "cluster": {"hosts": hosts, "join_minutes": 2},
         "learner": {
             "batch_size": 32,
             "steps_per_dispatch": 5,
@@ -39,10 +40,19 @@ def main(network: str, learner: dict, out: str) -> None:
             **learner,
         },
     }
-    experiment = parse(tree, "test")
+    return parse(tree, "test")
+
+
+def training_of(experiment):
+    from podzero.envs import make_env  # its games use JAX when they are imported, which must not be before `join`
+
     env = make_env("tic_tac_toe")
-    training = make_training(experiment, make_network(experiment.network, env.spec), env.spec, env.symmetries)
-    state, rng = training.init(), np.random.default_rng(0)
+    return make_training(experiment, make_network(experiment.network, env.spec), env.spec, env.symmetries)
+
+
+def batches(part):
+    """Ten dispatches; of each batch the given part."""
+    rng = np.random.default_rng(0)
     for _ in range(10):
         batch = Sample(
             observation=rng.random((5, 32, 3, 3, 2)) > 0.5,
@@ -51,15 +61,26 @@ def main(network: str, learner: dict, out: str) -> None:
             value_target=rng.uniform(-1, 1, (5, 32)).astype(np.float32),
             version=np.zeros((5, 32), np.int32),
         )
+        yield Sample(*(field[:, part] for field in batch))
+
+
+def main(network, learner, out, rank, hosts, coordinator):
+    experiment = experiment_of(network, learner, hosts)
+    join(Membership(rank, hosts, coordinator), experiment)
+    training = training_of(experiment)
+    state, share = training.init(), 32 // hosts
+    for batch in batches(slice(rank * share, (rank + 1) * share)):
         state, sums = training.step(state, training.put(batch))
     assert int(state.step) == 50
-    result = (state.params, state.ema, sums)
-    leaves = jax.tree.leaves(result)
+    leaves = jax.tree.leaves(state)
     assert all(len(leaf.sharding.device_set) == len(jax.devices()) for leaf in leaves)
     mesh = experiment.learner.mesh
     assert any(not leaf.sharding.is_fully_replicated for leaf in leaves) == (mesh.fsdp or mesh.model > 1)
-    np.savez(out, **dict(zip(leaf_names(result), map(np.asarray, leaves), strict=True)))
+    checkpoints = LearnerCheckpoints(training.mesh)
+    checkpoints.save(Path(out), state).result(60)
+    checkpoints.close()
+    print(json.dumps([float(value) for value in sums]))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], json.loads(sys.argv[2]), sys.argv[3])
+    main(**json.loads(sys.argv[1]))
