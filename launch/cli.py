@@ -106,7 +106,7 @@ def status(
         return
     from rich.console import Console
 
-    from podzero.launch.dashboard import picture
+    from podzero.launch.picture import picture
 
     console = Console()
     console.print(picture(sighting.status))

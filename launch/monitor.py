@@ -7,6 +7,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 
 from podzero.config import Experiment
+from podzero.launch.economy import MOMENTARY, with_economy
 from podzero.launch.status import Phase, RunStatus
 
 WINDOW_S = 60.0
@@ -51,7 +52,7 @@ class Monitor:
         """
         self._heard[role] = now
         if self._forced is not None:  # the last report of a role covers moments, not the run
-            figures = {name: value for name, value in figures.items() if not name.startswith("time/")}
+            figures = {name: value for name, value in figures.items() if not _momentary(name)}
         if any(name.startswith("time/") for name in figures):
             kept = {name: value for name, value in self._gauges[role].items() if not name.startswith("time/")}
             self._gauges[role] = kept
@@ -87,7 +88,7 @@ class Monitor:
         shares = self._shares(now)
         size = self._over("replay", "replay/size")
         phase = self._phase(size)
-        return RunStatus(
+        status = RunStatus(
             name=self._experiment.name,
             phase=phase,
             elapsed_s=self.elapsed_s(now),
@@ -116,6 +117,9 @@ class Monitor:
             shares=shares,
             bottleneck=bottleneck(phase, shares, size, self._experiment.replay.min_size),
         )
+        hosts = [figures for role, figures in self._gauges.items() if kind_of(role) == "learner"]
+        price = self._experiment.cluster.price_per_hour
+        return with_economy(status, learner, hosts, self._experiment.learner.batch_size, price)
 
     def _phase(self, replay_size: float) -> Phase:
         if self._forced is not None:
@@ -225,6 +229,10 @@ def _largest(stages: Mapping[str, float], without: Iterable[str]) -> tuple[str, 
     named = [(share, stage) for stage, share in stages.items() if stage not in skipped]
     share, stage = max(named, default=(0.0, ""))
     return stage, share
+
+
+def _momentary(name: str) -> bool:
+    return name.startswith("time/") or name in MOMENTARY
 
 
 def _with_prefix(figures: Mapping[str, float], prefix: str) -> dict[str, float]:

@@ -66,6 +66,37 @@ class RunStatus:
     """Mean score in [0, 1] against each opponent of the last judgement."""
     restarts: int = 0
     """Actors that died and were started again."""
+    samples_per_s: float = 0.0
+    """Samples learned from."""
+    step_s: float | None = None
+    """Wall seconds of a learner step; `shares["learner"]` says on what they are spent."""
+    chips: int | None = None
+    """Devices that train."""
+    hosts: int | None = None
+    """Machines that hold them; actors may run on others."""
+    samples_per_s_per_chip: float | None = None
+    """Samples learned from."""
+    samples_per_s_per_host: float | None = None
+    moves_per_s_per_chip: float | None = None
+    """Moves of all actors by chips that train: the play that feeds one."""
+    moves_per_s_per_host: float | None = None
+    """The same by machines that train."""
+    share_of_peak: float | None = None
+    """Useful operations of training over what the chips could do at most (model flops utilization), of wall time."""
+    device_busy: float | None = None
+    """Share of wall time in which the devices worked on training."""
+    scaling_efficiency: float | None = None
+    """Samples/s of a chip, while it works, over those of one chip that trains alone (`learner.calibrate`)."""
+    hbm_bytes: float | None = None
+    """Memory in use on the fullest chip."""
+    hbm_peak_bytes: float | None = None
+    """The most that was in use on a chip."""
+    hbm_limit_bytes: float | None = None
+    """What a chip has for use."""
+    cost: float | None = None
+    """Of all machines over `elapsed_s`, where `cluster.price_per_hour` is given."""
+    cost_per_million_samples: float | None = None
+    """`cost` by the samples played."""
     shares: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
     """Share of wall time by kind of role and stage, as `shares["actor"]["search"]`."""
     bottleneck: str = ""

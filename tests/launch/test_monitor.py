@@ -184,3 +184,54 @@ def test_shares_of_time_stay_those_of_the_run_while_it_winds_down(monitor):
     monitor.enter("stopping")
     monitor.add("actor-0", {"time/write": 1.0, "count/moves": 5}, 1003.0)
     assert monitor.status(1003.0).shares == {"actor": {"search": 0.9, "write": 0.1}}
+
+
+@pytest.fixture
+def pod():
+    """A pod that makes 5 steps of 512 samples and 3,000 moves a second, half an hour after its start."""
+    experiment = load("tic_tac_toe", ["learner.batch_size=512", "cluster.price_per_hour=24"])
+    monitor = Monitor(experiment, now=0.0, counters={"samples": 1_500_000, "elapsed_s": 3600.0})
+    for second in (1790.0, 1800.0):
+        monitor.add("learner", {"learner/step": 5 * (second - 1780), "learner/chips": 16, "learner/hosts": 4}, second)
+        monitor.add("actor-0", {"count/moves": 30_000, "count/samples": 250_000}, second)
+    return monitor
+
+
+def test_rates_are_shared_among_chips_and_hosts(pod):
+    status = pod.status(1800.0)
+    assert (status.chips, status.hosts) == (16, 4)
+    assert status.step_s == pytest.approx(0.2)
+    assert status.samples_per_s == pytest.approx(2560.0)
+    assert status.samples_per_s_per_chip == pytest.approx(160.0)
+    assert status.samples_per_s_per_host == pytest.approx(640.0)
+    assert status.moves_per_s_per_chip == pytest.approx(187.5)
+    assert status.moves_per_s_per_host == pytest.approx(750.0)
+
+
+def test_cost_is_that_of_all_resumptions_by_all_samples_played(pod):
+    status = pod.status(1800.0)
+    assert status.cost == pytest.approx(36.0)  # an hour before and half an hour now, at 24
+    assert status.cost_per_million_samples == pytest.approx(18.0)  # two million samples
+
+
+def test_what_chips_make_is_not_known_without_a_learner_nor_cost_without_a_price(monitor):
+    status = monitor.status(1001.0)
+    assert (status.chips, status.samples_per_s_per_chip, status.step_s, status.share_of_peak) == (None,) * 4
+    assert (status.hbm_bytes, status.cost, status.cost_per_million_samples) == (None,) * 3
+    priced = Monitor(load("tic_tac_toe", ["cluster.price_per_hour=24"]), now=0.0).status(150.0)
+    assert (priced.cost, priced.cost_per_million_samples) == (1.0, None)
+
+
+def test_memory_is_that_of_the_fullest_chip_of_all_learner_hosts(pod):
+    pod.add("learner", {"learner/hbm_bytes": 5.0, "learner/hbm_peak_bytes": 8.0, "learner/hbm_limit_bytes": 16.0}, 1.0)
+    pod.add("learner-1", {"learner/hbm_bytes": 7.0, "learner/hbm_peak_bytes": 7.0, "time/step": 0.5}, 1.0)
+    status = pod.status(1800.0)
+    assert (status.hbm_bytes, status.hbm_peak_bytes, status.hbm_limit_bytes) == (7.0, 8.0, 16.0)
+
+
+def test_what_the_last_report_says_of_a_moment_does_not_replace_what_was_said_of_the_run(pod):
+    pod.add("learner", {"learner/share_of_peak": 0.3, "learner/scaling_efficiency": 0.9, "learner/loss": 2.0}, 1801.0)
+    pod.enter("stopping")
+    pod.add("learner", {"learner/share_of_peak": 0.01, "learner/scaling_efficiency": 0.5, "learner/loss": 1.0}, 1802.0)
+    status = pod.status(1802.0)
+    assert (status.share_of_peak, status.scaling_efficiency, status.loss) == (0.3, 0.9, 1.0)
