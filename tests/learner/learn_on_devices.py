@@ -1,0 +1,63 @@
+"""Runs a calibrated learner on all devices found and saves the figures it reported last; run by test_calibration."""
+
+import itertools
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from podzero.config import parse
+from podzero.envs import make_env
+from podzero.learner import Learner
+from podzero.networks import make_network
+from podzero.types import Sample
+
+
+class Reader:
+    def __iter__(self):
+        return itertools.repeat(
+            Sample(
+                observation=np.ones((2, 16, 3, 3, 2), bool),
+                legal=np.ones((2, 16, 9), bool),
+                policy_target=np.full((2, 16, 9), 1 / 9, np.float32),
+                value_target=np.zeros((2, 16), np.float32),
+                version=np.zeros((2, 16), np.int32),
+            )
+        )
+
+    def close(self):
+        pass
+
+
+class Sink:
+    def publish(self, version, params):
+        pass
+
+
+def main(out: str) -> None:
+    tree = {
+        "name": "calibrated",
+        "env": {"name": "tic_tac_toe"},
+        "network": {"name": "resnet", "channels": 8, "blocks": 1},
+        "learner": {"batch_size": 16, "steps_per_dispatch": 2, "publish_every": 4, "calibrate": True},
+        "stop": {"steps": 20},
+    }
+    experiment = parse(tree, "test")
+    env, figures = make_env("tic_tac_toe"), {}
+    learner = Learner(
+        experiment,
+        make_network(experiment.network, env.spec),
+        env.spec,
+        env.symmetries,
+        reader=Reader(),
+        sink=Sink(),
+        report=lambda role, reported: figures.update(reported),
+    )
+    learner.run()
+    learner.close()
+    Path(out).write_text(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
