@@ -15,6 +15,7 @@ import typer
 from podzero.config import Experiment, builtin_configs, load
 from podzero.errors import ConfigError
 from podzero.launch.status import read_status
+from podzero.launch.targets.verb import launch
 from podzero.workdir import Workdir, WorkdirError
 
 app = typer.Typer(
@@ -27,6 +28,7 @@ app = typer.Typer(
 ERRORS_FOR_PEOPLE: Mapping[str, tuple[str, ...]] = {
     "podzero.launch.cluster": ("ClusterError", "RoleDied"),
     "podzero.launch.crew": ("RunFailed",),
+    "podzero.launch.targets.perform": ("LaunchFailed",),
     "podzero.learner": ("CheckpointDamaged", "CheckpointMismatch", "TrainingDiverged"),
     "podzero.params": ("ParamStoreLost", "SnapshotError"),
     "podzero.replay": ("PortTaken", "ReplayRestoreError", "ReplayTimeout", "WrongServer"),
@@ -183,6 +185,9 @@ def compile_for(
 
         show(Console(), where, verdicts)
     raise typer.Exit(0 if all(verdict.fits for verdict in verdicts) else 1)
+
+
+app.command()(launch)
 
 
 @app.command()

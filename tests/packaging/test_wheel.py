@@ -49,7 +49,8 @@ def expected():
         f"podzero/{path.relative_to(ROOT).as_posix()}"
         for room in ROOMS
         for path in (ROOT / room).rglob("*")
-        if path.suffix in {".py", ".yaml"} and not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
+        if (path.suffix in {".py", ".yaml", ".sh"} or path.name.startswith("Dockerfile"))
+        and not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
     }
     return floor0 | rooms
 

@@ -1,0 +1,140 @@
+"""What a launch needs to know of Google's machines: how they call a slice, what its hosts hold, how many CPU workers.
+
+The figures are those of https://docs.cloud.google.com/tpu/docs (v4, v5e, v5p, v6e, runtimes) and of
+https://docs.cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus, read in November 2026.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from podzero.chips import Slice
+from podzero.config import Experiment
+from podzero.errors import ConfigError
+
+
+class Generation(NamedTuple):
+    """What Google calls a generation of TPUs, and its machines with four chips."""
+
+    accelerator: str
+    """The first part of an accelerator type, as `v5litepod` in `v5litepod-16`."""
+    runtime: str
+    """The software version of its virtual machines for JAX."""
+    gke: str
+    """The value of the node label `cloud.google.com/gke-tpu-accelerator`."""
+    cpus: int
+    memory_gib: int
+
+
+GENERATIONS = {
+    "v4": Generation("v4", "tpu-ubuntu2204-base", "tpu-v4-podslice", 240, 379),
+    "v5e": Generation("v5litepod", "v2-alpha-tpuv5-lite", "tpu-v5-lite-podslice", 112, 178),
+    "v5p": Generation("v5p", "v2-alpha-tpuv5", "tpu-v5p-slice", 208, 417),
+    "v6e": Generation("v6e", "v2-alpha-tpuv6e", "tpu-v6e-slice", 180, 670),
+}
+
+ACTOR_GIB = 3.0
+"""Memory of a self-play actor: JAX, TensorFlow's client library, games and search trees."""
+SHARD_GIB = 2.0
+"""Memory of a replay server beside its samples."""
+SAMPLE_OVERHEAD = 1.3
+"""How much more than its bytes a sample takes in Reverb: chunks that are held until their last item goes."""
+WORKER_GIB_PER_CPU = 4
+"""Memory of a CPU worker, as of Google's `standard` machines."""
+
+
+class TpuHosts(NamedTuple):
+    """The machines of a slice."""
+
+    generation: Generation
+    slice: Slice
+    number: int
+    chips: int
+    """On each host."""
+    cpus: int
+    """On each host."""
+    memory_gib: int
+    """On each host."""
+
+    @property
+    def accelerator_type(self) -> str:
+        """As `v5litepod-16`: what Google's TPU API calls the slice."""
+        return f"{self.generation.accelerator}-{self.slice.short_name.rpartition('-')[2]}"
+
+    @property
+    def topology(self) -> str:
+        """As `4x4`."""
+        return "x".join(map(str, self.slice.shape))
+
+
+class Pool(NamedTuple):
+    """Equal CPU machines for actors and replay."""
+
+    workers: int
+    cpus: int
+    """On each worker."""
+
+    @property
+    def memory_gib(self) -> int:
+        """On each worker."""
+        return WORKER_GIB_PER_CPU * self.cpus
+
+
+def tpu_hosts(experiment: Experiment) -> TpuHosts:
+    """The machines of the slice on which `experiment` trains.
+
+    Raises:
+      ConfigError: it names none, or one whose machines podzero counts otherwise than Google.
+    """
+    wanted = experiment.cluster.tpu
+    if wanted is None:
+        raise ConfigError(
+            f"{experiment.name} does not say which TPU slice trains it: set cluster.slice, as cluster.slice=v5e-16; "
+            "`podzero compile` tells beforehand whether it fits"
+        )
+    if wanted.chips == 8 and wanted.chip.dimensions == 2:
+        raise ConfigError(
+            f"{wanted.short_name} is one machine with eight chips, while podzero counts on four to a machine: "
+            f"choose {wanted.chip.name}-4 or {wanted.chip.name}-16"
+        )
+    generation = GENERATIONS[wanted.chip.name]
+    chips = min(wanted.chips, wanted.chip.chips_per_host)
+    share = chips / wanted.chip.chips_per_host
+    return TpuHosts(
+        generation, wanted, wanted.hosts, chips, int(generation.cpus * share), int(generation.memory_gib * share)
+    )
+
+
+def cpu_pool(experiment: Experiment, cpus: int) -> Pool:
+    """As many workers of `cpus` CPUs as hold all actors, the evaluator and the whole replay.
+
+    Raises:
+      ConfigError: an actor does not fit on one worker.
+    """
+    actors = experiment.actors
+    per_worker = int(cpus // actors.cpus)
+    if per_worker < 1:
+        raise ConfigError(
+            f"an actor asks for {actors.cpus:g} CPUs (actors.cpus), a worker has {cpus}: "
+            "raise --worker-cpus or lower actors.cpus"
+        )
+    places = actors.count + math.ceil(experiment.evaluation.cpus / actors.cpus)
+    by_cpus = math.ceil(places / per_worker)
+    by_memory = math.ceil(memory_gib(experiment) / (WORKER_GIB_PER_CPU * cpus))
+    return Pool(max(by_cpus, by_memory), cpus)
+
+
+def memory_gib(experiment: Experiment) -> float:
+    """What actors and replay take together."""
+    replay = experiment.replay
+    samples = replay.capacity * sample_bytes(experiment) * SAMPLE_OVERHEAD / 2**30
+    return samples + replay.shards * SHARD_GIB + experiment.actors.count * ACTOR_GIB
+
+
+def sample_bytes(experiment: Experiment) -> int:
+    """Bytes of one stored sample; loads JAX to ask the game."""
+    from podzero.envs import make_env
+    from podzero.replay import SampleSignature
+
+    return SampleSignature(make_env(experiment.env.name).spec, experiment.replay.bundle).row_bytes

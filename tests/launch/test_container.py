@@ -1,0 +1,73 @@
+"""The container file: what it is built from is there, it is pinned, and nothing private gets in."""
+
+import fnmatch
+import re
+from pathlib import Path
+
+import yaml
+
+from podzero.launch.targets.plan import HERE
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCKERFILE = (HERE / "Dockerfile").read_text()
+LINES = re.sub(r"\\\n\s*", " ", DOCKERFILE).splitlines()
+
+
+def instructions(name):
+    return [line.split(maxsplit=1)[1] for line in LINES if line.startswith(f"{name} ")]
+
+
+def admitted():
+    """The top of the tree as the build sees it."""
+    patterns = [
+        line.removeprefix("!")
+        for line in (HERE / "Dockerfile.dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    ]
+    return {path.name for path in ROOT.iterdir() if any(fnmatch.fnmatch(path.name, pattern) for pattern in patterns)}
+
+
+def test_it_is_the_python_that_reverb_needs():
+    assert instructions("FROM") == ["python:3.11-slim-bookworm"]
+    assert (ROOT / ".python-version").read_text().startswith("3.11")
+
+
+def test_what_it_copies_is_in_the_checkout_and_admitted_to_the_build():
+    copied = [source for line in instructions("COPY") if "--from" not in line for source in line.split()[:-1]]
+    assert {"pyproject.toml", "uv.lock", "."} <= set(copied)
+    for source in copied:
+        assert (ROOT / source).exists()
+        assert source == "." or source in admitted()
+
+
+def test_every_room_enters_and_nothing_else():
+    links = {path.name for path in (ROOT / "podzero").iterdir() if path.is_symlink()}
+    assert admitted() == links | {"podzero", "pyproject.toml", "uv.lock", "README.md", "LICENSE"}
+    assert "*" in (HERE / "Dockerfile.dockerignore").read_text().splitlines()
+
+
+def test_it_installs_what_the_lock_file_says_with_the_extras_that_exist():
+    syncs = [line for line in instructions("RUN") if "uv sync" in line]
+    project = (ROOT / "pyproject.toml").read_text()
+    assert syncs
+    for line in syncs:
+        assert "--locked" in line
+        for extra in re.findall(r"--extra (\w+)", line):
+            assert re.search(rf"^{extra} = \[", project, re.MULTILINE)
+    assert "--extra tpu" in syncs[-1]
+    assert "--no-editable" in syncs[-1]
+
+
+def test_it_holds_what_its_callers_need_and_no_secret():
+    (packages,) = [line for line in instructions("RUN") if "apt-get install" in line]
+    assert {"wget", "rsync", "openssh-client"} <= set(packages.split())
+    assert "RAY_AUTH_MODE=token" in DOCKERFILE
+    assert not re.search(r"(?i)(auth_token|password|secret|credential)\S*=", DOCKERFILE)
+
+
+def test_the_cloud_build_builds_that_file():
+    build = yaml.safe_load((HERE / "cloudbuild.yaml").read_text())
+    (step,) = build["steps"]
+    arguments = step["args"]
+    assert ROOT / arguments[arguments.index("--file") + 1] == ROOT / "launch/targets/Dockerfile"
+    assert build["images"] == [arguments[arguments.index("--tag") + 1]]

@@ -1,0 +1,250 @@
+"""Plans of launches: valid by the schemas of those who will read them, and in agreement with the experiment."""
+
+import copy
+import math
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from podzero.config import load, parse
+from podzero.errors import ConfigError
+from podzero.launch.targets import gcp, gke, machines, plan, queued
+
+SITE = plan.Site(
+    project="my-project", zone="europe-west4-b", image="europe-west4-docker.pkg.dev/my-project/podzero/podzero:1",
+    share="10.0.0.2:/podzero",
+)  # fmt: skip
+TARGETS = {"gcp": gcp, "gke": gke, "queued": queued}
+SLICES = {"v4-32": 4, "v5e-4": 1, "v5e-16": 4, "v5e-64": 16, "v5p-16": 2, "v6e-16": 4}
+"""Slices and their hosts as Google's pages list them."""
+
+
+@pytest.fixture(autouse=True)
+def _sample_size_is_known(monkeypatch):
+    monkeypatch.setattr(machines, "sample_bytes", lambda experiment: 1000)
+
+
+def experiment(*overrides, slice_name="v5e-16"):
+    return load("connect_four", [f"cluster.slice={slice_name}", "replay.shards=16", *overrides])
+
+
+def ray_file(config, site=SITE):
+    return yaml.safe_load(gcp.plan(config, site).files["cluster.yaml"])
+
+
+def gke_file(config, site=SITE):
+    things = list(yaml.safe_load_all(gke.plan(config, site).files["cluster.yaml"]))
+    return {thing["kind"]: thing for thing in things}
+
+
+def settings(config, site=SITE):
+    lines = queued.plan(config, site).files["queued.env"].splitlines()
+    return {name: value.strip("'") for name, _, value in (line.partition("=") for line in lines)}
+
+
+@pytest.mark.parametrize("spot", [False, True])
+@pytest.mark.parametrize("name", SLICES)
+def test_ray_accepts_its_cluster_file(name, spot):
+    from ray.autoscaler._private.gcp import config as gcp_config
+    from ray.autoscaler._private.gcp.node_provider import GCPNodeProvider
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    site = plan.Site(**{**vars(SITE), "spot": spot})
+    prepared = prepare_config(ray_file(experiment(slice_name=name), site))
+    validate_config(prepared)
+    assert not any("pip install" in command for command in prepared["setup_commands"])
+    types = prepared["available_node_types"]
+    assert gcp_config._has_tpus_in_node_configs(prepared)
+    assert not gcp_config._is_head_node_a_tpu(prepared)
+    tpu = types["slice"]
+    assert gcp_config._get_num_tpu_chips(tpu["node_config"]) == SLICES[name] * tpu["resources"]["TPU"]
+    # No look-up of subnets: the file names its own, with which a client of None is enough.
+    assert gcp_config._configure_subnet(prepared, None) == prepared
+    filled = GCPNodeProvider.fillout_available_node_types_resources(prepared)["available_node_types"]
+    accelerator = tpu["node_config"]["acceleratorType"]
+    assert filled["slice"]["resources"][f"TPU-{accelerator}-head"] == 1
+
+
+def test_rays_validator_finds_what_is_wrong():
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    broken = ray_file(experiment())
+    broken["idle_timeout"] = 3
+    with pytest.raises(jsonschema.ValidationError):
+        validate_config(prepare_config(broken))
+
+
+def test_the_slice_is_one_node_of_fixed_number_and_the_pool_holds_all_actors():
+    config = experiment("actors.count=100", "actors.cpus=2")
+    found = ray_file(config)
+    types = found["available_node_types"]
+    assert types["slice"]["min_workers"] == types["slice"]["max_workers"] == 1
+    assert types["actors"]["min_workers"] == types["actors"]["max_workers"] == math.ceil(100 / 8)
+    assert found["max_workers"] == 1 + types["actors"]["max_workers"]
+    assert types["actors"]["node_config"]["machineType"] == "n2-standard-16"
+    assert types["actors"]["resources"] == {"CPU": 16}
+
+
+@pytest.mark.parametrize("spot", [False, True])
+@pytest.mark.parametrize("name", SLICES)
+def test_the_ray_cluster_has_only_known_fields_and_agrees_with_the_slice(name, spot):
+    config = experiment(slice_name=name)
+    things = gke_file(config, plan.Site(**{**vars(SITE), "spot": spot}))
+    cluster = things["RayCluster"]
+    jsonschema.validate(cluster, schema())
+    actors, chips = cluster["spec"]["workerGroupSpecs"]
+    for group in (actors, chips):
+        assert group["replicas"] == group["minReplicas"] == group["maxReplicas"] > 0
+        selector = group["template"]["spec"]["nodeSelector"]
+        assert ("cloud.google.com/gke-spot" in selector) is spot
+    assert (chips["numOfHosts"], chips["replicas"], actors["numOfHosts"]) == (SLICES[name], 1, 1)
+    tpu = config.cluster.tpu
+    (container,) = chips["template"]["spec"]["containers"]
+    assert container["resources"]["limits"] == container["resources"]["requests"]
+    assert int(container["resources"]["limits"]["google.com/tpu"]) * chips["numOfHosts"] == tpu.chips
+    topology = chips["template"]["spec"]["nodeSelector"]["cloud.google.com/gke-tpu-topology"]
+    assert f"{tpu.chip.name}:{topology}" == tpu.topology
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("spec", "workerGroupSpecs", 1, "numOfHost"), 4),
+        (("spec", "workerGroupSpecs", 1, "replicas"), "1"),
+        (("spec", "headGroupSpec", "rayStartParams", "num-cpus"), 0),
+        (("spec", "authOptions", "mode"), "none"),
+    ],
+)
+def test_the_schema_of_ray_clusters_finds_what_is_wrong(path, value):
+    cluster = copy.deepcopy(gke_file(experiment())["RayCluster"])
+    inner = cluster
+    for step in path[:-1]:
+        inner = inner[step]
+    inner[path[-1]] = value
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(cluster, schema())
+
+
+def schema():
+    return yaml.safe_load((Path(__file__).parent / "raycluster.yaml").read_text())
+
+
+def test_everything_that_pods_mount_is_in_the_same_file():
+    things = gke_file(experiment())
+    name = things["RayCluster"]["metadata"]["name"]
+    assert {thing["metadata"]["name"] for thing in things.values()} == {name}
+    assert things["PersistentVolume"]["spec"]["nfs"] == {"server": "10.0.0.2", "path": "/podzero"}
+    assert things["PersistentVolume"]["spec"]["persistentVolumeReclaimPolicy"] == "Retain"
+    assert things["PersistentVolumeClaim"]["spec"]["volumeName"] == name
+    groups = [things["RayCluster"]["spec"]["headGroupSpec"], *things["RayCluster"]["spec"]["workerGroupSpecs"]]
+    for group in groups:
+        pod = group["template"]["spec"]
+        assert {"share", "cargo"} == {mount["name"] for mount in pod["containers"][0]["volumeMounts"]}
+        assert {"share", "cargo"} == {volume["name"] for volume in pod["volumes"]}
+    assert set(things["ConfigMap"]["data"]) == {"experiment.yaml", "run.sh"}
+
+
+@pytest.mark.parametrize(
+    ("name", "accelerator", "runtime"),
+    [
+        ("v4-32", "v4-32", "tpu-ubuntu2204-base"),
+        ("v5e-16", "v5litepod-16", "v2-alpha-tpuv5-lite"),
+        ("v5p-16", "v5p-16", "v2-alpha-tpuv5"),
+        ("v6e-16", "v6e-16", "v2-alpha-tpuv6e"),
+    ],
+)
+def test_all_targets_ask_for_the_same_slice(name, accelerator, runtime):
+    config = experiment("actors.count=20", slice_name=name)
+    node = ray_file(config)["available_node_types"]["slice"]["node_config"]
+    assert (node["acceleratorType"], node["runtimeVersion"]) == (accelerator, runtime)
+    found = settings(config)
+    assert (found["ACCELERATOR"], found["RUNTIME"]) == (accelerator, runtime)
+    assert int(found["HOSTS"]) == config.cluster.learner_hosts
+
+
+def test_a_bare_slice_plays_on_its_own_hosts():
+    config = experiment("actors.count=200")
+    resolved = parse(yaml.safe_load(queued.plan(config, SITE).files["experiment.yaml"]), "experiment.yaml")
+    assert resolved.cluster.actors_on_tpu_hosts
+    assert resolved.actors == config.actors
+    with pytest.raises(ConfigError, match=r"lower actors\.count"):
+        queued.plan(experiment("actors.count=300"), SITE)
+    with pytest.raises(ConfigError, match=r"lower replay\.capacity"):
+        queued.plan(experiment("replay.capacity=900000000"), SITE)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_experiment_travels_complete(target):
+    config = experiment("learner.batch_size=1024", "name=Some Experiment")
+    launch = TARGETS[target].plan(config, SITE)
+    data = launch.files if target != "gke" else gke_file(config)["ConfigMap"]["data"]
+    arrived = parse(yaml.safe_load(data["experiment.yaml"]), "experiment.yaml")
+    assert arrived.model_dump(exclude={"cluster"}) == config.model_dump(exclude={"cluster"})
+    assert plan.name_of(config) == "podzero-some-experiment"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_no_plan_holds_a_secret_and_every_cluster_asks_for_a_token(target):
+    launch = TARGETS[target].plan(experiment(), SITE)
+    text = "\n".join(launch.files.values())
+    assert "RAY_AUTH_TOKEN=" not in text
+    assert "RAY_AUTH_MODE=token" in text or "mode: token" in text
+    assert "token" not in launch.files
+
+
+def test_replay_that_takes_more_memory_than_the_actors_bring_makes_the_pool_larger():
+    small = machines.cpu_pool(experiment("actors.count=16", "actors.cpus=1"), 16)
+    large = machines.cpu_pool(experiment("actors.count=16", "actors.cpus=1", "replay.capacity=1000000000"), 16)
+    assert small.workers == math.ceil((16 * machines.ACTOR_GIB + 16 * machines.SHARD_GIB + 0.2) / 64)
+    assert large.workers * large.memory_gib > 1e12 / 2**30
+
+
+def test_the_size_of_a_sample_is_asked_of_the_game(monkeypatch):
+    monkeypatch.undo()
+    # Observation 3 x 3 x 2 and legal moves as bytes, a policy of nine float32, value and version.
+    assert machines.sample_bytes(load("tic_tac_toe")) == 18 + 9 + 36 + 4 + 4
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (lambda: load("connect_four"), "set cluster.slice, as cluster.slice=v5e-16"),
+        (lambda: experiment(slice_name="v5e-8"), "choose v5e-4 or v5e-16"),
+        (lambda: experiment(slice_name="v6e-8"), "choose v6e-4 or v6e-16"),
+    ],
+)
+def test_a_slice_that_cannot_be_launched_is_refused(target, config, words):
+    with pytest.raises(ConfigError, match=words):
+        TARGETS[target].plan(config(), SITE)
+
+
+def test_workers_that_do_not_exist_or_are_too_small_are_refused():
+    with pytest.raises(ConfigError, match="n2-standard machines have 2, 4"):
+        gcp.plan(experiment(), plan.Site(**{**vars(SITE), "worker_cpus": 17}))
+    with pytest.raises(ConfigError, match="raise --worker-cpus"):
+        gke.plan(experiment("actors.cpus=5"), plan.Site(**{**vars(SITE), "worker_cpus": 4}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"project": None, "share": None}, r"--project my-project --share 10\.0\.0\.2:/podzero"),
+        ({"zone": "europe-west4"}, "--zone europe-west4: expected something like europe-west4-b"),
+        ({"share": "10.0.0.2"}, "--share"),
+        ({"share": "10.0.0.2:/x; rm -rf"}, "--share"),
+        ({"workdir": "/tmp/here"}, "--workdir /tmp/here: expected something like /mnt/podzero"),
+        ({"workdir": "/mnt/podzero/../x"}, "--workdir"),
+    ],
+)
+def test_an_incomplete_or_impossible_site_is_refused(changes, words):
+    with pytest.raises(ConfigError, match=words):
+        plan.check(plan.Site(**{**vars(SITE), **changes}), "gcp")
+
+
+def test_a_complete_site_passes():
+    plan.check(SITE, "gcp")
+    assert (SITE.region, SITE.registry) == ("europe-west4", "europe-west4-docker.pkg.dev")
+    assert plan.Site(image="docker.io/somebody/podzero").registry == ""
