@@ -7,9 +7,6 @@ from collections.abc import Iterable, Mapping
 
 from podzero.launch.status import RunStatus
 
-MOMENTARY = frozenset({"learner/share_of_peak", "learner/device_busy", "learner/scaling_efficiency"})
-"""Figures of the time since the report before: those of the last report, a moment, say nothing of the run."""
-
 
 def with_economy(
     status: RunStatus,
@@ -21,7 +18,7 @@ def with_economy(
     """`status` with the figures of chips, memory and cost, as far as they are known.
 
     Args:
-      status: with counts, rates and time.
+      status: with counts, rates and time; what is computed from its rates is over the last minute, as they are.
       learner: the newest figures of the learner on host 0.
       hosts: the newest figures of each learner host, 0 included.
       batch_size: samples of a step.
@@ -29,6 +26,7 @@ def with_economy(
     """
     chips, on_hosts = _count(learner.get("learner/chips")), _count(learner.get("learner/hosts"))
     samples_per_s = status.steps_per_s * batch_size
+    peak, flops_per_sample = learner.get("learner/peak_flops"), learner.get("learner/flops_per_sample", 0.0)
     memory = list(hosts)
     cost = None if price_per_hour is None else price_per_hour * status.elapsed_s / 3600.0
     return dataclasses.replace(
@@ -41,8 +39,7 @@ def with_economy(
         samples_per_s_per_host=_shared(samples_per_s, on_hosts),
         moves_per_s_per_chip=_shared(status.moves_per_s, chips),
         moves_per_s_per_host=_shared(status.moves_per_s, on_hosts),
-        share_of_peak=learner.get("learner/share_of_peak"),
-        device_busy=learner.get("learner/device_busy"),
+        share_of_peak=_shared(samples_per_s * flops_per_sample, peak),
         scaling_efficiency=learner.get("learner/scaling_efficiency"),
         hbm_bytes=_largest(memory, "learner/hbm_bytes"),
         hbm_peak_bytes=_largest(memory, "learner/hbm_peak_bytes"),
@@ -56,7 +53,7 @@ def _count(figure: float | None) -> int | None:
     return None if figure is None else int(figure)
 
 
-def _shared(amount: float, among: int | None) -> float | None:
+def _shared(amount: float, among: float | None) -> float | None:
     return amount / among if among else None
 
 

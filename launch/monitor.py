@@ -7,7 +7,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping
 
 from podzero.config import Experiment
-from podzero.launch.economy import MOMENTARY, with_economy
+from podzero.launch.economy import with_economy
 from podzero.launch.status import Phase, RunStatus
 
 WINDOW_S = 60.0
@@ -52,7 +52,7 @@ class Monitor:
         """
         self._heard[role] = now
         if self._forced is not None:  # the last report of a role covers moments, not the run
-            figures = {name: value for name, value in figures.items() if not _momentary(name)}
+            figures = {name: value for name, value in figures.items() if not _is_momentary(name)}
         if any(name.startswith("time/") for name in figures):
             kept = {name: value for name, value in self._gauges[role].items() if not name.startswith("time/")}
             self._gauges[role] = kept
@@ -114,6 +114,7 @@ class Monitor:
             keeps_value=evaluator.get("evaluation/keeps_value"),
             scores=_with_prefix(evaluator, "evaluation/score_"),
             restarts=int(self._totals["restarts"]),
+            device_busy=min(self._rates["device_s"].per_s(now), 1.0) if "learner/device_busy" in learner else None,
             shares=shares,
             bottleneck=bottleneck(phase, shares, size, self._experiment.replay.min_size),
         )
@@ -231,8 +232,9 @@ def _largest(stages: Mapping[str, float], without: Iterable[str]) -> tuple[str, 
     return stage, share
 
 
-def _momentary(name: str) -> bool:
-    return name.startswith("time/") or name in MOMENTARY
+def _is_momentary(name: str) -> bool:
+    """Whether a figure is of the time since the report before and of no use when that was cut short."""
+    return name.startswith("time/") or name == "learner/scaling_efficiency"
 
 
 def _with_prefix(figures: Mapping[str, float], prefix: str) -> dict[str, float]:

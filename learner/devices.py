@@ -56,10 +56,12 @@ def memory_figures(devices: Sequence[jax.Device]) -> dict[str, float]:
 class Pace(NamedTuple):
     """What a `DeviceClock` has seen since it was asked last."""
 
+    busy_s: float
+    """Seconds of device work in the dispatches that ended."""
     busy: float
-    """Share of wall time in which the devices worked on dispatches, in [0, 1]."""
+    """The same as a share of wall time, in [0, 1]."""
     dispatch_s: float | None
-    """Mean seconds of device work in a dispatch; None when none ended."""
+    """The same by dispatches; None when none ended."""
 
 
 class DeviceClock:
@@ -92,7 +94,7 @@ class DeviceClock:
         with self._lock:
             now = time.perf_counter()
             busy = min(1.0, self._busy_s / max(now - self._flushed, 1e-9))
-            pace = Pace(busy, self._busy_s / self._dispatches if self._dispatches else None)
+            pace = Pace(self._busy_s, busy, self._busy_s / self._dispatches if self._dispatches else None)
             self._flushed, self._busy_s, self._dispatches = now, 0.0, 0
         return pace
 

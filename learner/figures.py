@@ -89,10 +89,13 @@ class ChipFigures(NamedTuple):
             "learner/hosts": float(hosts),
             "learner/samples_per_s_per_chip": samples_per_s / chips,
             "learner/samples_per_s_per_host": samples_per_s / hosts,
+            "learner/flops_per_sample": self.flops_per_sample,
             "learner/flops_per_s": flops_per_s,
             "learner/device_busy": pace.busy,
+            "count/device_s": pace.busy_s,
         }
         if peak is not None:
+            figures["learner/peak_flops"] = peak
             figures["learner/share_of_peak"] = flops_per_s / peak
         if pace.dispatch_s is not None:
             figures["learner/device_s_per_step"] = pace.dispatch_s / self.steps_per_dispatch

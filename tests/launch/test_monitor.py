@@ -229,9 +229,18 @@ def test_memory_is_that_of_the_fullest_chip_of_all_learner_hosts(pod):
     assert (status.hbm_bytes, status.hbm_peak_bytes, status.hbm_limit_bytes) == (7.0, 8.0, 16.0)
 
 
-def test_what_the_last_report_says_of_a_moment_does_not_replace_what_was_said_of_the_run(pod):
-    pod.add("learner", {"learner/share_of_peak": 0.3, "learner/scaling_efficiency": 0.9, "learner/loss": 2.0}, 1801.0)
+def test_the_share_of_peak_and_of_busy_devices_is_that_of_the_last_minute(pod):
+    peak = {"learner/peak_flops": 2.56e12, "learner/flops_per_sample": 1e8}
+    pod.add("learner", peak | {"learner/device_busy": 0.9, "count/device_s": 1.8}, 1790.0)
+    pod.add("learner", {"learner/share_of_peak": 0.0, "learner/device_busy": 0.0, "count/device_s": 4.0}, 1800.0)
+    status = pod.status(1800.0)
+    assert status.share_of_peak == pytest.approx(0.1)  # 2,560 samples/s of 0.1 GFLOP each
+    assert status.device_busy == pytest.approx(0.4)  # four of the ten seconds since the first report
+
+
+def test_scaling_is_that_of_the_run_and_not_of_its_last_moments(pod):
+    pod.add("learner", {"learner/scaling_efficiency": 0.9, "learner/loss": 2.0}, 1801.0)
     pod.enter("stopping")
-    pod.add("learner", {"learner/share_of_peak": 0.01, "learner/scaling_efficiency": 0.5, "learner/loss": 1.0}, 1802.0)
+    pod.add("learner", {"learner/scaling_efficiency": 0.5, "learner/loss": 1.0}, 1802.0)
     status = pod.status(1802.0)
-    assert (status.share_of_peak, status.scaling_efficiency, status.loss) == (0.3, 0.9, 1.0)
+    assert (status.scaling_efficiency, status.loss) == (0.9, 1.0)

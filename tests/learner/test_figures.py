@@ -23,14 +23,17 @@ def device(kind="TPU v5 lite", host=0, **memory):
 
 
 def test_the_figures_of_a_pod_by_hand():
-    assert POD.of(800_000.0, Pace(busy=0.5, dispatch_s=0.005)) == {
+    assert POD.of(800_000.0, Pace(busy_s=1.0, busy=0.5, dispatch_s=0.005)) == {
         "learner/chips": 16,
         "learner/hosts": 4,
         "learner/samples_per_s_per_chip": 50_000,
         "learner/samples_per_s_per_host": 200_000,
+        "learner/flops_per_sample": 2e6,
         "learner/flops_per_s": 1.6e12,
+        "learner/peak_flops": 16e12,
         "learner/share_of_peak": 0.1,
         "learner/device_busy": 0.5,
+        "count/device_s": 1.0,
         "learner/device_s_per_step": 0.005 / 8,
         "learner/one_chip_samples_per_s": 125_000,
         "learner/scaling_efficiency": (8000 / 0.005) / (16 * 125_000),  # while it works; it waits half of the time
@@ -38,12 +41,12 @@ def test_the_figures_of_a_pod_by_hand():
 
 
 def test_figures_that_are_not_known_are_left_out():
-    figures = POD._replace(machine=Machine(1, 1, None), one_chip_samples_per_s=None).of(0.0, Pace(0.0, None))
+    figures = POD._replace(machine=Machine(1, 1, None), one_chip_samples_per_s=None).of(0.0, Pace(0.0, 0.0, None))
     assert figures.keys() == {
         "learner/chips", "learner/hosts", "learner/samples_per_s_per_chip", "learner/samples_per_s_per_host",
-        "learner/flops_per_s", "learner/device_busy",
+        "learner/flops_per_sample", "learner/flops_per_s", "learner/device_busy", "count/device_s",
     }  # fmt: skip
-    assert "learner/scaling_efficiency" not in POD.of(0.0, Pace(0.0, None))
+    assert "learner/scaling_efficiency" not in POD.of(0.0, Pace(0.0, 0.0, None))
 
 
 def test_a_machine_is_what_its_devices_are_together():
@@ -90,15 +93,15 @@ def test_devices_are_timed_from_when_they_are_asked_or_free_until_they_end(held)
     clock, present, end = held
     assert clock("state", "first") == ("state", "first")
     end("first", at=100.0)  # compiled: not counted
-    assert clock.flush() == Pace(0.0, None)
+    assert clock.flush() == Pace(0.0, 0.0, None)
     present[0] = 110.0
     clock("state", "second")
     clock("state", "third")
     end("second", at=120.0)  # asked at 110, ten seconds after the one before had ended
     end("third", at=140.0)  # asked at 110, but the devices were free at 120 only
-    assert clock.flush() == Pace(busy=30.0 / 40.0, dispatch_s=15.0)
+    assert clock.flush() == Pace(busy_s=30.0, busy=30.0 / 40.0, dispatch_s=15.0)
     present[0] = 150.0
-    assert clock.flush() == Pace(0.0, None)
+    assert clock.flush() == Pace(0.0, 0.0, None)
 
 
 def test_a_dispatch_that_fails_ends_the_watch_and_not_the_loop(monkeypatch):
@@ -113,4 +116,4 @@ def test_a_dispatch_that_fails_ends_the_watch_and_not_the_loop(monkeypatch):
     clock(1, 2)
     assert failed.wait(60)
     assert clock(3, 4) == (3, 4)
-    assert clock.flush() == Pace(0.0, None)
+    assert clock.flush() == Pace(0.0, 0.0, None)
