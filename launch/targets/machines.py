@@ -7,6 +7,7 @@ https://docs.cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus, read in
 from __future__ import annotations
 
 import math
+import os
 from typing import NamedTuple
 
 from podzero.chips import Slice
@@ -133,7 +134,8 @@ def memory_gib(experiment: Experiment) -> float:
 
 
 def sample_bytes(experiment: Experiment) -> int:
-    """Bytes of one stored sample; loads JAX to ask the game."""
+    """Bytes of one stored sample; loads JAX, for the CPU, to ask the game."""
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # only shapes are asked for; other devices take seconds to find
     from podzero.envs import make_env
     from podzero.replay import SampleSignature
 
