@@ -1,4 +1,4 @@
-"""The only thing podzero asks of Ray: a cluster, and named processes with methods, each call bounded in time."""
+"""The only thing podzero asks of Ray: a cluster with nodes, and processes that run where they are sent."""
 
 from __future__ import annotations
 
@@ -7,131 +7,178 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from podzero.errors import ConfigError
+from podzero.launch.calls import START_TIMEOUT_S, ClusterError, Role
+from podzero.launch.nodes import Node
 
 log = logging.getLogger(__name__)
 
-START_TIMEOUT_S = 180.0
-STOP_TIMEOUT_S = 30.0
 OBJECT_STORE_BYTES = 256 * 2**20
 """Of a cluster started here: enough for a few versions of the parameters of nets that train on one machine."""
-
-
-class ClusterError(RuntimeError):
-    """The cluster cannot be reached or has no room; the message says what was waited for."""
-
-
-class RoleDied(RuntimeError):
-    """A process of the run is gone; the message holds its last words."""
-
-
-class Role:
-    """A running process: a plain Python object in a Ray actor, reached by method name."""
-
-    def __init__(self, name: str, actor: Any) -> None:
-        self.name = name
-        self.actor = actor
-
-    def begin(self, method: str, *args: Any) -> Call:
-        """Starts a method and returns at once."""
-        return Call(self.name, method, getattr(self.actor, method).remote(*args))
-
-    def ask(self, method: str, *args: Any, timeout_s: float = START_TIMEOUT_S) -> Any:
-        """Calls a method and waits for its result.
-
-        Raises:
-          ClusterError: no answer within `timeout_s`.
-          RoleDied: the process is gone.
-        """
-        return self.begin(method, *args).result(timeout_s)
-
-    def kill(self) -> None:
-        """Ends the process without ceremony; one that is gone already is no error."""
-        import ray
-
-        ray.kill(self.actor, no_restart=True)
-
-
-class Call:
-    """The pending result of a method of a `Role`."""
-
-    def __init__(self, role: str, method: str, reference: Any) -> None:
-        self._role = role
-        self._method = method
-        self._reference = reference
-
-    @property
-    def done(self) -> bool:
-        """Whether a result or an error is there; never waits."""
-        import ray
-
-        ready, _ = ray.wait([self._reference], timeout=0)
-        return bool(ready)
-
-    def result(self, timeout_s: float) -> Any:
-        """The result.
-
-        Raises:
-          ClusterError: none within `timeout_s`.
-          RoleDied: the process is gone.
-          Exception: whatever the method raised.
-        """
-        import ray
-        from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
-
-        try:
-            return ray.get(self._reference, timeout=timeout_s)
-        except GetTimeoutError:
-            raise ClusterError(
-                f"waited {timeout_s:.0f} s for {self._role} to answer '{self._method}'; "
-                "it may be starting, overloaded, or without a node that has room for it"
-            ) from None
-        except RayTaskError as error:
-            raise error.as_instanceof_cause() from None
-        except RayActorError as error:
-            raise RoleDied(f"{self._role} is gone: {error}") from None
+CLAIM = "run"
+"""Name of the actor that holds a namespace for a run."""
 
 
 class Cluster:
     """A Ray cluster, started here for one machine or joined by address."""
 
+    def __init__(self, address: str, joined: bool) -> None:
+        self.address = address
+        self.joined = joined
+        """Whether somebody else started it, on machines that may differ."""
+
     def spawn(
-        self, role: type, name: str, *, cpus: float, environment: Mapping[str, str], threads: int = 4, **arguments: Any
+        self,
+        role: type,
+        name: str,
+        *,
+        cpus: float,
+        environment: Mapping[str, str],
+        threads: int = 4,
+        node: Node | None = None,
+        seat: Seat | None = None,
+        **arguments: Any,
     ) -> Role:
         """Starts `role(name, **arguments)` as a process; returns before it is up.
 
         Args:
           role: a plain class.
           name: its name in messages and figures.
-          cpus: CPUs that Ray reserves for it; roles with any are spread over the nodes.
+          cpus: CPUs that Ray reserves for it.
           environment: environment variables of the process.
           threads: methods that may run at the same time.
+          node: where it runs; Ray spreads those over the nodes for which nothing is said.
+          seat: a place that `reserve` gave.
           arguments: keyword arguments of the constructor.
         """
         import ray
 
         options = ray.remote(role).options(
             num_cpus=cpus,
+            resources=dict(seat.resources) if seat else None,
             max_concurrency=threads,
             max_restarts=0,
             runtime_env={"env_vars": dict(environment)},
-            scheduling_strategy="SPREAD",
+            scheduling_strategy=seat.strategy if seat else _affinity(node),
         )
-        return Role(name, options.remote(name, **arguments))
+        where = seat.node if seat else node
+        return Role(name, options.remote(name, **arguments), where.id if where else None)
 
-    def cpus(self) -> float:
-        """CPUs of all nodes, as Ray counts them."""
+    def nodes(self) -> list[Node]:
+        """The nodes that are alive."""
         import ray
 
-        return float(ray.cluster_resources().get("CPU", 0.0))
+        return [
+            Node(
+                id=found["NodeID"],
+                host=found["NodeManagerAddress"],
+                cpus=found["Resources"].get("CPU", 0.0),
+                resources=found["Resources"],
+                labels=found.get("Labels", {}),
+            )
+            for found in ray.nodes()
+            if found["Alive"]
+        ]
+
+    def reserve(self, nodes: Sequence[Node], resources: Mapping[str, float], timeout_s: float) -> Gang:
+        """Reserves `resources` on all of `nodes` together, or on none.
+
+        Raises:
+          ClusterError: they are not free within `timeout_s`.
+        """
+        from ray.util.placement_group import placement_group, remove_placement_group
+
+        group = placement_group(
+            [dict(resources)] * len(nodes),
+            strategy="STRICT_SPREAD",
+            bundle_label_selector=[{"ray.io/node-id": node.id} for node in nodes],
+        )
+        if not group.wait(timeout_s):
+            remove_placement_group(group)
+            wanted = ", ".join(f"{amount:g} {name}" for name, amount in resources.items())
+            raise ClusterError(
+                f"waited {timeout_s:.0f} s for {wanted} on each of {', '.join(map(str, nodes))}: another run, or what "
+                "is left of one, holds them (`ray status` on the head shows who)"
+            )
+        return Gang(group, nodes, resources)
+
+    def ask_for(self, cpus: Sequence[float]) -> None:
+        """Tells the autoscaler of a joined cluster, if it has one, what shall find room at the same time."""
+        from ray.autoscaler.sdk import request_resources
+
+        if self.joined:
+            request_resources(bundles=[{"CPU": amount} for amount in cpus if amount])
+
+    def claim(self, what: str) -> Any:
+        """Holds this run's namespace for as long as the returned handle lives.
+
+        Raises:
+          ClusterError: another run holds it; says which.
+        """
+        import ray
+
+        try:
+            claim = ray.remote(_Claim).options(name=CLAIM, num_cpus=0).remote(what)
+            ray.get(claim.what.remote(), timeout=START_TIMEOUT_S)
+        except ValueError:
+            holder = ray.get(ray.get_actor(CLAIM).what.remote(), timeout=START_TIMEOUT_S)
+            raise ClusterError(
+                f"another run holds this place in the cluster at {self.address}: {holder}; stop it, or choose "
+                "another --workdir"
+            ) from None
+        return claim
+
+
+class Seat(NamedTuple):
+    """A reserved place for one process."""
+
+    node: Node
+    resources: Mapping[str, float]
+    strategy: Any
+
+
+class Gang:
+    """Resources on several nodes, reserved together; `seats` are in the order of the nodes."""
+
+    def __init__(self, group: Any, nodes: Sequence[Node], resources: Mapping[str, float]) -> None:
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy as Strategy
+
+        self._group = group
+        self.seats = [
+            Seat(node, resources, Strategy(group, placement_group_bundle_index=index))
+            for index, node in enumerate(nodes)
+        ]
+
+    def release(self) -> None:
+        """Gives everything back, and ends what still runs there."""
+        from ray.util.placement_group import remove_placement_group
+
+        remove_placement_group(self._group)
+
+
+class _Claim:
+    """Holds a namespace and says for whom."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def what(self) -> str:
+        """For whom."""
+        return self._what
+
+
+def _affinity(node: Node | None) -> Any:
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return "SPREAD" if node is None else NodeAffinitySchedulingStrategy(node.id, soft=False)
 
 
 @contextmanager
-def connect(address: str | None, cpus: float) -> Iterator[Cluster]:
+def connect(address: str | None, cpus: float, namespace: str | None = None) -> Iterator[Cluster]:
     """Joins the cluster at `address`, or starts one on this machine, for as long as the context lasts.
 
     A cluster started here never joins another one that may be running on this machine, asks its callers for a
@@ -139,26 +186,22 @@ def connect(address: str | None, cpus: float) -> Iterator[Cluster]:
 
     Args:
       address: `host:port` of a running cluster's head, or None.
-      cpus: CPUs that the roles will reserve. A cluster started here offers that many even if the machine has
-        fewer: the operating system shares them out.
+      cpus: CPUs that a cluster started here offers at least, even if the machine has fewer: the operating system
+        shares them out.
+      namespace: keeps the names of one run from those of others; by default one of this process.
 
     Raises:
       ConfigError: nothing answers at `address`.
-      ClusterError: the cluster has too few CPUs.
+      ClusterError: the cluster cannot be joined.
     """
+    joined = address is not None
     with ExitStack() as stack:
         if address is None:
             address = stack.enter_context(_local_cluster(cpus))
         else:
             _check_reachable(address)
-        stack.enter_context(_session(address))
-        cluster = Cluster()
-        if cluster.cpus() < cpus:
-            raise ClusterError(
-                f"the cluster at {address} has {cluster.cpus():g} CPUs, the experiment reserves {cpus:g}: "
-                "lower actors.count or actors.cpus, or add nodes"
-            )
-        yield cluster
+        stack.enter_context(_session(address, namespace or f"podzero-{os.getpid()}"))
+        yield Cluster(address, joined)
 
 
 @contextmanager
@@ -204,11 +247,11 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def _session(address: str) -> Iterator[None]:
+def _session(address: str, namespace: str) -> Iterator[None]:
     import ray
 
     try:
-        ray.init(address=address, configure_logging=False, log_to_driver=False, namespace=f"podzero-{os.getpid()}")
+        ray.init(address=address, configure_logging=False, log_to_driver=False, namespace=namespace)
     except (ConnectionError, RuntimeError) as error:
         raise ClusterError(f"cannot join the Ray cluster at {address}: {error}") from None
     try:

@@ -1,43 +1,35 @@
-"""The processes of one run: started together, listened to, replaced when they die, stopped in order."""
+"""The processes of one run: placed, started together, listened to, replaced when they die, stopped in order."""
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from podzero.config import Experiment
-from podzero.launch.cluster import START_TIMEOUT_S, STOP_TIMEOUT_S, Call, Cluster, ClusterError, Role, RoleDied
+from podzero.launch.calls import START_TIMEOUT_S, STOP_TIMEOUT_S, ClusterError, MachineLost, Role, RoleDied, here
+from podzero.launch.cluster import Cluster, Gang
+from podzero.launch.leftovers import RUN_VARIABLE
+from podzero.launch.nodes import Machines, Missing, Node, actor_places, choose, host_resources, playing_nodes
 from podzero.launch.outbox import Figures, LogLine
+from podzero.launch.posts import ANSWER_TIMEOUT_S, Post, await_end
 from podzero.launch.roles import ActorProcess, EvaluatorProcess, LearnerProcess, ReplayProcess
 from podzero.launch.savepoints import Savepoint
+from podzero.launch.scouts import Scouts
+from podzero.launch.team import LearnerTeam, RunFailed
 from podzero.workdir import Workdir
 
 log = logging.getLogger(__name__)
 
-ANSWER_TIMEOUT_S = 20.0
-"""A role that does not hand over its figures for so long is only skipped: it may be compiling."""
-LAST_WORDS_S = 2.0
-CPU_ONLY = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"}
-"""Environment of every process but the learner: one process of a host owns its accelerators."""
-
-
-class RunFailed(RuntimeError):
-    """The run cannot go on; the message says who failed, why, and what to do."""
-
-
-@dataclass
-class _Post:
-    """One place in the crew, whoever fills it."""
-
-    role: Role
-    work: Call | None = None
-    """The pending `run`; None for roles that only answer."""
-    fetch: Call | None = None
-    """The pending `drain`."""
+LOOK_EVERY_S = 2.0
+"""Time between two looks at the nodes of the cluster."""
+SAY_EVERY_S = 30.0
+"""Time between two lines about machines that are waited for."""
 
 
 @dataclass
@@ -49,14 +41,27 @@ class Crew:
     workdir: Workdir
     store: Any
     """Handle of the parameter store."""
-    shards: list[_Post] = field(default_factory=list)
-    learner: _Post | None = None
-    actors: list[_Post] = field(default_factory=list)
-    evaluator: _Post | None = None
+    stopping: threading.Event
+    """Set when somebody wants the run to end, which ends a wait for machines as well."""
+    shards: list[Post] = field(default_factory=list)
+    team: LearnerTeam | None = None
+    actors: dict[int, Post] = field(default_factory=dict)
+    """By index; one for which no node has room yet is absent."""
+    evaluator: Post | None = None
     ladder: dict[str, Any] = field(default_factory=dict)
     """The rating ladder as the evaluator gave it last, so that a new one goes on from there."""
     lives: int = 0
-    """Restarts of actors and evaluators so far."""
+    """Processes of actors and evaluators that were started in place of dead ones."""
+    deaths: int = 0
+    """Those of them that died although their machine did not."""
+
+    def __post_init__(self) -> None:
+        self._run = uuid.uuid4().hex
+        # One process of a host owns its accelerators: the learner's.
+        self._cpu_only = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2", RUN_VARIABLE: self._run}
+        self._scouts = Scouts(self.cluster, self._cpu_only)
+        self._gang: Gang | None = None
+        self._looked = 0.0
 
     def start(self, savepoint: Savepoint | None) -> None:
         """Starts everybody, from `savepoint` if there is one; returns when replay and learner are built.
@@ -64,85 +69,92 @@ class Crew:
         Raises:
           CheckpointDamaged, ReplayRestoreError: the savepoint cannot be used; nobody is left running.
           ConfigError, CheckpointMismatch: the experiment cannot be run here; nobody is left running.
+          ClusterError: machines did not join in time; says which.
         """
         self.ladder = savepoint.ladder if savepoint else {}
-        for index in range(self.experiment.replay.shards):
-            self.shards.append(_Post(self._spawn_shard(index, savepoint)))
-        self.learner = _Post(self._spawn_learner(savepoint))
-        self.actors = [self._employ_actor(index) for index in range(self.experiment.actors.count)]
+        machines = self._muster()
         try:
-            for post in [*self.shards, self.learner]:
+            self.shards = [
+                Post(self._spawn_shard(index, node, savepoint)) for index, node in enumerate(machines.shards)
+            ]
+            self.team = LearnerTeam([Post(role) for role in self._spawn_learners(machines.learner, savepoint)])
+            self._employ_actors()
+            for post in [*self.shards, *self.team.posts]:
                 post.role.ask("ready", timeout_s=2 * START_TIMEOUT_S)
-            self.learner.work = self.learner.role.begin("run")
-        except Exception:
+            self.team.begin()
+        except BaseException:
             self.kill()
             raise
 
     def start_evaluator(self) -> None:
-        """Starts the evaluator, which needs a first snapshot."""
+        """Starts the evaluator, which needs a first snapshot, where most CPUs are spare."""
+        cpus = self.experiment.evaluation.cpus
+        places = actor_places(self._playing(), self._taken(), cpus, 1)
+        if not places:
+            return
         role = self.cluster.spawn(
             EvaluatorProcess,
             "evaluator",
-            cpus=self.experiment.evaluation.cpus,
-            environment=CPU_ONLY,
+            cpus=cpus,
+            environment=self._cpu_only,
+            node=places[0],
             experiment=self.experiment,
             snapshots=self.workdir.snapshots,
             ladder=self.ladder,
         )
-        self.evaluator = _Post(role, role.begin("run"))
+        self.evaluator = Post(role, role.begin("run"))
 
     @property
     def learning(self) -> bool:
         """Whether the learner is at work.
 
         Raises:
+          MachineLost: one of its hosts is gone with its machine.
           RunFailed: it failed.
         """
-        assert self.learner is not None
-        assert self.learner.work is not None
-        if not self.learner.work.done:
-            return True
-        try:
-            self.learner.work.result(ANSWER_TIMEOUT_S)
-        except Exception as failure:
-            raise RunFailed(f"the learner failed: {failure}") from failure
-        return False
+        return self.team is not None and self.team.working
 
     def heal(self) -> list[str]:
-        """Replaces actors and an evaluator that died; returns their names.
+        """Replaces actors and an evaluator that died, and gives actors to nodes that joined; returns who was replaced.
 
         Raises:
+          MachineLost: a replay shard is gone with its machine.
           RunFailed: a replay shard died, or there were more deaths than `actors.max_restarts`.
         """
-        healed = []
-        for index, post in enumerate(self.actors):
-            if self._lost(post):
-                self.actors[index] = self._employ_actor(index)
-                healed.append(post.role.name)
+        lost = [index for index, post in self.actors.items() if self._lost(post)]
+        for index in lost:
+            del self.actors[index]
         if self.evaluator is not None and self._lost(self.evaluator):
+            self.evaluator = None
             self.start_evaluator()
-            healed.append("evaluator")
+            lost_names = ["evaluator"]
+        else:
+            lost_names = []
+        if lost or time.monotonic() - self._looked >= LOOK_EVERY_S:
+            self._employ_actors()
         for post in self.shards:
             if post.fetch is not None and post.fetch.done:
                 self._check_shard(post)
-        return healed
+        return lost_names + [f"actor-{index}" for index in lost]
 
     def listen(self) -> Iterator[Figures | LogLine]:
-        """What everybody said since the last call; never waits."""
+        """What everybody said since the last call."""
         for post in self.shards:
             post.role.begin("figures")
-        for post in [*self.shards, *self.actors, *filter(None, [self.learner, self.evaluator])]:
-            yield from _fetch(post)
+        learners = self.team.posts if self.team else []
+        for post in [*self.shards, *self.actors.values(), *learners, *filter(None, [self.evaluator])]:
+            yield from post.fetched()
 
     def stop_actors(self) -> list[Figures | LogLine]:
         """Ends the actors: asked first, then, if a move lasts too long, without ceremony; returns their last words."""
-        for post in self.actors:
+        posts = list(self.actors.values())
+        for post in posts:
             post.role.begin("stop")
-        _await_end(self.actors, STOP_TIMEOUT_S / 3)
-        words = [item for post in self.actors for item in _last_words(post)]
-        for post in self.actors:
+        await_end(posts, STOP_TIMEOUT_S / 3)
+        words = [item for post in posts for item in post.last_words()]
+        for post in posts:
             post.role.kill()
-        self.actors = []
+        self.actors = {}
         return words
 
     def stop_learner(self) -> list[Figures | LogLine]:
@@ -151,13 +163,11 @@ class Crew:
         Raises:
           ClusterError: it did not end in time.
         """
-        assert self.learner is not None
-        assert self.learner.work is not None
-        self.learner.role.ask("stop", timeout_s=STOP_TIMEOUT_S)
-        self.learner.work.result(4 * STOP_TIMEOUT_S)
+        assert self.team is not None
+        words = self.team.stop()
         for post in self.shards:
             post.role.ask("figures", timeout_s=STOP_TIMEOUT_S)
-        return [item for post in [self.learner, *self.shards] for item in _last_words(post)]
+        return words + [item for post in self.shards for item in post.last_words()]
 
     def stop_evaluator(self) -> None:
         """Ends the evaluator at once: what it was playing counts for nothing yet."""
@@ -173,106 +183,183 @@ class Crew:
         return self.ladder
 
     def kill(self) -> None:
-        """Ends everybody without ceremony."""
-        for post in [*self.actors, *filter(None, [self.evaluator, self.learner]), *self.shards]:
+        """Ends everybody without ceremony and gives the reserved machines back."""
+        for post in [*self.actors.values(), *filter(None, [self.evaluator])]:
             post.role.kill()
-        self.shards, self.actors, self.learner, self.evaluator = [], [], None, None
+        if self.team is not None:
+            self.team.kill()
+        for post in self.shards:
+            post.role.kill()
+        if self._gang is not None:
+            self._gang.release()
+        self.cluster.ask_for([])
+        self.shards, self.actors, self.team, self.evaluator, self._gang = [], {}, None, None, None
 
-    def _spawn_shard(self, index: int, savepoint: Savepoint | None) -> Role:
+    def _muster(self) -> Machines:
+        """Waits until all machines that the run needs have joined.
+
+        Raises:
+          ClusterError: they did not within `cluster.join_minutes`, or somebody wants the run to end.
+        """
+        actors = self.experiment.actors
+        self.cluster.ask_for([actors.cpus] * actors.count + [self.experiment.evaluation.cpus])
+        minutes = self.experiment.cluster.join_minutes if self.cluster.joined else 0.0
+        until, say_at = time.monotonic() + 60 * minutes, time.monotonic()
+        while True:
+            try:
+                return choose(self._fit_nodes(), self.experiment, here())
+            except Missing as missing:
+                refused = self._scouts.refusals(self.cluster.nodes())
+                words = "\n  refused: ".join([str(missing), *refused])
+            now = time.monotonic()
+            if now >= until:
+                raise ClusterError(f"waited {minutes:g} minutes (cluster.join_minutes) for machines: {words}")
+            if now >= say_at:
+                say_at = now + SAY_EVERY_S
+                log.info("waiting for machines: %s", words)
+            if self.stopping.wait(1.0):
+                raise ClusterError(f"stopped while waiting for machines: {words}")
+
+    def _fit_nodes(self) -> list[Node]:
+        """The nodes that may be used: on a cluster that others started, those that run what the driver runs."""
+        nodes = self.cluster.nodes()
+        return self._scouts.fit(nodes) if self.cluster.joined else nodes
+
+    def _playing(self) -> list[Node]:
+        try:
+            return playing_nodes(self._fit_nodes(), self.experiment.cluster)
+        except Missing:
+            return []
+
+    def _taken(self) -> dict[str, float]:
+        """CPUs that actors and evaluator use, by node."""
+        taken: dict[str, float] = {}
+        users = [(post, self.experiment.actors.cpus) for post in self.actors.values()]
+        if self.evaluator is not None:
+            users.append((self.evaluator, self.experiment.evaluation.cpus))
+        for post, cpus in users:
+            if post.role.node is not None:
+                taken[post.role.node] = taken.get(post.role.node, 0.0) + cpus
+        return taken
+
+    def _employ_actors(self) -> None:
+        """Starts the actors that are missing, as far as nodes have room; they play as soon as there are parameters."""
+        self._looked = time.monotonic()
+        absent = [index for index in range(self.experiment.actors.count) if index not in self.actors]
+        if not absent:
+            return
+        cpus = self.experiment.actors.cpus
+        places = actor_places(self._playing(), self._taken(), cpus, len(absent))
+        for index, node in zip(absent, places, strict=False):
+            role = self._spawn_actor(index, node)
+            self.actors[index] = Post(role, role.begin("run"))
+            if self.cluster.joined:
+                log.info("actor-%d goes to %s", index, node)
+
+    def _spawn_shard(self, index: int, node: Node, savepoint: Savepoint | None) -> Role:
         return self.cluster.spawn(
             ReplayProcess,
             f"replay-{index}",
             cpus=0,
-            environment=CPU_ONLY,
+            environment=self._cpu_only,
+            node=node,
             experiment=self.experiment,
             shard=index,
             restore_from=savepoint.shard(index) if savepoint else None,
         )
 
-    def _spawn_learner(self, savepoint: Savepoint | None) -> Role:
-        return self.cluster.spawn(
-            LearnerProcess,
-            "learner",
-            cpus=0,
-            environment={},
-            experiment=self.experiment,
-            shards=[post.role for post in self.shards],
-            store=self.store,
-            snapshots=self.workdir.snapshots,
-            restore_from=savepoint.folder if savepoint else None,
-        )
+    def _spawn_learners(self, nodes: tuple[Node, ...], savepoint: Savepoint | None) -> list[Role]:
+        """One process on each host, all resources reserved together."""
+        resources, seats = host_resources(self.experiment.cluster), None
+        coordinator = self._prepare_hosts(nodes)
+        if resources:
+            self._gang = self.cluster.reserve(nodes, resources, 60 * self.experiment.cluster.join_minutes)
+            seats = self._gang.seats
+        return [
+            self.cluster.spawn(
+                LearnerProcess,
+                "learner" if rank == 0 else f"learner-{rank}",
+                cpus=0,
+                environment={RUN_VARIABLE: self._run},
+                node=node,
+                seat=seats[rank] if seats else None,
+                rank=rank,
+                coordinator=coordinator,
+                experiment=self.experiment,
+                shards=[post.role for post in self.shards],
+                store=self.store,
+                snapshots=self.workdir.snapshots,
+                restore_from=savepoint.folder if savepoint else None,
+            )
+            for rank, node in enumerate(nodes)
+        ]
 
-    def _employ_actor(self, index: int) -> _Post:
-        """An actor that is being built and will play as soon as there are parameters."""
+    def _prepare_hosts(self, nodes: tuple[Node, ...]) -> str:
+        """Clears what earlier runs left on the hosts' chips; returns where host 0 will serve the others.
+
+        Raises:
+          ClusterError: somebody else holds the chips of a host.
+        """
+        if not self.cluster.joined and len(nodes) == 1:
+            return ""
+        scouts = [self._scouts.send(node) for node in nodes]
+        try:
+            for clear in [scout.begin("clear_chips", self._run) for scout in scouts]:
+                clear.result(START_TIMEOUT_S)
+            return f"{nodes[0].host}:{scouts[0].ask('free_port')}"
+        finally:
+            for scout in scouts:
+                scout.kill()
+
+    def _spawn_actor(self, index: int, node: Node) -> Role:
         cpus = self.experiment.actors.cpus
-        role = self.cluster.spawn(
+        return self.cluster.spawn(
             ActorProcess,
             f"actor-{index}",
             cpus=cpus,
             # XLA sizes its thread pool by NPROC.
-            environment=CPU_ONLY | {"NPROC": str(max(1, round(cpus)))},
+            environment=self._cpu_only | {"NPROC": str(max(1, round(cpus)))},
+            node=node,
             experiment=self.experiment,
             index=index,
             life=self.lives,
             shards=[post.role for post in self.shards],
             store=self.store,
         )
-        return _Post(role, role.begin("run"))
 
-    def _lost(self, post: _Post) -> bool:
-        """Whether the process behind a post ended by itself, which counts as a death."""
+    def _lost(self, post: Post) -> bool:
+        """Whether the process behind a post ended by itself; only with its machine still there is that a death."""
         if post.work is None or not post.work.done:
             return False
+        with_machine = False
         try:
             post.work.result(ANSWER_TIMEOUT_S)
             reason = "it returned"
+        except MachineLost as loss:
+            with_machine, reason = True, str(loss)
         except Exception as failure:
             reason = str(failure)
         post.role.kill()
         self.lives += 1
-        log.warning("%s died and is started again (restart %d): %s", post.role.name, self.lives, reason)
-        if self.lives > self.experiment.actors.max_restarts:
+        if with_machine:
+            log.warning("%s was lost with its machine and starts again where there is room", post.role.name)
+            return True
+        self.deaths += 1
+        log.warning("%s died and is started again (restart %d): %s", post.role.name, self.deaths, reason)
+        if self.deaths > self.experiment.actors.max_restarts:
             raise RunFailed(
-                f"{post.role.name} died, the {self.lives}th death of this run; actors.max_restarts allows "
+                f"{post.role.name} died, the {self.deaths}th death of this run; actors.max_restarts allows "
                 f"{self.experiment.actors.max_restarts}. Its last words: {reason}"
             )
         return True
 
-    def _check_shard(self, post: _Post) -> None:
+    def _check_shard(self, post: Post) -> None:
         assert post.fetch is not None
         try:
             post.fetch.result(ANSWER_TIMEOUT_S)
+        except MachineLost:
+            raise
         except RoleDied as failure:
             raise RunFailed(
                 f"{post.role.name} died, and with it the samples since the last savepoint: {failure}"
             ) from None
-
-
-def _fetch(post: _Post) -> list[Figures | LogLine]:
-    """What a post has said, if its answer is there; asks for more."""
-    items: list[Figures | LogLine] = []
-    if post.fetch is not None:
-        if not post.fetch.done:
-            return items
-        try:
-            items = post.fetch.result(ANSWER_TIMEOUT_S)
-        except (ClusterError, RoleDied):
-            return items  # its death is found by `heal`, which knows what to do
-    post.fetch = post.role.begin("drain")
-    return items
-
-
-def _last_words(post: _Post) -> list[Figures | LogLine]:
-    """What a post that has ended its work had not yet said."""
-    items: list[Figures | LogLine] = []
-    for fetch in filter(None, [post.fetch, post.role.begin("drain")]):
-        with suppress(ClusterError, RoleDied):
-            items += fetch.result(LAST_WORDS_S)
-    return items
-
-
-def _await_end(posts: list[_Post], timeout_s: float) -> None:
-    """Waits until each post's work has ended, all together no longer than `timeout_s`."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline and any(post.work and not post.work.done for post in posts):
-        time.sleep(0.1)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from podzero.config import Experiment
-from podzero.launch.cluster import Role
+from podzero.launch.calls import Role, here
 from podzero.launch.outbox import Figures, LogLine, Outbox
 
 log = logging.getLogger(__name__)
@@ -107,7 +107,12 @@ class ActorProcess(Process):
             core=core,
             fold=fold,
             source=RayParamSource(store),
-            writer=make_writer([shard.ask("address") for shard in shards], spec, experiment),
+            writer=make_writer(
+                [shard.ask("address") for shard in shards],
+                spec,
+                experiment,
+                near=[shard.ask("address") for shard in shards if shard.node == here()],
+            ),
             report=self._outbox.report,
         )
 
@@ -122,13 +127,24 @@ class ActorProcess(Process):
 
 
 class LearnerProcess(Process):
-    """The learner."""
+    """The learner of one host."""
 
     def _build(
-        self, *, experiment: Experiment, shards: list[Role], store: Any, snapshots: Path, restore_from: Path | None
+        self,
+        *,
+        rank: int,
+        coordinator: str,
+        experiment: Experiment,
+        shards: list[Role],
+        store: Any,
+        snapshots: Path,
+        restore_from: Path | None,
     ) -> None:
+        from podzero.learner import Learner, Membership, join
+
+        hosts = experiment.cluster.learner_hosts
+        agreement = join(Membership(rank, hosts, coordinator), experiment)  # before anything that uses JAX
         from podzero.envs import make_env
-        from podzero.learner import Learner
         from podzero.networks import make_network
         from podzero.params import RayParamSink
         from podzero.replay import make_reader
@@ -136,15 +152,17 @@ class LearnerProcess(Process):
         env = make_env(experiment.env.name)
         self._experiment = experiment
         self._snapshots = snapshots
+        addresses = [shard.ask("address") for shard in shards[rank::hosts]]
         self._learner = Learner(
             experiment,
             make_network(experiment.network, env.spec),
             env.spec,
             env.symmetries,
-            reader=make_reader([shard.ask("address") for shard in shards], env.spec, experiment),
-            sink=RayParamSink(store),
+            reader=make_reader(addresses, env.spec, experiment, hosts),
+            sink=RayParamSink(store) if rank == 0 else None,
             report=self._outbox.report,
             restore_from=restore_from,
+            agreement=agreement,
         )
 
     def run(self) -> None:
@@ -157,7 +175,7 @@ class LearnerProcess(Process):
         self._learner.stop()
 
     def checkpoint(self, folder: Path) -> int:
-        """Writes the learner's state below `folder`; returns the step once it is complete."""
+        """Writes this host's part of the learner's state below `folder`; returns the step once it is complete."""
         return self._learner.request_checkpoint(folder).result(timeout=self._experiment.replay.timeout_s)
 
     def snapshot(self) -> int:

@@ -12,11 +12,12 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from podzero.launch.cluster import Role
+from podzero.launch.calls import Role
 from podzero.workdir import Workdir, read_json, step_folder, step_folders, write_atomically
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ def savepoints(workdir: Workdir) -> list[Savepoint]:
 
 def write_savepoint(
     workdir: Workdir,
-    learner: Role,
+    save_learner: Callable[[Path], int],
     shards: Sequence[Role],
     counters: dict[str, float],
     ladder: dict[str, Any],
@@ -59,14 +60,23 @@ def write_savepoint(
 ) -> int:
     """Writes a savepoint and removes the oldest beyond `keep`; returns its step.
 
+    Args:
+      workdir: where it goes.
+      save_learner: writes the learner's state below a folder and returns its step.
+      shards: of replay.
+      counters: of the run.
+      ladder: of ratings.
+      keep: how many savepoints stay.
+
     Raises:
       ClusterError, RoleDied: a role did not answer; whatever was there before is untouched.
     """
-    unfinished = workdir.checkpoints / _UNFINISHED
-    shutil.rmtree(unfinished, ignore_errors=True)
+    for abandoned in workdir.checkpoints.glob(f"{_UNFINISHED}*"):
+        shutil.rmtree(abandoned, ignore_errors=True)
+    unfinished = workdir.checkpoints / f"{_UNFINISHED}-{time.time_ns()}"  # a new name, so that no late part lands in it
     unfinished.mkdir(parents=True)
     saves = [shard.begin("checkpoint", _shard_folder(unfinished, i)) for i, shard in enumerate(shards)]
-    step = int(learner.ask("checkpoint", unfinished, timeout_s=WRITE_TIMEOUT_S))
+    step = save_learner(unfinished)
     for save in saves:
         save.result(WRITE_TIMEOUT_S)
     write_atomically(unfinished / _RUN_FILE, json.dumps({"counters": counters, "ladder": ladder}))

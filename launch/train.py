@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -14,14 +16,16 @@ from types import FrameType
 from typing import Any
 
 from podzero.config import Experiment
-from podzero.launch.cluster import ClusterError, RoleDied, connect
-from podzero.launch.crew import Crew, RunFailed
+from podzero.launch.calls import ClusterError, MachineLost, RoleDied
+from podzero.launch.cluster import connect
+from podzero.launch.crew import Crew
 from podzero.launch.dashboard import View
 from podzero.launch.metrics import MetricsLog
 from podzero.launch.monitor import Monitor
 from podzero.launch.outbox import Figures, LogLine
 from podzero.launch.savepoints import Savepoint, savepoints, set_aside, write_savepoint
 from podzero.launch.status import Phase, write_status
+from podzero.launch.team import RunFailed
 from podzero.workdir import Workdir
 
 log = logging.getLogger(__name__)
@@ -29,6 +33,8 @@ log = logging.getLogger(__name__)
 TICK_S = 0.5
 STATUS_EVERY_S = 2.0
 FIRST_SNAPSHOT_S = 30.0
+RETRY_S = 10.0
+"""Pause between two attempts to start again after a machine was lost."""
 
 
 def train(experiment: Experiment, root: str | Path, address: str | None, view: View) -> str:
@@ -50,64 +56,88 @@ def train(experiment: Experiment, root: str | Path, address: str | None, view: V
             stack.enter_context(workdir.lock())
         stack.enter_context(_log_file(workdir))
         stack.enter_context(view)
-        cluster = stack.enter_context(connect(address, _cpus(experiment)))
+        cluster = stack.enter_context(connect(address, _cpus(experiment), f"podzero:{workdir.root}"))
+        claim = cluster.claim(f"process {os.getpid()} at {socket.gethostname()} trains {workdir.root}")
         told_to_stop = stack.enter_context(_signals())
         from podzero.params import start_param_store
 
-        crew = Crew(cluster, experiment, workdir, start_param_store())
+        crew = Crew(cluster, experiment, workdir, start_param_store(), told_to_stop)
         stack.callback(crew.kill)
         savepoint = _start(crew, workdir)
-        run = Run(experiment, workdir, crew, savepoint, view, began)
+        run = Run(experiment, workdir, crew, view)
         stack.callback(run.close)
-        return run.until_end(told_to_stop)
+        run.begin(savepoint, began)
+        reason = run.until_end(told_to_stop)
+        del claim
+        return reason
 
 
 class Run:
     """The driver's side of a run: listens, heals, saves, shows, and decides when it is over."""
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        workdir: Workdir,
-        crew: Crew,
-        savepoint: Savepoint | None,
-        view: View,
-        began: float,
-    ) -> None:
+    def __init__(self, experiment: Experiment, workdir: Workdir, crew: Crew, view: View) -> None:
         self._experiment = experiment
         self._workdir = workdir
         self._crew = crew
         self._view = view
-        step = savepoint.step if savepoint else 0
-        self._monitor = Monitor(experiment, began, savepoint.counters if savepoint else None, step)
-        self._metrics = MetricsLog(workdir, step if savepoint else None)
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="saver")
+        self._metrics: MetricsLog | None = None
+
+    def begin(self, savepoint: Savepoint | None, began: float) -> None:
+        """Listens to a crew that was just started from `savepoint`; the run's time counts on from `began`."""
+        step = savepoint.step if savepoint else 0
+        self._monitor = Monitor(self._experiment, began, savepoint.counters if savepoint else None, step)
+        if self._metrics is not None:
+            self._metrics.close()
+        self._metrics = MetricsLog(self._workdir, step if savepoint else None)
         self._saving: Future[Any] | None = None
         now = time.monotonic()
-        self._save_at = now + 60 * experiment.checkpoint.every_minutes
+        self._save_at = now + 60 * self._experiment.checkpoint.every_minutes
         self._snapshot_at = now + FIRST_SNAPSHOT_S
         self._status_at = now
 
     def until_end(self, told_to_stop: threading.Event) -> str:
         """The loop of the driver; ends with a savepoint and returns why it ended."""
-        try:
-            while (reason := self._over(told_to_stop)) is None:
-                self._hear(self._crew.listen())
-                for name in self._crew.heal():
-                    self._monitor.add(name, {"count/restarts": 1.0}, time.monotonic())
-                self._save_when_due()
-                self._show()
-                time.sleep(TICK_S)
-        except RunFailed as failure:
-            self._enter("ended")
-            raise self._with_advice(failure) from failure
-        self._wind_down()
-        return reason
+        while True:
+            try:
+                while (reason := self._over(told_to_stop)) is None:
+                    self._hear(self._crew.listen())
+                    for name in self._crew.heal():
+                        self._monitor.add(name, {"count/restarts": 1.0}, time.monotonic())
+                    self._save_when_due()
+                    self._show()
+                    time.sleep(TICK_S)
+            except MachineLost as loss:
+                if not self._recover(loss, told_to_stop):
+                    return "stopped by a signal"
+            except RunFailed as failure:
+                self._enter("ended")
+                raise self._with_advice(failure) from failure
+            else:
+                self._wind_down()
+                return reason
 
     def close(self) -> None:
         """Closes the files."""
         self._worker.shutdown(wait=False, cancel_futures=True)
-        self._metrics.close()
+        if self._metrics is not None:
+            self._metrics.close()
+
+    def _recover(self, loss: MachineLost, told_to_stop: threading.Event) -> bool:
+        """Goes on from the last savepoint on machines that replace a lost one, however often; False if told to stop."""
+        log.warning("%s\nEverything is released; the run goes on once machines have joined again", loss)
+        self._crew.kill()
+        began = time.monotonic()
+        while not told_to_stop.is_set():
+            try:
+                savepoint = _start(self._crew, self._workdir)
+            except (ClusterError, RoleDied) as failure:
+                log.warning("could not start again: %s", failure)
+                told_to_stop.wait(RETRY_S)
+            else:
+                self.begin(savepoint, began)
+                return True
+        return False
 
     def _over(self, told_to_stop: threading.Event) -> str | None:
         """Why the run is over, or None."""
@@ -128,6 +158,7 @@ class Run:
         for item in items:
             if isinstance(item, Figures):
                 self._monitor.add(item.role, item.figures, now)
+                assert self._metrics is not None
                 self._metrics.add(item.role, item.figures, self._monitor.status(now).step)
             else:
                 log.log(item.level, "%s: %s", item.role, item.text)
@@ -150,20 +181,19 @@ class Run:
 
     def _save(self) -> None:
         """Writes a savepoint, with a snapshot of the parameters that act."""
-        learner = self._crew.learner
-        assert learner is not None
+        team = self._crew.team
+        assert team is not None
         shards = [post.role for post in self._crew.shards]
         counters = self._monitor.counters(time.monotonic())
         keep = self._experiment.checkpoint.keep
-        step = write_savepoint(self._workdir, learner.role, shards, counters, self._crew.newest_ladder(), keep)
-        learner.role.ask("snapshot")
+        step = write_savepoint(self._workdir, team.checkpoint, shards, counters, self._crew.newest_ladder(), keep)
+        team.leader.role.ask("snapshot")
         log.info("savepoint of step %d written", step)
 
     def _snapshot(self) -> None:
         """Writes a snapshot; the evaluator starts with the first one of trained parameters."""
-        learner = self._crew.learner
-        assert learner is not None
-        step = learner.role.ask("snapshot")
+        assert self._crew.team is not None
+        step = self._crew.team.leader.role.ask("snapshot")
         if step <= 0:
             self._snapshot_at = time.monotonic() + FIRST_SNAPSHOT_S
         elif self._crew.evaluator is None:

@@ -29,18 +29,24 @@ gathered comes out, and its thread can see that it should stop."""
 _LOOK_S = 0.1
 
 
-def make_reader(addresses: Sequence[str], spec: EnvSpec, experiment: Experiment) -> ShardedReader:
+def make_reader(addresses: Sequence[str], spec: EnvSpec, experiment: Experiment, hosts: int = 1) -> ShardedReader:
     """Connects to the shards at `addresses` (`ReplayServer.address()`), all of which must answer.
+
+    Args:
+      addresses: the shards of this host.
+      spec: of the environment whose samples are kept.
+      experiment: what is trained.
+      hosts: machines that train together; each reads its part of every batch from shards of its own.
 
     Raises:
       ReplayTimeout: a shard does not answer within `replay.timeout_s`.
       WrongServer: another server answers at an address.
     """
-    return ShardedReader([Address.parse(address) for address in addresses], spec, experiment)
+    return ShardedReader([Address.parse(address) for address in addresses], spec, experiment, hosts)
 
 
 class ShardedReader:
-    """An endless iterator over host batches `[steps_per_dispatch, batch_size, ...]`; a `ReplayReader`.
+    """An endless iterator over host batches `[steps_per_dispatch, batch_size / hosts, ...]`; a `ReplayReader`.
 
     Position p of the stream comes from shard p modulo the number of shards, so each gives an equal part of every
     batch. One thread per shard samples ahead. What is sampled ahead counts as sampled for the rate limiter although
@@ -49,19 +55,20 @@ class ShardedReader:
 
         ahead = clamp(tolerance / 2 - dispatch, batch_size, (prefetch - 1) * dispatch)
 
-    samples over all shards, where dispatch = steps_per_dispatch * batch_size. A quarter of it lies in Reverb's own
+    samples over all shards, where dispatch = steps_per_dispatch * batch_size, and of all three only this host's part.
+    A quarter of it lies in Reverb's own
     stream buffer, the rest in blocks that wait for `__next__`.
     """
 
-    def __init__(self, addresses: Sequence[Address], spec: EnvSpec, experiment: Experiment) -> None:
+    def __init__(self, addresses: Sequence[Address], spec: EnvSpec, experiment: Experiment, hosts: int) -> None:
         config = experiment.learner
         self._replay = experiment.replay
-        self._leading = (config.steps_per_dispatch, config.batch_size)
-        self._dispatch = config.steps_per_dispatch * config.batch_size
+        self._leading = (config.steps_per_dispatch, config.batch_size // hosts)
+        self._dispatch = math.prod(self._leading)
         self._offset = 0
         self._closed = threading.Event()
         self._signature = SampleSignature(spec, self._replay.bundle)
-        ahead = _samples_ahead(experiment)
+        ahead = _samples_ahead(experiment) // hosts
         per_shard = math.ceil((self._dispatch + ahead) / len(addresses))
         self._streams: list[_Stream] = []
         for address in addresses:
@@ -227,7 +234,7 @@ class _Stream:
 
 
 def _samples_ahead(experiment: Experiment) -> int:
-    """Samples to hold beyond the dispatch that is being gathered."""
+    """Samples that all hosts together hold beyond the dispatch that is being gathered."""
     config = experiment.learner
     dispatch = config.batch_size * config.steps_per_dispatch
     within_tolerance = int(experiment.replay_tolerance / 2) - dispatch

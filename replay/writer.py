@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,28 +32,42 @@ _LOOK_S = 10.0
 """A shard that has been silent this long is asked whether it still lives; one that is gone, whether it is back."""
 
 
-def make_writer(addresses: Sequence[str], spec: EnvSpec, experiment: Experiment) -> ShardedWriter:
+def make_writer(
+    addresses: Sequence[str], spec: EnvSpec, experiment: Experiment, near: Sequence[str] = ()
+) -> ShardedWriter:
     """Connects to the shards at `addresses` (`ReplayServer.address()`); one that is gone is skipped, with a warning.
+
+    Args:
+      addresses: all shards.
+      spec: of the environment whose samples are kept.
+      experiment: what is trained.
+      near: those of `addresses` that lie on this machine: they are written to while they accept.
 
     Raises:
       ReplayTimeout: no shard answers.
       WrongServer: another server answers at an address.
     """
-    return ShardedWriter([Address.parse(address) for address in addresses], spec, experiment.replay)
+    parsed = [Address.parse(address) for address in addresses]
+    return ShardedWriter(parsed, spec, experiment.replay, {Address.parse(address) for address in near})
 
 
 class ShardedWriter:
     """Spreads samples over shards in turn; a `ReplayWriter`.
 
     A shard whose limiter holds inserts, or that is gone, is passed over while another one accepts: otherwise all
-    writers could wait at a full shard while the reader waits for an empty one. At most `_PIECE` items per shard
-    are unconfirmed at any time. A shard that comes back at its address receives what it had not confirmed.
+    writers could wait at a full shard while the reader waits for an empty one. Shards on the writer's own machine come
+    first, others take what these do not. At most `_PIECE` items per shard are unconfirmed at any time. A shard that
+    comes back at its address receives what it had not confirmed.
     """
 
-    def __init__(self, addresses: Sequence[Address], spec: EnvSpec, config: ReplayConfig) -> None:
+    def __init__(
+        self, addresses: Sequence[Address], spec: EnvSpec, config: ReplayConfig, near: Collection[Address] = ()
+    ) -> None:
         self._config = config
         self._signature = SampleSignature(spec, config.bundle)
-        self._lanes = [_Lane(Shard(address, self._signature), self._signature) for address in addresses]
+        self._lanes = [
+            _Lane(Shard(address, self._signature), self._signature, address not in near) for address in addresses
+        ]
         random.shuffle(self._lanes)  # many writers that start together should not all begin at the same shard
         for lane in self._lanes:
             lane.look()
@@ -104,10 +118,10 @@ class ShardedWriter:
         """The next lane in turn that has nothing unconfirmed."""
         patience = _Patience(self._config)
         while True:
-            for _ in self._lanes:
-                lane = self._lanes.pop(0)
-                self._lanes.append(lane)
+            for lane in sorted(self._lanes, key=lambda lane: lane.far):
                 if lane.ready():
+                    self._lanes.remove(lane)
+                    self._lanes.append(lane)  # the others come first next time
                     return lane
             patience.spend(self._lanes)
 
@@ -120,9 +134,12 @@ class _Lane:
     three quarters of the time on tree walks over what is always one column.
     """
 
-    def __init__(self, shard: Shard, signature: SampleSignature) -> None:
+    def __init__(self, shard: Shard, signature: SampleSignature, far: bool) -> None:
         self.shard = shard
+        self.far = far
+        """Whether the shard lies on another machine than this writer."""
         self.alive = False
+        self._held = False  # when it was last waited for, in vain: it is not waited for again at the others' cost
         self._bundle = signature.bundle
         self._chunk = min(max(_CHUNK_BYTES // signature.item_bytes, 1), 4)
         self._writer: Any = None
@@ -153,7 +170,8 @@ class _Lane:
 
     def ready(self) -> bool:
         """Whether everything sent has been confirmed and the shard may be used; looks after it when it is silent."""
-        settled = self.settle(_POLL_S if self.alive else _SEND_S)
+        settled = self.settle(_SEND_S if self._held or not self.alive else _POLL_S)
+        self._held = not settled
         if (not settled or not self.alive) and time.monotonic() - self._looked > _LOOK_S:
             self.look()
         return settled and self.alive

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from podzero.config import Experiment
-from podzero.launch.cluster import STOP_TIMEOUT_S, Cluster, connect
+from podzero.launch.calls import STOP_TIMEOUT_S
+from podzero.launch.cluster import Cluster, connect
 from podzero.types import Params, Sample, Versioned
 
 GAP_S = (0.5, 1.5)
@@ -53,7 +54,7 @@ def _measure(experiment: Experiment, cluster: Cluster, seconds: float) -> dict[s
     work = [probe.begin("run") for probe in probes]
     while not probes[0].ask("moves"):
         time.sleep(1.0)
-    published = _publish(sink.publish, params, seconds, random.Random(experiment.seed))
+    published = publish_for(seconds, sink.publish, params, random.Random(experiment.seed))
     moves = probes[0].ask("moves")
     for probe, run in zip(probes, work, strict=True):
         probe.ask("stop")
@@ -63,14 +64,14 @@ def _measure(experiment: Experiment, cluster: Cluster, seconds: float) -> dict[s
         "ratio": 500.0 * float(np.median(moves)) / acting["median_ms"],
         "acting": acting,
         "transit": transit,
-        "move": _spread(moves),
+        "move": spread(moves),
         "bytes": sum(leaf.nbytes for leaf in jax.tree.leaves(params)),
         "publications": len(published),
     }
 
 
-def _publish(
-    publish: Callable[[int, Params], None], params: Params, seconds: float, gaps: random.Random
+def publish_for(
+    seconds: float, publish: Callable[[int, Params], None], params: Params, gaps: random.Random
 ) -> list[float]:
     """Publishes versions 1, 2, ... for `seconds`; returns the Unix time of each."""
     published: list[float] = []
@@ -91,10 +92,11 @@ def _delays(published: list[float], stamps: dict[int, float]) -> dict[str, float
         reached = next((stamps[later] for later in seen if later >= version), None)
         if reached is not None:
             delays.append(reached - at)
-    return _spread(delays)
+    return spread(delays)
 
 
-def _spread(seconds: list[float]) -> dict[str, float]:
+def spread(seconds: list[float]) -> dict[str, float]:
+    """Median and 99th percentile, in milliseconds."""
     return {
         "median_ms": 1e3 * float(np.median(seconds)),
         "p99_ms": 1e3 * float(np.percentile(seconds, 99)),

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from podzero.errors import ConfigError
-from podzero.launch.cluster import ClusterError
+from podzero.launch.calls import ClusterError
 from podzero.launch.savepoints import savepoints
 from podzero.launch.train import train
 from podzero.learner import CheckpointMismatch
