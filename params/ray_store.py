@@ -169,16 +169,25 @@ class RayParamSource:
           TimeoutError: nothing was published within `timeout_s`.
           ParamStoreLost: the store is gone.
         """
+        newest = self.poll() or self._last or self.newer(timeout_s)
+        if newest is None:
+            raise TimeoutError(
+                f"waited {timeout_s:g} s for the first parameters: the learner has not published any to the "
+                "parameter store; is it running, and past its start-up?"
+            )
+        return newest
+
+    def newer(self, timeout_s: float) -> Versioned | None:
+        """Parameters newer than the last ones returned, waiting for them; None after `timeout_s`.
+
+        Raises:
+          ParamStoreLost: the store is gone.
+        """
         deadline = time.monotonic() + timeout_s
-        newest = self.poll() or self._last
-        while newest is None:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError(
-                    f"waited {timeout_s:g} s for the first parameters: the learner has not published any to the "
-                    "parameter store; is it running, and past its start-up?"
-                )
+        newest, left = None, timeout_s
+        while newest is None and left > 0:
             newest = self._next(left)
+            left = deadline - time.monotonic()
         return newest
 
     def poll(self) -> Versioned | None:

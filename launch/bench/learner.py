@@ -10,10 +10,10 @@ from statistics import median
 from typing import Any
 
 import jax
-import numpy as np
 
 from podzero.config import Experiment
 from podzero.envs import make_env
+from podzero.launch.bench.material import open_to_samples, random_samples
 from podzero.launch.bench.serving import START_S, served
 from podzero.learner import Feed, Training, make_training
 from podzero.networks import make_network
@@ -46,11 +46,11 @@ def bench_learner(experiment: Experiment, seconds: float) -> dict[str, Any]:
             "fed": lambda: training.put(_next(feed)),
             "device": lambda: resident,
         }
-        state, _ = _train(training, training.init(), sources["fed"], 1)  # compiles
+        state, _ = train(training, training.init(), sources["fed"], 1)  # compiles
         until = time.perf_counter() + seconds
         while not rates["fed"] or time.perf_counter() < until:
             for kind in sorted(sources, reverse=len(rates["fed"]) % 2 == 0):
-                state, elapsed = _train(training, state, sources[kind], round_dispatches)
+                state, elapsed = train(training, state, sources[kind], round_dispatches)
                 rates[kind].append(round_dispatches * config.steps_per_dispatch / elapsed)
     fed, device = median(rates["fed"]), median(rates["device"])
     return {
@@ -67,7 +67,7 @@ def bench_learner(experiment: Experiment, seconds: float) -> dict[str, Any]:
     }
 
 
-def _train(training: Training, state: Any, batch: Callable[[], Sample], dispatches: int) -> tuple[Any, float]:
+def train(training: Training, state: Any, batch: Callable[[], Sample], dispatches: int) -> tuple[Any, float]:
     """Runs the learner's loop of `dispatches`; returns the state and the wall seconds."""
     start = time.perf_counter()
     unsettled = None
@@ -86,34 +86,15 @@ def _next(feed: Feed) -> Sample:
     return batch
 
 
-def _never_blocking(experiment: Experiment) -> Experiment:
-    """The same experiment with a rate limiter that lets the learner sample as fast as it can."""
-    replay = experiment.replay.model_copy(update={"samples_per_insert": 1e9, "tolerance": None, "shards": 1, "port": 0})
-    return experiment.model_copy(update={"replay": replay})
-
-
 @contextmanager
 def _reverb(experiment: Experiment, spec: EnvSpec) -> Iterator[Any]:
     """A reader on a server, in a process of its own, with `replay.min_size` random samples."""
     from podzero.replay import make_reader, make_writer  # imports TensorFlow
 
-    with served(_never_blocking(experiment), spec) as address:
+    with served(open_to_samples(experiment), spec) as address:
         writer = make_writer([address], spec, experiment)
         bundle = experiment.replay.bundle
-        writer.write(_samples(spec, bundle * math.ceil(experiment.replay.min_size / bundle)))
+        writer.write(random_samples(spec, bundle * math.ceil(experiment.replay.min_size / bundle)))
         writer.flush()
         writer.close()
         yield make_reader([address], spec, experiment)
-
-
-def _samples(spec: EnvSpec, count: int) -> Sample:
-    """Random positions of the right shapes: what they show does not change the cost of a step."""
-    random = np.random.default_rng(0)
-    observation = random.random((count, *spec.observation_shape)) > 0.5
-    return Sample(
-        observation=observation.astype(spec.observation_dtype),
-        legal=np.ones((count, spec.num_actions), bool),
-        policy_target=random.dirichlet(np.ones(spec.num_actions), count).astype(np.float32),
-        value_target=random.uniform(-1.0, 1.0, count).astype(np.float32),
-        version=np.zeros(count, np.int32),
-    )

@@ -15,18 +15,16 @@ from multiprocessing.connection import Connection
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 from podzero.config import Experiment
 from podzero.envs import make_env
+from podzero.launch.bench.material import open_to_inserts, open_to_samples, random_samples, with_replay
 from podzero.launch.bench.serving import hosted
 from podzero.replay import make_reader, make_writer
 from podzero.types import EnvSpec, Sample
 
 _PIECE = 48
-"""Items that the bare client sends before they must be confirmed; from 50 on Reverb floods the log."""
-_GAME = 48
-"""Samples of one `write`."""
+"""Items that the bare client sends before they must be confirmed; from 50 on Reverb floods the log. One `write` takes
+as many samples, or as many as make whole bundles."""
 _ROUND_S = 0.5
 """Wall seconds of one round: long enough to hide its end, short enough that neighbours see the same machine."""
 _TABLE = {"read": "bare-read", "write": "bare-write"}
@@ -48,16 +46,17 @@ def bench_replay(experiment: Experiment, seconds: float) -> dict[str, Any]:
       their ratio (the median over neighbouring rounds), and the rates of all rounds.
     """
     spec = make_env(experiment.env.name).spec
-    filling, sampling = _open_to_inserts(experiment), _open_to_samples(experiment)
+    experiment = with_replay(experiment, sampler="uniform")
+    filling, sampling = open_to_inserts(experiment), open_to_samples(experiment)
     stored = experiment.replay.min_size
     with ExitStack() as stack:
         addresses = stack.enter_context(hosted(_serve, filling, sampling, spec))
-        game = _samples(spec, _GAME)
+        game = random_samples(spec, _PIECE - _PIECE % experiment.replay.bundle)
         writer = stack.enter_context(closing(make_writer([addresses["write"]], spec, filling)))
 
         def write() -> int:
             writer.write(game)
-            return _GAME
+            return len(game.version)
 
         bare_write, bare_flush = _bare_writer(addresses["bare"], game, _TABLE["write"])
         written = _compare(seconds / 2, _Side(write, writer.flush), _Side(bare_write, bare_flush))
@@ -72,7 +71,7 @@ def bench_replay(experiment: Experiment, seconds: float) -> dict[str, Any]:
         "ratio": min(written["ratio"], read["ratio"]),
         "write": written,
         "read": read,
-        "sample_bytes": sum(field.nbytes for field in game) // _GAME,
+        "sample_bytes": sum(field.nbytes for field in game) // len(game.version),
         "batch_size": experiment.learner.batch_size,
         "steps_per_dispatch": experiment.learner.steps_per_dispatch,
     }
@@ -139,7 +138,7 @@ def _bare_writer(address: str, game: Sample, table: str) -> tuple[Callable[[], i
         for row in zip(*game, strict=True):
             writer.append(dict(zip(Sample._fields, row, strict=True)))
         writer.flush(0, timeout_ms=60_000)
-        return _GAME
+        return len(game.version)
 
     return write, lambda: writer.flush(0, timeout_ms=60_000)
 
@@ -169,7 +168,7 @@ def _fill(addresses: dict[str, str], spec: EnvSpec, experiment: Experiment, game
     """Puts the same number of samples into both tables that are read."""
     bare_write, _ = _bare_writer(addresses["bare"], game, _TABLE["read"])
     with closing(make_writer([addresses["read"]], spec, experiment)) as writer:
-        for _ in range(0, stored, _GAME):
+        for _ in range(0, stored, len(game.version)):
             writer.write(game)
             bare_write()
         writer.flush()
@@ -183,7 +182,7 @@ def _serve(filling: Experiment, sampling: Experiment, spec: EnvSpec, parent: Con
     from podzero.replay import ReplayServer
 
     signature = {
-        name: tf.TensorSpec(field.shape[1:], field.dtype) for name, field in _samples(spec, 1)._asdict().items()
+        name: tf.TensorSpec(field.shape[1:], field.dtype) for name, field in random_samples(spec, 1)._asdict().items()
     }
     tables = [
         reverb.Table(
@@ -206,32 +205,3 @@ def _serve(filling: Experiment, sampling: Experiment, spec: EnvSpec, parent: Con
         bare.stop()
         for server in servers.values():
             server.stop()
-
-
-def _open_to_inserts(experiment: Experiment) -> Experiment:
-    """With a limiter that lets everything in, because the table never gets as full as learning asks for."""
-    return _with_replay(experiment, capacity=20_000_000, min_size=20_000_000, samples_per_insert=1.0)
-
-
-def _open_to_samples(experiment: Experiment) -> Experiment:
-    """With a limiter that lets the learner sample as fast as it can."""
-    return _with_replay(experiment, samples_per_insert=1e9)
-
-
-def _with_replay(experiment: Experiment, **changes: Any) -> Experiment:
-    fixed = {"tolerance": None, "shards": 1, "port": 0, "sampler": "uniform"}
-    return experiment.model_copy(update={"replay": experiment.replay.model_copy(update=fixed | changes)})
-
-
-def _samples(spec: EnvSpec, count: int) -> Sample:
-    """Random samples of the environment's shapes."""
-    rng = np.random.default_rng(0)
-    policy = rng.random((count, spec.num_actions), np.float32) + 0.01
-    observation = rng.random((count, *spec.observation_shape)) < 0.3
-    return Sample(
-        observation=observation.astype(spec.observation_dtype),
-        legal=np.ones((count, spec.num_actions), np.bool_),
-        policy_target=policy / policy.sum(axis=1, keepdims=True),
-        value_target=rng.uniform(-1, 1, count).astype(np.float32),
-        version=np.zeros(count, np.int32),
-    )

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from podzero.actors import SelfPlayActor
 from podzero.config import Experiment
 from podzero.envs import make_env
+from podzero.launch.bench.material import open_to_inserts
 from podzero.launch.bench.serving import served
 from podzero.launch.build import actor_parts
 from podzero.networks import make_network
@@ -46,7 +47,7 @@ def bench_selfplay(experiment: Experiment, seconds: float) -> dict[str, Any]:
     bare = _bare_pass(experiment, env.spec, params)
     counts: dict[str, float] = {}
     rates: dict[str, list[float]] = {"actor": [], "bare": [], "moves": [], "games": []}
-    with served(_never_blocking(experiment), env.spec) as address:
+    with served(open_to_inserts(experiment), env.spec) as address:
         actor = _actor(experiment, address, params, counts)
         with _running(actor):
             _next_report(counts)  # compiles
@@ -161,9 +162,3 @@ def _bare_rate(bare: Callable[[], Any], batch: int) -> float:
         bare()
         passes += 1
     return passes * batch / (time.perf_counter() - start)
-
-
-def _never_blocking(experiment: Experiment) -> Experiment:
-    """The same experiment with a rate limiter under which nobody waits for a learner that is not there."""
-    update = {"capacity": 10**7, "min_size": 10**7, "tolerance": None, "shards": 1, "port": 0}
-    return experiment.model_copy(update={"replay": experiment.replay.model_copy(update=update)})

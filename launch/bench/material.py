@@ -1,0 +1,41 @@
+"""What benches work on: random samples, and replay whose limiter holds nobody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from podzero.config import Experiment
+from podzero.types import EnvSpec, Sample
+
+
+def random_samples(spec: EnvSpec, count: int) -> Sample:
+    """Random samples `[count, ...]` of the right shapes: what they show does not change what anything costs."""
+    random = np.random.default_rng(0)
+    observation = random.random((count, *spec.observation_shape)) < 0.3
+    return Sample(
+        observation=observation.astype(spec.observation_dtype),
+        legal=np.ones((count, spec.num_actions), np.bool_),
+        policy_target=random.dirichlet(np.ones(spec.num_actions), count).astype(np.float32),
+        value_target=random.uniform(-1.0, 1.0, count).astype(np.float32),
+        version=np.zeros(count, np.int32),
+    )
+
+
+def open_to_inserts(experiment: Experiment, shards: int = 1) -> Experiment:
+    """With a limiter that lets everything in, because the table never gets as full as learning asks for."""
+    limits = {"capacity": 20_000_000, "min_size": 20_000_000, "samples_per_insert": 1.0}
+    return with_replay(experiment, shards=shards, tolerance=None, port=0, **limits)
+
+
+def open_to_samples(experiment: Experiment) -> Experiment:
+    """With a limiter that lets the learner sample as fast as it can."""
+    often = 1e9
+    tolerance = often * experiment.replay.min_size / 2
+    return with_replay(experiment, shards=1, tolerance=tolerance, port=0, samples_per_insert=often)
+
+
+def with_replay(experiment: Experiment, **changes: Any) -> Experiment:
+    """The same experiment with `changes` in its section `replay`."""
+    return experiment.model_copy(update={"replay": experiment.replay.model_copy(update=changes)})

@@ -1,0 +1,94 @@
+"""Each bench on sizes that take a moment: that it runs the real thing and what it returns; never how fast it was."""
+
+import math
+
+import pytest
+
+from podzero.launch.bench.actors import bench_actors, record
+from podzero.launch.bench.broadcast import bench_broadcast
+from podzero.launch.bench.learner import bench_learner
+from podzero.launch.bench.mesh import DEVICES, bench_mesh
+from podzero.launch.bench.publish import bench_publish
+from podzero.launch.bench.replay import bench_replay
+from podzero.launch.bench.selfplay import bench_selfplay
+
+
+def test_the_learner_is_fed_as_often_as_it_is_not(tiny):
+    found = bench_learner(tiny(), 0.1)
+    assert len(found["fed_rounds"]) == len(found["device_rounds"]) >= 1
+    assert found["fed_steps_per_s"] > 0
+    assert found["fed_samples_per_s"] == pytest.approx(16 * found["fed_steps_per_s"])
+    assert 0 < found["ratio"] < math.inf
+
+
+@pytest.mark.parametrize("bundle", [8, pytest.param(32, marks=pytest.mark.slow)])
+def test_replay_is_written_and_read_by_both_clients(tiny, bundle):
+    found = bench_replay(tiny(f"replay.bundle={bundle}", "replay.tolerance=512"), 0.1)
+    for way in ("write", "read"):
+        assert len(found[way]["podzero_rounds"]) == len(found[way]["bare_rounds"]) >= 2
+        assert min(found[way]["podzero_rounds"] + found[way]["bare_rounds"]) > 0
+    assert found["ratio"] == min(found["write"]["ratio"], found["read"]["ratio"]) > 0
+    assert found["sample_bytes"] == 3 * 3 * 2 + 9 + 9 * 4 + 4 + 4
+
+
+def test_self_play_takes_turns_with_the_bare_network(tiny, monkeypatch):
+    monkeypatch.setattr("podzero.launch.bench.selfplay.ROUND_S", 0.1)
+    monkeypatch.setattr("podzero.launch.bench.selfplay.BARE_S", 0.1)
+    monkeypatch.setattr("podzero.actors.selfplay.REPORT_EVERY_S", 0.1)
+    found = bench_selfplay(tiny(), 0.1)
+    assert len(found["actor_rounds"]) == len(found["bare_rounds"]) == 3
+    assert found["actor_evaluations_per_s"] == pytest.approx(5 * found["moves_per_s"])
+    assert found["games_per_s"] > 0
+    assert 0 < found["ratio"] < math.inf
+
+
+@pytest.mark.slow
+def test_publications_reach_an_actor_and_a_listener(tiny):
+    found = bench_publish(tiny(), 3.0)
+    assert found["publications"] >= 1
+    assert 0 < found["acting"]["median_ms"] <= found["acting"]["p99_ms"]
+    assert 0 < found["transit"]["median_ms"] <= found["transit"]["p99_ms"]
+    assert found["bytes"] > 0
+    assert found["ratio"] > 0
+
+
+@pytest.mark.slow
+def test_a_publication_crosses_to_a_node_once_for_all_its_readers(tiny):
+    """Two processes with two readers each on one node beside the publisher's, and parameters of 0.9 MB."""
+    found = bench_broadcast(tiny("network.channels=96", "network.blocks=2"), 3.0, nodes=1, readers=2)
+    assert (found["nodes"], found["reader_processes"], found["readers"]) == (1, 2, 4)
+    assert found["missed"] == 0
+    assert found["received_per_publication"] == [pytest.approx(found["bytes"], rel=0.01)]
+    assert found["ratio"] == pytest.approx(1.0, rel=0.01)
+    assert 0 < found["each"]["median_ms"] <= found["last"]["p99_ms"]
+
+
+def test_a_mesh_takes_turns_with_one_device(tiny):
+    found = bench_mesh(tiny("learner.augment=false"), 0.1)
+    assert found["devices"] == DEVICES == 8
+    assert len(found["mesh_rounds"]) == len(found["one_device_rounds"]) == 2
+    assert min(found["mesh_rounds"] + found["one_device_rounds"]) > 0
+    assert 0 < found["ratio"] < math.inf
+
+
+def test_a_recording_holds_the_moves_of_all_games(tiny):
+    moves, seconds = record(tiny(), 3)
+    assert moves.policy.shape == (3, 16, 9)
+    assert moves.done.shape == (3, 16)
+    assert (moves.policy[~moves.legal] == 0).all()
+    assert seconds > 0
+
+
+@pytest.mark.slow
+def test_actors_bring_what_they_played_into_all_shards(tiny):
+    found = bench_actors(tiny(), 4.0, counts=(1, 3), shards=2, processes=2)
+    assert [entry["actors"] for entry in found["rounds"]] == [1, 3]
+    for entry in found["rounds"]:
+        assert len(entry["shards"]) == 2
+        assert min(entry["shards"]) > 0
+        assert entry["samples_per_s"] == pytest.approx(sum(entry["shards"]))
+        assert 0 < entry["machine"] <= 1.05
+        assert entry["actors_cores"] > 0
+    assert found["rounds"][0]["efficiency"] == 1.0
+    assert found["ratio"] in (None, found["rounds"][1]["efficiency"])
+    assert found["search_ms"] > 0
