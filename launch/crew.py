@@ -6,9 +6,10 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from podzero.config import Experiment
@@ -21,6 +22,7 @@ from podzero.launch.posts import ANSWER_TIMEOUT_S, Post, await_end
 from podzero.launch.roles import ActorProcess, EvaluatorProcess, LearnerProcess, ReplayProcess
 from podzero.launch.savepoints import Savepoint
 from podzero.launch.scouts import Scouts
+from podzero.launch.shards import Shards
 from podzero.launch.team import LearnerTeam, RunFailed
 from podzero.workdir import Workdir
 
@@ -43,7 +45,6 @@ class Crew:
     """Handle of the parameter store."""
     stopping: threading.Event
     """Set when somebody wants the run to end, which ends a wait for machines as well."""
-    shards: list[Post] = field(default_factory=list)
     team: LearnerTeam | None = None
     actors: dict[int, Post] = field(default_factory=dict)
     """By index; one for which no node has room yet is absent."""
@@ -60,6 +61,7 @@ class Crew:
         # One process of a host owns its accelerators: the learner's.
         self._cpu_only = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2", RUN_VARIABLE: self._run}
         self._scouts = Scouts(self.cluster, self._cpu_only)
+        self.shards = Shards(self._spawn_shard)
         self._gang: Gang | None = None
         self._looked = 0.0
 
@@ -74,12 +76,11 @@ class Crew:
         self.ladder = savepoint.ladder if savepoint else {}
         machines = self._muster()
         try:
-            self.shards = [
-                Post(self._spawn_shard(index, node, savepoint)) for index, node in enumerate(machines.shards)
-            ]
+            self.shards.start(machines.shards, [_content(savepoint, index) for index in range(len(machines.shards))])
             self.team = LearnerTeam([Post(role) for role in self._spawn_learners(machines.learner, savepoint)])
             self._employ_actors()
-            for post in [*self.shards, *self.team.posts]:
+            self.shards.await_ready()
+            for post in self.team.posts:
                 post.role.ask("ready", timeout_s=2 * START_TIMEOUT_S)
             self.team.begin()
         except BaseException:
@@ -114,35 +115,36 @@ class Crew:
         """
         return self.team is not None and self.team.working
 
-    def heal(self) -> list[str]:
-        """Replaces actors and an evaluator that died, and gives actors to nodes that joined; returns who was replaced.
+    def heal(self, newest: Callable[[], Savepoint | None]) -> list[str]:
+        """Replaces actors, shards and an evaluator that died, and gives actors to nodes that joined.
+
+        Args:
+          newest: finds the newest savepoint, from which a shard takes its contents.
+
+        Returns:
+          the names of those who were replaced.
 
         Raises:
-          MachineLost: a replay shard is gone with its machine.
-          RunFailed: a replay shard died, or there were more deaths than `actors.max_restarts`.
+          RunFailed: there were more deaths than `actors.max_restarts`.
         """
+        healed = self._heal_shards(newest)
         lost = [index for index, post in self.actors.items() if self._lost(post)]
         for index in lost:
             del self.actors[index]
+        if lost or time.monotonic() - self._looked >= LOOK_EVERY_S:
+            self._employ_actors()
         if self.evaluator is not None and self._lost(self.evaluator):
             self.evaluator = None
             self.start_evaluator()
-            lost_names = ["evaluator"]
-        else:
-            lost_names = []
-        if lost or time.monotonic() - self._looked >= LOOK_EVERY_S:
-            self._employ_actors()
-        for post in self.shards:
-            if post.fetch is not None and post.fetch.done:
-                self._check_shard(post)
-        return lost_names + [f"actor-{index}" for index in lost]
+            healed.append("evaluator")
+        return healed + [f"actor-{index}" for index in lost]
 
     def listen(self) -> Iterator[Figures | LogLine]:
         """What everybody said since the last call."""
-        for post in self.shards:
-            post.role.begin("figures")
+        for role in self.shards.roles:
+            role.begin("figures")
         learners = self.team.posts if self.team else []
-        for post in [*self.shards, *self.actors.values(), *learners, *filter(None, [self.evaluator])]:
+        for post in [*self.shards.posts, *self.actors.values(), *learners, *filter(None, [self.evaluator])]:
             yield from post.fetched()
 
     def stop_actors(self) -> list[Figures | LogLine]:
@@ -165,9 +167,9 @@ class Crew:
         """
         assert self.team is not None
         words = self.team.stop()
-        for post in self.shards:
-            post.role.ask("figures", timeout_s=STOP_TIMEOUT_S)
-        return words + [item for post in self.shards for item in post.last_words()]
+        for role in self.shards.roles:
+            role.ask("figures", timeout_s=STOP_TIMEOUT_S)
+        return words + [item for post in self.shards.posts for item in post.last_words()]
 
     def stop_evaluator(self) -> None:
         """Ends the evaluator at once: what it was playing counts for nothing yet."""
@@ -188,12 +190,11 @@ class Crew:
             post.role.kill()
         if self.team is not None:
             self.team.kill()
-        for post in self.shards:
-            post.role.kill()
+        self.shards.kill()
         if self._gang is not None:
             self._gang.release()
         self.cluster.ask_for([])
-        self.shards, self.actors, self.team, self.evaluator, self._gang = [], {}, None, None, None
+        self.actors, self.team, self.evaluator, self._gang = {}, None, None, None
 
     def _muster(self) -> Machines:
         """Waits until all machines that the run needs have joined.
@@ -256,7 +257,20 @@ class Crew:
             if self.cluster.joined:
                 log.info("actor-%d goes to %s", index, node)
 
-    def _spawn_shard(self, index: int, node: Node, savepoint: Savepoint | None) -> Role:
+    def _heal_shards(self, newest: Callable[[], Savepoint | None]) -> list[str]:
+        """Starts lost shards anew and leads everybody to where they are."""
+        healed = []
+        for index, loss in self.shards.lost():
+            if self.shards.replace(index, self._playing(), _content(newest(), index)):
+                healed.append(f"replay-{index}")
+                self._count(f"replay-{index}", loss)
+        learners = self.team.posts if self.team else []
+        for move in self.shards.moves():
+            for post in [*self.actors.values(), *learners]:
+                post.role.begin("moved", move.old, move.new)
+        return healed
+
+    def _spawn_shard(self, index: int, node: Node, content: Path | None) -> Role:
         return self.cluster.spawn(
             ReplayProcess,
             f"replay-{index}",
@@ -265,7 +279,7 @@ class Crew:
             node=node,
             experiment=self.experiment,
             shard=index,
-            restore_from=savepoint.shard(index) if savepoint else None,
+            restore_from=content,
         )
 
     def _spawn_learners(self, nodes: tuple[Node, ...], savepoint: Savepoint | None) -> list[Role]:
@@ -286,7 +300,7 @@ class Crew:
                 rank=rank,
                 coordinator=coordinator,
                 experiment=self.experiment,
-                shards=[post.role for post in self.shards],
+                shards=self.shards.roles,
                 store=self.store,
                 snapshots=self.workdir.snapshots,
                 restore_from=savepoint.folder if savepoint else None,
@@ -323,43 +337,42 @@ class Crew:
             experiment=self.experiment,
             index=index,
             life=self.lives,
-            shards=[post.role for post in self.shards],
+            shards=self.shards.roles,
             store=self.store,
         )
 
     def _lost(self, post: Post) -> bool:
-        """Whether the process behind a post ended by itself; only with its machine still there is that a death."""
+        """Whether the process behind a post ended by itself."""
         if post.work is None or not post.work.done:
             return False
-        with_machine = False
+        failure: Exception = RoleDied(f"{post.role.name} returned")
         try:
             post.work.result(ANSWER_TIMEOUT_S)
-            reason = "it returned"
-        except MachineLost as loss:
-            with_machine, reason = True, str(loss)
-        except Exception as failure:
-            reason = str(failure)
+        except Exception as raised:
+            failure = raised
         post.role.kill()
-        self.lives += 1
-        if with_machine:
-            log.warning("%s was lost with its machine and starts again where there is room", post.role.name)
-            return True
-        self.deaths += 1
-        log.warning("%s died and is started again (restart %d): %s", post.role.name, self.deaths, reason)
-        if self.deaths > self.experiment.actors.max_restarts:
-            raise RunFailed(
-                f"{post.role.name} died, the {self.deaths}th death of this run; actors.max_restarts allows "
-                f"{self.experiment.actors.max_restarts}. Its last words: {reason}"
-            )
+        self._count(post.role.name, failure)
         return True
 
-    def _check_shard(self, post: Post) -> None:
-        assert post.fetch is not None
-        try:
-            post.fetch.result(ANSWER_TIMEOUT_S)
-        except MachineLost:
-            raise
-        except RoleDied as failure:
+    def _count(self, name: str, failure: Exception) -> None:
+        """Notes that a process ended; only with its machine still there is that a death.
+
+        Raises:
+          RunFailed: there were too many deaths.
+        """
+        self.lives += 1
+        if isinstance(failure, MachineLost):
+            log.warning("%s was lost with its machine and starts again where there is room", name)
+            return
+        self.deaths += 1
+        log.warning("%s died and is started again (restart %d): %s", name, self.deaths, failure)
+        if self.deaths > self.experiment.actors.max_restarts:
             raise RunFailed(
-                f"{post.role.name} died, and with it the samples since the last savepoint: {failure}"
-            ) from None
+                f"{name} died, the {self.deaths}th death of this run; actors.max_restarts allows "
+                f"{self.experiment.actors.max_restarts}. Its last words: {failure}"
+            )
+
+
+def _content(savepoint: Savepoint | None, index: int) -> Path | None:
+    """Where a savepoint keeps the contents of a shard."""
+    return savepoint.shard(index) if savepoint else None

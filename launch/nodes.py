@@ -65,7 +65,7 @@ def choose(nodes: Sequence[Node], experiment: Experiment, home: str) -> Machines
             f"the nodes for actors have {sum(node.cpus for node in playing):g} CPUs, room for {places} of {least} "
             f"actors of {actors.cpus:g} CPUs; add nodes, or lower actors.count, actors.cpus or actors.min_count"
         )
-    by_size = sorted(playing, key=lambda node: (-node.cpus, node.id))
+    by_size = sorted((node for node in playing if node.cpus), key=lambda node: (-node.cpus, node.id))
     shards = tuple(by_size[index % len(by_size)] for index in range(experiment.replay.shards))
     return Machines(learner, shards)
 
@@ -157,15 +157,21 @@ def _missing_hosts(nodes: Sequence[Node], wanted: Slice, found: Mapping[str, Map
         f"{wanted.short_name} has {wanted.hosts} hosts with {_chips_per_host(wanted)} chips each (Ray's TPU resource)"
     )
     if not found:
-        tpus = sorted({node.labels.get(POD_TYPE, "unnamed") for node in nodes if node.resources.get(TPU)})
-        others = f"only TPUs of other kinds: {', '.join(tpus)}" if tpus else "no TPU at all"
-        return f"{need}; the {len(nodes)} node(s) of the cluster offer {others}"
+        tpus = dict.fromkeys(_tpu_words(node) for node in nodes if node.resources.get(TPU))
+        offer = f"only {', '.join(tpus)}" if tpus else "no TPU at all"
+        return f"{need}; the {len(nodes)} node(s) of the cluster offer {offer}"
     parts = [
         f"of slice '{name}' host(s) {_numbers(set(range(wanted.hosts)) - hosts.keys())} have not joined, "
         f"{_numbers(hosts.keys())} have"
         for name, hosts in sorted(found.items())
     ]
     return f"{need}; {'; '.join(parts)}"
+
+
+def _tpu_words(node: Node) -> str:
+    """What a host that is of no use to the run says of its chips."""
+    unlabelled = "" if SLICE_NAME in node.labels else f" without label {SLICE_NAME}"
+    return f"{node.labels.get(POD_TYPE, 'an unnamed TPU')} with {node.resources[TPU]:g} chips{unlabelled}"
 
 
 def _numbers(ranks: Iterable[int]) -> str:

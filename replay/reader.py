@@ -68,13 +68,11 @@ class ShardedReader:
         self._offset = 0
         self._closed = threading.Event()
         self._signature = SampleSignature(spec, self._replay.bundle)
-        ahead = _samples_ahead(experiment) // hosts
-        per_shard = math.ceil((self._dispatch + ahead) / len(addresses))
+        self._ahead = _samples_ahead(experiment) // hosts
+        self._moves: queue.SimpleQueue[tuple[Address, Address]] = queue.SimpleQueue()
         self._streams: list[_Stream] = []
         for address in addresses:
-            shard = Shard(address, self._signature)
-            shard.wait(self._replay.timeout_s)
-            self._streams.append(_Stream(shard, self._signature, per_shard, ahead // (4 * len(addresses))))
+            self._streams.append(self._open(address, len(addresses)))
 
     def __iter__(self) -> Iterator[Sample]:
         return self
@@ -93,6 +91,7 @@ class ShardedReader:
         while missing := [s for s in missing if not s.gather(self._share(s), _LOOK_S)]:
             if self._closed.is_set():
                 raise StopIteration
+            missing = [self._followed(stream) for stream in missing]
             for stream in missing:
                 stream.raise_failure()
             waited = time.monotonic() - start
@@ -104,6 +103,10 @@ class ShardedReader:
         if self._closed.is_set():
             raise StopIteration
         return self._assemble()
+
+    def moved(self, old: str, new: str) -> None:
+        """The shard at the address `old` has come to life again at `new`: it is read there from now on. Thread-safe."""
+        self._moves.put((Address.parse(old), Address.parse(new)))
 
     def close(self) -> None:
         """Stops prefetching and gives the connections back; ends a `__next__` that still waits. Thread-safe."""
@@ -118,6 +121,25 @@ class ShardedReader:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _open(self, address: Address, shards: int) -> _Stream:
+        """Begins to read one of `shards` shards."""
+        shard = Shard(address, self._signature)
+        shard.wait(self._replay.timeout_s)
+        per_shard = math.ceil((self._dispatch + self._ahead) / shards)
+        return _Stream(shard, self._signature, per_shard, self._ahead // (4 * shards))
+
+    def _followed(self, stream: _Stream) -> _Stream:
+        """The stream itself, or the one that reads where its shard has moved to."""
+        for _ in range(self._moves.qsize()):
+            old, new = self._moves.get()
+            for index, known in enumerate(self._streams):
+                if known.address == old:
+                    log.info("replay at %s goes on at %s", old.endpoint, new.endpoint)
+                    self._streams[index] = self._open(new, len(self._streams))
+                    self._streams[index].inherit(known)
+                    stream = self._streams[index] if known is stream else stream
+        return stream
 
     def _positions(self, stream: _Stream) -> slice:
         """Where in the coming batch the samples of `stream` stand."""
@@ -153,6 +175,16 @@ class _Stream:
         self._thread = threading.Thread(target=self._run, name=f"replay-{shard.address.endpoint}", daemon=True)
         self._thread.start()
 
+    @property
+    def address(self) -> Address:
+        """Of the shard."""
+        return self._shard.address
+
+    def inherit(self, other: _Stream) -> None:
+        """Takes over the rows that another stream, of which no more will come, has gathered."""
+        other.stop()
+        self._held = other._held
+
     def gather(self, rows: int, timeout_s: float) -> bool:
         """Whether `rows` rows are at hand, waiting up to `timeout_s` for each block."""
         have = sum(map(len, self._held))
@@ -176,6 +208,12 @@ class _Stream:
         if self._failure is not None:
             raise self._failure
 
+    def _await_shard(self) -> None:
+        """After the connection broke: the shard may be back, or come to life again elsewhere."""
+        log.warning("replay at %s is gone; what it held is waited for", self._shard.address.endpoint)
+        while not self._stopped.wait(_REOPEN_MS / 1000) and self._shard.limits() is None:
+            pass
+
     def explain(self) -> str:
         """Why no rows come."""
         endpoint = self._shard.address.endpoint
@@ -196,12 +234,17 @@ class _Stream:
             log.warning("the thread that reads from %s is stuck and was left behind", self._shard.address.endpoint)
 
     def _run(self) -> None:
+        from tensorflow.errors import UnavailableError
+
         try:
             while not self._stopped.is_set():
-                for item in self._dataset():
-                    self._put(item.data.reshape(-1, self._signature.row_bytes))
-                    if self._stopped.is_set():
-                        return
+                try:
+                    for item in self._dataset():
+                        self._put(item.data.reshape(-1, self._signature.row_bytes))
+                        if self._stopped.is_set():
+                            return
+                except UnavailableError:
+                    self._await_shard()
         except BaseException as failure:
             self._failure = failure
 

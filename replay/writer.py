@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import queue
 import random
 import time
 from collections.abc import Collection, Sequence
@@ -65,6 +66,7 @@ class ShardedWriter:
     ) -> None:
         self._config = config
         self._signature = SampleSignature(spec, config.bundle)
+        self._moves: queue.SimpleQueue[tuple[Address, Address]] = queue.SimpleQueue()
         self._lanes = [
             _Lane(Shard(address, self._signature), self._signature, address not in near) for address in addresses
         ]
@@ -108,6 +110,11 @@ class ShardedWriter:
         patience = _Patience(self._config)
         while waiting := [lane for lane in self._lanes if lane.pending and not lane.ready()]:
             patience.spend(waiting)
+            self._follow_moves()
+
+    def moved(self, old: str, new: str) -> None:
+        """The shard at the address `old` has come to life again at `new`: it is written to there. Thread-safe."""
+        self._moves.put((Address.parse(old), Address.parse(new)))
 
     def close(self) -> None:
         """Gives the connections back, at once; says so when unconfirmed samples are dropped."""
@@ -118,12 +125,24 @@ class ShardedWriter:
         """The next lane in turn that has nothing unconfirmed."""
         patience = _Patience(self._config)
         while True:
+            self._follow_moves()
             for lane in sorted(self._lanes, key=lambda lane: lane.far):
                 if lane.ready():
                     self._lanes.remove(lane)
                     self._lanes.append(lane)  # the others come first next time
                     return lane
             patience.spend(self._lanes)
+
+    def _follow_moves(self) -> None:
+        """Puts new lanes in the place of those whose shards have moved; what these had not confirmed is lost."""
+        for _ in range(self._moves.qsize()):
+            old, new = self._moves.get()
+            for index, lane in enumerate(self._lanes):
+                if lane.shard.address == old:
+                    log.info("replay at %s goes on at %s", old.endpoint, new.endpoint)
+                    lane.close()
+                    self._lanes[index] = _Lane(Shard(new, self._signature), self._signature, lane.far)
+                    self._lanes[index].look()
 
 
 class _Lane:

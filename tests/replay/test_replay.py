@@ -216,7 +216,7 @@ def test_a_full_shard_does_not_keep_samples_from_the_others(serve, connect, make
 def test_a_shard_that_is_gone_is_passed_over_and_used_again_when_it_is_back(
     serve, connect, make_experiment, make_samples, caplog, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("podzero.replay.writer._LOOK_S", 0.1)
+    monkeypatch.setattr("podzero.replay.writer._LOOK_S", 0.01)
     experiment = make_experiment(shards=2, min_size=400, tolerance=400, samples_per_insert=1.0, timeout_s=30)
     lost, other = (serve(experiment, shard) for shard in range(2))
     writer = connect(make_writer, experiment, lost, other)
@@ -322,3 +322,46 @@ def test_importing_replay_imports_neither_reverb_nor_tensorflow():
     code = "import sys, podzero.replay; print({'reverb', 'tensorflow'} & set(sys.modules))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert found.stdout.strip() == "set()"
+
+
+def test_a_shard_that_comes_to_life_elsewhere_is_written_and_read_there(
+    serve, connect, make_experiment, make_samples, caplog
+):
+    experiment = make_experiment(shards=2, timeout_s=30.0, min_size=80, samples_per_insert=8, tolerance=640)
+    lost, other = serve(experiment, 0), serve(experiment, 1)
+    writer = connect(make_writer, experiment, lost, other)
+    reader = connect(make_reader, experiment, lost, other)
+    for start in range(0, 80, 8):
+        writer.write(make_samples(8, start))
+    writer.flush()
+    next(reader)
+    address = lost.address()
+    lost.stop()
+    caplog.set_level("INFO", "podzero")
+    back = serve(experiment, 0)
+    for door in (writer, reader):
+        door.moved(address, back.address())
+    for start in range(200, 280, 8):
+        writer.write(make_samples(8, start))
+    writer.flush()
+    assert back.limits().inserted >= 40
+    seen = np.concatenate([rows(next(reader)).version for _ in range(12)])
+    assert np.mean(seen >= 200) > 0.4
+    assert back.limits().sampled >= 12 * 4 - 16
+    assert f"goes on at {back.address().partition('#')[0]}" in caplog.text
+
+
+def test_a_shard_on_the_own_machine_is_written_to_while_it_accepts(serve, make_experiment, make_samples, spec):
+    experiment = make_experiment(shards=2, timeout_s=20.0, min_size=16, tolerance=32)
+    far, near = serve(experiment, 0), serve(experiment, 1)
+    addresses = [far.address(), near.address()]
+    writer = make_writer(addresses, spec, experiment, near=[near.address()])
+    for start in range(12):
+        writer.write(make_samples(1, start))
+        writer.flush()
+    assert (near.limits().inserted, far.limits().inserted) == (12, 0)
+    for start in range(12, 24):  # (8 * 2 + 16) / 2 = 16 are what one shard's limiter lets pass
+        writer.write(make_samples(1, start))
+    assert far.limits().inserted > 0
+    assert near.limits().inserted == 16
+    writer.close()
