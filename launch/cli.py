@@ -41,6 +41,7 @@ Overrides = Annotated[list[str] | None, typer.Argument(help="section.field=value
 Simulations = Annotated[int | None, typer.Option(min=1, help="Simulations per move; default: as trained.")]
 Game = Annotated[str | None, typer.Option(help="The game, where no working directory tells it.")]
 Stage = Literal["selfplay", "learner", "replay", "publish", "actors", "broadcast", "mesh"]
+ProgramName = Literal["learner", "evaluation", "selfplay"]
 
 
 def main() -> None:
@@ -161,30 +162,46 @@ def bench(
 
 @app.command("compile")
 def compile_for(
-    config: Annotated[str, typer.Argument(help="An experiment's name or a YAML file.")],
+    config: Annotated[
+        str | None, typer.Argument(help="An experiment's name or a YAML file.", show_default=False)
+    ] = None,
     overrides: Overrides = None,
     topology: Annotated[str, typer.Option(help="A slice, as v5e-16 or v5e:4x4.")] = "v5e-16",
+    program: Annotated[ProgramName | None, typer.Option(help="Only this program.  [default: all]")] = None,
+    scaling: Annotated[
+        str | None, typer.Option(help="How well the learner scales over these slices, as v5e-4,v5e-256.")
+    ] = None,
+    per_chip: Annotated[
+        int | None, typer.Option(min=1, help="With --scaling, samples a step and chip; default: of the first slice.")
+    ] = None,
+    table: Annotated[bool, typer.Option("--table", help="All built-in experiments into docs/compile.md.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="With --table, compile even what is known.")] = False,
+    minutes: Annotated[float, typer.Option(min=0.1, help="With --table, for one program.")] = 15.0,
     as_json: Json = False,
 ) -> None:
-    """Let the TPU compiler judge an experiment for a slice; no TPU is needed."""
-    from podzero.chips import find_slice
+    """Let the TPU compiler judge an experiment for a slice, or all for several (--table); no TPU is needed."""
+    if table:
+        from podzero.launch.compile.table import make_table
 
-    experiment, where = load(config, overrides or ()), find_slice(topology)
-    from podzero.launch.compile.programs import devices_of, programs_of
-    from podzero.launch.compile.show import show
-    from podzero.launch.compile.verdict import judge
+        make_table(again, limit_s=60 * minutes)
+        return
+    if config is None:
+        raise ConfigError("which experiment? Name one (see `podzero configs`), or ask for all with --table")
+    from podzero.launch.compile.command import judge_programs, judge_scaling
 
-    verdicts = [judge(program, where) for program in programs_of(experiment, devices_of(where))]
+    experiment = load(config, overrides or ())
+    found = (
+        judge_programs(experiment, topology, program)
+        if scaling is None
+        else judge_scaling(experiment, scaling.split(","), per_chip)
+    )
     if as_json:
-        _print_json({
-            "config": experiment.name, "topology": where.topology, "chips": where.chips, "hosts": where.hosts,
-            "programs": [verdict.to_dict() for verdict in verdicts],
-        })  # fmt: skip
+        _print_json(found.to_dict())
     else:
         from rich.console import Console
 
-        show(Console(), where, verdicts)
-    raise typer.Exit(0 if all(verdict.fits for verdict in verdicts) else 1)
+        found.show(Console())
+    raise typer.Exit(0 if found.fits else 1)
 
 
 app.command()(launch)

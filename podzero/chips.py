@@ -2,7 +2,9 @@
 
 The figures are Google's (https://docs.cloud.google.com/tpu/docs/v4, .../v5e, .../v5p, .../v6e, read in November 2026).
 Where those pages give the interconnect in Gbit/s of one direction (v4: 2,400, v5p: 4,800), it is doubled here to the
-bytes/s of both directions that the pages of v5e and v6e give.
+bytes/s of both directions that the pages of v5e and v6e give. Clocks are the published peak divided by what one cycle
+can do: two operations in each cell of all matrix units, which are eight of 128 x 128 in v4 and v5p and four in v5e. The
+page of v6e says two of 256 x 256, which would need 3.5 GHz; the compiler's own estimates of matrix products need four.
 """
 
 from __future__ import annotations
@@ -30,15 +32,17 @@ class Chip(NamedTuple):
     chips_per_host: int
     dimensions: int
     """Of the torus."""
+    clock: float
+    """Cycles per second."""
 
 
 CHIPS: dict[str, Chip] = {
     chip.name: chip
     for chip in (
-        Chip("v4", 275e12, 32 * 2**30, 1200e9, 600e9, cores=2, chips_per_host=4, dimensions=3),
-        Chip("v5e", 197e12, 16 * 2**30, 819e9, 400e9, cores=1, chips_per_host=4, dimensions=2),
-        Chip("v5p", 459e12, 95 * 2**30, 2765e9, 1200e9, cores=2, chips_per_host=4, dimensions=3),
-        Chip("v6e", 918e12, 32 * 2**30, 1638e9, 800e9, cores=1, chips_per_host=4, dimensions=2),
+        Chip("v4", 275e12, 32 * 2**30, 1200e9, 600e9, cores=2, chips_per_host=4, dimensions=3, clock=1.05e9),
+        Chip("v5e", 197e12, 16 * 2**30, 819e9, 400e9, cores=1, chips_per_host=4, dimensions=2, clock=1.5e9),
+        Chip("v5p", 459e12, 95 * 2**30, 2765e9, 1200e9, cores=2, chips_per_host=4, dimensions=3, clock=1.75e9),
+        Chip("v6e", 918e12, 32 * 2**30, 1638e9, 800e9, cores=1, chips_per_host=4, dimensions=2, clock=1.75e9),
     )
 }
 """The known generations. Slices of several hosts have four chips on each."""
@@ -70,6 +74,20 @@ class Slice(NamedTuple):
     def chips(self) -> int:
         """How many chips it has."""
         return math.prod(self.shape)
+
+    @property
+    def hops(self) -> int:
+        """Steps from neighbour to neighbour in which a sum along all dimensions, one after the other, is complete.
+
+        A dimension whose ends are linked is a ring that is used in both directions. That is so for the 16 chips of a
+        whole pod's side (two dimensions) and for sides of whole cubes of four (three dimensions).
+        """
+        rings = (
+            [side == 16 for side in self.shape]
+            if self.chip.dimensions == 2
+            else [all(side % 4 == 0 for side in self.shape)] * 3
+        )
+        return sum(side // 2 if ring else side - 1 for side, ring in zip(self.shape, rings, strict=True))
 
     @property
     def hosts(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,6 +13,9 @@ from podzero.errors import ConfigError
 
 if TYPE_CHECKING:
     from podzero.types import EnvSpec, Sample
+
+NAMES = ("learner", "evaluation", "selfplay")
+"""Of all programs. The first depends on the slice, the others only on the chip."""
 
 
 class Program(NamedTuple):
@@ -25,6 +28,24 @@ class Program(NamedTuple):
     """The switches that would make it smaller, the cheapest first."""
     lower: Callable[[], Any]
     """Gives the `jax.stages.Lowered` of it."""
+    batch: int
+    """Samples of a step, positions, or games."""
+    turns: int = 1
+    """Steps in one execution."""
+    parameter_bytes: int = 0
+    """Of the parameters that it trains."""
+
+
+def check_compiler() -> None:
+    """Checks that there is one.
+
+    Raises:
+      ConfigError: libtpu is missing.
+    """
+    if find_spec("libtpu") is None:
+        raise ConfigError(
+            "the TPU compiler is missing: install libtpu, as `uv sync --extra tpu` or `pip install 'podzero[tpu]'` do"
+        )
 
 
 def devices_of(where: Slice) -> list[Any]:
@@ -35,13 +56,12 @@ def devices_of(where: Slice) -> list[Any]:
     Raises:
       ConfigError: libtpu is missing.
     """
-    if find_spec("libtpu") is None:
-        raise ConfigError(
-            "the TPU compiler is missing: install libtpu, as `uv sync --extra tpu` or `pip install 'podzero[tpu]'` do"
-        )
+    check_compiler()
     os.environ["JAX_PLATFORMS"] = "cpu"
     # Nobody of Google's Cloud answers here, so libtpu is told what it would ask.
     os.environ["TPU_SKIP_MDS_QUERY"] = "1"
+    # It guards its chips with a lock, but a compiler may run beside another one, or beside a training run.
+    os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
     os.environ.setdefault("TPU_ACCELERATOR_TYPE", f"{where.chip.name}-{where.chips}")
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
     from jax.experimental import topologies
@@ -56,64 +76,103 @@ def devices_of(where: Slice) -> list[Any]:
     return list(described.devices)
 
 
-def programs_of(experiment: Experiment, devices: list[Any]) -> list[Program]:
+def programs_of(experiment: Experiment, devices: list[Any], names: Collection[str] = NAMES) -> list[Program]:
     """What the slice runs: the learner's dispatch on all devices, and on each chip the programs beside it.
 
+    Args:
+      experiment: what is run.
+      devices: of the slice, as `devices_of` gives them.
+      names: the programs that are wanted, of `NAMES`.
+
     Raises:
-      ConfigError: the mesh does not fit the devices, or the batch the mesh.
+      ConfigError: the mesh does not fit the devices, or the batch the mesh; only where the learner is wanted.
     """
+    experiment = _for_accelerators(experiment)
+    makers = {"learner": _learner, "evaluation": _evaluation, "selfplay": _selfplay}
+    return [makers[name](experiment, devices) for name in NAMES if name in names]
+
+
+def _learner(experiment: Experiment, devices: list[Any]) -> Program:
     import jax
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
     from podzero.envs import make_env
-    from podzero.launch.build import actor_parts
     from podzero.learner import make_training
-    from podzero.networks import make_inference, make_network
+    from podzero.networks import make_network
 
-    experiment = _for_accelerators(experiment)
     env, config = make_env(experiment.env.name), experiment.learner
     network = make_network(experiment.network, env.spec)
     training = make_training(experiment, network, env.spec, env.symmetries, devices)
-    steps, batch, games = config.steps_per_dispatch, config.batch_size, experiment.actors.games
+    steps, batch = config.steps_per_dispatch, config.batch_size
 
-    here: Any = NamedSharding(Mesh(devices[:1], ("chip",)), PartitionSpec())  # type: ignore[no-untyped-call]
-    struct: Any = jax.ShapeDtypeStruct
-
-    def on_chip(tree: Any) -> Any:
-        return jax.tree.map(lambda leaf: struct(leaf.shape, leaf.dtype, sharding=here), tree)
-
-    def learner() -> Any:
+    def lower() -> Any:
         sample = _sample_shapes(env.spec, (steps, batch), training.batch_sharding)
         step: Any = training.step
         return step.lower(training.like, sample)
 
-    def evaluation() -> Any:
-        fold, inference = make_inference(experiment.network, env.spec)
-        params = jax.eval_shape(lambda: fold(network.init(jax.random.key(0))))
-        observation = struct((games, *env.spec.observation_shape), env.spec.observation_dtype, sharding=here)
-        return jax.jit(inference.apply).lower(on_chip(params), observation)
+    return Program(
+        "learner",
+        f"{steps} steps on batches of {batch:,} over {len(devices)} chips",
+        _advice(experiment, len(devices)),
+        lower,
+        batch,
+        turns=steps,
+        parameter_bytes=sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(training.like.params)),
+    )
 
-    def selfplay() -> Any:
+
+def _evaluation(experiment: Experiment, devices: list[Any]) -> Program:
+    import jax
+
+    from podzero.envs import make_env
+    from podzero.networks import make_inference, make_network
+
+    spec, games = make_env(experiment.env.name).spec, experiment.actors.games
+
+    def lower() -> Any:
+        fold, inference = make_inference(experiment.network, spec)
+        params = jax.eval_shape(lambda: fold(make_network(experiment.network, spec).init(jax.random.key(0))))
+        struct: Any = jax.ShapeDtypeStruct
+        observation = struct((games, *spec.observation_shape), spec.observation_dtype)
+        return jax.jit(inference.apply).lower(*_on_chip((params, observation), devices[0]))
+
+    return Program(
+        "evaluation", f"the network on {games:,} positions, one chip", f"actors.games below {games}", lower, games
+    )
+
+
+def _selfplay(experiment: Experiment, devices: list[Any]) -> Program:
+    import jax
+
+    from podzero.envs import make_env
+    from podzero.launch.build import actor_parts
+    from podzero.networks import make_network
+
+    games, simulations = experiment.actors.games, experiment.search.simulations
+
+    def lower() -> Any:
         core, fold = actor_parts(experiment)
+        network = make_network(experiment.network, make_env(experiment.env.name).spec)
         params = jax.eval_shape(lambda: fold(network.init(jax.random.key(0))))
         state = jax.eval_shape(core.init, jax.random.key(0))
-        return jax.jit(core.move, donate_argnums=1).lower(on_chip(params), on_chip(state))
+        return jax.jit(core.move, donate_argnums=1).lower(*_on_chip((params, state), devices[0]))
 
-    search = f"{experiment.search.simulations} simulations"
-    training_advice = _advice(experiment, len(devices))
-    fewer = f"actors.games below {games}"
-    return [
-        Program(
-            "learner", f"{steps} steps on batches of {batch:,} over {len(devices)} chips", training_advice, learner
-        ),
-        Program("evaluation", f"the network on {games:,} positions, one chip", fewer, evaluation),
-        Program(
-            "selfplay",
-            f"a move of {games:,} games, {search}, one chip",
-            f"{fewer}, or search.simulations below {experiment.search.simulations}",
-            selfplay,
-        ),
-    ]
+    return Program(
+        "selfplay",
+        f"a move of {games:,} games, {simulations} simulations, one chip",
+        f"actors.games below {games}, or search.simulations below {simulations}",
+        lower,
+        games,
+    )
+
+
+def _on_chip(tree: Any, device: Any) -> Any:
+    """Shapes with the sharding that puts them on one chip."""
+    import jax
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    here: Any = NamedSharding(Mesh([device], ("chip",)), PartitionSpec())  # type: ignore[no-untyped-call]
+    struct: Any = jax.ShapeDtypeStruct
+    return jax.tree.map(lambda leaf: struct(leaf.shape, leaf.dtype, sharding=here), tree)
 
 
 def _advice(experiment: Experiment, chips: int) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich.console import Console
 from rich.table import Table
 
@@ -39,6 +41,9 @@ def _table(verdict: Verdict) -> Table:
     bound = max(seconds, key=lambda name: seconds[name])
     times = ", ".join(f"{name} {value * 1e3:,.3f} ms" for name, value in seconds.items())
     table.add_row("least time", f"{times}: bound by {bound}, at most {verdict.share_of_peak():.1%} of peak flops")
+    if estimate := verdict.estimated_seconds():
+        peak = f"{seconds['compute'] / estimate:.1%} of peak flops"
+        table.add_row("estimate", f"{estimate * 1e3:,.3f} ms by the compiler, without communication: {peak}")
     for row in summary(tally):
         table.add_row(
             "collective",
@@ -60,3 +65,24 @@ def amount(size: float) -> str:
             return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
         size /= 1024
     return f"{size:,.1f} TiB"
+
+
+def show_scaling(console: Console, name: str, report: dict[str, Any]) -> None:
+    """Prints what `podzero compile --scaling` found, one line for each slice."""
+    console.print(
+        f"[bold]{name}[/]: the learner's step at {report['per_chip']:,} samples a chip, "
+        f"{amount(report['parameter_bytes'])} of parameters, nothing overlapped",
+        highlight=False,
+    )
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for header in ("slice", "computing", "links", "hops", "efficiency", "with hops", "at peaks", "collectives"):
+        table.add_column(header, justify="left" if header in ("slice", "collectives") else "right")
+    for row in report["slices"]:
+        step = row["step"]
+        table.add_row(
+            row["slice"],
+            *(f"{step[part] * 1e6:,.1f} us" for part in ("computing", "links", "hops")),
+            *(f"{share:.3f}" for share in row["efficiency"].values()),
+            "; ".join(f"{c['times']:g} {c['kind']}, {amount(c['bytes'])}" for c in row["collectives"]) or "none",
+        )
+    console.print(table)

@@ -53,6 +53,8 @@ class Tally:
 
     flops: float = 0.0
     """Of convolutions and matrix products, two per multiply-add."""
+    cycles: float = 0.0
+    """The compiler's own estimates, which it writes beside all that computes; it has none for communication."""
     traffic: Counter[int] = field(default_factory=Counter)
     """Bytes read and written, by memory space."""
     collectives: list[Collective] = field(default_factory=list)
@@ -64,6 +66,7 @@ class Tally:
     def add(self, other: Tally, times: int = 1) -> None:
         """Adds what happens `times` times."""
         self.flops += other.flops * times
+        self.cycles += other.cycles * times
         for space, moved in other.traffic.items():
             self.traffic[space] += moved * times
         self.collectives += [Collective(c.opcode, c.group, c.bytes, c.times * times) for c in other.collectives]
@@ -119,6 +122,7 @@ class _Counter:
         """An instruction that reads operands and writes results."""
         for array in self._moved(computation, instruction):
             tally.traffic[array.space] += array.bytes
+        tally.cycles += float(instruction.attribute(r'"estimated_cycles":"(\d+)"') or 0)
         self._parts(computation, instruction, tally)
 
     def _parts(self, computation: Computation, instruction: Instruction, tally: Tally) -> None:

@@ -42,6 +42,11 @@ class Verdict(NamedTuple):
             "links": sum(c.sent for c in self.tally.collectives) / (chip.link_bandwidth / 2),
         }
 
+    def estimated_seconds(self) -> float:
+        """How long the compiler itself expects the chip to compute, without any communication."""
+        assert self.tally is not None
+        return self.tally.cycles / self.where.chip.clock
+
     def share_of_peak(self) -> float:
         """The share of peak flops that is left when the slowest of the three decides and all overlap perfectly."""
         seconds = self.seconds()
@@ -53,6 +58,9 @@ class Verdict(NamedTuple):
         found = {
             "name": self.program.name,
             "what": self.program.what,
+            "batch": self.program.batch,
+            "turns": self.program.turns,
+            "parameter_bytes": self.program.parameter_bytes,
             "fits": self.fits,
             "bytes_per_chip": self.bytes_needed,
             "hbm_per_chip": self.where.chip.hbm_bytes,
@@ -66,6 +74,8 @@ class Verdict(NamedTuple):
             "intensity": self.tally.flops / hbm if hbm else None,
             "seconds": self.seconds(),
             "share_of_peak": self.share_of_peak(),
+            "estimated_cycles": self.tally.cycles,
+            "estimated_seconds": self.estimated_seconds(),
             "collectives": summary(self.tally),
             "host_transfers": self.tally.host_transfers,
             "unknown_loops": self.tally.unknown_loops,

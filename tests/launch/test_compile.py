@@ -8,6 +8,7 @@ import pytest
 
 from podzero.chips import find_slice
 from podzero.errors import ConfigError
+from podzero.launch import cli
 from podzero.launch.compile import programs
 from podzero.launch.compile.verdict import _bytes_that_do_not_fit
 
@@ -44,14 +45,43 @@ def test_the_learner_communicates_gradients_and_nothing_else(report):
     learner = report["learner"]
     assert learner["unknown_loops"] == 0
     assert {(c["kind"], c["group"]) for c in learner["collectives"]} == {("all-reduce", 4)}
-    steps, parameters = 8, 5_666
+    assert (learner["turns"], learner["parameter_bytes"]) == (8, 4 * 7_602)
     (reduction,) = learner["collectives"]
-    assert reduction["bytes"] / steps <= 1.1 * 4 * parameters
+    assert reduction["bytes"] / learner["turns"] <= 1.1 * learner["parameter_bytes"]
 
 
 def test_what_one_chip_runs_alone_does_not_communicate(report):
     assert report["evaluation"]["collectives"] == report["selfplay"]["collectives"] == []
     assert report["selfplay"]["flops_per_chip"] > 32 * report["evaluation"]["flops_per_chip"]
+
+
+def test_the_compiler_estimates_more_than_the_peaks_allow(report):
+    for program in report.values():
+        assert program["estimated_seconds"] > program["seconds"]["compute"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("topology", ["v4-16", "v5p-16", "v6e-16"])
+def test_every_generation_compiles_a_run(topology):
+    found, code = compiled("tic_tac_toe", "network.channels=8", "network.blocks=1", "--topology", topology)
+    assert code == 0
+    assert all(program["fits"] and program["estimated_cycles"] > 0 for program in found["programs"])
+    assert {c["kind"] for c in found["programs"][0]["collectives"]} == {"all-reduce"}
+
+
+@pytest.mark.slow
+def test_on_a_whole_pod_gradients_are_all_that_is_sent_and_a_chip_keeps_its_speed():
+    """The batch grows with the chips; 2 all-reduces a step, of 52% of the parameters' bytes."""
+    found, code = compiled("connect_four", "--scaling", "v5e-4,v5e-256", "--per-chip", "512")
+    assert code == 0
+    for where in found["slices"]:
+        assert {(c["kind"], c["group"]) for c in where["collectives"]} == {("all-reduce", where["chips"])}
+        assert sum(c["bytes"] for c in where["collectives"]) <= 1.1 * found["parameter_bytes"]
+    large = found["slices"][-1]
+    assert large["chips"] == 256
+    assert large["efficiency"]["estimated"] >= 0.95
+    assert large["efficiency"]["at_peaks"] >= 0.95
+    assert large["efficiency"]["with_hops"] < large["efficiency"]["estimated"]
 
 
 @pytest.mark.slow
@@ -75,6 +105,21 @@ def test_a_billion_parameters_fit_a_slice_of_16_by_sharding_alone():
     assert not whole["programs"][0]["fits"]
     assert "learner.mesh.fsdp=true" in whole["programs"][0]["advice"]
     assert split["programs"][0]["fits"]
+
+
+@pytest.mark.slow
+def test_two_compilers_run_side_by_side():
+    script = "from podzero.launch.cli import main; main()"
+    command = [sys.executable, "-c", script, "compile", "tic_tac_toe", "--program", "evaluation", "--json"]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(2)]
+    assert [process.communicate(timeout=200)[0].count(b"\n") for process in both] == [1, 1]
+
+
+def test_without_an_experiment_it_asks_for_one(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["podzero", "compile"])
+    with pytest.raises(SystemExit, match="2"):
+        cli.main()
+    assert "which experiment?" in capsys.readouterr().err
 
 
 def test_the_compiler_s_refusal_is_understood():

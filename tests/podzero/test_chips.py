@@ -27,6 +27,22 @@ def test_both_names_of_every_slice_lead_back_to_it():
         assert find_slice(known.topology) == find_slice(known.short_name) == known
 
 
+@pytest.mark.parametrize(
+    ("topology", "hops"),
+    [
+        ("v5e:1x1", 0),
+        ("v5e:2x2", 1 + 1),
+        ("v5e:4x4", 3 + 3),  # sides of four have ends
+        ("v5e:8x16", 7 + 8),  # a side of sixteen is a ring, used in both directions
+        ("v5e:16x16", 8 + 8),
+        ("v4:2x2x4", 1 + 1 + 3),
+        ("v5p:4x4x8", 2 + 2 + 4),  # whole cubes are linked to rings
+    ],
+)
+def test_a_sum_over_a_slice_takes_the_hops_of_its_sides(topology, hops):
+    assert find_slice(topology).hops == hops
+
+
 @pytest.mark.parametrize("name", ["v5e-17", "v9-16", "v5e:3x3", ""])
 def test_an_unknown_slice_lists_the_known_ones(name):
     with pytest.raises(ConfigError, match=r"unknown slice '.*known: v4-8 \(v4:2x2x1\), .*v6e-256"):
