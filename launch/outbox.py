@@ -31,6 +31,12 @@ class LogLine(NamedTuple):
     text: str
 
 
+class Notice(LogLine):
+    """A log line that announces the end of the role's machine; the driver saves at once."""
+
+    __slots__ = ()
+
+
 class Outbox(logging.Handler):
     """Collects `Report` calls and log records of one process; thread-safe."""
 
@@ -49,6 +55,11 @@ class Outbox(logging.Handler):
         """Takes a log record."""
         with self._guard:
             self._items.append(LogLine(record.created, self._role, record.levelno, record.getMessage()))
+
+    def announce(self, text: str) -> None:
+        """Leaves a `Notice`."""
+        with self._guard:
+            self._items.append(Notice(time.time(), self._role, logging.WARNING, text))
 
     def drain(self) -> list[Figures | LogLine]:
         """All that came since the last call."""

@@ -16,6 +16,7 @@ from typing import Any
 from podzero.config import Experiment
 from podzero.launch.calls import Role, here
 from podzero.launch.outbox import Figures, LogLine, Outbox
+from podzero.launch.preemption import watch_for_notices
 
 log = logging.getLogger(__name__)
 
@@ -143,6 +144,7 @@ class LearnerProcess(Process):
         from podzero.learner import Learner, Membership, join
 
         hosts = experiment.cluster.learner_hosts
+        watch_for_notices(self._outbox.announce)
         agreement = join(Membership(rank, hosts, coordinator), experiment)  # before anything that uses JAX
         from podzero.envs import make_env
         from podzero.networks import make_network

@@ -22,7 +22,7 @@ from podzero.launch.crew import Crew
 from podzero.launch.dashboard import View
 from podzero.launch.metrics import MetricsLog
 from podzero.launch.monitor import Monitor
-from podzero.launch.outbox import Figures, LogLine
+from podzero.launch.outbox import Figures, LogLine, Notice
 from podzero.launch.savepoints import Savepoint, savepoints, set_aside, write_savepoint
 from podzero.launch.status import Phase, write_status
 from podzero.launch.team import RunFailed
@@ -91,6 +91,7 @@ class Run:
             self._metrics.close()
         self._metrics = MetricsLog(self._workdir, step if savepoint else None)
         self._saving: Future[Any] | None = None
+        self._save_began = 0.0  # in seconds since the epoch, as a notice says when it was given
         now = time.monotonic()
         self._save_at = now + 60 * self._experiment.checkpoint.every_minutes
         self._snapshot_at = now + FIRST_SNAPSHOT_S
@@ -162,6 +163,8 @@ class Run:
                 self._metrics.add(item.role, item.figures, self._monitor.status(now).step)
             else:
                 log.log(item.level, "%s: %s", item.role, item.text)
+                if isinstance(item, Notice) and self._save_began < item.time_s:
+                    self._save_at = now
 
     def _save_when_due(self) -> None:
         """Starts a savepoint or a snapshot for the evaluator, one thing at a time, beside the loop."""
@@ -174,6 +177,7 @@ class Run:
         now = time.monotonic()
         if now >= self._save_at:
             self._save_at = now + 60 * self._experiment.checkpoint.every_minutes
+            self._save_began = time.time()
             self._saving = self._worker.submit(self._save)
         elif now >= self._snapshot_at:
             self._snapshot_at = now + 60 * self._experiment.evaluation.every_minutes
