@@ -7,8 +7,10 @@ run from starting, for as long as the machine is up.
 from __future__ import annotations
 
 import logging
+import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,13 +25,14 @@ RUN_VARIABLE = "PODZERO_RUN"
 CHIP_FILES = ("accel*", "vfio/[0-9]*")
 """Device files of TPU chips, below /dev."""
 END_TIMEOUT_S = 10.0
-"""How long a process may take to end before it is killed, and after that before it counts as stuck."""
+"""How long a process may take to give chips back before it is killed, and after that before it counts as stuck."""
 
 
 def end_leftovers(run: str, devices: Path = Path("/dev")) -> list[str]:
     """Ends the processes of other, dead runs of podzero that hold this machine's chips; returns what was ended.
 
-    A process counts as left over when it belongs to another run and whoever started it is gone.
+    A process counts as left over when it belongs to another run and whoever started it is gone. Any other one is given
+    a while to end by itself: it may be doing so already.
 
     Args:
       run: the id of the present run.
@@ -38,25 +41,26 @@ def end_leftovers(run: str, devices: Path = Path("/dev")) -> list[str]:
     Raises:
       ClusterError: chips are held by a process that is none of these, or that cannot be ended.
     """
-    chips = [file for pattern in CHIP_FILES for file in devices.glob(pattern)]
+    chips = {str(file.resolve()) for pattern in CHIP_FILES for file in devices.glob(pattern)}
     ended = []
     for process in _holders(chips):
         words = _words(process)
         if not _is_leftover(process, run):
+            if _gives_back(process, chips):
+                continue
             raise ClusterError(f"the TPU chips of this machine are held by {words}; stop it, or wait for it to end")
-        _end(process, words)
+        _end(process, chips, words)
         log.warning("ended %s, which an earlier run had left on the TPU chips", words)
         ended.append(words)
     return ended
 
 
-def _holders(files: Iterable[Path]) -> Iterator[psutil.Process]:
-    """The other processes that hold one of `files` open."""
-    wanted = {str(file.resolve()) for file in files}
-    if not wanted:
+def _holders(chips: AbstractSet[str]) -> Iterator[psutil.Process]:
+    """The other processes that hold one of the device files `chips` open."""
+    if not chips:
         return
     for process in psutil.process_iter():
-        if process.pid != psutil.Process().pid and wanted & _open_files(process.pid):
+        if process.pid != os.getpid() and chips & _open_files(process.pid):
             yield process
 
 
@@ -74,21 +78,39 @@ def _is_leftover(process: psutil.Process, run: str) -> bool:
     """Whether it is of another run of podzero, and nobody waits for it any more."""
     try:
         of = process.environ().get(RUN_VARIABLE)
-        parent = process.parent()
-        orphaned = parent is None or parent.pid == 1 or "raylet" not in parent.name()
-    except psutil.Error:
+        return of is not None and of != run and _is_orphan(process)
+    except (psutil.Error, OSError):
         return False
-    return of is not None and of != run and orphaned
 
 
-def _end(process: psutil.Process, words: str) -> None:
+def _is_orphan(process: psutil.Process) -> bool:
+    """Whether the process that started this one is gone. Orphans fall to init, or to a manager outside their session.
+
+    Ray's processes count as started by the raylet, whatever their session.
+    """
+    parent = process.parent()
+    if parent is None or parent.pid == 1:
+        return True
+    return "raylet" not in parent.name() and os.getsid(parent.pid) != os.getsid(process.pid)
+
+
+def _end(process: psutil.Process, chips: AbstractSet[str], words: str) -> None:
     for end in (process.terminate, process.kill):
-        with suppress(psutil.NoSuchProcess, psutil.TimeoutExpired):
+        with suppress(psutil.NoSuchProcess):
             end()
-            process.wait(END_TIMEOUT_S)
-        if not process.is_running():
+        if _gives_back(process, chips):
             return
     raise ClusterError(f"{words} holds the TPU chips and does not end; restart the machine")
+
+
+def _gives_back(process: psutil.Process, chips: AbstractSet[str]) -> bool:
+    """Whether a process lets go of `chips` in time. One that nobody waits for may stay in the list of processes."""
+    until = time.monotonic() + END_TIMEOUT_S
+    while process.is_running() and chips & _open_files(process.pid):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def _words(process: psutil.Process) -> str:

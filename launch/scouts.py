@@ -132,6 +132,7 @@ def _digest(folder: Path) -> str:
     for room in rooms:
         files = room.glob("*.py") if room == folder else room.resolve().rglob("*.py")
         for file in sorted(files):
-            digest.update(f"{room.name}/{file.name}".encode())
+            inside = file.relative_to(folder if room == folder else room.resolve())
+            digest.update(f"{room.relative_to(folder)}/{inside}".encode())
             digest.update(file.read_bytes())
     return digest.hexdigest()[:12]

@@ -108,6 +108,12 @@ class ActorsConfig(Section):
     max_restarts: NonNegativeInt = 100
     """Deaths of actors that a run survives before it stops and says so."""
 
+    @pydantic.model_validator(mode="after")
+    def _no_more_needed_than_wanted(self) -> ActorsConfig:
+        if self.min_count is not None and self.min_count > self.count:
+            raise ValueError(f"min_count {self.min_count} is above count {self.count}")
+        return self
+
 
 class ReplayConfig(Section):
     """Reverb tables and what holds actors and learner together."""

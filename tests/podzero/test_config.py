@@ -66,6 +66,7 @@ def test_any_experiment_survives_the_way_through_yaml(channels, learning_rate, t
         ({"lerner": {}}, "lerner", ["did you mean 'learner'"]),
         ({"learner": {"batch_size": 0}}, "learner.batch_size = 0", ["greater than 0"]),
         ({"learner": {"batch_size": "many"}}, "learner.batch_size = 'many'", ["integer"]),
+        ({"actors": {"count": 2, "min_count": 3}}, "actors", ["min_count 3 is above count 2"]),
         ({"learner": {"ema": 1.5}}, "learner.ema = 1.5", ["less than or equal to 1"]),
         ({"learner": {"mesh": {"data": 0}}}, "learner.mesh.data", ["-1 or at least 1"]),
         ({"learner": {"optimizer": {"schedule": "cosine"}}}, "learner.optimizer", ["'cosine' needs decay_steps"]),
