@@ -65,7 +65,7 @@ def choose(nodes: Sequence[Node], experiment: Experiment, home: str) -> Machines
             f"the nodes for actors have {sum(node.cpus for node in playing):g} CPUs, room for {places} of {least} "
             f"actors of {actors.cpus:g} CPUs; add nodes, or lower actors.count, actors.cpus or actors.min_count"
         )
-    by_size = sorted((node for node in playing if node.cpus), key=lambda node: (-node.cpus, node.id))
+    by_size = sorted(playing, key=lambda node: (-node.cpus, node.id))
     shards = tuple(by_size[index % len(by_size)] for index in range(experiment.replay.shards))
     return Machines(learner, shards)
 
@@ -90,14 +90,23 @@ def learner_nodes(nodes: Sequence[Node], config: ClusterConfig, home: str) -> tu
 
 
 def playing_nodes(nodes: Sequence[Node], config: ClusterConfig) -> list[Node]:
-    """The nodes for actors, replay and evaluation: those without TPUs, unless the experiment says otherwise."""
-    if config.actors_on_tpu_hosts or len(nodes) == 1:
+    """The nodes for actors, replay and evaluation: those without TPUs, unless the experiment says otherwise.
+
+    A node that offers no CPUs, as heads often do, is left alone.
+
+    Raises:
+      Missing: there is none.
+    """
+    if len(nodes) == 1:
         return list(nodes)
-    playing = [node for node in nodes if not node.resources.get(TPU)]
+    able = [node for node in nodes if node.cpus]
+    if config.actors_on_tpu_hosts:
+        return able
+    playing = [node for node in able if not node.resources.get(TPU)]
     if not playing:
         raise Missing(
-            f"all {len(nodes)} nodes are TPU hosts; add CPU nodes, or let actors use the CPUs of TPU hosts with "
-            "cluster.actors_on_tpu_hosts=true"
+            f"all {len(able)} nodes that offer CPUs are TPU hosts; add CPU nodes, or let actors use the CPUs of TPU "
+            "hosts with cluster.actors_on_tpu_hosts=true"
         )
     return playing
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from podzero.launch.calls import STOP_TIMEOUT_S, MachineLost, RoleDied
+from podzero.launch.calls import STOP_TIMEOUT_S, ClusterError, MachineLost, RoleDied
 from podzero.launch.outbox import Figures, LogLine
 from podzero.launch.posts import ANSWER_TIMEOUT_S, Post
 
@@ -16,6 +16,7 @@ log = logging.getLogger(__name__)
 SAVE_TIMEOUT_S = 600.0
 BLAME_TIMEOUT_S = 60.0
 """How long to look for the host whose loss made others fail: Ray takes 15 s to give a machine up."""
+_LOOK_S = 0.2
 
 
 class RunFailed(RuntimeError):
@@ -67,12 +68,13 @@ class LearnerTeam:
         """Ends training on all hosts, which still answer afterwards; returns their last words.
 
         Raises:
-          ClusterError: they did not end in time.
+          ClusterError: they did not end in time, or failed on the way.
+          RoleDied: one is gone.
         """
         self.leader.role.ask("stop", timeout_s=STOP_TIMEOUT_S)
         for post in self.posts:
             if post.work is not None:
-                post.work.result(4 * STOP_TIMEOUT_S)
+                _await(post)
         return [item for post in self.posts for item in post.last_words()]
 
     def kill(self) -> None:
@@ -88,15 +90,19 @@ class LearnerTeam:
         except MachineLost:
             raise
         except Exception as failure:
-            culprit = self._lost_host(besides=post)
-            if isinstance(culprit, MachineLost):
-                raise culprit from failure
-            raise RunFailed(str(culprit) if culprit else f"the {post.role.name} failed: {failure}") from failure
+            gone = self._gone(besides=post)
+            for loss in gone:
+                if isinstance(loss, MachineLost):
+                    raise loss from failure
+            if isinstance(failure, RoleDied):
+                gone.insert(0, failure)
+            words = "; ".join(map(str, gone)) or f"the {post.role.name} failed: {failure}"
+            raise RunFailed(words) from failure
 
-    def _lost_host(self, besides: Post) -> RoleDied | None:
-        """The host whose process is gone, which may be why another one failed."""
+    def _gone(self, besides: Post) -> list[RoleDied]:
+        """The hosts whose processes are gone, which may be why another one failed; ends at the first lost machine."""
         until = time.monotonic() + BLAME_TIMEOUT_S
-        others = [post for post in self.posts if post is not besides]
+        others, gone = [post for post in self.posts if post is not besides], list[RoleDied]()
         while others and time.monotonic() < until:
             for post in [other for other in others if other.work and other.work.done]:
                 others.remove(post)
@@ -104,8 +110,21 @@ class LearnerTeam:
                 try:
                     post.work.result(ANSWER_TIMEOUT_S)
                 except RoleDied as loss:
-                    return loss
+                    gone.append(loss)
+                    if isinstance(loss, MachineLost):
+                        return gone
                 except Exception as failure:  # it failed as the first one did
                     log.warning("%s failed as well: %s", post.role.name, failure)
-            time.sleep(0.2)
-        return None
+            time.sleep(_LOOK_S)
+        return gone
+
+
+def _await(post: Post) -> None:
+    """Waits for the end of a host's work."""
+    assert post.work is not None
+    try:
+        post.work.result(4 * STOP_TIMEOUT_S)
+    except (ClusterError, RoleDied):
+        raise
+    except Exception as failure:  # of any kind that a program has
+        raise ClusterError(f"the {post.role.name} failed while it ended: {failure}") from failure

@@ -21,9 +21,7 @@ from podzero.launch.nodes import (
     playing_nodes,
 )
 
-
-def cpu_node(name, cpus=8.0, **resources):
-    return Node(name, f"host-{name}", cpus, {"CPU": cpus, **resources}, {})
+from .fakes import cpu_node
 
 
 def tpu_host(worker, slice_name="x", kind="v5litepod-16", chips=4.0, cpus=100.0):
@@ -163,10 +161,22 @@ def test_one_machine_alone_does_everything_even_with_a_tpu():
 
 
 def test_a_cluster_of_tpu_hosts_only_is_told_what_to_add_or_allow():
-    with pytest.raises(
-        Missing, match=r"^all 2 nodes are TPU hosts; add CPU nodes, or .*cluster\.actors_on_tpu_hosts=true$"
-    ):
-        playing_nodes([tpu_host(0), tpu_host(1)], ClusterConfig())
+    nodes = [tpu_host(0), tpu_host(1), cpu_node("head", 0)]
+    with pytest.raises(Missing) as missing:
+        playing_nodes(nodes, ClusterConfig())
+    assert str(missing.value) == (
+        "all 2 nodes that offer CPUs are TPU hosts; add CPU nodes, or let actors use the CPUs of TPU hosts with "
+        "cluster.actors_on_tpu_hosts=true"
+    )
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_a_head_that_offers_no_cpus_is_left_alone(everywhere):
+    nodes = [cpu_node("head", 0), cpu_node("a", 4), cpu_node("b", 4)]
+    config = ClusterConfig(actors_on_tpu_hosts=everywhere)
+    assert [node.id for node in playing_nodes(nodes, config)] == ["a", "b"]
+    machines = choose(nodes, experiment_of(shards=4, actors_on_tpu_hosts=everywhere), "head")
+    assert {node.id for node in machines.shards} == {"a", "b"}
 
 
 def test_each_actor_goes_to_the_node_with_most_room_at_that_moment():
@@ -204,12 +214,6 @@ def test_shards_are_spread_over_the_largest_nodes_first():
     assert isinstance(machines, Machines)
     assert [node.id for node in machines.shards] == ["b", "c", "a", "b"]
     assert [node.id for node in machines.learner] == ["a"]
-
-
-def test_a_node_that_offers_no_cpus_holds_no_replay_either():
-    nodes = [cpu_node("head", 0), cpu_node("a", 4), cpu_node("b", 4)]
-    machines = choose(nodes, experiment_of(shards=4), "head")
-    assert {node.id for node in machines.shards} == {"a", "b"}
 
 
 def test_shards_keep_off_the_hosts_of_the_slice():
