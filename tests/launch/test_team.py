@@ -62,7 +62,7 @@ def test_a_failure_of_all_hosts_is_told_once_and_the_others_go_to_the_log(make_t
     team, roles, _ = make_team(3)
     for role in roles:
         role.call("run").end(FloatingPointError(f"NaN at {role.name}"))
-    with pytest.raises(RunFailed, match="^the learner failed: NaN at learner$"):
+    with pytest.raises(RunFailed, match=r"^the learner failed: NaN at learner$"):
         assert team.working
     assert [record.getMessage() for record in caplog.records] == [
         "learner-1 failed as well: NaN at learner-1",
@@ -74,7 +74,7 @@ def test_a_lost_machine_is_found_behind_the_complaint_of_another_host(make_team)
     team, roles, _ = make_team(3)
     roles[0].call("run").end(RuntimeError("host 0 has waited 60 s for the batches of host(s) 2"))
     roles[2].call("run").end(MachineLost("learner-2 is gone: its node died"))
-    with pytest.raises(MachineLost, match="^learner-2 is gone: its node died$"):
+    with pytest.raises(MachineLost, match=r"^learner-2 is gone: its node died$"):
         assert team.working
 
 
@@ -115,7 +115,7 @@ def test_a_dead_process_is_named_rather_than_the_complaint_of_a_survivor(make_te
     team, roles, _ = make_team(2)
     roles[0].call("run").end(RuntimeError("Gloo: connection reset by peer"))
     roles[1].call("run").end(RoleDied("learner-1 is gone: out of memory"))
-    with pytest.raises(RunFailed, match="^learner-1 is gone: out of memory$"):
+    with pytest.raises(RunFailed, match=r"^learner-1 is gone: out of memory$"):
         assert team.working
 
 
@@ -123,7 +123,7 @@ def test_when_several_processes_died_all_are_named(make_team):
     team, roles, _ = make_team(2)
     roles[0].call("run").end(RoleDied("learner is gone: out of memory"))
     roles[1].call("run").end(RoleDied("learner-1 is gone: SIGABRT"))
-    with pytest.raises(RunFailed, match="^learner is gone: out of memory; learner-1 is gone: SIGABRT$"):
+    with pytest.raises(RunFailed, match=r"^learner is gone: out of memory; learner-1 is gone: SIGABRT$"):
         assert team.working
 
 
