@@ -15,11 +15,10 @@ Row = tuple[str, ...]
 
 
 def page(jobs: Sequence[Job], results: Results, day: date, limit_s: float) -> str:
-    """The whole page; jobs without a result are left out."""
-    known = [(job, found) for job in jobs if (found := results.get(job)) is not None]
+    """The whole page; jobs without a result have a line that says so."""
 
     def rows(make: Callable[[Job, dict[str, Any]], Row], programs: Iterable[str]) -> list[Row]:
-        return [_row(make, job, result) for job, result in known if job.program in programs]
+        return [_row(make, job, results.get(job)) for job in jobs if job.program in programs]
 
     return "\n".join([
         "# What the TPU compiler says of every experiment",
@@ -54,22 +53,29 @@ def page(jobs: Sequence[Job], results: Results, day: date, limit_s: float) -> st
 _LEARNER = (
     "experiment", "slice", "samples", "memory", "GFLOP", "HBM traffic", "estimate", "of peak", "communication",
 )  # fmt: skip
-_ALONE = ("experiment", "slice", "program", "memory", "GFLOP", "HBM traffic", "estimate", "of peak", "per second")
+_ALONE = ("experiment", "chip", "program", "memory", "GFLOP", "HBM traffic", "estimate", "of peak", "per second")
 _SCALING = (
     "experiment", "slice", "samples", "step on 4 chips", "on 256", "collectives", "of parameters", "efficiency",
     "with hops", "at peaks",
 )  # fmt: skip
 
 
-def _row(make: Callable[[Job, dict[str, Any]], Row], job: Job, result: Result) -> Row:
-    if result.outcome not in ("compiled", "too large"):
-        words = result.message if result.outcome == "timeout" else f"{result.outcome}: {result.message}"
-        return job.config, job.slice, _what(job), words
-    return make(job, result.report)
+def _row(make: Callable[[Job, dict[str, Any]], Row], job: Job, result: Result | None) -> Row:
+    if result is not None and result.report:
+        return make(job, result.report)
+    return *_place(job), {"learner": "", "scaling": job.arguments[-1]}.get(job.program, job.program), _excuse(result)
 
 
-def _what(job: Job) -> str:
-    return {"learner": "", "scaling": job.arguments[-1]}.get(job.program, job.program)
+def _excuse(result: Result | None) -> str:
+    if result is None:
+        return "not compiled yet"
+    return result.message if result.outcome == "timeout" else f"{result.outcome}: {result.message}"
+
+
+def _place(job: Job) -> tuple[str, str]:
+    """The experiment, and the slice or, for what one chip runs alone, the chip."""
+    alone = job.program in ("evaluation", "selfplay")
+    return job.config, find_slice(job.slice).chip.name if alone else job.slice
 
 
 def _learner(job: Job, report: dict[str, Any]) -> Row:
@@ -91,13 +97,12 @@ def _learner(job: Job, report: dict[str, Any]) -> Row:
 
 def _alone(job: Job, report: dict[str, Any]) -> Row:
     (program,) = report["programs"]
-    chip = find_slice(job.slice).chip.name
     if not program["fits"]:
-        return job.config, chip, job.program, _memory(program)
+        return *_place(job), job.program, _memory(program)
     rate = program["batch"] / program["estimated_seconds"]
     unit = "positions" if job.program == "evaluation" else "moves, at most"
     return (
-        job.config, chip, job.program, _memory(program), f"{program['flops_per_chip'] / 1e9:,.2f}",
+        *_place(job), job.program, _memory(program), f"{program['flops_per_chip'] / 1e9:,.2f}",
         amount(program["traffic"]["hbm"]), *_estimate(program, 1), f"{rate:,.0f} {unit}",
     )  # fmt: skip
 

@@ -48,10 +48,12 @@ def make_table(again: bool, limit_s: float, tell: Callable[[str], None] | None =
     jobs, results = all_jobs(), Results(FIGURES)
     wanted = jobs if again else results.missing(jobs, limit_s)
     tell(f"{len(wanted)} of {len(jobs)} programs to compile with {compiler()}, at most {limit_s / 60:g} minutes each")
-    results.fill(wanted, compile_apart, limit_s, tell)
-    PAGE.parent.mkdir(parents=True, exist_ok=True)
-    PAGE.write_text(page(jobs, results, date.today(), limit_s))
-    tell(f"written: {PAGE}, {FIGURES}")
+    try:
+        results.fill(wanted, compile_apart, limit_s, tell)
+    finally:  # also when somebody has waited long enough
+        PAGE.parent.mkdir(parents=True, exist_ok=True)
+        PAGE.write_text(page(jobs, results, date.today(), limit_s))
+        tell(f"written: {PAGE}, {FIGURES}")
 
 
 def all_jobs() -> list[Job]:

@@ -180,6 +180,18 @@ def test_what_was_not_compiled_says_why(path, result, words):
     assert shown(path, LEARNER, result)[3] == words
 
 
+def test_what_somebody_did_not_wait_for_is_on_the_page_too(path, tmp_path, monkeypatch):
+    def interrupted(job, limit_s):
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(table, "compile_apart", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        table.make_table(again=False, limit_s=60, tell=silent)
+    rows = [line for line in (tmp_path / table.PAGE).read_text().splitlines() if "not compiled yet" in line]
+    assert len(rows) == len(table.all_jobs())
+
+
 def test_what_does_not_fit_says_by_how_much(path):
     large = PROGRAM | {"fits": False, "bytes_per_chip": 20 * 2**30}
     row = shown(path, LEARNER, Result("too large", 9.0, "x", {"programs": [large]}))

@@ -215,6 +215,33 @@ def test_a_reduction_fused_with_its_slice_is_a_reduce_scatter():
     assert tally.collectives[0].sent == 3072
 
 
+def test_the_compiler_s_estimates_add_up_over_turns_and_leave_out_what_is_fused():
+    tally = count(parse(program(
+        ["%zero = s32[] constant(0)", "%v = f32[256] parameter(0)",
+         "%p = (s32[], f32[256]) tuple(%zero, %v)",
+         "%w = (s32[], f32[256]) while(%p), condition=%cond, body=%body, "
+         'backend_config={"known_trip_count":{"n":"5"}}',
+         "%r = f32[256] get-tuple-element(%w), index=1",
+         'ROOT %c = f32[256] copy(%r), backend_config={"window_config":{"estimated_cycles":"1000"}}'],
+        computation("cond",
+                    "%q = (s32[], f32[256]) parameter(0)",
+                    "%i = s32[] get-tuple-element(%q), index=0",
+                    "%k = s32[] constant(5)",
+                    "ROOT %l = pred[] compare(%i, %k), direction=LT"),
+        computation("body",
+                    "%b = (s32[], f32[256]) parameter(0)",
+                    "%i = s32[] get-tuple-element(%b), index=0",
+                    "%v = f32[256] get-tuple-element(%b), index=1",
+                    "%f = f32[256] fusion(%v), kind=kLoop, calls=%fused, "
+                    'backend_config={"window_config":{"estimated_cycles":"20"}}',
+                    "ROOT %t = (s32[], f32[256]) tuple(%i, %f)"),
+        computation("fused",
+                    "%x = f32[256] parameter(0)",
+                    'ROOT %n = f32[256] negate(%x), backend_config={"window_config":{"estimated_cycles":"99"}}'),
+    )))  # fmt: skip
+    assert tally.cycles == 5 * 20 + 1000
+
+
 def test_exchanges_with_the_host_are_counted():
     tally = count(parse(program(
         ["%a = f32[256] parameter(0)", "%t = token[] after-all()",
