@@ -86,7 +86,7 @@ def tpu_hosts(experiment: Experiment) -> TpuHosts:
     """The machines of the slice on which `experiment` trains.
 
     Raises:
-      ConfigError: it names none, or one whose machines podzero counts otherwise than Google.
+      ConfigError: it names none.
     """
     wanted = experiment.cluster.tpu
     if wanted is None:
@@ -94,13 +94,8 @@ def tpu_hosts(experiment: Experiment) -> TpuHosts:
             f"{experiment.name} does not say which TPU slice trains it: set cluster.slice, as cluster.slice=v5e-16; "
             "`podzero compile` tells beforehand whether it fits"
         )
-    if wanted.chips == 8 and wanted.chip.dimensions == 2:
-        raise ConfigError(
-            f"{wanted.short_name} is one machine with eight chips, while podzero counts on four to a machine: "
-            f"choose {wanted.chip.name}-4 or {wanted.chip.name}-16"
-        )
     generation = GENERATIONS[wanted.chip.name]
-    chips = min(wanted.chips, wanted.chip.chips_per_host)
+    chips = wanted.chips // wanted.hosts
     share = chips / wanted.chip.chips_per_host
     return TpuHosts(
         generation, wanted, wanted.hosts, chips, int(generation.cpus * share), int(generation.memory_gib * share)
