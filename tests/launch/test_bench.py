@@ -31,6 +31,7 @@ def test_replay_is_written_and_read_by_both_clients(tiny, bundle):
     assert found["sample_bytes"] == 3 * 3 * 2 + 9 + 9 * 4 + 4 + 4
 
 
+@pytest.mark.slow
 def test_self_play_takes_turns_with_the_bare_network(tiny, monkeypatch):
     monkeypatch.setattr("podzero.launch.bench.selfplay.ROUND_S", 0.1)
     monkeypatch.setattr("podzero.launch.bench.selfplay.BARE_S", 0.1)
@@ -53,6 +54,7 @@ def test_publications_reach_an_actor_and_a_listener(tiny):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_publication_crosses_to_a_node_once_for_all_its_readers(tiny):
     """Two processes with two readers each on one node beside the publisher's, and parameters of 0.9 MB."""
     found = bench_broadcast(tiny("network.channels=96", "network.blocks=2"), 3.0, nodes=1, readers=2)
@@ -63,6 +65,8 @@ def test_a_publication_crosses_to_a_node_once_for_all_its_readers(tiny):
     assert 0 < found["each"]["median_ms"] <= found["last"]["p99_ms"]
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_mesh_takes_turns_with_one_device(tiny):
     found = bench_mesh(tiny("learner.augment=false"), 0.1)
     assert found["devices"] == DEVICES == 8
@@ -80,6 +84,7 @@ def test_a_recording_holds_the_moves_of_all_games(tiny):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_actors_bring_what_they_played_into_all_shards(tiny):
     found = bench_actors(tiny(), 4.0, counts=(1, 3), shards=2, processes=2)
     assert [entry["actors"] for entry in found["rounds"]] == [1, 3]
