@@ -7,13 +7,17 @@ import os
 import secrets
 import socket
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import podzero
 from podzero.errors import ConfigError
 from podzero.launch.calls import START_TIMEOUT_S, ClusterError, Role
 from podzero.launch.nodes import Node
+from podzero.launch.shipping import NODES_PYTHON, Equipment, Shipment, pack
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +34,7 @@ class Cluster:
         self.address = address
         self.joined = joined
         """Whether somebody else started it, on machines that may differ."""
+        self._equipment: Equipment | None = None
 
     def spawn(
         self,
@@ -41,6 +46,7 @@ class Cluster:
         threads: int = 4,
         node: Node | None = None,
         seat: Seat | None = None,
+        bare: bool = False,
         **arguments: Any,
     ) -> Role:
         """Starts `role(name, **arguments)` as a process; returns before it is up.
@@ -53,6 +59,7 @@ class Cluster:
           threads: methods that may run at the same time.
           node: where it runs; Ray spreads those over the nodes for which nothing is said.
           seat: a place that `reserve` gave.
+          bare: whether it runs by the Python of its node, even where the environment is shipped.
           arguments: keyword arguments of the constructor.
         """
         import ray
@@ -62,27 +69,38 @@ class Cluster:
             resources=dict(seat.resources) if seat else None,
             max_concurrency=threads,
             max_restarts=0,
-            runtime_env={"env_vars": dict(environment)},
+            runtime_env={"env_vars": dict(environment), **(NODES_PYTHON if bare else {})},
             scheduling_strategy=seat.strategy if seat else _affinity(node),
         )
         where = seat.node if seat else node
         return Role(name, options.remote(name, **arguments), where.id if where else None)
 
+    def ship(self, shipment: Shipment) -> None:
+        """Makes the environment on all nodes; those that join later are not among `nodes` before they have it.
+
+        Raises:
+          ClusterError: a node cannot be given it; says which, and why.
+        """
+        equipment = Equipment(self.spawn, shipment)
+        equipment.make(self.nodes())
+        self._equipment = equipment
+
     def nodes(self) -> list[Node]:
         """The nodes that are alive."""
         import ray
 
-        return [
+        found = [
             Node(
-                id=found["NodeID"],
-                host=found["NodeManagerAddress"],
-                cpus=found["Resources"].get("CPU", 0.0),
-                resources=found["Resources"],
-                labels=found.get("Labels", {}),
+                id=node["NodeID"],
+                host=node["NodeManagerAddress"],
+                cpus=node["Resources"].get("CPU", 0.0),
+                resources=node["Resources"],
+                labels=node.get("Labels", {}),
             )
-            for found in ray.nodes()
-            if found["Alive"]
+            for node in ray.nodes()
+            if node["Alive"]
         ]
+        return self._equipment.having(found) if self._equipment else found
 
     def reserve(self, nodes: Sequence[Node], resources: Mapping[str, float], timeout_s: float) -> Gang:
         """Reserves `resources` on all of `nodes` together, or on none.
@@ -178,7 +196,9 @@ def _affinity(node: Node | None) -> Any:
 
 
 @contextmanager
-def connect(address: str | None, cpus: float, namespace: str | None = None) -> Iterator[Cluster]:
+def connect(
+    address: str | None, cpus: float, namespace: str | None = None, ship: Sequence[str] | None = None
+) -> Iterator[Cluster]:
     """Joins the cluster at `address`, or starts one on this machine, for as long as the context lasts.
 
     A cluster started here never joins another one that may be running on this machine, asks its callers for a
@@ -189,26 +209,34 @@ def connect(address: str | None, cpus: float, namespace: str | None = None) -> I
       cpus: CPUs that a cluster started here offers at least, even if the machine has fewer: the operating system
         shares them out.
       namespace: keeps the names of one run from those of others; by default one of this process.
+      ship: sends this checkout to the nodes of a joined cluster, and makes the environment of its lock file there,
+        with these optional dependencies; by default the nodes are taken as they are.
 
     Raises:
-      ConfigError: nothing answers at `address`.
-      ClusterError: the cluster cannot be joined.
+      ConfigError: nothing answers at `address`, or there is no checkout to send.
+      ClusterError: the cluster cannot be joined, or not be given what is sent.
     """
-    joined = address is not None
+    joined, shipment = address is not None, None
+    # Under `uv run`, Ray would otherwise send the working directory and have each worker rebuild the environment.
+    os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
     with ExitStack() as stack:
         if address is None:
             address = stack.enter_context(_local_cluster(cpus))
         else:
             _check_reachable(address)
-        stack.enter_context(_session(address, namespace or f"podzero-{os.getpid()}"))
-        yield Cluster(address, joined)
+            if ship is not None:
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="podzero-"))
+                shipment = pack(Path(podzero.__file__).parent, ship, Path(folder))
+        stack.enter_context(_session(address, namespace or f"podzero-{os.getpid()}", shipment))
+        cluster = Cluster(address, joined)
+        if shipment is not None:
+            cluster.ship(shipment)
+        yield cluster
 
 
 @contextmanager
 def _local_cluster(cpus: float) -> Iterator[str]:
     """One node on this machine; yields its address."""
-    # Each worker would otherwise rebuild the driver's uv environment.
-    os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     if "ray" not in sys.modules:  # Ray reads mode and token once in the life of a process
@@ -247,11 +275,14 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def _session(address: str, namespace: str) -> Iterator[None]:
+def _session(address: str, namespace: str, shipment: Shipment | None) -> Iterator[None]:
     import ray
 
+    settings = shipment.runtime_env if shipment else None
     try:
-        ray.init(address=address, configure_logging=False, log_to_driver=False, namespace=namespace)
+        ray.init(
+            address=address, configure_logging=False, log_to_driver=False, namespace=namespace, runtime_env=settings
+        )
     except (ConnectionError, RuntimeError) as error:
         raise ClusterError(f"cannot join the Ray cluster at {address}: {error}") from None
     try:

@@ -56,7 +56,9 @@ def train(experiment: Experiment, root: str | Path, address: str | None, view: V
             stack.enter_context(workdir.lock())
         stack.enter_context(_log_file(workdir))
         stack.enter_context(view)
-        cluster = stack.enter_context(connect(address, _cpus(experiment), f"podzero:{workdir.root}"))
+        cluster = stack.enter_context(
+            connect(address, _cpus(experiment), f"podzero:{workdir.root}", _shipped(experiment))
+        )
         claim = cluster.claim(f"process {os.getpid()} at {socket.gethostname()} trains {workdir.root}")
         told_to_stop = stack.enter_context(_signals())
         from podzero.params import start_param_store
@@ -264,6 +266,12 @@ def _is_damage(error: Exception) -> bool:
 def _cpus(experiment: Experiment) -> float:
     """CPUs that the roles of an experiment reserve."""
     return experiment.actors.count * experiment.actors.cpus + experiment.evaluation.cpus
+
+
+def _shipped(experiment: Experiment) -> list[str] | None:
+    """Optional dependencies of the environment that nodes are given; None where they have one."""
+    tpu = ["tpu"] if experiment.cluster.tpu else []
+    return tpu if experiment.cluster.ship else None
 
 
 @contextmanager

@@ -269,6 +269,9 @@ class ClusterConfig(Section):
     """Whether actors and replay shards may use the CPUs of TPU hosts as well."""
     join_minutes: PositiveFloat = 15.0
     """How long a launch waits for machines to join before it ends and says who is missing."""
+    ship: bool = False
+    """Whether the driver's checkout is sent to every node, and the environment of its lock file made there by uv,
+    instead of both being there already."""
     price_per_hour: PositiveFloat | None = None
     """What all machines cost together, in any currency, for the figures of cost."""
 
