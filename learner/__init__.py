@@ -3,6 +3,8 @@
 from podzero.learner.checkpoints import CheckpointDamaged as CheckpointDamaged
 from podzero.learner.checkpoints import CheckpointMismatch as CheckpointMismatch
 from podzero.learner.checkpoints import LearnerCheckpoints as LearnerCheckpoints
+from podzero.learner.devices import check_chips as check_chips
+from podzero.learner.devices import explained as explained
 from podzero.learner.feeding import Feed as Feed
 from podzero.learner.figures import TrainingDiverged as TrainingDiverged
 from podzero.learner.hosts import HostLost as HostLost

@@ -1,8 +1,10 @@
-"""What the learner's devices are, what of their memory is in use, and how long they work on a dispatch."""
+"""What the learner's devices are, whether they are all there, what of their memory is in use, how long they work."""
 
 from __future__ import annotations
 
+import os
 import queue
+import socket
 import threading
 import time
 from collections.abc import Sequence
@@ -10,7 +12,8 @@ from typing import NamedTuple
 
 import jax
 
-from podzero.chips import chip_of_kind
+from podzero.chips import Slice, chip_of_kind
+from podzero.errors import ConfigError
 from podzero.learner.state import TrainState
 from podzero.learner.step import StepSums, TrainStep
 from podzero.types import Sample
@@ -20,6 +23,10 @@ _MEMORY = {
     "peak_bytes_in_use": "learner/hbm_peak_bytes",
     "bytes_limit": "learner/hbm_limit_bytes",
 }
+
+
+class DoesNotFit(RuntimeError):
+    """Training takes more memory than a device has; the message says which switches take less."""
 
 
 class Machine(NamedTuple):
@@ -38,6 +45,40 @@ def machine_of(devices: Sequence[jax.Device]) -> Machine:
     chip = chip_of_kind(devices[0].device_kind)
     hosts = len({device.process_index for device in devices})
     return Machine(len(devices), hosts, chip.flops * len(devices) if chip else None)
+
+
+def check_chips(where: Slice) -> None:
+    """Makes sure that JAX finds all chips of this host of a slice.
+
+    Devices that stand in for chips pass, where JAX_PLATFORMS asks for them by name.
+
+    Raises:
+      ConfigError: it finds other devices, or not all chips.
+    """
+    devices = jax.local_devices()
+    platform, chips = devices[0].platform, where.chips // where.hosts
+    here = f"{socket.gethostname()} is a host of {where.short_name}"
+    if platform != "tpu":
+        if os.environ.get("JAX_PLATFORMS") != platform:
+            raise ConfigError(
+                f"{here}, but JAX finds only {platform} devices there: install libtpu (`uv sync --extra tpu`), and see "
+                "that no other process holds the chips"
+            )
+    elif len(devices) != chips:
+        raise ConfigError(
+            f"{here} with {chips} chips, but JAX finds {len(devices)} of them: another process may hold the others"
+        )
+
+
+def explained(failure: Exception) -> Exception:
+    """The failure itself, or what it means for whoever wrote the experiment."""
+    if isinstance(failure, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(failure):
+        return DoesNotFit(
+            "training does not fit into the memory of a device: try learner.mesh.fsdp=true (with several devices), "
+            "network.remat=true or more learner.microbatches; `podzero compile` says beforehand what fits a slice. "
+            f"JAX said: {failure}"
+        )
+    return failure
 
 
 def memory_figures(devices: Sequence[jax.Device]) -> dict[str, float]:
