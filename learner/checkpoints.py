@@ -61,10 +61,12 @@ class LearnerCheckpoints:
         if self._last is not None:
             wait([self._last], SAVE_TIMEOUT_S)
         leaves = self._copy(_leaves(state))
+        fingerprints = self._fingerprints(leaves)  # which all hosts compute, before anything that may fail on one
         folder = step_dir.absolute() / FOLDER
         folder.mkdir(parents=True, exist_ok=True)
-        self._orbax.save(folder / _ARRAYS, args=ocp.args.StandardSave(leaves), force=True)
-        self._last = self._writer.submit(self._finish, folder, leaves, self._fingerprints(leaves))
+        with jax.transfer_guard_host_to_device("allow"):  # where hosts meet, Orbax sends a number to every device
+            self._orbax.save(folder / _ARRAYS, args=ocp.args.StandardSave(leaves), force=True)
+        self._last = self._writer.submit(self._finish, folder, leaves, fingerprints)
         return self._last
 
     def wait(self, timeout_s: float) -> None:

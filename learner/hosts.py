@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
@@ -125,7 +126,7 @@ class Team:
           HostLost: host 0 does not say what it runs.
         """
         if self._rank == 0:
-            self._client.key_value_set("podzero/experiment", experiment.model_dump_json())
+            self._tell(lambda: self._client.key_value_set("podzero/experiment", experiment.model_dump_json()))
             return
         text = self._read("podzero/experiment", self._patience_s)
         if text is None:
@@ -154,15 +155,16 @@ class Team:
             return None
         if wish.what == "step" and not self._all_ready(wait_s):
             return None
-        self._client.key_value_set(_order(self._orders), json.dumps(wish))
+        self._tell(lambda: self._client.key_value_set(_order(self._orders), json.dumps(wish)))
         if self._orders >= _KEEP:
-            self._client.key_value_delete(_order(self._orders - _KEEP))
+            self._tell(lambda: self._client.key_value_delete(_order(self._orders - _KEEP)))
         return wish
 
     def _follow(self, wish: Order | None, wait_s: float) -> Order | None:
         """Says that this host has its batch, and reads the log."""
         if wish is not None and self._told < self._steps:
-            self._client.key_value_set(f"podzero/ready/{self._rank}", str(self._steps), allow_overwrite=True)
+            key, steps = f"podzero/ready/{self._rank}", str(self._steps)
+            self._tell(lambda: self._client.key_value_set(key, steps, allow_overwrite=True))
             self._told = self._steps
         text = self._read(_order(self._orders), wait_s)
         if text is not None:
@@ -190,14 +192,24 @@ class Team:
         value: str | None = self._ask(lambda: self._client.blocking_key_value_get(key, max(1, round(1000 * wait_s))))
         return value
 
-    def _ask(self, question: Any) -> Any:
+    def _tell(self, news: Callable[[], None]) -> None:
+        """Has the service note something."""
+        try:
+            news()
+        except jax.errors.JaxRuntimeError as error:
+            raise self._cut_off(error) from None
+
+    def _ask(self, question: Callable[[], Any]) -> Any:
         """The service's answer, or None when it has none in time."""
         try:
             return question()
         except jax.errors.JaxRuntimeError as error:
             if "DEADLINE_EXCEEDED" in str(error):
                 return None
-            raise HostLost(f"host {self._rank} cannot reach host 0, which coordinates the learner: {error}") from None
+            raise self._cut_off(error) from None
+
+    def _cut_off(self, error: Exception) -> HostLost:
+        return HostLost(f"host {self._rank} cannot reach host 0, which coordinates the learner: {error}")
 
     def _check_patience(self, what: str) -> None:
         waited = time.monotonic() - self._since

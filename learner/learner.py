@@ -179,16 +179,17 @@ class Learner:
     def _wish(self, ready: bool) -> Order | None:
         """What this host would do next; all but the first follow in everything but their batches."""
         if self._leads:
-            if asked := self._asked():
+            with self._lock:
+                asked = self._asked()
+            if asked:
                 return Order("save", str(asked[0]))
             if self._stopping.is_set() or (self._stop_steps is not None and self._step >= self._stop_steps):
                 return Order("stop")
         return Order("step") if ready else None
 
     def _asked(self) -> list[Path]:
-        """The folders of saves that were asked for and have not begun."""
-        with self._lock:
-            return [folder for folder, future in self._saves.items() if _waiting(future)]
+        """The folders of saves that were asked for and have not begun; call it with the lock held."""
+        return [folder for folder, future in self._saves.items() if _waiting(future)]
 
     def _settle(self, sums: StepSums | None) -> None:
         if sums is not None:
@@ -237,8 +238,9 @@ class Learner:
     def _end(self, failure: BaseException | None) -> None:
         """Answers what is still asked for and waits for what is under way."""
         with self._lock:
-            self._ended = True
-        for folder in self._asked():
+            self._ended = True  # whoever asks from here on is answered by `request_checkpoint`
+            asked = self._asked()
+        for folder in asked:
             if failure is None:
                 self._save(folder)
             else:

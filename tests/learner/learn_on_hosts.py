@@ -1,0 +1,110 @@
+"""One host of a learner, from its own reader in memory; run by test_hosts, once for each host.
+
+Obeys the lines of its input, `save FOLDER` and `stop`, and says in lines of JSON what happens.
+"""
+
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+from conftest import SPEC, apply, init
+
+from podzero.config import parse
+from podzero.learner import Learner, Membership, join
+from podzero.types import Network, Sample
+
+BATCH, STEPS = 16, 2
+HEARTBEAT_S = 10
+"""The shortest time after which jax gives a silent host up."""
+SPEAKING = threading.Lock()
+
+
+def experiment_of(hosts):
+    tree = {
+        "name": "hosts",
+        "env": {"name": "tic_tac_toe"},
+        "replay": {"shards": hosts, "min_size": 1024, "timeout_s": 60},
+        "cluster": {"hosts": hosts, "join_minutes": 2, "host_timeout_s": HEARTBEAT_S},
+        "learner": {"batch_size": BATCH, "steps_per_dispatch": STEPS, "publish_every": 2 * STEPS, "augment": False},
+    }
+    return parse(tree, "test")
+
+
+class Reader:
+    """A dispatch every `delay_s`, and after `count` of them none until it is closed."""
+
+    def __init__(self, rank, share, delay_s, count):
+        self._rng, self._share = np.random.default_rng(rank), share
+        self._delay_s, self._count = delay_s, count
+        self._closed = threading.Event()
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self._count -= 1
+        if self._count < 0:
+            say(starved=True)
+            self._closed.wait()
+            raise StopIteration
+        time.sleep(self._delay_s)
+        shape = (STEPS, self._share)
+        return Sample(
+            observation=self._rng.random((*shape, 3, 3, 2)) > 0.5,
+            legal=np.ones((*shape, 9), bool),
+            policy_target=self._rng.dirichlet(np.ones(9), shape).astype(np.float32),
+            value_target=self._rng.uniform(-1, 1, shape).astype(np.float32),
+            version=np.zeros(shape, np.int32),
+        )
+
+    def close(self):
+        self._closed.set()
+
+
+class Sink:
+    def publish(self, version, params):
+        say(published=version)
+
+
+def say(**news):
+    with SPEAKING:
+        print(json.dumps(news), flush=True)
+
+
+def obey(learner):
+    """Does what the lines of the input say."""
+    for line in sys.stdin:
+        match line.split():
+            case ["save", folder]:
+                saved = learner.request_checkpoint(Path(folder))
+                saved.add_done_callback(lambda done: say(saved=done.result()))
+            case ["stop"]:
+                learner.stop()
+
+
+def main(rank, hosts, coordinator, delay_s=0.0, count=10**9, restore_from=None):
+    experiment = experiment_of(hosts)
+    agreement = join(Membership(rank, hosts, coordinator), experiment)
+    learner = Learner(
+        experiment,
+        Network(init, apply),
+        SPEC,
+        [],
+        reader=Reader(rank, BATCH // hosts, delay_s, count),
+        sink=Sink() if rank == 0 else None,
+        report=lambda role, figures: say(role=role, figures=sorted(figures)),
+        restore_from=Path(restore_from) if restore_from else None,
+        agreement=agreement,
+    )
+    threading.Thread(target=obey, args=(learner,), daemon=True).start()
+    learner.run()
+    newest = learner.acting_params()
+    say(ended=learner._step, acting=newest.version if newest else None)
+    learner.close()
+
+
+if __name__ == "__main__":
+    main(**json.loads(sys.argv[1]))
