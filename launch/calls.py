@@ -107,9 +107,15 @@ class Call:
                 "it may be starting, overloaded, or without a node that has room for it"
             ) from None
         except RayTaskError as error:
-            raise error.as_instanceof_cause() from None
+            raise _cause(error) from error
         except RayActorError:
             raise self._role.fate() from None
+
+
+def _cause(error: Any) -> Exception:
+    """What a method raised, as it was raised there; the traceback of the other process is in `error`."""
+    cause: Exception = error.cause if isinstance(error.cause, Exception) else error.as_instanceof_cause()
+    return cause
 
 
 def here() -> str:

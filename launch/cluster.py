@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 OBJECT_STORE_BYTES = 256 * 2**20
 """Of a cluster started here: enough for a few versions of the parameters of nets that train on one machine."""
+START_ATTEMPTS = 3
+"""How often a cluster on this machine is started before that is an error."""
 CLAIM = "run"
 """Name of the actor that holds a namespace for a run."""
 
@@ -242,13 +244,24 @@ def _local_cluster(cpus: float) -> Iterator[str]:
     if "ray" not in sys.modules:  # Ray reads mode and token once in the life of a process
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    from ray.cluster_utils import Cluster as RayNodes
-
-    nodes = RayNodes(initialize_head=True, head_node_args=local_node(max(cpus, float(os.cpu_count() or 1))))
+    nodes = _start_node(max(cpus, float(os.cpu_count() or 1)))
     try:
         yield str(nodes.address)
     finally:
         nodes.shutdown()
+
+
+def _start_node(cpus: float) -> Any:
+    """A cluster of this machine. A raylet gives up when its agents take more than 15 s, as on a busy machine."""
+    from ray.cluster_utils import Cluster as RayNodes
+
+    for attempt in range(1, START_ATTEMPTS + 1):
+        try:
+            return RayNodes(initialize_head=True, head_node_args=local_node(cpus))
+        except Exception as failure:  # Ray raises nothing more exact
+            log.warning("Ray did not start (attempt %d of %d): %s", attempt, START_ATTEMPTS, failure)
+            cause = failure
+    raise ClusterError(f"Ray did not start on this machine in {START_ATTEMPTS} attempts: {cause}")
 
 
 def local_node(cpus: float) -> dict[str, Any]:

@@ -73,7 +73,12 @@ class ReplayProcess(Process):
         self._server = ReplayServer(experiment, spec, shard, restore_from)
 
     def address(self) -> Any:
-        """What writers and readers need to find this shard."""
+        """What writers and readers need to find this shard, once it listens.
+
+        Raises:
+          Exception: whatever kept it from being built.
+        """
+        self.ready()
         return self._server.address()
 
     def figures(self) -> None:
@@ -101,6 +106,10 @@ class ActorProcess(Process):
 
         core, fold = actor_parts(experiment)
         spec = make_env(experiment.env.name).spec
+        addresses = {shard.ask("address"): shard.node for shard in shards}
+        self._writer = make_writer(
+            list(addresses), spec, experiment, near=[address for address, node in addresses.items() if node == here()]
+        )
         self._actor = SelfPlayActor(
             experiment=experiment,
             name=self._name,
@@ -108,12 +117,7 @@ class ActorProcess(Process):
             core=core,
             fold=fold,
             source=RayParamSource(store),
-            writer=make_writer(
-                [shard.ask("address") for shard in shards],
-                spec,
-                experiment,
-                near=[shard.ask("address") for shard in shards if shard.node == here()],
-            ),
+            writer=self._writer,
             report=self._outbox.report,
         )
 
@@ -121,6 +125,10 @@ class ActorProcess(Process):
         """Plays until stopped."""
         self.ready()
         self._actor.run()
+
+    def moved(self, old: str, new: str) -> None:
+        """A replay shard has come to life again at another address."""
+        self._writer.moved(old, new)
 
     def stop(self) -> None:
         """Asks `run` to end."""
@@ -141,11 +149,13 @@ class LearnerProcess(Process):
         snapshots: Path,
         restore_from: Path | None,
     ) -> None:
-        from podzero.learner import Learner, Membership, join
+        from podzero.learner import Learner, Membership, check_chips, join
 
         hosts = experiment.cluster.learner_hosts
         watch_for_notices(self._outbox.announce)
         agreement = join(Membership(rank, hosts, coordinator), experiment)  # before anything that uses JAX
+        if experiment.cluster.tpu is not None:
+            check_chips(experiment.cluster.tpu)
         from podzero.envs import make_env
         from podzero.networks import make_network
         from podzero.params import RayParamSink
@@ -155,12 +165,13 @@ class LearnerProcess(Process):
         self._experiment = experiment
         self._snapshots = snapshots
         addresses = [shard.ask("address") for shard in shards[rank::hosts]]
+        self._reader = make_reader(addresses, env.spec, experiment, hosts)
         self._learner = Learner(
             experiment,
             make_network(experiment.network, env.spec),
             env.spec,
             env.symmetries,
-            reader=make_reader(addresses, env.spec, experiment, hosts),
+            reader=self._reader,
             sink=RayParamSink(store) if rank == 0 else None,
             report=self._outbox.report,
             restore_from=restore_from,
@@ -169,8 +180,17 @@ class LearnerProcess(Process):
 
     def run(self) -> None:
         """Trains until stopped or done."""
+        from podzero.learner import explained
+
         self.ready()
-        self._learner.run()
+        try:
+            self._learner.run()
+        except Exception as failure:
+            raise explained(failure) from failure
+
+    def moved(self, old: str, new: str) -> None:
+        """A replay shard has come to life again at another address."""
+        self._reader.moved(old, new)
 
     def stop(self) -> None:
         """Asks `run` to end."""

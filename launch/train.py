@@ -105,7 +105,7 @@ class Run:
             try:
                 while (reason := self._over(told_to_stop)) is None:
                     self._hear(self._crew.listen())
-                    for name in self._crew.heal():
+                    for name in self._crew.heal(self._savepoint):
                         self._monitor.add(name, {"count/restarts": 1.0}, time.monotonic())
                     self._save_when_due()
                     self._show()
@@ -189,7 +189,7 @@ class Run:
         """Writes a savepoint, with a snapshot of the parameters that act."""
         team = self._crew.team
         assert team is not None
-        shards = [post.role for post in self._crew.shards]
+        shards = self._crew.shards.roles
         counters = self._monitor.counters(time.monotonic())
         keep = self._experiment.checkpoint.keep
         step = write_savepoint(self._workdir, team.checkpoint, shards, counters, self._crew.newest_ladder(), keep)
@@ -204,6 +204,10 @@ class Run:
             self._snapshot_at = time.monotonic() + FIRST_SNAPSHOT_S
         elif self._crew.evaluator is None:
             self._crew.start_evaluator()
+
+    def _savepoint(self) -> Savepoint | None:
+        """The newest, which a new one may just be replacing."""
+        return next(iter(savepoints(self._workdir)), None)
 
     def _show(self) -> None:
         """Brings the view and, less often, `status.json` up to date."""

@@ -164,4 +164,5 @@ def put_batch(batch: Any, sharding: NamedSharding) -> Any:
     With several hosts each brings its own part of B, in the order of the mesh.
     """
     put: Any = jax.make_array_from_process_local_data
-    return jax.tree.map(lambda leaf: put(sharding, np.asarray(leaf)), batch)
+    with jax.transfer_guard_host_to_device("allow"):  # with several hosts JAX takes this for an accident
+        return jax.tree.map(lambda leaf: put(sharding, np.asarray(leaf)), batch)

@@ -6,7 +6,6 @@ import pytest
 
 # Before anything imports jax: the tests are about podzero, not about the accelerator that may be there.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")
 
 
 @pytest.fixture(scope="session")
