@@ -1,9 +1,12 @@
 """One host of a learner, from its own reader in memory; run by test_hosts, once for each host.
 
-Obeys the lines of its input, `save FOLDER` and `stop`, and says in lines of JSON what happens.
+Obeys the lines of its input, `save FOLDER` and `stop`, and says in lines of JSON what happens; on SIGUSR1 it says where
+its threads are.
 """
 
+import faulthandler
 import json
+import signal
 import sys
 import threading
 import time
@@ -107,4 +110,5 @@ def main(rank, hosts, coordinator, delay_s=0.0, count=10**9, restore_from=None):
 
 
 if __name__ == "__main__":
+    faulthandler.register(signal.SIGUSR1)
     main(**json.loads(sys.argv[1]))

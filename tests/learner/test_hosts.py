@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -198,8 +199,8 @@ def test_a_host_0_that_does_not_say_what_it_runs_is_lost(make_experiment):
         follower.compare(make_experiment())
 
 
-PATIENCE_S = 120.0
-"""How long these tests wait for processes on a busy machine."""
+PATIENCE_S = 240.0
+"""How long these tests wait for processes that import, compile and train on a busy machine."""
 LOSS_S = 60.0
 """Within which the loss of a host ends the others: jax's heartbeat of ten seconds, and the machine may be busy."""
 
@@ -240,9 +241,11 @@ class Host:
             came = self._heard.wait_for(
                 lambda: len(self.said(name)) >= times or self.process.poll() is not None, PATIENCE_S
             )
-        said = f"waited for '{name}' in {self.news}\n" + "\n".join(self.errors[-40:])
-        assert came, said
-        assert len(self.said(name)) >= times, said
+        if not came:
+            self.process.send_signal(signal.SIGUSR1)
+            time.sleep(2)
+        words = "\n".join(self.errors[-40:])
+        assert len(self.said(name)) >= times, f"waited for '{name}' in {self.news}\n{words}"
         return self.said(name)[:times]
 
     def await_end(self, timeout_s=PATIENCE_S):
@@ -305,6 +308,7 @@ def restored_step(folder, make_experiment, network, spec):
     return int(state.step)
 
 
+@pytest.mark.timeout(600)
 def test_two_hosts_of_unequal_speed_save_and_stop_at_the_same_step(
     start_hosts, tmp_path, make_experiment, network, spec
 ):
@@ -316,9 +320,10 @@ def test_two_hosts_of_unequal_speed_save_and_stop_at_the_same_step(
     (step,) = fast.await_news("saved")
     assert slow.await_news("saved") == [step]
     slow.await_news("starved")
+    fast.await_news("published", times=21)  # the slow host's batches, up to the last
     fast.tell("stop")
     assert [host.await_end() for host in (fast, slow)] == [0, 0], (fast.errors[-20:], slow.errors[-20:])
-    assert fast.said("ended") == slow.said("ended") == [80]  # every batch of the slow host was learned from
+    assert fast.said("ended") == slow.said("ended") == [80]
     assert fast.said("published") == list(range(0, 81, 4))
     assert fast.said("acting") == [80]
     assert slow.said("published") == []
@@ -330,6 +335,7 @@ def test_two_hosts_of_unequal_speed_save_and_stop_at_the_same_step(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("lost", [1, 0])
 def test_the_loss_of_a_host_ends_the_other_and_a_restart_goes_on_from_the_checkpoint(start_hosts, tmp_path, lost):
     """Killed in the middle of training; the survivor ends with an error within `LOSS_S`."""
