@@ -57,9 +57,7 @@ class Crew:
     """Those of them that died although their machine did not."""
 
     def __post_init__(self) -> None:
-        self._run = uuid.uuid4().hex
-        # One process of a host owns its accelerators: the learner's.
-        self._cpu_only = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2", RUN_VARIABLE: self._run}
+        self._name_run()
         self._scouts = Scouts(self.cluster, self._cpu_only)
         self.shards = Shards(self._spawn_shard)
         self._gang: Gang | None = None
@@ -73,6 +71,7 @@ class Crew:
           ConfigError, CheckpointMismatch: the experiment cannot be run here; nobody is left running.
           ClusterError: machines did not join in time; says which.
         """
+        self._name_run()
         self.ladder = savepoint.ladder if savepoint else {}
         machines = self._muster()
         try:
@@ -196,6 +195,12 @@ class Crew:
         self.cluster.ask_for([])
         self.actors, self.team, self.evaluator, self._gang = {}, None, None, None
 
+    def _name_run(self) -> None:
+        """Makes what was started before, and may have been left on chips, a thing of another run."""
+        self._run = uuid.uuid4().hex
+        # One process of a host owns its accelerators: the learner's.
+        self._cpu_only = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2", RUN_VARIABLE: self._run}
+
     def _muster(self) -> Machines:
         """Waits until all machines that the run needs have joined.
 
@@ -208,7 +213,7 @@ class Crew:
         until, say_at = time.monotonic() + 60 * minutes, time.monotonic()
         while True:
             try:
-                return choose(self._fit_nodes(), self.experiment, here())
+                return choose(self._fit_nodes(wait=True), self.experiment, here())
             except Missing as missing:
                 refused = self._scouts.refusals(self.cluster.nodes())
                 words = "\n  refused: ".join([str(missing), *refused])
@@ -221,14 +226,14 @@ class Crew:
             if self.stopping.wait(1.0):
                 raise ClusterError(f"stopped while waiting for machines: {words}")
 
-    def _fit_nodes(self) -> list[Node]:
+    def _fit_nodes(self, wait: bool) -> list[Node]:
         """The nodes that may be used: on a cluster that others started, those that run what the driver runs."""
         nodes = self.cluster.nodes()
-        return self._scouts.fit(nodes) if self.cluster.joined else nodes
+        return self._scouts.fit(nodes, wait) if self.cluster.joined else nodes
 
     def _playing(self) -> list[Node]:
         try:
-            return playing_nodes(self._fit_nodes(), self.experiment.cluster)
+            return playing_nodes(self._fit_nodes(wait=False), self.experiment.cluster)
         except Missing:
             return []
 

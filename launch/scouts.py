@@ -7,13 +7,14 @@ import importlib.metadata
 import logging
 import platform
 import socket
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import podzero
-from podzero.launch.calls import ClusterError, Role, RoleDied
+from podzero.launch.calls import Call, ClusterError, Role, RoleDied
 from podzero.launch.leftovers import end_leftovers
 from podzero.launch.nodes import Node
 
@@ -53,6 +54,16 @@ class Scout:
         return end_leftovers(run)
 
 
+class _Errand(NamedTuple):
+    """A scout that is out."""
+
+    node: Node
+    scout: Role
+    answer: Call
+    until: float
+    """When its silence becomes an answer, on the monotonic clock."""
+
+
 class Scouts:
     """Remembers which nodes are fit to take part.
 
@@ -65,19 +76,30 @@ class Scouts:
         self._cluster = cluster
         self._environment = environment
         self._verdicts: dict[str, str] = {}
+        self._out: dict[str, _Errand] = {}
 
-    def fit(self, nodes: Sequence[Node]) -> list[Node]:
-        """Those of `nodes` that run what the driver runs; a new one is looked at, and named in the log if refused."""
-        new = [node for node in nodes if node.id not in self._verdicts]
-        if new:
-            scouts = [(node, self.send(node)) for node in new]
-            mine = versions()
-            for node, scout in scouts:
-                self._verdicts[node.id] = verdict = _verdict(scout, mine)
-                if verdict:
-                    log.warning("%s is refused: %s", node, verdict)
-                scout.kill()
-        return [node for node in nodes if not self._verdicts[node.id]]
+    def fit(self, nodes: Sequence[Node], wait: bool) -> list[Node]:
+        """Those of `nodes` that run what the driver runs; a new one is looked at, and named in the log if refused.
+
+        Args:
+          nodes: that are alive.
+          wait: whether to wait for the scouts that are out, or to leave their nodes out until they are back.
+        """
+        for node in nodes:
+            if node.id not in self._verdicts and node.id not in self._out:
+                scout = self.send(node)
+                self._out[node.id] = _Errand(node, scout, scout.begin("versions"), time.monotonic() + LOOK_TIMEOUT_S)
+        for errand in list(self._out.values()):
+            if wait or errand.answer.done or time.monotonic() >= errand.until:
+                self._judge(errand)
+        return [node for node in nodes if self._verdicts.get(node.id) == ""]
+
+    def _judge(self, errand: _Errand) -> None:
+        del self._out[errand.node.id]
+        self._verdicts[errand.node.id] = verdict = _verdict(errand)
+        if verdict:
+            log.warning("%s is refused: %s", errand.node, verdict)
+        errand.scout.kill()
 
     def refusals(self, nodes: Iterable[Node]) -> list[str]:
         """Why each refused one of `nodes` was refused."""
@@ -107,10 +129,10 @@ def differences(mine: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]
     ]
 
 
-def _verdict(scout: Role, mine: Mapping[str, str]) -> str:
+def _verdict(errand: _Errand) -> str:
     """Why a node cannot take part; empty when it can."""
     try:
-        listed = differences(mine, scout.ask("versions", timeout_s=LOOK_TIMEOUT_S))
+        listed = differences(versions(), errand.answer.result(max(0.0, errand.until - time.monotonic())))
     except (ClusterError, RoleDied) as failure:
         return f"podzero does not start there ({failure}); install it from the same lock file (`uv sync --locked`)"
     except Exception as failure:  # a process of other versions may fail in any way

@@ -19,13 +19,21 @@ MINE = {"python": "3.11.9", "jax": "0.7.1", "podzero's code": "abc"}
 
 
 class FakeScout:
+    """A scout and its answer in one."""
+
     def __init__(self, answer):
         self._answer = answer
         self.killed = False
+        self.done = answer is not None
 
-    def ask(self, method, timeout_s):
+    def begin(self, method):
         assert method == "versions"
-        assert timeout_s == scouts_module.LOOK_TIMEOUT_S
+        return self
+
+    def result(self, timeout_s):
+        assert 0 <= timeout_s <= scouts_module.LOOK_TIMEOUT_S
+        if self._answer is None:
+            raise ClusterError("waited for it")
         if isinstance(self._answer, Exception):
             raise self._answer
         return self._answer
@@ -84,7 +92,7 @@ def test_versions_name_python_every_package_and_the_code():
 
 def test_nodes_that_run_what_the_driver_runs_are_fit_in_their_order(scouting):
     scouts, cluster = scouting(b=MINE, a=MINE)
-    assert scouts.fit([node("b"), node("a")]) == [node("b"), node("a")]
+    assert scouts.fit([node("b"), node("a")], wait=True) == [node("b"), node("a")]
     assert all(scout.killed for scout in cluster.scouts)
     assert scouts.refusals([node("b"), node("a")]) == []
 
@@ -94,7 +102,7 @@ def test_a_node_of_other_versions_is_refused_named_once_and_not_asked_again(scou
     nodes = [node("good"), node("bad")]
     with caplog.at_level(logging.WARNING, "podzero"):
         for _ in range(3):
-            assert scouts.fit(nodes) == [node("good")]
+            assert scouts.fit(nodes, wait=True) == [node("good")]
     assert cluster.sent == ["good", "bad"]
     why = "jax 0.6.0, the driver has 0.7.1; install the same lock file there (`uv sync --locked`)"
     assert [record.getMessage() for record in caplog.records] == [f"node bad at host-bad is refused: {why}"]
@@ -103,8 +111,8 @@ def test_a_node_of_other_versions_is_refused_named_once_and_not_asked_again(scou
 
 def test_a_node_that_joins_later_is_looked_at_then(scouting):
     scouts, cluster = scouting(a=MINE, b=MINE)
-    scouts.fit([node("a")])
-    assert scouts.fit([node("a"), node("b")]) == [node("a"), node("b")]
+    scouts.fit([node("a")], wait=True)
+    assert scouts.fit([node("a"), node("b")], wait=True) == [node("a"), node("b")]
     assert cluster.sent == ["a", "b"]
 
 
@@ -127,7 +135,7 @@ def test_a_node_whose_scout_fails_is_refused_with_its_last_words_and_the_others_
 ):
     scouts, cluster = scouting(bad=failure, good=MINE)
     with caplog.at_level(logging.WARNING, "podzero"):
-        assert scouts.fit([node("bad"), node("good")]) == [node("good")]
+        assert scouts.fit([node("bad"), node("good")], wait=True) == [node("good")]
     (why,) = scouts.refusals([node("bad"), node("good")])
     assert re.match(f"node bad at host-bad: {words}", why)
     assert why.removeprefix("node bad at host-bad: ") in caplog.text
@@ -192,3 +200,13 @@ def test_what_is_no_code_is_not_looked_at(installed):
     (installed / "search" / "__pycache__" / "algorithms.cpython-311.pyc").touch()
     (installed / "notes.txt").touch()
     assert digest(installed) == before
+
+
+def test_a_scout_that_is_out_keeps_nobody_waiting(scouting, monkeypatch):
+    scouts, _ = scouting(a=MINE, slow=None)
+    nodes = [node("a"), node("slow")]
+    assert [fit.id for fit in scouts.fit(nodes, wait=False)] == ["a"]
+    assert scouts.refusals(nodes) == []
+    monkeypatch.setattr(scouts_module.time, "monotonic", lambda: float("inf"))
+    assert [fit.id for fit in scouts.fit(nodes, wait=False)] == ["a"]
+    assert "does not start there" in scouts.refusals(nodes)[0]
