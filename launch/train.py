@@ -131,6 +131,7 @@ class Run:
         log.warning("%s\nEverything is released; the run goes on once machines have joined again", loss)
         self._crew.kill()
         began = time.monotonic()
+        restarts = self._monitor.status(began).restarts + 1
         while not told_to_stop.is_set():
             try:
                 savepoint = _start(self._crew, self._workdir)
@@ -139,6 +140,7 @@ class Run:
                 told_to_stop.wait(RETRY_S)
             else:
                 self.begin(savepoint, began)
+                self._monitor.add("driver", {"count/restarts": float(restarts)}, time.monotonic())
                 return True
         return False
 

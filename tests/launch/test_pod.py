@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from podzero.config import load
+from podzero.evaluation.evaluate import evaluate
 from podzero.launch.calls import ClusterError
 from podzero.launch.cluster import connect, local_node
 from podzero.launch.savepoints import savepoints
@@ -118,6 +120,30 @@ def test_two_hosts_train_while_cpu_nodes_and_a_host_of_the_slice_are_lost_and_re
     assert "resumed from the savepoint of step" in lines
     assert savepoints(workdir)[0].step == 2000
     assert watcher.statuses[-1].restarts >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_slice_learns_tic_tac_toe_to_perfection_while_a_cpu_node_dies_and_another_joins(pod, tmp_path, watch):
+    """The experiment of the foundation, on two hosts, to its bar: 400 games against a perfect player without a loss."""
+    nodes = [pod.add_cpus(), pod.add_cpus(), pod.add_host(0), pod.add_host(1)]
+
+    def act(status):
+        if status.step < 400:
+            return False
+        pod.kill(nodes[1])
+        nodes.append(pod.add_cpus())
+        return True
+
+    overrides = ("cluster.slice=v4-16", "replay.shards=2", "actors.count=2", "actors.cpus=1", "actors.games=64")
+    experiment = load("tic_tac_toe", [*overrides, "checkpoint.every_minutes=1", "stop.minutes=10"])
+    watcher = watch(act)
+    with joined(pod, *nodes):
+        train(experiment, tmp_path / "run", pod.address, watcher)
+    assert "was lost with its machine" in "\n".join(watcher.lines)
+    result = evaluate(str(tmp_path / "run"), "solver", 400, 32, 0, 0, None)
+    print(watcher.statuses[-1].step, result)
+    assert result["losses"] == 0
 
 
 def revived(watcher):
