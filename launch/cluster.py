@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import podzero
 from podzero.errors import ConfigError
-from podzero.launch.calls import START_TIMEOUT_S, ClusterError, Role
+from podzero.launch.calls import START_TIMEOUT_S, ClusterError, Role, here
 from podzero.launch.nodes import Node
 from podzero.launch.shipping import NODES_PYTHON, Equipment, Shipment, pack
 
@@ -140,9 +140,13 @@ class Cluster:
           ClusterError: another run holds it; says which.
         """
         import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         try:
-            claim = ray.remote(_Claim).options(name=CLAIM, num_cpus=0).remote(what)
+            beside_the_driver = NodeAffinitySchedulingStrategy(here(), soft=False)
+            claim = (
+                ray.remote(_Claim).options(name=CLAIM, num_cpus=0, scheduling_strategy=beside_the_driver).remote(what)
+            )
             ray.get(claim.what.remote(), timeout=START_TIMEOUT_S)
         except ValueError:
             holder = ray.get(ray.get_actor(CLAIM).what.remote(), timeout=START_TIMEOUT_S)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 import time
 
 import pytest
@@ -28,11 +30,11 @@ EMULATED = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_devi
 class Pod:
     """A Ray cluster whose nodes come and go."""
 
-    def __init__(self):
+    def __init__(self, head_cpus=0):
         from ray.cluster_utils import Cluster
 
         self._cluster = Cluster()
-        self._add(0)
+        self._add(head_cpus)
         self.address = self._cluster.address
 
     def add_cpus(self, cpus=1):
@@ -144,6 +146,52 @@ def test_a_slice_learns_tic_tac_toe_to_perfection_while_a_cpu_node_dies_and_anot
     result = evaluate(str(tmp_path / "run"), "solver", 400, 32, 0, 0, None)
     print(watcher.statuses[-1].step, result)
     assert result["losses"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_loss_of_the_head_ends_the_run_and_the_same_command_goes_on_with_another_head(tmp_path, tiny, watch):
+    config, root = tmp_path / "tiny.yaml", tmp_path / "run"
+    config.write_text(tiny("checkpoint.every_minutes=0.3", "stop.minutes=30").to_yaml())
+    script = "from podzero.launch.cli import main; main()"
+    with lonely_head() as pod:
+        command = [sys.executable, "-c", script, "train", config, "--workdir", root, "--address", pod.address]
+        driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            wait_for(lambda: savepoints(Workdir(root)), 300)
+        finally:
+            pod.shutdown()
+        try:
+            assert driver.wait(timeout=180) != 0
+        finally:
+            driver.kill()
+    step = savepoints(Workdir(root))[0].step
+    assert step > 0
+    with lonely_head() as pod:
+        watcher = watch()
+        experiment = tiny("checkpoint.every_minutes=0.3", f"stop.steps={step + 40}", "stop.minutes=30")
+        train(experiment, root, pod.address, watcher)
+    assert watcher.statuses[0].step == step
+    assert savepoints(Workdir(root))[0].step >= step + 40
+
+
+@contextlib.contextmanager
+def lonely_head():
+    """A cluster of a head alone, with CPUs of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+        pod = Pod(head_cpus=2)
+        try:
+            yield pod
+        finally:
+            pod.shutdown()
+
+
+def wait_for(condition, timeout_s):
+    until = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.5)
 
 
 def revived(watcher):
