@@ -26,10 +26,10 @@ app = typer.Typer(
 )
 
 ERRORS_FOR_PEOPLE: Mapping[str, tuple[str, ...]] = {
-    "podzero.launch.cluster": ("ClusterError", "RoleDied"),
-    "podzero.launch.crew": ("RunFailed",),
+    "podzero.launch.calls": ("ClusterError", "RoleDied"),
+    "podzero.launch.team": ("RunFailed",),
     "podzero.launch.targets.perform": ("LaunchFailed",),
-    "podzero.learner": ("CheckpointDamaged", "CheckpointMismatch", "TrainingDiverged"),
+    "podzero.learner": ("CheckpointDamaged", "CheckpointMismatch", "HostLost", "TrainingDiverged"),
     "podzero.params": ("ParamStoreLost", "SnapshotError"),
     "podzero.replay": ("PortTaken", "ReplayRestoreError", "ReplayTimeout", "WrongServer"),
 }
