@@ -13,6 +13,7 @@ from podzero.launch.bench.replay import bench_replay
 from podzero.launch.bench.selfplay import bench_selfplay
 
 
+@pytest.mark.slow
 def test_the_learner_is_fed_as_often_as_it_is_not(tiny):
     found = bench_learner(tiny(), 0.1)
     assert len(found["fed_rounds"]) == len(found["device_rounds"]) >= 1
@@ -21,7 +22,8 @@ def test_the_learner_is_fed_as_often_as_it_is_not(tiny):
     assert 0 < found["ratio"] < math.inf
 
 
-@pytest.mark.parametrize("bundle", [8, pytest.param(32, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("bundle", [8, 32])
 def test_replay_is_written_and_read_by_both_clients(tiny, bundle):
     found = bench_replay(tiny(f"replay.bundle={bundle}", "replay.tolerance=512"), 0.1)
     for way in ("write", "read"):

@@ -41,6 +41,7 @@ def test_a_chip_that_cannot_hold_the_network_is_said_and_leaves_the_figure_out(
     assert "RESOURCE_EXHAUSTED: 20 of 16 GiB" in caplog.text
 
 
+@pytest.mark.slow
 def test_several_devices_are_measured_by_one_of_them(tmp_path):
     """A learner on four devices of a process of its own: jax settles their number when it is first used."""
     script = Path(__file__).with_name("learn_on_devices.py")

@@ -308,6 +308,7 @@ def restored_step(folder, make_experiment, network, spec):
     return int(state.step)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_hosts_of_unequal_speed_save_and_stop_at_the_same_step(
     start_hosts, tmp_path, make_experiment, network, spec
