@@ -160,6 +160,7 @@ class RayParamSource:
         self._last: Versioned | None = None
         self._coming: tuple[int, list[Any]] | None = None
         self._quiet_until = 0.0
+        self._lost: int | None = None
         self._ask()
 
     def wait(self, timeout_s: float) -> Versioned:
@@ -230,7 +231,9 @@ class RayParamSource:
         try:
             self._last = Versioned(version, ray.get(reference))
         except ObjectLostError as error:
-            log.warning("parameters of step %d were lost on the way (their publisher died?): %s", version, error)
+            if version != self._lost:
+                log.warning("parameters of step %d were lost on the way (their publisher died?): %s", version, error)
+            self._lost = version
             self._quiet_until = time.monotonic() + LOST_PAUSE_S
             return None
         finally:
