@@ -52,7 +52,7 @@ class Crew:
     ladder: dict[str, Any] = field(default_factory=dict)
     """The rating ladder as the evaluator gave it last, so that a new one goes on from there."""
     lives: int = 0
-    """Processes of actors and evaluators that were started in place of dead ones."""
+    """Processes of actors, shards and evaluators that ended and were started again."""
     deaths: int = 0
     """Those of them that died although their machine did not."""
 

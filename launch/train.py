@@ -112,6 +112,7 @@ class Run:
                     time.sleep(TICK_S)
             except MachineLost as loss:
                 if not self._recover(loss, told_to_stop):
+                    self._enter("ended")
                     return "stopped by a signal"
             except RunFailed as failure:
                 self._enter("ended")

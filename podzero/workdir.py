@@ -74,7 +74,7 @@ class Workdir:
           WorkdirError: it cannot be written, or holds another experiment; nothing has been changed then.
         """
         if self.is_run:
-            changes = differences(self.experiment(), experiment)
+            changes = differences(self.experiment(), experiment, _FREE)
             if changes:
                 listed = "\n".join(f"  {change}" for change in changes)
                 raise WorkdirError(
@@ -137,9 +137,9 @@ def read_json(path: Path) -> dict[str, Any]:
     return tree if isinstance(tree, dict) else {}
 
 
-def differences(held: Experiment, given: Experiment) -> list[str]:
-    """`field: holds X, given Y` for each field that must not change within one run."""
-    old, new = (flatten(e.model_dump(mode="json", exclude=_FREE)) for e in (held, given))
+def differences(held: Experiment, given: Experiment, free: Any = None) -> list[str]:
+    """`field: holds X, given Y` for each field that differs, those aside that `free` names (pydantic's `exclude`)."""
+    old, new = (flatten(e.model_dump(mode="json", exclude=free)) for e in (held, given))
     return [
         f"{key}: holds {old.get(key)}, given {new.get(key)}"
         for key in sorted({*old, *new})

@@ -182,6 +182,13 @@ def test_hosts_of_one_experiment_agree(make_experiment):
     follower.compare(make_experiment())
 
 
+def test_a_host_with_another_mesh_is_refused_although_a_resumption_might_have_it(make_experiment):
+    leader, follower = hosts_of(2)
+    leader.compare(make_experiment(mesh={"model": 2}))
+    with pytest.raises(ConfigError, match=r"learner\.mesh\.model: holds 2, given 1"):
+        follower.compare(make_experiment())
+
+
 def test_a_host_with_another_experiment_is_refused_with_what_differs(make_experiment):
     leader, follower = hosts_of(2)
     leader.compare(make_experiment(batch_size=32, value_weight=0.5))
