@@ -15,7 +15,7 @@ from podzero.errors import ConfigError
 
 MOUNT = "/mnt/podzero"
 """Where every machine of a cluster sees the shared storage."""
-CARGO = "/root/podzero"
+CARGO = "/srv/podzero"
 """Where every container sees the experiment and `run.sh`."""
 HERE = Path(__file__).parent
 

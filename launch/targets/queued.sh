@@ -54,8 +54,8 @@ prepare() {
 node() {
   on "$1" "sudo docker rm --force podzero 2>/dev/null; \
     sudo docker run --detach --name podzero --init --privileged --network host --shm-size 8g --ulimit nofile=65536:65536 \
-    --volume \$HOME/podzero:/root/podzero:ro --volume $MOUNT:$MOUNT \
-    --env RAY_AUTH_MODE=token --env RAY_AUTH_TOKEN_PATH=/root/podzero/token \
+    --volume \$HOME/podzero:/srv/podzero:ro --volume $MOUNT:$MOUNT \
+    --env RAY_AUTH_MODE=token --env RAY_AUTH_TOKEN_PATH=/srv/podzero/token \
     $IMAGE ray start ${*:2} --disable-usage-stats --block"
 }
 
@@ -71,7 +71,7 @@ join() {
 }
 
 run() {
-  on 0 "sudo docker exec podzero bash /root/podzero/run.sh $*"
+  on 0 "sudo docker exec podzero bash /srv/podzero/run.sh $*"
 }
 
 delete() {
