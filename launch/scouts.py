@@ -17,6 +17,7 @@ import podzero
 from podzero.launch.calls import Call, ClusterError, Role, RoleDied
 from podzero.launch.leftovers import end_leftovers
 from podzero.launch.nodes import Node
+from podzero.launch.shipping import code_files
 
 log = logging.getLogger(__name__)
 
@@ -147,14 +148,11 @@ def _version(package: str) -> str:
         return "missing"
 
 
-def _digest(folder: Path) -> str:
-    """Of all Python files below a folder, by their names relative to it."""
+def _digest(package: Path) -> str:
+    """Of all Python files of the package, by their names in it."""
     digest = hashlib.sha256()
-    rooms = [folder, *sorted(path for path in folder.iterdir() if path.is_dir() and path.name.isidentifier())]
-    for room in rooms:
-        files = room.glob("*.py") if room == folder else room.resolve().rglob("*.py")
-        for file in sorted(files):
-            inside = file.relative_to(folder if room == folder else room.resolve())
-            digest.update(f"{room.relative_to(folder)}/{inside}".encode())
-            digest.update(file.read_bytes())
+    names = {file.relative_to(package).as_posix(): file for file in code_files(package) if file.suffix == ".py"}
+    for name, file in sorted(names.items()):
+        digest.update(name.encode())
+        digest.update(file.read_bytes())
     return digest.hexdigest()[:12]

@@ -137,12 +137,13 @@ def shipped_files(package: Path) -> dict[str, Path]:
 
     The rooms, which the package reaches through links, become plain folders of it: Ray's archives have no links.
     """
-    code = {file.relative_to(package.parent).as_posix(): file for file in _code(package)}
+    code = {file.relative_to(package.parent).as_posix(): file for file in code_files(package)}
     project = {name: package.parent / name for name in PROJECT}
     return dict(sorted({**code, **project}.items()))
 
 
-def _code(package: Path) -> Iterator[Path]:
+def code_files(package: Path) -> Iterator[Path]:
+    """The files of the package, through the links to its rooms, in no order."""
     for folder, inner, names in os.walk(package, followlinks=True):
         inner[:] = [name for name in inner if name.isidentifier() and name != "__pycache__"]
         yield from (Path(folder, name) for name in names if any(fnmatch(name, pattern) for pattern in CODE))
