@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -26,8 +27,9 @@ class Game(NamedTuple):
 class GameAssembler:
     """Keeps the moves of B running games and gives back each game once it is over."""
 
-    def __init__(self, games: int, root_value_weight: float) -> None:
+    def __init__(self, games: int, root_value_weight: float, discount: float = 1.0) -> None:
         self._root_value_weight = root_value_weight
+        self._discount = discount
         self._moves: deque[tuple[Move, int]] = deque()
         self._first = 0
         """Number of the oldest move kept, counted from the start."""
@@ -53,7 +55,11 @@ class GameAssembler:
             return np.stack([getattr(move, name)[slot] for move in moves])
 
         values = value_targets(
-            column("rewards").astype(np.float32), column("player"), column("value"), self._root_value_weight
+            column("rewards").astype(np.float32),
+            column("player"),
+            column("value"),
+            self._root_value_weight,
+            self._discount,
         )
         samples = Sample(
             observation=column("observation"),
@@ -66,21 +72,27 @@ class GameAssembler:
 
 
 def value_targets(
-    rewards: Floats, players: npt.NDArray[np.generic], root_values: npt.NDArray[np.generic], root_value_weight: float
+    rewards: Floats,
+    players: npt.NDArray[np.generic],
+    root_values: npt.NDArray[np.generic],
+    root_value_weight: float,
+    discount: float = 1.0,
 ) -> Floats:
     """Value targets of one game, each for the player to move.
 
-    `v_t = (1 - w) * z_t + w * r_t`, with the outcome `z_t` (Silver et al. 2017), the sum of the rewards that the
-    player of move t receives from there on, and the root value `r_t` of the search. The mix lowers the variance
-    of the outcome (Young et al., Lessons from AlphaZero, 2018: averaging z and q).
+    `v_t = (1 - w) * z_t + w * r_t`, with the outcome `z_t` (Silver et al. 2017), the discounted sum of the rewards
+    that the player of move t receives from there on, and the root value `r_t` of the search. The mix lowers the
+    variance of the outcome (Young et al., Lessons from AlphaZero, 2018: averaging z and q).
 
     Args:
       rewards: `[T, 2]` each seat's reward on each move.
       players: `[T]` the seat that moved.
       root_values: `[T]` for that seat.
       root_value_weight: w in [0, 1].
+      discount: what a reward one move later is worth.
     """
-    to_come = np.cumsum(rewards[::-1], axis=0)[::-1]
+    backwards = accumulate(rewards[::-1], lambda later, now: now + np.float32(discount) * later)
+    to_come = np.array(list(backwards))[::-1]
     outcome = np.take_along_axis(to_come, players.astype(np.int64)[:, None], axis=1)[:, 0]
     mixed = (1.0 - root_value_weight) * outcome + root_value_weight * root_values.astype(np.float32)
     return np.clip(mixed, -1.0, 1.0).astype(np.float32)

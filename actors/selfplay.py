@@ -64,7 +64,8 @@ class SelfPlayActor:
         self._stopping.clear()
         experiment = self._experiment
         clock, figures = StageClock(), _Figures(experiment)
-        assembler = GameAssembler(experiment.actors.games, experiment.actors.root_value_weight)
+        actors = experiment.actors
+        assembler = GameAssembler(actors.games, actors.root_value_weight, experiment.env.discount)
         mixer = GameMixer(experiment.replay.bundle, self._seed)
         state = self._start(self._key)
 

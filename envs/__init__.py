@@ -1,5 +1,14 @@
 """Games. `make_env` is the door; everything behind it is JAX and NumPy only."""
 
+from podzero.envs.gymnasium_envs import EnvironmentFailed as EnvironmentFailed
+from podzero.envs.gymnasium_envs import Step as Step
+from podzero.envs.gymnasium_envs import VectorEnv as VectorEnv
+from podzero.envs.host import HostEnv as HostEnv
+from podzero.envs.host import SimulatorError as SimulatorError
 from podzero.envs.pgx_games import PgxGame as PgxGame
 from podzero.envs.registry import GAMES as GAMES
 from podzero.envs.registry import make_env as make_env
+from podzero.envs.registry import make_vector_env as make_vector_env
+from podzero.envs.registry import spec_of as spec_of
+from podzero.envs.simulator import Simulator as Simulator
+from podzero.envs.simulator import check_simulator as check_simulator

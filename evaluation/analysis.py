@@ -83,8 +83,9 @@ class Analyst:
         """Plays the actions, except -1 and those that are refused: illegal ones, and any in a game that is over."""
         view = jax.vmap(self._env.view)(states)
         legal = jnp.take_along_axis(view.legal, jnp.maximum(actions, 0)[:, None], axis=1)[:, 0] & ~view.done
-        played = jax.vmap(self._env.step)(states, jnp.maximum(actions, 0))
-        return where((actions >= 0) & legal, played, states), (actions >= 0) & ~legal
+        goes_on = (actions >= 0) & legal
+        played = jax.vmap(self._env.step)(states, jnp.where(goes_on, actions, jnp.argmax(view.legal, axis=1)))
+        return where(goes_on, played, states), (actions >= 0) & ~legal
 
 
 def _parse(line: str, num_actions: int) -> _Request:

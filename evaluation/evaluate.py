@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from typing import Any
 
 import jax
+import numpy as np
 
-from podzero.envs import make_env
+from podzero.config import EnvConfig, GymnasiumConfig, load
+from podzero.envs import GAMES, make_env, make_vector_env
 from podzero.errors import ConfigError
 from podzero.evaluation.analysis import Analyst
 from podzero.evaluation.arena import play_match
+from podzero.evaluation.episodes import BASELINES, EpisodesResult, baseline, play_episodes
 from podzero.evaluation.judge import Judge, judged_positions
 from podzero.evaluation.players import Player, SearchPlayer
+from podzero.evaluation.returns import SIDE_BY_SIDE, play_alone, summary
 from podzero.evaluation.solvers import SOLVED
-from podzero.evaluation.who import game_of, resolve
+from podzero.evaluation.who import acting, game_of, resolve
 from podzero.protocols import Env
 
 
@@ -29,24 +34,34 @@ def evaluate(
 ) -> dict[str, Any]:
     """Plays a match, or without an opponent lets the game's solver judge moves in seeded positions.
 
+    In an environment for one, whole episodes are played instead.
+
     Args:
       who: the player, in the grammar of `podzero.evaluation.who`.
       opponent: whom to play; None for the judgement.
-      games: games of the match, half from each side; an odd number is rounded up.
+      games: games of the match, half from each side; an odd number is rounded up. Or episodes.
       simulations: per move of players with a network; None takes as many as in training.
       positions: positions to judge.
       seed: of openings, positions, and of every random choice.
-      game: needed only when neither player is a working directory.
+      game: needed only when neither player is a working directory: a game, or an experiment for its environment.
 
     Returns:
       `games, wins, draws, losses, score, interval` of a match; `positions, keeps_value, exact, interval, by_ply` of a
-      judgement; both with `game, player` (and `opponent`).
+      judgement; `episodes, mean_return, std_return, interval` (the latter of the mean) of episodes; all with
+      `game, player` (and `opponent`).
 
     Raises:
       ConfigError, WorkdirError, SnapshotError: see `resolve`.
       ConfigError: no game, two games, or no solver to judge.
     """
-    env = make_env(_the_game(game, who, opponent))
+    where = _the_game(game, who, opponent)
+    if isinstance(where, GymnasiumConfig):
+        _refuse_opponent(where.title, opponent)
+        return _episodes(where, who, games, simulations, seed)
+    env = make_env(where)
+    if env.spec.players == 1:
+        _refuse_opponent(env.spec.name, opponent)
+        return _alone(env, resolve(who, env, simulations), games, seed)
     if opponent is None and env.spec.name not in SOLVED:
         raise ConfigError(
             f"no solver judges {env.spec.name} (only {', '.join(SOLVED)}); choose an opponent, as --opponent mcts:100"
@@ -86,18 +101,47 @@ def analyze(
     return Analyst(env, player).answers(lines)
 
 
+def _refuse_opponent(name: str, opponent: str | None) -> None:
+    if opponent is not None:
+        raise ConfigError(f"{name} is for one: leave --opponent {opponent} out")
+
+
+def _episodes(env: GymnasiumConfig, who: str, episodes: int, simulations: int | None, seed: int) -> dict[str, Any]:
+    """Lets somebody act in whole episodes."""
+    if who == "greedy":
+        env = env.model_copy(update={"vectorization": "sync"})  # it tries actions in copies, in this process
+    name, actor = who, None
+    if who not in BASELINES:
+        name, actor = acting(who, env, simulations)
+    with closing(make_vector_env(env, min(episodes, SIDE_BY_SIDE), seed)) as environments:
+        choose = actor or baseline(who, environments)
+        result = play_episodes(environments, choose, episodes, jax.random.key(seed))
+    return {"game": env.title, "player": name} | summary(result)
+
+
+def _alone(env: Env, player: Player, games: int, seed: int) -> dict[str, Any]:
+    """Lets somebody play games for one."""
+    returns = play_alone(env, player, games, jax.random.key(seed))
+    result = EpisodesResult(returns, np.zeros(games, np.int64), 0)
+    counted = {key: value for key, value in summary(result).items() if key not in ("mean_length", "failures")}
+    return {"game": env.spec.name, "player": player.name} | counted
+
+
 def _judgement(env: Env, player: Player, positions: int, seed: int) -> dict[str, Any]:
     result = Judge(env, judged_positions(env, positions, seed))(player, jax.random.key(seed))
     return {**result._asdict(), "interval": list(result.interval)}
 
 
-def _the_game(game: str | None, *players: str | None) -> str:
+def _the_game(game: str | None, *players: str | None) -> str | EnvConfig:
     """The one game that all working directories, and `game` if given, are about."""
-    games = {who: found for who in players if who is not None and (found := game_of(who)) is not None}
+    games: dict[str, str | EnvConfig] = {
+        who: found for who in players if who is not None and (found := game_of(who)) is not None
+    }
     if game is not None:
-        games["--game"] = game
+        games["--game"] = game if game in GAMES else load(game).env
     if not games:
         raise ConfigError(f"which game? Neither of {', '.join(filter(None, players))} says it: give a game")
-    if len(set(games.values())) > 1:
-        raise ConfigError("these play different games: " + ", ".join(f"{who} plays {g}" for who, g in games.items()))
+    titles = {who: found if isinstance(found, str) else found.title for who, found in games.items()}
+    if len(set(titles.values())) > 1:
+        raise ConfigError("these play different games: " + ", ".join(f"{who} plays {g}" for who, g in titles.items()))
     return next(iter(games.values()))

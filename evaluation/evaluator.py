@@ -1,162 +1,80 @@
-"""The evaluator: rates the newest snapshot again and again while training goes on."""
+"""The evaluator: judges the newest snapshot again and again while training goes on."""
 
 from __future__ import annotations
 
 import time
-from functools import cached_property
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import Any, Protocol
 
-import jax
-
-from podzero.config import Experiment
-from podzero.evaluation.arena import Arena, Interrupted, MatchResult
-from podzero.evaluation.judge import Judge, judged_positions
-from podzero.evaluation.players import NetworkPlayers, Player, SearchPlayer
-from podzero.evaluation.ratings import Ladder
-from podzero.evaluation.solvers import SOLVED
-from podzero.evaluation.who import resolve
+from podzero.evaluation.arena import Interrupted
 from podzero.params import load_snapshot, snapshot_steps
-from podzero.protocols import Env, Report
-from podzero.types import Array, Network
+from podzero.protocols import Report
+from podzero.types import Params
 
 ROLE = "evaluator"
 _LOOK_EVERY_S = 1.0
 
 
-class Evaluator:
-    """Plays the configured opponents with the newest snapshot, lets the solver judge it, and keeps the ladder.
+class Rounds(Protocol):
+    """A way to judge parameters; everything is compiled in the first round and used again in all others."""
 
-    Everything is compiled in the first round and used again in all others: snapshots differ in the arguments of
-    compiled programs only.
-    """
+    @property
+    def rated(self) -> int:
+        """The newest step judged so far, in earlier lives too; -1 before the first."""
+        ...
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        env: Env,
-        network: Network,
-        snapshots: Path,
-        report: Report,
-        ladder: dict[str, Any] | None = None,
-    ) -> None:
-        """Resolves the opponents; plays nothing yet.
-
-        Args:
-          experiment: its `evaluation` section says what to do.
-          env: the game.
-          network: reads the snapshots' parameters.
-          snapshots: `Workdir.snapshots`.
-          report: where the figures go.
-          ladder: what `ladder()` gave in an earlier life.
+    def judge(self, step: int, params: Params, keep_going: Callable[[], bool]) -> dict[str, float]:
+        """The figures of the parameters of `step`, named `evaluation/...`; asks now and then whether to go on.
 
         Raises:
-          ConfigError: an opponent that does not exist, or cannot play this game.
-          LadderError: `ladder` cannot be read.
+          Interrupted: it was not to go on; the round counts for nothing.
         """
-        self._config = experiment.evaluation
-        self._env = env
+        ...
+
+    def ladder(self) -> dict[str, Any]:
+        """The rating ladder after the last complete round, as plain values; empty where nobody is met."""
+        ...
+
+
+class Evaluator:
+    """Judges the newest snapshot every `every_minutes`."""
+
+    def __init__(self, rounds: Rounds, every_minutes: float, snapshots: Path, report: Report) -> None:
+        """Judges nothing yet; `snapshots` is `Workdir.snapshots`, and `report` where the figures go."""
+        self._rounds = rounds
+        self._every_s = 60 * every_minutes
         self._snapshots = snapshots
         self._report = report
-        self._ladder = Ladder.from_json(ladder or {})
-        self._ladder_tree = self._ladder.to_json()
-        search = experiment.search.model_copy(update={"simulations": self._config.simulations})
-        self._selves = NetworkPlayers(env, network, search)
-        self._opponents = {name: resolve(name, env) for name in self._config.opponents if name != "earlier"}
-        self._arena = Arena(env)
-        self._seed = jax.random.key(experiment.seed)
-        self._rated = max(self._rated_steps(), default=-1)
         self._stop = Event()
 
     def run(self) -> None:
-        """Rates the newest snapshot every `evaluation.every_minutes`, until `stop`; waits for a first one."""
+        """Judges until `stop`; waits for a first snapshot."""
         due = time.monotonic()
         while not self._stop.wait(_LOOK_EVERY_S):
-            if time.monotonic() >= due and max(snapshot_steps(self._snapshots), default=-1) > self._rated:
-                due = time.monotonic() + 60 * self._config.every_minutes
+            if time.monotonic() >= due and max(snapshot_steps(self._snapshots), default=-1) > self._rounds.rated:
+                due = time.monotonic() + self._every_s
                 try:
-                    self.rate_newest()
+                    self.judge_newest()
                 except Interrupted:
                     return
 
     def stop(self) -> None:
-        """Makes `run` return before the next ply of the match under way; does not wait for it."""
+        """Makes `run` return before the next move of the round under way; does not wait for it."""
         self._stop.set()
 
     def ladder(self) -> dict[str, Any]:
         """The rating ladder after the last complete round, as plain values."""
-        return self._ladder_tree
+        return self._rounds.ladder()
 
-    def rate_newest(self) -> None:
-        """One round: matches, judgement, ratings, report.
+    def judge_newest(self) -> None:
+        """One round, and its report.
 
         Raises:
           Interrupted: `stop` was called; the round counts for nothing.
           SnapshotError: no snapshot is intact.
         """
         step, params = load_snapshot(self._snapshots)
-        player = self._selves.player(_name(step), params)
-        key = jax.random.fold_in(self._seed, step)
-        match_key, judge_key = jax.random.split(key)
-        results = self._play(player, step, match_key)
-        figures = {"evaluation/step": float(step)} | _scores(results)
-        if self._judge is not None:
-            figures["evaluation/keeps_value"] = self._judge(player, judge_key).keeps_value
-        for opponent, result in results.items():
-            self._ladder.add(player.name, opponent, result)
-        self._rated = step
-        self._ladder_tree = self._ladder.to_json()
-        rating = self._ladder.ratings().get(player.name)
-        if rating is not None:
-            figures |= {"evaluation/elo": rating.elo, "evaluation/elo_error": rating.error}
-        self._report(ROLE, figures)
-
-    @cached_property
-    def _judge(self) -> Judge | None:
-        """Made in the first round: solving the positions takes a while where they are not cached."""
-        if self._env.spec.name not in SOLVED:
-            return None
-        return Judge(self._env, judged_positions(self._env, self._config.positions, seed=0))
-
-    def _play(self, player: SearchPlayer, step: int, key: Array) -> dict[str, MatchResult]:
-        """One match against each opponent, by name."""
-        opponents: dict[str, Player] = dict(self._opponents)
-        if "earlier" in self._config.opponents:
-            for earlier in self._earlier(step):
-                opponents[_name(earlier)] = self._selves.player(
-                    _name(earlier), load_snapshot(self._snapshots, earlier).params
-                )
-        games = self._config.games + self._config.games % 2
-        results = {}
-        for i, (name, opponent) in enumerate(opponents.items()):
-            match_key = jax.random.fold_in(key, i)
-            results[name] = self._arena.play(player, opponent, games, match_key, keep_going=self._goes_on)
-        return results
-
-    def _goes_on(self) -> bool:
-        return not self._stop.is_set()
-
-    def _earlier(self, step: int) -> list[int]:
-        """Rated snapshots to play: the last one before `step`, and the one nearest to half of it."""
-        kept = set(snapshot_steps(self._snapshots))
-        rated = [earlier for earlier in self._rated_steps() if earlier < step and earlier in kept]
-        return sorted({rated[-1], min(rated, key=lambda earlier: abs(earlier - step / 2))}) if rated else []
-
-    def _rated_steps(self) -> list[int]:
-        names = [name.removeprefix("@") for name in self._ladder.players() if name.startswith("@")]
-        return sorted(int(name) for name in names if name.isdigit())
-
-
-def _name(step: int) -> str:
-    """A snapshot's name on the ladder of its run."""
-    return f"@{step}"
-
-
-def _scores(results: dict[str, MatchResult]) -> dict[str, float]:
-    """`evaluation/score_OPPONENT`; all earlier selves count as one opponent."""
-    scores = {f"evaluation/score_{name}": r.score for name, r in results.items() if not name.startswith("@")}
-    earlier = [result.score for name, result in results.items() if name.startswith("@")]
-    if earlier:
-        scores["evaluation/score_earlier"] = sum(earlier) / len(earlier)
-    return scores
+        figures = self._rounds.judge(step, params, lambda: not self._stop.is_set())
+        self._report(ROLE, {"evaluation/step": float(step)} | figures)

@@ -1,8 +1,10 @@
-"""Confidence intervals for shares."""
+"""Confidence intervals for shares and means."""
 
 from __future__ import annotations
 
 import math
+
+from scipy import special  # type: ignore[import-untyped]
 
 Z_95 = 1.959963984540054
 """Standard normal quantile of 0.975."""
@@ -22,3 +24,17 @@ def wilson(successes: float, trials: int, z: float = Z_95) -> tuple[float, float
     spread = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))
     middle, scale = share + z * z / (2 * trials), 1 + z * z / trials
     return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
+
+
+def student(mean: float, deviation: float, trials: int) -> tuple[float, float]:
+    """Student's 95% interval for the expectation of which `mean` is an estimate.
+
+        mean -+ t s / sqrt(n),   t = the 0.975 quantile of Student's distribution with n - 1 degrees of freedom
+
+    `deviation` is s, the standard deviation of the sample with n - 1 in its denominator. A single trial says nothing
+    of the spread: the interval is then all numbers.
+    """
+    if trials < 2:
+        return -math.inf, math.inf
+    spread = float(special.stdtrit(trials - 1, 0.975)) * deviation / math.sqrt(trials)
+    return mean - spread, mean + spread

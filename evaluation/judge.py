@@ -94,7 +94,8 @@ def judged_positions(env: Env, count: int, seed: int, max_ply: int = MAX_PLY) ->
       ConfigError: the game has no solver.
     """
     solver = make_solver(env.spec.name)
-    file = _cache_folder() / f"positions-{env.spec.name}-{count}-{seed}-{max_ply}-{_FORMAT}.npz"
+    game = env.spec.name.replace("/", "-")
+    file = _cache_folder() / f"positions-{game}-{count}-{seed}-{max_ply}-{_FORMAT}.npz"
     held = _load(file, count)
     if held is not None:
         return held
@@ -129,8 +130,10 @@ def replay(env: Env, moves: np.ndarray[Any, Any]) -> EnvState:
     """The states after `moves` (`[N, T]` int32, -1 after the last), all from the same fresh game."""
 
     def ply(t: Array, states: EnvState) -> EnvState:
-        played = jax.vmap(env.step)(states, jnp.maximum(actions[:, t], 0))
-        return where(actions[:, t] >= 0, played, states)
+        goes_on = actions[:, t] >= 0
+        any_legal = jnp.argmax(jax.vmap(env.view)(states).legal, axis=1)
+        played = jax.vmap(env.step)(states, jnp.where(goes_on, actions[:, t], any_legal))
+        return where(goes_on, played, states)
 
     actions = jnp.asarray(moves)
     starts = jax.vmap(env.init)(jnp.broadcast_to(jax.random.key(0), actions.shape[:1]))

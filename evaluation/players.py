@@ -110,17 +110,17 @@ class NetworkPlayers:
     Parameters are arguments of the compiled search: another snapshot costs no compilation.
     """
 
-    def __init__(self, env: Env, network: Network, config: SearchConfig) -> None:
-        self._decide = make_decide(env, config, network_evaluation(env, network.apply))
+    def __init__(self, env: Env, network: Network, config: SearchConfig, discount: float = 1.0) -> None:
+        self._decide = make_decide(env, config, network_evaluation(env, network.apply), discount)
 
     def player(self, name: str, params: Params) -> SearchPlayer:
         """The player that searches with `params`."""
         return SearchPlayer(name, self._decide, jax.device_put(params), deterministic=True)
 
 
-def make_decide(env: Env, config: SearchConfig, evaluate: Evaluate) -> Decide:
+def make_decide(env: Env, config: SearchConfig, evaluate: Evaluate, discount: float = 1.0) -> Decide:
     """Compiles a search that plays its strongest move."""
-    search = make_search(config, rules_model(env, evaluate))
+    search = make_search(config, rules_model(env, evaluate, discount))
 
     def decide(params: Params, key: Array, roots: EnvState) -> SearchResult:
         batch = jax.tree.leaves(roots)[0].shape[0]

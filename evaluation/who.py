@@ -5,6 +5,7 @@ runs/mine@1200    the snapshot of one step
 random            uniformly random legal moves
 mcts:400          tree search with 400 random rollouts, no network
 solver            perfect play, where the game is solved
+greedy            the action that earns most in the next step, in gymnasium environments that can be copied
 """
 
 from __future__ import annotations
@@ -14,17 +15,20 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from podzero.config import NetworkConfig, SearchConfig
+from podzero.config import EnvConfig, GymnasiumConfig, ModelNetworkConfig, NetworkConfig, SearchConfig
+from podzero.envs import spec_of
 from podzero.errors import ConfigError, nearest
+from podzero.evaluation.episodes import Choose
 from podzero.evaluation.players import NetworkPlayers, Player, RandomPlayer, SearchPlayer, SolverPlayer, mcts_player
+from podzero.evaluation.returns import SearchActors
 from podzero.evaluation.solvers import make_solver
-from podzero.networks import make_inference, make_network
+from podzero.networks import make_inference, make_model_network, make_network
 from podzero.params import check_matches, load_snapshot
 from podzero.protocols import Env
 from podzero.types import Params
 from podzero.workdir import Workdir
 
-NAMED = ("random", "mcts:N", "solver")
+NAMED = ("random", "mcts:N", "solver", "greedy")
 """The players that need no working directory."""
 
 
@@ -56,21 +60,44 @@ def resolve(who: str, env: Env, simulations: int | None = None) -> Player:
             return RandomPlayer(env)
         case "solver":
             return SolverPlayer(env, make_solver(env.spec.name))
+        case "greedy":
+            raise ConfigError(f"player 'greedy' acts in gymnasium environments only, not in {env.spec.name}")
         case "mcts":
             return mcts_player(env, _rollouts(who, argument))
     return _network_player(who, _run(who), env, simulations)
 
 
-def game_of(who: str) -> str | None:
+def acting(who: str, env: GymnasiumConfig, simulations: int | None = None) -> tuple[str, Choose]:
+    """The name and the way of acting of the agent in a working directory that learned in `env`.
+
+    Raises:
+      ConfigError, WorkdirError, SnapshotError: as `resolve`.
+    """
+    if game_of(who) is None:
+        raise ConfigError(f"player '{who}' cannot act in {env.title}: expected a working directory, random, or greedy")
+    run = _run(who)
+    experiment = run.workdir.experiment()
+    if experiment.env.title != env.title:
+        raise ConfigError(f"player '{who}' was trained on {experiment.env.title} and cannot act in {env.title}")
+    assert isinstance(experiment.network, ModelNetworkConfig)
+    spec = spec_of(env)
+    snapshot = load_snapshot(run.workdir.snapshots, run.step)
+    origin = f"{run.workdir.snapshots} at step {snapshot.version}"
+    check_matches(snapshot.params, make_model_network(experiment.network, spec), origin)
+    actors = SearchActors(experiment, spec, _with_simulations(experiment.search, simulations))
+    return f"{run.workdir.root}@{snapshot.version}", actors.actor(snapshot.params)
+
+
+def game_of(who: str) -> EnvConfig | None:
     """The game that a working directory was trained on; None for named players, who play any.
 
     Raises:
       ConfigError: nobody is called so.
       WorkdirError: the working directory's experiment cannot be read.
     """
-    if who.partition(":")[0] in {"random", "mcts", "solver"}:
+    if who.partition(":")[0] in {"random", "mcts", "solver", "greedy"}:
         return None
-    return _run(who).workdir.experiment().env.name
+    return _run(who).workdir.experiment().env
 
 
 def _rollouts(who: str, argument: str) -> int:
@@ -97,22 +124,24 @@ def _run(who: str) -> _Run:
 
 def _network_player(who: str, run: _Run, env: Env, simulations: int | None) -> SearchPlayer:
     experiment = run.workdir.experiment()
-    if experiment.env.name != env.spec.name:
-        raise ConfigError(f"player '{who}' was trained on {experiment.env.name} and cannot play {env.spec.name}")
+    if experiment.env.title != env.spec.name:
+        raise ConfigError(f"player '{who}' was trained on {experiment.env.title} and cannot play {env.spec.name}")
     snapshot = load_snapshot(run.workdir.snapshots, run.step)
     origin = f"{run.workdir.snapshots} at step {snapshot.version}"
     check_matches(snapshot.params, make_network(experiment.network, env.spec), origin)
-    search = experiment.search
-    if simulations is not None:
-        search = search.model_copy(update={"simulations": simulations})
-    fold, players = _network_players(cast(Hashable, env), experiment.network, search)
+    search = _with_simulations(experiment.search, simulations)
+    fold, players = _network_players(cast(Hashable, env), experiment.network, search, experiment.env.discount)
     return players.player(f"{run.workdir.root}@{snapshot.version}", fold(snapshot.params))
+
+
+def _with_simulations(search: SearchConfig, simulations: int | None) -> SearchConfig:
+    return search if simulations is None else search.model_copy(update={"simulations": simulations})
 
 
 @lru_cache(maxsize=8)
 def _network_players(
-    env: Env, network: NetworkConfig, search: SearchConfig
+    env: Env, network: NetworkConfig, search: SearchConfig, discount: float
 ) -> tuple[Callable[[Params], Params], NetworkPlayers]:
     """Two snapshots of a run that meet share what is compiled."""
     fold, folded = make_inference(network, env.spec)
-    return fold, NetworkPlayers(env, folded, search)
+    return fold, NetworkPlayers(env, folded, search, discount)

@@ -2,21 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import jax
 
-from podzero.actors import SelfPlayCore
-from podzero.config import Experiment
-from podzero.envs import make_env
-from podzero.networks import make_inference
-from podzero.search import make_search, network_evaluation, rules_model
-from podzero.types import Params
+from podzero.actors import EnvironmentActor, SelfPlayActor, SelfPlayCore
+from podzero.config import Experiment, GymnasiumConfig, ModelNetworkConfig
+from podzero.envs import make_env, make_vector_env, spec_of
+from podzero.networks import make_inference, make_model_network, make_network
+from podzero.protocols import ParamSource, ReplayWriter, Report
+from podzero.search import ModelSearch, make_model_search, make_search, network_evaluation, rules_model
+from podzero.types import EnvSpec, ModelNetwork, Network, Params, Symmetry
+
+
+def learner_parts(experiment: Experiment) -> tuple[Network | ModelNetwork, EnvSpec, Sequence[Symmetry]]:
+    """The network of an experiment, the shapes it sees, and the symmetries of what it sees."""
+    if isinstance(experiment.network, ModelNetworkConfig):
+        spec = spec_of(experiment.env)
+        return make_model_network(experiment.network, spec), spec, ()
+    env = make_env(experiment.env)
+    return make_network(experiment.network, env.spec), env.spec, env.symmetries
+
+
+def make_actor(
+    experiment: Experiment, name: str, seed: int, source: ParamSource, writer: ReplayWriter, report: Report
+) -> SelfPlayActor | EnvironmentActor:
+    """The actor that the experiment's environment asks for."""
+    doors: dict[str, Any] = {"source": source, "writer": writer, "report": report}
+    about: dict[str, Any] = {"experiment": experiment, "name": name, "seed": seed}
+    if not isinstance(experiment.env, GymnasiumConfig):
+        core, fold = actor_parts(experiment)
+        return SelfPlayActor(core=core, fold=fold, **about, **doors)
+    spec = spec_of(experiment.env)
+    environments = partial(make_vector_env, experiment.env, experiment.actors.games, seed)
+    return EnvironmentActor(
+        spec=spec, make_environments=environments, search=model_search(experiment, spec), **about, **doors
+    )
+
+
+def model_search(experiment: Experiment, spec: EnvSpec) -> ModelSearch:
+    """The search over the model that an experiment learns."""
+    assert isinstance(experiment.network, ModelNetworkConfig)
+    network = make_model_network(experiment.network, spec)
+    return make_model_search(experiment.search, network, spec, experiment.env.discount)
 
 
 def actor_parts(experiment: Experiment) -> tuple[SelfPlayCore, Callable[[Params], Params]]:
     """The self-play core of an experiment, and the jitted function that prepares published parameters for it."""
-    env = make_env(experiment.env.name)
+    env = make_env(experiment.env)
     fold, network = make_inference(experiment.network, env.spec)
-    search = make_search(experiment.search, rules_model(env, network_evaluation(env, network.apply)))
+    model = rules_model(env, network_evaluation(env, network.apply), experiment.env.discount)
+    search = make_search(experiment.search, model)
     return SelfPlayCore(env, search, experiment.actors), jax.jit(fold)

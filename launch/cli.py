@@ -120,14 +120,14 @@ def status(
 def evaluate(
     who: Who,
     opponent: Annotated[str | None, typer.Option(help="Whom to play; a solver judges positions if left out.")] = None,
-    games: Annotated[int, typer.Option(min=1, help="Games, half of them as the first player.")] = 100,
+    games: Annotated[int, typer.Option(min=1, help="Games, half of them as the first player; or episodes.")] = 100,
     simulations: Simulations = None,
     positions: Annotated[int, typer.Option(min=1, help="Positions that the solver judges.")] = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Of openings, positions and every random choice.")] = 0,
     game: Game = None,
     as_json: Json = False,
 ) -> None:
-    """Play a match, or be judged by a solver, with confidence intervals."""
+    """Play a match, be judged by a solver, or act in episodes, with confidence intervals."""
     from podzero.evaluation.evaluate import evaluate as run
 
     _print_result(run(who, opponent, games, simulations, positions, seed, game), as_json)

@@ -66,10 +66,10 @@ class ReplayProcess(Process):
     """One shard of replay."""
 
     def _build(self, *, experiment: Experiment, shard: int, restore_from: Path | None) -> None:
-        from podzero.envs import make_env
+        from podzero.envs import spec_of
         from podzero.replay import ReplayServer
 
-        spec = make_env(experiment.env.name).spec
+        spec = spec_of(experiment.env)
         self._server = ReplayServer(experiment, spec, shard, restore_from)
 
     def address(self) -> Any:
@@ -95,34 +95,24 @@ class ReplayProcess(Process):
 
 
 class ActorProcess(Process):
-    """One self-play actor; `life` counts its restarts, so that a new life plays other games."""
+    """One actor; `life` counts its restarts, so that a new life plays other games."""
 
     def _build(self, *, experiment: Experiment, index: int, life: int, shards: list[Role], store: Any) -> None:
-        from podzero.actors import SelfPlayActor
-        from podzero.envs import make_env
-        from podzero.launch.build import actor_parts
+        from podzero.envs import spec_of
+        from podzero.launch.build import make_actor
         from podzero.params import RayParamSource
         from podzero.replay import make_writer
 
-        core, fold = actor_parts(experiment)
-        spec = make_env(experiment.env.name).spec
+        spec = spec_of(experiment.env)
         addresses = {shard.ask("address"): shard.node for shard in shards}
         self._writer = make_writer(
             list(addresses), spec, experiment, near=[address for address, node in addresses.items() if node == here()]
         )
-        self._actor = SelfPlayActor(
-            experiment=experiment,
-            name=self._name,
-            seed=seed_of(experiment.seed, index, life),
-            core=core,
-            fold=fold,
-            source=RayParamSource(store),
-            writer=self._writer,
-            report=self._outbox.report,
-        )
+        seed = seed_of(experiment.seed, index, life)
+        self._actor = make_actor(experiment, self._name, seed, RayParamSource(store), self._writer, self._outbox.report)
 
     def run(self) -> None:
-        """Plays until stopped."""
+        """Plays, or acts, until stopped."""
         self.ready()
         self._actor.run()
 
@@ -156,21 +146,20 @@ class LearnerProcess(Process):
         agreement = join(Membership(rank, hosts, coordinator), experiment)  # before anything that uses JAX
         if experiment.cluster.tpu is not None:
             check_chips(experiment.cluster.tpu)
-        from podzero.envs import make_env
-        from podzero.networks import make_network
+        from podzero.launch.build import learner_parts
         from podzero.params import RayParamSink
         from podzero.replay import make_reader
 
-        env = make_env(experiment.env.name)
+        network, spec, symmetries = learner_parts(experiment)
         self._experiment = experiment
         self._snapshots = snapshots
         addresses = [shard.ask("address") for shard in shards[rank::hosts]]
-        self._reader = make_reader(addresses, env.spec, experiment, hosts)
+        self._reader = make_reader(addresses, spec, experiment, hosts)
         self._learner = Learner(
             experiment,
-            make_network(experiment.network, env.spec),
-            env.spec,
-            env.symmetries,
+            network,
+            spec,
+            symmetries,
             reader=self._reader,
             sink=RayParamSink(store) if rank == 0 else None,
             report=self._outbox.report,
@@ -215,13 +204,10 @@ class EvaluatorProcess(Process):
     """The evaluator."""
 
     def _build(self, *, experiment: Experiment, snapshots: Path, ladder: dict[str, Any]) -> None:
-        from podzero.envs import make_env
-        from podzero.evaluation import Evaluator
-        from podzero.networks import make_network
+        from podzero.evaluation import Evaluator, make_rounds
 
-        env = make_env(experiment.env.name)
-        network = make_network(experiment.network, env.spec)
-        self._evaluator = Evaluator(experiment, env, network, snapshots, self._outbox.report, ladder)
+        rounds = make_rounds(experiment, snapshots, ladder)
+        self._evaluator = Evaluator(rounds, experiment.evaluation.every_minutes, snapshots, self._outbox.report)
 
     def run(self) -> None:
         """Judges snapshots until stopped."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -14,9 +13,11 @@ from jax.sharding import Mesh
 from podzero.config import Experiment, LearnerConfig, MeshConfig
 from podzero.learner.devices import machine_of
 from podzero.learner.figures import ChipFigures
-from podzero.learner.flops import sample_shapes, training_flops
+from podzero.learner.flops import training_flops
+from podzero.learner.objectives import make_objective
 from podzero.learner.training import Training, make_training
-from podzero.types import EnvSpec, Network, Symmetry
+from podzero.samples import sample_like, with_axes
+from podzero.types import Batch, EnvSpec, ModelNetwork, Network, Symmetry
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ DISPATCHES = 5
 
 
 def chip_figures(
-    experiment: Experiment, network: Network, spec: EnvSpec, symmetries: Sequence[Symmetry], mesh: Mesh
+    experiment: Experiment, network: Network | ModelNetwork, spec: EnvSpec, symmetries: Sequence[Symmetry], mesh: Mesh
 ) -> ChipFigures:
     """The figures of a learner on `mesh`; times one chip alone if there are several and `learner.calibrate` says so.
 
@@ -37,13 +38,15 @@ def chip_figures(
         machine,
         config.batch_size,
         config.steps_per_dispatch,
-        training_flops(network, spec, config.batch_size),
+        training_flops(
+            make_objective(experiment, network, spec, symmetries), sample_like(experiment, spec), config.batch_size
+        ),
         one_chip_samples_per_s(experiment, network, spec, symmetries, machine.chips) if calibrate else None,
     )
 
 
 def one_chip_samples_per_s(
-    experiment: Experiment, network: Network, spec: EnvSpec, symmetries: Sequence[Symmetry], chips: int
+    experiment: Experiment, network: Network | ModelNetwork, spec: EnvSpec, symmetries: Sequence[Symmetry], chips: int
 ) -> float | None:
     """Samples/s of one local device that trains alone on as many samples as each of `chips` gets.
 
@@ -57,9 +60,10 @@ def one_chip_samples_per_s(
     training = make_training(
         experiment.model_copy(update={"learner": config}), network, spec, symmetries, jax.local_devices()[:1]
     )
-    shapes = sample_shapes(spec, (config.steps_per_dispatch, config.batch_size))
+    shapes = with_axes(sample_like(experiment, spec), config.steps_per_dispatch, config.batch_size)
+    batch = Batch(jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), shapes))
     try:
-        seconds = _seconds(training, training.put(jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), shapes)))
+        seconds = _seconds(training, training.put(batch))
     except jax.errors.JaxRuntimeError as error:
         log.warning("no figure of scaling efficiency: one chip alone cannot train this network: %s", error)
         return None
@@ -74,12 +78,12 @@ def alone(config: LearnerConfig, chips: int) -> LearnerConfig:
     return config.model_copy(update={"batch_size": max(share, config.microbatches), "mesh": MeshConfig()})
 
 
-def _seconds(training: Training, batch: Any) -> float:
+def _seconds(training: Training, batch: Batch) -> float:
     """Wall seconds of `DISPATCHES` dispatches one behind the other."""
-    state, _ = training.step(training.init(), batch)
+    state = training.step(training.init(), batch).state
     jax.block_until_ready(state)  # type: ignore[no-untyped-call]
     began = time.perf_counter()
     for _ in range(DISPATCHES):
-        state, _ = training.step(state, batch)
+        state = training.step(state, batch).state
     jax.block_until_ready(state)  # type: ignore[no-untyped-call]
     return time.perf_counter() - began

@@ -15,8 +15,8 @@ import jax
 from podzero.chips import Slice, chip_of_kind
 from podzero.errors import ConfigError
 from podzero.learner.state import TrainState
-from podzero.learner.step import StepSums, TrainStep
-from podzero.types import Sample
+from podzero.learner.step import Stepped, StepSums, TrainStep
+from podzero.types import Batch
 
 _MEMORY = {
     "bytes_in_use": "learner/hbm_bytes",
@@ -123,12 +123,12 @@ class DeviceClock:
         self._asked: queue.SimpleQueue[tuple[float, StepSums] | None] = queue.SimpleQueue()
         threading.Thread(target=self._watch, name="learner-devices", daemon=True).start()
 
-    def __call__(self, state: TrainState, batches: Sample) -> tuple[TrainState, StepSums]:
+    def __call__(self, state: TrainState, batches: Batch) -> Stepped:
         """Asks for a dispatch, as the train step itself."""
         asked = time.perf_counter()
-        state, sums = self._step(state, batches)
-        self._asked.put((asked, sums))
-        return state, sums
+        stepped = self._step(state, batches)
+        self._asked.put((asked, stepped.sums))
+        return stepped
 
     def flush(self) -> Pace:
         """The pace since the last flush; starts anew."""

@@ -7,7 +7,7 @@ import threading
 from typing import Self
 
 from podzero.protocols import ReplayReader
-from podzero.types import Sample
+from podzero.types import Batch
 
 _POLL_S = 0.2
 """How soon the thread notices that nobody wants another batch."""
@@ -24,7 +24,7 @@ class Feed:
     def __init__(self, reader: ReplayReader) -> None:
         self._reader = reader
         self._iterator = iter(reader)
-        self._batches: queue.SimpleQueue[Sample | BaseException] = queue.SimpleQueue()
+        self._batches: queue.SimpleQueue[Batch | BaseException] = queue.SimpleQueue()
         self._room = threading.Semaphore(1)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._read, name="learner-feed", daemon=True)
@@ -39,7 +39,7 @@ class Feed:
         self._reader.close()
         self._thread.join(timeout=5.0)
 
-    def poll(self, timeout_s: float) -> Sample | None:
+    def poll(self, timeout_s: float) -> Batch | None:
         """The next batch, or None when there is none within `timeout_s`; raises what the reader raised."""
         try:
             item = self._batches.get(timeout=timeout_s)
@@ -51,13 +51,13 @@ class Feed:
         return item
 
     def _read(self) -> None:
-        item: Sample | BaseException | None = None
+        item: Batch | BaseException | None = None
         while not self._closed.is_set() and not isinstance(item, BaseException):
             if self._room.acquire(timeout=_POLL_S):
                 item = self._next()
                 self._batches.put(item)
 
-    def _next(self) -> Sample | BaseException:
+    def _next(self) -> Batch | BaseException:
         """The reader's next batch, or what it raised, for the loop to raise."""
         try:
             return next(self._iterator)

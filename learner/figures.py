@@ -6,7 +6,6 @@ import time
 from typing import NamedTuple
 
 import jax
-import numpy as np
 
 from podzero.learner.devices import Machine, Pace
 from podzero.learner.step import StepSums
@@ -33,9 +32,10 @@ class Figures:
         Raises:
           TrainingDiverged: `MAX_SKIPPED_IN_A_ROW` steps were skipped one after the other.
         """
-        host = np.asarray(jax.device_get(sums), np.float64)
-        self._sums += host
-        steps, skipped = host[:2]
+        host: StepSums = jax.device_get(sums)
+        for name, total in _named(host).items():
+            self._sums[name] = self._sums.get(name, 0.0) + total
+        steps, skipped = float(host.steps), float(host.skipped)
         self._skipped_in_a_row = 0 if steps else self._skipped_in_a_row + int(skipped)
         if self._skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
             raise TrainingDiverged(
@@ -46,8 +46,8 @@ class Figures:
     def flush(self, step: int) -> dict[str, float]:
         """The figures since the last flush; means are left out when no step was made."""
         seconds = max(time.perf_counter() - self._since, 1e-9)
-        sums = dict(zip(StepSums._fields, self._sums.tolist(), strict=True))
-        moved, skipped = sums.pop("steps"), sums.pop("skipped")
+        sums = dict(self._sums)
+        moved, skipped = sums.pop("steps", 0.0), sums.pop("skipped", 0.0)
         figures: dict[str, float] = {
             "learner/step": float(step),
             "learner/steps_per_s": (moved + skipped) / seconds,
@@ -60,8 +60,14 @@ class Figures:
         return figures
 
     def _start_anew(self) -> None:
-        self._sums = np.zeros(len(StepSums._fields))
+        self._sums: dict[str, float] = {}
         self._since = time.perf_counter()
+
+
+def _named(sums: StepSums) -> dict[str, float]:
+    """All sums by name, those of the objective among them."""
+    flat = sums._asdict() | sums.parts
+    return {name: float(total) for name, total in flat.items() if name != "parts"}
 
 
 class ChipFigures(NamedTuple):

@@ -16,39 +16,24 @@ import numpy as np
 from jax.core import jaxprs_in_params
 from jax.extend.core import Jaxpr, JaxprEqn
 
-from podzero.learner.losses import alphazero_loss
-from podzero.types import EnvSpec, Network, Params, Sample
+from podzero.learner.objectives import Objective
+from podzero.samples import with_axes
+from podzero.types import Batch, Params, Sample, Window
 
 
-def training_flops(network: Network, spec: EnvSpec, batch_size: int) -> float:
+def training_flops(objective: Objective, like: Sample | Window, batch_size: int) -> float:
     """Useful floating point operations of one step, forward and backward, by samples of its batch.
 
     They are read off the forward-mode derivative: each of its products is transposed into one of equal size by
-    reverse mode, and it has nothing to compute twice.
+    reverse mode, and it has nothing to compute twice. `like` is one sample without data.
     """
 
-    def derivative(params: Params, direction: Params, batch: Sample) -> Any:
-        return jax.jvp(lambda p: alphazero_loss(network, 1.0, p, batch).total, (params,), (direction,))
+    def derivative(params: Params, direction: Params, batch: Batch) -> Any:
+        return jax.jvp(lambda p: objective.loss(p, batch).total, (params,), (direction,))
 
-    params = jax.eval_shape(network.init, jax.random.key(0))
-    traced = jax.make_jaxpr(derivative)(params, params, sample_shapes(spec, (batch_size,)))
+    params = jax.eval_shape(objective.init, jax.random.key(0))
+    traced = jax.make_jaxpr(derivative)(params, params, Batch(with_axes(like, batch_size)))
     return flops_of(traced.jaxpr) / batch_size
-
-
-def sample_shapes(spec: EnvSpec, leading: tuple[int, ...]) -> Sample:
-    """A batch of samples `[*leading, ...]` without data: shapes and dtypes."""
-    struct: Any = jax.ShapeDtypeStruct
-
-    def of(shape: tuple[int, ...], dtype: str) -> Any:
-        return struct((*leading, *shape), np.dtype(dtype))
-
-    return Sample(
-        observation=of(spec.observation_shape, spec.observation_dtype),
-        legal=of((spec.num_actions,), "bool"),
-        policy_target=of((spec.num_actions,), "float32"),
-        value_target=of((), "float32"),
-        version=of((), "int32"),
-    )
 
 
 def flops_of(jaxpr: Jaxpr) -> float:

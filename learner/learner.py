@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
+import numpy as np
 
 from podzero.clock import StageClock
 from podzero.config import Experiment
@@ -19,11 +21,12 @@ from podzero.learner.feeding import Feed
 from podzero.learner.figures import Figures
 from podzero.learner.hosts import Agreement, Alone, Order
 from podzero.learner.publishing import Publisher
+from podzero.learner.sharding import local_rows
 from podzero.learner.state import TrainState
 from podzero.learner.step import StepSums
 from podzero.learner.training import make_training
 from podzero.protocols import ParamSink, ReplayReader, Report
-from podzero.types import EnvSpec, Network, Sample, Symmetry, Versioned
+from podzero.types import Batch, EnvSpec, Keys, ModelNetwork, Network, Symmetry, Versioned
 
 ROLE = "learner"
 REPORT_EVERY_S = 2.0
@@ -34,13 +37,21 @@ _LOOK_UP_S = 0.1
 """While it waits for replay the loop looks up this often for requests to stop, checkpoint or report."""
 
 
+class _Unsettled(NamedTuple):
+    """A dispatch that the devices may still be working on."""
+
+    sums: StepSums
+    errors: Iterable[jax.Array]
+    keys: Keys | None
+
+
 class Learner:
     """Trains one network on what replay holds; `run` is the loop, everything else may be called from any thread."""
 
     def __init__(
         self,
         experiment: Experiment,
-        network: Network,
+        network: Network | ModelNetwork,
         spec: EnvSpec,
         symmetries: Sequence[Symmetry],
         *,
@@ -81,6 +92,7 @@ class Learner:
             else self._checkpoints.restore(restore_from, self._training.like)
         )
         self._step = int(self._state.step)
+        self._reader = reader
         self._feed = Feed(reader)
         self._publisher = Publisher(sink, self._training.mesh)
         self._agreement = agreement or Alone()
@@ -107,15 +119,15 @@ class Learner:
         try:
             with self._feed, jax.transfer_guard_host_to_device("disallow"):
                 self._publish()
-                unsettled: StepSums | None = None
+                unsettled: _Unsettled | None = None
                 while (host := self._next_batch()) is not None:
                     with self._clock("host_to_device"):
-                        batch = self._training.put(host)
+                        batch = self._training.put(host._replace(keys=None))
                     with self._clock("step"):
-                        self._state, sums = self._device_clock(self._state, batch)
+                        self._state, sums, errors = self._device_clock(self._state, batch)
                         # With this dispatch queued, waiting for the one before it leaves no gap on the device.
                         self._settle(unsettled)
-                    unsettled = sums
+                    unsettled = _Unsettled(sums, errors, host.keys)
                     self._step += self._steps_per_dispatch
                     if self._step % self._publish_every < self._steps_per_dispatch:
                         self._publish()
@@ -158,9 +170,9 @@ class Learner:
         self._checkpoints.close()
         self._device_clock.close()
 
-    def _next_batch(self) -> Sample | None:
+    def _next_batch(self) -> Batch | None:
         """This host's next batch once all hosts have theirs, serving requests meanwhile; None when all shall stop."""
-        batch: Sample | None = None
+        batch: Batch | None = None
         while True:
             self._report_when_due()
             if batch is None:
@@ -191,9 +203,14 @@ class Learner:
         """The folders of saves that were asked for and have not begun; call it with the lock held."""
         return [folder for folder, future in self._saves.items() if _waiting(future)]
 
-    def _settle(self, sums: StepSums | None) -> None:
-        if sums is not None:
-            self._figures.add(sums)
+    def _settle(self, dispatch: _Unsettled | None) -> None:
+        """Waits for a dispatch, and takes in what there is to say of it."""
+        if dispatch is None:
+            return
+        self._figures.add(dispatch.sums)
+        if dispatch.keys is not None:
+            with self._clock("rank"):
+                self._reader.rank(dispatch.keys, np.stack([local_rows(errors) for errors in dispatch.errors]))
 
     def _publish(self) -> None:
         """Publishes the averaged weights; the transfer and the sink run beside the next dispatch."""

@@ -166,3 +166,9 @@ def put_batch(batch: Any, sharding: NamedSharding) -> Any:
     put: Any = jax.make_array_from_process_local_data
     with jax.transfer_guard_host_to_device("allow"):  # with several hosts JAX takes this for an accident
         return jax.tree.map(lambda leaf: put(sharding, np.asarray(leaf)), batch)
+
+
+def local_rows(array: jax.Array) -> np.ndarray[Any, Any]:
+    """This host's part of an array that is split along its first axis, in order."""
+    parts = {shard.index[0].start or 0: shard for shard in array.addressable_shards}
+    return np.concatenate([np.asarray(parts[start].data) for start in sorted(parts)])

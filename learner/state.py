@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from podzero.types import Array, Network, Params
+from podzero.types import Array, Params
 
 
 @jax.tree_util.register_dataclass
@@ -29,10 +30,10 @@ class TrainState:
     """`[]` typed PRNG key of the augmentation."""
 
 
-def init_state(network: Network, optimizer: optax.GradientTransformation, key: Array) -> TrainState:
-    """The state before the first step; `key` is consumed."""
+def init_state(init: Callable[[Array], Params], optimizer: optax.GradientTransformation, key: Array) -> TrainState:
+    """The state before the first step, with the parameters that `init` makes from a key; `key` is consumed."""
     init_key, train_key = jax.random.split(key)
-    params = network.init(init_key)
+    params = init(init_key)
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         params=params,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,13 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from podzero.learner.augment import Augment
-from podzero.learner.losses import Loss, alphazero_loss
+from podzero.learner.objectives import Objective, Terms
 from podzero.learner.sharding import batch_sharding, replicated
 from podzero.learner.state import TrainState
-from podzero.types import Array, Network, Params, Sample
+from podzero.types import Array, Batch, Params
 
 
 class StepSums(NamedTuple):
@@ -26,37 +25,43 @@ class StepSums(NamedTuple):
     """Steps that moved the weights."""
     skipped: jax.Array
     """Steps whose loss or gradient was not finite."""
-    loss: jax.Array
-    policy_loss: jax.Array
-    policy_kl: jax.Array
-    value_loss: jax.Array
     gradient_norm: jax.Array
     """Before clipping."""
     policy_age: jax.Array
     """Mean over the batch of (learner step - the step whose weights searched the position)."""
-
-    @classmethod
-    def zeros(cls) -> StepSums:
-        """Nothing added yet."""
-        return cls(*(jnp.zeros((), jnp.float32) for _ in cls._fields))
+    parts: dict[str, jax.Array]
+    """The objective's figures by name."""
 
 
 class Recipe(NamedTuple):
     """What a train step is made of."""
 
-    network: Network
+    objective: Objective
+    parts: Sequence[str]
+    """Names of the objective's figures."""
     optimizer: optax.GradientTransformation
-    augment: Augment
-    value_weight: float
-    """Weight of the value's squared error beside the policy's cross-entropy."""
     ema_decay: float
     """Decay per step of the averaged weights; 0 makes them equal the raw ones."""
     microbatches: int = 1
     """Parts of a batch whose gradients are added up one after the other."""
 
+    def no_sums(self) -> StepSums:
+        """Nothing added yet."""
+        zero = jnp.zeros((), jnp.float32)
+        return StepSums(zero, zero, zero, zero, dict.fromkeys(self.parts, zero))
 
-TrainStep = Callable[[TrainState, Sample], tuple[TrainState, StepSums]]
-"""Maps a state (donated) and batches `[K, B, ...]` to the state K steps later and the sums over them."""
+
+class Stepped(NamedTuple):
+    """What a dispatch of K steps gives back."""
+
+    state: TrainState
+    sums: StepSums
+    errors: Iterable[jax.Array]
+    """K times `[B]` float32, absolute errors of the samples' values."""
+
+
+TrainStep = Callable[[TrainState, Batch], Stepped]
+"""Maps a state (donated) and batches `[K, B, ...]` to the state K steps later, and what there is to say of them."""
 
 _Carry = tuple[TrainState, StepSums]
 
@@ -69,76 +74,88 @@ def make_train_step(recipe: Recipe, mesh: Mesh, shardings: TrainState) -> TrainS
     5.3 s a step where single dispatches took 0.24 s (64x5 convolutions and their gradients, batch 64, 2 cores). A fully
     unrolled scan is as fast as single dispatches, but compiles K bodies instead of one.
     """
-    carry_shardings = (shardings, jax.tree.map(lambda _: replicated(mesh), jax.eval_shape(StepSums.zeros)))
+    carry_shardings = (shardings, jax.tree.map(lambda _: replicated(mesh), jax.eval_shape(recipe.no_sums)))
+    errors_sharding = NamedSharding(mesh, PartitionSpec("data"))  # type: ignore[no-untyped-call]
     on_cpu = mesh.devices.flat[0].platform == "cpu"
     step = partial(_step, recipe, shardings.params, recipe.microbatches if on_cpu else 1)
-    compiled = partial(jax.jit, donate_argnums=0, out_shardings=carry_shardings)
+    compiled = partial(jax.jit, donate_argnums=0)
 
-    def scan(state: TrainState, batches: Sample) -> _Carry:
-        carry = (state, StepSums.zeros())
-        return jax.lax.scan(lambda carry, batch: (step(carry, batch), None), carry, batches)[0]
+    def scan(state: TrainState, batches: Batch) -> Stepped:
+        (state, sums), errors = jax.lax.scan(step, (state, recipe.no_sums()), batches)
+        return Stepped(state, sums, errors)
 
-    def indexed(carry: _Carry, batches: Sample, index: Array) -> _Carry:
+    def indexed(carry: _Carry, batches: Batch, index: Array) -> tuple[_Carry, jax.Array]:
         return step(carry, jax.tree.map(lambda leaf: leaf[index], batches))
 
     if not on_cpu:
-        return compiled(scan, in_shardings=(carry_shardings[0], batch_sharding(mesh)))
+        where = Stepped(*carry_shardings, batch_sharding(mesh))  # type: ignore[arg-type]
+        return compiled(scan, in_shardings=(carry_shardings[0], batch_sharding(mesh)), out_shardings=where)
 
-    zeros = jax.jit(StepSums.zeros, out_shardings=carry_shardings[1])
-    dispatch_one = compiled(indexed, in_shardings=(carry_shardings, batch_sharding(mesh), None))
+    zeros = jax.jit(recipe.no_sums, out_shardings=carry_shardings[1])
+    dispatch_one = compiled(
+        indexed,
+        in_shardings=(carry_shardings, batch_sharding(mesh), None),
+        out_shardings=(carry_shardings, errors_sharding),
+    )
 
-    def loop(state: TrainState, batches: Sample) -> _Carry:
-        carry = (state, zeros())
-        for index in range(batches.legal.shape[0]):
-            carry = dispatch_one(carry, batches, jax.device_put(np.int32(index)))
-        return carry
+    def loop(state: TrainState, batches: Batch) -> Stepped:
+        carry, errors = (state, zeros()), []
+        for index in range(batches.samples.version.shape[0]):
+            carry, wrong = dispatch_one(carry, batches, jax.device_put(np.int32(index)))
+            errors.append(wrong)
+        return Stepped(*carry, errors)
 
     return loop
 
 
-def _step(recipe: Recipe, shardings: Params, unroll: int, carry: _Carry, batch: Sample) -> _Carry:
+def _step(recipe: Recipe, shardings: Params, unroll: int, carry: _Carry, batch: Batch) -> tuple[_Carry, jax.Array]:
     """One optimizer step on a batch `[B, ...]`; gradients lie as `shardings` says of the parameters."""
     state, sums = carry
-    key, augment_key = jax.random.split(state.key)
-    gradients, loss = _gradients(recipe, unroll, state.params, recipe.augment(augment_key, batch))
+    key, prepare_key = jax.random.split(state.key)
+    prepared = recipe.objective.prepare(prepare_key, batch)
+    gradients, terms = _gradients(recipe, unroll, state.params, prepared)
     constrain: Any = jax.lax.with_sharding_constraint
     gradients = constrain(gradients, shardings)
     norm = optax.tree.norm(gradients)
     updates, opt_state = recipe.optimizer.update(gradients, state.opt_state, state.params)
-    params = optax.apply_updates(state.params, updates)
+    params = recipe.objective.observe(optax.apply_updates(state.params, updates), batch)
     ema = average(state.ema, params, ema_decay_at(state.step, recipe.ema_decay))
     moved = TrainState(state.step + 1, params, ema, opt_state, key)
     skipped = TrainState(state.step + 1, state.params, state.ema, state.opt_state, key)
     # The norm is finite only when all gradients are.
-    finite = jnp.isfinite(loss.total) & jnp.isfinite(norm)
-    age = jnp.mean((state.step - batch.version).astype(jnp.float32))
-    one = StepSums(jnp.float32(1), jnp.float32(0), loss.total, loss.policy, loss.policy_kl, loss.value, norm, age)
-    none = StepSums.zeros()._replace(skipped=jnp.float32(1))
-    return _where(finite, moved, skipped), jax.tree.map(jnp.add, sums, _where(finite, one, none))
+    finite = jnp.isfinite(terms.total) & jnp.isfinite(norm)
+    age = jnp.mean((state.step - batch.samples.version).astype(jnp.float32))
+    one = StepSums(jnp.float32(1), jnp.float32(0), norm, age, terms.parts)
+    none = recipe.no_sums()._replace(skipped=jnp.float32(1))
+    carry = (_where(finite, moved, skipped), jax.tree.map(jnp.add, sums, _where(finite, one, none)))
+    return carry, terms.errors
 
 
-def _gradients(recipe: Recipe, unroll: int, params: Params, batch: Sample) -> tuple[Params, Loss]:
+def _gradients(recipe: Recipe, unroll: int, params: Params, batch: Batch) -> tuple[Params, Terms]:
     """Gradients and loss, both means over a batch `[B, ...]`, one microbatch after the other."""
 
-    def objective(params: Params, part: Sample) -> tuple[jax.Array, Loss]:
-        loss = alphazero_loss(recipe.network, recipe.value_weight, params, part)
-        return loss.total, loss
+    def objective(params: Params, part: Batch) -> tuple[jax.Array, Terms]:
+        terms = recipe.objective.loss(params, part)
+        return terms.total, terms
 
-    gradient: Callable[[Params, Sample], tuple[Params, Loss]] = jax.grad(objective, has_aux=True)
+    gradient: Callable[[Params, Batch], tuple[Params, Terms]] = jax.grad(objective, has_aux=True)
     count = recipe.microbatches
     if count == 1:
         return gradient(params, batch)
     # Every count-th sample, so that each part is spread over the devices as the batch is.
     parts = jax.tree.map(lambda leaf: jnp.moveaxis(leaf.reshape(-1, count, *leaf.shape[1:]), 1, 0), batch)
 
-    def add(total: tuple[Params, Loss], part: Sample) -> tuple[tuple[Params, Loss], None]:
-        return jax.tree.map(jnp.add, total, gradient(params, part)), None
+    def add(total: tuple[Params, Terms], part: Batch) -> tuple[tuple[Params, Terms], jax.Array]:
+        gradients, terms = gradient(params, part)
+        alone = terms._replace(errors=jnp.zeros(()))
+        return jax.tree.map(jnp.add, total, (gradients, alone)), terms.errors
 
     shapes = jax.eval_shape(gradient, params, jax.tree.map(lambda leaf: leaf[0], parts))
+    shapes = (shapes[0], shapes[1]._replace(errors=jax.eval_shape(lambda: jnp.zeros(()))))
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    total, _ = jax.lax.scan(add, zeros, parts, unroll=unroll)
-    mean: tuple[Params, Loss] = jax.tree.map(lambda leaf: leaf / count, total)
-    return mean
+    total, errors = jax.lax.scan(add, zeros, parts, unroll=unroll)
+    gradients, terms = jax.tree.map(lambda leaf: leaf / count, total)
+    return gradients, terms._replace(errors=jnp.moveaxis(errors, 0, 1).reshape(-1))
 
 
 def ema_decay_at(step: Array, decay: float) -> jax.Array:

@@ -10,12 +10,13 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 
 from podzero.config import Experiment
-from podzero.learner.augment import make_augment
+from podzero.learner.objectives import make_objective
 from podzero.learner.optimizers import make_optimizer
 from podzero.learner.sharding import batch_sharding, check_batch, make_mesh, placed, put_batch, state_shardings
 from podzero.learner.state import TrainState, init_state
 from podzero.learner.step import Recipe, TrainStep, make_train_step
-from podzero.types import EnvSpec, Network, Sample, Symmetry
+from podzero.samples import sample_like, with_axes
+from podzero.types import Batch, EnvSpec, ModelNetwork, Network, Symmetry
 
 
 class Training(NamedTuple):
@@ -29,7 +30,7 @@ class Training(NamedTuple):
     """All devices that train."""
     batch_sharding: NamedSharding
     """How dispatches `[K, B, ...]` lie."""
-    put: Callable[[Sample], Sample]
+    put: Callable[[Batch], Batch]
     """Starts the transfer of a host dispatch `[K, B, ...]` to the devices."""
     step: TrainStep
     """Trains a state on such a dispatch."""
@@ -37,7 +38,7 @@ class Training(NamedTuple):
 
 def make_training(
     experiment: Experiment,
-    network: Network,
+    network: Network | ModelNetwork,
     spec: EnvSpec,
     symmetries: Sequence[Symmetry],
     devices: Sequence[jax.Device] | None = None,
@@ -51,9 +52,11 @@ def make_training(
     mesh = make_mesh(config.mesh, devices)
     check_batch(config, mesh)
     optimizer = make_optimizer(config.optimizer)
-    augment = make_augment(symmetries if config.augment else (), spec.num_actions)
-    init = partial(init_state, network, optimizer, jax.random.key(experiment.seed))
+    objective = make_objective(experiment, network, spec, symmetries)
+    init = partial(init_state, objective.init, optimizer, jax.random.key(experiment.seed))
     shapes = jax.eval_shape(init)
+    one = Batch(with_axes(sample_like(experiment, spec), 1))
+    parts = tuple(jax.eval_shape(objective.loss, shapes.params, one).parts)
     shardings, batches = state_shardings(mesh, shapes, config.mesh), batch_sharding(mesh)
     return Training(
         init=jax.jit(init, out_shardings=shardings),
@@ -62,7 +65,7 @@ def make_training(
         batch_sharding=batches,
         put=partial(put_batch, sharding=batches),
         step=make_train_step(
-            Recipe(network, optimizer, augment, config.value_weight, config.ema, config.microbatches),
+            Recipe(objective, parts, optimizer, config.ema, config.microbatches),
             mesh,
             shardings,
         ),

@@ -8,61 +8,11 @@ import jax.numpy as jnp
 
 from podzero.config import ResNetConfig
 from podzero.networks.boards import check_boards, compute_dtype
+from podzero.networks.haiku_layers import Block, Conv, Dense
 from podzero.networks.heads import LAST_LAYER_SCALE, POLICY_PLANES, VALUE_PLANES
 from podzero.networks.resnet import residual_start
-from podzero.networks.standardized import convolve, fold, standardize
+from podzero.networks.standardized import fold
 from podzero.types import Array, EnvSpec, Network, Params
-
-
-class Conv(hk.Module):
-    """A 3x3 convolution with standardized weights; `folded` when its kernel has been through `fold`."""
-
-    def __init__(self, features: int, folded: bool, name: str, start: float = 1.0) -> None:
-        super().__init__(name=name)
-        self._features = features
-        self._folded = folded
-        self._start = start
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Maps `[B, H, W, in]` to `[B, H, W, features]`."""
-        shape = (3, 3, x.shape[-1], self._features)
-        kernel = hk.get_parameter("kernel", shape, init=_variance_scaling(1.0))
-        bias = hk.get_parameter("bias", (self._features,), init=jnp.zeros)
-        if not self._folded:
-            gain = hk.get_parameter("gain", (self._features,), init=hk.initializers.Constant(self._start))
-            kernel = standardize(kernel, gain)
-        return convolve(x, kernel, bias)
-
-
-class Block(hk.Module):
-    """A pre-activation residual block: `x + conv(relu(conv(relu(x))))`."""
-
-    def __init__(self, folded: bool, start: float, name: str) -> None:
-        super().__init__(name=name)
-        self._folded = folded
-        self._start = start
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Maps `[B, H, W, C]` to the same shape."""
-        channels = x.shape[-1]
-        y = Conv(channels, self._folded, "conv_0")(jax.nn.relu(x))
-        y = Conv(channels, self._folded, "conv_1", self._start)(jax.nn.relu(y))
-        return x + y
-
-
-class Dense(hk.Module):
-    """A dense layer that computes in the dtype of its input from float32 parameters, as Flax's does."""
-
-    def __init__(self, features: int, scale: float, name: str) -> None:
-        super().__init__(name=name)
-        self._features = features
-        self._scale = scale
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Maps `[..., in]` to `[..., features]`."""
-        kernel = hk.get_parameter("kernel", (x.shape[-1], self._features), init=_variance_scaling(self._scale))
-        bias = hk.get_parameter("bias", (self._features,), init=jnp.zeros)
-        return x @ kernel.astype(x.dtype) + bias.astype(x.dtype)
 
 
 class Heads(hk.Module):
@@ -134,7 +84,3 @@ def _transform(config: ResNetConfig, spec: EnvSpec, *, folded: bool) -> hk.Trans
         return ResNet(config, spec.num_actions, folded)(observation)
 
     return hk.without_apply_rng(hk.transform(forward))
-
-
-def _variance_scaling(scale: float) -> hk.initializers.Initializer:
-    return hk.initializers.VarianceScaling(scale, "fan_in", "truncated_normal")  # type: ignore[no-untyped-call]

@@ -4,23 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from podzero.config import NetworkConfig, TransformerConfig
+from podzero.config import (
+    MLPConfig,
+    ModelNetworkConfig,
+    MuZeroMLPConfig,
+    MuZeroResNetConfig,
+    NetworkConfig,
+    ResNetConfig,
+    TransformerConfig,
+)
+from podzero.errors import ConfigError
 from podzero.networks.haiku_resnet import folded_haiku_resnet, haiku_resnet
+from podzero.networks.mlp import mlp
+from podzero.networks.muzero_mlp import muzero_mlp
+from podzero.networks.muzero_resnet import muzero_resnet
 from podzero.networks.resnet import folded_resnet, resnet
 from podzero.networks.standardized import fold
 from podzero.networks.transformer import transformer
-from podzero.types import EnvSpec, Network, Params
+from podzero.types import EnvSpec, ModelNetwork, Network, Params
 
 
 def make_network(config: NetworkConfig, spec: EnvSpec) -> Network:
-    """The network to train on the observations of `spec`.
+    """The network to train on the observations of `spec`, whose rules are known.
 
     Raises:
-      ConfigError: the network cannot read such observations.
+      ConfigError: the network cannot read such observations, or learns a model.
     """
-    if isinstance(config, TransformerConfig):
-        return transformer(config, spec)
-    return haiku_resnet(config, spec) if config.name == "haiku_resnet" else resnet(config, spec)
+    match config:
+        case ResNetConfig():
+            return haiku_resnet(config, spec) if config.name == "haiku_resnet" else resnet(config, spec)
+        case TransformerConfig():
+            return transformer(config, spec)
+        case MLPConfig():
+            return mlp(config, spec)
+        case MuZeroMLPConfig() | MuZeroResNetConfig():
+            raise ConfigError(
+                f"network.name = '{config.name}' learns the rules of '{spec.name}', which are known here; set "
+                "network.name to resnet, transformer or mlp"
+            )
 
 
 def make_inference(config: NetworkConfig, spec: EnvSpec) -> tuple[Callable[[Params], Params], Network]:
@@ -30,12 +51,25 @@ def make_inference(config: NetworkConfig, spec: EnvSpec) -> tuple[Callable[[Para
     A network with nothing to fold gets the identity.
 
     Raises:
-      ConfigError: the network cannot read such observations.
+      ConfigError: the network cannot read such observations, or learns a model.
     """
-    if isinstance(config, TransformerConfig):
-        return _as_it_is, transformer(config, spec)
-    folded = folded_haiku_resnet if config.name == "haiku_resnet" else folded_resnet
-    return fold, folded(config, spec)
+    if isinstance(config, ResNetConfig):
+        folded = folded_haiku_resnet if config.name == "haiku_resnet" else folded_resnet
+        return fold, folded(config, spec)
+    return _as_it_is, make_network(config, spec)
+
+
+def make_model_network(config: ModelNetworkConfig, spec: EnvSpec) -> ModelNetwork:
+    """The networks that learn a model of what is observed in `spec`.
+
+    Raises:
+      ConfigError: they cannot read such observations.
+    """
+    match config:
+        case MuZeroMLPConfig():
+            return muzero_mlp(config, spec)
+        case MuZeroResNetConfig():
+            return muzero_resnet(config, spec)
 
 
 def _as_it_is(params: Params) -> Params:

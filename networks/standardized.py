@@ -63,18 +63,18 @@ def fold(params: Params) -> Params:
     return {name: fold(child) for name, child in params.items()}
 
 
-def convolve(x: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
+def convolve(x: jax.Array, kernel: jax.Array, bias: jax.Array, stride: int = 1) -> jax.Array:
     """A same-padded convolution plus bias, in the dtype of `x`.
 
     Args:
       x: `[B, H, W, in]`.
       kernel: `[h, w, in, out]`.
       bias: `[out]`.
+      stride: pixels between two of the outcome, along both sides.
 
     Returns:
-      `[B, H, W, out]`.
+      `[B, ceil(H / stride), ceil(W / stride), out]`.
     """
-    y = lax.conv_general_dilated(
-        x, kernel.astype(x.dtype), window_strides=(1, 1), padding="SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
+    strides, layout = (stride, stride), ("NHWC", "HWIO", "NHWC")
+    y = lax.conv_general_dilated(x, kernel.astype(x.dtype), strides, "SAME", dimension_numbers=layout)
     return y + bias.astype(x.dtype)

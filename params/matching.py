@@ -5,12 +5,12 @@ from __future__ import annotations
 import jax
 
 from podzero.params.snapshots import SnapshotError
-from podzero.types import Network, Params
+from podzero.types import ModelNetwork, Network, Params
 
 _ABSENT = "nothing"
 
 
-def check_matches(params: Params, network: Network, origin: str) -> None:
+def check_matches(params: Params, network: Network | ModelNetwork, origin: str) -> None:
     """Compares names, shapes and dtypes of all leaves with what `network` would start from; computes nothing.
 
     The shapes of a network follow its observations and actions, so parameters of another game are found as well.

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
 
 from podzero.types import (
     Array,
+    Batch,
     EnvSpec,
     EnvState,
+    Keys,
     Params,
     Sample,
     SearchResult,
     Symmetry,
     Versioned,
     View,
+    Window,
 )
 
 
@@ -63,8 +68,12 @@ class Search(Protocol):
 class ReplayWriter(Protocol):
     """The door of an actor into replay."""
 
-    def write(self, samples: Sample) -> None:
+    def write(self, samples: Sample | Window, priorities: np.ndarray[Any, Any] | None = None) -> None:
         """Writes T samples (`[T, ...]` on every field), waiting while the rate limiter holds inserts back.
+
+        Args:
+          samples: to write.
+          priorities: `[T]` for a prioritized table, at least zero; 1 by default.
 
         Raises:
           SignatureError: a field's name, shape or dtype is not the table's, it holds NaN or infinity, or T is no
@@ -85,14 +94,20 @@ class ReplayWriter(Protocol):
 class ReplayReader(Protocol):
     """The door of the learner out of replay: an endless iterator over host batches."""
 
-    def __iter__(self) -> Iterator[Sample]: ...
+    def __iter__(self) -> Iterator[Batch]: ...
 
-    def __next__(self) -> Sample:
+    def __next__(self) -> Batch:
         """The next batch (`[steps_per_dispatch, batch_size, ...]` on every field).
 
         Raises:
           ReplayTimeout: no batch came within the configured wait; says which limiter holds whom.
           StopIteration: `close` was called, perhaps while this waited.
+        """
+        ...
+
+    def rank(self, keys: Keys, errors: np.ndarray[Any, Any]) -> None:
+        """Says how wrong the learner was about samples of a batch, by their keys and absolute value errors, both
+        `[..., B]`; a prioritized table gives those with large errors more often from then on. Never waits.
         """
         ...
 

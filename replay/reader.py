@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from podzero.config import Experiment
 from podzero.replay.errors import ReplayTimeout, WrongServer
+from podzero.replay.priorities import PriorityWriter, importance
 from podzero.replay.shard import TABLE, Address, Shard
 from podzero.replay.signature import SampleSignature
-from podzero.types import EnvSpec, Sample
+from podzero.types import Batch, EnvSpec, Keys
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,8 @@ _REOPEN_MS = 500
 """A dataset held back this long by the limiter ends (without an error) and is opened anew, so that what it had
 gathered comes out, and its thread can see that it should stop."""
 _LOOK_S = 0.1
+_TAIL = np.dtype([("key", np.uint64), ("weight", np.float32)])
+"""What follows the sample in a row of a prioritized table."""
 
 
 def make_reader(addresses: Sequence[str], spec: EnvSpec, experiment: Experiment, hosts: int = 1) -> ShardedReader:
@@ -67,18 +70,22 @@ class ShardedReader:
         self._dispatch = math.prod(self._leading)
         self._offset = 0
         self._closed = threading.Event()
-        self._signature = SampleSignature(spec, self._replay.bundle)
+        self._signature = SampleSignature.of(experiment, spec)
         self._ahead = _samples_ahead(experiment) // hosts
         self._moves: queue.SimpleQueue[tuple[Address, Address]] = queue.SimpleQueue()
         self._streams: list[_Stream] = []
+        self._priorities: PriorityWriter | None = None
+        if self._replay.sampler == "prioritized":
+            self._priorities = PriorityWriter(TABLE, lambda index: self._streams[index].shard)
         for address in addresses:
             self._streams.append(self._open(address, len(addresses)))
 
-    def __iter__(self) -> Iterator[Sample]:
+    def __iter__(self) -> Iterator[Batch]:
         return self
 
-    def __next__(self) -> Sample:
-        """The next batch (`[steps_per_dispatch, batch_size, ...]` on every field).
+    def __next__(self) -> Batch:
+        """The next batch (`[steps_per_dispatch, batch_size, ...]` on every field), with weights and keys if the table
+        is prioritized.
 
         Raises:
           ReplayTimeout: none came within `replay.timeout_s`; says which limiter holds whom. What had arrived is kept
@@ -108,9 +115,16 @@ class ShardedReader:
         """The shard at the address `old` has come to life again at `new`: it is read there from now on. Thread-safe."""
         self._moves.put((Address.parse(old), Address.parse(new)))
 
+    def rank(self, keys: Keys, errors: NDArray[Any]) -> None:
+        """Sets the priorities of samples that a batch brought, by their absolute value errors; never waits."""
+        if self._priorities is not None:
+            self._priorities.update(keys, errors)
+
     def close(self) -> None:
         """Stops prefetching and gives the connections back; ends a `__next__` that still waits. Thread-safe."""
         self._closed.set()
+        if self._priorities is not None:
+            self._priorities.close()
         for stream in self._streams:
             stream.stop()
         for stream in self._streams:
@@ -127,7 +141,8 @@ class ShardedReader:
         shard = Shard(address, self._signature)
         shard.wait(self._replay.timeout_s)
         per_shard = math.ceil((self._dispatch + self._ahead) / shards)
-        return _Stream(shard, self._signature, per_shard, self._ahead // (4 * shards))
+        exponent = self._replay.importance_exponent if self._replay.sampler == "prioritized" else None
+        return _Stream(shard, self._signature, per_shard, self._ahead // (4 * shards), exponent)
 
     def _followed(self, stream: _Stream) -> _Stream:
         """The stream itself, or the one that reads where its shard has moved to."""
@@ -150,20 +165,35 @@ class ShardedReader:
         """How many samples `stream` gives to the coming batch."""
         return len(range(self._dispatch)[self._positions(stream)])
 
-    def _assemble(self) -> Sample:
-        rows = np.empty((self._dispatch, self._signature.row_bytes), np.uint8)
-        for stream in self._streams:
-            rows[self._positions(stream)] = stream.take(self._share(stream))
+    def _assemble(self) -> Batch:
+        rows = np.empty((self._dispatch, self._streams[0].row_bytes), np.uint8)
+        shard = np.empty(self._dispatch, np.int32)
+        for index, stream in enumerate(self._streams):
+            where = self._positions(stream)
+            rows[where] = stream.take(self._share(stream))
+            shard[where] = index
         self._offset = (self._offset + self._dispatch) % len(self._streams)
-        return self._signature.unpack(rows, self._leading)
+        samples = self._signature.unpack(rows[:, : self._signature.row_bytes], self._leading)
+        if self._priorities is None:
+            return Batch(samples)
+        tail = np.ascontiguousarray(rows[:, self._signature.row_bytes :]).view(_TAIL).reshape(self._leading)
+        keys = Keys(shard.reshape(self._leading), np.ascontiguousarray(tail["key"]))
+        return Batch(samples, np.ascontiguousarray(tail["weight"]), keys)
 
 
 class _Stream:
     """Rows sampled from one shard, ahead of demand and bounded, by a thread of its own."""
 
-    def __init__(self, shard: Shard, signature: SampleSignature, ahead: int, in_flight: int) -> None:
-        """Starts reading up to `ahead` rows early, of which about `in_flight` lie in Reverb's stream."""
-        self._shard = shard
+    def __init__(
+        self, shard: Shard, signature: SampleSignature, ahead: int, in_flight: int, exponent: float | None
+    ) -> None:
+        """Starts reading up to `ahead` rows early, of which about `in_flight` lie in Reverb's stream.
+
+        With an `exponent` each row ends with the item's key and its importance weight.
+        """
+        self.shard = shard
+        self._exponent = exponent
+        self.row_bytes = signature.row_bytes + (0 if exponent is None else _TAIL.itemsize)
         self._signature = signature
         ahead, in_flight = ahead // signature.bundle, in_flight // signature.bundle  # in items, as Reverb counts
         self._block = max(1, min(_BLOCK, ahead // 2))
@@ -178,7 +208,7 @@ class _Stream:
     @property
     def address(self) -> Address:
         """Of the shard."""
-        return self._shard.address
+        return self.shard.address
 
     def inherit(self, other: _Stream) -> None:
         """Takes over the rows that another stream, of which no more will come, has gathered."""
@@ -210,15 +240,15 @@ class _Stream:
 
     def _await_shard(self) -> None:
         """After the connection broke: the shard may be back, or come to life again elsewhere."""
-        log.warning("replay at %s is gone; what it held is waited for", self._shard.address.endpoint)
-        while not self._stopped.wait(_REOPEN_MS / 1000) and self._shard.limits() is None:
+        log.warning("replay at %s is gone; what it held is waited for", self.shard.address.endpoint)
+        while not self._stopped.wait(_REOPEN_MS / 1000) and self.shard.limits() is None:
             pass
 
     def explain(self) -> str:
         """Why no rows come."""
-        endpoint = self._shard.address.endpoint
+        endpoint = self.shard.address.endpoint
         try:
-            limits = self._shard.limits()
+            limits = self.shard.limits()
         except WrongServer as error:
             return str(error)
         return f"replay at {endpoint} does not answer" if limits is None else f"{endpoint}: {limits.explain_sample()}"
@@ -231,7 +261,7 @@ class _Stream:
         """Waits a bounded time for the thread; it can be stuck only in a read from a server that has died."""
         self._thread.join(timeout=4 * _REOPEN_MS / 1000)
         if self._thread.is_alive():
-            log.warning("the thread that reads from %s is stuck and was left behind", self._shard.address.endpoint)
+            log.warning("the thread that reads from %s is stuck and was left behind", self.shard.address.endpoint)
 
     def _run(self) -> None:
         from tensorflow.errors import UnavailableError
@@ -240,13 +270,23 @@ class _Stream:
             while not self._stopped.is_set():
                 try:
                     for item in self._dataset():
-                        self._put(item.data.reshape(-1, self._signature.row_bytes))
+                        self._put(self._rows(item))
                         if self._stopped.is_set():
                             return
                 except UnavailableError:
                     self._await_shard()
         except BaseException as failure:
             self._failure = failure
+
+    def _rows(self, item: Any) -> NDArray[np.uint8]:
+        """The rows of a block of items, `[n * bundle, row_bytes]`."""
+        rows: NDArray[np.uint8] = item.data.reshape(-1, self._signature.row_bytes)
+        if self._exponent is None:
+            return rows
+        tail = np.empty(len(rows), _TAIL)
+        tail["key"] = item.info.key
+        tail["weight"] = importance(item.info.probability, item.info.table_size, self._exponent)
+        return np.concatenate([rows, tail.view(np.uint8).reshape(len(rows), -1)], axis=1)
 
     def _put(self, block: NDArray[np.uint8]) -> None:
         while not self._stopped.is_set():
@@ -263,7 +303,7 @@ class _Stream:
 
         return (
             TrajectoryDataset(
-                self._shard.address.endpoint,
+                self.shard.address.endpoint,
                 TABLE,
                 dtypes=tf.uint8,
                 shapes=tf.TensorShape([self._signature.item_bytes]),

@@ -50,7 +50,7 @@ class ReplayServer:
           ReplayRestoreError: the checkpoint is damaged, incomplete, or of another experiment.
         """
         self._server: Any = None
-        self._signature = SampleSignature(spec, experiment.replay.bundle)
+        self._signature = SampleSignature.of(experiment, spec)
         self._settings = shard_settings(experiment)
         data, identity = None, secrets.token_hex(6)
         if restore_from is not None:

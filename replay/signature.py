@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from podzero.config import Experiment
 from podzero.replay.errors import SignatureError
-from podzero.types import EnvSpec, Sample
+from podzero.samples import sample_like
+from podzero.types import EnvSpec, Sample, Window
 
 _SUM_TOLERANCE = 1e-3
 """How far the sum of a float32 policy may be off from one."""
@@ -35,32 +37,34 @@ class Field(NamedTuple):
 
 
 class SampleSignature:
-    """The fields of `Sample` for one environment, and how many samples make an item.
+    """The fields of the experiment's samples, and how many samples make an item.
 
     Attributes:
-      fields: name, shape and dtype of each field, in the order of `Sample`.
+      fields: name, shape and dtype of each field, in the order of `Sample` or `Window`.
       bundle: samples of one item.
       layout: all of it as one line of text; equal layouts hold interchangeable items.
       row_bytes: bytes of a packed sample.
       item_bytes: bytes of an item.
     """
 
-    def __init__(self, spec: EnvSpec, bundle: int) -> None:
-        actions = (spec.num_actions,)
-        self.fields = (
-            Field("observation", tuple(spec.observation_shape), np.dtype(spec.observation_dtype)),
-            Field("legal", actions, np.dtype(np.bool_)),
-            Field("policy_target", actions, np.dtype(np.float32)),
-            Field("value_target", (), np.dtype(np.float32)),
-            Field("version", (), np.dtype(np.int32)),
+    def __init__(self, name: str, like: Sample | Window, bundle: int) -> None:
+        """Takes the environment's name and shapes without data, as `podzero.samples` gives them."""
+        self._kind = type(like)
+        self.fields = tuple(
+            Field(field, tuple(leaf.shape), np.dtype(leaf.dtype)) for field, leaf in like._asdict().items()
         )
         self.bundle = bundle
-        self.layout = f"{spec.name} " + " ".join(map(str, self.fields)) + f" bundle:{bundle}"
+        self.layout = f"{name} " + " ".join(map(str, self.fields)) + f" bundle:{bundle}"
         self._record = np.dtype([(field.name, field.dtype, field.shape) for field in self.fields])
         self.row_bytes = self._record.itemsize
         self.item_bytes = bundle * self.row_bytes
 
-    def check(self, samples: Sample) -> int:
+    @classmethod
+    def of(cls, experiment: Experiment, spec: EnvSpec) -> SampleSignature:
+        """What the experiment's tables hold."""
+        return cls(spec.name, sample_like(experiment, spec), experiment.replay.bundle)
+
+    def check(self, samples: Sample | Window) -> int:
         """Refuses samples (`[T, ...]` on every field) that do not belong into the table; returns T.
 
         Raises:
@@ -74,29 +78,31 @@ class SampleSignature:
         self._check_numbers(samples)
         return length
 
-    def pack(self, samples: Sample) -> NDArray[np.uint8]:
+    def pack(self, samples: Sample | Window) -> NDArray[np.uint8]:
         """Checked samples (`[T, ...]`) as items, `[T / bundle, item_bytes]` uint8, neighbours together."""
         records = np.empty(len(samples.version), self._record)
         for field in self.fields:
             records[field.name] = getattr(samples, field.name)
         return records.view(np.uint8).reshape(-1, self.item_bytes)
 
-    def unpack(self, rows: NDArray[np.uint8], leading: tuple[int, ...]) -> Sample:
+    def unpack(self, rows: NDArray[np.uint8], leading: tuple[int, ...]) -> Sample | Window:
         """Rows `[N, row_bytes]` as a sample with the axes `leading` (of product N) in front of every field."""
         records = np.ascontiguousarray(rows).view(self._record)
-        return Sample(
+        return self._kind(
             **{
                 field.name: np.ascontiguousarray(records[field.name]).reshape(leading + field.shape)
                 for field in self.fields
             }
         )
 
-    def _check_shapes(self, samples: Sample) -> int:
+    def _check_shapes(self, samples: Sample | Window) -> int:
         names = getattr(samples, "_fields", None)
         expected = tuple(field.name for field in self.fields)
         if names != expected:
             found = ", ".join(names) if names else type(samples).__name__
-            raise SignatureError(f"samples: found {found}; expected a Sample with the fields {', '.join(expected)}")
+            raise SignatureError(
+                f"samples: found {found}; expected a {self._kind.__name__} with the fields {', '.join(expected)}"
+            )
         length = np.shape(samples.version)[0] if np.ndim(samples.version) else 0
         for field in self.fields:
             value = getattr(samples, field.name)
@@ -109,19 +115,37 @@ class SampleSignature:
                 )
         return length
 
-    def _check_numbers(self, samples: Sample) -> None:
+    def _check_numbers(self, samples: Sample | Window) -> None:
         for field in self.fields:
             value = np.asarray(getattr(samples, field.name))
             if field.dtype.kind == "f" and not np.isfinite(value).all():
                 raise SignatureError(_first(field.name, ~np.isfinite(value), value, "finite numbers"))
-        legal, policy = np.asarray(samples.legal), np.asarray(samples.policy_target)
-        _refuse("legal", ~legal.any(axis=-1), legal.sum(axis=-1), "at least one legal action in each sample")
-        _refuse("policy_target", policy < 0, policy, "no negative probability")
-        _refuse("policy_target", (policy > _SUM_TOLERANCE) & ~legal, policy, "zero on illegal actions")
-        total = np.where(legal, policy, 0).sum(axis=-1)
-        _refuse("policy_target", abs(total - 1) > _SUM_TOLERANCE, total, "a sum of 1 over the legal actions")
-        value = np.asarray(samples.value_target)
-        _refuse("value_target", abs(value) > 1 + _BOUND_TOLERANCE, value, "values in [-1, 1]")
+        if isinstance(samples, Window):
+            _check_window(samples)
+        else:
+            _check_position(samples)
+
+
+def _check_position(samples: Sample) -> None:
+    legal, policy = np.asarray(samples.legal), np.asarray(samples.policy_target)
+    _refuse("legal", ~legal.any(axis=-1), legal.sum(axis=-1), "at least one legal action in each sample")
+    _refuse("policy_target", policy < 0, policy, "no negative probability")
+    _refuse("policy_target", (policy > _SUM_TOLERANCE) & ~legal, policy, "zero on illegal actions")
+    total = np.where(legal, policy, 0).sum(axis=-1)
+    _refuse("policy_target", abs(total - 1) > _SUM_TOLERANCE, total, "a sum of 1 over the legal actions")
+    value = np.asarray(samples.value_target)
+    _refuse("value_target", abs(value) > 1 + _BOUND_TOLERANCE, value, "values in [-1, 1]")
+
+
+def _check_window(windows: Window) -> None:
+    length = np.asarray(windows.length)
+    steps = np.shape(windows.reward)[1]
+    _refuse("length", (length < 1) | (length > steps), length, f"steps between 1 and {steps}")
+    policy = np.asarray(windows.policy)
+    exists = np.arange(policy.shape[1]) < length[:, None]
+    _refuse("policy", policy < 0, policy, "no negative probability")
+    total = policy.sum(axis=-1)
+    _refuse("policy", exists & (abs(total - 1) > _SUM_TOLERANCE), total, "a sum of 1 at each position before the end")
 
 
 def _refuse(name: str, wrong: NDArray[np.bool_], value: NDArray[Any], expected: str) -> None:

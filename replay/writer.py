@@ -16,7 +16,7 @@ from podzero.config import Experiment, ReplayConfig
 from podzero.replay.errors import ReplayTimeout, SignatureError, WrongServer
 from podzero.replay.shard import TABLE, Address, Shard
 from podzero.replay.signature import SampleSignature
-from podzero.types import EnvSpec, Sample
+from podzero.types import EnvSpec, Sample, Window
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ def make_writer(
       WrongServer: another server answers at an address.
     """
     parsed = [Address.parse(address) for address in addresses]
-    return ShardedWriter(parsed, spec, experiment.replay, {Address.parse(address) for address in near})
+    return ShardedWriter(parsed, spec, experiment, {Address.parse(address) for address in near})
 
 
 class ShardedWriter:
@@ -62,10 +62,10 @@ class ShardedWriter:
     """
 
     def __init__(
-        self, addresses: Sequence[Address], spec: EnvSpec, config: ReplayConfig, near: Collection[Address] = ()
+        self, addresses: Sequence[Address], spec: EnvSpec, experiment: Experiment, near: Collection[Address] = ()
     ) -> None:
-        self._config = config
-        self._signature = SampleSignature(spec, config.bundle)
+        self._config = experiment.replay
+        self._signature = SampleSignature.of(experiment, spec)
         self._moves: queue.SimpleQueue[tuple[Address, Address]] = queue.SimpleQueue()
         self._lanes = [
             _Lane(Shard(address, self._signature), self._signature, address not in near) for address in addresses
@@ -77,7 +77,7 @@ class ShardedWriter:
             names = ", ".join(address.endpoint for address in addresses)
             raise ReplayTimeout(f"no replay shard answers at {names}")
 
-    def write(self, samples: Sample, priorities: NDArray[np.float64] | None = None) -> None:
+    def write(self, samples: Sample | Window, priorities: NDArray[Any] | None = None) -> None:
         """Writes T samples (`[T, ...]` on every field), waiting while every shard's limiter holds inserts back.
 
         What was sent is confirmed by a later `write` or `flush`.

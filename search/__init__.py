@@ -1,6 +1,9 @@
 """Tree search on mctx: what is searched (the model) and how (the algorithm) meet in `make_search`."""
 
 from podzero.search.algorithms import make_search as make_search
+from podzero.search.learned import ModelSearch as ModelSearch
+from podzero.search.learned import ModelSearchResult as ModelSearchResult
+from podzero.search.learned import make_model_search as make_model_search
 from podzero.search.models import Evaluate as Evaluate
 from podzero.search.models import Model as Model
 from podzero.search.models import network_evaluation as network_evaluation

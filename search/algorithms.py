@@ -67,23 +67,13 @@ def _puct(config: SearchConfig, model: Model) -> Search:
             pb_c_init=config.pb_c_init,
             pb_c_base=config.pb_c_base,
             temperature=jnp.maximum(temperature, 1e-6)[:, None],
-            qtransform=_bounded_values,
+            qtransform=model.qtransform,
         )
         best = jnp.argmax(output.action_weights, axis=-1)
         action = jnp.where(temperature > 0, output.action, best)
         return _result(output, output.action_weights, action)
 
     return search
-
-
-def _bounded_values(tree: mctx.Tree, node_index: Array) -> jax.Array:
-    """Q-values of a zero-sum game on the scale of the prior: from [-1, 1] to [0, 1]; unvisited ones count as lost.
-
-    mctx's own transforms stretch each node's values to [0, 1], which turns tiny differences into certainty.
-    """
-    visited = tree.children_visits[node_index] > 0
-    scaled: jax.Array = jnp.where(visited, 0.5 * (tree.qvalues(node_index) + 1.0), 0.0)
-    return scaled
 
 
 def _masked(root: mctx.RootFnOutput, legal: Array) -> mctx.RootFnOutput:

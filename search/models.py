@@ -26,6 +26,19 @@ class Model(NamedTuple):
     """Plays one action in each of B nodes and judges where it leads."""
     legal: Callable[[EnvState], Array]
     """Legal actions of B states: `[B, A]` bool."""
+    qtransform: Callable[[mctx.Tree, Array], Array]
+    """Q-values of a node's actions as PUCT weighs them against the prior: `(tree, node)` of one game to `[A]` in
+    [0, 1]."""
+
+
+def bounded_values(tree: mctx.Tree, node_index: Array) -> jax.Array:
+    """Q-values of a zero-sum game on the scale of the prior: from [-1, 1] to [0, 1]; unvisited ones count as lost.
+
+    mctx's own transforms stretch each node's values to [0, 1], which turns tiny differences into certainty.
+    """
+    visited = tree.children_visits[node_index] > 0
+    scaled: jax.Array = jnp.where(visited, 0.5 * (tree.qvalues(node_index) + 1.0), 0.0)
+    return scaled
 
 
 def network_evaluation(env: Env, apply: Callable[[Params, Array], tuple[jax.Array, jax.Array]]) -> Evaluate:
@@ -38,11 +51,12 @@ def network_evaluation(env: Env, apply: Callable[[Params, Array], tuple[jax.Arra
     return evaluate
 
 
-def rules_model(env: Env, evaluate: Evaluate) -> Model:
+def rules_model(env: Env, evaluate: Evaluate, discount: float = 1.0) -> Model:
     """The true rules as a model: nodes are states of `env`, leaves are judged by `evaluate`.
 
     Values are for the player to move. A child's value counts for its parent with the sign that says whether
-    the same player moves again, and with zero once the game is over: the reward says it all then.
+    the same player moves again, times `discount` (what a reward one move later is worth), and with zero once the game
+    is over: the reward says it all then.
     """
     view = jax.vmap(env.view)
     step = jax.vmap(env.step)
@@ -58,13 +72,13 @@ def rules_model(env: Env, evaluate: Evaluate) -> Model:
         children = step(states, action)
         seen = view(children)
         logits, value = evaluate(params, key, children)
-        sign = jnp.where(seen.player == mover, 1.0, -1.0)
+        worth = jnp.where(seen.player == mover, discount, -discount)
         output = mctx.RecurrentFnOutput(
             reward=jnp.take_along_axis(seen.rewards, mover[:, None], axis=1)[:, 0],
-            discount=jnp.where(seen.done, 0.0, sign),
+            discount=jnp.where(seen.done, 0.0, worth),
             prior_logits=jnp.where(seen.legal, logits, np.finfo(np.float32).min),
             value=jnp.where(seen.done, 0.0, value),
         )
         return output, children
 
-    return Model(root, recurrent, legal=lambda states: view(states).legal)
+    return Model(root, recurrent, lambda states: view(states).legal, bounded_values)

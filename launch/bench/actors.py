@@ -22,7 +22,7 @@ import psutil
 
 from podzero.actors import SelfPlayActor, SelfPlayCore, SelfPlayState
 from podzero.config import Experiment
-from podzero.envs import make_env
+from podzero.envs import make_env, spec_of
 from podzero.launch.bench.material import open_to_inserts
 from podzero.launch.bench.serving import Helper, answer, helper, serve_replay
 from podzero.launch.build import actor_parts
@@ -67,7 +67,7 @@ def bench_actors(
       shard, `efficiency` (samples/s over those of as many actors at the first number's rate), `machine`, the share of
       all processor time that was used by anybody, and the cores used by all actors and by all shards.
     """
-    env = make_env(experiment.env.name)
+    env = make_env(experiment.env)
     moves, search_s = record(experiment, _RECORDED)
     opened = open_to_inserts(experiment, shards)
     with ExitStack() as stack:
@@ -98,7 +98,7 @@ def record(experiment: Experiment, count: int) -> tuple[Move, float]:
     These are the median. The network is untrained: what it knows does not change the time of a search.
     """
     core, fold = actor_parts(experiment)
-    network = make_network(experiment.network, make_env(experiment.env.name).spec)
+    network = make_network(experiment.network, spec_of(experiment.env))
     params = fold(network.init(jax.random.key(experiment.seed)))
     state = jax.jit(core.init)(jax.random.key(experiment.seed))
     play = jax.jit(core.move, donate_argnums=1)
@@ -209,7 +209,7 @@ class _Players:
 
     def make_writer(self) -> ShardedWriter:
         """A writer to all shards."""
-        return make_writer(self._addresses, make_env(self._experiment.env.name).spec, self._experiment)
+        return make_writer(self._addresses, spec_of(self._experiment.env), self._experiment)
 
     def _start(self, seed: int) -> None:
         writer = self.make_writer()

@@ -118,10 +118,10 @@ def _params(experiment: Experiment) -> Params:
     """Fresh parameters of the experiment's network, on the host."""
     import jax
 
-    from podzero.envs import make_env
+    from podzero.envs import spec_of
     from podzero.networks import make_network
 
-    network = make_network(experiment.network, make_env(experiment.env.name).spec)
+    network = make_network(experiment.network, spec_of(experiment.env))
     return jax.device_get(jax.jit(network.init)(jax.random.key(experiment.seed)))
 
 

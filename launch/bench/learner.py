@@ -12,12 +12,11 @@ from typing import Any
 import jax
 
 from podzero.config import Experiment
-from podzero.envs import make_env
 from podzero.launch.bench.material import open_to_samples, random_samples
 from podzero.launch.bench.serving import START_S, served
+from podzero.launch.build import learner_parts
 from podzero.learner import Feed, Training, make_training
-from podzero.networks import make_network
-from podzero.types import EnvSpec, Sample
+from podzero.types import Batch, EnvSpec
 
 
 def bench_learner(experiment: Experiment, seconds: float) -> dict[str, Any]:
@@ -35,14 +34,14 @@ def bench_learner(experiment: Experiment, seconds: float) -> dict[str, Any]:
       `ratio`, the median over pairs of neighbouring rounds of fed over on-device (a machine whose speed drifts slows
       both of a pair), the medians of both rates in steps/s, and the rates of all rounds.
     """
-    env = make_env(experiment.env.name)
-    training = make_training(experiment, make_network(experiment.network, env.spec), env.spec, env.symmetries)
+    network, spec, symmetries = learner_parts(experiment)
+    training = make_training(experiment, network, spec, symmetries)
     config = experiment.learner
     round_dispatches = config.prefetch + 3
     rates: dict[str, list[float]] = {"fed": [], "device": []}
-    with _reverb(experiment, env.spec) as reader, Feed(reader) as feed:
+    with _reverb(experiment, spec) as reader, Feed(reader) as feed:
         resident = training.put(_next(feed))
-        sources: dict[str, Callable[[], Sample]] = {
+        sources: dict[str, Callable[[], Batch]] = {
             "fed": lambda: training.put(_next(feed)),
             "device": lambda: resident,
         }
@@ -67,19 +66,19 @@ def bench_learner(experiment: Experiment, seconds: float) -> dict[str, Any]:
     }
 
 
-def train(training: Training, state: Any, batch: Callable[[], Sample], dispatches: int) -> tuple[Any, float]:
+def train(training: Training, state: Any, batch: Callable[[], Batch], dispatches: int) -> tuple[Any, float]:
     """Runs the learner's loop of `dispatches`; returns the state and the wall seconds."""
     start = time.perf_counter()
     unsettled = None
     for _ in range(dispatches):
-        state, sums = training.step(state, batch())
+        state, sums, _ = training.step(state, batch())
         jax.device_get(unsettled)  # as the loop does: one dispatch behind
         unsettled = sums
     jax.device_get(unsettled)
     return state, time.perf_counter() - start
 
 
-def _next(feed: Feed) -> Sample:
+def _next(feed: Feed) -> Batch:
     batch = feed.poll(START_S)
     if batch is None:
         raise TimeoutError(f"no batch came out of replay within {START_S:g} s")
@@ -94,7 +93,7 @@ def _reverb(experiment: Experiment, spec: EnvSpec) -> Iterator[Any]:
     with served(open_to_samples(experiment), spec) as address:
         writer = make_writer([address], spec, experiment)
         bundle = experiment.replay.bundle
-        writer.write(random_samples(spec, bundle * math.ceil(experiment.replay.min_size / bundle)))
+        writer.write(random_samples(experiment, spec, bundle * math.ceil(experiment.replay.min_size / bundle)))
         writer.flush()
         writer.close()
         yield make_reader([address], spec, experiment)

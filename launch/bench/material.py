@@ -7,19 +7,38 @@ from typing import Any
 import numpy as np
 
 from podzero.config import Experiment
-from podzero.types import EnvSpec, Sample
+from podzero.samples import sample_like
+from podzero.types import Array, EnvSpec, Sample, Window
 
 
-def random_samples(spec: EnvSpec, count: int) -> Sample:
+def random_samples(experiment: Experiment, spec: EnvSpec, count: int) -> Sample | Window:
     """Random samples `[count, ...]` of the right shapes: what they show does not change what anything costs."""
     random = np.random.default_rng(0)
-    observation = random.random((count, *spec.observation_shape)) < 0.3
+    like = sample_like(experiment, spec)
+    observation = (random.random((count, *like.observation.shape)) < 0.3).astype(like.observation.dtype)
+    if isinstance(like, Window):
+        return _random_windows(random, like, observation)
     return Sample(
-        observation=observation.astype(spec.observation_dtype),
+        observation=observation,
         legal=np.ones((count, spec.num_actions), np.bool_),
         policy_target=random.dirichlet(np.ones(spec.num_actions), count).astype(np.float32),
         value_target=random.uniform(-1.0, 1.0, count).astype(np.float32),
         version=np.zeros(count, np.int32),
+    )
+
+
+def _random_windows(random: np.random.Generator, like: Window, observation: Array) -> Window:
+    """Windows that lie wholly inside of an episode."""
+    count = len(observation)
+    zeros = Window(*(np.zeros((count, *leaf.shape), leaf.dtype) for leaf in like))
+    positions, choices = like.policy.shape
+    return zeros._replace(
+        observation=observation,
+        reward=random.normal(size=zeros.reward.shape).astype(np.float32),
+        value=random.normal(size=zeros.value.shape).astype(np.float32),
+        policy=random.dirichlet(np.ones(choices), (count, positions)).astype(np.float32),
+        candidates=random.normal(size=zeros.candidates.shape).astype(np.float32),
+        length=np.full(count, like.reward.shape[0], np.int32),
     )
 
 

@@ -16,13 +16,12 @@ from typing import Any
 import jax
 
 from podzero.config import Experiment
-from podzero.envs import make_env
 from podzero.launch.bench.learner import train
 from podzero.launch.bench.material import random_samples
 from podzero.launch.bench.serving import Helper, answer, helper
+from podzero.launch.build import learner_parts
 from podzero.learner import make_training
-from podzero.networks import make_network
-from podzero.types import Sample
+from podzero.types import Batch
 
 DEVICES = 8
 _ROUND_S = 4.0
@@ -73,11 +72,11 @@ def _trainer(experiment: Experiment, devices: int) -> AbstractContextManager[Hel
 
 def _serve(experiment: Experiment, parent: Connection) -> None:
     """Compiles, says how many devices it trains on, then answers each request for a round of so many seconds."""
-    env = make_env(experiment.env.name)
-    training = make_training(experiment, make_network(experiment.network, env.spec), env.spec, env.symmetries)
+    network, spec, symmetries = learner_parts(experiment)
+    training = make_training(experiment, network, spec, symmetries)
     leading = (experiment.learner.steps_per_dispatch, experiment.learner.batch_size)
-    flat = random_samples(env.spec, leading[0] * leading[1])
-    batch = training.put(Sample(*(field.reshape(leading + field.shape[1:]) for field in flat)))
+    flat = random_samples(experiment, spec, leading[0] * leading[1])
+    batch = training.put(Batch(jax.tree.map(lambda field: field.reshape(leading + field.shape[1:]), flat)))
     state, _ = train(training, training.init(), lambda: batch, 1)
 
     def round_of(seconds: float) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 from podzero.config import Experiment
 from podzero.launch.calls import STOP_TIMEOUT_S
 from podzero.launch.cluster import Cluster, connect
-from podzero.types import Params, Sample, Versioned
+from podzero.types import Params, Sample, Versioned, Window
 
 GAP_S = (0.5, 1.5)
 """Publications come at random times this far apart, so that they meet a move at any point of it."""
@@ -40,12 +40,12 @@ def bench_publish(experiment: Experiment, seconds: float) -> dict[str, Any]:
 def _measure(experiment: Experiment, cluster: Cluster, seconds: float) -> dict[str, Any]:
     import jax
 
-    from podzero.envs import make_env
+    from podzero.envs import spec_of
     from podzero.networks import make_network
     from podzero.params import RayParamSink, start_param_store
 
     store = start_param_store()
-    params = make_network(experiment.network, make_env(experiment.env.name).spec).init(jax.random.key(experiment.seed))
+    params = make_network(experiment.network, spec_of(experiment.env)).init(jax.random.key(experiment.seed))
     params = jax.device_get(params)
     sink = RayParamSink(store)
     sink.publish(0, params)
@@ -152,7 +152,7 @@ class ActorProbe:
         self._polled = time.time()
         return newest
 
-    def write(self, samples: Sample) -> None:
+    def write(self, samples: Sample | Window, priorities: Any = None) -> None:
         """The actor's door to replay: takes games and drops them."""
 
     def flush(self) -> None:

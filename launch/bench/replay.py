@@ -16,11 +16,12 @@ from statistics import median
 from typing import Any
 
 from podzero.config import Experiment
-from podzero.envs import make_env
+from podzero.envs import spec_of
 from podzero.launch.bench.material import open_to_inserts, open_to_samples, random_samples, with_replay
 from podzero.launch.bench.serving import hosted
 from podzero.replay import make_reader, make_writer
-from podzero.types import EnvSpec, Sample
+from podzero.samples import sample_like
+from podzero.types import EnvSpec, Sample, Window
 
 _PIECE = 48
 """Items that the bare client sends before they must be confirmed; from 50 on Reverb floods the log. One `write` takes
@@ -45,13 +46,13 @@ def bench_replay(experiment: Experiment, seconds: float) -> dict[str, Any]:
       `ratio`, the lesser of the ratios written and read, and for each of `write` and `read` the medians in samples/s,
       their ratio (the median over neighbouring rounds), and the rates of all rounds.
     """
-    spec = make_env(experiment.env.name).spec
+    spec = spec_of(experiment.env)
     experiment = with_replay(experiment, sampler="uniform")
     filling, sampling = open_to_inserts(experiment), open_to_samples(experiment)
     stored = experiment.replay.min_size
     with ExitStack() as stack:
         addresses = stack.enter_context(hosted(_serve, filling, sampling, spec))
-        game = random_samples(spec, _PIECE - _PIECE % experiment.replay.bundle)
+        game = random_samples(experiment, spec, _PIECE - _PIECE % experiment.replay.bundle)
         writer = stack.enter_context(closing(make_writer([addresses["write"]], spec, filling)))
 
         def write() -> int:
@@ -126,7 +127,7 @@ def _compare(seconds: float, podzero: _Side, bare: _Side) -> dict[str, Any]:
     }
 
 
-def _bare_writer(address: str, game: Sample, table: str) -> tuple[Callable[[], int], Callable[[], None]]:
+def _bare_writer(address: str, game: Sample | Window, table: str) -> tuple[Callable[[], int], Callable[[], None]]:
     """Reverb's StructuredWriter: (writes one game in a confirmed piece, waits for the rest)."""
     from reverb import Client, structured_writer
 
@@ -143,7 +144,7 @@ def _bare_writer(address: str, game: Sample, table: str) -> tuple[Callable[[], i
     return write, lambda: writer.flush(0, timeout_ms=60_000)
 
 
-def _bare_reader(address: str, game: Sample, experiment: Experiment) -> Iterator[Any]:
+def _bare_reader(address: str, game: Sample | Window, experiment: Experiment) -> Iterator[Any]:
     """Reverb's TrajectoryDataset in batches of a whole dispatch, with their fields in the shape the learner takes."""
     import tensorflow as tf
     from reverb import TrajectoryDataset
@@ -164,7 +165,7 @@ def _bare_reader(address: str, game: Sample, experiment: Experiment) -> Iterator
         yield {name: field.reshape(leading + field.shape[1:]) for name, field in batch.data.items()}
 
 
-def _fill(addresses: dict[str, str], spec: EnvSpec, experiment: Experiment, game: Sample, stored: int) -> None:
+def _fill(addresses: dict[str, str], spec: EnvSpec, experiment: Experiment, game: Sample | Window, stored: int) -> None:
     """Puts the same number of samples into both tables that are read."""
     bare_write, _ = _bare_writer(addresses["bare"], game, _TABLE["read"])
     with closing(make_writer([addresses["read"]], spec, experiment)) as writer:
@@ -182,7 +183,7 @@ def _serve(filling: Experiment, sampling: Experiment, spec: EnvSpec, parent: Con
     from podzero.replay import ReplayServer
 
     signature = {
-        name: tf.TensorSpec(field.shape[1:], field.dtype) for name, field in random_samples(spec, 1)._asdict().items()
+        name: tf.TensorSpec(field.shape, field.dtype) for name, field in sample_like(filling, spec)._asdict().items()
     }
     tables = [
         reverb.Table(

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from podzero.actors import SelfPlayActor
 from podzero.config import Experiment
-from podzero.envs import make_env
+from podzero.envs import make_env, spec_of
 from podzero.launch.bench.material import open_to_inserts
 from podzero.launch.bench.serving import served
 from podzero.launch.build import actor_parts
@@ -42,7 +42,7 @@ def bench_selfplay(experiment: Experiment, seconds: float) -> dict[str, Any]:
       `ratio` (actor over bare, of the medians over rounds), both rates in evaluations/s, moves/s and games/s of the
       actor, and the rates of all rounds.
     """
-    env = make_env(experiment.env.name)
+    env = make_env(experiment.env)
     params = make_network(experiment.network, env.spec).init(jax.random.key(experiment.seed))
     bare = _bare_pass(experiment, env.spec, params)
     counts: dict[str, float] = {}
@@ -99,7 +99,7 @@ def _actor(experiment: Experiment, address: Any, params: Params, counts: dict[st
         counts["at"] = time.perf_counter()
 
     core, fold = actor_parts(experiment)
-    spec = make_env(experiment.env.name).spec
+    spec = spec_of(experiment.env)
     return SelfPlayActor(
         experiment=experiment,
         name="actor-0",

@@ -12,7 +12,7 @@ from podzero.config import Experiment
 from podzero.errors import ConfigError
 
 if TYPE_CHECKING:
-    from podzero.types import EnvSpec, Sample
+    pass
 
 NAMES = ("learner", "evaluation", "selfplay")
 """Of all programs. The first depends on the slice, the others only on the chip."""
@@ -95,19 +95,22 @@ def programs_of(experiment: Experiment, devices: list[Any], names: Collection[st
 def _learner(experiment: Experiment, devices: list[Any]) -> Program:
     import jax
 
-    from podzero.envs import make_env
+    from podzero.launch.build import learner_parts
     from podzero.learner import make_training
-    from podzero.networks import make_network
+    from podzero.learner.sharding import placed
+    from podzero.samples import sample_like, with_axes
+    from podzero.types import Batch
 
-    env, config = make_env(experiment.env.name), experiment.learner
-    network = make_network(experiment.network, env.spec)
-    training = make_training(experiment, network, env.spec, env.symmetries, devices)
+    config = experiment.learner
+    network, spec, symmetries = learner_parts(experiment)
+    training = make_training(experiment, network, spec, symmetries, devices)
     steps, batch = config.steps_per_dispatch, config.batch_size
 
     def lower() -> Any:
-        sample = _sample_shapes(env.spec, (steps, batch), training.batch_sharding)
+        samples = with_axes(sample_like(experiment, spec), steps, batch)
+        shardings = jax.tree.map(lambda _: training.batch_sharding, samples)
         step: Any = training.step
-        return step.lower(training.like, sample)
+        return step.lower(training.like, Batch(placed(samples, shardings)))
 
     return Program(
         "learner",
@@ -123,10 +126,10 @@ def _learner(experiment: Experiment, devices: list[Any]) -> Program:
 def _evaluation(experiment: Experiment, devices: list[Any]) -> Program:
     import jax
 
-    from podzero.envs import make_env
+    from podzero.envs import spec_of
     from podzero.networks import make_inference, make_network
 
-    spec, games = make_env(experiment.env.name).spec, experiment.actors.games
+    spec, games = spec_of(experiment.env), experiment.actors.games
 
     def lower() -> Any:
         fold, inference = make_inference(experiment.network, spec)
@@ -143,7 +146,7 @@ def _evaluation(experiment: Experiment, devices: list[Any]) -> Program:
 def _selfplay(experiment: Experiment, devices: list[Any]) -> Program:
     import jax
 
-    from podzero.envs import make_env
+    from podzero.envs import spec_of
     from podzero.launch.build import actor_parts
     from podzero.networks import make_network
 
@@ -151,7 +154,7 @@ def _selfplay(experiment: Experiment, devices: list[Any]) -> Program:
 
     def lower() -> Any:
         core, fold = actor_parts(experiment)
-        network = make_network(experiment.network, make_env(experiment.env.name).spec)
+        network = make_network(experiment.network, spec_of(experiment.env))
         params = jax.eval_shape(lambda: fold(network.init(jax.random.key(0))))
         state = jax.eval_shape(core.init, jax.random.key(0))
         return jax.jit(core.move, donate_argnums=1).lower(*_on_chip((params, state), devices[0]))
@@ -181,7 +184,7 @@ def _advice(experiment: Experiment, chips: int) -> str:
     switches = []
     if chips > 1 and not config.mesh.fsdp:
         switches.append("learner.mesh.fsdp=true, which splits weights and optimizer state over the chips")
-    if not experiment.network.remat:
+    if not getattr(experiment.network, "remat", True):
         switches.append("network.remat=true, which computes activations twice instead of keeping them")
     switches.append(f"learner.microbatches={2 * config.microbatches}, which takes the batch in parts")
     switches.append("a slice of more chips" if config.mesh.fsdp else "a smaller network")
@@ -194,15 +197,3 @@ def _for_accelerators(experiment: Experiment) -> Experiment:
         return experiment
     network = experiment.network.model_copy(update={"compute_dtype": "bfloat16"})
     return experiment.model_copy(update={"network": network})
-
-
-def _sample_shapes(spec: EnvSpec, leading: tuple[int, ...], sharding: Any) -> Sample:
-    """A dispatch of samples without data."""
-    import jax
-
-    from podzero.replay import SampleSignature
-    from podzero.types import Sample
-
-    struct: Any = jax.ShapeDtypeStruct
-    fields = SampleSignature(spec, bundle=1).fields
-    return Sample(**{field.name: struct(leading + field.shape, field.dtype, sharding=sharding) for field in fields})

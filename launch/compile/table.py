@@ -14,7 +14,15 @@ from datetime import date
 from pathlib import Path
 
 from podzero.chips import find_slice
-from podzero.config import TransformerConfig, builtin_configs, load
+from podzero.config import (
+    MLPConfig,
+    MuZeroMLPConfig,
+    MuZeroResNetConfig,
+    ResNetConfig,
+    TransformerConfig,
+    builtin_configs,
+    load,
+)
 from podzero.launch.compile.pages import page
 from podzero.launch.compile.programs import check_compiler
 from podzero.launch.compile.results import Job, Outcome, Result, Results, compiler
@@ -78,10 +86,13 @@ def all_jobs() -> list[Job]:
 
 def _size(config: str) -> int:
     """About how large its network is: layers times the square of their width."""
-    network = load(config).network
-    if isinstance(network, TransformerConfig):
-        return network.layers * network.width**2
-    return network.blocks * network.channels**2
+    match load(config).network:
+        case ResNetConfig(blocks=layers, channels=width) | MuZeroResNetConfig(blocks=layers, channels=width):
+            return layers * width**2
+        case TransformerConfig(layers=layers, width=width) | MLPConfig(layers=layers, width=width):
+            return layers * width**2
+        case MuZeroMLPConfig(layers=layers, width=width):
+            return layers * width**2
 
 
 def _program(config: str, where: str, program: str) -> Job:

@@ -131,7 +131,7 @@ def memory_gib(experiment: Experiment) -> float:
 def sample_bytes(experiment: Experiment) -> int:
     """Bytes of one stored sample; loads JAX, for the CPU, to ask the game."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # only shapes are asked for; other devices take seconds to find
-    from podzero.envs import make_env
+    from podzero.envs import spec_of
     from podzero.replay import SampleSignature
 
-    return SampleSignature(make_env(experiment.env.name).spec, experiment.replay.bundle).row_bytes
+    return SampleSignature.of(experiment, spec_of(experiment.env)).row_bytes

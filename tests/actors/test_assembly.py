@@ -37,6 +37,22 @@ def test_root_value_mixes_in_by_its_weight():
     np.testing.assert_allclose(targets, [0.8, -0.9], rtol=1e-6)
 
 
+def test_rewards_to_come_are_discounted_per_move():
+    """At 1/2: 1/4 for the winner's first move and -1/2 for the loser's; for one player who is paid 1/4 a move
+    1/4 (1 + 1/2 + 1/4), 1/4 (1 + 1/2), 1/4."""
+    won = np.array([[0, 0], [0, 0], [1, -1]], np.float32)
+    np.testing.assert_array_equal(value_targets(won, np.array([0, 1, 0]), np.zeros(3), 0.0, 0.5), [0.25, -0.5, 1])
+    paid = np.array([[0.25, 0]] * 3, np.float32)
+    np.testing.assert_array_equal(value_targets(paid, np.zeros(3), np.zeros(3), 0.0, 0.5), [0.4375, 0.375, 0.25])
+
+
+def test_a_game_is_assembled_with_the_discount():
+    assembler = GameAssembler(1, 0.0, discount=0.5)
+    assert list(assembler.add(move([False]), version=0)) == []
+    (game,) = assembler.add(move([True], rewards=[[1, -1]]), version=0)
+    np.testing.assert_array_equal(game.samples.value_target, [0.5, 1])
+
+
 def test_a_player_who_moves_twice_keeps_the_sign():
     rewards = np.array([[0, 0], [0, 0], [-1, 1]], np.float32)
     np.testing.assert_array_equal(value_targets(rewards, np.array([1, 1, 0]), np.zeros(3), 0.0), [1, 1, -1])

@@ -85,3 +85,43 @@ def _lengths():
 @pytest.fixture(scope="session", params=_lengths())
 def trace(request):
     return play_trace(*request.param)
+
+
+class Countdown:
+    """Eleven stones, one to three are taken in turn, and whoever takes the last one wins."""
+
+    num_actions = 3
+    players = 2
+
+    def reset(self, seed):
+        self.stones, self.mover = [11], 0
+
+    def step(self, action):
+        self.stones[0] -= action + 1
+        self.mover = 1 - self.mover
+
+    def legal_actions(self):
+        return list(range(min(3, self.stones[0])))
+
+    def observation(self):
+        return np.array([self.stones[0], self.mover], np.float32)
+
+    def player(self):
+        return self.mover
+
+    def rewards(self):
+        return [0.0, 0.0] if self.stones[0] else [2.0 * self.mover - 1.0, 1.0 - 2.0 * self.mover]
+
+    def done(self):
+        return self.stones[0] == 0
+
+    def clone(self):
+        twin = type(self)()
+        twin.stones, twin.mover = self.stones.copy(), self.mover
+        return twin
+
+
+@pytest.fixture(scope="session")
+def countdown():
+    """The class of a small game, for games that break one rule or another."""
+    return Countdown

@@ -9,6 +9,7 @@ import pytest
 from podzero.envs import make_env
 from podzero.errors import ConfigError
 from podzero.evaluation.evaluator import Evaluator
+from podzero.evaluation.matches import MatchRounds
 from podzero.evaluation.ratings import LadderError
 from podzero.networks import make_network
 
@@ -30,7 +31,8 @@ def make(workdir, experiment):
     def make(report=lambda role, figures: None, ladder=None, **changes):
         section = experiment.evaluation.model_copy(update=changes)
         changed = experiment.model_copy(update={"evaluation": section})
-        return Evaluator(changed, env, network, workdir.snapshots, report, ladder)
+        rounds = MatchRounds(changed, env, network, workdir.snapshots, ladder)
+        return Evaluator(rounds, section.every_minutes, workdir.snapshots, report)
 
     return make
 
@@ -42,7 +44,7 @@ def life(make, workdir, snapshots):
     evaluator = make(lambda role, figures: reports.append((role, dict(figures))))
     for step in (20, 30):
         snapshots(workdir, step)
-        evaluator.rate_newest()
+        evaluator.judge_newest()
         ladders.append(evaluator.ladder())
     snapshots(workdir, 40)
     logging.getLogger("jax").addHandler(lines)
@@ -50,7 +52,7 @@ def life(make, workdir, snapshots):
         jax.jit(lambda x: x + 1.5)(1.0)
         assert "Compiling" in lines.text, "JAX says it in other words now"
         lines.text = ""
-        evaluator.rate_newest()
+        evaluator.judge_newest()
     logging.getLogger("jax").removeHandler(lines)
     return SimpleNamespace(evaluator=evaluator, reports=reports, ladders=ladders, compilations=lines.text)
 

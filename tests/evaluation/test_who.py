@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from podzero.config import GameConfig
 from podzero.envs import make_env
 from podzero.errors import ConfigError
 from podzero.evaluation.who import game_of, resolve
@@ -103,5 +104,5 @@ def test_parameters_of_another_network(env, workdir, experiment, tmp_path):
 
 
 def test_the_game_of_a_player(workdir):
-    assert game_of(f"{workdir.root}@10") == "tic_tac_toe"
+    assert game_of(f"{workdir.root}@10") == GameConfig(name="tic_tac_toe")
     assert game_of("mcts:100") is None

@@ -7,7 +7,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache as compilation_cache_module
 
 from podzero.config import parse
-from podzero.types import EnvSpec, Network, Sample
+from podzero.types import Batch, EnvSpec, Network, Sample
 
 SPEC = EnvSpec("tic_tac_toe", (3, 3, 2), "bool", 9)
 
@@ -91,13 +91,14 @@ def make_dispatch():
 
     def make(steps, batch, seed=0):
         rng = np.random.default_rng(seed)
-        return Sample(
+        samples = Sample(
             observation=rng.random((steps, batch, 3, 3, 2)) > 0.5,
             legal=np.ones((steps, batch, 9), bool),
             policy_target=rng.dirichlet(np.full(9, 0.3), (steps, batch)).astype(np.float32),
             value_target=rng.uniform(-1, 1, (steps, batch)).astype(np.float32),
             version=np.zeros((steps, batch), np.int32),
         )
+        return Batch(samples)
 
     return make
 

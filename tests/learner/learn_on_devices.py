@@ -11,18 +11,20 @@ from podzero.config import parse
 from podzero.envs import make_env
 from podzero.learner import Learner
 from podzero.networks import make_network
-from podzero.types import Sample
+from podzero.types import Batch, Sample
 
 
 class Reader:
     def __iter__(self):
         return itertools.repeat(
-            Sample(
-                observation=np.ones((2, 16, 3, 3, 2), bool),
-                legal=np.ones((2, 16, 9), bool),
-                policy_target=np.full((2, 16, 9), 1 / 9, np.float32),
-                value_target=np.zeros((2, 16), np.float32),
-                version=np.zeros((2, 16), np.int32),
+            Batch(
+                Sample(
+                    observation=np.ones((2, 16, 3, 3, 2), bool),
+                    legal=np.ones((2, 16, 9), bool),
+                    policy_target=np.full((2, 16, 9), 1 / 9, np.float32),
+                    value_target=np.zeros((2, 16), np.float32),
+                    version=np.zeros((2, 16), np.int32),
+                )
             )
         )
 

@@ -17,7 +17,7 @@ from conftest import SPEC, apply, init
 
 from podzero.config import parse
 from podzero.learner import Learner, Membership, join
-from podzero.types import Network, Sample
+from podzero.types import Batch, Network, Sample
 
 BATCH, STEPS = 16, 2
 HEARTBEAT_S = 10
@@ -55,12 +55,14 @@ class Reader:
             raise StopIteration
         time.sleep(self._delay_s)
         shape = (STEPS, self._share)
-        return Sample(
-            observation=self._rng.random((*shape, 3, 3, 2)) > 0.5,
-            legal=np.ones((*shape, 9), bool),
-            policy_target=self._rng.dirichlet(np.ones(9), shape).astype(np.float32),
-            value_target=self._rng.uniform(-1, 1, shape).astype(np.float32),
-            version=np.zeros(shape, np.int32),
+        return Batch(
+            Sample(
+                observation=self._rng.random((*shape, 3, 3, 2)) > 0.5,
+                legal=np.ones((*shape, 9), bool),
+                policy_target=self._rng.dirichlet(np.ones(9), shape).astype(np.float32),
+                value_target=self._rng.uniform(-1, 1, shape).astype(np.float32),
+                version=np.zeros(shape, np.int32),
+            )
         )
 
     def close(self):

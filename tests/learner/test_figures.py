@@ -8,6 +8,7 @@ import pytest
 
 from podzero.learner.devices import DeviceClock, Machine, Pace, machine_of, memory_figures
 from podzero.learner.figures import ChipFigures
+from podzero.learner.step import Stepped
 
 POD = ChipFigures(
     Machine(chips=16, hosts=4, peak_flops=16e12),
@@ -76,7 +77,7 @@ def held(monkeypatch):
 
     monkeypatch.setattr("podzero.learner.devices.time.perf_counter", lambda: present[0])
     monkeypatch.setattr("podzero.learner.devices.jax.block_until_ready", wait)
-    clock = DeviceClock(lambda state, name: (state, name))
+    clock = DeviceClock(lambda state, name: Stepped(state, name, ()))
 
     def end(name, at):
         present[0] = at
@@ -91,7 +92,7 @@ def held(monkeypatch):
 
 def test_devices_are_timed_from_when_they_are_asked_or_free_until_they_end(held):
     clock, present, end = held
-    assert clock("state", "first") == ("state", "first")
+    assert clock("state", "first") == ("state", "first", ())
     end("first", at=100.0)  # compiled: not counted
     assert clock.flush() == Pace(0.0, 0.0, None)
     present[0] = 110.0
@@ -112,8 +113,8 @@ def test_a_dispatch_that_fails_ends_the_watch_and_not_the_loop(monkeypatch):
         raise RuntimeError("the device is gone")
 
     monkeypatch.setattr("podzero.learner.devices.jax.block_until_ready", fail)
-    clock = DeviceClock(lambda state, batch: (state, batch))
+    clock = DeviceClock(lambda state, batch: Stepped(state, batch, ()))
     clock(1, 2)
     assert failed.wait(60)
-    assert clock(3, 4) == (3, 4)
+    assert clock(3, 4) == (3, 4, ())
     assert clock.flush() == Pace(0.0, 0.0, None)

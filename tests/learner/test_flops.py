@@ -6,20 +6,30 @@ import pytest
 
 from podzero.config import load
 from podzero.envs import make_env
-from podzero.learner.flops import flops_of, sample_shapes, training_flops
-from podzero.learner.losses import alphazero_loss
+from podzero.learner.augment import make_augment
+from podzero.learner.flops import flops_of, training_flops
+from podzero.learner.objectives import alphazero_objective
 from podzero.networks import make_network
-from podzero.types import EnvSpec, Network
+from podzero.samples import position_like, with_axes
+from podzero.types import Batch, EnvSpec, Network
 
 
 def count(function, *shapes):
     return flops_of(jax.make_jaxpr(function)(*(jnp.zeros(shape) for shape in shapes)).jaxpr)
 
 
+def flops_per_sample(network, spec, batch_size):
+    return training_flops(objective_of(network, spec), position_like(spec), batch_size)
+
+
+def objective_of(network, spec):
+    return alphazero_objective(network, 1.0, make_augment([], spec.num_actions))
+
+
 def test_two_dense_layers_by_hand(network, spec):
     forward = 2 * (18 * 32 + 32 * 10)
     backward = 2 * 18 * 32 + 2 * 2 * 32 * 10  # nobody needs the gradient of the observation
-    assert training_flops(network, spec, 16) == forward + backward
+    assert flops_per_sample(network, spec, 16) == forward + backward
 
 
 def test_a_padded_convolution_by_hand():
@@ -40,7 +50,7 @@ def test_a_padded_convolution_by_hand():
     # Along a side of 3 the middle meets 3 squares and both ends 2: 7 x 7 pairs of the board.
     convolution, dense = 2 * 7 * 7 * 2 * 5, 2 * 45 * 10
     spec = EnvSpec("tic_tac_toe", (3, 3, 2), "bool", 9)
-    assert training_flops(Network(init, apply), spec, 4) == 2 * convolution + 3 * dense
+    assert flops_per_sample(Network(init, apply), spec, 4) == 2 * convolution + 3 * dense
 
 
 def test_strides_dilations_and_groups_count_as_xla_counts_them():
@@ -76,13 +86,13 @@ def test_what_is_computed_twice_counts_once_and_all_else_agrees_with_xla(network
         make_network(load("connect_four", [f"network={network}", f"network.remat={remat}"]).network, env.spec)
         for remat in ("false", "true")
     )
-    flops = training_flops(plain, env.spec, 32)
-    assert training_flops(saving, env.spec, 32) == flops
+    flops = flops_per_sample(plain, env.spec, 32)
+    assert flops_per_sample(saving, env.spec, 32) == flops
 
     def xla(network):
-        gradient = jax.grad(lambda params, batch: alphazero_loss(network, 1.0, params, batch).total)
+        gradient = jax.grad(lambda params, batch: objective_of(network, env.spec).loss(params, batch).total)
         lowered = jax.jit(gradient).lower(
-            jax.eval_shape(network.init, jax.random.key(0)), sample_shapes(env.spec, (32,))
+            jax.eval_shape(network.init, jax.random.key(0)), Batch(with_axes(position_like(env.spec), 32))
         )
         return lowered.cost_analysis()["flops"] / 32
 

@@ -168,7 +168,7 @@ def test_an_error_of_the_sink_ends_the_run_with_that_error(start, make_experimen
 
 def test_steps_that_are_not_finite_are_counted_in_the_report(start, make_experiment, make_reader, make_dispatch):
     good, bad = make_dispatch(2, 16), make_dispatch(2, 16)
-    bad.value_target[0, 0] = np.nan
+    bad.samples.value_target[0, 0] = np.nan
     learner, _, _, reports = start(make_experiment(steps=8), make_reader([good, bad]))
     learner.run()
     assert sum(report["count/skipped_steps"] for _, report in reports) == 2
@@ -176,7 +176,7 @@ def test_steps_that_are_not_finite_are_counted_in_the_report(start, make_experim
 
 def test_training_that_is_never_finite_again_gives_up_and_says_so(start, make_experiment, make_reader, make_dispatch):
     bad = make_dispatch(100, 1)
-    bad.value_target[:] = np.nan
+    bad.samples.value_target[:] = np.nan
     experiment = make_experiment(batch_size=1, steps_per_dispatch=100, publish_every=100)
     learner, *_ = start(experiment, make_reader([bad]))
     with pytest.raises(TrainingDiverged, match=f"last {MAX_SKIPPED_IN_A_ROW} steps"):

@@ -5,10 +5,13 @@ import pytest
 
 from podzero.config import MeshConfig, OptimizerConfig
 from podzero.learner.augment import make_augment
+from podzero.learner.objectives import alphazero_objective
 from podzero.learner.optimizers import make_optimizer
 from podzero.learner.sharding import batch_sharding, make_mesh, put_batch, state_shardings
 from podzero.learner.state import init_state
 from podzero.learner.step import Recipe, ema_decay_at, make_train_step
+
+PARTS = ("loss", "policy_kl", "policy_loss", "value_loss")
 
 
 @pytest.fixture(scope="module")
@@ -24,12 +27,12 @@ def training(network, compiled):
     def make(ema=0.9, **optimizer):
         transform = make_optimizer(OptimizerConfig(**optimizer))
         mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-        state = init_state(network, transform, jax.random.key(0))
+        state = init_state(network.init, transform, jax.random.key(0))
         shardings = state_shardings(mesh, state, MeshConfig())
         state = jax.device_put(state, shardings)
         name = (ema, *optimizer.items())
         if name not in compiled:
-            recipe = Recipe(network, transform, make_augment([], 9), 1.0, ema)
+            recipe = Recipe(alphazero_objective(network, 1.0, make_augment([], 9)), PARTS, transform, ema)
             compiled[name] = make_train_step(recipe, mesh, shardings)
         step = compiled[name]
         return state, lambda state, host: step(state, put_batch(host, batch_sharding(mesh)))
@@ -50,23 +53,23 @@ def test_overfits_one_batch(training, make_dispatch):
     batch = make_dispatch(10, 8)
     batch = jax.tree.map(lambda leaf: np.repeat(leaf[:1], 10, axis=0), batch)
     for _ in range(60):
-        state, sums = train(state, batch)
+        state, sums, _ = train(state, batch)
     assert float(sums.steps) == 10
-    assert float(sums.policy_kl) / 10 < 0.01
-    assert float(sums.value_loss) / 10 < 0.01
+    assert float(sums.parts["policy_kl"]) / 10 < 0.01
+    assert float(sums.parts["value_loss"]) / 10 < 0.01
 
 
 def test_one_dispatch_of_k_steps_equals_k_dispatches_of_one(training, make_dispatch):
     batch = make_dispatch(4, 8)
     together, train = training()
     one_by_one, _ = training()
-    together, sums = train(together, batch)
+    together, sums, _ = train(together, batch)
     losses = []
     for k in range(4):
-        one_by_one, single = train(one_by_one, jax.tree.map(lambda leaf, k=k: leaf[k : k + 1], batch))
-        losses.append(float(single.loss))
+        one_by_one, single, _ = train(one_by_one, jax.tree.map(lambda leaf, k=k: leaf[k : k + 1], batch))
+        losses.append(float(single.parts["loss"]))
     assert int(together.step) == int(one_by_one.step) == 4
-    assert float(sums.loss) == pytest.approx(sum(losses), rel=1e-5)
+    assert float(sums.parts["loss"]) == pytest.approx(sum(losses), rel=1e-5)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), host(together.params), host(one_by_one.params)
     )
@@ -77,12 +80,12 @@ def test_one_dispatch_of_k_steps_equals_k_dispatches_of_one(training, make_dispa
 def test_a_step_that_is_not_finite_leaves_the_weights_and_is_counted(training, make_dispatch, field, poison):
     state, train = training()
     batch = make_dispatch(1, 8)
-    state, _ = train(state, batch)
+    state, *_ = train(state, batch)
     before = host((state.params, state.ema, state.opt_state))
-    getattr(batch, field)[0, 3, ...] = poison
-    state, sums = train(state, batch)
+    getattr(batch.samples, field)[0, 3, ...] = poison
+    state, sums, _ = train(state, batch)
     assert float(sums.skipped) == 1
-    assert float(sums.steps) == float(sums.loss) == float(sums.gradient_norm) == 0.0
+    assert float(sums.steps) == float(sums.parts["loss"]) == float(sums.gradient_norm) == 0.0
     assert int(state.step) == 2
     assert_equal((state.params, state.ema, state.opt_state), before)
 
@@ -90,20 +93,20 @@ def test_a_step_that_is_not_finite_leaves_the_weights_and_is_counted(training, m
 def test_a_poisoned_step_does_not_spoil_the_others_of_its_dispatch(training, make_dispatch):
     state, train = training()
     batch = make_dispatch(3, 8)
-    batch.value_target[1, 0] = np.nan
-    state, sums = train(state, batch)
+    batch.samples.value_target[1, 0] = np.nan
+    state, sums, _ = train(state, batch)
     reference, train = training()
     for k in (0, 2):
-        reference, _ = train(reference, jax.tree.map(lambda leaf, k=k: leaf[k : k + 1], batch))
+        reference, *_ = train(reference, jax.tree.map(lambda leaf, k=k: leaf[k : k + 1], batch))
     assert (float(sums.steps), float(sums.skipped)) == (2.0, 1.0)
-    assert np.isfinite(float(sums.loss))
+    assert np.isfinite(float(sums.parts["loss"]))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), host(state.params), host(reference.params))
 
 
 def test_average_is_taken_with_the_warmed_up_decay(training, make_dispatch):
     state, train = training(ema=0.9)
     start = host(state.params)
-    state, _ = train(state, make_dispatch(1, 8))
+    state, *_ = train(state, make_dispatch(1, 8))
     # Step 0 has decay 1/10: a tenth of the random start, nine tenths of the weights after the step.
     expected = jax.tree.map(lambda old, new: 0.1 * old + 0.9 * new, start, host(state.params))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), host(state.ema), expected)
@@ -111,7 +114,7 @@ def test_average_is_taken_with_the_warmed_up_decay(training, make_dispatch):
 
 def test_without_averaging_the_raw_weights_act(training, make_dispatch):
     state, train = training(ema=0.0)
-    state, _ = train(state, make_dispatch(3, 8))
+    state, *_ = train(state, make_dispatch(3, 8))
     assert_equal(state.ema, state.params)
 
 
@@ -134,7 +137,7 @@ def test_gradient_norm_is_reported_before_clipping(training, make_dispatch):
 def test_policy_age_is_the_mean_of_step_less_version(training, make_dispatch):
     state, train = training()
     batch = make_dispatch(2, 4)
-    batch.version[:] = [[0, 0, 0, 0], [-1, -1, 1, 1]]
+    batch.samples.version[:] = [[0, 0, 0, 0], [-1, -1, 1, 1]]
     _, sums = train(state, batch)
     # Ages 0 at step 0, and (2 + 2 + 0 + 0) / 4 = 1 at step 1.
     assert float(sums.policy_age) == pytest.approx(1.0)
@@ -150,6 +153,6 @@ def test_the_state_is_donated(training, make_dispatch):
 def test_augmentation_draws_anew_each_step(training, make_dispatch):
     state, train = training()
     first = np.array(jax.random.key_data(state.key))
-    state, _ = train(state, make_dispatch(1, 8))
+    state, *_ = train(state, make_dispatch(1, 8))
     assert (np.array(jax.random.key_data(state.key)) != first).any()
     assert jnp.issubdtype(state.key.dtype, jax.dtypes.prng_key)

@@ -13,7 +13,7 @@ import numpy as np
 from podzero.config import parse
 from podzero.learner import LearnerCheckpoints, Membership, join, make_training
 from podzero.networks import make_network
-from podzero.types import Sample
+from podzero.types import Batch, Sample
 
 NETWORKS = {
     "resnet": {"name": "resnet", "channels": 64, "blocks": 1, "remat": True},
@@ -61,7 +61,7 @@ def batches(part):
             value_target=rng.uniform(-1, 1, (5, 32)).astype(np.float32),
             version=np.zeros((5, 32), np.int32),
         )
-        yield Sample(*(field[:, part] for field in batch))
+        yield Batch(Sample(*(field[:, part] for field in batch)))
 
 
 def main(network, learner, out, rank, hosts, coordinator):
@@ -70,7 +70,7 @@ def main(network, learner, out, rank, hosts, coordinator):
     training = training_of(experiment)
     state, share = training.init(), 32 // hosts
     for batch in batches(slice(rank * share, (rank + 1) * share)):
-        state, sums = training.step(state, training.put(batch))
+        state, sums, _ = training.step(state, training.put(batch))
     assert int(state.step) == 50
     leaves = jax.tree.leaves(state)
     assert all(len(leaf.sharding.device_set) == len(jax.devices()) for leaf in leaves)
@@ -79,7 +79,7 @@ def main(network, learner, out, rank, hosts, coordinator):
     checkpoints = LearnerCheckpoints(training.mesh)
     checkpoints.save(Path(out), state).result(60)
     checkpoints.close()
-    print(json.dumps([float(value) for value in sums]))
+    print(json.dumps([float(value) for value in jax.tree.leaves(sums)]))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podzero.config import NetworkConfig, ResNetConfig, TransformerConfig
+from podzero.config import MLPConfig, NetworkConfig, ResNetConfig, TransformerConfig
 from podzero.networks import make_inference, make_network
 from podzero.types import EnvSpec
 
@@ -13,6 +13,7 @@ CONFIGS: dict[str, NetworkConfig] = {
     "resnet": ResNetConfig(channels=8, blocks=1, value_hidden=8),
     "haiku_resnet": ResNetConfig(name="haiku_resnet", channels=8, blocks=1, value_hidden=8),
     "transformer": TransformerConfig(name="transformer", width=16, layers=1, heads=2, mlp_ratio=2, value_hidden=8),
+    "mlp": MLPConfig(name="mlp", width=32, layers=2),
 }
 SPECS = {
     "connect_four": EnvSpec("connect_four", (6, 7, 2), "bool", 7),

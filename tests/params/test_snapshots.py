@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podzero.config import EnvConfig, Experiment, ResNetConfig, TransformerConfig
+from podzero.config import Experiment, GameConfig, ResNetConfig, TransformerConfig
 from podzero.networks import make_network
 from podzero.params import (
     SnapshotError,
@@ -24,7 +24,7 @@ from podzero.params.snapshots import MANIFEST_FILE, PARAMS_FILE
 from podzero.types import EnvSpec
 from podzero.workdir import step_folder
 
-EXPERIMENT = Experiment(name="test", env=EnvConfig(name="connect_four"))
+EXPERIMENT = Experiment(name="test", env=GameConfig(name="connect_four"))
 PARAMS = {
     "tower": {"kernel": np.arange(12, dtype=np.float32).reshape(3, 4), "bias": np.zeros(4, np.float32)},
     "scale": np.asarray(2.5, np.float32),

@@ -45,6 +45,20 @@ def serve() -> Iterator[Callable[..., ReplayServer]]:
         server.stop()
 
 
+@pytest.fixture
+def connect(spec):
+    """Writers and readers that are closed when the test ends."""
+    opened = []
+
+    def make(maker, experiment, *servers):
+        opened.append(maker([server.address() for server in servers], spec, experiment))
+        return opened[-1]
+
+    yield make
+    for client in opened:
+        client.close()
+
+
 @pytest.fixture(scope="session")
 def pristine(tmp_path_factory) -> Path:
     """A checkpoint of a shard with 12 samples, of which some have been read."""

@@ -11,26 +11,12 @@ import numpy as np
 import pytest
 
 from podzero.replay import PortTaken, ReplayTimeout, SignatureError, WrongServer, make_reader, make_writer
-from podzero.types import Sample
+from podzero.types import Batch, Sample
 
 
-@pytest.fixture
-def connect(spec):
-    """Writers and readers that are closed when the test ends."""
-    opened = []
-
-    def make(maker, experiment, *servers):
-        opened.append(maker([server.address() for server in servers], spec, experiment))
-        return opened[-1]
-
-    yield make
-    for client in opened:
-        client.close()
-
-
-def rows(batch: Sample) -> Sample:
-    """A batch `[S, B, ...]` as `[S * B, ...]`."""
-    return Sample(*(field.reshape(-1, *field.shape[2:]) for field in batch))
+def rows(batch: Batch) -> Sample:
+    """The samples of a batch `[S, B, ...]` as `[S * B, ...]`."""
+    return Sample(*(field.reshape(-1, *field.shape[2:]) for field in batch.samples))
 
 
 def test_what_is_read_is_what_was_written(serve, connect, make_experiment, make_samples, spec):
@@ -38,7 +24,7 @@ def test_what_is_read_is_what_was_written(serve, connect, make_experiment, make_
     server = serve(experiment)
     connect(make_writer, experiment, server).write(make_samples(10, start=30))
     batch = next(connect(make_reader, experiment, server))
-    assert batch.observation.shape == (2, 4, *spec.observation_shape)
+    assert batch.samples.observation.shape == (2, 4, *spec.observation_shape)
     for found in zip(*rows(batch), strict=True):
         number = int(found[-1])
         assert 30 <= number < 40

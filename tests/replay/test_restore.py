@@ -27,7 +27,7 @@ def test_a_restored_shard_goes_on_where_it_was(serve, make_experiment, make_samp
     for start in range(12, 112, 10):  # far beyond the tolerance: neither side may be held for good
         writer.write(make_samples(10, start))
         for _ in range(2):
-            assert next(reader).version.max() < start + 10
+            assert next(reader).samples.version.max() < start + 10
     writer.flush()
     reader.close()
     writer.close()
@@ -125,7 +125,7 @@ def test_restored_samples_are_the_saved_ones(serve, make_experiment, make_sample
     writer = make_writer([server.address()], spec, experiment)
     writer.write(make_samples(8))  # so that the limiter lets a batch pass, whatever was sampled before
     with make_reader([server.address()], spec, experiment) as reader:
-        batch = next(reader)
+        batch = next(reader).samples
     writer.close()
     for observation, version in zip(batch.observation.reshape(-1, 3), batch.version.ravel(), strict=True):
         np.testing.assert_array_equal(observation, make_samples(1, int(version)).observation[0])

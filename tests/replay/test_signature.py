@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from podzero.replay import SampleSignature, SignatureError
+from podzero.samples import position_like
 from podzero.types import EnvSpec, Sample
 
 
 @pytest.fixture
 def signature(spec) -> SampleSignature:
-    return SampleSignature(spec, 1)
+    return SampleSignature(spec.name, position_like(spec), 1)
 
 
 def test_good_samples_pass_and_are_counted(signature, make_samples):
@@ -30,7 +31,7 @@ def test_row_is_as_long_as_its_fields(signature):
 
 
 def test_an_item_holds_neighbours_and_nothing_less(spec, make_samples):
-    signature = SampleSignature(spec, 4)
+    signature = SampleSignature(spec.name, position_like(spec), 4)
     samples = make_samples(8)
     assert signature.check(samples) == 8
     items = signature.pack(samples)
@@ -99,7 +100,7 @@ def test_other_structures_are_refused(signature):
 )
 def test_unpacking_undoes_packing(observation, version):
     count = len(observation)
-    signature = SampleSignature(EnvSpec("grid", (2, 3), "bool", 2), 1)
+    signature = SampleSignature("grid", position_like(EnvSpec("grid", (2, 3), "bool", 2)), 1)
     samples = Sample(
         observation=observation,
         legal=np.ones((count, 2), bool),

@@ -143,6 +143,19 @@ def test_values_change_sign_between_the_players():
     np.testing.assert_allclose(result.value[0], 0.0, atol=1e-6)
 
 
+def test_values_of_later_moves_are_discounted():
+    """The same leaf, one move later, at a discount of 0.8: (0.5 - 0.8 * 0.5) / 2."""
+
+    def optimist(params, key, states):
+        batch = states.legal_action_mask.shape[0]
+        return jnp.zeros((batch, 9)), jnp.full(batch, 0.5)
+
+    env = make_env("tic_tac_toe")
+    search = jax.jit(make_search(SearchConfig(algorithm="puct", simulations=1), rules_model(env, optimist, 0.8)))
+    result = search(None, jax.random.key(0), play(env, [[]]), jnp.zeros(1))
+    np.testing.assert_allclose(result.value[0], 0.05, atol=1e-6)
+
+
 def test_network_evaluation_sees_what_the_mover_sees():
     env = make_env("connect_four")
     seen = []

@@ -1,0 +1,93 @@
+"""Gymnasium's own vector environments: building, ending and copying them."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import sys
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from functools import partial
+from typing import Any, cast
+
+import cloudpickle  # type: ignore[import-untyped]
+import gymnasium
+import numpy as np
+from gymnasium.utils import EzPickle
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+from podzero.config import GymnasiumConfig
+from podzero.envs.gymnasium_envs.guard import Guard
+from podzero.envs.gymnasium_envs.making import Factory, make_own
+from podzero.envs.gymnasium_envs.spaces import Actions, Array, Observations
+from podzero.errors import ConfigError
+
+Batch = gymnasium.vector.VectorEnv[Any, Any, Any]
+
+
+def build(config: GymnasiumConfig, count: int, observations: Observations) -> Batch:
+    """`count` environments, each behind a `Guard` unless they are one; all in the autoreset mode `NEXT_STEP`."""
+    if config.vectorization == "own":
+        return make_own(config, count)
+    guarded: Callable[[], Guard] = partial(Guard, Factory(config), observations, config.max_failures + 1)
+    mode = AutoresetMode.NEXT_STEP
+    if config.vectorization == "sync":
+        return SyncVectorEnv([guarded] * count, copy=False, autoreset_mode=mode)
+    with _by_value():
+        # A fork of this process would inherit locks of the threads that JAX and Ray run in it, held for ever.
+        multiprocessing.set_forkserver_preload(["__main__", "gymnasium"])
+        return AsyncVectorEnv([guarded] * count, copy=False, context="forkserver", autoreset_mode=mode)
+
+
+def kill(batch: Batch) -> None:
+    """Ends the processes of `batch`, if it has any, without asking them."""
+    if isinstance(batch, AsyncVectorEnv):
+        for process in batch.processes:
+            process.kill()
+        for process in batch.processes:
+            process.join()
+        batch.closed = True
+
+
+def peek(batch: Batch, actions: Actions, candidates: Array, idle: Array) -> Array:
+    """What each of `candidates` `[B, C]` or `[B, C, D]` would earn in a `sync` batch, where it is not `idle` (`[B]`
+    bool): `[B, C]` float32.
+
+    Raises:
+      ConfigError: the environments cannot be copied.
+    """
+    rewards = np.zeros(candidates.shape[:2], np.float32)
+    envs: Any = cast(Any, batch).envs
+    for i in np.flatnonzero(~idle):
+        guard: Guard = envs[i]
+        for j, action in enumerate(actions.decode(candidates[i])):
+            rewards[i, j] = _reward(_copy(guard.inner), action)
+    return rewards
+
+
+def _copy(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+    if isinstance(env.unwrapped, EzPickle):
+        raise ConfigError(f"{env} cannot be copied: a copy of it (gymnasium.utils.EzPickle) is a new environment")
+    try:
+        return deepcopy(env)
+    except Exception as error:
+        raise ConfigError(f"{env} cannot be copied: {type(error).__name__}: {error}") from error
+
+
+def _reward(env: gymnasium.Env[Any, Any], action: Any) -> float:
+    try:
+        reward = float(env.step(action)[1])
+    except Exception:
+        return -np.inf
+    return reward if np.isfinite(reward) else -np.inf
+
+
+@contextlib.contextmanager
+def _by_value() -> Iterator[None]:
+    """Sends what this package defines to other processes as it is: importing it there would import JAX and pgx."""
+    package = sys.modules[__name__.rpartition(".")[0]]
+    cloudpickle.register_pickle_by_value(package)
+    try:
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(package)

@@ -1,0 +1,51 @@
+"""Counting what environments do wrong, and giving up when they do nothing else."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+log = logging.getLogger(__name__)
+
+_LOG_EVERY_S = 1.0
+
+
+class EnvironmentFailed(RuntimeError):
+    """An environment that fails again and again; the message says how often, and the last error."""
+
+
+class Faults:
+    """How often the environments of one vector failed."""
+
+    def __init__(self, name: str, most_in_a_row: int) -> None:
+        self._name = name
+        self._most = most_in_a_row
+        self._logged_at = -_LOG_EVERY_S
+        self.total = 0
+        """Episodes lost, and ones that could not even begin."""
+        self.in_a_row = 0
+        """Faults since an episode was complete. One that takes all environments down with it is one fault."""
+        self.last: str | None = None
+        """What the last one was."""
+
+    def add(self, what: str, *, faults: int = 1, episodes: int | None = None) -> None:
+        """Counts `faults`, which cost as many `episodes` if not told otherwise; logged once a second at most.
+
+        Raises:
+          EnvironmentFailed: they are more in a row than allowed.
+        """
+        self.last = what
+        self.in_a_row += faults
+        self.total += faults if episodes is None else episodes
+        if self.in_a_row > self._most:
+            raise EnvironmentFailed(
+                f"{self._name} failed {self.in_a_row} times, and no episode between was complete; "
+                f"env.max_failures allows {self._most}. The last failure: {what}"
+            )
+        if time.monotonic() >= self._logged_at + _LOG_EVERY_S:
+            self._logged_at = time.monotonic()
+            log.warning("%s failed (%d so far), a new episode begins: %s", self._name, self.total, what)
+
+    def completed(self) -> None:
+        """An episode was complete."""
+        self.in_a_row = 0

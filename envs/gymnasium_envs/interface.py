@@ -1,0 +1,78 @@
+"""What an environment takes and gives, found out by making one."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import gymnasium
+
+from podzero.config import GymnasiumConfig
+from podzero.envs.gymnasium_envs.making import Factory, make_own
+from podzero.envs.gymnasium_envs.spaces import Actions, Observations, complaint
+from podzero.errors import ConfigError
+from podzero.types import EnvSpec
+
+
+class Interface(NamedTuple):
+    """An environment's spaces in podzero's words."""
+
+    name: str
+    observations: Observations
+    actions: Actions
+
+    @property
+    def spec(self) -> EnvSpec:
+        """Shapes and dtypes."""
+        return EnvSpec(
+            name=self.name,
+            observation_shape=self.observations.shape,
+            observation_dtype=self.observations.dtype.name,
+            num_actions=self.actions.count,
+            players=1,
+            action_bounds=self.actions.bounds,
+        )
+
+
+def interface_of(config: GymnasiumConfig, seed: int | None = None) -> Interface:
+    """Makes an environment and closes it again; with a `seed`, looks at its first observation too.
+
+    Raises:
+      ConfigError: it cannot be made, has spaces that podzero does not know, or its first observation is not in its
+        own space.
+    """
+    if config.vectorization == "own":
+        own = make_own(config, 1)
+        interface = _interface(config, own.single_observation_space, own.single_action_space)
+        if seed is not None:
+            batch = _first_observation(interface, own, seed)
+            for one in gymnasium.vector.utils.iterate(own.observation_space, batch):
+                _check(interface, one)
+        own.close()
+    else:
+        env = Factory(config)()
+        interface = _interface(config, env.observation_space, env.action_space)
+        if seed is not None:
+            _check(interface, _first_observation(interface, env, seed))
+        env.close()
+    return interface
+
+
+def _interface(config: GymnasiumConfig, observations: Any, actions: Any) -> Interface:
+    name = f"gymnasium/{config.id}"
+    return Interface(name, Observations(observations, name), Actions(actions, name))
+
+
+def _first_observation(interface: Interface, env: Any, seed: int) -> Any:
+    try:
+        return env.reset(seed=seed)[0]
+    except Exception as error:
+        raise ConfigError(f"{interface.name}: its first reset failed: {type(error).__name__}: {error}") from error
+
+
+def _check(interface: Interface, first: Any) -> None:
+    space = interface.observations.source
+    if (wrong := complaint(space, first, bounds=True)) is not None:
+        raise ConfigError(
+            f"{interface.name}: its first observation is not in its own observation space {space}: {wrong}. "
+            "Correct the environment, or convert its observations with a wrapper"
+        )

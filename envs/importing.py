@@ -1,0 +1,71 @@
+"""What is imported only when an experiment names it: classes of one's own, and packages that few need."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+import zlib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from podzero.errors import ConfigError, nearest
+
+
+def import_class(identifier: str) -> type[Any]:
+    """The class called `module:Class`, or `path/to/file.py:Class`.
+
+    Raises:
+      ConfigError: there is none; says what was found instead.
+    """
+    place, colon, name = identifier.rpartition(":")
+    if not (colon and place and name):
+        raise ConfigError(f"env.id = '{identifier}': expected module:Class, or path/to/file.py:Class")
+    try:
+        module = _import_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    except ConfigError:
+        raise
+    except Exception as error:
+        found = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"env.id = '{identifier}': {place} cannot be imported: {found}") from error
+    found_class = getattr(module, name, None)
+    if not inspect.isclass(found_class):
+        classes = [key for key, value in vars(module).items() if inspect.isclass(value) and not key.startswith("_")]
+        raise ConfigError(
+            f"env.id = '{identifier}': {place} has no class '{name}'{nearest(name, classes)}; its classes: "
+            f"{', '.join(classes) or 'none'}"
+        )
+    return found_class
+
+
+def import_extra(module: str, wanted_by: str) -> Any:
+    """A module of a package that comes with `podzero[envs]`.
+
+    Raises:
+      ConfigError: the package is missing; says how to install it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(f"{wanted_by} is missing a package ({error}): pip install 'podzero[envs]'") from error
+
+
+def _import_file(path: Path) -> ModuleType:
+    """Runs a file as a module, once in a process."""
+    file = path.expanduser().absolute()
+    name = f"podzero_file_{zlib.crc32(file.as_posix().encode()):08x}_{file.stem}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    if not file.is_file() or spec is None or spec.loader is None:
+        raise ConfigError(f"env.id names the file {path}, and there is no such file (looked for {file})")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where dataclasses, and pickle, look for it
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

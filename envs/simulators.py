@@ -1,0 +1,60 @@
+"""From a `SimulatorConfig` to the game on the host that it names."""
+
+from __future__ import annotations
+
+from podzero.config import SimulatorConfig
+from podzero.envs.gymnasium_simulator import GymnasiumSimulator
+from podzero.envs.host import HostEnv
+from podzero.envs.importing import import_class
+from podzero.envs.open_spiel import OpenSpielGame
+from podzero.envs.pettingzoo_games import PettingZooGame
+from podzero.envs.simulator import Simulator, check_simulator
+from podzero.errors import ConfigError
+
+
+def make_host_env(config: SimulatorConfig) -> HostEnv:
+    """The game of `config`, after some random games that show whether it keeps its contract.
+
+    Raises:
+      ConfigError: there is no such game, it cannot be searched, or it breaks the contract (`check_simulator`).
+    """
+    simulator = make_simulator(config)
+    check_simulator(simulator, config.title, games=2, max_plies=12)
+    longest = simulator.longest if isinstance(simulator, OpenSpielGame) else config.max_plies
+    return HostEnv(
+        simulator,
+        config.title,
+        max_plies=min(longest, config.max_plies),
+        reward_scale=config.reward_scale,
+        kept=config.kept_positions,
+    )
+
+
+def make_simulator(config: SimulatorConfig) -> Simulator:
+    """The game of `config`, unchecked.
+
+    Raises:
+      ConfigError: there is no such game, or it cannot be searched.
+    """
+    match config.name:
+        case "open_spiel":
+            return OpenSpielGame(config.id, config.kwargs)
+        case "pettingzoo":
+            return PettingZooGame(config.id, config.kwargs)
+        case "gymnasium_simulator":
+            return GymnasiumSimulator(config.id, config.kwargs)
+        case "simulator":
+            return _own_game(config)
+
+
+def _own_game(config: SimulatorConfig) -> Simulator:
+    game = import_class(config.id)
+    try:
+        simulator: Simulator = game(**config.kwargs)
+    except Exception as error:
+        found = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"env.id = '{config.id}': {game.__name__}(**{config.kwargs}) raised {found}") from error
+    expected = (name for name in vars(Simulator) if not name.startswith("_"))
+    if missing := sorted(name for name in expected if not hasattr(simulator, name)):
+        raise ConfigError(f"env.id = '{config.id}' is no podzero.envs.Simulator: it lacks {', '.join(missing)}")
+    return simulator

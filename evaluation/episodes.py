@@ -1,0 +1,176 @@
+"""Evaluation by episodes: what a way of acting earns in a gymnasium environment, and what little skill earns there."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from podzero.envs import VectorEnv
+from podzero.errors import ConfigError, nearest
+from podzero.evaluation.arena import Interrupted
+from podzero.evaluation.intervals import student
+from podzero.types import Array, EnvSpec
+
+Choose = Callable[[Array, Array], Array]
+"""A way of acting: `(key, observations [B, *observation_shape])` to actions `[B]` int32 or `[B, D]` float32 in
+[-1, 1]. `key` is consumed."""
+
+BASELINES = ("random", "greedy")
+"""What `baseline` knows."""
+GRID = 9
+"""Values that are tried of each dimension of a continuous action."""
+MAX_TRIED = 81
+"""Actions that are tried at most: beyond two dimensions, random ones take the place of the grid."""
+
+
+class EpisodesResult(NamedTuple):
+    """What was played."""
+
+    returns: np.ndarray[Any, Any]
+    """`[N]` float64, the undiscounted sum of rewards of each episode."""
+    lengths: np.ndarray[Any, Any]
+    """`[N]` int64, the steps of each."""
+    failures: int
+    """Episodes that failed and were played again."""
+
+    @property
+    def episodes(self) -> int:
+        """N."""
+        return len(self.returns)
+
+    @property
+    def mean_return(self) -> float:
+        """The estimate of the expected return."""
+        return float(self.returns.mean())
+
+    @property
+    def std_return(self) -> float:
+        """The sample's standard deviation, 0 for a single episode."""
+        return float(self.returns.std(ddof=1)) if self.episodes > 1 else 0.0
+
+    @property
+    def mean_length(self) -> float:
+        """Steps of an episode."""
+        return float(self.lengths.mean())
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95% interval of the expected return, by Student's t (`podzero.evaluation.intervals`)."""
+        return student(self.mean_return, self.std_return, self.episodes)
+
+
+def play_episodes(
+    vector_env: VectorEnv,
+    choose: Choose,
+    episodes: int,
+    key: Array,
+    keep_going: Callable[[], bool] = lambda: True,
+) -> EpisodesResult:
+    """Plays `episodes` whole episodes, from new ones on.
+
+    How many each environment plays is settled beforehand, a share that differs by one at most. Counting instead
+    whichever end first would favour the short ones. An episode that fails is played again.
+
+    Args:
+      vector_env: is reset; afterwards, episodes are running in it.
+      choose: chooses the actions, also of environments that have played their share, which are not counted.
+      episodes: number of episodes.
+      key: PRNG key, consumed.
+      keep_going: asked before every step.
+
+    Raises:
+      ValueError: `episodes` is not positive.
+      Interrupted: `keep_going` said no.
+      EnvironmentFailed: the environments fail again and again.
+    """
+    if episodes <= 0:
+        raise ValueError(f"episodes must be positive, got {episodes}")
+    count = vector_env.count
+    left = episodes // count + (np.arange(count) < episodes % count)
+    returns, lengths = np.zeros(count), np.zeros(count, np.int64)
+    played: list[tuple[float, int]] = []
+    failures = 0
+    observation = vector_env.reset().observation
+    while left.any():
+        if not keep_going():
+            raise Interrupted
+        key, choose_key = jax.random.split(key)
+        step = vector_env.step(choose(choose_key, observation))
+        observation = step.observation
+        failures += int((step.failed & (left > 0)).sum())
+        returns = np.where(step.started, 0.0, returns + step.reward)
+        lengths = np.where(step.started, 0, lengths + 1)
+        counted = (step.terminated | step.truncated) & (left > 0)
+        played += zip(returns[counted].tolist(), lengths[counted].tolist(), strict=True)
+        left = left - counted
+    return EpisodesResult(np.array([one[0] for one in played]), np.array([one[1] for one in played]), failures)
+
+
+def baseline(name: str, vector_env: VectorEnv) -> Choose:
+    """The way of acting called `name`, in `vector_env`.
+
+    Raises:
+      ConfigError: there is none; names the nearest one.
+    """
+    if name == "random":
+        return random_policy(vector_env.spec)
+    if name == "greedy":
+        return greedy_policy(vector_env)
+    raise ConfigError(f"unknown baseline '{name}'{nearest(name, BASELINES)}; known: {', '.join(BASELINES)}")
+
+
+def random_policy(spec: EnvSpec) -> Choose:
+    """Uniformly random actions."""
+
+    def choose(key: Array, observation: Array) -> Array:
+        return _random_actions(_generator(key), spec, (len(observation),))
+
+    return choose
+
+
+def greedy_policy(vector_env: VectorEnv) -> Choose:
+    """The action that earns most in the very next step, by trying them in copies of the environments.
+
+    All actions are tried that are counted; of continuous ones a grid, or random ones where that were too many.
+    Among equals, one is chosen at random. The observations must be the newest of `vector_env`. Acting raises
+    `ConfigError` where the environments cannot be copied; see `VectorEnv.peek`.
+    """
+    spec = vector_env.spec
+
+    def choose(key: Array, observation: Array) -> Array:
+        generator = _generator(key)
+        tried = _tried(generator, spec, len(observation))
+        rewards = vector_env.peek(tried)
+        best = rewards == rewards.max(axis=1, keepdims=True)
+        chosen = np.where(best, generator.random(best.shape), -1.0).argmax(axis=1)
+        taken: np.ndarray[Any, Any] = tried[np.arange(len(tried)), chosen]
+        return taken
+
+    return choose
+
+
+def _tried(generator: np.random.Generator, spec: EnvSpec, count: int) -> np.ndarray[Any, Any]:
+    """Actions to try in each of `count` environments, `[count, C]` or `[count, C, D]`."""
+    if spec.action_bounds is None:
+        return np.tile(np.arange(spec.num_actions, dtype=np.int32), (count, 1))
+    (dimensions,) = spec.action_shape
+    if GRID**dimensions > MAX_TRIED:
+        return _random_actions(generator, spec, (count, MAX_TRIED))
+    grid = np.array([*itertools.product(np.linspace(-1, 1, GRID), repeat=dimensions)], np.float32)
+    return np.tile(grid, (count, 1, 1))
+
+
+def _random_actions(generator: np.random.Generator, spec: EnvSpec, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Uniform actions, `[*shape]` int32 or `[*shape, D]` float32."""
+    if spec.action_bounds is None:
+        return generator.integers(spec.num_actions, size=shape, dtype=np.int32)
+    return generator.uniform(-1.0, 1.0, (*shape, *spec.action_shape)).astype(np.float32)
+
+
+def _generator(key: Array) -> np.random.Generator:
+    """Host-side randomness out of a JAX key."""
+    return np.random.default_rng(np.asarray(jax.random.key_data(key)))

@@ -1,0 +1,138 @@
+"""Rounds of matches: the newest snapshot meets its opponents, the solver judges it, and a ladder rates it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from podzero.config import Experiment
+from podzero.evaluation.arena import Arena, MatchResult
+from podzero.evaluation.judge import Judge, judged_positions
+from podzero.evaluation.players import NetworkPlayers, Player, SearchPlayer
+from podzero.evaluation.ratings import Ladder
+from podzero.evaluation.solvers import SOLVED
+from podzero.evaluation.who import resolve
+from podzero.params import load_snapshot, snapshot_steps
+from podzero.protocols import Env
+from podzero.types import Array, Network, Params
+
+OPPONENTS = ("random", "mcts:100", "earlier")
+"""Whom an experiment plays that names nobody."""
+
+
+class MatchRounds:
+    """Plays the configured opponents, lets the solver judge, and keeps the ladder; a `Rounds`.
+
+    Snapshots differ in the arguments of compiled programs only.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        env: Env,
+        network: Network,
+        snapshots: Path,
+        ladder: dict[str, Any] | None = None,
+    ) -> None:
+        """Resolves the opponents; plays nothing yet.
+
+        Args:
+          experiment: its `evaluation` section says what to do.
+          env: the game.
+          network: reads the snapshots' parameters.
+          snapshots: `Workdir.snapshots`, where earlier selves are found.
+          ladder: what `ladder()` gave in an earlier life.
+
+        Raises:
+          ConfigError: an opponent that does not exist, or cannot play this game.
+          LadderError: `ladder` cannot be read.
+        """
+        self._config = experiment.evaluation
+        self._env = env
+        self._snapshots = snapshots
+        self._ladder = Ladder.from_json(ladder or {})
+        self._ladder_tree = self._ladder.to_json()
+        search = experiment.search.model_copy(update={"simulations": self._config.simulations})
+        self._selves = NetworkPlayers(env, network, search, experiment.env.discount)
+        self._names = OPPONENTS if self._config.opponents is None else self._config.opponents
+        self._opponents = {name: resolve(name, env) for name in self._names if name != "earlier"}
+        self._arena = Arena(env)
+        self._seed = jax.random.key(experiment.seed)
+        self._rated = max(self._rated_steps(), default=-1)
+
+    @property
+    def rated(self) -> int:
+        """The newest step judged so far; -1 before the first."""
+        return self._rated
+
+    def ladder(self) -> dict[str, Any]:
+        """The rating ladder after the last complete round, as plain values."""
+        return self._ladder_tree
+
+    def judge(self, step: int, params: Params, keep_going: Callable[[], bool]) -> dict[str, float]:
+        """Matches, judgement, ratings."""
+        player = self._selves.player(_name(step), params)
+        match_key, judge_key = jax.random.split(jax.random.fold_in(self._seed, step))
+        results = self._play(player, step, match_key, keep_going)
+        figures = _scores(results)
+        if self._judge is not None:
+            figures["evaluation/keeps_value"] = self._judge(player, judge_key).keeps_value
+        for opponent, result in results.items():
+            self._ladder.add(player.name, opponent, result)
+        self._rated, self._ladder_tree = step, self._ladder.to_json()
+        rating = self._ladder.ratings().get(player.name)
+        if rating is not None:
+            figures |= {"evaluation/elo": rating.elo, "evaluation/elo_error": rating.error}
+        return figures
+
+    @cached_property
+    def _judge(self) -> Judge | None:
+        """Made in the first round: solving the positions takes a while where they are not cached."""
+        if self._env.spec.name not in SOLVED:
+            return None
+        return Judge(self._env, judged_positions(self._env, self._config.positions, seed=0))
+
+    def _play(
+        self, player: SearchPlayer, step: int, key: Array, keep_going: Callable[[], bool]
+    ) -> dict[str, MatchResult]:
+        """One match against each opponent, by name."""
+        opponents: dict[str, Player] = dict(self._opponents)
+        if "earlier" in self._names:
+            for earlier in self._earlier(step):
+                opponents[_name(earlier)] = self._selves.player(
+                    _name(earlier), load_snapshot(self._snapshots, earlier).params
+                )
+        games = self._config.games + self._config.games % 2
+        results = {}
+        for i, (name, opponent) in enumerate(opponents.items()):
+            match_key = jax.random.fold_in(key, i)
+            results[name] = self._arena.play(player, opponent, games, match_key, keep_going=keep_going)
+        return results
+
+    def _earlier(self, step: int) -> list[int]:
+        """Rated snapshots to play: the last one before `step`, and the one nearest to half of it."""
+        kept = set(snapshot_steps(self._snapshots))
+        rated = [earlier for earlier in self._rated_steps() if earlier < step and earlier in kept]
+        return sorted({rated[-1], min(rated, key=lambda earlier: abs(earlier - step / 2))}) if rated else []
+
+    def _rated_steps(self) -> list[int]:
+        names = [name.removeprefix("@") for name in self._ladder.players() if name.startswith("@")]
+        return sorted(int(name) for name in names if name.isdigit())
+
+
+def _name(step: int) -> str:
+    """A snapshot's name on the ladder of its run."""
+    return f"@{step}"
+
+
+def _scores(results: dict[str, MatchResult]) -> dict[str, float]:
+    """`evaluation/score_OPPONENT`; all earlier selves count as one opponent."""
+    scores = {f"evaluation/score_{name}": r.score for name, r in results.items() if not name.startswith("@")}
+    earlier = [result.score for name, result in results.items() if name.startswith("@")]
+    if earlier:
+        scores["evaluation/score_earlier"] = sum(earlier) / len(earlier)
+    return scores

@@ -1,0 +1,145 @@
+"""Judgement of agents that nobody plays against: by what they earn in whole episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from podzero.config import Experiment, GymnasiumConfig, ModelNetworkConfig, SearchConfig
+from podzero.envs import make_vector_env, spec_of
+from podzero.evaluation.arena import Interrupted
+from podzero.evaluation.episodes import Choose, EpisodesResult, play_episodes
+from podzero.evaluation.players import NetworkPlayers, Player, where
+from podzero.networks import make_model_network
+from podzero.protocols import Env
+from podzero.search import make_model_search
+from podzero.types import Array, EnvSpec, Network, Params
+
+SIDE_BY_SIDE = 64
+"""Episodes that are played at the same time, at most."""
+_SEED = 7_919
+"""Added to the seed of a run: evaluation meets other episodes than training."""
+
+
+class SearchActors:
+    """Ways of acting that share a compiled search over a learned model and differ in their parameters."""
+
+    def __init__(self, experiment: Experiment, spec: EnvSpec, config: SearchConfig) -> None:
+        assert isinstance(experiment.network, ModelNetworkConfig)
+        network = make_model_network(experiment.network, spec)
+        search = make_model_search(config, network, spec, experiment.env.discount)
+
+        def act(params: Params, key: Array, observation: Array) -> Array:
+            return search(params, key, observation, jnp.zeros(observation.shape[0])).action
+
+        self._act = jax.jit(act)
+
+    def actor(self, params: Params) -> Choose:
+        """The strongest action of a search with `params`, without noise."""
+        placed = jax.device_put(params)
+        return lambda key, observation: np.asarray(self._act(placed, key, observation))
+
+
+class EpisodeRounds:
+    """Lets each snapshot act in whole episodes of a gymnasium environment; a `Rounds`."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        """Makes no environment yet.
+
+        Raises:
+          ConfigError: the environment cannot be made.
+        """
+        config = experiment.evaluation
+        self._experiment = experiment
+        self._episodes = config.games
+        search = experiment.search.model_copy(update={"simulations": config.simulations})
+        self._actors = SearchActors(experiment, spec_of(experiment.env), search)
+        self.rated = -1
+
+    def ladder(self) -> dict[str, Any]:
+        """Nobody is met."""
+        return {}
+
+    def judge(self, step: int, params: Params, keep_going: Callable[[], bool]) -> dict[str, float]:
+        """The returns of `evaluation.games` episodes."""
+        env, seed = self._experiment.env, self._experiment.seed
+        assert isinstance(env, GymnasiumConfig)
+        key = jax.random.fold_in(jax.random.key(seed), step)
+        with closing(make_vector_env(env, min(self._episodes, SIDE_BY_SIDE), seed + _SEED)) as environments:
+            result = play_episodes(environments, self._actors.actor(params), self._episodes, key, keep_going)
+        self.rated = step
+        return _figures(result.returns)
+
+
+class SoloRounds:
+    """Lets each snapshot play whole games of a simulator for one; a `Rounds`."""
+
+    def __init__(self, experiment: Experiment, env: Env, network: Network) -> None:
+        """Plays nothing yet."""
+        config = experiment.evaluation
+        search = experiment.search.model_copy(update={"simulations": config.simulations})
+        self._players = NetworkPlayers(env, network, search, experiment.env.discount)
+        self._env, self._games = env, config.games
+        self._seed = jax.random.key(experiment.seed)
+        self.rated = -1
+
+    def ladder(self) -> dict[str, Any]:
+        """Nobody is met."""
+        return {}
+
+    def judge(self, step: int, params: Params, keep_going: Callable[[], bool]) -> dict[str, float]:
+        """The returns of `evaluation.games` games."""
+        player = self._players.player(str(step), params)
+        returns = play_alone(self._env, player, self._games, jax.random.fold_in(self._seed, step), keep_going)
+        self.rated = step
+        return _figures(returns)
+
+
+def play_alone(
+    env: Env, player: Player, games: int, key: Array, keep_going: Callable[[], bool] = lambda: True
+) -> np.ndarray[Any, Any]:
+    """What `player` earns, `[games]` float64, in games for one, side by side from the start to the end.
+
+    Raises:
+      Interrupted: `keep_going`, asked before every move, said no.
+    """
+    init_key, key = jax.random.split(key)
+    starts = jax.jit(jax.vmap(env.init))(jax.random.split(init_key, games))
+    step, view = jax.jit(jax.vmap(env.step)), jax.jit(jax.vmap(env.view))
+    states, returns, over = starts, np.zeros(games), np.zeros(games, bool)
+    while not over.all():
+        if not keep_going():
+            raise Interrupted
+        key, move_key = jax.random.split(key)
+        # Nobody is asked about a game that is over: it shows its start, and the answer is ignored.
+        shown = where(jnp.asarray(over), starts, states)
+        states = step(states, player.choose(move_key, shown))
+        seen = jax.device_get(view(states))
+        returns += seen.rewards[:, 0]
+        over = np.asarray(seen.done)
+    return returns
+
+
+def summary(result: EpisodesResult) -> dict[str, Any]:
+    """The plain values of what was played."""
+    return {
+        "episodes": result.episodes,
+        "mean_return": result.mean_return,
+        "std_return": result.std_return,
+        "interval": list(result.interval),
+        "mean_length": result.mean_length,
+        "failures": result.failures,
+    }
+
+
+def _figures(returns: np.ndarray[Any, Any]) -> dict[str, float]:
+    return {
+        "evaluation/mean_return": float(returns.mean()),
+        "evaluation/std_return": float(returns.std(ddof=1)) if len(returns) > 1 else 0.0,
+        "evaluation/episodes": float(len(returns)),
+    }

@@ -1,0 +1,47 @@
+"""A multilayer perceptron with policy and value, in Flax."""
+
+from __future__ import annotations
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from podzero.config import MLPConfig
+from podzero.networks.boards import compute_dtype, flax_network
+from podzero.networks.heads import LAST_LAYER_SCALE
+from podzero.types import EnvSpec, Network
+
+
+class MLP(nn.Module):
+    """Dense layers, each followed by layer normalization and relu, then policy and value."""
+
+    config: MLPConfig
+    num_actions: int
+
+    @nn.compact
+    def __call__(self, observation: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Reads observations of any shape.
+
+        Args:
+          observation: `[B, ...]` of any real dtype or bool.
+
+        Returns:
+          float32 logits `[B, A]` and values `[B]` in [-1, 1].
+        """
+        dtype = compute_dtype(self.config.compute_dtype)
+        x = jnp.asarray(observation, dtype).reshape(observation.shape[0], -1)
+        for index in range(self.config.layers):
+            x = nn.Dense(
+                self.config.width, dtype=dtype, kernel_init=nn.initializers.he_normal(), name=f"dense_{index}"
+            )(x)
+            x = nn.relu(nn.LayerNorm(dtype=dtype, name=f"norm_{index}")(x))
+        last = nn.initializers.variance_scaling(LAST_LAYER_SCALE, "fan_in", "truncated_normal")
+        features = x.astype(jnp.float32)
+        logits = nn.Dense(self.num_actions, kernel_init=last, name="policy_logits")(features)
+        value = nn.Dense(1, kernel_init=last, name="value")(features)
+        return logits, jnp.tanh(value[:, 0])
+
+
+def mlp(config: MLPConfig, spec: EnvSpec) -> Network:
+    """The network for any observations of `spec`, which it flattens; there is nothing to fold."""
+    return flax_network(MLP(config, spec.num_actions), spec)

@@ -1,0 +1,38 @@
+"""The schema of an experiment: what a YAML file in `configs/` may say, and every check that needs no device.
+
+Models are frozen and refuse unknown keys. `load` reads a file and applies `section.field=value` overrides;
+whatever is wrong comes back as one `ConfigError` that names field, value, and the nearest right name.
+"""
+
+from podzero.config.acting import ActorsConfig as ActorsConfig
+from podzero.config.acting import ReanalyseConfig as ReanalyseConfig
+from podzero.config.acting import ReplayConfig as ReplayConfig
+from podzero.config.acting import SearchConfig as SearchConfig
+from podzero.config.environments import EnvConfig as EnvConfig
+from podzero.config.environments import Game as Game
+from podzero.config.environments import GameConfig as GameConfig
+from podzero.config.environments import GymnasiumConfig as GymnasiumConfig
+from podzero.config.environments import SimulatorConfig as SimulatorConfig
+from podzero.config.environments import WrapperConfig as WrapperConfig
+from podzero.config.experiment import Experiment as Experiment
+from podzero.config.loading import builtin_configs as builtin_configs
+from podzero.config.loading import load as load
+from podzero.config.loading import parse as parse
+from podzero.config.networks import MLPConfig as MLPConfig
+from podzero.config.networks import ModelNetworkConfig as ModelNetworkConfig
+from podzero.config.networks import MuZeroMLPConfig as MuZeroMLPConfig
+from podzero.config.networks import MuZeroResNetConfig as MuZeroResNetConfig
+from podzero.config.networks import NetworkConfig as NetworkConfig
+from podzero.config.networks import ResNetConfig as ResNetConfig
+from podzero.config.networks import TransformerConfig as TransformerConfig
+from podzero.config.running import CheckpointConfig as CheckpointConfig
+from podzero.config.running import ClusterConfig as ClusterConfig
+from podzero.config.running import EvaluationConfig as EvaluationConfig
+from podzero.config.running import StopConfig as StopConfig
+from podzero.config.section import Fraction as Fraction
+from podzero.config.section import Section as Section
+from podzero.config.training import LearnerConfig as LearnerConfig
+from podzero.config.training import MeshConfig as MeshConfig
+from podzero.config.training import MuZeroConfig as MuZeroConfig
+from podzero.config.training import OptimizerConfig as OptimizerConfig
+from podzero.config.training import SplitRule as SplitRule

@@ -1,0 +1,85 @@
+"""A run around its training: judgement, checkpoints, machines, the end."""
+
+from __future__ import annotations
+
+import pydantic
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from podzero.chips import Slice, find_slice
+from podzero.config.section import Section
+
+
+class EvaluationConfig(Section):
+    """What the evaluator does while training goes on."""
+
+    every_minutes: PositiveFloat = 5.0
+    opponents: tuple[str, ...] | None = None
+    """Named players, `earlier` for snapshots of this run, `solver` for perfect play where one exists; by default
+    `random`, `mcts:100` and `earlier`. Environments for one have none."""
+    games: PositiveInt = 40
+    """Games per opponent and round; or episodes per round."""
+    simulations: PositiveInt = 32
+    positions: PositiveInt = 300
+    """Positions that a solver judges per round."""
+    cpus: NonNegativeFloat = 0.0
+
+
+class CheckpointConfig(Section):
+    """Complete states from which a run goes on."""
+
+    every_minutes: PositiveFloat = 10.0
+    keep: PositiveInt = 2
+
+
+class ClusterConfig(Section):
+    """The machines of a Ray cluster (`train --address`) and what is asked of them."""
+
+    slice: str | None = None
+    """The TPU slice that trains, as `v5e-16` or `v5e:4x4`: one learner process on each of its hosts, reserved
+    together. Without one, the learner runs on whatever devices its machines have."""
+    hosts: PositiveInt | None = None
+    """Machines that train together, one learner process each; by default those of `slice`, or one."""
+    host_resources: dict[str, PositiveFloat] = Field(default_factory=dict)
+    """Ray resources that each learner process reserves; by default all TPU chips of a host of `slice`."""
+    host_timeout_s: PositiveFloat = 60.0
+    """How long one learner host may be silent, or late for an agreement, before the others give up."""
+    actors_on_tpu_hosts: bool = False
+    """Whether actors and replay shards may use the CPUs of TPU hosts as well."""
+    join_minutes: PositiveFloat = 15.0
+    """How long a launch waits for machines to join before it ends and says who is missing."""
+    ship: bool = False
+    """Whether the driver's checkout is sent to every node, and the environment of its lock file made there by uv,
+    instead of both being there already."""
+    price_per_hour: PositiveFloat | None = None
+    """What all machines cost together, in any currency, for the figures of cost."""
+
+    @pydantic.field_validator("slice")
+    @classmethod
+    def _known_slice(cls, name: str | None) -> str | None:
+        return None if name is None else find_slice(name).short_name
+
+    @pydantic.model_validator(mode="after")
+    def _hosts_of_the_slice(self) -> ClusterConfig:
+        if self.slice is not None and self.hosts not in (None, find_slice(self.slice).hosts):
+            raise ValueError(
+                f"{self.slice} has {find_slice(self.slice).hosts} hosts, not {self.hosts}; leave hosts out"
+            )
+        return self
+
+    @property
+    def tpu(self) -> Slice | None:
+        """The slice that trains."""
+        return None if self.slice is None else find_slice(self.slice)
+
+    @property
+    def learner_hosts(self) -> int:
+        """Machines that train together."""
+        return self.tpu.hosts if self.tpu else self.hosts or 1
+
+
+class StopConfig(Section):
+    """Ends a run, whichever comes first; nothing set means until somebody stops it. Counted over resumes."""
+
+    minutes: PositiveFloat | None = None
+    steps: PositiveInt | None = None
+    games: PositiveInt | None = None

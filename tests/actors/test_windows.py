@@ -1,0 +1,178 @@
+"""Windows cut out of scripted episodes, compared with what `Window` promises."""
+
+import numpy as np
+import pytest
+
+from podzero.actors.windows import Outcome, Position, WindowCutter, first_return
+from podzero.config import parse
+from podzero.types import EnvSpec
+
+SPEC = EnvSpec("scripted", (1,), "float32", 3, players=1)
+
+
+def experiment_of(unroll=2, td=2, stride=1, discount=0.5, **sections):
+    tree = {
+        "name": "t",
+        "env": {"name": "gymnasium", "id": "CartPole-v1", "discount": discount},
+        "network": {"name": "muzero_mlp"},
+        "muzero": {"unroll_steps": unroll, "td_steps": td, "stride": stride, **sections.pop("muzero", {})},
+        **sections,
+    }
+    return parse(tree, "test")
+
+
+def position(numbers, spec=SPEC):
+    """Environment b at its position `numbers[b]`: everything about it says that number."""
+    numbers = np.asarray(numbers)
+    size = len(numbers)
+    policy = np.full((size, 3), 0.25, np.float32)
+    policy[:, 0] = 0.5
+    continuous = spec.action_bounds is not None
+    return Position(
+        observation=numbers[:, None].astype(np.float32),
+        action=np.full((size, 2), 0.5, np.float32) if continuous else (numbers % 3).astype(np.int32),
+        policy=policy,
+        candidates=np.ones((size, 3, 2), np.float32) if continuous else np.zeros((size, 0), np.float32),
+        value=10.0 * numbers.astype(np.float32),
+        version=numbers.astype(np.int32),
+    )
+
+
+def outcome(reward, terminated=False, truncated=False, started=False):
+    return Outcome(
+        reward=np.atleast_1d(np.asarray(reward, np.float32)),
+        terminated=np.atleast_1d(terminated),
+        truncated=np.atleast_1d(truncated),
+        started=np.atleast_1d(started),
+    )
+
+
+def play(cutter, steps, **end):
+    """One environment for `steps` steps with the rewards 1, 2, ..., then `end`; returns all windows."""
+    cuts = []
+    for number in range(steps):
+        cuts.append(cutter.add(position([number])))
+        cutter.follow(outcome(number + 1.0, **(end if number == steps - 1 else {})))
+    cuts.append(cutter.add(position([steps])))
+    return [cut.windows for cut in cuts if cut is not None]
+
+
+def test_a_window_is_cut_when_all_of_its_positions_are_judged():
+    cutter = WindowCutter(experiment_of(), SPEC, 1)
+    (window,) = play(cutter, 4)  # K + n = 4: position 4 completes the window of position 0
+    np.testing.assert_array_equal(window.observation, [[[0.0]]])
+    np.testing.assert_array_equal(window.action, [[0, 1]])
+    np.testing.assert_array_equal(window.reward, [[1, 2, 3, 4]])
+    np.testing.assert_array_equal(window.value, [[0, 10, 20, 30, 40]])
+    np.testing.assert_array_equal(window.policy.sum(axis=-1), [[1, 1, 1]])
+    assert (window.length, window.terminated, window.version) == (4, False, 0)
+    assert window.candidates.shape == (1, 3, 0)
+
+
+def test_a_true_end_cuts_all_that_is_left_and_is_worth_nothing():
+    cutter = WindowCutter(experiment_of(), SPEC, 1)
+    (windows,) = play(cutter, 3, terminated=True)
+    np.testing.assert_array_equal(windows.length, [3, 2, 1])
+    np.testing.assert_array_equal(windows.terminated, [True] * 3)
+    np.testing.assert_array_equal(windows.reward, [[1, 2, 3, 0], [2, 3, 0, 0], [3, 0, 0, 0]])
+    np.testing.assert_array_equal(windows.value, [[0, 10, 20, 0, 0], [10, 20, 0, 0, 0], [20, 0, 0, 0, 0]])
+    np.testing.assert_array_equal(windows.policy.sum(axis=-1), [[1, 1, 1], [1, 1, 0], [1, 0, 0]])
+
+
+def test_a_time_limit_keeps_the_value_of_its_last_position():
+    cutter = WindowCutter(experiment_of(), SPEC, 1)
+    (windows,) = play(cutter, 2, truncated=True)
+    np.testing.assert_array_equal(windows.length, [2, 1])
+    np.testing.assert_array_equal(windows.terminated, [False] * 2)
+    np.testing.assert_array_equal(windows.value, [[0, 10, 20, 0, 0], [10, 20, 0, 0, 0]])
+    np.testing.assert_array_equal(windows.policy.sum(axis=-1), [[1, 1, 0], [1, 0, 0]])
+
+
+def test_no_window_reaches_into_the_next_episode():
+    cutter = WindowCutter(experiment_of(), SPEC, 1)
+    play(cutter, 2, terminated=True)
+    cutter.follow(outcome(0.0, started=True))  # the step after the end, which began another episode
+    for number in range(100, 104):
+        assert cutter.add(position([number])) is None
+        assert cutter.age == number - 100
+        cutter.follow(outcome(1.0))
+    cut = cutter.add(position([104]))
+    np.testing.assert_array_equal(cut.windows.observation, [[[100.0]]])
+    np.testing.assert_array_equal(cut.windows.reward, [[1, 1, 1, 1]])
+
+
+def test_a_failed_episode_leaves_no_window():
+    cutter = WindowCutter(experiment_of(), SPEC, 1)
+    for number in range(3):
+        assert cutter.add(position([number])) is None
+        cutter.follow(outcome(1.0, started=number == 2))
+    assert cutter.add(position([50])) is None
+    cutter.follow(outcome(1.0, terminated=True))
+    np.testing.assert_array_equal(cutter.add(position([51])).windows.observation, [[[50.0]]])
+
+
+def test_the_stride_counts_from_the_beginning_of_each_episode():
+    cutter = WindowCutter(experiment_of(stride=2), SPEC, 1)
+    windows = play(cutter, 7, terminated=True)
+    assert [int(number) for window in windows for number in window.observation[:, 0, 0]] == [0, 2, 4, 6]
+
+
+def test_environments_side_by_side_are_kept_apart():
+    cutter = WindowCutter(experiment_of(), SPEC, 2)
+    neither = [False] * 2
+    for number in range(2):
+        cutter.add(position([number, 100 + number]))
+        cutter.follow(outcome([1.0, 2.0], [number == 1, False], neither, neither))
+    cut = cutter.add(position([2, 102]))
+    np.testing.assert_array_equal(cut.windows.observation[:, 0, 0], [0, 1])
+    cutter.follow(outcome([0.0, 2.0], neither, neither, [True, False]))
+    cutter.add(position([200, 103]))
+    cutter.follow(outcome([5.0, 2.0], neither, neither, neither))
+    cut = cutter.add(position([201, 104]))
+    np.testing.assert_array_equal(cut.windows.observation[:, 0, 0], [100])
+    np.testing.assert_array_equal(cut.windows.reward, [[2, 2, 2, 2]])
+
+
+@pytest.mark.parametrize(
+    ("sections", "kept"),
+    [({}, 1), ({"muzero": {"consistency_weight": 2.0}}, 3), ({"reanalyse": {"share": 0.5}}, 5)],
+)
+def test_only_those_observations_are_kept_that_somebody_looks_at(sections, kept):
+    cutter = WindowCutter(experiment_of(**sections), SPEC, 1)
+    (window,) = play(cutter, 4)
+    np.testing.assert_array_equal(window.observation[0, :, 0], np.arange(kept))
+
+
+def test_actions_beyond_the_end_are_drawn_from_all():
+    seen = set()
+    for seed in range(20):
+        (windows,) = play(WindowCutter(experiment_of(), SPEC, 1, seed), 2, terminated=True)
+        assert windows.action[0].tolist() == [0, 1]
+        seen.add(int(windows.action[1, 1]))
+    assert seen == {0, 1, 2}
+
+
+def test_continuous_actions_keep_their_candidates():
+    spec = SPEC._replace(num_actions=0, action_bounds=((-2.0, -2.0), (2.0, 2.0)))
+    cutter = WindowCutter(experiment_of(), spec, 1)
+    for number in range(4):
+        assert cutter.add(position([number], spec)) is None
+        cutter.follow(outcome(1.0))
+    windows = cutter.add(position([4], spec)).windows
+    assert windows.candidates.shape == (1, 3, 3, 2)
+    np.testing.assert_array_equal(windows.action, np.full((1, 2, 2), 0.5))
+
+
+def test_first_return_adds_n_rewards_and_the_value_after_them():
+    cutter = WindowCutter(experiment_of(td=2, discount=0.5), SPEC, 1)
+    (windows,) = play(cutter, 3, terminated=True)
+    # From position 0: 1 + 0.5 * 2 + 0.25 * 20; from 1: 2 + 0.5 * 3, and nothing after the end; from 2: 3.
+    np.testing.assert_allclose(first_return(windows, 0.5, 2), [7.0, 3.5, 3.0])
+
+
+def test_errors_are_what_the_search_was_wrong_by():
+    cutter = WindowCutter(experiment_of(td=2, discount=0.5), SPEC, 1)
+    for number in range(3):
+        cutter.add(position([number]))
+        cutter.follow(outcome(number + 1.0, terminated=number == 2))
+    np.testing.assert_allclose(cutter.add(position([3])).errors, [7.0 - 0.0, 10.0 - 3.5, 20.0 - 3.0])

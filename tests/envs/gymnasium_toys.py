@@ -1,0 +1,189 @@
+"""Environments made to be seen through, registered when this module is imported (also in other processes)."""
+
+import os
+import sys
+import time
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Text
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+
+FAULT = 2
+"""The action of `Toy` upon which everything goes wrong."""
+RESETS = {"allowed": 10**9}
+"""How many more resets of `Toy` succeed, in this process."""
+
+
+BROKEN = {
+    "nan": lambda observation: observation * np.nan,
+    "far": lambda observation: observation + 5000,
+    "near": lambda observation: observation + 500,
+    "shape": lambda observation: observation[:2],
+    "kind": lambda observation: observation.astype(complex),
+}
+"""Faults of `Toy` in what it shows."""
+
+
+def _break():
+    raise ZeroDivisionError("the toy broke")
+
+
+def _loop():
+    while True:
+        pass
+
+
+DISASTERS = {"raise": _break, "hang": lambda: time.sleep(30), "loop": _loop, "die": lambda: os._exit(3)}
+"""Faults of `Toy` that let no step come of it."""
+
+
+class Toy(gymnasium.Env):
+    """Shows `[steps of this episode, last action or -1, episode]`; truly ends after `length` steps."""
+
+    def __init__(self, length=4, fault="raise"):
+        self.observation_space = Box(-1, 100, (3,), np.float32)
+        self.action_space = Discrete(3)
+        self.length, self.fault, self.episode = length, fault, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        RESETS["allowed"] -= 1
+        if RESETS["allowed"] < 0:
+            raise OSError("no more resets")
+        self.episode += 1
+        self.time = 0
+        return self.look(-1), {"not": "carried"}
+
+    def step(self, action):
+        self.time += 1
+        observation, reward = self.look(action), float(action)
+        if action == FAULT:
+            observation, reward = self.go_wrong(observation, reward)
+        return observation, reward, self.time == self.length, False, {"not": "carried"}
+
+    def look(self, action):
+        return np.array([self.time, action, self.episode], np.float32)
+
+    def go_wrong(self, observation, reward):
+        if self.fault in BROKEN:
+            observation = BROKEN[self.fault](observation)
+        elif self.fault in DISASTERS:
+            DISASTERS[self.fault]()
+        elif self.fault != "none":
+            reward = {"nan reward": float("nan"), "no reward": None}[self.fault]
+        return observation, reward
+
+
+class Joint(gymnasium.Env):
+    """Shows the two parts of its action, `[2]`."""
+
+    def __init__(self):
+        self.observation_space = Box(-10, 10, (2,), np.float64)
+        self.action_space = MultiDiscrete([2, 3], start=[0, 5])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.np_random.uniform(size=2), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        return action.astype(float), 0.0, False, False, {}
+
+
+class Parts(gymnasium.Env):
+    """Shows a Dict of a number from 1 to 3 and two floats; its actions are `[2, 1]` floats, which the floats show."""
+
+    def __init__(self, first=1):
+        self.observation_space = Dict({"speed": Box(-4, 4, (2,), np.float64), "where": Discrete(3, start=1)})
+        self.action_space = Box(np.array([[0], [-1]]), np.array([[4], [1]]), (2, 1), np.float32)
+        self.where = first
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return {"speed": self.np_random.uniform(size=2), "where": self.where}, {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        self.where = self.where % 3 + 1
+        return {"speed": action.ravel().astype(float), "where": self.where}, 0.0, False, False, {}
+
+
+class Words(Toy):
+    def __init__(self):
+        super().__init__()
+        self.observation_space = Dict({"name": Text(5), "age": Discrete(9)})
+
+
+class Reaching(Toy):
+    def __init__(self, high=np.inf, count=0):
+        super().__init__()
+        self.action_space = MultiDiscrete([5] * count) if count else Box(-1, high, (2,), np.float32)
+
+
+class Lacking(Toy):
+    def __init__(self):
+        raise gymnasium.error.DependencyNotInstalled("no box to put it in")
+
+
+class Imported(Toy):
+    """Shows whether a module is imported where it lives."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def look(self, action):
+        return np.full(3, self.module in sys.modules, np.float32)
+
+
+class OwnToys(gymnasium.vector.VectorEnv):
+    """`Toy` as one vector environment: all episodes begin together, and each is as long as its environment's number
+    plus two."""
+
+    def __init__(self, num_envs, mode="NextStep", fault="raise"):
+        self.num_envs = num_envs
+        self.metadata = {"autoreset_mode": AutoresetMode(mode)}
+        self.single_observation_space, self.single_action_space = Box(-1, 100, (3,), np.float32), Discrete(3)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self.toys = [Toy(i + 2, fault) for i in range(num_envs)]
+        self.buffer = np.zeros((num_envs, 3), np.float32)
+        self.over = np.zeros(num_envs, bool)
+
+    def reset(self, *, seed=None, options=None):
+        self.buffer[:] = [toy.reset()[0] for toy in self.toys]
+        self.over[:] = False
+        return self.buffer, {}
+
+    def step(self, actions):
+        reward = np.zeros(self.num_envs)
+        for i, toy in enumerate(self.toys):
+            if self.over[i]:
+                self.buffer[i], self.over[i] = toy.reset()[0], False
+            else:
+                self.buffer[i], reward[i], self.over[i] = toy.step(actions[i])[:3]
+        return self.buffer, reward, self.over, np.zeros(self.num_envs, bool), {}
+
+
+class Doubled(gymnasium.RewardWrapper):
+    """A wrapper of one's own."""
+
+    def __init__(self, env, factor=2.0):
+        super().__init__(env)
+        self.factor = factor
+
+    def reward(self, reward):
+        return self.factor * reward
+
+
+def _register():
+    here = __name__
+    gymnasium.register("toys/Toy-v0", f"{here}:Toy", vector_entry_point=f"{here}:OwnToys")
+    gymnasium.register("toys/Limited-v0", f"{here}:Toy", max_episode_steps=3)
+    for name in ("Joint", "Parts", "Words", "Reaching", "Lacking", "Imported"):
+        gymnasium.register(f"toys/{name}-v0", f"{here}:{name}")
+
+
+_register()

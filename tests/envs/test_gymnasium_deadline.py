@@ -1,0 +1,38 @@
+import threading
+import time
+
+import pytest
+
+from podzero.envs.gymnasium_envs.deadline import DeadlineThread
+
+
+def loop(started):
+    started.append(threading.current_thread())
+    while True:
+        pass
+
+
+@pytest.fixture
+def thread():
+    thread = DeadlineThread("deadline")
+    yield thread
+    thread.stop()
+
+
+def test_results_and_errors_come_back(thread):
+    assert thread.call(abs, -3, 10) == 3
+    with pytest.raises(ValueError, match="invalid literal"):
+        thread.call(int, "three", 10)
+    assert thread.call(int, "3", 10) == 3
+
+
+def test_a_call_that_takes_too_long_is_left_behind_and_ended_where_it_can_be(thread):
+    started = []
+    with pytest.raises(TimeoutError, match=r"no answer within 0\.2 s"):
+        thread.call(loop, started, 0.2)
+    started[0].join(5)
+    assert not started[0].is_alive()
+    with pytest.raises(TimeoutError):
+        thread.call(time.sleep, 1, 0.05)
+    assert thread.call(abs, -3, 10) == 3
+    assert thread.call(abs, -4, 10) == 4

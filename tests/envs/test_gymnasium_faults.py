@@ -1,0 +1,179 @@
+"""What an environment does wrong costs an episode, or all of them where it cannot be helped, and never the run."""
+
+import logging
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from podzero.config import GymnasiumConfig
+from podzero.envs import EnvironmentFailed, make_vector_env
+
+GOOD, FAULT = 1, 2
+"""Actions of the toy."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _toys():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(Path(__file__).parent)
+        yield
+
+
+@pytest.fixture
+def make():
+    """Makes vector environments of the toy that goes wrong in a way of its own; they are closed afterwards."""
+    made = []
+
+    def make(fault, count=3, *, length=None, **config):
+        kwargs = {"fault": fault} if length is None else {"fault": fault, "length": length}
+        config = GymnasiumConfig(name="gymnasium", id="toys/Toy-v0", module="gymnasium_toys", kwargs=kwargs, **config)
+        made.append(make_vector_env(config, count, seed=0))
+        made[-1].reset()
+        return made[-1]
+
+    yield make
+    for vector in made:
+        vector.close()
+
+
+def step(vector, *actions):
+    return vector.step(np.array(actions, np.int32))
+
+
+@pytest.mark.parametrize(
+    ("fault", "message", "vectorization"),
+    [
+        ("raise", "ZeroDivisionError: the toy broke", "sync"),
+        ("nan reward", "its reward is nan", "sync"),
+        ("no reward", "TypeError: float", "sync"),
+        ("nan", "its observation holds nan", "sync"),
+        ("far", "its observation holds 5002.0, where -1011 to 1110 may be expected", "sync"),
+        ("shape", r"ValueError: shape \[2\] instead of \[3\]", "sync"),
+        ("kind", "ValueError: dtype complex128 instead of float32", "sync"),
+        ("raise", "ZeroDivisionError: the toy broke", "async"),
+        ("nan", "its observation holds nan", "async"),
+    ],
+)
+def test_one_environment_loses_its_episode_and_the_others_nothing(make, vectorization, fault, message):
+    vector = make(fault, vectorization=vectorization)
+    step(vector, GOOD, GOOD, GOOD)
+    second = step(vector, GOOD, FAULT, GOOD)
+    np.testing.assert_array_equal(second.observation, [[2, 1, 1], [0, -1, 1], [2, 1, 1]])  # a new one: episode 1
+    assert second.reward.tolist() == [1, 0, 1]
+    assert second.failed.tolist() == second.started.tolist() == [False, True, False]
+    assert not (second.terminated | second.truncated).any()
+    assert vector.failures == 1
+    with pytest.raises(AssertionError, match=message):
+        raise AssertionError(vector.last_failure)
+
+    third = step(vector, GOOD, GOOD, GOOD)
+    np.testing.assert_array_equal(third.observation[:, 0], [3, 1, 3])
+    assert not (third.failed | third.started).any()
+    fourth = step(vector, GOOD, GOOD, GOOD)
+    assert fourth.terminated.tolist() == [True, False, True]
+
+
+def test_bounds_of_floats_are_nominal_up_to_ten_of_their_widths(make):
+    """The toy's are -1 and 100: 502 is let pass, where 5002 was not."""
+    vector = make("near")
+    step(vector, GOOD, GOOD, GOOD)
+    assert step(vector, FAULT, GOOD, GOOD).observation[0].tolist() == [502, 502, 501]
+    assert vector.failures == 0
+
+
+def test_two_environments_may_fail_at_once(make):
+    vector = make("nan")
+    both = step(vector, FAULT, GOOD, FAULT)
+    assert both.failed.tolist() == [True, False, True]
+    assert vector.failures == 2
+
+
+@pytest.mark.parametrize(
+    ("vectorization", "fault", "message"),
+    [
+        ("sync", "hang", "TimeoutError: no answer within 1.5 s"),
+        ("sync", "loop", "TimeoutError"),
+        ("async", "hang", "TimeoutError"),
+        ("async", "die", "EOFError|ConnectionResetError|BrokenPipeError"),
+        ("own", "hang", "TimeoutError"),
+        ("own", "raise", "ZeroDivisionError: the toy broke"),
+        ("own", "nan", "its observation holds nan"),
+        ("own", "nan reward", "its reward is nan"),
+    ],
+)
+def test_what_no_environment_survives_costs_the_episodes_that_are_running(make, vectorization, fault, message):
+    """Environment 0 has just ended an episode: it has none to lose. (Of the vector of its own it lasts two steps.)"""
+    vector = make(fault, vectorization=vectorization, length=None if vectorization == "own" else 2, step_timeout_s=1.5)
+    step(vector, GOOD, GOOD, GOOD)
+    if vectorization != "own":
+        step(vector, GOOD, GOOD, GOOD)
+        after = step(vector, GOOD, GOOD, FAULT)  # all begin anew, so the fault does not happen
+        assert not after.failed.any()
+        step(vector, GOOD, GOOD, GOOD)
+        expected = [True, True, True]
+    else:
+        assert step(vector, GOOD, GOOD, GOOD).terminated.tolist() == [True, False, False]
+        expected = [False, True, True]
+    lost = step(vector, GOOD, GOOD, FAULT)
+    assert lost.failed.tolist() == expected
+    assert lost.started.all()
+    assert not lost.terminated.any()
+    np.testing.assert_array_equal(lost.observation, [[0, -1, 1]] * 3)
+    assert lost.reward.tolist() == [0, 0, 0]
+    assert vector.failures == sum(expected)
+    with pytest.raises(AssertionError, match=message):
+        raise AssertionError(vector.last_failure)
+    np.testing.assert_array_equal(step(vector, GOOD, GOOD, GOOD).observation[:, 0], [1, 1, 1])
+
+
+def test_only_failures_without_a_complete_episode_between_exhaust_the_patience(make):
+    vector = make("raise", 1, length=1, max_failures=2)
+    for _ in range(3):
+        step(vector, FAULT)
+        step(vector, FAULT)
+        assert step(vector, GOOD).terminated.all()
+        assert step(vector, GOOD).started.all()
+    assert vector.failures == 6
+    step(vector, FAULT)
+    step(vector, FAULT)
+    with pytest.raises(
+        EnvironmentFailed,
+        match=r"gymnasium/toys/Toy-v0 failed 3 times.*env.max_failures allows 2.*ZeroDivisionError: the toy broke",
+    ):
+        step(vector, FAULT)
+
+
+@pytest.mark.parametrize("allowed", [1, 0])
+def test_an_environment_that_cannot_begin_another_episode_is_tried_as_often_as_failures_may_be(make, allowed):
+    """Two environments reach their end: one may begin again, or none."""
+    vector = make("raise", 2, length=1, max_failures=3)
+    step(vector, GOOD, GOOD)
+    resets = sys.modules["gymnasium_toys"].RESETS
+    resets["allowed"] = allowed
+    try:
+        with pytest.raises(EnvironmentFailed, match="OSError: no more resets"):
+            step(vector, GOOD, GOOD)
+    finally:
+        resets["allowed"] = 10**9
+
+
+def test_failures_are_logged_once_a_second(make, caplog):
+    vector = make("raise", 1)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(5):
+            step(vector, FAULT)
+    (record,) = caplog.records
+    assert "gymnasium/toys/Toy-v0 failed (1 so far), a new episode begins: ZeroDivisionError" in record.getMessage()
+    assert vector.failures == 5
+
+
+def test_a_run_with_failures_can_be_repeated(make):
+    def play():
+        vector = make("raise", 2)
+        return [step(vector, *actions) for actions in ((1, 1), (1, 2), (2, 1), (1, 1), (1, 1), (1, 1))]
+
+    for one, other in zip(play(), play(), strict=True):
+        for field, again in zip(one, other, strict=True):
+            np.testing.assert_array_equal(field, again)

@@ -1,0 +1,86 @@
+"""Environments of gymnasium that are played forward: they go the way that gymnasium's own go."""
+
+import gymnasium
+import numpy as np
+import pytest
+
+from podzero.config import SimulatorConfig
+from podzero.envs import check_simulator, make_env
+from podzero.envs.gymnasium_simulator import GymnasiumSimulator
+from podzero.errors import ConfigError
+
+
+class Slippery(gymnasium.Env):
+    """Walks a step ahead with probability 1/2; the goal is at 5. It writes on into the array that it returned."""
+
+    observation_space = gymnasium.spaces.Box(0, 5, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.place = np.zeros(1, np.float32)
+        return self.place, {}
+
+    def step(self, action):
+        self.place += action * self.np_random.integers(2)
+        return self.place, float(action), bool(self.place[0] >= 5), False, {}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _registered():
+    gymnasium.register("Slippery-v0", Slippery, max_episode_steps=3)
+    yield
+    del gymnasium.registry["Slippery-v0"]
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Slippery-v0"])
+def test_episodes_are_those_of_gymnasium(name):
+    game, env = GymnasiumSimulator(name, {}), gymnasium.make(name).unwrapped
+    for seed in range(3):
+        game.reset(seed)
+        observation, _ = env.reset(seed=seed)
+        random = np.random.default_rng(seed)
+        for _ in range(40):
+            np.testing.assert_array_equal(game.observation(), observation)
+            action = int(random.integers(2))
+            game = game.clone()
+            game.step(action)
+            observation, reward, terminated, _, _ = env.step(action)
+            assert game.rewards() == (reward,)
+            assert game.done() == terminated
+            if terminated:
+                break
+
+
+def test_clones_throw_the_same_dice_and_leave_those_of_others_alone():
+    check_simulator(GymnasiumSimulator("Slippery-v0", {}), "slippery", games=10, max_plies=30)
+
+
+def test_time_limits_are_left_to_max_plies():
+    env = make_env(SimulatorConfig(name="gymnasium_simulator", id="MountainCar-v0", max_plies=300))
+    assert env.spec.players == 1
+    game = GymnasiumSimulator("Slippery-v0", {})
+    for _ in range(10):
+        game.step(0)
+    assert not game.done()
+
+
+def test_arguments_reach_the_environment():
+    game = GymnasiumSimulator("CartPole-v1", {"sutton_barto_reward": True})
+    game.step(0)
+    assert game.rewards() == (0.0,)
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "message"),
+    [
+        ("CartPol-v1", {}, "gymnasium has no environment 'CartPol-v1': .* Did you mean: `CartPole`"),
+        ("Pendulum-v1", {}, r"Pendulum-v1 has the actions Box.*search can play Discrete ones"),
+        ("FrozenLake-v1", {}, r"FrozenLake-v1 has observations Discrete\(16\); expected a Box"),
+        ("CartPole-v1", {"length": 2}, "cannot make CartPole-v1 with the arguments {'length': 2}"),
+        ("LunarLander-v3", {}, "LunarLander-v3 cannot be copied .*env.name: gymnasium and network.name: muzero_mlp"),
+    ],
+)
+def test_what_cannot_be_played_is_refused(name, kwargs, message):
+    with pytest.raises(ConfigError, match=message):
+        make_env(SimulatorConfig(name="gymnasium_simulator", id=name, kwargs=kwargs))

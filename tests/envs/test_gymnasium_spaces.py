@@ -1,0 +1,131 @@
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscrete, Sequence, Text, Tuple
+
+from podzero.envs.gymnasium_envs.spaces import Actions, Observations, complaint
+from podzero.errors import ConfigError
+
+PARTS = Dict({"a": Discrete(3, start=1), "b": Tuple((MultiBinary(2), MultiDiscrete([2, 2]), Box(-1, 1, (1, 2))))})
+
+
+@pytest.mark.parametrize(
+    ("space", "shape", "dtype", "given", "converted"),
+    [
+        (Box(-1, 1, (2,), np.float32), (2,), "float32", [0.5, 1.0], [0.5, 1.0]),
+        (Box(-1, 1, (1, 2), np.float64), (1, 2), "float32", [[0.5, 1.0]], [[0.5, 1.0]]),
+        (Box(-1, 1, (), np.float16), (1,), "float16", np.float16(0.5), [0.5]),
+        (Box(0, 255, (2,), np.uint8), (2,), "uint8", np.array([0, 255], np.uint8), [0, 255]),
+        (Box(0, 9, (2,), np.int64), (2,), "float32", [3, 9], [3, 9]),
+        (Box(0, 9, (2,), np.int16), (2,), "int16", np.array([3, 9], np.int8), [3, 9]),
+        (Discrete(3, start=1), (3,), "float32", 2, [0, 1, 0]),
+        (PARTS, (11,), "float32", {"a": 3, "b": (np.array([0, 1], np.int8), np.array([1, 0]), [[0.5, 0.25]])},
+         [0, 0, 1, 0, 1, 0, 1, 1, 0, 0.5, 0.25]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_observations_become_arrays_of_one_shape_and_dtype(space, shape, dtype, given, converted):
+    observations = Observations(space, "toy")
+    assert (observations.shape, observations.dtype) == (shape, dtype)
+    one = observations.convert(given)
+    assert one.dtype == dtype
+    np.testing.assert_array_equal(one, converted)
+    assert observations.box.contains(one)
+
+
+@pytest.mark.parametrize(
+    ("space", "given", "wrong"),
+    [
+        (Box(-1, 1, (2,)), [0.0], r"shape \[1\] instead of \[2\]"),
+        (Box(0, 255, (1,), np.uint8), np.array([0.5]), "dtype float64 instead of uint8"),
+        (Box(0, 9, (1,), np.int64), [10], "10 is outside of its bounds 0.0 to 9.0"),
+        (Discrete(3, start=1), 0, r"0 is not in Discrete\(3, start=1\)"),
+        (MultiDiscrete([2, 2]), np.array([0, 2]), "is not in MultiDiscrete"),
+        (PARTS, {"a": 1}, "has not the keys"),
+        (Tuple((Discrete(2), Discrete(2))), (0,), "has not 2 parts"),
+        (Tuple((Discrete(2), Discrete(2))), (0, 5), r"\[1\]: 5 is not in Discrete\(2\)"),
+    ],
+)
+def test_what_is_not_in_its_space_is_told(space, given, wrong):
+    with pytest.raises(AssertionError, match=wrong):
+        raise AssertionError(complaint(space, given, bounds=True))
+
+
+def test_shapes_dtypes_and_counted_parts_are_checked_while_converting():
+    for space, given in (
+        (Box(-1, 1, (2,)), [0.0]),
+        (Box(0, 255, (1,), np.uint8), np.array([0.5])),
+        (PARTS, {"a": 4, "b": (np.zeros(2, np.int8), np.zeros(2, int), [[0, 0]])}),
+    ):
+        with pytest.raises(ValueError, match=r"shape \[1\]|dtype float64|\['a'\]: 4 is not in Discrete"):
+            Observations(space, "toy").convert(given)
+
+
+def test_a_first_observation_may_lie_outside_of_its_bounds_by_rounding_only():
+    space = Box(-1, 1, (1,))
+    assert complaint(space, np.array([1.001]), bounds=True) is None
+    assert "1.1 is outside of its bounds -1.0 to 1.0" in complaint(space, np.array([1.1]), bounds=True)
+    assert complaint(space, np.array([1.1]), bounds=False) is None
+    assert "NaN or infinity" in complaint(Box(-np.inf, np.inf, (1,)), np.array([np.nan]), bounds=True)
+
+
+def test_later_ones_must_be_finite_and_within_ten_widths():
+    """The first is between -1 and 1 (a width of 2), the second has no upper bound, the third none at all."""
+    space = Box(np.array([-1, 0, -np.inf]), np.array([1, np.inf, np.inf]), dtype=np.float32)
+    observations = Observations(space, "toy")
+    batch = np.array([
+        [0, 0, 0], [21, 1e30, -1e30], [-21, -1e30, 1e30], [21.5, 0, 0], [-21.5, 0, 0],
+        [np.nan, 0, 0], [0, np.inf, 0], [0, 0, -np.inf],
+    ], np.float32)  # fmt: skip
+    np.testing.assert_array_equal(observations.fits(batch), [True] * 3 + [False] * 5)
+    assert observations.fits(batch[:3]) is None
+    assert observations.misfit(batch[3]) == "21.5, where -21 to 21 may be expected"
+    assert observations.misfit(batch[0]) is None
+
+
+def test_integers_must_be_within_their_bounds_unless_their_dtype_says_so():
+    small = Observations(Box(0, 3, (2,), np.uint8), "toy")
+    np.testing.assert_array_equal(small.fits(np.array([[0, 3], [0, 4]], np.uint8)), [True, False])
+    wide = Observations(Box(0, 3, (1,), np.int64), "toy")
+    np.testing.assert_array_equal(wide.fits(np.array([[3], [4]], np.float32)), [True, False])
+    assert Observations(Box(0, 255, (2,), np.uint8), "toy").fits(np.zeros((1, 2), np.uint8)) is None
+    assert Observations(Box(0, 1, (2,), np.bool_), "toy").fits(np.ones((1, 2), bool)) is None
+
+
+@pytest.mark.parametrize("part", [Text(3), Graph(Box(-1, 1), None), Sequence(Discrete(2))], ids=str)
+def test_observations_without_a_shape_are_refused_by_name(part):
+    with pytest.raises(ConfigError, match=rf"toy: its observation space holds {type(part).__name__}\("):
+        Observations(Dict({"a": Discrete(2), "b": Tuple((part,))}), "toy")
+
+
+def test_actions_are_decoded_into_what_the_environment_takes():
+    counted = Actions(Discrete(3, start=5), "toy")
+    assert (counted.count, counted.bounds) == (3, None)
+    np.testing.assert_array_equal(counted.decode(np.array([0, 2], np.int32)), [5, 7])
+
+    joint = Actions(MultiDiscrete([[2, 3]], start=[[0, -1]]), "toy")
+    assert joint.count == 6
+    np.testing.assert_array_equal(joint.decode(np.array([0, 4], np.int32)), [[[0, -1]], [[1, 0]]])
+
+    bits = Actions(MultiBinary(3), "toy")
+    assert bits.count == 8
+    np.testing.assert_array_equal(bits.decode([6]), [[1, 1, 0]])
+
+    floats = Actions(Box(np.array([[0.0], [-3.0]]), np.array([[4.0], [1.0]]), (2, 1), np.float64), "toy")
+    assert (floats.count, floats.bounds) == (0, ((0.0, -3.0), (4.0, 1.0)))
+    decoded = floats.decode(np.array([[-1, 1], [0, 0], [0.5, -7]], np.float32))
+    np.testing.assert_array_equal(decoded, [[[0], [1]], [[2], [-1]], [[3], [-3]]])
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        (Box(-1, np.inf, (1,)), "must be of floats between finite bounds"),
+        (Box(0, 3, (1,), np.int32), "must be of floats between finite bounds"),
+        (MultiDiscrete([64, 65]), "has 4160 combinations, and podzero lists 4096 at most"),
+        (Tuple((Discrete(2), Discrete(2))), "podzero knows Discrete, MultiDiscrete, MultiBinary and Box"),
+    ],
+    ids=str,
+)
+def test_actions_that_cannot_be_chosen_are_refused(space, message):
+    with pytest.raises(ConfigError, match=f"toy: its action space .*{message}"):
+        Actions(space, "toy")

@@ -1,0 +1,269 @@
+"""What every gymnasium environment must look like from outside, however it is vectorized."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from podzero.config import GymnasiumConfig
+from podzero.envs import make_env, make_vector_env, spec_of
+from podzero.errors import ConfigError
+
+STACK = {"name": "FrameStackObservation", "kwargs": {"stack_size": 4}}
+PONG = {"id": "ALE/Pong-v5", "module": "ale_py", "wrappers": [{"name": "GrayscaleObservation"}, STACK]}
+PREPROCESSED = {**PONG, "kwargs": {"frameskip": 1},
+                "wrappers": [{"name": "AtariPreprocessing", "kwargs": {"frame_skip": 4}}, STACK]}  # fmt: skip
+CONTRACT = {
+    "cartpole": ({"id": "CartPole-v1"}, (4,), "float32", 2),
+    "cartpole-async": ({"id": "CartPole-v1", "vectorization": "async"}, (4,), "float32", 2),
+    "cartpole-own": ({"id": "CartPole-v1", "vectorization": "own"}, (4,), "float32", 2),
+    "frozen_lake": ({"id": "FrozenLake-v1"}, (16,), "float32", 4),
+    "pendulum": ({"id": "Pendulum-v1"}, (3,), "float32", ((-2.0,), (2.0,))),
+    "lunar_lander": ({"id": "LunarLander-v3"}, (8,), "float32", 4),
+    "breakout": ({"id": "MinAtar/Breakout-v1", "module": "minatar"}, (10, 10, 4), "bool", 3),
+    "pong": (PONG, (4, 210, 160), "uint8", 6),
+    "pong-preprocessed": (PREPROCESSED, (4, 84, 84), "uint8", 6),
+    "pong-own": ({"id": "ALE/Pong-v5", "module": "ale_py", "vectorization": "own"}, (4, 84, 84), "uint8", 6),
+    "joint": ({"id": "toys/Joint-v0", "module": "gymnasium_toys"}, (2,), "float32", 6),
+    "parts": ({"id": "toys/Parts-v0", "module": "gymnasium_toys"}, (5,), "float32", ((0.0, -1.0), (4.0, 1.0))),
+    "toy-own": ({"id": "toys/Toy-v0", "module": "gymnasium_toys", "vectorization": "own", "kwargs": {"fault": "none"}},
+                (3,), "float32", 3),
+}  # fmt: skip
+COUNT = 3
+"""Environments of each vector."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _toys():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(Path(__file__).parent)
+        yield
+
+
+@pytest.fixture
+def make():
+    """Makes vector environments that are closed afterwards."""
+    made = []
+
+    def make(count=COUNT, seed=0, **config):
+        made.append(make_vector_env(GymnasiumConfig(name="gymnasium", **config), count, seed))
+        return made[-1]
+
+    yield make
+    for vector in made:
+        vector.close()
+
+
+def toy(**config):
+    return {"id": "toys/Toy-v0", "module": "gymnasium_toys", **config}
+
+
+def random_play(vector, steps, seed=5):
+    """All steps of random play, the first observations included, as one `Step` of arrays `[T + 1, B, ...]`."""
+    rng = np.random.default_rng(seed)
+    seen = [vector.reset()]
+    for _ in range(steps):
+        if vector.spec.num_actions:
+            actions = rng.integers(vector.spec.num_actions, size=vector.count).astype(np.int32)
+        else:
+            actions = rng.uniform(-1, 1, (vector.count, *vector.spec.action_shape)).astype(np.float32)
+        seen.append(vector.step(actions))
+    return type(seen[0])(*map(np.stack, zip(*seen, strict=True)))
+
+
+@pytest.mark.parametrize(("config", "shape", "dtype", "actions"), CONTRACT.values(), ids=CONTRACT)
+def test_contract(make, config, shape, dtype, actions):
+    if config is PREPROCESSED and importlib.util.find_spec("cv2") is None:
+        pytest.skip("gymnasium's AtariPreprocessing needs OpenCV")
+    steps = 25 if "ALE" in config["id"] else 120
+    vector = make(**config)
+    spec = vector.spec
+    assert spec == spec_of(GymnasiumConfig(name="gymnasium", **config))
+    assert spec.name == f"gymnasium/{config['id']}"
+    assert (spec.observation_shape, spec.observation_dtype, spec.players) == (shape, dtype, 1)
+    assert (spec.action_bounds or spec.num_actions) == actions
+
+    played = random_play(vector, steps)
+    assert played.observation.shape == (steps + 1, COUNT, *shape)
+    assert played.observation.dtype == dtype
+    assert played.reward.dtype == np.float32
+    for flags in played[2:]:
+        assert flags.dtype == bool
+        assert flags.shape == (steps + 1, COUNT)
+    ended = played.terminated | played.truncated
+    assert not (played.terminated & played.truncated).any()
+    assert played.started[0].all()
+    np.testing.assert_array_equal(played.started[1:], ended[:-1])
+    assert (played.reward[played.started] == 0).all()
+    assert not ended[played.started].any()
+    assert vector.failures == 0
+
+    again = random_play(make(**config), steps)
+    for one, other in zip(played, again, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async", "own"])
+def test_another_seed_and_another_environment_begin_differently(make, vectorization):
+    starts = np.concatenate([
+        make(seed=seed, id="CartPole-v1", vectorization=vectorization).reset().observation for seed in (0, 1)
+    ])  # fmt: skip
+    assert len(np.unique(starts, axis=0)) == 2 * COUNT
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_an_episode_shows_its_end_and_the_next_step_begins_another(make, vectorization):
+    vector = make(**toy(vectorization=vectorization, kwargs={"length": 2}))
+    first = vector.reset()
+    np.testing.assert_array_equal(first.observation, [[0, -1, 1]] * COUNT)
+    steps = [vector.step(np.ones(COUNT, np.int32)) for _ in range(4)]
+    np.testing.assert_array_equal(
+        [step.observation[0] for step in steps], [[1, 1, 1], [2, 1, 1], [0, -1, 2], [1, 1, 2]]
+    )
+    np.testing.assert_array_equal([step.reward[0] for step in steps], [1, 1, 0, 1])
+    np.testing.assert_array_equal([step.terminated[0] for step in steps], [False, True, False, False])
+    np.testing.assert_array_equal([step.started[0] for step in steps], [False, False, True, False])
+
+
+def test_the_vector_environment_of_an_id_obeys_the_same_law(make):
+    """Its episodes last two, three and four steps, and it gives out one buffer again and again."""
+    vector = make(**toy(vectorization="own"))
+    vector.reset()
+    steps = [vector.step(np.ones(COUNT, np.int32)) for _ in range(5)]
+    np.testing.assert_array_equal(
+        [step.observation[:, 0] for step in steps], [[1, 1, 1], [2, 2, 2], [0, 3, 3], [1, 0, 4], [2, 1, 0]]
+    )
+    np.testing.assert_array_equal([step.terminated.tolist() for step in steps][1], [True, False, False])
+    np.testing.assert_array_equal(steps[2].started, [True, False, False])
+
+
+def test_a_time_limit_is_no_true_end(make):
+    """Three steps are allowed: an episode of five is cut off, one of three comes to its end just then."""
+    for length, truly in ((5, False), (3, True)):
+        vector = make(1, **toy(id="toys/Limited-v0", kwargs={"length": length}))
+        vector.reset()
+        steps = [vector.step(np.zeros(1, np.int32)) for _ in range(4)]
+        assert [bool(step.terminated[0]) for step in steps] == [False, False, truly, False]
+        assert [bool(step.truncated[0]) for step in steps] == [False, False, not truly, False]
+        assert [bool(step.started[0]) for step in steps] == [False, False, False, True]
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async", "own"])
+def test_observations_and_flags_are_the_callers_to_keep_and_to_change(make, vectorization):
+    vector = make(**toy(vectorization=vectorization))
+    steps = [vector.reset()] + [vector.step(np.zeros(COUNT, np.int32)) for _ in range(2)]
+    np.testing.assert_array_equal([step.observation[:, 0] for step in steps], [[0] * 3, [1] * 3, [2] * 3])
+    expected = vector.step(np.zeros(COUNT, np.int32))
+
+    changed = make(**toy(vectorization=vectorization))
+    for _ in range(3):
+        for field in changed.reset():
+            field[...] = 1
+    for _ in range(2):
+        for field in changed.step(np.zeros(COUNT, np.int32)):
+            field[...] = 1
+    for one, other in zip(changed.step(np.zeros(COUNT, np.int32)), expected, strict=True):
+        np.testing.assert_array_equal(one[..., :2], other[..., :2])  # it is in its third episode, not the first
+
+
+def test_joint_actions_are_numbered_in_c_order_and_keep_their_start(make):
+    vector = make(6, id="toys/Joint-v0", module="gymnasium_toys")
+    vector.reset()
+    shown = vector.step(np.arange(6, dtype=np.int32)).observation
+    np.testing.assert_array_equal(shown, [[0, 5], [0, 6], [0, 7], [1, 5], [1, 6], [1, 7]])
+
+
+def test_floats_between_minus_one_and_one_reach_the_bounds_of_each_dimension(make):
+    """Between 0 and 4, and between -1 and 1; parts are flattened, the number 1 of 1 to 3 becoming one-hot."""
+    vector = make(id="toys/Parts-v0", module="gymnasium_toys")
+    np.testing.assert_array_equal(vector.reset().observation[:, 2:], [[1, 0, 0]] * COUNT)
+    shown = vector.step(np.array([[-1, -1], [0, 0.5], [3, 1]], np.float32)).observation
+    np.testing.assert_array_equal(shown, [[0, -1, 0, 1, 0], [2, 0.5, 0, 1, 0], [4, 1, 0, 1, 0]])
+
+
+def test_wrappers_are_applied_from_the_inside_out(make):
+    wrappers = [
+        {"name": "gymnasium_toys:Doubled", "kwargs": {"factor": 3.0}},
+        {"name": "ClipReward", "kwargs": {"max_reward": 2.0}},
+    ]
+    vector = make(**toy(wrappers=wrappers))
+    vector.reset()
+    assert vector.step(np.ones(COUNT, np.int32)).reward.tolist() == [2.0] * COUNT
+
+
+def test_processes_of_environments_do_not_import_jax(make):
+    here = make(1, id="toys/Imported-v0", module="gymnasium_toys", kwargs={"module": "jax"})
+    there = make(
+        1, id="toys/Imported-v0", module="gymnasium_toys", kwargs={"module": "jax"}, vectorization="async"
+    )  # fmt: skip
+    assert here.reset().observation.all()
+    assert not there.reset().observation.any()
+
+
+def test_the_number_of_actions_is_checked(make):
+    vector = make(**toy())
+    vector.reset()
+    with pytest.raises(ValueError, match="2 actions for 3 environments"):
+        vector.step(np.zeros(2, np.int32))
+    vector.close()
+    vector.close()
+    with pytest.raises(RuntimeError, match="are closed"):
+        vector.step(np.zeros(3, np.int32))
+
+
+def test_looking_one_step_ahead_leaves_the_environments_alone(make):
+    vector = make(**toy(kwargs={"length": 2}))
+    vector.reset()
+    vector.step(np.zeros(COUNT, np.int32))
+    actions = np.tile(np.arange(3, dtype=np.int32), (COUNT, 1))
+    np.testing.assert_array_equal(vector.peek(actions), [[0, 1, -np.inf]] * COUNT)
+    np.testing.assert_array_equal(vector.step(np.zeros(COUNT, np.int32)).observation, [[2, 0, 1]] * COUNT)
+    np.testing.assert_array_equal(vector.peek(actions), np.zeros((COUNT, 3)))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"id": "LunarLander-v3"}, "EzPickle.* is a new environment"),
+        ({"id": "CartPole-v1", "vectorization": "own"}, "needs 'sync'"),
+    ],
+)
+def test_looking_ahead_is_refused_where_copies_are_none(make, config, message):
+    vector = make(**config)
+    vector.reset()
+    with pytest.raises(ConfigError, match=message):
+        vector.peek(np.zeros((COUNT, 1), np.int32))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"id": "cartpole-v1"}, "gymnasium knows no 'cartpole-v1' .did you mean 'CartPole-v1'"),
+        ({"id": "MinAtar/Breakout-v7", "module": "minatar"}, "did you mean 'MinAtar/Breakout-v.*did not register it"),
+        ({"id": "ALE/Pung-v9"}, "set env.module: ale_py"),
+        ({"id": "toys/Toy-v0", "module": "gymnasium_tois"}, "cannot import 'gymnasium_tois': ModuleNotFoundError"),
+        ({"id": "CartPole-v1", "kwargs": {"gravity": 1}}, "cannot be made with kwargs .'gravity': 1.: TypeError"),
+        (toy(id="toys/Lacking-v0"), r"needs what is not installed: no box to put it in.*pip install 'podzero\[envs\]'"),
+        ({"id": "CartPole-v1", "wrappers": [{"name": "TimeLimits"}]}, "has no 'TimeLimits' .did you mean 'TimeLimit'"),
+        ({"id": "CartPole-v1", "wrappers": [{"name": "TimeLimit", "kwargs": {"n": 1}}]}, "'TimeLimit' cannot be made"),
+        ({"id": "CartPole-v1", "wrappers": [{"name": "Autoreset"}]}, "leave out 'Autoreset'"),
+        ({"id": "CartPole-v1", "wrappers": [{"name": "nowhere:A"}]}, "cannot find 'nowhere:A'"),
+        ({"id": "CartPole-v1", "wrappers": [{"name": "json:loads"}]}, "'json:loads' is no gymnasium.Wrapper"),
+        ({"id": "Acrobot-v1", "vectorization": "own"}, "has no vector environment of its own; use 'sync'"),
+        (toy(vectorization="own", kwargs={"mode": "SameStep"}), "AutoresetMode.SAME_STEP.*NEXT_STEP only"),
+        (toy(id="toys/Words-v0"), r"observation space holds Text\("),
+        (toy(id="toys/Reaching-v0"), "must be of floats between finite bounds"),
+        (toy(id="toys/Reaching-v0", kwargs={"count": 6}), "has 15625 combinations, and podzero lists 4096"),
+        (toy(id="toys/Parts-v0", kwargs={"first": 4}), r"first observation.*\['where'\]: 4 is not in Discrete"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_cannot_be_made_is_told_to_people(make, config, message):
+    with pytest.raises(ConfigError, match=message):
+        make(**config)
+
+
+def test_a_gymnasium_environment_cannot_be_played_forward():
+    with pytest.raises(ConfigError, match="can be acted in, but not be played forward"):
+        make_env(GymnasiumConfig(name="gymnasium", id="CartPole-v1"))

@@ -1,0 +1,267 @@
+"""Simulators behind `Env`: the laws of every game, the cache that nobody may notice, and faults in words."""
+
+import threading
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from podzero.config import SimulatorConfig, load
+from podzero.envs import HostEnv, make_env
+from podzero.errors import ConfigError
+
+HOSTED = {
+    "open_spiel/connect_four": 43,
+    "open_spiel/tic_tac_toe": 10,
+    "open_spiel/pig": 20,
+    "open_spiel/2048": 20,
+    "pettingzoo/tictactoe_v3": 10,
+    "pettingzoo/connect_four_v3": 43,
+    "gymnasium_simulator/CartPole-v1": 60,
+    "own_game": 13,
+}
+"""Games, and plies of each that are played."""
+ENDLESS = ("open_spiel/pig", "open_spiel/2048")
+GAMES = 6
+QUICK_COMPILE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+
+
+def hosted(name):
+    kind, _, game = name.partition("/")
+    return make_env(SimulatorConfig(name=kind, id=game) if game else load(name).env)
+
+
+@partial(jax.jit, static_argnums=(0, 1), compiler_options=QUICK_COMPILE)
+def played(env, plies, key):
+    """Random games of GAMES seeds: actions `[plies, GAMES]`, views `[plies + 1, GAMES, ...]`."""
+
+    def ply(states, key):
+        legal = jax.vmap(env.view)(states).legal
+        actions = jax.random.categorical(key, jnp.where(legal, 0.0, -jnp.inf), axis=-1).astype(jnp.int32)
+        after = jax.vmap(env.step)(states, actions)
+        return after, (actions, jax.vmap(env.view)(after))
+
+    init_key, play_key = jax.random.split(key)
+    starts = jax.vmap(env.init)(jax.random.split(init_key, GAMES))
+    _, (actions, views) = jax.lax.scan(ply, starts, jax.random.split(play_key, plies))
+    first = jax.vmap(env.view)(starts)
+    return actions, jax.tree.map(lambda one, rest: jnp.concatenate([one[None], rest]), first, views)
+
+
+@pytest.fixture(scope="module", params=HOSTED)
+def trace(request):
+    env = hosted(request.param)
+    actions, views = jax.device_get(played(env, HOSTED[request.param], jax.random.key(1)))
+    return request.param, env, actions, views
+
+
+def test_views_have_the_shapes_and_dtypes_of_the_spec(trace):
+    _, env, _, views = trace
+    spec, lead = env.spec, views.done.shape
+    assert views.observation.shape == (*lead, *spec.observation_shape)
+    assert views.observation.dtype == np.dtype(spec.observation_dtype)
+    assert (views.legal.shape, views.legal.dtype) == ((*lead, spec.num_actions), np.bool_)
+    assert (views.player.shape, views.player.dtype) == (lead, np.int32)
+    assert (views.rewards.shape, views.rewards.dtype) == ((*lead, 2), np.float32)
+    assert views.done.dtype == np.bool_
+
+
+def test_legal_moves_exist_and_all_are_legal_once_the_game_is_over(trace):
+    _, _, actions, views = trace
+    assert views.legal.any(axis=-1).all()
+    assert views.legal[views.done].all()
+    assert np.take_along_axis(views.legal[:-1], actions[..., None], axis=-1).all()
+
+
+def test_rewards_are_zero_sum_or_those_of_one_player(trace):
+    _, env, _, views = trace
+    assert set(np.unique(views.player)) <= set(range(env.spec.players))
+    if env.spec.players == 1:
+        np.testing.assert_array_equal(views.rewards[..., 1], 0)
+    else:
+        np.testing.assert_array_equal(views.rewards.sum(axis=-1), 0)
+
+
+def test_games_end_and_stay_as_they_are(trace):
+    name, _, _, views = trace
+    done = views.done
+    assert not done[0].any()
+    assert (done[1:] >= done[:-1]).all()
+    assert done[-1].all() or name in ENDLESS
+    for field in ("observation", "legal", "player"):
+        values = getattr(views, field)
+        np.testing.assert_array_equal(values[1:][done[:-1]], values[:-1][done[:-1]])
+    np.testing.assert_array_equal(views.rewards[1:][done[:-1]], 0)
+
+
+def test_same_keys_give_the_same_games_whatever_is_kept(trace):
+    name, _, actions, views = trace
+    other = hosted(name)
+    other._kept = 4
+    again = jax.device_get(played(other, HOSTED[name], jax.random.key(1)))
+    jax.tree.map(np.testing.assert_array_equal, again, (actions, views))
+    assert len(other._held) == 4
+
+
+def test_vmap_equals_single():
+    env = hosted("open_spiel/connect_four")
+    keys = jax.random.split(jax.random.key(3), 4).reshape(2, 2)
+    nested, flat = jax.vmap(jax.vmap(env.init))(keys), [env.init(key) for key in keys.ravel()]
+    step, step_all = jax.jit(env.step), jax.jit(jax.vmap(jax.vmap(env.step)))
+    for _ in range(4):
+        nested = step_all(nested, jnp.argmax(nested.view.legal, axis=-1))
+        flat = [step(state, jnp.argmax(state.view.legal)) for state in flat]
+    expected = jax.tree.map(lambda *leaves: jnp.stack(leaves).reshape(2, 2, *leaves[0].shape), *flat)
+    jax.tree.map(np.testing.assert_array_equal, nested, expected)
+
+
+def countdown_env(simulator, **options):
+    return HostEnv(simulator, "countdown", **{"max_plies": 20, **options})
+
+
+def after(env, actions):
+    state = env.init(jax.random.key(0))
+    for action in actions:
+        state = env.step(state, action)
+    return state
+
+
+def test_a_state_is_a_complete_value(countdown):
+    """Another environment, which never saw the position, goes on from it."""
+    state = jax.device_get(after(countdown_env(countdown()), [2, 0, 1]))
+    assert state.moves[:4].tolist() == [2, 0, 1, 0]
+    state = countdown_env(countdown()).step(state, 2)
+    np.testing.assert_array_equal(state.view.observation, [11 - 3 - 1 - 2 - 3, 0])
+
+
+def test_each_position_is_stepped_once_and_none_that_is_over(countdown):
+    class Counting(countdown):
+        steps = 0
+
+        def step(self, action):
+            Counting.steps += 1
+            super().step(action)
+
+    env = countdown_env(Counting())
+    state = after(env, [2, 2, 2, 1])
+    assert bool(state.view.done)
+    assert Counting.steps == 4
+    again = env.step(state, 0)
+    np.testing.assert_array_equal(again.view.rewards, [0, 0])
+    jax.tree.map(np.testing.assert_array_equal, again._replace(view=0), state._replace(view=0))
+    after(env, [2, 2, 2, 1])
+    assert Counting.steps == 4
+
+
+def test_a_dropped_position_is_played_again_from_the_nearest_one(countdown):
+    class Counting(countdown):
+        steps = 0
+
+        def step(self, action):
+            Counting.steps += 1
+            super().step(action)
+
+    env = countdown_env(Counting(), kept=2)
+    state = after(env, [0, 0, 0])
+    assert Counting.steps == 3
+    env.step(state, 0)
+    env.step(env.step(env.init(jax.random.key(0)), 0), 1)
+    Counting.steps = 0
+    env.step(state, 1)  # the last two positions are held, the first of them one move in: three more lead there
+    assert Counting.steps == 3
+
+
+def test_the_winner_is_paid_by_the_scale(countdown):
+    env = countdown_env(countdown(), reward_scale=0.25)
+    np.testing.assert_array_equal(after(env, [2, 2, 2, 1]).view.rewards, [-0.25, 0.25])
+    np.testing.assert_array_equal(after(env, [2, 2, 2]).view.rewards, [0, 0])
+
+
+def test_a_game_that_is_too_long_is_cut_off_without_a_winner(countdown):
+    env = countdown_env(countdown(), max_plies=3)
+    assert not after(env, [0, 0]).view.done
+    state = after(env, [0, 0, 0])
+    assert bool(state.view.done)
+    assert bool(state.view.legal.all())
+    np.testing.assert_array_equal(state.view.rewards, [0, 0])
+    np.testing.assert_array_equal(after(env, [2, 2, 2]).view.rewards, [0, 0])
+
+
+def fault(env, actions):
+    """What a compiled step says that cannot be done."""
+    state = after(env, actions[:-1])
+    with pytest.raises(jax.errors.JaxRuntimeError) as caught:
+        jax.block_until_ready(jax.jit(env.step)(state, actions[-1]))
+    return str(caught.value)
+
+
+def test_an_illegal_action(countdown):
+    message = fault(countdown_env(countdown()), [2, 2, 2, 2])
+    assert "SimulatorError: countdown: action 2 is illegal there (seed " in message
+    assert "after the moves [2, 2, 2])" in message
+
+
+def test_a_game_that_raises(countdown):
+    class Raising(countdown):
+        def step(self, action):
+            if self.stones[0] < 7:
+                raise KeyError("seven")
+            super().step(action)
+
+    message = fault(countdown_env(Raising()), [2, 1, 0])
+    assert "SimulatorError: countdown: the game raised KeyError: 'seven' (seed " in message
+    assert "after the moves [2, 1, 0])" in message
+
+
+@pytest.mark.parametrize(
+    ("method", "found", "message"),
+    [
+        ("rewards", [float("nan"), 0.0], r"countdown: rewards\(\) holds NaN or infinity \(seed .* moves \[0\]\)"),
+        ("observation", np.array([np.inf, 0.0]), r"countdown: observation\(\) holds NaN or infinity"),
+        ("observation", np.zeros(3), r"ValueError: observation of shape \(3,\), not \(2,\)"),
+        ("legal_actions", [], r"legal_actions\(\) is empty, but done\(\) says that the game is not over"),
+        ("legal_actions", [7], "the game raised IndexError"),
+    ],
+)
+def test_a_game_that_goes_wrong_after_the_start(countdown, method, found, message):
+    def wrong(self):
+        return getattr(countdown, method)(self) if self.stones[0] == 11 else found
+
+    with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+        jax.block_until_ready(after(countdown_env(type("Wrong", (countdown,), {method: wrong})()), [0]))
+
+
+def test_more_actions_than_moves_can_say(countdown):
+    with pytest.raises(ConfigError, match="countdown has 40000 actions; at most 32768"):
+        countdown_env(type("Wide", (countdown,), {"num_actions": 40_000})())
+
+
+def test_threads_that_search_at_once_do_not_hold_one_another_up(countdown):
+    """Moves of 2 MiB a call, between matrix products that keep all compute threads busy."""
+    env = countdown_env(countdown(), max_plies=1024)
+
+    @jax.jit
+    def run(key):
+        def body(_, carry):
+            states, x = carry
+            x = jnp.tanh(x @ x)
+            actions = jnp.argmax(states.view.legal, axis=-1) + (x[0, 0] > 2)
+            return jax.vmap(env.step)(states, actions), x
+
+        starts = jax.vmap(env.init)(jax.random.split(key, 1024))
+        states, x = jax.lax.fori_loop(0, 12, body, (starts, jnp.ones((256, 256))))
+        return states.view.done, x
+
+    done = [None, None]
+
+    def work(i):
+        done[i] = np.asarray(run(jax.random.key(i))[0]).all()
+
+    threads = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert done == [True, True]

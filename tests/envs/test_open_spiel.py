@@ -1,0 +1,119 @@
+"""OpenSpiel's games: the same games as pgx's, seen right, with dice that the seed decides on."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pyspiel
+import pytest
+
+from podzero.config import SimulatorConfig
+from podzero.envs import make_env
+from podzero.envs.open_spiel import OpenSpielGame
+from podzero.errors import ConfigError
+
+
+@pytest.mark.parametrize("name", ["connect_four", "tic_tac_toe"])
+def test_the_same_game_as_in_jax(name):
+    """Random games: the same moves are legal, the games end at the same time, and the mover wins the same."""
+    ours, theirs = make_env(name), make_env(SimulatorConfig(name="open_spiel", id=name))
+
+    def ply(states, key):
+        legal = jax.vmap(ours.view)(states[0]).legal
+        actions = jax.random.categorical(key, jnp.where(legal, 0.0, -jnp.inf), axis=-1).astype(jnp.int32)
+        after = tuple(jax.vmap(env.step)(state, actions) for env, state in zip((ours, theirs), states, strict=True))
+        return after, tuple(jax.vmap(env.view)(state) for env, state in zip((ours, theirs), after, strict=True))
+
+    keys = jax.random.split(jax.random.key(0), 16)
+    starts = (jax.vmap(ours.init)(keys), jax.vmap(theirs.init)(keys))
+    first = np.asarray(jax.vmap(ours.view)(starts[0]).player)
+    _, (a, b) = jax.device_get(jax.jit(lambda s, k: jax.lax.scan(ply, s, k))(starts, jax.random.split(keys[0], 43)))
+    np.testing.assert_array_equal(a.legal, b.legal)
+    np.testing.assert_array_equal(a.done, b.done)
+    opener = np.broadcast_to(first[None, :, None], (43, 16, 1))  # pgx draws who begins, OpenSpiel's player 0 does
+    np.testing.assert_array_equal(np.take_along_axis(a.rewards, opener, axis=2)[..., 0], b.rewards[..., 0])
+    assert b.done[-1].all()
+    assert {-1.0, 1.0} <= set(np.unique(b.rewards))
+
+
+def test_boards_are_transposed_and_say_who_is_to_move():
+    game = OpenSpielGame("connect_four", {})
+    for action in (3, 3, 2):
+        game.step(action)
+    board = game.observation()
+    assert board.shape == (6, 7, 4)
+    state = pyspiel.load_game("connect_four").new_initial_state()
+    for action in (3, 3, 2):
+        state.apply_action(action)
+    planes = np.array(state.observation_tensor(1), np.float32).reshape(3, 6, 7)
+    for plane in range(3):
+        np.testing.assert_array_equal(board[..., plane], planes[plane])
+    assert (board[..., 3] == 1).all()
+
+
+def test_what_already_is_from_the_movers_side_gets_no_plane():
+    assert OpenSpielGame("connect_four", {"egocentric_obs_tensor": True}).observation().shape == (6, 7, 3)
+    assert OpenSpielGame("othello", {}).observation().shape == (8, 8, 3)
+
+
+def test_other_tensors_become_vectors():
+    game = OpenSpielGame("mancala", {})
+    assert game.observation().shape == (17,)
+    assert OpenSpielGame("2048", {}).observation().shape == (16,)
+
+
+def test_the_length_of_a_game_is_known():
+    assert make_env(SimulatorConfig(name="open_spiel", id="tic_tac_toe")).init(jax.random.key(0)).moves.shape == (9,)
+    config = SimulatorConfig(name="open_spiel", id="go(board_size=9)", max_plies=100)
+    assert make_env(config).init(jax.random.key(0)).moves.shape == (100,)
+
+
+def test_dice_are_drawn_from_the_seed():
+    def boards(seed):
+        game = OpenSpielGame("2048", {})
+        game.reset(seed)
+        seen = [game.observation()]
+        for _ in range(6):
+            game.step(game.legal_actions()[0])
+            seen.append(game.observation())
+        return np.stack(seen)
+
+    np.testing.assert_array_equal(boards(1), boards(1))
+    assert len({boards(seed)[0].tobytes() for seed in range(20)}) > 5
+    assert len({boards(seed)[-1].tobytes() for seed in range(20)}) > 15
+
+
+def test_chance_follows_its_probabilities():
+    """Pig with a die of two sides, of which one ends the turn: half of the first throws score."""
+    scored = 0
+    for seed in range(400):
+        game = OpenSpielGame("pig", {"diceoutcomes": 2})
+        game.reset(seed)
+        game.step(0)
+        scored += game.player() == 0
+    assert 160 < scored < 240
+
+
+def test_rewards_are_those_of_the_last_step():
+    game = OpenSpielGame("cliff_walking", {})
+    paid = []
+    for _ in range(3):
+        game.step(1)  # up, away from the cliff
+        paid += game.rewards()
+    assert paid == [-1.0, -1.0, -1.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "message"),
+    [
+        ("conect_four", {}, r"OpenSpiel has no game 'conect_four' \(did you mean 'connect_four'\?\)"),
+        ("kuhn_poker", {}, "kuhn_poker cannot be searched: its players do not see everything"),
+        ("matrix_rps", {}, "its players move at the same time"),
+        ("first_sealed_auction", {}, "what one player wins the other does not lose"),
+        ("chinese_checkers(players=3)", {}, r"it has 3 players \(1 or 2 are supported\)"),
+        ("connect_four", {"rowz": 4}, r"refuses 'connect_four' with the parameters \{'rowz': 4\}: Unknown parameter"),
+        ("go(board_size=9)", {"komi": 6.5}, "has parameters, and so has env.kwargs"),
+    ],
+)
+def test_what_cannot_be_played_is_refused(name, kwargs, message):
+    with pytest.raises(ConfigError, match=message):
+        make_env(SimulatorConfig(name="open_spiel", id=name, kwargs=kwargs))

@@ -1,0 +1,91 @@
+"""PettingZoo's classic games: the same games as pgx's, and copies that are copies."""
+
+import numpy as np
+import pytest
+
+from podzero.config import SimulatorConfig
+from podzero.envs import make_env
+from podzero.envs.copying import copy_of
+from podzero.envs.open_spiel import OpenSpielGame
+from podzero.envs.pettingzoo_games import PettingZooGame
+from podzero.errors import ConfigError
+
+
+@pytest.mark.parametrize(("name", "other"), [("tictactoe_v3", "tic_tac_toe"), ("connect_four_v3", "connect_four")])
+def test_the_same_game_as_openspiels(name, other):
+    """Random games; cells of tic-tac-toe are numbered alike, as all of its lines are symmetric."""
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        ours, theirs = PettingZooGame(name, {}), OpenSpielGame(other, {})
+        while not theirs.done():
+            assert not ours.done()
+            assert list(ours.legal_actions()) == theirs.legal_actions()
+            assert ours.player() == theirs.player()
+            action = int(random.choice(theirs.legal_actions()))
+            ours.step(action)
+            theirs.step(action)
+            assert ours.rewards() == theirs.rewards()
+        assert ours.done()
+
+
+def test_observations_are_planes_of_the_mover():
+    game = PettingZooGame("connect_four_v3", {})
+    game.step(3)
+    board = game.observation()
+    assert (board.shape, board.dtype) == ((6, 7, 2), np.bool_)
+    assert board[..., 0].sum() == 0  # the mover has no stones yet
+    assert board[5, 3, 1]
+
+
+def test_arguments_reach_the_game():
+    assert make_env(SimulatorConfig(name="pettingzoo", id="go_v5", kwargs={"board_size": 5})).spec.num_actions == 26
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "message"),
+    [
+        ("conect_four_v3", {}, r"no classic game 'conect_four_v3' \(did you mean 'connect_four_v3'\?\)"),
+        ("hanabi_v5", {}, "hanabi_v5 cannot be searched, because its players hide something; these can: tictactoe_v3"),
+        ("go_v5", {"size": 9}, "go_v5 refuses the arguments {'size': 9}"),
+    ],
+)
+def test_what_cannot_be_played_is_refused(name, kwargs, message):
+    with pytest.raises(ConfigError, match=message):
+        make_env(SimulatorConfig(name="pettingzoo", id=name, kwargs=kwargs))
+
+
+class Board:
+    def __init__(self):
+        self.cells = [[0, 0], [0, 0]]
+
+
+class Hider:
+    """Pickles itself without its state, as many environments do."""
+
+    def __init__(self):
+        self.board, self.numbers, self.array, self.fixed = Board(), [1, 2], np.zeros(2), {"a": [1]}
+        self.again, self.same = self.numbers, self.board
+        self.dice = np.random.default_rng(0)
+
+    def __getstate__(self):
+        return {}
+
+
+def test_copies_share_nothing_but_what_may_be_shared():
+    thing = Hider()
+    twin = copy_of(thing, {"fixed"})
+    twin.board.cells[0][0] = 1
+    twin.numbers.append(3)
+    twin.array[0] = 1
+    twin.dice.random()
+    assert thing.board.cells == [[0, 0], [0, 0]]
+    assert thing.numbers == [1, 2]
+    assert thing.array.tolist() == [0, 0]
+    assert thing.dice.random() == np.random.default_rng(0).random()
+    assert twin.fixed is thing.fixed
+
+
+def test_what_was_one_thing_is_one_thing_in_the_copy():
+    twin = copy_of(Hider(), ())
+    assert twin.again is twin.numbers
+    assert twin.same is twin.board

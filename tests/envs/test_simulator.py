@@ -1,0 +1,176 @@
+"""What the contract of simulators lets pass and what it refuses, and in which words."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from podzero.config import SimulatorConfig, load
+from podzero.envs import check_simulator, make_env
+from podzero.envs.simulators import make_simulator
+from podzero.errors import ConfigError
+
+ADAPTED = [
+    *[("open_spiel", game) for game in ("connect_four", "tic_tac_toe", "breakthrough", "2048", "pig", "backgammon")],
+    *[("pettingzoo", game) for game in ("tictactoe_v3", "connect_four_v3", "chess_v6", "go_v5")],
+    *[("gymnasium_simulator", name) for name in ("CartPole-v1", "Acrobot-v1", "MountainCar-v0")],
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), ADAPTED)
+def test_adapters_keep_the_contract(kind, name):
+    kwargs = {"board_size": 7} if name == "go_v5" else {}
+    config = SimulatorConfig(name=kind, id=name, kwargs=kwargs)
+    check_simulator(make_simulator(config), config.title, games=3, max_plies=20)
+
+
+def test_the_game_of_the_docs_keeps_the_contract():
+    check_simulator(make_simulator(load("own_game").env), "own_game", games=20)
+
+
+def test_a_good_game_passes(countdown):
+    check_simulator(countdown(), "countdown", games=20)
+
+
+def refused(simulator):
+    with pytest.raises(ConfigError) as refusal:
+        check_simulator(simulator, "the game", games=5)
+    return str(refusal.value)
+
+
+def test_a_clone_that_shares_its_board(countdown):
+    class Shared(countdown):
+        def clone(self):
+            twin = super().clone()
+            twin.stones = self.stones
+            return twin
+
+    assert "clones are not independent: a step of the clone changed the original" in refused(Shared())
+
+
+def test_a_clone_whose_dice_are_shared(countdown):
+    """Nothing shows at once: only a later throw of the original is another one when a clone has thrown in between."""
+
+    class Dice(countdown):
+        def reset(self, seed):
+            super().reset(seed)
+            self.dice, self.thrown = random.Random(seed), 0
+
+        def step(self, action):
+            super().step(action)
+            self.thrown = self.dice.randrange(1000)
+
+        def observation(self):
+            return np.array([self.stones[0], self.thrown], np.float32)
+
+        def clone(self):
+            twin = super().clone()
+            twin.dice, twin.thrown = self.dice, self.thrown
+            return twin
+
+    assert "the same action led the clone and the original to different positions" in refused(Dice())
+
+
+def test_a_clone_that_forgets(countdown):
+    class Forgetful(countdown):
+        def clone(self):
+            twin = super().clone()
+            twin.mover = 0
+            return twin
+
+    message = refused(Forgetful())
+    assert "a clone differs from its original, which shows in observation()" in message
+    assert "(seed 0, moves so far [" in message
+
+
+def test_a_game_that_its_seed_does_not_determine(countdown):
+    class Whim(countdown):
+        starts = itertools.count()
+
+        def reset(self, seed):
+            super().reset(seed)
+            self.stones = [11 + next(self.starts)]
+
+    assert "the game is not determined by its seed and moves: move 0 was not the same again" in refused(Whim())
+
+
+@pytest.mark.parametrize(
+    ("method", "found", "message"),
+    [
+        ("legal_actions", [], r"legal_actions() is empty, but done() says that the game is not over"),
+        ("legal_actions", [0, 1, 1], "expected numbers of actions below 3, each once (not a mask)"),
+        ("legal_actions", [3], "legal_actions() = [3]: expected numbers of actions below 3"),
+        ("player", 2, "player() = 2: expected a number below 2"),
+        ("rewards", [0.0], "rewards() = (0.0,): expected 2 finite numbers"),
+        ("rewards", [float("nan"), 0.0], "expected 2 finite numbers"),
+        ("rewards", [1.0, 0.0], "what one of two players wins the other must lose"),
+        ("observation", np.array([np.inf, 0.0]), "the observation (float64) holds something else than finite numbers"),
+        ("observation", np.array(["a", "b"]), "holds something else than finite numbers"),
+    ],
+)
+def test_answers_of_the_wrong_form(countdown, method, found, message):
+    assert message in refused(type("Wrong", (countdown,), {method: lambda self: found})())
+
+
+def test_an_observation_that_changes_its_shape(countdown):
+    class Growing(countdown):
+        def observation(self):
+            return np.zeros(self.stones[0] + 1, np.float32)
+
+    message = refused(Growing())
+    assert "the observation was float32 of shape [12] at the start, and is now float32 of shape [" in message
+
+
+def test_a_game_that_raises(countdown):
+    class Raising(countdown):
+        def step(self, action):
+            raise KeyError("nine")
+
+    assert "the game cannot be played: it raised KeyError: 'nine' (seed 0, moves so far [])" in refused(Raising())
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "message"),
+    [("players", 3, "players = 3: expected 1 or 2"), ("num_actions", 0, "num_actions = 0: expected a positive number")],
+)
+def test_wrong_numbers(countdown, attribute, value, message):
+    assert message in refused(type("Wrong", (countdown,), {attribute: value})())
+
+
+GAME = """
+class Game:
+    num_actions, players = 1, 1
+
+    def __init__(self, size=1):
+        self.size = size
+
+    def reset(self, seed):
+        pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "message"),
+    [
+        ("game.py:Game", {}, "is no podzero.envs.Simulator: it lacks clone, done, legal_actions, observation, player"),
+        ("game.py:Gam", {}, r"has no class 'Gam' \(did you mean 'Game'\?\); its classes: Game"),
+        ("game.py:Game", {"width": 1}, r"Game\(\*\*\{'width': 1\}\) raised TypeError: .* unexpected keyword"),
+        ("nothing.py:Game", {}, "names the file nothing.py, and there is no such file"),
+        ("broken.py:Game", {}, "broken.py cannot be imported: ZeroDivisionError"),
+        ("no_such_module:Game", {}, "no_such_module cannot be imported: ModuleNotFoundError"),
+        ("Game", {}, "expected module:Class, or path/to/file.py:Class"),
+    ],
+)
+def test_a_game_of_ones_own_that_cannot_be_found(tmp_path, monkeypatch, name, kwargs, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "game.py").write_text(GAME)
+    (tmp_path / "broken.py").write_text("1 / 0")
+    with pytest.raises(ConfigError, match=message):
+        make_env(SimulatorConfig(name="simulator", id=name, kwargs=kwargs))
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "pyspiel", None)
+    with pytest.raises(ConfigError, match=r"OpenSpiel is missing a package .*pip install 'podzero\[envs\]'"):
+        make_env(SimulatorConfig(name="open_spiel", id="connect_four"))

@@ -1,0 +1,159 @@
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from podzero.config import GymnasiumConfig
+from podzero.envs import make_vector_env
+from podzero.errors import ConfigError
+from podzero.evaluation.arena import Interrupted
+from podzero.evaluation.episodes import EpisodesResult, baseline, greedy_policy, play_episodes, random_policy
+from podzero.types import EnvSpec
+
+KEY = jax.random.key(0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _toys():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(Path(__file__).parents[1] / "envs")
+        yield
+
+
+@pytest.fixture
+def make():
+    made = []
+
+    def make(count, **config):
+        made.append(make_vector_env(GymnasiumConfig(name="gymnasium", **config), count, seed=0))
+        return made[-1]
+
+    yield make
+    for vector in made:
+        vector.close()
+
+
+def toy(**config):
+    return {"id": "toys/Toy-v0", "module": "gymnasium_toys", **config}
+
+
+def always(action):
+    return lambda key, observation: np.full(len(observation), action, np.int32)
+
+
+def test_each_environment_plays_its_share_however_long_its_episodes_are(make):
+    """Three environments whose episodes last 2, 3 and 4 steps of reward 1: shares of 4, 3 and 3 of ten episodes."""
+    result = play_episodes(make(3, **toy(vectorization="own")), always(1), 10, KEY)
+    assert sorted(result.returns) == [2] * 4 + [3] * 3 + [4] * 3
+    assert sorted(result.lengths) == [2] * 4 + [3] * 3 + [4] * 3
+    assert (result.episodes, result.mean_return, result.mean_length, result.failures) == (10, 2.9, 2.9, 0)
+    assert result.std_return == pytest.approx(np.sqrt(6.9 / 9))
+    half = 2.262157 * np.sqrt(6.9 / 9 / 10)  # the quantile of Student's distribution with 9 degrees of freedom
+    assert result.interval == pytest.approx((2.9 - half, 2.9 + half), abs=1e-6)
+
+
+def test_fewer_episodes_than_environments(make):
+    result = play_episodes(make(3, **toy(vectorization="own")), always(1), 2, KEY)
+    assert sorted(result.returns) == [2, 3]
+
+
+def test_a_failed_episode_is_played_again_and_counted(make):
+    """The third action is a fault in environment 0 only: what it had earned until then is forgotten."""
+    calls = []
+
+    def choose(key, observation):
+        calls.append(observation)
+        return np.array([2 if len(calls) == 3 else 1, 1], np.int32)
+
+    result = play_episodes(make(2, **toy(kwargs={"length": 4})), choose, 4, KEY)
+    assert result.returns.tolist() == [4, 4, 4, 4]
+    assert result.lengths.tolist() == [4, 4, 4, 4]
+    assert result.failures == 1
+
+
+def test_a_time_limit_ends_an_episode_as_well(make):
+    result = play_episodes(make(2, **toy(id="toys/Limited-v0", kwargs={"length": 50})), always(1), 3, KEY)
+    assert result.returns.tolist() == [3, 3, 3]
+
+
+def test_one_episode_says_nothing_of_the_spread():
+    result = EpisodesResult(np.array([7.0]), np.array([3]), 0)
+    assert (result.mean_return, result.std_return) == (7.0, 0.0)
+    assert result.interval == (-np.inf, np.inf)
+
+
+def test_it_stops_when_asked_to(make):
+    answers = iter([True, True, False])
+    with pytest.raises(Interrupted):
+        play_episodes(make(1, **toy()), always(1), 100, KEY, keep_going=lambda: next(answers))
+    with pytest.raises(ValueError, match="episodes must be positive, got 0"):
+        play_episodes(make(1, **toy()), always(1), 0, KEY)
+
+
+def test_random_actions_are_uniform_and_come_from_the_key():
+    counted = random_policy(EnvSpec("counted", (1,), "float32", 3, players=1))
+    actions = counted(KEY, np.zeros((3000, 1)))
+    assert actions.dtype == np.int32
+    assert np.abs(np.bincount(actions, minlength=3) - 1000).max() < 120
+    np.testing.assert_array_equal(actions, counted(KEY, np.zeros((3000, 1))))
+    assert (actions != counted(jax.random.key(1), np.zeros((3000, 1)))).any()
+
+    floats = random_policy(EnvSpec("floats", (1,), "float32", 0, 1, ((0.0, 0.0), (9.0, 9.0))))(KEY, np.zeros((3000, 1)))
+    assert floats.shape == (3000, 2)
+    assert floats.dtype == np.float32
+    assert -1 <= floats.min() < -0.99
+    assert abs(floats.mean()) < 0.05
+
+
+def test_greed_takes_the_best_next_reward_and_shuns_what_breaks(make):
+    """A reward is the number of its action; the last one, 2, breaks the toy unless it is told not to."""
+    for fault, best in (("raise", 1), ("none", 2)):
+        vector = make(2, **toy(kwargs={"length": 4, "fault": fault}))
+        result = play_episodes(vector, baseline("greedy", vector), 4, KEY)
+        assert result.returns.tolist() == [4 * best] * 4
+        assert result.failures == 0
+
+
+def test_greed_in_floats_tries_a_grid(make):
+    """Pendulum's reward is paid for where it was and for the torque: the best next one is that of none."""
+    vector = make(2, id="Pendulum-v1")
+    observation = vector.reset().observation
+    vector.step(np.zeros((2, 1), np.float32))
+    np.testing.assert_array_equal(greedy_policy(vector)(KEY, observation), [[0.0], [0.0]])
+
+
+@pytest.mark.parametrize(("dimensions", "tried"), [(1, 9), (2, 81), (3, 81)])
+def test_greed_tries_no_more_actions_than_it_may(dimensions, tried):
+    """The best of them is the one with the largest sum, as far as it is on the grid."""
+    seen = []
+
+    def peek(actions):
+        seen.append(actions)
+        return actions.sum(axis=-1)
+
+    bounds = ((0.0,) * dimensions, (1.0,) * dimensions)
+    vector = SimpleNamespace(spec=EnvSpec("floats", (1,), "float32", 0, 1, bounds), peek=peek)
+    chosen = greedy_policy(vector)(KEY, np.zeros((5, 1)))
+    assert seen[0].shape == (5, tried, dimensions)
+    np.testing.assert_array_equal(chosen.sum(axis=1), seen[0].sum(axis=-1).max(axis=1))
+    assert dimensions == 3 or (chosen == 1).all()
+
+
+def test_ties_are_broken_at_random():
+    vector = SimpleNamespace(
+        spec=EnvSpec("tied", (1,), "float32", 4, 1), peek=lambda actions: np.tile([1.0, 0.0, 1.0, 1.0], (3000, 1))
+    )
+    counts = np.bincount(greedy_policy(vector)(KEY, np.zeros((3000, 1))), minlength=4)
+    assert counts[1] == 0
+    assert np.abs(counts[[0, 2, 3]] - 1000).max() < 120
+
+
+def test_baselines_that_are_none(make):
+    vector = make(1, id="CartPole-v1", vectorization="own")
+    with pytest.raises(ConfigError, match=r"unknown baseline 'gredy' .did you mean 'greedy'"):
+        baseline("gredy", vector)
+    with pytest.raises(ConfigError, match="needs 'sync'"):
+        play_episodes(vector, baseline("greedy", vector), 1, KEY)
+    assert 5 < play_episodes(vector, baseline("random", vector), 20, KEY).mean_return < 60

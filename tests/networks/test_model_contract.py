@@ -1,0 +1,322 @@
+"""One contract for every network that learns a model, with counted and with continuous actions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from podzero.config import (
+    MLPConfig,
+    ModelNetworkConfig,
+    MuZeroMLPConfig,
+    MuZeroResNetConfig,
+    OptimizerConfig,
+    TransformerConfig,
+)
+from podzero.errors import ConfigError
+from podzero.learner.optimizers import make_optimizer
+from podzero.networks import make_inference, make_model_network, make_network
+from podzero.networks.muzero import LOG_STD_BOUNDS, MEAN_BOUND
+from podzero.types import EnvSpec
+
+CONFIGS: dict[str, ModelNetworkConfig] = {
+    "mlp": MuZeroMLPConfig(name="muzero_mlp", latent=8, width=16, layers=1, support=5, projection=16),
+    "resnet": MuZeroResNetConfig(
+        name="muzero_resnet", channels=8, blocks=1, downsample=4, hidden=8, support=5, projection=16
+    ),
+}
+SPECS = {
+    "counted": EnvSpec("pictures", (10, 7, 3), "float32", 5, players=1),
+    "continuous": EnvSpec("pictures", (10, 7, 3), "float32", 0, players=1, action_bounds=((-2.0, 0.0), (2.0, 1.0))),
+}
+BATCH, BINS = 4, 11
+
+
+@pytest.fixture(params=CONFIGS.values(), ids=CONFIGS, scope="module")
+def config(request):
+    return request.param
+
+
+@pytest.fixture(params=SPECS.values(), ids=SPECS, scope="module")
+def spec(request):
+    return request.param
+
+
+def observations(spec, seed=0):
+    return np.random.default_rng(seed).random((BATCH, *spec.observation_shape), np.float32)
+
+
+def actions(spec):
+    if spec.action_shape:
+        return np.random.default_rng(2).uniform(-1, 1, (BATCH, *spec.action_shape)).astype(np.float32)
+    return np.arange(BATCH, dtype=np.int32)
+
+
+@pytest.fixture(scope="module")
+def network(config, spec):
+    return make_model_network(config, spec)
+
+
+@pytest.fixture(scope="module")
+def params(compiled, network):
+    return compiled(network.init)(jax.random.key(0))
+
+
+def anything(network):
+    """Parameters with no leaf at a special start, as if some steps had been taken; statistics as they begin."""
+    random = np.random.default_rng(1)
+
+    def leaf(path, shape):
+        module, name = path[0].key, path[-1].key
+        if "normalization" in module:
+            return np.full(shape.shape, name == "variance", np.float32)
+        noise = random.standard_normal(shape.shape, np.float32)
+        if len(shape.shape) > 1:
+            return noise * np.float32(np.sqrt(2 / np.prod(shape.shape[:-1])))
+        return 0.1 * noise + (name in {"scale", "gain"})
+
+    return jax.tree_util.tree_map_with_path(leaf, jax.eval_shape(network.init, jax.random.key(0)))
+
+
+@pytest.fixture(scope="module")
+def trained(network):
+    return anything(network)
+
+
+@pytest.fixture(scope="module")
+def outputs(compiled, network, spec):
+    """Everything the network says of observations, after one step of the model."""
+
+    @compiled
+    def run(params, observation, action):
+        first = network.represent(params, observation)
+        latent, reward = network.dynamics(params, first, action)
+        policy, value = network.predict(params, latent)
+        projections = [network.project(params, latent, predicted) for predicted in (False, True)]
+        return {
+            "first": first, "latent": latent, "reward": reward, "policy": policy, "value": value,
+            "projected": projections[0], "predicted": projections[1],
+        }  # fmt: skip
+
+    return run
+
+
+def test_shapes_and_dtypes(outputs, trained, spec):
+    said = outputs(trained, observations(spec), actions(spec))
+    assert said["first"].shape == said["latent"].shape
+    assert said["reward"].shape == said["value"].shape == (BATCH, BINS)
+    assert said["policy"].shape == ((BATCH, 2, 2) if spec.action_shape else (BATCH, 5))
+    assert said["projected"].shape == said["predicted"].shape == (BATCH, 16)
+    assert {leaf.dtype for leaf in said.values()} == {jnp.dtype("float32")}
+    assert all(np.isfinite(leaf).all() for leaf in said.values())
+
+
+def test_latent_states_reach_from_zero_to_one(outputs, trained, spec):
+    said = outputs(trained, observations(spec), actions(spec))
+    for latent in (said["first"], said["latent"]):
+        flat = np.asarray(latent).reshape(BATCH, -1)
+        np.testing.assert_allclose(flat.min(axis=1), 0.0, atol=1e-6)
+        np.testing.assert_allclose(flat.max(axis=1), 1.0, atol=1e-6)
+
+
+def test_one_is_judged_by_itself_alone(outputs, trained, spec):
+    mine, mixed = observations(spec), observations(spec, seed=1)
+    mixed[2] = mine[2]
+    alone, together = outputs(trained, mine, actions(spec)), outputs(trained, mixed, actions(spec))
+    for name in alone:
+        np.testing.assert_allclose(alone[name][2], together[name][2], atol=1e-4, err_msg=name)
+    assert not np.allclose(alone["value"][1], together["value"][1], atol=1e-4)
+
+
+def test_what_comes_next_depends_on_the_action(outputs, trained, spec):
+    one = outputs(trained, observations(spec), actions(spec))
+    other = outputs(trained, observations(spec), np.roll(actions(spec), 1, axis=0))
+    for name in ("latent", "reward"):
+        assert not np.allclose(one[name], other[name], atol=1e-3), name
+    np.testing.assert_array_equal(one["first"], other["first"])
+
+
+def test_untrained_it_knows_nothing(network, outputs, params, spec):
+    said = outputs(params, observations(spec), actions(spec))
+    np.testing.assert_array_equal(network.decode(said["value"]), 0.0)
+    np.testing.assert_array_equal(network.decode(said["reward"]), 0.0)
+    if spec.action_shape:
+        assert np.abs(said["policy"][:, 0]).max() < 0.7
+        np.testing.assert_allclose(np.exp(said["policy"][:, 1]), 0.9, atol=0.4)
+    else:
+        probabilities = np.asarray(jax.nn.softmax(said["policy"]))
+        assert -np.sum(probabilities * np.log(probabilities), axis=-1).min() > 0.95 * np.log(5)
+
+
+def test_continuous_policies_stay_within_their_bounds(compiled, network, trained, outputs, spec):
+    if not spec.action_shape:
+        pytest.skip("counted actions have no bounds")
+    wild = jax.tree.map(lambda leaf: 100.0 * leaf, trained)
+    policy = outputs(wild, observations(spec), actions(spec))["policy"]
+    assert np.abs(policy[:, 0]).max() <= MEAN_BOUND
+    assert policy[:, 1].min() >= LOG_STD_BOUNDS[0]
+    assert policy[:, 1].max() <= LOG_STD_BOUNDS[1]
+
+
+def test_every_leaf_learns_but_the_statistics(compiled, network, trained, spec):
+    def loss(params):
+        latent, reward = network.dynamics(params, network.represent(params, observations(spec)), actions(spec))
+        policy, value = network.predict(params, latent)
+        rest = (policy, value, reward, network.project(params, latent, True))
+        return sum(jnp.sum(jnp.sin(leaf + 0.3)) for leaf in rest)
+
+    for path, gradient in jax.tree_util.tree_leaves_with_path(compiled(jax.grad(loss))(trained)):
+        assert np.isfinite(gradient).all(), path
+        assert np.any(np.asarray(gradient) != 0) != ("normalization" in str(path)), path
+
+
+def test_bfloat16_computes_close_and_answers_in_float32(compiled, config, network, outputs, trained, spec):
+    half = make_model_network(config.model_copy(update={"compute_dtype": "bfloat16"}), spec)
+    latent = compiled(half.represent)(trained, observations(spec))
+    exact = outputs(trained, observations(spec), actions(spec))["first"]
+    assert latent.dtype == jnp.float32
+    np.testing.assert_allclose(latent, exact, atol=0.1)
+    assert np.any(np.asarray(latent != exact)), "nothing was computed in bfloat16"
+    made = jax.eval_shape(half.init, jax.random.key(0))
+    assert {leaf.dtype for leaf in jax.tree.leaves(made)} == {jnp.dtype("float32")}
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "bool", "float32"])
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_observations_of_any_dtype_are_read(compiled, kind, dtype):
+    network = make_model_network(CONFIGS[kind], SPECS["counted"]._replace(observation_dtype=dtype))
+    seen = (255 * observations(SPECS["counted"])).astype(dtype)
+    latent = compiled(network.represent)(anything(network), seen)
+    assert latent.dtype == jnp.float32
+    assert np.isfinite(latent).all()
+
+
+@pytest.mark.parametrize(("downsample", "side"), [(1, (10, 7)), (2, (5, 4)), (4, (3, 2)), (8, (2, 1)), (16, (1, 1))])
+def test_images_shrink_as_configured_rounded_up(downsample, side):
+    config = CONFIGS["resnet"].model_copy(update={"downsample": downsample})
+    network = make_model_network(config, SPECS["counted"])
+    shape = jax.eval_shape(
+        lambda key: network.represent(network.init(key), observations(SPECS["counted"])), jax.random.key(0)
+    ).shape
+    assert shape == (BATCH, *side, 8)
+
+
+def test_bytes_are_scaled_to_one(compiled):
+    spec = SPECS["counted"]
+    network = make_model_network(CONFIGS["resnet"], spec)
+    params = anything(network)
+    seen = np.random.default_rng(0).integers(0, 256, (BATCH, 10, 7, 3), np.uint8)
+    floats = seen.astype(np.float32) / 255
+    represent = compiled(network.represent)
+    np.testing.assert_allclose(represent(params, seen), represent(params, floats), atol=1e-4)
+
+
+# Running statistics.
+
+VECTOR = EnvSpec("vectors", (3,), "float32", 2, players=1)
+
+
+@pytest.fixture(scope="module")
+def vectors():
+    network = make_model_network(CONFIGS["mlp"], VECTOR)
+    return network, anything(network)
+
+
+def statistics(params):
+    return next(leaves for module, leaves in params.items() if "normalization" in module)
+
+
+def test_statistics_are_those_of_everything_observed(vectors):
+    network, params = vectors
+    seen = np.random.default_rng(0).normal([1.0, -2.0, 0.0], [0.1, 3.0, 1.0], (60, 3)).astype(np.float32)
+    for part in np.split(seen, [10, 15]):
+        params = network.observe(params, part)
+    np.testing.assert_allclose(statistics(params)["count"], [60])
+    np.testing.assert_allclose(statistics(params)["mean"], seen.mean(axis=0), atol=1e-5)
+    np.testing.assert_allclose(statistics(params)["variance"], seen.var(axis=0), rtol=1e-4)
+
+
+def test_statistics_keep_adapting(vectors):
+    """After 100,000 ones, as many threes leave a mean of two, and as many more of 2.5: half is forgotten each time."""
+    network, params = vectors
+    block = np.ones((10_000, 3), np.float32)
+    for _ in range(10):
+        params = network.observe(params, block)
+    big = np.full((100_000, 3), 3.0, np.float32)
+    for expected in (2.0, 2.5, 2.75):
+        params = network.observe(params, big)
+        np.testing.assert_allclose(statistics(params)["mean"], expected, rtol=1e-4)
+
+
+def test_before_anything_was_observed_nothing_is_normalized(vectors):
+    network, params = vectors
+    plain = make_model_network(CONFIGS["mlp"].model_copy(update={"normalize": False}), VECTOR)
+    seen = np.random.default_rng(0).normal(size=(BATCH, 3)).astype(np.float32)
+    np.testing.assert_allclose(network.represent(params, seen), plain.represent(params, seen), atol=1e-5)
+    assert plain.observe(params, seen) is params
+
+
+def test_observations_are_normalized_and_clipped(vectors):
+    """Scale and offset are gone, and one far outlier looks like another."""
+    network, params = vectors
+    seen = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    one, other = network.observe(params, seen), network.observe(params, 100.0 * seen + 7.0)
+    np.testing.assert_allclose(
+        network.represent(one, seen[:4]), network.represent(other, 100.0 * seen[:4] + 7.0), atol=1e-3
+    )
+    far = np.array([[1e3, 0, 0], [1e5, 0, 0]], np.float32)
+    latent = network.represent(one, far)
+    np.testing.assert_array_equal(latent[0], latent[1])
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd", "lion"])
+def test_no_optimizer_moves_the_statistics(compiled, vectors, name):
+    network, params = vectors
+    params = network.observe(params, np.random.default_rng(0).normal(2.0, 3.0, (50, 3)).astype(np.float32))
+    optimizer = make_optimizer(OptimizerConfig(name=name, learning_rate=0.1, weight_decay=0.1))
+    seen = np.ones((BATCH, 3), np.float32)
+
+    @compiled
+    def step(params, state):
+        gradient = jax.grad(lambda p: jnp.sum(network.represent(p, seen) ** 2))(params)
+        updates, state = optimizer.update(gradient, state, params)
+        return jax.tree.map(jnp.add, params, updates), state
+
+    moved, state = params, optimizer.init(params)
+    for _ in range(3):
+        moved, state = step(moved, state)
+    for leaf in ("count", "mean", "variance"):
+        np.testing.assert_array_equal(statistics(moved)[leaf], statistics(params)[leaf])
+    assert not np.allclose(network.represent(moved, seen), network.represent(params, seen), atol=1e-3)
+
+
+# The registry.
+
+
+def test_vectors_are_no_images():
+    with pytest.raises(ConfigError, match=r"(?s)'vectors' have shape \[3\].*network.name=muzero_mlp"):
+        make_model_network(CONFIGS["resnet"], VECTOR)
+
+
+@pytest.mark.parametrize("make", [make_network, make_inference])
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_networks_that_learn_rules_are_not_for_known_ones(kind, make):
+    with pytest.raises(ConfigError, match="learns the rules of 'pictures', which are known"):
+        make(CONFIGS[kind], SPECS["counted"])
+
+
+def test_mlp_reads_vectors_and_transformers_do_not():
+    network = make_network(MLPConfig(name="mlp", width=8), VECTOR)
+    logits, value = network.apply(network.init(jax.random.key(0)), jnp.ones((BATCH, 3)))
+    assert (logits.shape, value.shape) == ((BATCH, 2), (BATCH,))
+    with pytest.raises(ConfigError, match="board"):
+        make_network(TransformerConfig(name="transformer"), VECTOR)
+
+
+def test_building_a_network_takes_no_device(monkeypatch):
+    def taken():
+        raise AssertionError("the backend was asked for")
+
+    monkeypatch.setattr(jax, "default_backend", taken)
+    for config in CONFIGS.values():
+        make_model_network(config, SPECS["counted"])

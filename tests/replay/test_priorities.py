@@ -1,0 +1,106 @@
+"""Prioritized replay against a real server: errors come back as priorities, and weights undo what they bias."""
+
+import time
+
+import numpy as np
+import pytest
+
+from podzero.replay import make_reader, make_writer
+from podzero.replay.priorities import LEAST_PRIORITY, importance, priorities_of
+
+HIGH = 100
+"""Samples with smaller numbers have large errors."""
+
+
+@pytest.fixture
+def ranked(make_experiment):
+    return make_experiment(
+        sampler="prioritized", priority_exponent=1.0, min_size=400, samples_per_insert=32.0, tolerance=12800,
+        timeout_s=30,
+    )  # fmt: skip
+
+
+def learned_from(reader, batches):
+    """Versions `[N]` and weights `[N]` of the next batches, each ranked as if the learner knew all but the first."""
+    versions, weights = [], []
+    for _ in range(batches):
+        batch = next(reader)
+        versions.append(batch.samples.version.ravel())
+        weights.append(batch.weight.ravel())
+        reader.rank(batch.keys, np.where(batch.samples.version < HIGH, 9.0, 0.0))
+    return np.concatenate(versions), np.concatenate(weights)
+
+
+def test_errors_of_the_learner_change_what_is_sampled(serve, connect, ranked, make_samples):
+    server = serve(ranked)
+    writer = connect(make_writer, ranked, server)
+    writer.write(make_samples(400))
+    writer.flush()
+    reader = connect(make_reader, ranked, server)
+    before, _ = learned_from(reader, 100)
+    assert np.mean(before[:80] < HIGH) < 0.5  # of 400 with equal priorities every fourth is one of them
+    time.sleep(0.5)  # ranking is asynchronous
+    after, _ = learned_from(reader, 300)
+    assert np.mean(after[-800:] < HIGH) > 0.9
+
+
+def test_weights_undo_the_bias_of_priorities(serve, connect, ranked, make_samples):
+    server = serve(ranked)
+    writer = connect(make_writer, ranked, server)
+    writer.write(make_samples(400), np.where(np.arange(400) < HIGH, 9.0, 1.0))
+    writer.flush()
+    reader = connect(make_reader, ranked, server)
+    batches = [next(reader) for _ in range(250)]
+    high = np.concatenate([batch.samples.version.ravel() for batch in batches]) < HIGH
+    weight = np.concatenate([batch.weight.ravel() for batch in batches])
+    assert abs(np.mean(high) - 0.75) < 0.05  # 900 of 1,200
+    np.testing.assert_allclose(
+        weight, np.where(high, 1 / 3, 3.0), rtol=1e-5
+    )  # 1 / (400 * 9 / 1,200), 1 / (400 / 1,200)
+    assert abs(np.average(high, weights=weight) - 0.25) < 0.03  # their share of the table
+
+
+def test_a_uniform_table_has_no_weights_and_takes_no_errors(serve, connect, make_experiment, make_samples):
+    experiment = make_experiment()
+    server = serve(experiment)
+    connect(make_writer, experiment, server).write(make_samples(10))
+    batch = next(connect(make_reader, experiment, server))
+    assert batch.weight is None
+    assert batch.keys is None
+
+
+def test_keys_know_their_shard(serve, connect, make_experiment, make_samples):
+    experiment = make_experiment(sampler="prioritized", shards=2, min_size=16, tolerance=32, timeout_s=20)
+    servers = [serve(experiment, shard) for shard in range(2)]
+    for index, server in enumerate(servers):
+        connect(make_writer, experiment, server).write(make_samples(20, start=100 * index))
+    reader = connect(make_reader, experiment, *servers)
+    for _ in range(3):
+        batch = next(reader)
+        np.testing.assert_array_equal(batch.keys.shard, batch.samples.version // 100)
+
+
+def test_errors_that_are_not_finite_leave_priorities_alone(serve, connect, ranked, make_samples, caplog):
+    server = serve(ranked)
+    connect(make_writer, ranked, server).write(make_samples(400))
+    reader = connect(make_reader, ranked, server)
+    for _ in range(50):
+        batch = next(reader)
+        reader.rank(batch.keys, np.full(batch.keys.key.shape, np.nan))
+    reader.close()
+    assert not caplog.records
+
+
+def test_a_priority_is_the_error_and_a_little():
+    np.testing.assert_allclose(priorities_of(np.array([0.0, -2.0])), [LEAST_PRIORITY, 2.0 + LEAST_PRIORITY])
+
+
+@pytest.mark.parametrize(("exponent", "expected"), [(1.0, [0.2, 5.0]), (0.5, [0.2**0.5, 5.0**0.5]), (0.0, [1.0, 1.0])])
+def test_importance_is_one_over_n_p(exponent, expected):
+    # Of N = 10 one sample has probability 1/2 and another 1/50.
+    np.testing.assert_allclose(importance(np.array([0.5, 0.02]), np.array([10, 10]), exponent), expected, rtol=1e-6)
+
+
+def test_weights_have_mean_one_over_what_is_sampled():
+    probability = np.array([0.5, 0.3, 0.2])
+    assert np.sum(probability * importance(probability, np.full(3, 3), 1.0)) == pytest.approx(1.0)

@@ -1,0 +1,189 @@
+"""Search over models in closed form, with the results worked out by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from podzero.config import SearchConfig
+from podzero.search import make_model_search
+from podzero.search.learned import sampled
+from podzero.types import EnvSpec, ModelNetwork
+
+ALGORITHMS = ("gumbel", "puct")
+COUNTED = EnvSpec("chain", (1,), "float32", 2, players=1)
+ONE_D = EnvSpec("bandit", (1,), "float32", 0, players=1, action_bounds=((-5.0,), (5.0,)))
+
+
+def model(predict, dynamics):
+    """A network without parameters whose latent state is the observation, and whose logits are the numbers."""
+    return ModelNetwork(
+        init=lambda key: {},
+        represent=lambda params, observation: jnp.asarray(observation, jnp.float32),
+        predict=lambda params, latent: predict(latent),
+        dynamics=lambda params, latent, action: dynamics(latent, action),
+        project=lambda params, latent, predicted: latent,
+        encode=lambda x: x[..., None],
+        decode=lambda logits: logits[..., 0],
+        observe=lambda params, observations: params,
+    )
+
+
+def ignorant(latent):
+    """Flat logits, value zero."""
+    return jnp.zeros((latent.shape[0], 2)), jnp.zeros((latent.shape[0], 1))
+
+
+def chain(latent, action):
+    """From cell x, action 1 leads to x + 1 and action 0 back to cell 0; stepping from cell 2 to 3 pays 1, once."""
+    x = latent[:, 0]
+    forward = jnp.where(x >= 0, x + 1, x)
+    after = jnp.where(action == 1, forward, jnp.minimum(x, 0.0))
+    paid = ((x == 2) & (action == 1)).astype(jnp.float32)
+    return jnp.where(paid > 0, -1.0, after)[:, None], paid[:, None]
+
+
+def search_for(network, spec=COUNTED, discount=0.5, **config):
+    search = make_model_search(SearchConfig(**config), network, spec, discount)
+    return jax.jit(search, compiler_options={"xla_backend_optimization_level": 0})
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_reward_two_steps_ahead_is_found(algorithm):
+    search = search_for(model(ignorant, chain), algorithm=algorithm, simulations=32)
+    result = search({}, jax.random.key(0), jnp.array([[1.0], [2.0]]), jnp.zeros(2))
+    np.testing.assert_array_equal(result.action, [1, 1])
+    assert np.all(np.asarray(result.policy)[:, 1] > 0.5)
+    assert result.value[1] > result.value[0] > 0
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_rewards_and_values_are_discounted_by_hand(algorithm):
+    """One simulation: the root's own value 4 and one child's `r + discount * v = 1 + 0.5 * 8 = 5`, averaged."""
+
+    def predict(latent):
+        return jnp.tile(jnp.array([0.0, 20.0]), (latent.shape[0], 1)), jnp.where(latent == 2, 4.0, 8.0)
+
+    search = search_for(model(predict, chain), algorithm=algorithm, simulations=1, dirichlet_fraction=0.0)
+    result = search({}, jax.random.key(0), jnp.array([[2.0]]), jnp.zeros(1))
+    np.testing.assert_allclose(result.value, [4.5], rtol=1e-6)
+
+
+def test_golden_values_of_a_line():
+    """With one action there is one line: rewards 0, 0, 1, then values of zero. The k-th simulation backs up the line
+    to depth k, so that from cell 0 the root averages 0, 0, 0 and then 0.25 for the reward two steps later.
+    """
+
+    def predict(latent):
+        return jnp.zeros((latent.shape[0], 1)), jnp.zeros((latent.shape[0], 1))
+
+    search = search_for(
+        model(predict, lambda latent, action: chain(latent, action + 1)), COUNTED._replace(num_actions=1), simulations=5
+    )
+    result = search({}, jax.random.key(0), jnp.array([[0.0], [2.0]]), jnp.ones(2))
+    # Root estimate plus five simulations; the reward is seen by the last three of cell 0, by all five of cell 2.
+    np.testing.assert_allclose(result.value, [3 * 0.25 / 6, 5 * 1.0 / 6], rtol=1e-6)
+    np.testing.assert_array_equal(result.policy, [[1.0], [1.0]])
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("spec", [COUNTED, ONE_D], ids=["counted", "continuous"])
+def test_shapes_and_laws(algorithm, spec):
+    network = model(gaussian if spec.action_shape else ignorant, bandit if spec.action_shape else chain)
+    search = search_for(network, spec, algorithm=algorithm, simulations=8, candidates=6)
+    result = search({}, jax.random.key(0), jnp.zeros((3, 1)), jnp.array([0.0, 1.0, 1.0]))
+    wide = 6 if spec.action_shape else 2
+    assert result.policy.shape == (3, wide)
+    np.testing.assert_allclose(result.policy.sum(-1), 1.0, rtol=1e-5)
+    assert result.value.shape == result.choice.shape == (3,)
+    assert result.choice.dtype == jnp.int32
+    if spec.action_shape:
+        assert result.candidates.shape == (3, 6, 1)
+        assert result.action.dtype == jnp.float32
+        chosen = np.asarray(result.candidates)[np.arange(3), result.choice]
+        np.testing.assert_allclose(result.action, np.tanh(chosen), rtol=1e-6)
+        assert np.abs(result.action).max() <= 1.0
+    else:
+        assert result.candidates.shape == (3, 0)
+        np.testing.assert_array_equal(result.action, result.choice)
+
+
+@pytest.mark.parametrize("spec", [COUNTED, ONE_D], ids=["counted", "continuous"])
+def test_the_same_key_gives_the_same_and_another_another(spec):
+    network = model(gaussian if spec.action_shape else ignorant, bandit if spec.action_shape else chain)
+    search = search_for(network, spec, simulations=4, candidates=4)
+    one, two, other = (search({}, jax.random.key(key), jnp.zeros((32, 1)), jnp.ones(32)) for key in (0, 0, 1))
+    for a, b in zip(one, two, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert np.any(np.asarray(one.action) != np.asarray(other.action))
+
+
+# Continuous actions.
+
+
+def gaussian(latent):
+    """Mean zero, standard deviation one, value zero."""
+    return jnp.zeros((latent.shape[0], 2, 1)), jnp.zeros((latent.shape[0], 1))
+
+
+def bandit(latent, action):
+    """The first action pays by its nearness to 0.5, later ones nothing."""
+    return jnp.ones_like(latent), jnp.where(latent == 0, 1.0 - jnp.abs(action - 0.5), 0.0)
+
+
+@pytest.mark.parametrize(("algorithm", "candidates"), [("gumbel", 16), ("puct", 4)])
+def test_sampled_search_finds_the_best_of_its_candidates(algorithm, candidates):
+    network = model(gaussian, bandit)
+    search = search_for(network, ONE_D, algorithm=algorithm, simulations=64, candidates=candidates)
+    result = search({}, jax.random.key(0), jnp.zeros((20, 1)), jnp.zeros(20))
+    nearness = 1.0 - np.abs(np.tanh(result.candidates)[..., 0] - 0.5)
+    np.testing.assert_array_equal(result.choice, nearness.argmax(-1))
+    taught = np.sum(np.asarray(result.policy) * nearness, axis=-1)
+    assert np.all(taught > nearness.mean(axis=-1))
+
+
+def test_nodes_choose_among_candidates_of_their_own():
+    """With two candidates a node, sixteen simulations try many more than two actions."""
+    seen = []
+
+    def spy(latent, action):
+        jax.debug.callback(lambda a: seen.extend(np.asarray(a)[:, 0].tolist()), action)
+        return jnp.ones_like(latent), jnp.zeros_like(latent)
+
+    search = search_for(model(gaussian, spy), ONE_D, simulations=16, candidates=2, max_considered_actions=2)
+    search({}, jax.random.key(0), jnp.zeros((1, 1)), jnp.zeros(1))
+    jax.effects_barrier()
+    assert len(set(seen)) > 8
+
+
+def test_candidates_are_drawn_from_the_policy():
+    policy = jnp.tile(jnp.array([[[1.0, -2.0], [0.0, np.log(0.5)]]]), (4000, 1, 1))
+    logits, drawn = sampled(8).offer(jax.random.key(0), policy, None)
+    np.testing.assert_allclose(drawn.mean((0, 1)), [1.0, -2.0], atol=0.03)
+    np.testing.assert_allclose(drawn.std((0, 1)), [1.0, 0.5], atol=0.03)
+    np.testing.assert_array_equal(logits, 0.0)
+
+
+def test_where_a_root_explores_a_quarter_is_drawn_twice_as_broadly():
+    explores = jnp.arange(8000) % 2 == 0
+    policy = jnp.zeros((8000, 2, 1))
+    logits, drawn = sampled(8).offer(jax.random.key(0), policy, explores)
+    spread = np.asarray(drawn[::2].std((0, 2)))
+    np.testing.assert_allclose(spread, [1, 1, 1, 1, 1, 1, 2, 2], atol=0.1)
+    np.testing.assert_allclose(drawn[1::2].std((0, 2)), 1.0, atol=0.05)
+    np.testing.assert_array_equal(logits[1::2], 0.0)
+
+
+def test_broader_candidates_do_not_shift_what_the_policy_is_taught():
+    """Prior weights of policy over proposal: the weighted spread is the policy's own, the unweighted one is not."""
+    logits, drawn = sampled(8).offer(jax.random.key(0), jnp.zeros((20_000, 2, 1)), jnp.ones(20_000, bool))
+    weight, u = np.exp(np.asarray(logits)), np.asarray(drawn)[..., 0]
+    np.testing.assert_allclose(np.sum(weight * u**2) / np.sum(weight), 1.0, atol=0.02)
+    np.testing.assert_allclose(np.mean(u**2), 0.75 * 1 + 0.25 * 4, atol=0.05)
+
+
+def test_prior_weights_by_hand():
+    """At u = 0 the densities are 1 and 1/2 (in units of the normal's), so the weight is 1 / (0.75 + 0.125)."""
+    logits, drawn = sampled(4).offer(jax.random.key(0), jnp.zeros((5000, 2, 1)), jnp.ones(5000, bool))
+    u, weight = np.asarray(drawn).ravel(), np.exp(np.asarray(logits)).ravel()
+    np.testing.assert_allclose(weight[np.argmin(np.abs(u))], 1 / 0.875, rtol=1e-4)
