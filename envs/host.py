@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from podzero.envs.packing import packed_bytes
 from podzero.envs.simulator import Simulator
 from podzero.errors import ConfigError
 from podzero.types import Array, EnvSpec, Symmetry, View
@@ -82,6 +83,8 @@ class HostEnv:
             num_actions=int(simulator.num_actions),
             players=int(simulator.players),
         )
+        state = HostState(np.zeros((), np.uint32), np.zeros(max_plies, np.int16), np.zeros((), np.int32), self._blank())
+        self._spec = self._spec._replace(state_bytes=packed_bytes(state))
 
     @property
     def spec(self) -> EnvSpec:

@@ -10,6 +10,7 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 
+from podzero.envs.packing import packed_bytes
 from podzero.envs.symmetries import symmetries_of
 from podzero.types import Array, EnvSpec, EnvState, Symmetry, View
 
@@ -40,6 +41,7 @@ class PgxGame:
             observation_shape=tuple(state.observation.shape),
             observation_dtype=str(state.observation.dtype),
             num_actions=int(self._game.num_actions),
+            state_bytes=packed_bytes(jax.eval_shape(_without_observation, state)),
         )
 
     @cached_property

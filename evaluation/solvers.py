@@ -5,6 +5,7 @@ Solvers look at observations alone, so they see what a network sees and know not
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from typing import Any, Protocol
 
@@ -36,7 +37,20 @@ def game_values(scores: Scores) -> Scores:
     return values
 
 
-SOLVED = ("connect_four", "tic_tac_toe")
+def _planes_of_the_mover(board: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """From one plane for each player and a last one with the number of who moves, to the mover's and the other's."""
+    first, second, mover = board[..., :1], board[..., 1:2], board[..., -1:]
+    return np.where(mover == 0, np.concatenate([first, second], -1), np.concatenate([second, first], -1))
+
+
+_ELSEWHERE: Mapping[str, tuple[str, Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]]] = {
+    "open_spiel/connect_four": ("connect_four", lambda seen: _planes_of_the_mover(seen[..., ::-1, :, :])),
+    "open_spiel/connect_four(egocentric_obs_tensor=True)": ("connect_four", lambda seen: seen[..., ::-1, :, 1::-1]),
+    "open_spiel/tic_tac_toe": ("tic_tac_toe", lambda seen: _planes_of_the_mover(seen[..., [2, 1, 3]])),
+    "pettingzoo/connect_four_v3": ("connect_four", lambda seen: seen),
+}
+"""The same games in other libraries: which one each is, and how its observations become those of the game in JAX."""
+SOLVED = ("connect_four", "tic_tac_toe", *_ELSEWHERE)
 """Games that have a solver."""
 
 
@@ -52,8 +66,23 @@ def make_solver(game: str) -> Solver:
             return TicTacToeSolver()
         case "connect_four":
             return ConnectFourSolver()
+        case _ if game in _ELSEWHERE:
+            name, translate = _ELSEWHERE[game]
+            return TranslatingSolver(make_solver(name), translate)
         case _:
             raise ConfigError(f"no solver for '{game}'; games with one: {', '.join(SOLVED)}")
+
+
+class TranslatingSolver:
+    """A solver of the same game with other observations."""
+
+    def __init__(self, solver: Solver, translate: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]) -> None:
+        self._solver = solver
+        self._translate = translate
+
+    def scores(self, observations: np.ndarray[Any, Any]) -> Scores:
+        """See `Solver`."""
+        return self._solver.scores(self._translate(np.asarray(observations)).astype(np.bool_))
 
 
 class TicTacToeSolver:

@@ -111,6 +111,10 @@ class Monitor:
             rating=evaluator.get("evaluation/elo"),
             rating_error=evaluator.get("evaluation/elo_error"),
             rated_step=int(evaluator["evaluation/step"]) if "evaluation/step" in evaluator else None,
+            mean_return=evaluator.get("evaluation/mean_return"),
+            std_return=evaluator.get("evaluation/std_return"),
+            acting_return=self._mean_over("actor", "acting/mean_return"),
+            failed_episodes=int(self._totals["failed_episodes"]),
             keeps_value=evaluator.get("evaluation/keeps_value"),
             scores=_with_prefix(evaluator, "evaluation/score_"),
             restarts=int(self._totals["restarts"]),
@@ -144,6 +148,11 @@ class Monitor:
     def _over(self, kind: str, name: str) -> float:
         """Sum of a gauge over all roles of a kind."""
         return sum(figures.get(name, 0.0) for role, figures in self._gauges.items() if kind_of(role) == kind)
+
+    def _mean_over(self, kind: str, name: str) -> float | None:
+        """Mean of a gauge over the roles of a kind that have said it."""
+        said = [f[name] for role, f in self._gauges.items() if kind_of(role) == kind and name in f]
+        return sum(said) / len(said) if said else None
 
     def _samples_per_insert(self) -> float | None:
         """Mean over the shards, each weighted by what was inserted there."""

@@ -19,6 +19,9 @@ from podzero.launch.status import PHASE_WORDS, RunStatus, duration
 STARTING = "starting Ray, replay, learner and actors: libraries load, programs compile"
 WIDEST = 120
 """Columns beyond which the picture does not grow."""
+_GAMES = ("self-play", "games", "moves")
+_EPISODES = ("acting", "episodes", "steps")
+"""What is done, and what it is counted in, where two play and where one acts."""
 
 
 def plain_line(status: RunStatus) -> str:
@@ -35,6 +38,10 @@ def plain_line(status: RunStatus) -> str:
         parts.append(f"loss {status.loss:.3f}")
     if status.rating is not None:
         parts.append(f"Elo {_elo(status)}")
+    if status.mean_return is not None:
+        parts.append(f"mean return {_return(status)}")
+    elif status.acting_return is not None:
+        parts.append(f"return {status.acting_return:,.1f}")
     if status.keeps_value is not None:
         parts.append(f"keeps value {status.keeps_value:.1%}")
     if status.chips is not None and status.chips > 1:
@@ -96,13 +103,16 @@ def _rows(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
             f"value {status.value_loss:.3f}" if status.value_loss is not None else "",
         ),
     )
+    label, games, moves = _GAMES if status.acting_return is None else _EPISODES
     yield (
-        "self-play",
+        label,
         _joined(
-            f"{status.games:,} games",
-            f"{status.moves:,} moves",
-            f"{_rate(status.moves_per_s)} moves/s",
+            f"{status.games:,} {games}",
+            f"{status.moves:,} {moves}",
+            f"{_rate(status.moves_per_s)} {moves}/s",
             f"{_rate(status.evaluations_per_s)} evaluations/s",
+            f"return {status.acting_return:,.1f}" if status.acting_return is not None else "",
+            f"[yellow]failed {status.failed_episodes:,}[/yellow]" if status.failed_episodes else "",
             f"[yellow]restarts {status.restarts:,}[/yellow]" if status.restarts else "",
         ),
     )
@@ -137,6 +147,7 @@ def _strength(status: RunStatus) -> RenderableType:
         return Text("not judged yet", style="dim")
     scores = [f"vs {name} {score:.0%}" for name, score in status.scores.items()]
     return _joined(
+        f"[green]mean return {_return(status)}[/green]" if status.mean_return is not None else "",
         f"Elo {_elo(status)}" if status.rating is not None else "",
         f"[green]keeps value {status.keeps_value:.1%}[/green]" if status.keeps_value is not None else "",
         *scores,
@@ -188,6 +199,11 @@ def _short_time(seconds: float) -> str:
 def _elo(status: RunStatus) -> str:
     error = f" ± {status.rating_error:.0f}" if status.rating_error is not None else ""
     return f"{status.rating:.0f}{error}"
+
+
+def _return(status: RunStatus) -> str:
+    spread = f" (sd {status.std_return:,.1f})" if status.std_return is not None else ""
+    return f"{status.mean_return:,.1f}{spread}"
 
 
 def _rate(per_s: float) -> str:

@@ -60,6 +60,14 @@ class RunStatus:
     """Standard error of `rating`."""
     rated_step: int | None = None
     """Learner step of the parameters last judged."""
+    mean_return: float | None = None
+    """Mean return of the last judged parameters' episodes, in environments for one."""
+    std_return: float | None = None
+    """Standard deviation of these returns."""
+    acting_return: float | None = None
+    """Mean return of the episodes that the actors ended last, with their exploration."""
+    failed_episodes: int = 0
+    """Episodes that were lost to an environment that raised, hung or broke its own rules."""
     keeps_value: float | None = None
     """Share of positions in which the agent's move keeps the value of the game, where a solver exists."""
     scores: Mapping[str, float] = dataclasses.field(default_factory=dict)

@@ -8,14 +8,27 @@ import jax
 import numpy as np
 
 from podzero.config import Experiment
-from podzero.types import EnvSpec, Sample, Window
+from podzero.types import EnvSpec, PastPosition, Sample, Window
 
 _struct: Any = jax.ShapeDtypeStruct
 
 
 def sample_like(experiment: Experiment, spec: EnvSpec) -> Sample | Window:
     """One sample of the experiment without data: a `jax.ShapeDtypeStruct` on every field, without a batch axis."""
-    return window_like(experiment, spec) if experiment.learns_model else position_like(spec)
+    if not experiment.learns_model:
+        return position_like(spec)
+    return window_like(experiment, spec, observations_kept(experiment))
+
+
+def past_like(experiment: Experiment, spec: EnvSpec) -> PastPosition | Window:
+    """What is kept of a sample so that it can be searched again, without data: of a window every observation."""
+    if experiment.learns_model:
+        return window_like(experiment, spec, window_steps(experiment) + 1)
+    return PastPosition(
+        state=_struct((spec.state_bytes,), np.dtype(np.uint8)),
+        outcome=_struct((), np.dtype(np.float32)),
+        version=_struct((), np.dtype(np.int32)),
+    )
 
 
 def position_like(spec: EnvSpec) -> Sample:
@@ -29,14 +42,14 @@ def position_like(spec: EnvSpec) -> Sample:
     )
 
 
-def window_like(experiment: Experiment, spec: EnvSpec) -> Window:
-    """One MuZero window without data."""
+def window_like(experiment: Experiment, spec: EnvSpec, observations: int) -> Window:
+    """One MuZero window of so many `observations`, without data."""
     unroll, steps = experiment.muzero.unroll_steps, window_steps(experiment)
     counted = spec.action_bounds is None
     choices = spec.num_actions if counted else experiment.search.candidates
     floats, whole = np.dtype(np.float32), np.dtype(np.int32)
     return Window(
-        observation=_struct((observations_kept(experiment), *spec.observation_shape), np.dtype(spec.observation_dtype)),
+        observation=_struct((observations, *spec.observation_shape), np.dtype(spec.observation_dtype)),
         action=_struct((unroll, *spec.action_shape), whole if counted else floats),
         reward=_struct((steps,), floats),
         value=_struct((steps + 1,), floats),
@@ -54,11 +67,9 @@ def window_steps(experiment: Experiment) -> int:
 
 
 def observations_kept(experiment: Experiment) -> int:
-    """O: the first observation is all that the loss needs; the consistency loss compares those of all unrolled
-    positions, and a later search needs every position that a target looks at.
+    """O of what is learned from: the loss needs the first observation alone; the consistency loss compares those of
+    all unrolled positions.
     """
-    if experiment.reanalyse.share:
-        return window_steps(experiment) + 1
     return experiment.muzero.unroll_steps + 1 if experiment.muzero.consistency_weight else 1
 
 

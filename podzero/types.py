@@ -33,6 +33,8 @@ class EnvSpec(NamedTuple):
     players: int = 2
     action_bounds: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     """Lowest and highest value of each dimension of a continuous action; None where actions are counted."""
+    state_bytes: int = 0
+    """Bytes of one packed state (`podzero.envs.pack_states`); 0 where the environment can only be acted in."""
 
     @property
     def action_shape(self) -> tuple[int, ...]:
@@ -89,7 +91,8 @@ class Window(NamedTuple):
     """
 
     observation: Array
-    """`[O, *observation_shape]` at position 0 (O = 1), at all that are learned from (K + 1) or at all (K + n + 1)."""
+    """`[O, *observation_shape]` at position 0 (O = 1), at all that are learned from (K + 1), or, in windows that are
+    kept to be searched again, at all (K + n + 1)."""
     action: Array
     """`[K]` int32; or `[K, D]` float32 in [-1, 1], continuous actions on the scale of their bounds. Those beyond the
     end are drawn at random: whatever is done there, nothing follows."""
@@ -110,11 +113,23 @@ class Window(NamedTuple):
     """`[]` int32, learner step of the parameters that searched position 0."""
 
 
+class PastPosition(NamedTuple):
+    """What a later search of an AlphaZero position needs. Batches carry a leading axis on every field."""
+
+    state: Array
+    """`[S]` uint8, the packed state, from which the position is searched as if it were played."""
+    outcome: Array
+    """`[]` float32, the discounted rewards that the player to move received from there on."""
+    version: Array
+    """`[]` int32, learner step of the parameters that searched this position when it was played."""
+
+
 class Keys(NamedTuple):
     """Where samples of a prioritized table came from. On the host only."""
 
     shard: np.ndarray[Any, Any]
-    """`[..., B]` int32, which of the reader's shards."""
+    """`[..., B]` int32, which of the reader's streams: shards of fresh samples come first, then those of refreshed
+    ones."""
     key: np.ndarray[Any, Any]
     """`[..., B]` uint64, the item's key in its table."""
 
@@ -199,6 +214,8 @@ class Move(NamedTuple):
     """`[B, 2]` float32, each seat's reward for the move."""
     done: Array
     """`[B]` bool, whether the move ended the game."""
+    state: Array | None = None
+    """`[B, S]` uint8, the packed states before the move, where they are kept to be searched again."""
 
 
 class Versioned(NamedTuple):

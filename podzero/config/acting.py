@@ -95,12 +95,14 @@ class ReanalyseConfig(Section):
     """Searching old positions again with new parameters (Schrittwieser et al. 2021, MuZero Unplugged)."""
 
     share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """Share of every batch whose targets come from a later search than the one that played; 0 for none."""
+    """Share of every batch whose targets come from a later search than the one that played; 0 for none. In whole
+    samples of each learner host's part of the batch, at least one of either kind. `replay.samples_per_insert` holds for
+    fresh and refreshed samples each. Whatever was played is then kept a second time, with all that a search needs."""
     count: PositiveInt = 1
     """Processes that search again."""
     games: PositiveInt = 128
-    """Positions that one of them searches side by side."""
+    """Positions, or windows of K + 1 of them, that one of them searches side by side."""
     cpus: PositiveFloat = 1.0
     """CPUs that Ray reserves for each of them."""
     capacity: PositiveInt = 20_000
-    """Refreshed samples held over all shards."""
+    """Refreshed samples held over all shards; the oldest leave first."""

@@ -94,7 +94,9 @@ class SimulatorConfig(Section):
     def title(self) -> str:
         """The name of the game, in messages and as `EnvSpec.name`."""
         kind = self.name.removesuffix("_simulator")
-        return f"{kind}/{self.id.rpartition(':')[2] if kind == 'simulator' else self.id}"
+        game = self.id.rpartition(":")[2] if kind == "simulator" else self.id
+        arguments = ", ".join(f"{name}={value}" for name, value in self.kwargs.items())
+        return f"{kind}/{game}({arguments})" if arguments else f"{kind}/{game}"
 
 
 EnvConfig = Annotated[GameConfig | GymnasiumConfig | SimulatorConfig, Field(discriminator="name")]

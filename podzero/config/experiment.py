@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pydantic
 import yaml
 from pydantic import NonNegativeInt
@@ -63,7 +65,7 @@ class Experiment(Section):
                 f"replay.min_size {replay.min_size} is above replay.capacity {replay.capacity}: "
                 "learning would never start"
             )
-        least = replay.shards * replay.bundle * max(1.0, replay.samples_per_insert) + batch
+        least = self._least_tolerance(batch)
         if self.replay_tolerance < least:
             raise ValueError(
                 f"replay.tolerance {self.replay_tolerance:g} would deadlock: with samples_per_insert "
@@ -90,12 +92,63 @@ class Experiment(Section):
                 )
         return self
 
+    @pydantic.model_validator(mode="after")
+    def _reanalyse_fits(self) -> Experiment:
+        """Runs after `_hosts_share_equally`: the hosts have whole parts."""
+        reanalyse, replay = self.reanalyse, self.replay
+        if not reanalyse.share:
+            return self
+        if self.learner.batch_size < 2 * self.cluster.learner_hosts:
+            raise ValueError(
+                f"learner.batch_size {self.learner.batch_size} is too small for reanalyse.share {reanalyse.share:g}: "
+                f"each of {self.cluster.learner_hosts} hosts needs a fresh and a refreshed sample in every batch"
+            )
+        if reanalyse.games % replay.bundle:
+            raise ValueError(
+                f"reanalyse.games {reanalyse.games} is no multiple of replay.bundle {replay.bundle}, the samples that "
+                "are stored together"
+            )
+        if reanalyse.capacity < self.refreshed_min_size:
+            raise ValueError(
+                f"reanalyse.capacity {reanalyse.capacity} is too small: learning starts from {self.refreshed_min_size} "
+                "refreshed samples (replay.tolerance over replay.samples_per_insert)"
+            )
+        return self
+
+    @property
+    def batch_parts(self) -> tuple[int, int]:
+        """Fresh and refreshed samples of a batch, over all learner hosts."""
+        batch, hosts = self.learner.batch_size, self.cluster.learner_hosts
+        if not self.reanalyse.share:
+            return batch, 0
+        part = batch // hosts
+        refreshed = hosts * min(max(round(self.reanalyse.share * part), 1), part - 1)
+        return batch - refreshed, refreshed
+
     @property
     def replay_tolerance(self) -> float:
         """Samples by which the ratio may be off before somebody waits, over all shards."""
         if self.replay.tolerance is not None:
             return self.replay.tolerance
         return max(4.0 * self.learner.batch_size, 0.1 * self.replay.samples_per_insert * self.replay.min_size)
+
+    @property
+    def refreshed_tolerance(self) -> float:
+        """The same of refreshed samples: their part of `replay_tolerance`, or the least that cannot deadlock."""
+        refreshed = self.batch_parts[1]
+        return max(self.replay_tolerance * refreshed / self.learner.batch_size, self._least_tolerance(refreshed))
+
+    @property
+    def refreshed_min_size(self) -> int:
+        """Refreshed samples over all shards before learning starts: as few as the limiter's tolerance allows, since the
+        first ones are of few positions and of parameters that have hardly changed.
+        """
+        return math.ceil(self.refreshed_tolerance / self.replay.samples_per_insert)
+
+    def _least_tolerance(self, batch: int) -> float:
+        """Of a table that gives `batch` samples to each batch: less might hold readers and writers at the same time."""
+        replay = self.replay
+        return replay.shards * replay.bundle * max(1.0, replay.samples_per_insert) + batch
 
     def to_yaml(self) -> str:
         """The experiment as YAML: `load` gives back an equal one."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from podzero.actors import SelfPlayCore
-from podzero.config import ActorsConfig
+from podzero.config import ActorsConfig, SimulatorConfig
 from podzero.envs import make_env
 from podzero.types import SearchResult
 
@@ -30,6 +30,20 @@ def core_for(game="tic_tac_toe", **config):
     config = ActorsConfig(**({"games": 8} | config))
     core = SelfPlayCore(env, first_legal(env), config)
     return env, jax.jit(core.init), jax.jit(core.move)
+
+
+def test_games_on_the_host_are_played_like_those_in_jax():
+    """The same openings and moves: what differs is who begins, which pgx draws and OpenSpiel does not."""
+    config = {"opening_fraction": 0.5, "opening_plies": 3}
+    _, init, move = core_for(**config)
+    _, host_init, host_move = core_for(SimulatorConfig(name="open_spiel", id="tic_tac_toe"), **config)
+    state, host_state = init(jax.random.key(0)), host_init(jax.random.key(0))
+    for _ in range(12):
+        (state, ours), (host_state, theirs) = move(None, state), host_move(None, host_state)
+        for field in ("legal", "action", "done", "value"):
+            np.testing.assert_array_equal(getattr(ours, field), getattr(theirs, field))
+        won = [np.take_along_axis(m.rewards, m.player[:, None], axis=1) for m in jax.device_get((ours, theirs))]
+        np.testing.assert_array_equal(*won)
 
 
 def test_finished_games_start_anew_and_the_others_go_on():

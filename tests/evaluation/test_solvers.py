@@ -3,6 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from podzero.config import SimulatorConfig
 from podzero.envs import make_env
 from podzero.errors import ConfigError
 from podzero.evaluation.solvers import game_values, make_solver
@@ -76,3 +77,25 @@ def test_connect_four_scores_are_the_negated_best_replies(ply):
 def test_a_game_without_solver_is_refused():
     with pytest.raises(ConfigError, match="no solver for 'chess'; games with one: connect_four, tic_tac_toe"):
         make_solver("chess")
+
+
+@pytest.mark.parametrize(
+    ("name", "game", "kwargs", "known"),
+    [
+        ("open_spiel", "connect_four", {}, "connect_four"),
+        ("open_spiel", "connect_four", {"egocentric_obs_tensor": True}, "connect_four"),
+        ("pettingzoo", "connect_four_v3", {}, "connect_four"),
+        ("open_spiel", "tic_tac_toe", {}, "tic_tac_toe"),
+    ],
+)
+def test_the_same_game_from_another_library_is_solved_alike(name, game, kwargs, known):
+    """A random game: the solver of the game in JAX says the same of the same moves."""
+    config = SimulatorConfig(name=name, id=game, kwargs=kwargs)
+    ours, theirs = make_env(known), make_env(config)
+    state, other = ours.init(jax.random.key(0)), theirs.init(jax.random.key(0))
+    # Connect four is played up to the moves that the book knows best.
+    for move in [3, 3, 2, 4, 0, 3] if known == "connect_four" else [4, 0, 8, 2]:
+        solved = make_solver(known).scores(np.asarray(ours.view(state).observation)[None])
+        found = make_solver(theirs.spec.name).scores(np.asarray(theirs.view(other).observation)[None])
+        np.testing.assert_array_equal(found, solved)
+        state, other = jax.jit(ours.step)(state, jnp.int32(move)), jax.jit(theirs.step)(other, jnp.int32(move))

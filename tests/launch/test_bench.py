@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from podzero.errors import ConfigError
 from podzero.launch.bench.actors import bench_actors, record
 from podzero.launch.bench.broadcast import bench_broadcast
 from podzero.launch.bench.learner import bench_learner
@@ -11,6 +12,7 @@ from podzero.launch.bench.mesh import DEVICES, bench_mesh
 from podzero.launch.bench.publish import bench_publish
 from podzero.launch.bench.replay import bench_replay
 from podzero.launch.bench.selfplay import bench_selfplay
+from podzero.launch.bench.simulators import bench_simulators
 
 
 @pytest.mark.slow
@@ -43,6 +45,20 @@ def test_self_play_takes_turns_with_the_bare_network(tiny, monkeypatch):
     assert found["actor_evaluations_per_s"] == pytest.approx(5 * found["moves_per_s"])
     assert found["games_per_s"] > 0
     assert 0 < found["ratio"] < math.inf
+
+
+@pytest.mark.slow
+def test_a_game_on_the_host_takes_turns_with_the_same_game_in_jax(tiny, monkeypatch):
+    monkeypatch.setattr("podzero.launch.bench.simulators.ROUND_S", 0.1)
+    found = bench_simulators(tiny(), 0.1)
+    assert len(found["host_rounds"]) == len(found["jax_rounds"]) >= 3
+    assert min(found["host_rounds"] + found["jax_rounds"]) > 0
+    assert 0 < found["ratio"] < math.inf
+
+
+def test_a_game_that_is_in_jax_only_has_no_twin(tiny):
+    with pytest.raises(ConfigError, match="the games in JAX and in OpenSpiel alike are connect_four"):
+        bench_simulators(tiny("env.name=hex"), 0.1)
 
 
 @pytest.mark.slow

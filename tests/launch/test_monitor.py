@@ -137,6 +137,16 @@ def test_judgements_carry_their_step(monitor):
     assert status.scores == {"mcts:100": 0.25}
 
 
+def test_returns_are_those_judged_and_the_mean_over_actors(monitor):
+    assert monitor.status(1001.0).acting_return is None
+    monitor.add("actor-0", {"acting/mean_return": 100.0, "count/failed_episodes": 2}, 1001.0)
+    monitor.add("actor-1", {"acting/mean_return": 300.0, "count/failed_episodes": 1}, 1001.0)
+    monitor.add("evaluator", {"evaluation/mean_return": 480.0, "evaluation/std_return": 20.0}, 1001.0)
+    status = monitor.status(1001.0)
+    assert (status.acting_return, status.mean_return, status.std_return) == (200.0, 480.0, 20.0)
+    assert status.failed_episodes == 3
+
+
 def test_shares_of_time_are_means_over_the_roles_that_still_speak(monitor):
     monitor.add("actor-0", {"time/search": 0.5, "time/write": 0.5}, 1000.0)
     monitor.add("actor-1", {"time/search": 1.0}, 1100.0)

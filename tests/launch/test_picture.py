@@ -34,6 +34,22 @@ def drawn(status, width, lines=()):
     return capture.get()
 
 
+ALONE = dataclasses.replace(
+    FULL, name="cartpole", rating=None, rating_error=None, keeps_value=None, scores={}, acting_return=312.5,
+    mean_return=487.25, std_return=31.0, failed_episodes=3,
+)  # fmt: skip
+
+
+def test_environments_for_one_are_told_in_episodes_and_returns():
+    text = drawn(ALONE, 120)
+    for words in ("acting", "30,211 episodes", "1,204,455 steps", "1,520 steps/s", "return 312.5", "failed 3",
+                  "mean return 487.2 (sd 31.0)"):  # fmt: skip
+        assert words in text, words
+    assert "games" not in text
+    assert "mean return 487.2 (sd 31.0)" in plain_line(ALONE)
+    assert "return 312.5" in plain_line(dataclasses.replace(ALONE, mean_return=None))
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_everything_a_person_asks_for_is_in_the_picture(width, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))

@@ -16,6 +16,14 @@ GAMES = ([], [4], [0, 3, 1, 4], [0, 4, 1], [0, 1, 2, 4, 3, 5], [8, 0, 4])
 """Tic-tac-toe: among them a win in one, and a loss in one that can be averted."""
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _quick_compilation():
+    """Small programs that run once: most of their time would be spent on making them fast."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 @cache
 def in_jax():
     return make_env("tic_tac_toe")
@@ -46,11 +54,11 @@ def evaluate_hosted(params, key, states):
 
 def reached(env):
     """States after the moves of GAMES, batched."""
-    states = []
+    states, step = [], jax.jit(env.step)
     for game in GAMES:
         state = env.init(jax.random.key(0))
         for action in game:
-            state = env.step(state, jnp.int32(action))
+            state = step(state, jnp.int32(action))
         states.append(state)
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
 

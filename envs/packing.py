@@ -1,0 +1,78 @@
+"""States of games as rows of bytes, so that they can be kept anywhere and come back exactly as they were."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from podzero.types import Array, EnvState
+
+
+def packed_bytes(like: EnvState) -> int:
+    """Bytes of one packed state: `like` is one without data, as `jax.eval_shape(env.init, key)` gives."""
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(_plain_like(like)))
+
+
+def pack_states(states: EnvState) -> jax.Array:
+    """B states (a leading axis on every leaf) as `[B, S]` uint8, bit by bit; traceable.
+
+    The leaves follow one another in the order of the tree, each in the machine's order of bytes.
+    """
+    return jnp.concatenate([_bytes(_plain(leaf)) for leaf in jax.tree.leaves(states)], axis=1)
+
+
+def unpack_states(rows: Array, like: EnvState) -> EnvState:
+    """The B states that `pack_states` packed into `rows` `[B, S]` uint8; traceable.
+
+    Args:
+      rows: as packed from states of the same game.
+      like: one state without data.
+    """
+    leaves, structure = jax.tree.flatten(like)
+    ends = np.cumsum([packed_bytes(leaf) for leaf in leaves])[:-1]
+    parts = jnp.split(jnp.asarray(rows), ends.tolist(), axis=1)
+    return structure.unflatten(_restored(part, leaf) for part, leaf in zip(parts, leaves, strict=True))
+
+
+def _is_key(leaf: Any) -> bool:
+    return bool(jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
+
+
+def _plain(leaf: Array) -> jax.Array:
+    """The leaf; of PRNG keys their data."""
+    return jax.random.key_data(leaf) if _is_key(leaf) else jnp.asarray(leaf)
+
+
+def _plain_like(like: EnvState) -> EnvState:
+    """A tree of shapes with those of their data in the place of PRNG keys."""
+    return jax.tree.map(lambda leaf: jax.eval_shape(_plain, leaf) if _is_key(leaf) else leaf, like)
+
+
+def _bytes(leaf: jax.Array) -> jax.Array:
+    """`[B, ...]` of any dtype as `[B, n]` uint8."""
+    if leaf.dtype != np.bool_:
+        leaf = jax.lax.bitcast_convert_type(leaf, jnp.uint8)
+    return leaf.astype(jnp.uint8).reshape(leaf.shape[0], math.prod(leaf.shape[1:]))
+
+
+def _restored(rows: jax.Array, like: Any) -> jax.Array:
+    """The inverse of `_bytes`, with the shape and dtype of `like` behind the leading axis."""
+    plain = _plain_like(like)
+    lead, size = rows.shape[0], plain.dtype.itemsize
+    if plain.dtype == np.bool_:
+        data = rows.reshape(lead, *plain.shape) != 0
+    else:
+        width = (size,) if size > 1 else ()
+        data = jax.lax.bitcast_convert_type(rows.reshape(lead, *plain.shape, *width), plain.dtype)
+    return jax.random.wrap_key_data(data, impl=_key_kind(like)) if _is_key(like) else data
+
+
+def _key_kind(like: Any) -> Any:
+    """What kind of PRNG key it is, which JAX says of (traced) keys alone."""
+    kinds: list[Any] = []
+    jax.eval_shape(lambda key: kinds.append(jax.random.key_impl(key)), like)
+    return kinds[0]

@@ -1,0 +1,160 @@
+"""The acting loop with everything around it in memory."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from podzero.actors import EnvironmentActor
+from podzero.config import parse
+from podzero.envs import Step
+from podzero.search import ModelSearchResult
+from podzero.types import EnvSpec, Versioned
+
+SPEC = EnvSpec("counting", (1,), "float32", 3, players=1)
+ENVIRONMENTS = 2
+
+
+class Counting:
+    """Episodes of three steps: each observation is the number of the step, each reward the action."""
+
+    count = ENVIRONMENTS
+    spec = SPEC
+
+    def __init__(self):
+        self.actions, self.failures, self.closed = [], 0, False
+
+    def reset(self):
+        self._at = np.zeros(ENVIRONMENTS, int)
+        return self._step(0, started=True)
+
+    def step(self, actions):
+        self.actions.append(actions)
+        over = self._at[0] == 3
+        self._at = np.zeros(ENVIRONMENTS, int) if over else self._at + 1
+        return self._step(0 if over else np.asarray(actions), started=over)
+
+    def close(self):
+        self.closed = True
+
+    def _step(self, reward, started):
+        every = np.ones(ENVIRONMENTS, bool)
+        return Step(
+            observation=self._at[:, None].astype(np.float32),
+            reward=np.broadcast_to(np.float32(reward), ENVIRONMENTS),
+            terminated=every & (self._at[0] == 3),
+            truncated=~every,
+            started=every & started,
+            failed=~every,
+        )
+
+
+class Source:
+    """Version 0 at once; version 1 from the fifth look on."""
+
+    def __init__(self):
+        self.looks = 0
+
+    def wait(self, timeout_s):
+        return Versioned(0, 0.0)
+
+    def poll(self):
+        self.looks += 1
+        return Versioned(1, 1.0) if self.looks == 5 else None
+
+
+class Writer:
+    """Stops the actor after some windows."""
+
+    def __init__(self, enough):
+        self.written, self.errors, self._enough, self.stop = [], [], enough, None
+
+    def write(self, windows, priorities=None):
+        self.written.append(windows)
+        self.errors.append(priorities)
+        if sum(len(each.length) for each in self.written) >= self._enough:
+            self.stop()
+
+
+def search(params, key, observation, temperature):
+    """Takes action 1 always; the value is the version of the parameters, the policy tells the temperature."""
+    batch = observation.shape[0]
+    warm = jnp.where(temperature[:, None] > 0, jnp.array([0.25, 0.5, 0.25]), jnp.array([0.0, 1.0, 0.0]))
+    return ModelSearchResult(
+        action=jnp.ones(batch, jnp.int32),
+        choice=jnp.ones(batch, jnp.int32),
+        policy=warm,
+        value=jnp.full(batch, params),
+        candidates=jnp.zeros((batch, 0)),
+    )
+
+
+@pytest.fixture
+def run():
+    """Runs an actor until it has written 12 windows; returns windows, errors, figures and environments."""
+    experiment = parse(
+        {
+            "name": "t",
+            "env": {"name": "gymnasium", "id": "CartPole-v1", "discount": 1.0},
+            "network": {"name": "muzero_mlp"},
+            "actors": {"games": ENVIRONMENTS, "temperature_plies": 2},
+            "muzero": {"unroll_steps": 1, "td_steps": 2},
+        },
+        "test",
+    )
+    environments, reports, writer = Counting(), [], Writer(12)
+    actor = EnvironmentActor(
+        experiment=experiment,
+        name="actor-0",
+        seed=0,
+        spec=SPEC,
+        make_environments=lambda: environments,
+        search=search,
+        source=Source(),
+        writer=writer,
+        report=lambda name, figures: reports.append(figures),
+    )
+    writer.stop = actor.stop
+    actor.run()
+    return writer, reports, environments
+
+
+def test_windows_are_written_as_episodes_end(run):
+    writer, _, _ = run
+    first = writer.written[0]  # K + n = 3: the last position completes all windows of its episode
+    np.testing.assert_array_equal(first.observation[:, 0, 0], [0, 0, 1, 1, 2, 2])
+    np.testing.assert_array_equal(first.length, [3, 3, 2, 2, 1, 1])
+    np.testing.assert_array_equal(first.reward[:2], [[1, 1, 1]] * 2)
+    assert all(each.terminated.all() for each in writer.written)
+
+
+def test_windows_carry_the_version_that_searched_them(run):
+    writer, _, _ = run
+    versions = np.concatenate([each.version for each in writer.written])
+    assert set(versions.tolist()) == {0, 1}
+    assert (np.diff(versions) >= 0).sum() >= len(versions) - 3
+    for each in writer.written:
+        np.testing.assert_array_equal(each.value[:, 0], each.version)
+
+
+def test_priorities_are_what_the_search_was_wrong_by(run):
+    writer, _, _ = run
+    np.testing.assert_allclose(writer.errors[0], [2.0, 2.0, 2.0, 2.0, 1.0, 1.0][: len(writer.errors[0])])
+
+
+def test_exploration_ends_with_the_plies_it_was_given(run):
+    writer, _, _ = run
+    np.testing.assert_allclose(writer.written[0].policy[0], [[0.25, 0.5, 0.25]] * 2)
+    last = next(each for each in writer.written if 1 in each.length)
+    row = int(np.flatnonzero(last.length == 1)[0])
+    np.testing.assert_allclose(last.policy[row, 0], [0.0, 1.0, 0.0])
+
+
+def test_figures_count_what_happened(run):
+    writer, reports, environments = run
+    total = {name: sum(report.get(name, 0.0) for report in reports) for name in ("count/moves", "count/samples")}
+    ignored = sum(1 for index in range(len(environments.actions)) if index % 4 == 3)
+    assert total["count/moves"] == ENVIRONMENTS * (len(environments.actions) - ignored)
+    assert total["count/samples"] == sum(len(each.length) for each in writer.written)
+    assert reports[-1]["acting/mean_return"] == 3.0
+    assert reports[-1]["acting/steps_per_episode"] == 3.0
+    assert environments.closed

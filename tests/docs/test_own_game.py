@@ -1,0 +1,77 @@
+"""The page about a game of one's own, run as it stands there."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from podzero.config import load, parse
+from podzero.envs import make_env
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "own_game.md").read_text()
+BLOCKS = re.findall(r"^```(\w+) ?(\S*)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def files():
+    return {name: text for _, name, text in BLOCKS if name}
+
+
+def blocks(language):
+    return [text for kind, name, text in BLOCKS if kind == language and not name]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The files of the page in a folder where its commands are run."""
+    for name, text in files().items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    sys.modules.pop("own_game", None)
+
+
+def test_the_files_are_those_of_the_experiment_that_ships(folder):
+    assert files()["own_game.py"] == (ROOT / "configs" / "own_game.py").read_text()
+    here, shipped = load("own_game.yaml"), load("own_game")
+    assert here.env.id == f"{folder / 'own_game.py'}:Domineering"
+    assert here.model_copy(update={"env": shipped.env}) == shipped
+
+
+def test_the_python_of_the_page_runs(folder, capsys):
+    for text in blocks("python"):
+        exec(compile(text, "own_game.md", "exec"), {"__name__": "page"})
+    won, lost = map(int, re.findall(r"\d+", capsys.readouterr().out))
+    assert won + lost == 20
+    assert won > lost
+
+
+def test_the_error_of_the_page_is_what_one_gets(folder):
+    game = (folder / "own_game.py").read_text().replace("self.taken.copy()", "self.taken")
+    (folder / "own_game.py").write_text(game)
+    with pytest.raises(ValueError, match="clones are not independent") as refusal:
+        exec(blocks("python")[0], {})
+    assert str(refusal.value) == blocks("text")[0].strip()
+
+
+@pytest.mark.parametrize("text", blocks("yaml"))
+def test_the_other_games_of_the_page_are_there(text):
+    network = {"network": {"name": "mlp"}} if "CartPole" in text else {}
+    make_env(parse({"name": "page", **yaml.safe_load(text), **network}, "page").env)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_commands_of_the_page_run(folder):
+    """Training for a moment, with a small network."""
+    short = "stop.steps=40 network.channels=8 replay.min_size=512 search.simulations=8 actors.games=32"
+    podzero = Path(sys.executable).parent / "podzero"
+    script = "\n".join(blocks("sh")).replace("podzero train own_game.yaml", f"podzero train own_game.yaml {short}")
+    script = script.replace("--games 100", "--games 4").replace("podzero ", f"{podzero} ")
+    found = subprocess.run(["bash", "-euc", script], capture_output=True, text=True, timeout=800, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert '"value":' in found.stdout

@@ -1,0 +1,82 @@
+"""States as rows of bytes: whoever keeps them gets back exactly the positions that were played."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from podzero.config import SimulatorConfig
+from podzero.envs import GAMES, make_env, pack_states, unpack_states
+from podzero.envs.packing import packed_bytes
+
+
+def played(env, plies, games=3):
+    """States `[games, ...]` after so many first legal moves."""
+    states = jax.vmap(env.init)(jax.random.split(jax.random.key(0), games))
+    for _ in range(plies):
+        action = jnp.argmax(jax.vmap(env.view)(states).legal, axis=-1).astype(jnp.int32)
+        states = jax.jit(jax.vmap(env.step))(states, action)
+    return states
+
+
+def assert_same(found, expected):
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for got, wanted in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert got.dtype == wanted.dtype
+        assert got.shape == wanted.shape
+        if jnp.issubdtype(got.dtype, jax.dtypes.prng_key):
+            got, wanted = jax.random.key_data(got), jax.random.key_data(wanted)
+        assert np.asarray(got).tobytes() == np.asarray(wanted).tobytes()
+
+
+@pytest.mark.parametrize("env", ["tic_tac_toe", "connect_four", SimulatorConfig(name="open_spiel", id="tic_tac_toe")])
+def test_states_come_back_as_they_were_and_the_game_goes_on_from_them(env):
+    env = make_env(env)
+    like = jax.eval_shape(env.init, jax.random.key(0))
+    states = played(env, 3)
+    rows = jax.jit(pack_states)(states)
+    assert rows.dtype == np.uint8
+    assert rows.shape == (3, env.spec.state_bytes)
+    back = jax.jit(lambda kept: unpack_states(kept, like))(np.asarray(rows))
+    assert_same(back, states)
+    action = jnp.argmax(jax.vmap(env.view)(states).legal, axis=-1).astype(jnp.int32)
+    assert_same(jax.vmap(env.step)(back, action), jax.vmap(env.step)(states, action))
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_every_bit_pattern_of_every_leaf_survives(name):
+    """Of states in the shapes of each game, filled with random bits: numbers of any kind, NaN among them."""
+    env = make_env(name)
+    like = jax.eval_shape(env.init, jax.random.key(0))
+    random = np.random.default_rng(0)
+
+    def noise(leaf):
+        if leaf.dtype == np.bool_:
+            return random.random((2, *leaf.shape)) < 0.5
+        bits = random.integers(0, 256, 2 * math.prod(leaf.shape) * leaf.dtype.itemsize, np.uint8)
+        return bits.view(leaf.dtype).reshape(2, *leaf.shape)
+
+    states = jax.tree.map(noise, like)
+    rows = pack_states(states)
+    assert rows.shape == (2, env.spec.state_bytes)
+    assert_same(unpack_states(rows, like), states)
+
+
+def test_all_kinds_of_leaves_are_kept_in_the_order_of_the_tree():
+    states = {
+        "a": jnp.array([[True, False], [False, True]]),
+        "b": jnp.array([-1, 2], jnp.int32),
+        "c": jnp.array([[1.5], [-0.0]], jnp.bfloat16),
+        "d": jnp.array([7, 8], jnp.uint8),
+        "e": jnp.zeros((2, 0), jnp.float32),
+        "f": jax.random.split(jax.random.key(3), 2),
+    }
+    like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), states)
+    rows = pack_states(states)
+    assert rows.shape == (2, packed_bytes(like)) == (2, 2 + 4 + 2 + 1 + 0 + 8)
+    np.testing.assert_array_equal(rows[0, :9], [1, 0, 255, 255, 255, 255, 0xC0, 0x3F, 7])
+    assert_same(unpack_states(rows, like), states)
