@@ -14,7 +14,7 @@ from podzero.envs import make_env, make_vector_env, spec_of
 from podzero.networks import make_inference, make_model_network, make_network
 from podzero.protocols import ParamSource, ReplayWriter, Report
 from podzero.search import ModelSearch, make_model_search, make_search, network_evaluation, rules_model
-from podzero.types import EnvSpec, ModelNetwork, Network, Params, Symmetry
+from podzero.types import Array, EnvSpec, ModelNetwork, Network, Params, Symmetry
 
 
 def learner_parts(experiment: Experiment) -> tuple[Network | ModelNetwork, EnvSpec, Sequence[Symmetry]]:
@@ -47,6 +47,18 @@ def model_search(experiment: Experiment, spec: EnvSpec) -> ModelSearch:
     assert isinstance(experiment.network, ModelNetworkConfig)
     network = make_model_network(experiment.network, spec)
     return make_model_search(experiment.search, network, spec, experiment.env.discount)
+
+
+def judgement(
+    experiment: Experiment, spec: EnvSpec
+) -> tuple[Callable[[Array], Params], Callable[[Params, Array], tuple[jax.Array, jax.Array]]]:
+    """What a network says of observations: how its acting parameters begin, and policy and value of a batch."""
+    if isinstance(experiment.network, ModelNetworkConfig):
+        model = make_model_network(experiment.network, spec)
+        return model.init, lambda params, observation: model.predict(params, model.represent(params, observation))
+    fold, inference = make_inference(experiment.network, spec)
+    network = make_network(experiment.network, spec)
+    return lambda key: fold(network.init(key)), inference.apply
 
 
 def actor_parts(experiment: Experiment) -> tuple[SelfPlayCore, Callable[[Params], Params]]:

@@ -36,14 +36,7 @@ def plain_line(status: RunStatus) -> str:
         parts.append(f"replay {status.replay_size / status.replay_capacity:.0%}")
     if status.loss is not None:
         parts.append(f"loss {status.loss:.3f}")
-    if status.rating is not None:
-        parts.append(f"Elo {_elo(status)}")
-    if status.mean_return is not None:
-        parts.append(f"mean return {_return(status)}")
-    elif status.acting_return is not None:
-        parts.append(f"return {status.acting_return:,.1f}")
-    if status.keeps_value is not None:
-        parts.append(f"keeps value {status.keeps_value:.1%}")
+    parts += _judged(status)
     if status.chips is not None and status.chips > 1:
         share = f" ({status.share_of_peak:.1%} of peak)" if status.share_of_peak is not None else ""
         parts.append(f"chips {status.chips:,}{share}")
@@ -52,6 +45,20 @@ def plain_line(status: RunStatus) -> str:
     if status.time_left_s is not None and status.phase != "ended":
         parts.append(f"left {clock(status.time_left_s)}")
     return "  ".join(parts)
+
+
+def _judged(status: RunStatus) -> list[str]:
+    """How strong the agent is, as far as it is known."""
+    parts = []
+    if status.rating is not None:
+        parts.append(f"Elo {_elo(status)}")
+    if status.mean_return is not None:
+        parts.append(f"mean return {_return(status)}")
+    elif status.acting_return is not None:
+        parts.append(f"return {status.acting_return:,.1f}")
+    if status.keeps_value is not None:
+        parts.append(f"keeps value {status.keeps_value:.1%}")
+    return parts
 
 
 def picture(status: RunStatus, lines: list[tuple[int, str]] | None = None) -> Panel:

@@ -51,9 +51,14 @@ class Representation(hk.Module):
         self._config = config
 
     def __call__(self, observation: Array) -> jax.Array:
-        """Maps `[B, H, W, C]` to `[B, h, w, channels]` float32 in [0, 1]; h is `ceil(H / downsample)`, w likewise."""
+        """Maps `[B, H, W, C]`, or `[B, C, H, W]` where channels come first, to `[B, h, w, channels]` float32 in [0, 1].
+
+        h is `ceil(H / downsample)`, w likewise.
+        """
         config = self._config
         x = _pixels(observation, compute_dtype(config.compute_dtype))
+        if config.channels_first:
+            x = jnp.moveaxis(x, 1, -1)
         halvings = config.downsample.bit_length() - 1
         if halvings == 0:
             x = Conv(config.channels, False, "stem")(x)
@@ -104,7 +109,9 @@ class Prediction(hk.Module):
 
 
 def muzero_resnet(config: MuZeroResNetConfig, spec: EnvSpec) -> ModelNetwork:
-    """The network for images `[H, W, C]` of `spec`; sides that `downsample` does not divide are padded with zeros.
+    """The network for images `[H, W, C]` of `spec`, or `[C, H, W]` as the config says.
+
+    Sides that `downsample` does not divide are padded with zeros.
 
     Raises:
       ConfigError: the observations are no images.

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from podzero.chips import Slice
-from podzero.config import Experiment
+from podzero.config import Experiment, GameConfig
 from podzero.errors import ConfigError
 
-if TYPE_CHECKING:
-    pass
-
 NAMES = ("learner", "evaluation", "selfplay")
-"""Of all programs. The first depends on the slice, the others only on the chip."""
+"""Of all programs. The first depends on the slice, the others only on the chip; the last only games in JAX have."""
+
+
+def names_of(experiment: Experiment) -> tuple[str, ...]:
+    """The programs of an experiment, of `NAMES`."""
+    return NAMES if isinstance(experiment.env, GameConfig) else NAMES[:2]
 
 
 class Program(NamedTuple):
@@ -82,14 +84,20 @@ def programs_of(experiment: Experiment, devices: list[Any], names: Collection[st
     Args:
       experiment: what is run.
       devices: of the slice, as `devices_of` gives them.
-      names: the programs that are wanted, of `NAMES`.
+      names: the programs that are wanted, of `NAMES`; those that the experiment does not have are left out.
 
     Raises:
-      ConfigError: the mesh does not fit the devices, or the batch the mesh; only where the learner is wanted.
+      ConfigError: nothing is left; or, where the learner is wanted, the mesh does not fit the devices or the batch the
+        mesh.
     """
     experiment = _for_accelerators(experiment)
     makers = {"learner": _learner, "evaluation": _evaluation, "selfplay": _selfplay}
-    return [makers[name](experiment, devices) for name in NAMES if name in names]
+    wanted = [name for name in names_of(experiment) if name in names]
+    if not wanted:
+        raise ConfigError(
+            f"{experiment.env.title} is not played on chips: its programs are {' and '.join(names_of(experiment))}"
+        )
+    return [makers[name](experiment, devices) for name in wanted]
 
 
 def _learner(experiment: Experiment, devices: list[Any]) -> Program:
@@ -127,16 +135,16 @@ def _evaluation(experiment: Experiment, devices: list[Any]) -> Program:
     import jax
 
     from podzero.envs import spec_of
-    from podzero.networks import make_inference, make_network
+    from podzero.launch.build import judgement
 
     spec, games = spec_of(experiment.env), experiment.actors.games
 
     def lower() -> Any:
-        fold, inference = make_inference(experiment.network, spec)
-        params = jax.eval_shape(lambda: fold(make_network(experiment.network, spec).init(jax.random.key(0))))
+        init, judge = judgement(experiment, spec)
+        params = jax.eval_shape(init, jax.random.key(0))
         struct: Any = jax.ShapeDtypeStruct
         observation = struct((games, *spec.observation_shape), spec.observation_dtype)
-        return jax.jit(inference.apply).lower(*_on_chip((params, observation), devices[0]))
+        return jax.jit(judge).lower(*_on_chip((params, observation), devices[0]))
 
     return Program(
         "evaluation", f"the network on {games:,} positions, one chip", f"actors.games below {games}", lower, games

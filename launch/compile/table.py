@@ -24,7 +24,7 @@ from podzero.config import (
     load,
 )
 from podzero.launch.compile.pages import page
-from podzero.launch.compile.programs import check_compiler
+from podzero.launch.compile.programs import check_compiler, names_of
 from podzero.launch.compile.results import Job, Outcome, Result, Results, compiler
 
 SLICES = ("v4-16", "v5e-16", "v5e-256", "v5p-16", "v6e-16")
@@ -78,7 +78,7 @@ def all_jobs() -> list[Job]:
         for job in (
             *(_program(config, where, "learner") for where in SLICES),
             *(_program(config, where, "evaluation") for where in chips.values()),
-            *(_program(config, where, "selfplay") for where in chips.values()),
+            *(_program(config, where, "selfplay") for where in chips.values() if "selfplay" in names_of(load(config))),
             *(_scaling(config, per_chip) for per_chip in PER_CHIP),
         )
     ]

@@ -91,6 +91,8 @@ class MuZeroResNetConfig(_MuZeroConfig):
     """How many pixels of the observation, along each side, become one of the state."""
     hidden: PositiveInt = 64
     """Width of the heads' hidden layers."""
+    channels_first: bool = False
+    """Whether observations come as [channels, height, width], as stacks of grey frames do."""
 
 
 BoardNetworkConfig = ResNetConfig | TransformerConfig | MLPConfig

@@ -320,3 +320,13 @@ def test_building_a_network_takes_no_device(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", taken)
     for config in CONFIGS.values():
         make_model_network(config, SPECS["counted"])
+
+
+def test_stacked_frames_are_read_with_their_channels_first():
+    config = CONFIGS["resnet"]
+    last = make_model_network(config, SPECS["counted"])
+    spec = SPECS["counted"]._replace(observation_shape=(3, 10, 7))
+    first = make_model_network(config.model_copy(update={"channels_first": True}), spec)
+    params = first.init(jax.random.key(0))
+    images = observations(SPECS["counted"])
+    np.testing.assert_array_equal(first.represent(params, np.moveaxis(images, -1, 1)), last.represent(params, images))
