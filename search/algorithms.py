@@ -39,6 +39,7 @@ def _gumbel(config: SearchConfig, model: Model) -> Search:
             invalid_actions=~model.legal(roots),
             max_num_considered_actions=config.max_considered_actions,
             gumbel_scale=temperature[:, None],
+            qtransform=model.completed,
         )
         return _result(output, output.action_weights, output.action)
 

@@ -18,6 +18,8 @@ from podzero.types import Array, EnvSpec, ModelNetwork, Params
 
 BROAD_SHARE = 0.25
 """Share of the root's candidates that are drawn more broadly than the policy says, where the search explores."""
+LEAST_RANGE = 0.01
+"""Values of a tree that differ by less are taken to be equal."""
 BROAD_FACTOR = 2.0
 """How many times the policy's standard deviation they are drawn with."""
 
@@ -122,7 +124,22 @@ def _model(network: ModelNetwork, choices: Choices, discount: float) -> Model:
     def legal(roots: Roots) -> jax.Array:
         return jnp.ones(roots.logits.shape, bool)
 
-    return Model(root, recurrent, legal, mctx.qtransform_by_parent_and_siblings)
+    return Model(root, recurrent, legal, completed_by_range, mctx.qtransform_by_parent_and_siblings)
+
+
+def completed_by_range(tree: mctx.Tree, node_index: Array) -> jax.Array:
+    """A node's completed Q-values, over the range of all values found in its tree (Danihelka et al. 2022, section 5).
+
+    mctx's own default stretches the values of each node to [0, 1]: of two actions one is then always the best and the
+    other the worst, however little lies between them, and the policy learns noise. Over the whole tree's range small
+    differences stay small.
+    """
+    visited = tree.node_visits > 0
+    values = tree.node_values
+    lowest = jnp.min(jnp.where(visited, values, jnp.inf))
+    highest = jnp.max(jnp.where(visited, values, -jnp.inf))
+    completed: jax.Array = mctx.qtransform_completed_by_mix_value(tree, node_index, rescale_values=False)
+    return completed / jnp.maximum(highest - lowest, LEAST_RANGE)
 
 
 def _all_actions(key: Array, policy: jax.Array, explores: Array | None) -> tuple[jax.Array, jax.Array]:

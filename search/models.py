@@ -26,6 +26,8 @@ class Model(NamedTuple):
     """Plays one action in each of B nodes and judges where it leads."""
     legal: Callable[[EnvState], Array]
     """Legal actions of B states: `[B, A]` bool."""
+    completed: Callable[[mctx.Tree, Array], Array]
+    """Gumbel's transform of a node's Q-values, unvisited ones completed, into additions to its logits."""
     qtransform: Callable[[mctx.Tree, Array], Array]
     """Q-values of a node's actions as PUCT weighs them against the prior: `(tree, node)` of one game to `[A]` in
     [0, 1]."""
@@ -81,4 +83,7 @@ def rules_model(env: Env, evaluate: Evaluate, discount: float = 1.0) -> Model:
         )
         return output, children
 
-    return Model(root, recurrent, lambda states: view(states).legal, bounded_values)
+    def legal(states: EnvState) -> Array:
+        return view(states).legal
+
+    return Model(root, recurrent, legal, mctx.qtransform_completed_by_mix_value, bounded_values)

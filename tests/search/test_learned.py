@@ -187,3 +187,32 @@ def test_prior_weights_by_hand():
     logits, drawn = sampled(4).offer(jax.random.key(0), jnp.zeros((5000, 2, 1)), jnp.ones(5000, bool))
     u, weight = np.asarray(drawn).ravel(), np.exp(np.asarray(logits)).ravel()
     np.testing.assert_allclose(weight[np.argmin(np.abs(u))], 1 / 0.875, rtol=1e-4)
+
+
+def two_values(latent):
+    """Cell 0 is worth 9, the cells behind its actions 0 and 1 are worth 11 and 12."""
+    x = latent[:, 0]
+    value = jnp.select([x == 0, x == 1, x == 2], [9.0, 11.0, 12.0], 9.0)
+    return jnp.zeros((latent.shape[0], 2)), value[:, None]
+
+
+def fork(latent, action):
+    after = jnp.where(latent[:, 0] == 0, action + 1.0, latent[:, 0])
+    return after[:, None], jnp.zeros((latent.shape[0], 1))
+
+
+def test_small_differences_of_value_change_the_policy_a_little():
+    """Two simulations see both actions: Q 11 and 12, and 9 at the root before. The root then averages
+    (9 + 11 + 12) / 3 = 32 / 3, so that the tree's values lie between 32 / 3 and 12: a range of 4 / 3. Gumbel adds
+    0.1 * (50 + 1) * Q / range to flat logits: the odds of action 1 are exp(5.1 * 3 / 4).
+    """
+    search = search_for(model(two_values, fork), discount=1.0, simulations=2)
+    result = search({}, jax.random.key(0), jnp.array([[0.0]]), jnp.zeros(1))
+    odds = np.exp(5.1 * 3 / 4)
+    np.testing.assert_allclose(result.policy, [[1 / (1 + odds), odds / (1 + odds)]], rtol=1e-4)
+
+
+def test_equal_values_leave_the_policy_as_it_is():
+    search = search_for(model(ignorant, lambda latent, action: (latent, jnp.zeros_like(latent))), simulations=4)
+    result = search({}, jax.random.key(0), jnp.array([[0.0]]), jnp.zeros(1))
+    np.testing.assert_allclose(result.policy, [[0.5, 0.5]], atol=1e-6)
