@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from podzero.types import Move, Sample
+from podzero.types import Move, PastPosition, Sample
 
 Floats = npt.NDArray[np.float32]
 
@@ -22,6 +22,8 @@ class Game(NamedTuple):
     """`[T, ...]` on every field, in the order played."""
     plies: int
     """T, searched moves."""
+    past: PastPosition | None = None
+    """`[T, ...]`, the same positions as a later search needs them, where the moves bring their states."""
 
 
 class GameAssembler:
@@ -54,45 +56,44 @@ class GameAssembler:
         def column(name: str) -> npt.NDArray[np.generic]:
             return np.stack([getattr(move, name)[slot] for move in moves])
 
-        values = value_targets(
-            column("rewards").astype(np.float32),
-            column("player"),
-            column("value"),
-            self._root_value_weight,
-            self._discount,
-        )
+        outcome = outcomes(column("rewards").astype(np.float32), column("player"), self._discount)
+        versions = np.array([version for _, version in kept], np.int32)
         samples = Sample(
             observation=column("observation"),
             legal=column("legal"),
             policy_target=column("policy"),
-            value_target=values,
-            version=np.array([version for _, version in kept], np.int32),
+            value_target=value_targets(outcome, column("value"), self._root_value_weight),
+            version=versions,
         )
-        return Game(samples, plies=end - int(self._started[slot]))
+        past = None if moves[0].state is None else PastPosition(column("state"), outcome, versions)
+        return Game(samples, end - int(self._started[slot]), past)
 
 
-def value_targets(
-    rewards: Floats,
-    players: npt.NDArray[np.generic],
-    root_values: npt.NDArray[np.generic],
-    root_value_weight: float,
-    discount: float = 1.0,
-) -> Floats:
-    """Value targets of one game, each for the player to move.
-
-    `v_t = (1 - w) * z_t + w * r_t`, with the outcome `z_t` (Silver et al. 2017), the discounted sum of the rewards
-    that the player of move t receives from there on, and the root value `r_t` of the search. The mix lowers the
-    variance of the outcome (Young et al., Lessons from AlphaZero, 2018: averaging z and q).
+def outcomes(rewards: Floats, players: npt.NDArray[np.generic], discount: float = 1.0) -> Floats:
+    """`[T]` outcomes of one game as seen from each of its positions: the discounted sum of the rewards that the player
+    to move receives from there on.
 
     Args:
       rewards: `[T, 2]` each seat's reward on each move.
       players: `[T]` the seat that moved.
-      root_values: `[T]` for that seat.
-      root_value_weight: w in [0, 1].
       discount: what a reward one move later is worth.
     """
     backwards = accumulate(rewards[::-1], lambda later, now: now + np.float32(discount) * later)
     to_come = np.array(list(backwards))[::-1]
-    outcome = np.take_along_axis(to_come, players.astype(np.int64)[:, None], axis=1)[:, 0]
+    outcome: Floats = np.take_along_axis(to_come, players.astype(np.int64)[:, None], axis=1)[:, 0]
+    return outcome
+
+
+def value_targets(outcome: Floats, root_values: npt.NDArray[np.generic], root_value_weight: float) -> Floats:
+    """Value targets of T positions, each for the player to move.
+
+    `v_t = (1 - w) * z_t + w * r_t`, with the outcome `z_t` (Silver et al. 2017) and the root value `r_t` of the search.
+    The mix lowers the variance of the outcome (Young et al., Lessons from AlphaZero, 2018: averaging z and q).
+
+    Args:
+      outcome: `[T]`, as `outcomes` gives it.
+      root_values: `[T]`.
+      root_value_weight: w in [0, 1].
+    """
     mixed = (1.0 - root_value_weight) * outcome + root_value_weight * root_values.astype(np.float32)
     return np.clip(mixed, -1.0, 1.0).astype(np.float32)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from podzero.config import ActorsConfig
+from podzero.envs import pack_states
 from podzero.protocols import Env, Search
 from podzero.types import Array, EnvState, Move, Params
 
@@ -26,10 +27,12 @@ class SelfPlayState(NamedTuple):
 class SelfPlayCore:
     """Search, move and auto-reset of B games as pure functions; `init` and `move` are ready for `jit`."""
 
-    def __init__(self, env: Env, search: Search, config: ActorsConfig) -> None:
+    def __init__(self, env: Env, search: Search, config: ActorsConfig, keep_states: bool = False) -> None:
+        """With `keep_states` each move brings the packed states that it was made in, to be searched again."""
         self._env = env
         self._search = search
         self._config = config
+        self._keep_states = keep_states
 
     def init(self, key: Array) -> SelfPlayState:
         """B fresh games."""
@@ -59,6 +62,7 @@ class SelfPlayCore:
             player=before.player,
             rewards=after.rewards,
             done=after.done,
+            state=pack_states(state.games) if self._keep_states else None,
         )
         return SelfPlayState(key, games, plies), move
 

@@ -32,6 +32,7 @@ class EnvironmentActor:
       make_environments: makes them; called at the beginning of `run`.
       search: the search over the learned model.
       source, writer, report: the doors to parameters, replay and the figures.
+      past: where windows go that shall be searched again; None where none are.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class EnvironmentActor:
         source: ParamSource,
         writer: ReplayWriter,
         report: Report,
+        past: ReplayWriter | None = None,
     ) -> None:
         self._experiment = experiment
         self._name = name
@@ -57,6 +59,7 @@ class EnvironmentActor:
         self._source = source
         self._writer = writer
         self._report = report
+        self._past = past
         self._stopping = threading.Event()
 
     def stop(self) -> None:
@@ -84,8 +87,7 @@ class EnvironmentActor:
                 with clock("assemble"):
                     cut = cutter.add(_position(step, found, version))
                 with clock("write"):
-                    if cut is not None:
-                        self._writer.write(cut.windows, cut.errors)
+                    self._write(cut)
                 with clock("environment"):
                     step = environments.step(found.action)
                 with clock("assemble"):
@@ -96,6 +98,14 @@ class EnvironmentActor:
                 if clock.elapsed_s >= REPORT_EVERY_S:
                     self._report(self._name, figures.flush(environments.failures) | clock.flush())
             self._report(self._name, figures.flush(environments.failures) | clock.flush())
+
+    def _write(self, cut: Cut | None) -> None:
+        """Writes the past first: it is never held back, and must not wait for those who need it."""
+        if cut is None:
+            return
+        if self._past is not None and cut.past is not None:
+            self._past.write(cut.past)
+        self._writer.write(cut.windows, cut.errors)
 
     def _temperature(self, age: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         config = self._experiment.actors

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Generic, TypeVar
+
+import jax
 import numpy as np
 import numpy.typing as npt
 
-from podzero.types import Sample
+Played = TypeVar("Played")
+"""A tree of arrays `[T, ...]`, of samples and what goes with them."""
 
 
-class GameMixer:
+class GameMixer(Generic[Played]):
     """Holds finished games until their samples can be bundled.
 
     Replay reads a bundle always as a whole, so its samples should be as independent as single ones: each comes from
@@ -18,16 +22,15 @@ class GameMixer:
     def __init__(self, bundle: int, seed: int) -> None:
         self._bundle = bundle
         self._random = np.random.default_rng(seed)
-        self._games: list[Sample] = []
+        self._games: list[Played] = []
 
-    def add(self, samples: Sample) -> None:
+    def add(self, game: Played) -> None:
         """Takes the samples of one finished game, `[T, ...]` on every field."""
-        order = self._random.permutation(len(samples.version))
-        self._games.append(Sample(*(field[order] for field in samples)))
+        self._games.append(_chosen(game, self._random.permutation(_plies(game))))
 
-    def take(self) -> Sample | None:
+    def take(self) -> Played | None:
         """All whole bundles, `[n * bundle, ...]` on every field, each of `bundle` neighbours; None if there is none."""
-        left = np.array([len(game.version) for game in self._games], np.int64)
+        left = np.array([*map(_plies, self._games)], np.int64)
         bundles = []
         while np.count_nonzero(left) >= self._bundle:
             longest = np.argsort(-left, kind="stable")[: self._bundle]  # the long ones first, so that few are left over
@@ -35,21 +38,35 @@ class GameMixer:
             bundles.append(np.stack([longest, left[longest]], axis=1))
         return self._remove(np.concatenate(bundles), left) if bundles else None
 
-    def take_rest(self) -> Sample | None:
+    def take_rest(self) -> Played | None:
         """What `take` left over, up to a whole bundle, now regardless of which game it is from."""
         if not self._games:
             return None
-        rest = Sample(*map(np.concatenate, zip(*self._games, strict=True)))
+        rest = _all_of(self._games)
         self._games = []
-        order = self._random.permutation(len(rest.version))
+        order = self._random.permutation(_plies(rest))
         whole = order[: len(order) - len(order) % self._bundle]
-        return Sample(*(field[whole] for field in rest)) if whole.size else None
+        return _chosen(rest, whole) if whole.size else None
 
-    def _remove(self, chosen: npt.NDArray[np.int64], left: npt.NDArray[np.int64]) -> Sample:
+    def _remove(self, chosen: npt.NDArray[np.int64], left: npt.NDArray[np.int64]) -> Played:
         """The samples `chosen`, rows (game, place); keeps the first `left` samples of each game."""
-        starts = np.cumsum([0, *(len(game.version) for game in self._games[:-1])])
-        flat = starts[chosen[:, 0]] + chosen[:, 1]
-        taken = Sample(*(np.concatenate(column)[flat] for column in zip(*self._games, strict=True)))
+        starts = np.cumsum([0, *map(_plies, self._games[:-1])])
+        taken = _chosen(_all_of(self._games), starts[chosen[:, 0]] + chosen[:, 1])
         kept = zip(self._games, left.tolist(), strict=True)
-        self._games = [Sample(*(field[:n] for field in game)) for game, n in kept if n]
+        self._games = [_chosen(game, slice(n)) for game, n in kept if n]
         return taken
+
+
+def _plies(game: Played) -> int:
+    return len(jax.tree.leaves(game)[0])
+
+
+def _chosen(game: Played, which: npt.NDArray[np.int64] | slice) -> Played:
+    chosen: Played = jax.tree.map(lambda field: field[which], game)
+    return chosen
+
+
+def _all_of(games: list[Played]) -> Played:
+    """The samples of all games, one game after the other."""
+    together: Played = jax.tree.map(lambda *fields: np.concatenate(fields), *games)
+    return together

@@ -14,9 +14,12 @@ from podzero.actors.mixing import GameMixer
 from podzero.clock import StageClock
 from podzero.config import Experiment
 from podzero.protocols import ParamSource, ReplayWriter, Report
-from podzero.types import Params, Sample
+from podzero.types import Params, PastPosition, Sample
 
 REPORT_EVERY_S = 2.0
+
+_Positions = tuple[Sample, PastPosition | None]
+"""The same positions, to be learned from and to be searched again."""
 
 
 class SelfPlayActor:
@@ -29,6 +32,7 @@ class SelfPlayActor:
       core: the jittable self-play step.
       fold: prepares published parameters for the network that searches, once per version.
       source, writer, report: the doors to parameters, replay and the figures.
+      past: where positions go that shall be searched again; None where none are.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class SelfPlayActor:
         source: ParamSource,
         writer: ReplayWriter,
         report: Report,
+        past: ReplayWriter | None = None,
     ) -> None:
         self._experiment = experiment
         self._name = name
@@ -53,6 +58,7 @@ class SelfPlayActor:
         self._source = source
         self._writer = writer
         self._report = report
+        self._past = past
         self._stopping = threading.Event()
 
     def stop(self) -> None:
@@ -66,7 +72,7 @@ class SelfPlayActor:
         clock, figures = StageClock(), _Figures(experiment)
         actors = experiment.actors
         assembler = GameAssembler(actors.games, actors.root_value_weight, experiment.env.discount)
-        mixer = GameMixer(experiment.replay.bundle, self._seed)
+        mixer: GameMixer[_Positions] = GameMixer(experiment.replay.bundle, self._seed)
         state = self._start(self._key)
 
         with clock("wait_params"):
@@ -83,7 +89,7 @@ class SelfPlayActor:
             with clock("assemble"):
                 games = list(assembler.add(move, version))
                 for game in games:
-                    mixer.add(game.samples)
+                    mixer.add((game.samples, game.past))
             with clock("params"):
                 if newer := self._source.poll():
                     version, params = newer.version, self._fold(newer.params)
@@ -94,9 +100,14 @@ class SelfPlayActor:
         self._write(mixer.take())
         self._write(mixer.take_rest())
 
-    def _write(self, samples: Sample | None) -> None:
-        if samples is not None:
-            self._writer.write(samples)
+    def _write(self, positions: _Positions | None) -> None:
+        """Writes the past first: it is never held back, and must not wait for those who need it."""
+        if positions is None:
+            return
+        samples, past = positions
+        if self._past is not None and past is not None:
+            self._past.write(past)
+        self._writer.write(samples)
 
 
 class _Figures:

@@ -52,6 +52,8 @@ class Cut(NamedTuple):
     """`[N, ...]` on every field."""
     errors: Floats
     """`[N]`, absolute difference of the search's value at position 0 and the n-step return from there."""
+    past: Window | None = None
+    """The same windows with the observations of all positions, where they shall be searched again."""
 
 
 class WindowCutter:
@@ -67,6 +69,7 @@ class WindowCutter:
         self._unroll, self._steps, self._stride = config.unroll_steps, window_steps(experiment), config.stride
         self._td_steps, self._discount = config.td_steps, experiment.env.discount
         self._kept = observations_kept(experiment)
+        self._searched_again = experiment.reanalyse.share > 0
         self._spec = spec
         self._random = np.random.default_rng(seed)
         self._memory: Position | None = None
@@ -124,6 +127,7 @@ class WindowCutter:
         memory, size = self._memory, len(self._rewards)
         length = np.minimum(self._now - starts, self._steps)
         terminated = self._terminated[slots]
+        seen = self._steps + 1 if self._searched_again else self._kept
         times = (starts[:, None] + np.arange(self._steps + 1)) % size
 
         def taken(field: npt.NDArray[Any], count: int, exists: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
@@ -139,7 +143,7 @@ class WindowCutter:
         counted = memory.candidates.ndim == 3  # [time, B, 0]
         candidates = np.asarray(memory.candidates)
         windows = Window(
-            observation=taken(np.asarray(memory.observation), self._kept, positions),
+            observation=taken(np.asarray(memory.observation), seen, positions),
             action=self._actions(np.asarray(memory.action)[times[:, : self._unroll], slots[:, None]], steps),
             reward=taken(self._rewards, self._steps, steps),
             value=taken(np.asarray(memory.value), self._steps + 1, judged),
@@ -151,8 +155,9 @@ class WindowCutter:
             terminated=terminated,
             version=np.asarray(memory.version)[times[:, 0], slots],
         )
-        target = first_return(windows, self._discount, self._td_steps)
-        return Cut(windows, np.abs(target - windows.value[:, 0]))
+        errors = value_errors(windows, self._discount, self._td_steps)
+        learned = windows._replace(observation=windows.observation[:, : self._kept])
+        return Cut(learned, errors, windows if self._searched_again else None)
 
     def _actions(self, taken: npt.NDArray[Any], steps: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
         """Actions `[N, K, ...]`, at random where there are no `steps` `[N, K + n + 1]`."""
@@ -163,6 +168,12 @@ class WindowCutter:
         else:
             taken[missing] = self._random.uniform(-1.0, 1.0, (count, *self._spec.action_shape))
         return taken
+
+
+def value_errors(windows: Window, discount: float, td_steps: int) -> Floats:
+    """`[N]`, how far the search's value of each window's position 0 is from the n-step return."""
+    errors: Floats = np.abs(first_return(windows, discount, td_steps) - np.asarray(windows.value)[:, 0])
+    return errors
 
 
 def first_return(windows: Window, discount: float, td_steps: int) -> Floats:

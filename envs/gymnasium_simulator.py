@@ -96,9 +96,7 @@ def _make(name: str, kwargs: Mapping[str, Any]) -> Any:
             warnings.simplefilter("ignore")  # gymnasium announces every environment that is not at its last version
             return gymnasium.make(name, **kwargs).unwrapped
     except gymnasium.error.UnregisteredEnv as error:
-        raise ConfigError(
-            f"gymnasium has no environment '{name}': {error}"
-        ) from None
+        raise ConfigError(f"gymnasium has no environment '{name}': {error}") from None
     except gymnasium.error.DependencyNotInstalled as error:
         raise ConfigError(f"{name} is missing a package ({error}): pip install 'podzero[envs]'") from error
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:

@@ -35,7 +35,7 @@ def unpack_states(rows: Array, like: EnvState) -> EnvState:
     leaves, structure = jax.tree.flatten(like)
     ends = np.cumsum([packed_bytes(leaf) for leaf in leaves])[:-1]
     parts = jnp.split(jnp.asarray(rows), ends.tolist(), axis=1)
-    return structure.unflatten(_restored(part, leaf) for part, leaf in zip(parts, leaves, strict=True))
+    return jax.tree.unflatten(structure, [_restored(part, leaf) for part, leaf in zip(parts, leaves, strict=True)])
 
 
 def _is_key(leaf: Any) -> bool:

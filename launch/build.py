@@ -8,11 +8,19 @@ from typing import Any
 
 import jax
 
-from podzero.actors import EnvironmentActor, SelfPlayActor, SelfPlayCore
+from podzero.actors import (
+    EnvironmentActor,
+    ReanalysisActor,
+    Refresh,
+    SelfPlayActor,
+    SelfPlayCore,
+    position_refresher,
+    window_refresher,
+)
 from podzero.config import Experiment, GymnasiumConfig, ModelNetworkConfig
 from podzero.envs import make_env, make_vector_env, spec_of
 from podzero.networks import make_inference, make_model_network, make_network
-from podzero.protocols import ParamSource, ReplayWriter, Report
+from podzero.protocols import Env, ParamSource, PastReader, ReplayWriter, Report, Search
 from podzero.search import ModelSearch, make_model_search, make_search, network_evaluation, rules_model
 from podzero.types import Array, EnvSpec, ModelNetwork, Network, Params, Symmetry
 
@@ -27,10 +35,16 @@ def learner_parts(experiment: Experiment) -> tuple[Network | ModelNetwork, EnvSp
 
 
 def make_actor(
-    experiment: Experiment, name: str, seed: int, source: ParamSource, writer: ReplayWriter, report: Report
+    experiment: Experiment,
+    name: str,
+    seed: int,
+    source: ParamSource,
+    writer: ReplayWriter,
+    report: Report,
+    past: ReplayWriter | None = None,
 ) -> SelfPlayActor | EnvironmentActor:
     """The actor that the experiment's environment asks for."""
-    doors: dict[str, Any] = {"source": source, "writer": writer, "report": report}
+    doors: dict[str, Any] = {"source": source, "writer": writer, "report": report, "past": past}
     about: dict[str, Any] = {"experiment": experiment, "name": name, "seed": seed}
     if not isinstance(experiment.env, GymnasiumConfig):
         core, fold = actor_parts(experiment)
@@ -63,8 +77,47 @@ def judgement(
 
 def actor_parts(experiment: Experiment) -> tuple[SelfPlayCore, Callable[[Params], Params]]:
     """The self-play core of an experiment, and the jitted function that prepares published parameters for it."""
+    env, search, fold = _search_parts(experiment)
+    keep_states = experiment.reanalyse.share > 0
+    return SelfPlayCore(env, search, experiment.actors, keep_states), fold
+
+
+def make_reanalyser(
+    experiment: Experiment,
+    name: str,
+    seed: int,
+    source: ParamSource,
+    past: PastReader,
+    writer: ReplayWriter,
+    report: Report,
+) -> ReanalysisActor:
+    """The actor that searches again what the experiment's actors have played."""
+    refresh, prepare = refresher(experiment, seed)
+    return ReanalysisActor(
+        experiment=experiment,
+        name=name,
+        refresh=refresh,
+        prepare=prepare,
+        source=source,
+        past=past,
+        writer=writer,
+        report=report,
+    )
+
+
+def refresher(experiment: Experiment, seed: int) -> tuple[Refresh, Callable[[Params], Params]]:
+    """What searches old positions of an experiment again, and the function that prepares parameters for it."""
+    if isinstance(experiment.network, ModelNetworkConfig):
+        spec = spec_of(experiment.env)
+        network = make_model_network(experiment.network, spec)
+        return window_refresher(experiment, network, model_search(experiment, spec), seed), lambda params: params
+    env, search, fold = _search_parts(experiment)
+    return position_refresher(env, search, experiment.actors, seed), fold
+
+
+def _search_parts(experiment: Experiment) -> tuple[Env, Search, Callable[[Params], Params]]:
+    """A game, the search of its true rules, and the function that prepares parameters for the search."""
     env = make_env(experiment.env)
     fold, network = make_inference(experiment.network, env.spec)
     model = rules_model(env, network_evaluation(env, network.apply), experiment.env.discount)
-    search = make_search(experiment.search, model)
-    return SelfPlayCore(env, search, experiment.actors), jax.jit(fold)
+    return env, make_search(experiment.search, model), jax.jit(fold)

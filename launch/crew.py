@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,23 @@ from podzero.config import Experiment
 from podzero.launch.calls import START_TIMEOUT_S, STOP_TIMEOUT_S, ClusterError, MachineLost, Role, RoleDied, here
 from podzero.launch.cluster import Cluster, Gang
 from podzero.launch.leftovers import RUN_VARIABLE
-from podzero.launch.nodes import Machines, Missing, Node, actor_places, choose, host_resources, playing_nodes
+from podzero.launch.nodes import (
+    Machines,
+    Missing,
+    Node,
+    actor_places,
+    choose,
+    host_resources,
+    playing_nodes,
+    reserved_cpus,
+)
 from podzero.launch.outbox import Figures, LogLine
 from podzero.launch.posts import ANSWER_TIMEOUT_S, Post, await_end
-from podzero.launch.roles import ActorProcess, EvaluatorProcess, LearnerProcess, ReplayProcess
+from podzero.launch.roles import ActorProcess, EvaluatorProcess, LearnerProcess, ReanalysisProcess, ReplayProcess
 from podzero.launch.savepoints import Savepoint
 from podzero.launch.scouts import Scouts
 from podzero.launch.shards import Shards
+from podzero.launch.squads import Squad
 from podzero.launch.team import LearnerTeam, RunFailed
 from podzero.workdir import Workdir
 
@@ -46,13 +57,11 @@ class Crew:
     stopping: threading.Event
     """Set when somebody wants the run to end, which ends a wait for machines as well."""
     team: LearnerTeam | None = None
-    actors: dict[int, Post] = field(default_factory=dict)
-    """By index; one for which no node has room yet is absent."""
     evaluator: Post | None = None
     ladder: dict[str, Any] = field(default_factory=dict)
     """The rating ladder as the evaluator gave it last, so that a new one goes on from there."""
     lives: int = 0
-    """Processes of actors, shards and evaluators that ended and were started again."""
+    """Processes of actors, reanalysers, shards and evaluators that ended and were started again."""
     deaths: int = 0
     """Those of them that died although their machine did not."""
 
@@ -60,6 +69,16 @@ class Crew:
         self._name_run()
         self._scouts = Scouts(self.cluster, self._cpu_only)
         self.shards = Shards(self._spawn_shard)
+        actors, reanalyse = self.experiment.actors, self.experiment.reanalyse
+        self.actors = Squad(
+            "actor", actors.count, actors.cpus, partial(self._spawn_searcher, ActorProcess, actors.cpus)
+        )
+        self.reanalysers = Squad(
+            "reanalyser",
+            reanalyse.processes,
+            reanalyse.cpus,
+            partial(self._spawn_searcher, ReanalysisProcess, reanalyse.cpus),
+        )
         self._gang: Gang | None = None
         self._looked = 0.0
 
@@ -77,7 +96,7 @@ class Crew:
         try:
             self.shards.start(machines.shards, [_content(savepoint, index) for index in range(len(machines.shards))])
             self.team = LearnerTeam([Post(role) for role in self._spawn_learners(machines.learner, savepoint)])
-            self._employ_actors()
+            self._employ()
             self.shards.await_ready()
             for post in self.team.posts:
                 post.role.ask("ready", timeout_s=2 * START_TIMEOUT_S)
@@ -115,7 +134,7 @@ class Crew:
         return self.team is not None and self.team.working
 
     def heal(self, newest: Callable[[], Savepoint | None]) -> list[str]:
-        """Replaces actors, shards and an evaluator that died, and gives actors to nodes that joined.
+        """Replaces actors, reanalysers, shards and an evaluator that died, and gives actors to nodes that joined.
 
         Args:
           newest: finds the newest savepoint, from which a shard takes its contents.
@@ -127,35 +146,39 @@ class Crew:
           RunFailed: there were more deaths than `actors.max_restarts`.
         """
         healed = self._heal_shards(newest)
-        lost = [index for index, post in self.actors.items() if self._lost(post)]
-        for index in lost:
-            del self.actors[index]
+        lost = self.actors.lost() | self.reanalysers.lost()
+        for name, failure in lost.items():
+            self._count(name, failure)
         if lost or time.monotonic() - self._looked >= LOOK_EVERY_S:
-            self._employ_actors()
-        if self.evaluator is not None and self._lost(self.evaluator):
-            self.evaluator = None
+            self._employ()
+        if self.evaluator is not None and (end := self.evaluator.ended()) is not None:
+            self.stop_evaluator()
+            self._count("evaluator", end)
             self.start_evaluator()
             healed.append("evaluator")
-        return healed + [f"actor-{index}" for index in lost]
+        return healed + list(lost)
 
     def listen(self) -> Iterator[Figures | LogLine]:
         """What everybody said since the last call."""
         for role in self.shards.roles:
             role.begin("figures")
         learners = self.team.posts if self.team else []
-        for post in [*self.shards.posts, *self.actors.values(), *learners, *filter(None, [self.evaluator])]:
+        for post in [*self.shards.posts, *self._searchers, *learners, *filter(None, [self.evaluator])]:
             yield from post.fetched()
 
     def stop_actors(self) -> list[Figures | LogLine]:
-        """Ends the actors: asked first, then, if a move lasts too long, without ceremony; returns their last words."""
-        posts = list(self.actors.values())
+        """Ends actors and reanalysers, asked first, then, if a move lasts too long, without ceremony.
+
+        Returns:
+          their last words.
+        """
+        posts = self._searchers
         for post in posts:
             post.role.begin("stop")
         await_end(posts, STOP_TIMEOUT_S / 3)
         words = [item for post in posts for item in post.last_words()]
-        for post in posts:
-            post.role.kill()
-        self.actors = {}
+        self.actors.kill()
+        self.reanalysers.kill()
         return words
 
     def stop_learner(self) -> list[Figures | LogLine]:
@@ -185,15 +208,16 @@ class Crew:
 
     def kill(self) -> None:
         """Ends everybody without ceremony and gives the reserved machines back."""
-        for post in [*self.actors.values(), *filter(None, [self.evaluator])]:
-            post.role.kill()
+        self.actors.kill()
+        self.reanalysers.kill()
+        self.stop_evaluator()
         if self.team is not None:
             self.team.kill()
         self.shards.kill()
         if self._gang is not None:
             self._gang.release()
         self.cluster.ask_for([])
-        self.actors, self.team, self.evaluator, self._gang = {}, None, None, None
+        self.team, self._gang = None, None
 
     def _name_run(self) -> None:
         """Makes what was started before, and may have been left on chips, a thing of another run."""
@@ -207,8 +231,7 @@ class Crew:
         Raises:
           ClusterError: they did not within `cluster.join_minutes`, or somebody wants the run to end.
         """
-        actors = self.experiment.actors
-        self.cluster.ask_for([actors.cpus] * actors.count + [self.experiment.evaluation.cpus])
+        self.cluster.ask_for(reserved_cpus(self.experiment))
         minutes = self.experiment.cluster.join_minutes if self.cluster.joined else 0.0
         until, say_at = time.monotonic() + 60 * minutes, time.monotonic()
         while True:
@@ -237,10 +260,15 @@ class Crew:
         except Missing:
             return []
 
+    @property
+    def _searchers(self) -> list[Post]:
+        """All actors and reanalysers."""
+        return [*self.actors.posts.values(), *self.reanalysers.posts.values()]
+
     def _taken(self) -> dict[str, float]:
-        """CPUs that actors and evaluator use, by node."""
+        """CPUs that actors, reanalysers and evaluator use, by node."""
         taken: dict[str, float] = {}
-        users = [(post, self.experiment.actors.cpus) for post in self.actors.values()]
+        users = [(post, squad.cpus) for squad in (self.actors, self.reanalysers) for post in squad.posts.values()]
         if self.evaluator is not None:
             users.append((self.evaluator, self.experiment.evaluation.cpus))
         for post, cpus in users:
@@ -248,19 +276,20 @@ class Crew:
                 taken[post.role.node] = taken.get(post.role.node, 0.0) + cpus
         return taken
 
-    def _employ_actors(self) -> None:
-        """Starts the actors that are missing, as far as nodes have room; they play as soon as there are parameters."""
+    def _employ(self) -> None:
+        """Starts who is missing, as far as nodes have room; they play as soon as there are parameters.
+
+        One reanalyser comes before all actors, since the learner needs both; then actors, then the other reanalysers.
+        """
         self._looked = time.monotonic()
-        absent = [index for index in range(self.experiment.actors.count) if index not in self.actors]
-        if not absent:
+        if self.actors.complete and self.reanalysers.complete:
             return
-        cpus = self.experiment.actors.cpus
-        places = actor_places(self._playing(), self._taken(), cpus, len(absent))
-        for index, node in zip(absent, places, strict=False):
-            role = self._spawn_actor(index, node)
-            self.actors[index] = Post(role, role.begin("run"))
-            if self.cluster.joined:
-                log.info("actor-%d goes to %s", index, node)
+        nodes = self._playing()
+        for squad, most in ((self.reanalysers, 1), (self.actors, None), (self.reanalysers, None)):
+            hired = squad.employ(nodes, self._taken(), most)
+            for name, node in hired.items():
+                if self.cluster.joined:
+                    log.info("%s goes to %s", name, node)
 
     def _heal_shards(self, newest: Callable[[], Savepoint | None]) -> list[str]:
         """Starts lost shards anew and leads everybody to where they are."""
@@ -271,7 +300,7 @@ class Crew:
                 self._count(f"replay-{index}", loss)
         learners = self.team.posts if self.team else []
         for move in self.shards.moves():
-            for post in [*self.actors.values(), *learners]:
+            for post in [*self._searchers, *learners]:
                 post.role.begin("moved", move.old, move.new)
         return healed
 
@@ -330,11 +359,11 @@ class Crew:
             for scout in scouts:
                 scout.kill()
 
-    def _spawn_actor(self, index: int, node: Node) -> Role:
-        cpus = self.experiment.actors.cpus
+    def _spawn_searcher(self, process: type, cpus: float, name: str, index: int, node: Node) -> Role:
+        """Starts an actor or a reanalyser."""
         return self.cluster.spawn(
-            ActorProcess,
-            f"actor-{index}",
+            process,
+            name,
             cpus=cpus,
             # XLA sizes its thread pool by NPROC.
             environment=self._cpu_only | {"NPROC": str(max(1, round(cpus)))},
@@ -345,19 +374,6 @@ class Crew:
             shards=self.shards.roles,
             store=self.store,
         )
-
-    def _lost(self, post: Post) -> bool:
-        """Whether the process behind a post ended by itself."""
-        if post.work is None or not post.work.done:
-            return False
-        failure: Exception = RoleDied(f"{post.role.name} returned")
-        try:
-            post.work.result(ANSWER_TIMEOUT_S)
-        except Exception as raised:
-            failure = raised
-        post.role.kill()
-        self._count(post.role.name, failure)
-        return True
 
     def _count(self, name: str, failure: Exception) -> None:
         """Notes that a process ended; only with its machine still there is that a death.

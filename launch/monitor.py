@@ -101,6 +101,7 @@ class Monitor:
             games_per_s=self._rates["games"].per_s(now),
             steps_per_s=self._rates["steps"].per_s(now),
             evaluations_per_s=self._rates["evaluations"].per_s(now),
+            reanalysed_per_s=self._rates["reanalysed"].per_s(now),
             replay_size=int(size),
             replay_capacity=self._experiment.replay.capacity,
             samples_per_insert=self._samples_per_insert(),
@@ -216,22 +217,31 @@ def bottleneck(phase: Phase, shares: Mapping[str, Mapping[str, float]], replay_s
         if replay_size < min_size:
             return f"the learner waits for the first {min_size:,} samples ({replay_size / min_size:.0%} there)"
         return "the learner prepares its first step (compiling)"
-    return _waiting(shares.get("actor", {}), shares.get("learner", {})) if phase == "training" else ""
+    if phase != "training":
+        return ""
+    writers = {"actors": shares.get("actor", {})}
+    if "reanalyser" in shares:
+        writers["reanalysers"] = shares["reanalyser"]
+    return _waiting(writers, shares.get("learner", {}))
 
 
-def _waiting(actor: Mapping[str, float], learner: Mapping[str, float]) -> str:
-    """The bottleneck of training: replay makes one of the two wait, or the learner does something else than step."""
-    starved, held_back = learner.get("wait_replay", 0.0), actor.get("write", 0.0)
+def _waiting(writers: Mapping[str, Mapping[str, float]], learner: Mapping[str, float]) -> str:
+    """The bottleneck of training: replay makes one side wait, or the learner does something else than step.
+
+    Of actors and reanalysers, both of which the learner needs, those count whom replay holds back less.
+    """
+    who, writer = min(writers.items(), key=lambda kind: kind[1].get("write", 0.0))
+    starved, held_back = learner.get("wait_replay", 0.0), writer.get("write", 0.0)
     if starved >= max(WAIT_SHARE, held_back):
-        stage, share = _largest(actor, without=("write",))
+        stage, share = _largest(writer, without=("write",))
         why = f"; {share:.0%} of their time goes into {stage}" if stage else ""
-        return f"the learner waits for the actors ({starved:.0%} of its time{why})"
+        return f"the learner waits for the {who} ({starved:.0%} of its time{why})"
     if held_back >= WAIT_SHARE:
-        return f"the actors wait for the learner (replay is ahead; {held_back:.0%} of their time)"
+        return f"the {who} wait for the learner (replay is ahead; {held_back:.0%} of their time)"
     stage, share = _largest(learner, without=("step", "wait_replay"))
     if share >= WAIT_SHARE:
         return f"the learner spends {share:.0%} of its time on {stage.replace('_', ' ')}"
-    return "none: actors and learner keep each other busy" if actor and learner else ""
+    return "none: actors and learner keep each other busy" if writer and learner else ""
 
 
 def _largest(stages: Mapping[str, float], without: Iterable[str]) -> tuple[str, float]:

@@ -45,7 +45,7 @@ class Machines(NamedTuple):
 
 
 def choose(nodes: Sequence[Node], experiment: Experiment, home: str) -> Machines:
-    """Where learner and replay go, once there is also room for the first actors.
+    """Where learner and replay go, once there is also room for the first actors, and a reanalyser if there are any.
 
     Args:
       nodes: the nodes that may be used.
@@ -55,19 +55,40 @@ def choose(nodes: Sequence[Node], experiment: Experiment, home: str) -> Machines
     Raises:
       Missing: machines have not joined yet.
     """
-    config, actors = experiment.cluster, experiment.actors
+    config = experiment.cluster
     learner = learner_nodes(nodes, config, home)
     playing = playing_nodes(nodes, config)
-    least = actors.min_count or actors.count
-    places = len(actor_places(playing, {}, actors.cpus, least))
-    if places < least:
-        raise Missing(
-            f"the nodes for actors have {sum(node.cpus for node in playing):g} CPUs, room for {places} of {least} "
-            f"actors of {actors.cpus:g} CPUs; add nodes, or lower actors.count, actors.cpus or actors.min_count"
-        )
+    _check_room(playing, experiment)
     by_size = sorted(playing, key=lambda node: (-node.cpus, node.id))
     shards = tuple(by_size[index % len(by_size)] for index in range(experiment.replay.shards))
     return Machines(learner, shards)
+
+
+def _check_room(nodes: Sequence[Node], experiment: Experiment) -> None:
+    """Raises `Missing` if the first actors, and the first reanalyser, have no room on `nodes`."""
+    actors, reanalyse = experiment.actors, experiment.reanalyse
+    cpus = f"the nodes for actors have {sum(node.cpus for node in nodes):g} CPUs"
+    first = actor_places(nodes, {}, reanalyse.cpus, min(reanalyse.processes, 1))
+    if reanalyse.processes and not first:
+        raise Missing(f"{cpus}, no room for a reanalyser of {reanalyse.cpus:g} (reanalyse.cpus)")
+    least = actors.min_count or actors.count
+    places = len(actor_places(nodes, {node.id: reanalyse.cpus for node in first}, actors.cpus, least))
+    if places < least:
+        beside = " beside a reanalyser" if first else ""
+        raise Missing(
+            f"{cpus}, room for {places} of {least} actors of {actors.cpus:g} CPUs{beside}; add nodes, or lower "
+            "actors.count, actors.cpus or actors.min_count"
+        )
+
+
+def reserved_cpus(experiment: Experiment) -> list[float]:
+    """CPUs of each process that reserves some: actors, reanalysers and evaluator."""
+    actors, reanalyse = experiment.actors, experiment.reanalyse
+    return [
+        *[actors.cpus] * actors.count,
+        *[reanalyse.cpus] * reanalyse.processes,
+        experiment.evaluation.cpus,
+    ]
 
 
 def learner_nodes(nodes: Sequence[Node], config: ClusterConfig, home: str) -> tuple[Node, ...]:
@@ -112,12 +133,12 @@ def playing_nodes(nodes: Sequence[Node], config: ClusterConfig) -> list[Node]:
 
 
 def actor_places(nodes: Sequence[Node], taken: Mapping[str, float], cpus: float, count: int) -> list[Node]:
-    """Nodes for up to `count` more actors of `cpus` each, the emptiest first.
+    """Nodes for up to `count` more processes of `cpus` each, the emptiest first.
 
     Args:
-      nodes: where actors may go.
+      nodes: where they may go.
       taken: CPUs that this run uses already, by node id.
-      cpus: of one actor.
+      cpus: of one of them.
       count: how many are wanted.
     """
     free = {node.id: node.cpus - taken.get(node.id, 0.0) for node in nodes}

@@ -25,6 +25,16 @@ class Post:
     fetch: Call | None = None
     """The pending `drain`."""
 
+    def ended(self) -> Exception | None:
+        """What ended its work, which was to go on; None while it does."""
+        if self.work is None or not self.work.done:
+            return None
+        try:
+            self.work.result(ANSWER_TIMEOUT_S)
+        except Exception as raised:
+            return raised
+        return RoleDied(f"{self.role.name} returned")
+
     def fetched(self) -> list[Figures | LogLine]:
         """What it has said, if its answer is there; asks for more."""
         items: list[Figures | LogLine] = []

@@ -101,15 +101,17 @@ class ActorProcess(Process):
         from podzero.envs import spec_of
         from podzero.launch.build import make_actor
         from podzero.params import RayParamSource
-        from podzero.replay import make_writer
+        from podzero.replay import PAST, make_writer
 
-        spec = spec_of(experiment.env)
-        addresses = {shard.ask("address"): shard.node for shard in shards}
-        self._writer = make_writer(
-            list(addresses), spec, experiment, near=[address for address, node in addresses.items() if node == here()]
-        )
-        seed = seed_of(experiment.seed, index, life)
-        self._actor = make_actor(experiment, self._name, seed, RayParamSource(store), self._writer, self._outbox.report)
+        spec, addresses = spec_of(experiment.env), _addresses(shards)
+        writer = make_writer(list(addresses), spec, experiment, near=_near(addresses))
+        past = None
+        if experiment.reanalyse.share:
+            # Nothing holds it back, so if near shards came first, all of the past would stay there.
+            past = make_writer(list(addresses), spec, experiment, table=PAST)
+        self._writers = [writer] if past is None else [writer, past]
+        seed, source = seed_of(experiment.seed, index, life), RayParamSource(store)
+        self._actor = make_actor(experiment, self._name, seed, source, writer, self._outbox.report, past)
 
     def run(self) -> None:
         """Plays, or acts, until stopped."""
@@ -118,11 +120,45 @@ class ActorProcess(Process):
 
     def moved(self, old: str, new: str) -> None:
         """A replay shard has come to life again at another address."""
-        self._writer.moved(old, new)
+        for writer in self._writers:
+            writer.moved(old, new)
 
     def stop(self) -> None:
         """Asks `run` to end."""
         self._actor.stop()
+
+
+class ReanalysisProcess(Process):
+    """One reanalyser; `life` as for an actor."""
+
+    def _build(self, *, experiment: Experiment, index: int, life: int, shards: list[Role], store: Any) -> None:
+        from podzero.envs import spec_of
+        from podzero.launch.build import make_reanalyser
+        from podzero.params import RayParamSource
+        from podzero.replay import AGAIN, make_past_reader, make_writer
+
+        spec, addresses = spec_of(experiment.env), _addresses(shards)
+        self._past = make_past_reader(list(addresses), spec, experiment)
+        self._writer = make_writer(list(addresses), spec, experiment, near=_near(addresses), table=AGAIN)
+        seed, source = seed_of(experiment.seed, experiment.actors.count + index, life), RayParamSource(store)
+        self._actor = make_reanalyser(
+            experiment, self._name, seed, source, self._past, self._writer, self._outbox.report
+        )
+
+    def run(self) -> None:
+        """Searches again until stopped."""
+        self.ready()
+        self._actor.run()
+
+    def moved(self, old: str, new: str) -> None:
+        """A replay shard has come to life again at another address."""
+        self._past.moved(old, new)
+        self._writer.moved(old, new)
+
+    def stop(self) -> None:
+        """Asks `run` to end, wherever it waits."""
+        self._actor.stop()
+        self._past.close()
 
 
 class LearnerProcess(Process):
@@ -224,6 +260,16 @@ class EvaluatorProcess(Process):
         return ladder
 
 
+def _addresses(shards: list[Role]) -> dict[str, str | None]:
+    """The nodes of shards by their addresses, once they listen."""
+    return {shard.ask("address"): shard.node for shard in shards}
+
+
+def _near(addresses: dict[str, str | None]) -> list[str]:
+    """The addresses on this process's node."""
+    return [address for address, node in addresses.items() if node == here()]
+
+
 def seed_of(seed: int, index: int, life: int) -> int:
-    """A seed for the `life`-th process of actor `index`: distinct for all, below 2**31."""
+    """A seed for the `life`-th process of actor `index` (reanalysers count on): distinct for all, below 2**31."""
     return (seed * 1_000_003 + index * 1_009 + life * 65_537 + 1) % (2**31)

@@ -46,6 +46,8 @@ class RunStatus:
     steps_per_s: float = 0.0
     evaluations_per_s: float = 0.0
     """Network evaluations of all actors."""
+    reanalysed_per_s: float = 0.0
+    """Old positions, or windows of them, that were searched again."""
     replay_size: int = 0
     replay_capacity: int = 0
     samples_per_insert: float | None = None

@@ -22,6 +22,7 @@ from podzero.launch.crew import Crew
 from podzero.launch.dashboard import View
 from podzero.launch.metrics import MetricsLog
 from podzero.launch.monitor import Monitor
+from podzero.launch.nodes import reserved_cpus
 from podzero.launch.outbox import Figures, LogLine, Notice
 from podzero.launch.savepoints import Savepoint, savepoints, set_aside, write_savepoint
 from podzero.launch.status import Phase, write_status
@@ -57,7 +58,7 @@ def train(experiment: Experiment, root: str | Path, address: str | None, view: V
         stack.enter_context(_log_file(workdir))
         stack.enter_context(view)
         cluster = stack.enter_context(
-            connect(address, _cpus(experiment), f"podzero:{workdir.root}", _shipped(experiment))
+            connect(address, sum(reserved_cpus(experiment)), f"podzero:{workdir.root}", _shipped(experiment))
         )
         claim = cluster.claim(f"process {os.getpid()} at {socket.gethostname()} trains {workdir.root}")
         told_to_stop = stack.enter_context(_signals())
@@ -268,11 +269,6 @@ def _is_damage(error: Exception) -> bool:
     from podzero.replay import ReplayRestoreError
 
     return isinstance(error, (CheckpointDamaged, ReplayRestoreError))
-
-
-def _cpus(experiment: Experiment) -> float:
-    """CPUs that the roles of an experiment reserve."""
-    return experiment.actors.count * experiment.actors.cpus + experiment.evaluation.cpus
 
 
 def _shipped(experiment: Experiment) -> list[str] | None:

@@ -14,6 +14,7 @@ from podzero.types import (
     EnvState,
     Keys,
     Params,
+    PastPosition,
     Sample,
     SearchResult,
     Symmetry,
@@ -66,9 +67,9 @@ class Search(Protocol):
 
 
 class ReplayWriter(Protocol):
-    """The door of an actor into replay."""
+    """The door of an actor or reanalyser into replay."""
 
-    def write(self, samples: Sample | Window, priorities: np.ndarray[Any, Any] | None = None) -> None:
+    def write(self, samples: Sample | Window | PastPosition, priorities: np.ndarray[Any, Any] | None = None) -> None:
         """Writes T samples (`[T, ...]` on every field), waiting while the rate limiter holds inserts back.
 
         Args:
@@ -108,6 +109,25 @@ class ReplayReader(Protocol):
     def rank(self, keys: Keys, errors: np.ndarray[Any, Any]) -> None:
         """Says how wrong the learner was about samples of a batch, by their keys and absolute value errors, both
         `[..., B]`; a prioritized table gives those with large errors more often from then on. Never waits.
+        """
+        ...
+
+    def close(self) -> None:
+        """Stops prefetching and gives the connections back; any thread may call it."""
+        ...
+
+
+class PastReader(Protocol):
+    """The door of a reanalyser out of replay: an endless iterator over what was played, drawn at random."""
+
+    def __iter__(self) -> Iterator[PastPosition | Window]: ...
+
+    def __next__(self) -> PastPosition | Window:
+        """The next past samples (`[reanalyse.games, ...]` on every field).
+
+        Raises:
+          ReplayTimeout: none came within the configured wait; says who waits for whom.
+          StopIteration: `close` was called, perhaps while this waited.
         """
         ...
 

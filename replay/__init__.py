@@ -3,15 +3,22 @@
 Importing this package is cheap; the seven seconds of TensorFlow are paid by whoever builds a server, writer or reader.
 """
 
+from podzero.replay.batches import BatchReader as BatchReader
+from podzero.replay.batches import PastReader as PastReader
+from podzero.replay.batches import make_past_reader as make_past_reader
+from podzero.replay.batches import make_reader as make_reader
 from podzero.replay.errors import PortTaken as PortTaken
 from podzero.replay.errors import ReplayRestoreError as ReplayRestoreError
 from podzero.replay.errors import ReplayTimeout as ReplayTimeout
 from podzero.replay.errors import SignatureError as SignatureError
 from podzero.replay.errors import WrongServer as WrongServer
 from podzero.replay.limits import Limits as Limits
-from podzero.replay.reader import ShardedReader as ShardedReader
-from podzero.replay.reader import make_reader as make_reader
 from podzero.replay.server import ReplayServer as ReplayServer
 from podzero.replay.signature import SampleSignature as SampleSignature
+from podzero.replay.tables import AGAIN as AGAIN
+from podzero.replay.tables import PAST as PAST
+from podzero.replay.tables import SAMPLES as SAMPLES
+from podzero.replay.tables import Table as Table
+from podzero.replay.tables import tables_of as tables_of
 from podzero.replay.writer import ShardedWriter as ShardedWriter
 from podzero.replay.writer import make_writer as make_writer

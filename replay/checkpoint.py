@@ -9,17 +9,20 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from podzero.replay.errors import ReplayRestoreError
 from podzero.replay.limits import Settings
+from podzero.replay.tables import Table
 from podzero.workdir import write_atomically
 
 _MANIFEST = "shard.json"
 _DATA = "reverb"
 
 
-def seal(written: Path, folder: Path, identity: str, layout: str, settings: Settings) -> Path:
+def seal(written: Path, folder: Path, identity: str, tables: Mapping[str, Table]) -> Path:
     """Moves what Reverb wrote at `written` into `folder` and adds the manifest, last; returns `folder`."""
     if folder.exists():
         shutil.rmtree(folder)
@@ -28,15 +31,17 @@ def seal(written: Path, folder: Path, identity: str, layout: str, settings: Sett
     shutil.move(written, data)
     manifest = {
         "identity": identity,
-        "layout": layout,
-        "settings": settings._asdict(),
+        "tables": {
+            name: {"layout": table.signature.layout, "settings": table.settings._asdict()}
+            for name, table in tables.items()
+        },
         "files": {file.name: _digest(file) for file in sorted(data.iterdir())},
     }
     write_atomically(folder / _MANIFEST, json.dumps(manifest, indent=1))
     return folder
 
 
-def unseal(folder: Path, layout: str, settings: Settings) -> tuple[Path, str]:
+def unseal(folder: Path, tables: Mapping[str, Table]) -> tuple[Path, str]:
     """Checks a checkpoint; returns the folder for Reverb to read, and the identity of the server that wrote it.
 
     Raises:
@@ -44,26 +49,43 @@ def unseal(folder: Path, layout: str, settings: Settings) -> tuple[Path, str]:
     """
     try:
         manifest = json.loads((folder / _MANIFEST).read_text())
-        found = Settings(**manifest["settings"])
-        identity, held, files = str(manifest["identity"]), manifest["layout"], dict(manifest["files"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        found = {
+            name: _Held(table["layout"], Settings(**table["settings"])) for name, table in manifest["tables"].items()
+        }
+        identity, files = str(manifest["identity"]), dict(manifest["files"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ReplayRestoreError(f"replay checkpoint {folder}: {_MANIFEST} is missing or damaged ({error})") from None
-    if held != layout:
-        raise ReplayRestoreError(f"replay checkpoint {folder} holds '{held}'; this experiment needs '{layout}'")
-    if found != settings:
-        changed = ", ".join(
-            f"{name} {old} (now {new})"
-            for name, old, new in zip(Settings._fields, found, settings, strict=True)
-            if old != new
-        )
+    if found.keys() != tables.keys():
         raise ReplayRestoreError(
-            f"replay checkpoint {folder} was written with other settings, which Reverb would bring back: {changed}"
+            f"replay checkpoint {folder} holds the tables {', '.join(found)}; this experiment needs "
+            f"{', '.join(tables)} (reanalyse.share)"
         )
+    for name, table in tables.items():
+        _compare(f"replay checkpoint {folder}, table {name},", found[name], table)
     for name, digest in files.items():
         file = folder / _DATA / name
         if not file.is_file() or _digest(file) != digest:
             raise ReplayRestoreError(f"replay checkpoint {folder}: {_DATA}/{name} is missing, cut short or altered")
     return folder / _DATA, identity
+
+
+class _Held(NamedTuple):
+    """What a manifest says of a table."""
+
+    layout: str
+    settings: Settings
+
+
+def _compare(where: str, found: _Held, table: Table) -> None:
+    if found.layout != table.signature.layout:
+        raise ReplayRestoreError(f"{where} holds '{found.layout}'; this experiment needs '{table.signature.layout}'")
+    if found.settings != table.settings:
+        changed = ", ".join(
+            f"{name} {old} (now {new})"
+            for name, old, new in zip(Settings._fields, found.settings, table.settings, strict=True)
+            if old != new
+        )
+        raise ReplayRestoreError(f"{where} was written with other settings, which Reverb would bring back: {changed}")
 
 
 def _digest(file: Path) -> str:

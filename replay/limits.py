@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from podzero.config import Experiment
-
 
 class Settings(NamedTuple):
     """What one shard's table is built with, counted in samples."""
@@ -29,6 +27,16 @@ class Settings(NamedTuple):
     """Samples of one item, which come and go together: what Reverb counts."""
 
 
+class Traffic(NamedTuple):
+    """What goes through a table and between whom, in words."""
+
+    what: str
+    writers: str
+    reader: str
+    start: str
+    """Where the least size comes from."""
+
+
 class Limits(NamedTuple):
     """A moment in the life of a table."""
 
@@ -39,6 +47,7 @@ class Limits(NamedTuple):
     """Samples ever inserted."""
     sampled: int
     """Samples ever given out."""
+    traffic: Traffic
 
     @property
     def insert_blocked(self) -> bool:
@@ -58,61 +67,39 @@ class Limits(NamedTuple):
 
     def explain_insert(self) -> str:
         """Why inserts wait, or that the limiter does not hold them."""
-        ratio = self.settings.samples_per_insert
+        ratio, (what, writers, reader, _) = self.settings.samples_per_insert, self.traffic
         if not self.insert_blocked:
-            return (
-                f"the limiter lets inserts pass ({self.inserted:,} samples inserted, {self.sampled:,} taken), "
-                "so the server is slow or cannot be reached"
-            )
+            return self._passing("inserts")
         return (
-            f"replay is full enough: {self.inserted:,} samples were inserted, the learner has taken only "
+            f"replay is full enough: {self.inserted:,} {what} were inserted, the {reader} has taken only "
             f"{self.sampled:,} of the {math.floor(self.inserted * ratio):,} that samples_per_insert={ratio:g} allows, "
-            "so actors wait for the learner"
+            f"so {writers} wait for the {reader}"
         )
 
     def explain_sample(self) -> str:
         """Why samples wait, or that the limiter does not hold them."""
-        settings = self.settings
+        settings, (what, writers, reader, start) = self.settings, self.traffic
         if self.size < settings.min_size:
             return (
-                f"replay holds {self.size:,} of the {settings.min_size:,} samples that learning starts from "
-                "(replay.min_size), so the learner waits for the actors"
+                f"replay holds {self.size:,} of the {settings.min_size:,} {what} that the {reader} starts from "
+                f"({start}), so the {reader} waits for the {writers}"
             )
         if self.sample_blocked:
             return (
-                f"replay is used up: the learner has taken {self.sampled:,} samples, as many as "
+                f"replay is used up: the {reader} has taken {self.sampled:,} {what}, as many as "
                 f"samples_per_insert={settings.samples_per_insert:g} allows after {self.inserted:,} inserts, "
-                "so the learner waits for the actors"
+                f"so the {reader} waits for the {writers}"
             )
+        return self._passing("samples")
+
+    def _passing(self, what: str) -> str:
         return (
-            f"the limiter lets samples pass ({self.inserted:,} samples inserted, {self.sampled:,} taken), "
+            f"the limiter lets {what} pass ({self.inserted:,} {self.traffic.what} inserted, {self.sampled:,} taken), "
             "so the server is slow or cannot be reached"
         )
 
 
-def shard_settings(experiment: Experiment) -> Settings:
-    """One shard's part of the experiment's replay: sizes rounded up to whole items, the tolerance divided."""
-    replay = experiment.replay
-    bundle = replay.bundle
-    min_size = _round_up(replay.min_size / replay.shards, bundle)
-    middle = replay.samples_per_insert * min_size
-    tolerance = experiment.replay_tolerance / replay.shards
-    return Settings(
-        capacity=_round_up(replay.capacity / replay.shards, bundle),
-        min_size=min_size,
-        samples_per_insert=replay.samples_per_insert,
-        min_diff=middle - tolerance,
-        max_diff=middle + tolerance,
-        priority_exponent=replay.priority_exponent if replay.sampler == "prioritized" else None,
-        bundle=bundle,
-    )
-
-
-def _round_up(samples: float, bundle: int) -> int:
-    return math.ceil(samples / bundle) * bundle
-
-
-def limits_of(info: Any, bundle: int) -> Limits:
+def limits_of(info: Any, bundle: int, traffic: Traffic) -> Limits:
     """The limits in a `reverb.TableInfo` of items of `bundle` samples.
 
     `bundle` is a power of two, so what was divided by it comes back exactly.
@@ -132,4 +119,5 @@ def limits_of(info: Any, bundle: int) -> Limits:
         size=info.current_size * bundle,
         inserted=limiter.insert_stats.completed * bundle,
         sampled=limiter.sample_stats.completed * bundle,
+        traffic=traffic,
     )

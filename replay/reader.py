@@ -1,4 +1,4 @@
-"""The learner's way out of replay."""
+"""What is sampled from one table of all shards, ahead of demand."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import queue
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Self
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from podzero.config import Experiment
+from podzero.config import ReplayConfig
 from podzero.replay.errors import ReplayTimeout, WrongServer
 from podzero.replay.priorities import PriorityWriter, importance
-from podzero.replay.shard import TABLE, Address, Shard
-from podzero.replay.signature import SampleSignature
-from podzero.types import Batch, EnvSpec, Keys
+from podzero.replay.shard import Address, Shard
+from podzero.replay.tables import Table
+from podzero.types import Keys
 
 log = logging.getLogger(__name__)
 
@@ -32,91 +33,78 @@ _TAIL = np.dtype([("key", np.uint64), ("weight", np.float32)])
 """What follows the sample in a row of a prioritized table."""
 
 
-def make_reader(addresses: Sequence[str], spec: EnvSpec, experiment: Experiment, hosts: int = 1) -> ShardedReader:
-    """Connects to the shards at `addresses` (`ReplayServer.address()`), all of which must answer.
+class Drawn(NamedTuple):
+    """What one read brings: samples of the table, whatever it holds."""
 
-    Args:
-      addresses: the shards of this host.
-      spec: of the environment whose samples are kept.
-      experiment: what is trained.
-      hosts: machines that train together; each reads its part of every batch from shards of its own.
-
-    Raises:
-      ReplayTimeout: a shard does not answer within `replay.timeout_s`.
-      WrongServer: another server answers at an address.
-    """
-    return ShardedReader([Address.parse(address) for address in addresses], spec, experiment, hosts)
+    samples: Any
+    weight: NDArray[np.float32] | None
+    """As in `Batch`; None from a uniform table, like `keys`."""
+    keys: Keys | None
+    """Their `shard` is the index of the shard."""
 
 
 class ShardedReader:
-    """An endless iterator over host batches `[steps_per_dispatch, batch_size / hosts, ...]`; a `ReplayReader`.
+    """An endless iterator over samples `[*leading, ...]` of one table, each shard giving an equal part.
 
-    Position p of the stream comes from shard p modulo the number of shards, so each gives an equal part of every
-    batch. One thread per shard samples ahead. What is sampled ahead counts as sampled for the rate limiter although
-    nobody has learned from it, so it is kept within half of the limiter's tolerance, beyond the one dispatch that
-    must be gathered anyway:
-
-        ahead = clamp(tolerance / 2 - dispatch, batch_size, (prefetch - 1) * dispatch)
-
-    samples over all shards, where dispatch = steps_per_dispatch * batch_size, and of all three only this host's part.
-    A quarter of it lies in Reverb's own
-    stream buffer, the rest in blocks that wait for `__next__`.
+    Position p of the stream comes from shard p modulo the number of shards. One thread per shard samples `ahead`
+    samples in all, beyond the read that must be gathered anyway: a quarter of them lies in Reverb's own stream buffer,
+    the rest in blocks that wait for `__next__`.
     """
 
-    def __init__(self, addresses: Sequence[Address], spec: EnvSpec, experiment: Experiment, hosts: int) -> None:
-        config = experiment.learner
-        self._replay = experiment.replay
-        self._leading = (config.steps_per_dispatch, config.batch_size // hosts)
-        self._dispatch = math.prod(self._leading)
+    def __init__(
+        self, addresses: Sequence[Address], table: Table, config: ReplayConfig, leading: tuple[int, ...], ahead: int
+    ) -> None:
+        self._table = table
+        self._replay = config
+        self._leading = leading
+        self._count = math.prod(leading)
+        self._ahead = ahead
         self._offset = 0
         self._closed = threading.Event()
-        self._signature = SampleSignature.of(experiment, spec)
-        self._ahead = _samples_ahead(experiment) // hosts
         self._moves: queue.SimpleQueue[tuple[Address, Address]] = queue.SimpleQueue()
         self._streams: list[_Stream] = []
         self._priorities: PriorityWriter | None = None
-        if self._replay.sampler == "prioritized":
-            self._priorities = PriorityWriter(TABLE, lambda index: self._streams[index].shard)
+        if table.settings.priority_exponent is not None:
+            self._priorities = PriorityWriter(table.name, lambda index: self._streams[index].shard)
         for address in addresses:
             self._streams.append(self._open(address, len(addresses)))
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[Drawn]:
         return self
 
-    def __next__(self) -> Batch:
-        """The next batch (`[steps_per_dispatch, batch_size, ...]` on every field), with weights and keys if the table
-        is prioritized.
+    def __next__(self) -> Drawn:
+        """The next samples, with weights and keys if the table is prioritized.
 
         Raises:
-          ReplayTimeout: none came within `replay.timeout_s`; says which limiter holds whom. What had arrived is kept
-            for the next call.
+          ReplayTimeout: they did not come within `replay.timeout_s`; says which limiter holds whom. What had arrived is
+            kept for the next call.
           StopIteration: the reader was closed, perhaps meanwhile by another thread.
         """
         start = time.monotonic()
         warn_at = start + self._replay.warn_after_s
-        missing = list(self._streams)
-        while missing := [s for s in missing if not s.gather(self._share(s), _LOOK_S)]:
+        while missing := self._missing():
             if self._closed.is_set():
                 raise StopIteration
-            missing = [self._followed(stream) for stream in missing]
-            for stream in missing:
+            self._follow_moves()
+            for stream in self._streams:
                 stream.raise_failure()
             waited = time.monotonic() - start
             if waited > self._replay.timeout_s:
                 raise ReplayTimeout(f"no batch within {waited:.0f} s (replay.timeout_s): {_explain(missing)}")
             if time.monotonic() > warn_at:
                 warn_at += self._replay.warn_after_s
-                log.warning("the learner has waited %.0f s for a batch: %s", waited, _explain(missing))
+                reader = self._table.traffic.reader
+                log.warning("the %s has waited %.0f s for a batch: %s", reader, waited, _explain(missing))
         if self._closed.is_set():
             raise StopIteration
-        return self._assemble()
+        return self._assemble(self._shares())
 
     def moved(self, old: str, new: str) -> None:
         """The shard at the address `old` has come to life again at `new`: it is read there from now on. Thread-safe."""
         self._moves.put((Address.parse(old), Address.parse(new)))
 
     def rank(self, keys: Keys, errors: NDArray[Any]) -> None:
-        """Sets the priorities of samples that a batch brought, by their absolute value errors; never waits."""
+        """Sets the priorities of samples that a read brought, by their absolute value errors; never waits."""
         if self._priorities is not None:
             self._priorities.update(keys, errors)
 
@@ -130,67 +118,84 @@ class ShardedReader:
         for stream in self._streams:
             stream.join()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _open(self, address: Address, shards: int) -> _Stream:
         """Begins to read one of `shards` shards."""
-        shard = Shard(address, self._signature)
+        shard = Shard(address, self._table)
         shard.wait(self._replay.timeout_s)
-        per_shard = math.ceil((self._dispatch + self._ahead) / shards)
-        exponent = self._replay.importance_exponent if self._replay.sampler == "prioritized" else None
-        return _Stream(shard, self._signature, per_shard, self._ahead // (4 * shards), exponent)
+        per_shard = math.ceil((self._count + self._ahead) / shards)
+        exponent = None if self._priorities is None else self._replay.importance_exponent
+        return _Stream(shard, per_shard, self._ahead // (4 * shards), exponent)
 
-    def _followed(self, stream: _Stream) -> _Stream:
-        """The stream itself, or the one that reads where its shard has moved to."""
+    def _follow_moves(self) -> None:
+        """Puts new streams in the place of those whose shards have moved."""
         for _ in range(self._moves.qsize()):
             old, new = self._moves.get()
-            for index, known in enumerate(self._streams):
-                if known.address == old:
+            for index, stream in enumerate(self._streams):
+                if stream.address == old:
                     log.info("replay at %s goes on at %s", old.endpoint, new.endpoint)
                     self._streams[index] = self._open(new, len(self._streams))
-                    self._streams[index].inherit(known)
-                    stream = self._streams[index] if known is stream else stream
-        return stream
+                    self._streams[index].inherit(stream)
 
-    def _positions(self, stream: _Stream) -> slice:
-        """Where in the coming batch the samples of `stream` stand."""
+    def _missing(self) -> list[_Stream]:
+        """The streams that lack a part of the coming read, each waited for a moment."""
+        shares = zip(self._streams, self._shares(), strict=True)
+        return [stream for stream, share in shares if not stream.gather(len(share), _LOOK_S)]
+
+    def _shares(self) -> list[range]:
+        """Where in the coming read the samples of each stream stand."""
         shards = len(self._streams)
-        return slice((self._streams.index(stream) - self._offset) % shards, None, shards)
+        return [range((index - self._offset) % shards, self._count, shards) for index in range(shards)]
 
-    def _share(self, stream: _Stream) -> int:
-        """How many samples `stream` gives to the coming batch."""
-        return len(range(self._dispatch)[self._positions(stream)])
-
-    def _assemble(self) -> Batch:
-        rows = np.empty((self._dispatch, self._streams[0].row_bytes), np.uint8)
-        shard = np.empty(self._dispatch, np.int32)
-        for index, stream in enumerate(self._streams):
-            where = self._positions(stream)
-            rows[where] = stream.take(self._share(stream))
-            shard[where] = index
-        self._offset = (self._offset + self._dispatch) % len(self._streams)
-        samples = self._signature.unpack(rows[:, : self._signature.row_bytes], self._leading)
+    def _assemble(self, shares: Sequence[range]) -> Drawn:
+        signature = self._table.signature
+        rows = np.empty((self._count, self._streams[0].row_bytes), np.uint8)
+        shard = np.empty(self._count, np.int32)
+        for index, (stream, share) in enumerate(zip(self._streams, shares, strict=True)):
+            if share:
+                where = slice(share.start, share.stop, share.step)
+                rows[where] = stream.take(len(share))
+                shard[where] = index
+        self._offset = (self._offset + self._count) % len(self._streams)
+        samples = signature.unpack(rows[:, : signature.row_bytes], self._leading)
         if self._priorities is None:
-            return Batch(samples)
-        tail = np.ascontiguousarray(rows[:, self._signature.row_bytes :]).view(_TAIL).reshape(self._leading)
+            return Drawn(samples, None, None)
+        tail = np.ascontiguousarray(rows[:, signature.row_bytes :]).view(_TAIL).reshape(self._leading)
         keys = Keys(shard.reshape(self._leading), np.ascontiguousarray(tail["key"]))
-        return Batch(samples, np.ascontiguousarray(tail["weight"]), keys)
+        return Drawn(samples, np.ascontiguousarray(tail["weight"]), keys)
+
+
+class ScatteredReader(ShardedReader):
+    """The same from whichever shards have something: one that is empty, or gone, holds nobody up."""
+
+    def _missing(self) -> list[_Stream]:
+        """All streams, while they have too little together; they are asked for equal parts first."""
+        for wanted in (math.ceil(self._count / len(self._streams)), self._count):
+            for stream in self._streams:
+                stream.gather(wanted, _LOOK_S / len(self._streams))
+            if sum(stream.at_hand for stream in self._streams) >= self._count:
+                return []
+        return self._streams
+
+    def _shares(self) -> list[range]:
+        """Those that have least give all of it, if it is not more than their equal part; the others the rest."""
+        counts, left = {}, self._count
+        by_wealth = sorted(self._streams, key=lambda stream: stream.at_hand)
+        for behind, stream in zip(range(len(by_wealth), 0, -1), by_wealth, strict=True):
+            counts[stream] = min(stream.at_hand, math.ceil(left / behind))
+            left -= counts[stream]
+        ends = list(accumulate(counts[stream] for stream in self._streams))
+        return [range(end - counts[stream], end) for end, stream in zip(ends, self._streams, strict=True)]
 
 
 class _Stream:
     """Rows sampled from one shard, ahead of demand and bounded, by a thread of its own."""
 
-    def __init__(
-        self, shard: Shard, signature: SampleSignature, ahead: int, in_flight: int, exponent: float | None
-    ) -> None:
+    def __init__(self, shard: Shard, ahead: int, in_flight: int, exponent: float | None) -> None:
         """Starts reading up to `ahead` rows early, of which about `in_flight` lie in Reverb's stream.
 
         With an `exponent` each row ends with the item's key and its importance weight.
         """
+        signature = shard.table.signature
         self.shard = shard
         self._exponent = exponent
         self.row_bytes = signature.row_bytes + (0 if exponent is None else _TAIL.itemsize)
@@ -215,16 +220,18 @@ class _Stream:
         other.stop()
         self._held = other._held
 
+    @property
+    def at_hand(self) -> int:
+        """Rows that were gathered and not taken."""
+        return sum(map(len, self._held))
+
     def gather(self, rows: int, timeout_s: float) -> bool:
         """Whether `rows` rows are at hand, waiting up to `timeout_s` for each block."""
-        have = sum(map(len, self._held))
-        while have < rows:
+        while self.at_hand < rows:
             try:
-                block = self._blocks.get(timeout=timeout_s)
+                self._held.append(self._blocks.get(timeout=timeout_s))
             except queue.Empty:
                 return False
-            self._held.append(block)
-            have += len(block)
         return True
 
     def take(self, rows: int) -> NDArray[np.uint8]:
@@ -304,7 +311,7 @@ class _Stream:
         return (
             TrajectoryDataset(
                 self.shard.address.endpoint,
-                TABLE,
+                self.shard.table.name,
                 dtypes=tf.uint8,
                 shapes=tf.TensorShape([self._signature.item_bytes]),
                 max_in_flight_samples_per_worker=self._in_flight,
@@ -314,14 +321,6 @@ class _Stream:
             .batch(self._block)
             .as_numpy_iterator()
         )
-
-
-def _samples_ahead(experiment: Experiment) -> int:
-    """Samples that all hosts together hold beyond the dispatch that is being gathered."""
-    config = experiment.learner
-    dispatch = config.batch_size * config.steps_per_dispatch
-    within_tolerance = int(experiment.replay_tolerance / 2) - dispatch
-    return max(config.batch_size, min(within_tolerance, (config.prefetch - 1) * dispatch))
 
 
 def _explain(streams: Sequence[_Stream]) -> str:

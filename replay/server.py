@@ -11,9 +11,9 @@ from typing import Any
 from podzero.config import Experiment
 from podzero.replay import checkpoint
 from podzero.replay.errors import PortTaken, ReplayRestoreError, ReplayTimeout, WrongServer
-from podzero.replay.limits import Limits, Settings, shard_settings
-from podzero.replay.shard import IDENTITY, TABLE, Address, Shard
-from podzero.replay.signature import SampleSignature
+from podzero.replay.limits import Limits
+from podzero.replay.shard import IDENTITY, Address, Shard
+from podzero.replay.tables import AGAIN, PAST, SAMPLES, Table, tables_of
 from podzero.types import EnvSpec
 
 _START_S = 30.0
@@ -21,7 +21,7 @@ _START_S = 30.0
 
 
 class ReplayServer:
-    """A Reverb server with one table of samples.
+    """A Reverb server with the tables of one shard: one of samples, and two more where they are searched again.
 
     Inserts and samples are held together by the experiment's samples per insert, its sizes and tolerance divided by
     the number of shards. Everything is in memory; `checkpoint` writes it down.
@@ -50,16 +50,16 @@ class ReplayServer:
           ReplayRestoreError: the checkpoint is damaged, incomplete, or of another experiment.
         """
         self._server: Any = None
-        self._signature = SampleSignature.of(experiment, spec)
-        self._settings = shard_settings(experiment)
+        self._tables = tables_of(experiment, spec)
         data, identity = None, secrets.token_hex(6)
         if restore_from is not None:
-            data, identity = checkpoint.unseal(restore_from, self._signature.layout, self._settings)
+            data, identity = checkpoint.unseal(restore_from, self._tables)
         port = _port(experiment.replay.port, shard)
         self._scratch = tempfile.TemporaryDirectory(prefix="podzero-replay-")
         try:
             self._server = self._start(port, identity, data)
-            self._shard = self._reach([host] if host else [_own_ip(), "127.0.0.1"], port, identity)
+            address = self._reach([host] if host else [_own_ip(), "127.0.0.1"], port, identity)
+            self._shards = {name: Shard(address, table) for name, table in self._tables.items()}
         except BaseException:
             self.stop()
             raise
@@ -67,32 +67,32 @@ class ReplayServer:
             self._check_restored(restore_from)
 
     def address(self) -> str:
-        """`host:port#identity`, for `make_writer` and `make_reader`; the identity proves who answers there."""
-        return str(self._shard.address)
+        """`host:port#identity`, for writers and readers; the identity proves who answers there."""
+        return str(self._shards[SAMPLES].address)
 
-    def limits(self) -> Limits:
-        """The state of the table and its limiter."""
-        return self._shard.wait(_START_S)
+    def limits(self, table: str = SAMPLES) -> Limits:
+        """The state of a table and its limiter."""
+        return self._shards[table].wait(_START_S)
 
     def info(self) -> dict[str, float]:
-        """Figures for `Report`; `replay/insert_blocked` and `replay/sample_blocked` are 1 while the limiter holds."""
-        limits = self.limits()
+        """Figures for `Report`, under `replay/`, and of the other tables under `past/` and `again/`.
+
+        `insert_blocked` and `sample_blocked` are 1 while the limiter holds.
+        """
+        stages = {SAMPLES: "replay", PAST: PAST, AGAIN: AGAIN}
         return {
-            "replay/size": float(limits.size),
-            "replay/inserted": float(limits.inserted),
-            "replay/sampled": float(limits.sampled),
-            "replay/samples_per_insert": limits.sampled / max(limits.inserted, 1),
-            "replay/insert_blocked": float(limits.insert_blocked),
-            "replay/sample_blocked": float(limits.sample_blocked),
+            f"{stages[name]}/{quantity}": value
+            for name in self._tables
+            for quantity, value in _figures(self.limits(name)).items()
         }
 
     def checkpoint(self, folder: Path) -> Path:
-        """Writes everything into `folder`, which becomes (or replaces) a checkpoint of its own; returns it.
+        """Writes all tables into `folder`, which becomes (or replaces) a checkpoint of its own; returns it.
 
         Reverb holds all inserts and samples back meanwhile.
         """
-        written = Path(self._shard.client.checkpoint())
-        return checkpoint.seal(written, folder, self._shard.address.identity, self._signature.layout, self._settings)
+        shard = self._shards[SAMPLES]
+        return checkpoint.seal(Path(shard.client.checkpoint()), folder, shard.address.identity, self._tables)
 
     def stop(self) -> None:
         """Stops listening and drops what is in memory; may be called twice."""
@@ -105,7 +105,7 @@ class ReplayServer:
         from reverb import Server
         from reverb.platform.checkpointers_lib import DefaultCheckpointer
 
-        tables = [_samples_table(self._settings, self._signature), _identity_table(identity)]
+        tables = [*map(_reverb_table, self._tables.values()), _identity_table(identity)]
         fallback = str(data) if data is not None else None
         try:
             return Server(tables, port, DefaultCheckpointer(self._scratch.name, fallback_checkpoint_path=fallback))
@@ -114,34 +114,50 @@ class ReplayServer:
                 raise
             raise ReplayRestoreError(f"replay checkpoint {data.parent}: Reverb cannot read it: {error}") from None
 
-    def _reach(self, hosts: list[str], port: int, identity: str) -> Shard:
-        """This server as others will see it, by the first host at which it answers."""
+    def _reach(self, hosts: list[str], port: int, identity: str) -> Address:
+        """The address of this server as others will see it, by the first host at which it answers."""
         for host in hosts:
-            shard = Shard(Address(f"{host}:{port}", identity), self._signature)
+            shard = Shard(Address(f"{host}:{port}", identity), self._tables[SAMPLES])
             if shard.limits() is not None:
-                return shard
+                return shard.address
         shard.wait(_START_S)
-        return shard
+        return shard.address
 
     def _check_restored(self, folder: Path) -> None:
         """Reverb takes a saved table's settings without a word, so they are compared once more as it runs them."""
         try:
-            found = self.limits().settings
+            found = {name: self.limits(name).settings for name in self._tables}
         except (ReplayTimeout, WrongServer) as error:
             self.stop()
             raise ReplayRestoreError(f"replay checkpoint {folder}: {error}") from None
-        if found != self._settings:
-            self.stop()
-            raise ReplayRestoreError(f"replay checkpoint {folder} restored {found}; expected {self._settings}")
+        for name, table in self._tables.items():
+            if found[name] != table.settings:
+                self.stop()
+                raise ReplayRestoreError(
+                    f"replay checkpoint {folder} restored {found[name]} of table {name}; expected {table.settings}"
+                )
 
 
-def _samples_table(settings: Settings, signature: SampleSignature) -> Any:
+def _figures(limits: Limits) -> dict[str, float]:
+    return {
+        "size": float(limits.size),
+        "inserted": float(limits.inserted),
+        "sampled": float(limits.sampled),
+        "samples_per_insert": limits.sampled / max(limits.inserted, 1),
+        "insert_blocked": float(limits.insert_blocked),
+        "sample_blocked": float(limits.sample_blocked),
+    }
+
+
+def _reverb_table(table: Table) -> Any:
     import tensorflow as tf
-    from reverb import Table, rate_limiters, selectors
+    from reverb import Table as ReverbTable
+    from reverb import rate_limiters, selectors
 
+    settings, signature = table.settings, table.signature
     exponent = settings.priority_exponent
-    return Table(
-        name=TABLE,
+    return ReverbTable(
+        name=table.name,
         sampler=selectors.Uniform() if exponent is None else selectors.Prioritized(exponent),
         remover=selectors.Fifo(),
         max_size=settings.capacity // settings.bundle,

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 from podzero.replay.errors import ReplayTimeout, WrongServer
 from podzero.replay.limits import Limits, limits_of
-from podzero.replay.signature import SampleSignature
+from podzero.replay.tables import Table
 
-TABLE = "samples"
 IDENTITY = "identity-"
 """Prefix of the empty table whose name tells one server from another: Reverb has no better place for it."""
 
@@ -40,14 +39,14 @@ class Address(NamedTuple):
 
 
 class Shard:
-    """A client's view of one shard; every question is bounded in time."""
+    """A client's view of one table of a shard; every question is bounded in time."""
 
-    def __init__(self, address: Address, signature: SampleSignature) -> None:
+    def __init__(self, address: Address, table: Table) -> None:
         from reverb import Client
 
         self.address = address
         self.client = Client(address.endpoint)
-        self._signature = signature
+        self.table = table
 
     def limits(self) -> Limits | None:
         """The state of the table, or None when the server does not answer within two seconds.
@@ -59,17 +58,16 @@ class Shard:
         if tables is None:
             return None
         names = [name.removeprefix(IDENTITY) for name in tables if name.startswith(IDENTITY)]
-        if names != [self.address.identity] or TABLE not in tables:
+        if names != [self.address.identity] or self.table.name not in tables:
             raise WrongServer(
                 f"at {self.address.endpoint} answers replay server {names or list(tables)}, not "
                 f"{self.address.identity}: two servers share the port, or an old one still runs; stop it"
             )
-        layout = next(iter(tables[TABLE].signature))
-        if layout != self._signature.layout:
-            raise WrongServer(
-                f"replay at {self.address.endpoint} holds '{layout}'; expected '{self._signature.layout}'"
-            )
-        return limits_of(tables[TABLE], self._signature.bundle)
+        found, expected = tables[self.table.name], self.table.signature
+        layout = next(iter(found.signature))
+        if layout != expected.layout:
+            raise WrongServer(f"replay at {self.address.endpoint} holds '{layout}'; expected '{expected.layout}'")
+        return limits_of(found, expected.bundle, self.table.traffic)
 
     def wait(self, timeout_s: float) -> Limits:
         """The state of the table, asking again until the server answers.

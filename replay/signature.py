@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from podzero.config import Experiment
 from podzero.replay.errors import SignatureError
-from podzero.samples import sample_like
-from podzero.types import EnvSpec, Sample, Window
+from podzero.types import PastPosition, Sample, Window
+
+Stored = Sample | Window | PastPosition
+"""What a table may hold."""
 
 _SUM_TOLERANCE = 1e-3
 """How far the sum of a float32 policy may be off from one."""
@@ -37,17 +38,17 @@ class Field(NamedTuple):
 
 
 class SampleSignature:
-    """The fields of the experiment's samples, and how many samples make an item.
+    """The fields of a table's samples, and how many samples make an item.
 
     Attributes:
-      fields: name, shape and dtype of each field, in the order of `Sample` or `Window`.
+      fields: name, shape and dtype of each field, in the order of `Sample`, `Window` or `PastPosition`.
       bundle: samples of one item.
       layout: all of it as one line of text; equal layouts hold interchangeable items.
       row_bytes: bytes of a packed sample.
       item_bytes: bytes of an item.
     """
 
-    def __init__(self, name: str, like: Sample | Window, bundle: int) -> None:
+    def __init__(self, name: str, like: Stored, bundle: int) -> None:
         """Takes the environment's name and shapes without data, as `podzero.samples` gives them."""
         self._kind = type(like)
         self.fields = tuple(
@@ -59,12 +60,7 @@ class SampleSignature:
         self.row_bytes = self._record.itemsize
         self.item_bytes = bundle * self.row_bytes
 
-    @classmethod
-    def of(cls, experiment: Experiment, spec: EnvSpec) -> SampleSignature:
-        """What the experiment's tables hold."""
-        return cls(spec.name, sample_like(experiment, spec), experiment.replay.bundle)
-
-    def check(self, samples: Sample | Window) -> int:
+    def check(self, samples: Stored) -> int:
         """Refuses samples (`[T, ...]` on every field) that do not belong into the table; returns T.
 
         Raises:
@@ -78,15 +74,17 @@ class SampleSignature:
         self._check_numbers(samples)
         return length
 
-    def pack(self, samples: Sample | Window) -> NDArray[np.uint8]:
+    def pack(self, samples: Stored) -> NDArray[np.uint8]:
         """Checked samples (`[T, ...]`) as items, `[T / bundle, item_bytes]` uint8, neighbours together."""
         records = np.empty(len(samples.version), self._record)
         for field in self.fields:
             records[field.name] = getattr(samples, field.name)
         return records.view(np.uint8).reshape(-1, self.item_bytes)
 
-    def unpack(self, rows: NDArray[np.uint8], leading: tuple[int, ...]) -> Sample | Window:
-        """Rows `[N, row_bytes]` as a sample with the axes `leading` (of product N) in front of every field."""
+    def unpack(self, rows: NDArray[np.uint8], leading: tuple[int, ...]) -> Any:
+        """Rows `[N, row_bytes]` as what they were packed from, with the axes `leading` (of product N) in front of every
+        field.
+        """
         records = np.ascontiguousarray(rows).view(self._record)
         return self._kind(
             **{
@@ -95,7 +93,7 @@ class SampleSignature:
             }
         )
 
-    def _check_shapes(self, samples: Sample | Window) -> int:
+    def _check_shapes(self, samples: Stored) -> int:
         names = getattr(samples, "_fields", None)
         expected = tuple(field.name for field in self.fields)
         if names != expected:
@@ -115,14 +113,14 @@ class SampleSignature:
                 )
         return length
 
-    def _check_numbers(self, samples: Sample | Window) -> None:
+    def _check_numbers(self, samples: Stored) -> None:
         for field in self.fields:
             value = np.asarray(getattr(samples, field.name))
             if field.dtype.kind == "f" and not np.isfinite(value).all():
                 raise SignatureError(_first(field.name, ~np.isfinite(value), value, "finite numbers"))
         if isinstance(samples, Window):
             _check_window(samples)
-        else:
+        if isinstance(samples, Sample):
             _check_position(samples)
 
 

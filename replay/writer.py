@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from podzero.config import Experiment, ReplayConfig
 from podzero.replay.errors import ReplayTimeout, SignatureError, WrongServer
-from podzero.replay.shard import TABLE, Address, Shard
-from podzero.replay.signature import SampleSignature
-from podzero.types import EnvSpec, Sample, Window
+from podzero.replay.shard import Address, Shard
+from podzero.replay.signature import Stored
+from podzero.replay.tables import SAMPLES, Table, tables_of
+from podzero.types import EnvSpec
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,11 @@ _LOOK_S = 10.0
 
 
 def make_writer(
-    addresses: Sequence[str], spec: EnvSpec, experiment: Experiment, near: Sequence[str] = ()
+    addresses: Sequence[str],
+    spec: EnvSpec,
+    experiment: Experiment,
+    near: Sequence[str] = (),
+    table: str = SAMPLES,
 ) -> ShardedWriter:
     """Connects to the shards at `addresses` (`ReplayServer.address()`); one that is gone is skipped, with a warning.
 
@@ -43,13 +48,15 @@ def make_writer(
       spec: of the environment whose samples are kept.
       experiment: what is trained.
       near: those of `addresses` that lie on this machine: they are written to while they accept.
+      table: which of the shards' tables is written.
 
     Raises:
       ReplayTimeout: no shard answers.
       WrongServer: another server answers at an address.
     """
     parsed = [Address.parse(address) for address in addresses]
-    return ShardedWriter(parsed, spec, experiment, {Address.parse(address) for address in near})
+    held = tables_of(experiment, spec)[table]
+    return ShardedWriter(parsed, held, experiment.replay, {Address.parse(address) for address in near})
 
 
 class ShardedWriter:
@@ -62,14 +69,13 @@ class ShardedWriter:
     """
 
     def __init__(
-        self, addresses: Sequence[Address], spec: EnvSpec, experiment: Experiment, near: Collection[Address] = ()
+        self, addresses: Sequence[Address], table: Table, config: ReplayConfig, near: Collection[Address] = ()
     ) -> None:
-        self._config = experiment.replay
-        self._signature = SampleSignature.of(experiment, spec)
+        self._config = config
+        self._table = table
+        self._signature = table.signature
         self._moves: queue.SimpleQueue[tuple[Address, Address]] = queue.SimpleQueue()
-        self._lanes = [
-            _Lane(Shard(address, self._signature), self._signature, address not in near) for address in addresses
-        ]
+        self._lanes = [_Lane(Shard(address, table), address not in near) for address in addresses]
         random.shuffle(self._lanes)  # many writers that start together should not all begin at the same shard
         for lane in self._lanes:
             lane.look()
@@ -77,7 +83,7 @@ class ShardedWriter:
             names = ", ".join(address.endpoint for address in addresses)
             raise ReplayTimeout(f"no replay shard answers at {names}")
 
-    def write(self, samples: Sample | Window, priorities: NDArray[Any] | None = None) -> None:
+    def write(self, samples: Stored, priorities: NDArray[Any] | None = None) -> None:
         """Writes T samples (`[T, ...]` on every field), waiting while every shard's limiter holds inserts back.
 
         What was sent is confirmed by a later `write` or `flush`.
@@ -141,7 +147,7 @@ class ShardedWriter:
                 if lane.shard.address == old:
                     log.info("replay at %s goes on at %s", old.endpoint, new.endpoint)
                     lane.close()
-                    self._lanes[index] = _Lane(Shard(new, self._signature), self._signature, lane.far)
+                    self._lanes[index] = _Lane(Shard(new, self._table), lane.far)
                     self._lanes[index].look()
 
 
@@ -153,7 +159,8 @@ class _Lane:
     three quarters of the time on tree walks over what is always one column.
     """
 
-    def __init__(self, shard: Shard, signature: SampleSignature, far: bool) -> None:
+    def __init__(self, shard: Shard, far: bool) -> None:
+        signature = shard.table.signature
         self.shard = shard
         self.far = far
         """Whether the shard lies on another machine than this writer."""
@@ -199,7 +206,7 @@ class _Lane:
         """Sends items `[n, item_bytes]`, hardly waiting for the answer; the lane must be settled."""
         cpp = self._writer._writer
         for item, priority in zip(items, priorities.tolist(), strict=True):
-            cpp.CreateItem(TABLE, priority, [cpp.Append([item])], [True])
+            cpp.CreateItem(self.shard.table.name, priority, [cpp.Append([item])], [True])
         self.pending = len(items) * self._bundle
         self._looked = time.monotonic()
         self.settle(_SEND_S)

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from podzero.config import Experiment
-from podzero.launch.bench.material import open_to_samples, random_samples
+from podzero.launch.bench.material import open_to_samples, random_samples, with_replay
 from podzero.launch.bench.serving import START_S, served
 from podzero.launch.build import learner_parts
 from podzero.learner import Feed, Training, make_training
@@ -90,6 +90,7 @@ def _reverb(experiment: Experiment, spec: EnvSpec) -> Iterator[Any]:
     """A reader on a server, in a process of its own, with `replay.min_size` random samples."""
     from podzero.replay import make_reader, make_writer  # imports TensorFlow
 
+    experiment = with_replay(experiment)
     with served(open_to_samples(experiment), spec) as address:
         writer = make_writer([address], spec, experiment)
         bundle = experiment.replay.bundle

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from podzero.config import Experiment
+from podzero.config import Experiment, ReanalyseConfig
 from podzero.samples import sample_like
 from podzero.types import Array, EnvSpec, Sample, Window
 
@@ -56,5 +56,6 @@ def open_to_samples(experiment: Experiment) -> Experiment:
 
 
 def with_replay(experiment: Experiment, **changes: Any) -> Experiment:
-    """The same experiment with `changes` in its section `replay`."""
-    return experiment.model_copy(update={"replay": experiment.replay.model_copy(update=changes)})
+    """The same experiment with `changes` in its section `replay`, and one table to each shard."""
+    changed = {"replay": experiment.replay.model_copy(update=changes), "reanalyse": ReanalyseConfig()}
+    return experiment.model_copy(update=changed)

@@ -13,7 +13,7 @@ import numpy as np
 from podzero.config import Experiment
 from podzero.launch.calls import STOP_TIMEOUT_S
 from podzero.launch.cluster import Cluster, connect
-from podzero.types import Params, Sample, Versioned, Window
+from podzero.types import Params, PastPosition, Sample, Versioned, Window
 
 GAP_S = (0.5, 1.5)
 """Publications come at random times this far apart, so that they meet a move at any point of it."""
@@ -152,7 +152,7 @@ class ActorProbe:
         self._polled = time.time()
         return newest
 
-    def write(self, samples: Sample | Window, priorities: Any = None) -> None:
+    def write(self, samples: Sample | Window | PastPosition, priorities: Any = None) -> None:
         """The actor's door to replay: takes games and drops them."""
 
     def flush(self) -> None:

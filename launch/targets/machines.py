@@ -36,7 +36,7 @@ GENERATIONS = {
 }
 
 ACTOR_GIB = 3.0
-"""Memory of a self-play actor: JAX, TensorFlow's client library, games and search trees."""
+"""Memory of an actor or reanalyser: JAX, TensorFlow's client library, games and search trees."""
 SHARD_GIB = 2.0
 """Memory of a replay server beside its samples."""
 SAMPLE_OVERHEAD = 1.3
@@ -103,35 +103,41 @@ def tpu_hosts(experiment: Experiment) -> TpuHosts:
 
 
 def cpu_pool(experiment: Experiment, cpus: int) -> Pool:
-    """As many workers of `cpus` CPUs as hold all actors, the evaluator and the whole replay.
+    """As many workers of `cpus` CPUs as hold all actors and reanalysers, the evaluator and the whole replay.
 
     Raises:
       ConfigError: an actor does not fit on one worker.
     """
-    actors = experiment.actors
+    actors, reanalyse = experiment.actors, experiment.reanalyse
     per_worker = int(cpus // actors.cpus)
     if per_worker < 1:
         raise ConfigError(
             f"an actor asks for {actors.cpus:g} CPUs (actors.cpus), a worker has {cpus}: "
             "raise --worker-cpus or lower actors.cpus"
         )
-    places = actors.count + math.ceil(experiment.evaluation.cpus / actors.cpus)
+    others = reanalyse.processes * reanalyse.cpus + experiment.evaluation.cpus
+    places = actors.count + math.ceil(others / actors.cpus)
     by_cpus = math.ceil(places / per_worker)
     by_memory = math.ceil(memory_gib(experiment) / (WORKER_GIB_PER_CPU * cpus))
     return Pool(max(by_cpus, by_memory), cpus)
 
 
 def memory_gib(experiment: Experiment) -> float:
-    """What actors and replay take together."""
+    """What actors, reanalysers and replay take together."""
     replay = experiment.replay
     samples = replay.capacity * sample_bytes(experiment) * SAMPLE_OVERHEAD / 2**30
-    return samples + replay.shards * SHARD_GIB + experiment.actors.count * ACTOR_GIB
+    players = experiment.actors.count + experiment.reanalyse.processes
+    return samples + replay.shards * SHARD_GIB + players * ACTOR_GIB
 
 
-def sample_bytes(experiment: Experiment) -> int:
-    """Bytes of one stored sample; loads JAX, for the CPU, to ask the game."""
+def sample_bytes(experiment: Experiment) -> float:
+    """Bytes that a full replay holds for each sample of its capacity, in all tables; loads JAX, for the CPU, to ask the
+    game.
+    """
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # only shapes are asked for; other devices take seconds to find
     from podzero.envs import spec_of
-    from podzero.replay import SampleSignature
+    from podzero.replay import tables_of
 
-    return SampleSignature.of(experiment, spec_of(experiment.env)).row_bytes
+    tables = tables_of(experiment, spec_of(experiment.env)).values()
+    held = sum(table.settings.capacity * table.signature.row_bytes for table in tables)
+    return held * experiment.replay.shards / experiment.replay.capacity

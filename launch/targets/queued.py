@@ -9,6 +9,7 @@ import shlex
 
 from podzero.config import Experiment
 from podzero.errors import ConfigError
+from podzero.launch.nodes import reserved_cpus
 from podzero.launch.targets.machines import TpuHosts, memory_gib, tpu_hosts
 from podzero.launch.targets.plan import MOUNT, TOKEN, Plan, Site, Step, cargo, name_of, template, workdir_of
 
@@ -70,11 +71,12 @@ def _environment(experiment: Experiment, site: Site, hosts: TpuHosts) -> str:
 
 def _check_room(experiment: Experiment, hosts: TpuHosts) -> None:
     """The slice's hosts are all the machines there are."""
-    cpus = experiment.actors.count * experiment.actors.cpus + experiment.evaluation.cpus
+    cpus = sum(reserved_cpus(experiment))
     if cpus > hosts.number * hosts.cpus:
         raise ConfigError(
-            f"actors and evaluator reserve {cpus:g} CPUs, the {hosts.number} hosts of {hosts.slice.short_name} have "
-            f"{hosts.number * hosts.cpus}: lower actors.count, or launch with a CPU pool (gcp, gke)"
+            f"actors, reanalysers and evaluator reserve {cpus:g} CPUs, the {hosts.number} hosts of "
+            f"{hosts.slice.short_name} have {hosts.number * hosts.cpus}: lower actors.count, or launch with a CPU pool "
+            "(gcp, gke)"
         )
     memory = memory_gib(experiment)
     if memory > hosts.number * hosts.memory_gib:

@@ -106,3 +106,8 @@ class ReanalyseConfig(Section):
     """CPUs that Ray reserves for each of them."""
     capacity: PositiveInt = 20_000
     """Refreshed samples held over all shards; the oldest leave first."""
+
+    @property
+    def processes(self) -> int:
+        """Processes that there are: none where nothing is searched again."""
+        return self.count if self.share else 0

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podzero.actors.assembly import GameAssembler, value_targets
+from podzero.actors.assembly import GameAssembler, outcomes, value_targets
 from podzero.types import Move
 
 
@@ -25,15 +25,15 @@ def move(done, tag=0.0, player=0, rewards=None):
     )
 
 
-def test_outcome_target_is_the_sum_of_the_movers_rewards_to_come():
+def test_the_outcome_is_the_sum_of_the_movers_rewards_to_come():
     rewards = np.array([[0, 0], [0, 0], [1, -1]], np.float32)
-    np.testing.assert_array_equal(value_targets(rewards, np.array([0, 1, 0]), np.zeros(3), 0.0), [1, -1, 1])
+    np.testing.assert_array_equal(outcomes(rewards, np.array([0, 1, 0])), [1, -1, 1])
 
 
 def test_root_value_mixes_in_by_its_weight():
     """0.75 * 1 + 0.25 * 0.2 = 0.8 and 0.75 * -1 + 0.25 * -0.6 = -0.9."""
     rewards = np.array([[0, 0], [1, -1]], np.float32)
-    targets = value_targets(rewards, np.array([0, 1]), np.array([0.2, -0.6], np.float32), 0.25)
+    targets = value_targets(outcomes(rewards, np.array([0, 1])), np.array([0.2, -0.6], np.float32), 0.25)
     np.testing.assert_allclose(targets, [0.8, -0.9], rtol=1e-6)
 
 
@@ -41,9 +41,9 @@ def test_rewards_to_come_are_discounted_per_move():
     """At 1/2: 1/4 for the winner's first move and -1/2 for the loser's; for one player who is paid 1/4 a move
     1/4 (1 + 1/2 + 1/4), 1/4 (1 + 1/2), 1/4."""
     won = np.array([[0, 0], [0, 0], [1, -1]], np.float32)
-    np.testing.assert_array_equal(value_targets(won, np.array([0, 1, 0]), np.zeros(3), 0.0, 0.5), [0.25, -0.5, 1])
+    np.testing.assert_array_equal(outcomes(won, np.array([0, 1, 0]), 0.5), [0.25, -0.5, 1])
     paid = np.array([[0.25, 0]] * 3, np.float32)
-    np.testing.assert_array_equal(value_targets(paid, np.zeros(3), np.zeros(3), 0.0, 0.5), [0.4375, 0.375, 0.25])
+    np.testing.assert_array_equal(outcomes(paid, np.zeros(3), 0.5), [0.4375, 0.375, 0.25])
 
 
 def test_a_game_is_assembled_with_the_discount():
@@ -55,7 +55,7 @@ def test_a_game_is_assembled_with_the_discount():
 
 def test_a_player_who_moves_twice_keeps_the_sign():
     rewards = np.array([[0, 0], [0, 0], [-1, 1]], np.float32)
-    np.testing.assert_array_equal(value_targets(rewards, np.array([1, 1, 0]), np.zeros(3), 0.0), [1, 1, -1])
+    np.testing.assert_array_equal(outcomes(rewards, np.array([1, 1, 0])), [1, 1, -1])
 
 
 def test_a_game_gives_its_own_moves_in_order_with_their_versions():
@@ -71,6 +71,21 @@ def test_a_game_gives_its_own_moves_in_order_with_their_versions():
     np.testing.assert_array_equal(game.samples.observation[:, 0], [1, 2, 3, 4])
     (game,) = assembler.add(move([False, True], tag=5), version=9)
     np.testing.assert_array_equal(game.samples.observation[:, 0], [104, 105])
+
+
+def test_states_of_a_game_are_kept_with_its_outcome_and_not_with_its_targets():
+    assembler = GameAssembler(2, root_value_weight=0.5)
+    for number in range(3):
+        last = move(
+            [False, number == 2], tag=number, player=number % 2, rewards=[[0, 0], [number // 2, -(number // 2)]]
+        )
+        games = list(assembler.add(last._replace(state=np.full((2, 4), [[7], [number]], np.uint8)), version=number))
+    (game,) = games
+    np.testing.assert_array_equal(game.past.state, [[0] * 4, [1] * 4, [2] * 4])
+    np.testing.assert_array_equal(game.past.outcome, [1, -1, 1])
+    np.testing.assert_array_equal(game.past.version, [0, 1, 2])
+    np.testing.assert_array_equal(game.samples.value_target, [0.75, -0.25, 0.75])
+    assert next(GameAssembler(1, 0.0).add(move([True]), version=0)).past is None
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=40))

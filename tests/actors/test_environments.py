@@ -88,8 +88,7 @@ def search(params, key, observation, temperature):
     )
 
 
-@pytest.fixture
-def run():
+def run_actor(past=None, **sections):
     """Runs an actor until it has written 12 windows; returns windows, errors, figures and environments."""
     experiment = parse(
         {
@@ -98,6 +97,7 @@ def run():
             "network": {"name": "muzero_mlp"},
             "actors": {"games": ENVIRONMENTS, "temperature_plies": 2},
             "muzero": {"unroll_steps": 1, "td_steps": 2},
+            **sections,
         },
         "test",
     )
@@ -112,10 +112,27 @@ def run():
         source=Source(),
         writer=writer,
         report=lambda name, figures: reports.append(figures),
+        past=past,
     )
     writer.stop = actor.stop
     actor.run()
     return writer, reports, environments
+
+
+@pytest.fixture
+def run():
+    return run_actor()
+
+
+def test_windows_that_shall_be_searched_again_are_left_with_all_observations():
+    past = Writer(enough=1000)
+    writer, _, _ = run_actor(past, reanalyse={"share": 0.5})
+    assert len(past.written) == len(writer.written)
+    for kept, learned in zip(past.written, writer.written, strict=True):
+        assert kept.observation.shape[1:] == (1 + 2 + 1, 1)
+        assert learned.observation.shape[1:] == (1, 1)
+        np.testing.assert_array_equal(kept.observation[:, 0], learned.observation[:, 0])
+        np.testing.assert_array_equal(kept.value, learned.value)
 
 
 def test_windows_are_written_as_episodes_end(run):

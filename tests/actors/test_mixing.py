@@ -76,6 +76,14 @@ def test_a_game_is_mixed_at_random():
     assert places not in (list(range(30)), list(range(30))[::-1])
 
 
+def test_what_goes_with_a_sample_stays_with_it():
+    mixer = GameMixer(2, seed=1)
+    for number, plies in enumerate((8, 2, 2)):
+        mixer.add((game(number, plies), np.arange(plies) + 100 * number))
+    for samples, beside in (mixer.take(), mixer.take_rest()):
+        np.testing.assert_array_equal(samples.version * 100 + samples.value_target, beside)
+
+
 def test_nothing_comes_out_of_nothing():
     assert GameMixer(4, seed=0).take() is None
     assert GameMixer(4, seed=0).take_rest() is None

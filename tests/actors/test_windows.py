@@ -133,14 +133,20 @@ def test_environments_side_by_side_are_kept_apart():
     np.testing.assert_array_equal(cut.windows.reward, [[2, 2, 2, 2]])
 
 
-@pytest.mark.parametrize(
-    ("sections", "kept"),
-    [({}, 1), ({"muzero": {"consistency_weight": 2.0}}, 3), ({"reanalyse": {"share": 0.5}}, 5)],
-)
-def test_only_those_observations_are_kept_that_somebody_looks_at(sections, kept):
-    cutter = WindowCutter(experiment_of(**sections), SPEC, 1)
-    (window,) = play(cutter, 4)
-    np.testing.assert_array_equal(window.observation[0, :, 0], np.arange(kept))
+@pytest.mark.parametrize(("sections", "kept"), [({}, 1), ({"muzero": {"consistency_weight": 2.0}}, 3)])
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_only_those_observations_are_kept_that_somebody_looks_at(sections, kept, share):
+    cutter = WindowCutter(experiment_of(**sections, reanalyse={"share": share}), SPEC, 1)
+    for number in range(4):
+        assert cutter.add(position([number])) is None
+        cutter.follow(outcome(number + 1.0))
+    cut = cutter.add(position([4]))
+    np.testing.assert_array_equal(cut.windows.observation[0, :, 0], np.arange(kept))
+    assert (cut.past is None) == (share == 0)
+    if cut.past is not None:
+        np.testing.assert_array_equal(cut.past.observation[0, :, 0], np.arange(5))
+        for field in set(cut.past._fields) - {"observation"}:
+            np.testing.assert_array_equal(getattr(cut.past, field), getattr(cut.windows, field))
 
 
 def test_actions_beyond_the_end_are_drawn_from_all():

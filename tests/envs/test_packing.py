@@ -13,14 +13,17 @@ from podzero.config import SimulatorConfig
 from podzero.envs import GAMES, make_env, pack_states, unpack_states
 from podzero.envs.packing import packed_bytes
 
+SLOW_TO_TRACE = ("animal_shogi", "chess", "gardner_chess", "shogi")
 
-def played(env, plies, games=3):
-    """States `[games, ...]` after so many first legal moves."""
-    states = jax.vmap(env.init)(jax.random.split(jax.random.key(0), games))
-    for _ in range(plies):
+
+def first_moves(env):
+    """Plays the first legal action in each of some states."""
+
+    def play(states):
         action = jnp.argmax(jax.vmap(env.view)(states).legal, axis=-1).astype(jnp.int32)
-        states = jax.jit(jax.vmap(env.step))(states, action)
-    return states
+        return jax.vmap(env.step)(states, action)
+
+    return jax.jit(play)
 
 
 def assert_same(found, expected):
@@ -28,26 +31,32 @@ def assert_same(found, expected):
     for got, wanted in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         assert got.dtype == wanted.dtype
         assert got.shape == wanted.shape
-        if jnp.issubdtype(got.dtype, jax.dtypes.prng_key):
-            got, wanted = jax.random.key_data(got), jax.random.key_data(wanted)
-        assert np.asarray(got).tobytes() == np.asarray(wanted).tobytes()
+        assert content(got) == content(wanted)
+
+
+def content(leaf):
+    key = jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    return np.asarray(jax.random.key_data(leaf) if key else leaf).tobytes()
 
 
 @pytest.mark.parametrize("env", ["tic_tac_toe", "connect_four", SimulatorConfig(name="open_spiel", id="tic_tac_toe")])
 def test_states_come_back_as_they_were_and_the_game_goes_on_from_them(env):
     env = make_env(env)
     like = jax.eval_shape(env.init, jax.random.key(0))
-    states = played(env, 3)
+    states, play = jax.jit(jax.vmap(env.init))(jax.random.split(jax.random.key(0), 3)), first_moves(env)
+    for _ in range(3):
+        states = play(states)
     rows = jax.jit(pack_states)(states)
     assert rows.dtype == np.uint8
     assert rows.shape == (3, env.spec.state_bytes)
     back = jax.jit(lambda kept: unpack_states(kept, like))(np.asarray(rows))
     assert_same(back, states)
-    action = jnp.argmax(jax.vmap(env.view)(states).legal, axis=-1).astype(jnp.int32)
-    assert_same(jax.vmap(env.step)(back, action), jax.vmap(env.step)(states, action))
+    assert_same(play(back), play(states))
 
 
-@pytest.mark.parametrize("name", GAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW_TO_TRACE else ()) for name in GAMES]
+)
 def test_every_bit_pattern_of_every_leaf_survives(name):
     """Of states in the shapes of each game, filled with random bits: numbers of any kind, NaN among them."""
     env = make_env(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from podzero.launch.calls import ClusterError
 from podzero.launch.nodes import Node
-from podzero.launch.roles import ActorProcess, EvaluatorProcess, LearnerProcess, ReplayProcess
+from podzero.launch.roles import ActorProcess, EvaluatorProcess, LearnerProcess, ReanalysisProcess, ReplayProcess
 from podzero.launch.scouts import Scout
 
 PENDING = object()
@@ -98,6 +98,7 @@ class FakeCluster:
             ReplayProcess: drain,
             LearnerProcess: {"ready": 1, "run": PENDING} | drain,
             ActorProcess: {"run": PENDING} | drain,
+            ReanalysisProcess: {"run": PENDING} | drain,
             EvaluatorProcess: {"run": PENDING, "ladder": {"rounds": 3}} | drain,
         }
 

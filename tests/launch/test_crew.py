@@ -72,7 +72,7 @@ def nothing_saved():
 
 def where(crew):
     """The node of each actor, by index."""
-    return {index: post.role.node for index, post in sorted(crew.actors.items())}
+    return {index: post.role.node for index, post in sorted(crew.actors.posts.items())}
 
 
 def test_everybody_is_started_and_the_learner_at_work(recruit):
@@ -169,7 +169,7 @@ def test_an_actor_lost_with_its_machine_waits_until_room_comes(recruit):
     cluster.listed.pop()
     cluster.named(f"actor-{lost}").die(MachineLost("gone"))
     assert crew.heal(nothing_saved) == [f"actor-{lost}"]
-    assert lost not in crew.actors
+    assert lost not in crew.actors.posts
     assert crew.heal(nothing_saved) == []
     cluster.listed.append(cpu_node("b2", 1))
     crew.heal(nothing_saved)
@@ -350,7 +350,7 @@ def test_a_lost_shard_comes_to_life_elsewhere_and_everybody_is_led_there(recruit
     assert cluster.arguments["replay-1"]["restore_from"] == saved.shard(1)
     moved = ("replay-1, life 0", "replay-1, life 1")
     assert cluster.named("learner").call("moved").args == moved
-    assert all(post.role.call("moved").args == moved for post in crew.actors.values())
+    assert all(post.role.call("moved").args == moved for post in crew.actors.posts.values())
     assert crew.deaths == 0
 
 
@@ -376,4 +376,83 @@ def test_actors_are_asked_to_end_before_they_are_killed_and_their_last_words_hea
     assert crew.stop_actors() == ["last words of actor-0", "last words of actor-1"]
     assert cluster.diary[:2] == ["actor-0 stop", "actor-1 stop"]
     assert cluster.diary[-2:] == ["actor-0 killed", "actor-1 killed"]
-    assert crew.actors == {}
+    assert crew.actors.posts == {}
+
+
+REANALYSE = {"share": 0.5, "count": 2, "cpus": 2.0}
+
+
+def test_reanalysers_are_started_beside_actors_and_on_cpus_alone(recruit):
+    crew, cluster = recruit(cpu_node("home", 8), reanalyse=REANALYSE)
+    crew.start(None)
+    assert [role.name for role in cluster.living("reanalyser")] == ["reanalyser-0", "reanalyser-1"]
+    assert cluster.named("reanalyser-1").call("run").args == ()
+    arguments = cluster.arguments["reanalyser-1"]
+    assert (arguments["index"], arguments["store"]) == (1, "the store")
+    assert arguments["environment"]["JAX_PLATFORMS"] == "cpu"
+    assert arguments["environment"]["NPROC"] == "2"
+    assert cluster.asked_for == [[1.0, 1.0, 2.0, 2.0, 0.0]]
+
+
+def test_nobody_searches_again_where_no_share_is_asked_for(recruit):
+    crew, cluster = recruit(cpu_node("home", 8), reanalyse={"count": 2})
+    crew.start(None)
+    assert cluster.living("reanalyser") == []
+    assert cluster.asked_for == [[1.0, 1.0, 0.0]]
+
+
+def test_where_room_is_scarce_one_reanalyser_comes_before_all_actors_and_the_others_after(recruit):
+    crew, cluster = recruit(cpu_node("home", 4), actors=2, reanalyse=REANALYSE | {"cpus": 1.5})
+    crew.start(None)
+    assert {role.name for role in cluster.living("")} >= {"reanalyser-0", "actor-0", "actor-1"}
+    assert cluster.living("reanalyser-1") == []
+    cluster.listed.append(cpu_node("late", 2))
+    crew.heal(nothing_saved)
+    assert cluster.named("reanalyser-1").node == "late"
+
+
+def test_a_run_waits_for_room_for_a_reanalyser(recruit):
+    crew, cluster = recruit(cpu_node("home", 2), joined=False, reanalyse=REANALYSE | {"cpus": 4.0})
+    with pytest.raises(ClusterError, match=r"have 2 CPUs, no room for a reanalyser of 4 \(reanalyse.cpus\)"):
+        crew.start(None)
+    assert cluster.roles == []
+
+
+def test_a_dead_reanalyser_is_replaced_and_counted(recruit, caplog):
+    crew, cluster = recruit(cpu_node("home", 8), reanalyse=REANALYSE)
+    crew.start(None)
+    first = cluster.named("reanalyser-1")
+    first.die(RoleDied("reanalyser-1 is gone: SIGKILL"))
+    assert crew.heal(nothing_saved) == ["reanalyser-1"]
+    assert "reanalyser-1 died and is started again (restart 1)" in caplog.text
+    assert (crew.lives, crew.deaths) == (1, 1)
+    assert first.killed
+    assert cluster.named("reanalyser-1") is not first
+    assert cluster.arguments["reanalyser-1"]["life"] == 1
+
+
+def test_reanalysers_are_heard_and_led_to_a_shard_that_moved(recruit):
+    crew, cluster = recruit(cpu_node("a", 8), replay={"shards": 1}, reanalyse=REANALYSE)
+    crew.start(None)
+    cluster.named("reanalyser-0").answers["drain"] = ["words of reanalyser-0"]
+    list(crew.listen())
+    assert list(crew.listen()) == ["words of reanalyser-0"]
+    lost = cluster.named("replay-0")
+    lost.die(RoleDied("replay-0 is gone"))
+    lost.calls[-1].end(RoleDied("replay-0 is gone"))
+    crew.heal(nothing_saved)
+    for name in ("reanalyser-0", "reanalyser-1", "actor-0", "learner"):
+        assert cluster.named(name).call("moved").args == ("replay-0, life 0", "replay-0, life 1")
+
+
+def test_reanalysers_end_with_the_actors_while_the_learner_still_takes_what_they_write(recruit):
+    crew, cluster = recruit(cpu_node("home", 8), actors=1, reanalyse=REANALYSE | {"count": 1})
+    crew.start(None)
+    for name in ("actor-0", "reanalyser-0"):
+        cluster.named(name).call("run").end(None)
+    cluster.diary.clear()
+    crew.stop_actors()
+    assert cluster.diary[:2] == ["actor-0 stop", "reanalyser-0 stop"]
+    assert cluster.diary[-2:] == ["actor-0 killed", "reanalyser-0 killed"]
+    assert crew.learning
+    assert crew.reanalysers.posts == {}

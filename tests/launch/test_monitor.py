@@ -182,6 +182,28 @@ def test_the_bottleneck_is_read_off_the_clocks(actor, learner, words):
     assert words in bottleneck("training", {"actor": actor, "learner": learner}, 5000, 2000)
 
 
+@pytest.mark.parametrize(
+    ("held", "starved", "words"),
+    [
+        ((0.9, 0.0), 0.6, "the learner waits for the reanalysers (60% of its time"),
+        ((0.0, 0.9), 0.6, "the learner waits for the actors (60% of its time"),
+        ((0.4, 0.5), 0.0, "the actors wait for the learner (replay is ahead; 40% of their time)"),
+    ],
+)
+def test_of_actors_and_reanalysers_the_slower_ones_are_waited_for(held, starved, words):
+    shares = {kind: {"write": write} for kind, write in zip(("actor", "reanalyser"), held, strict=True)}
+    shares["learner"] = {"wait_replay": starved}
+    assert bottleneck("training", shares, 5000, 2000).startswith(words)
+
+
+def test_what_is_searched_again_is_counted_by_itself(monitor):
+    for second in (1010.0, 1020.0):
+        monitor.add("reanalyser-0", {"count/reanalysed": 500.0}, second)
+    status = monitor.status(1020.0)
+    assert status.reanalysed_per_s == 50.0
+    assert status.samples == status.moves == 0
+
+
 def test_while_replay_fills_the_learner_waits_for_its_first_samples():
     assert "first 2,000 samples (25% there)" in bottleneck("collecting", {}, 500, 2000)
     assert "compiling" in bottleneck("collecting", {}, 2000, 2000)

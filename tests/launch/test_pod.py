@@ -111,16 +111,16 @@ def test_two_hosts_train_while_cpu_nodes_and_a_host_of_the_slice_are_lost_and_re
 
     watcher = watch(act)
     workdir = Workdir(tmp_path / "run")
-    overrides = (*SLICE, "actors.count=2", "stop.steps=2000", "stop.minutes=12", "checkpoint.every_minutes=0.5")
+    overrides = (*SLICE, "actors.count=2", "stop.steps=1200", "stop.minutes=20", "checkpoint.every_minutes=0.5")
     with joined(pod, spare, *hosts):
         reason = train(tiny(*overrides), workdir.root, pod.address, watcher)
-    assert reason == "2,000 steps are done"
+    assert reason == "1,200 steps are done"
     assert events == ["cpu node", "host"]
     lines = "\n".join(watcher.lines)
     assert "was lost with its machine" in lines
     assert "Everything is released; the run goes on once machines have joined again" in lines
     assert "resumed from the savepoint of step" in lines
-    assert savepoints(workdir)[0].step == 2000
+    assert savepoints(workdir)[0].step == 1200
     assert watcher.statuses[-1].restarts >= 1
 
 

@@ -129,6 +129,55 @@ def test_an_accepted_replay_leaves_room_for_a_batch_and_an_insert_on_every_shard
     assert accepted.replay_tolerance <= ratio * min_size + 1e-6
 
 
+@pytest.mark.parametrize(
+    ("share", "batch", "hosts", "parts"),
+    [(0.0, 512, 1, (512, 0)), (0.5, 512, 1, (256, 256)), (0.3, 10, 1, (7, 3)), (0.3, 20, 2, (14, 6)),
+     (0.001, 512, 4, (508, 4)), (0.999, 512, 4, (4, 508))],
+)  # fmt: skip
+def test_a_batch_holds_whole_samples_of_either_kind_on_every_host(share, batch, hosts, parts):
+    accepted = experiment(
+        reanalyse={"share": share},
+        learner={"batch_size": batch},
+        cluster={"hosts": hosts},
+        replay={"shards": hosts, "samples_per_insert": 8.0},
+    )
+    assert accepted.batch_parts == parts
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"learner": {"batch_size": 1}}, "batch_size 1 is too small for reanalyse.share 0.5"),
+        ({"reanalyse": {"games": 12}}, "reanalyse.games 12 is no multiple of replay.bundle 8"),
+        ({"reanalyse": {"capacity": 100}}, "capacity 100 is too small: learning starts from 256 refreshed samples"),
+    ],
+)
+def test_a_reanalysis_that_could_not_work_is_refused(sections, words):
+    assert words in refusal(**sections | {"reanalyse": {"share": 0.5} | sections.get("reanalyse", {})})
+
+
+@given(
+    share=st.floats(0.001, 0.999),
+    batch=st.integers(2, 4096),
+    ratio=st.floats(0.1, 64.0),
+    shards=st.integers(1, 16),
+    tolerance=st.none() | st.floats(1.0, 1e5),
+)
+def test_refreshed_samples_leave_room_for_a_batch_and_an_insert_on_every_shard(share, batch, ratio, shards, tolerance):
+    replay = {"samples_per_insert": ratio, "shards": shards, "min_size": 200_000, "tolerance": tolerance}
+    try:
+        accepted = experiment(learner={"batch_size": batch}, replay=replay, reanalyse={"share": share})
+    except ConfigError:
+        return
+    fresh, refreshed = accepted.batch_parts
+    assert fresh > 0
+    assert refreshed > 0
+    assert fresh + refreshed == batch
+    assert accepted.refreshed_tolerance >= refreshed + shards * accepted.replay.bundle * max(1.0, ratio)
+    assert accepted.refreshed_tolerance <= ratio * accepted.refreshed_min_size + 1e-6
+    assert accepted.refreshed_min_size <= accepted.reanalyse.capacity
+
+
 def test_overrides_are_typed_and_reach_any_depth():
     changed = load("tic_tac_toe", ["learner.optimizer.learning_rate=3e-4", "learner.augment=no", "replay.tolerance="])
     assert changed.learner.optimizer.learning_rate == pytest.approx(3e-4)

@@ -92,7 +92,8 @@ def numbered_samples(count: int, start: int = 0) -> Sample:
 
 
 def small_experiment(**replay: Any) -> Experiment:
-    """Batches of 2 times 4 samples; waits end after a second."""
+    """Batches of 2 times 4 samples; waits end after a second. `reanalyse` is a section of its own."""
+    reanalyse = replay.pop("reanalyse", {})
     settings: dict[str, Any] = {
         "bundle": 1,
         "capacity": 1000,
@@ -107,5 +108,6 @@ def small_experiment(**replay: Any) -> Experiment:
         "env": {"name": "tic_tac_toe"},
         "learner": {"batch_size": 4, "steps_per_dispatch": 2, "prefetch": 1},
         "replay": settings | replay,
+        "reanalyse": reanalyse,
     }
     return parse(tree, "test")

@@ -1,6 +1,4 @@
-import pytest
-
-from podzero.replay.limits import Limits, Settings, shard_settings
+from podzero.replay.limits import Limits, Settings, Traffic
 
 SETTINGS = Settings(
     capacity=100_000,
@@ -12,9 +10,11 @@ SETTINGS = Settings(
     bundle=1,
 )
 
+FRESH = Traffic("samples", "actors", "learner", "replay.min_size")
+
 
 def limits(size: int, inserted: int, sampled: int) -> Limits:
-    return Limits(SETTINGS, size, inserted, sampled)
+    return Limits(SETTINGS, size, inserted, sampled, FRESH)
 
 
 def test_inserts_wait_when_the_next_would_lift_the_error_above_the_range():
@@ -58,28 +58,19 @@ def test_a_free_limiter_is_not_blamed():
     assert "lets samples pass" in free.explain_sample()
 
 
-def test_shards_divide_sizes_and_tolerance(make_experiment):
-    settings = shard_settings(make_experiment(shards=3, capacity=100, min_size=10, tolerance=15))
-    assert settings == Settings(
-        capacity=34, min_size=4, samples_per_insert=2.0, min_diff=3.0, max_diff=13.0, priority_exponent=None, bundle=1
-    )
-
-
-def test_sizes_are_whole_items(make_experiment):
-    settings = shard_settings(make_experiment(shards=3, capacity=100, min_size=40, tolerance=60, bundle=8))
-    assert (settings.capacity, settings.min_size, settings.bundle) == (40, 16, 8)
-
-
 def test_a_whole_item_must_fit_into_the_range():
     bundled = SETTINGS._replace(bundle=8)
     # error after the next item: (7,600 + 8) * 4 - 12,000 = 18,432, just allowed
-    assert not Limits(bundled, 7_600, 7_600, 12_000).insert_blocked
-    assert Limits(bundled, 7_608, 7_608, 12_000).insert_blocked
+    assert not Limits(bundled, 7_600, 7_600, 12_000, FRESH).insert_blocked
+    assert Limits(bundled, 7_608, 7_608, 12_000, FRESH).insert_blocked
     # error after the next item: 8,192 * 4 - 18,424 - 8 = 14,336, just allowed
-    assert not Limits(bundled, 8_192, 8_192, 18_424).sample_blocked
-    assert Limits(bundled, 8_192, 8_192, 18_425).sample_blocked
+    assert not Limits(bundled, 8_192, 8_192, 18_424, FRESH).sample_blocked
+    assert Limits(bundled, 8_192, 8_192, 18_425, FRESH).sample_blocked
 
 
-@pytest.mark.parametrize(("sampler", "exponent"), [("uniform", None), ("prioritized", 0.5)])
-def test_only_the_prioritized_sampler_has_an_exponent(make_experiment, sampler, exponent):
-    assert shard_settings(make_experiment(sampler=sampler, priority_exponent=0.5)).priority_exponent == exponent
+def test_everybody_is_called_by_name():
+    refreshed = limits(100, 100, 0)._replace(traffic=Traffic("refreshed samples", "reanalysers", "learner", "as asked"))
+    assert refreshed.explain_sample() == (
+        "replay holds 100 of the 4,096 refreshed samples that the learner starts from (as asked), so the learner waits "
+        "for the reanalysers"
+    )

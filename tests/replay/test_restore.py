@@ -68,7 +68,7 @@ def test_a_checkpoint_without_its_end_mark_is_refused(serve, make_experiment, sa
         serve(make_experiment(), restore_from=saved)
 
 
-@pytest.mark.parametrize("content", [None, "", "{}", "[1]", '{"settings": {"capacity": 1}}'])
+@pytest.mark.parametrize("content", [None, "", "{}", "[1]", '{"tables": {"samples": {"layout": ""}}}'])
 def test_a_damaged_manifest_is_refused(serve, make_experiment, saved, content):
     manifest = saved / "shard.json"
     manifest.unlink() if content is None else manifest.write_text(content)
@@ -103,7 +103,7 @@ def test_other_settings_are_refused_and_named(serve, make_experiment, saved, fie
 def test_settings_that_reverb_brings_back_are_noticed(serve, make_experiment, saved):
     """A manifest that says something else than Reverb's own files."""
     manifest = json.loads((saved / "shard.json").read_text())
-    manifest["settings"]["capacity"] = 500
+    manifest["tables"]["samples"]["settings"]["capacity"] = 500
     (saved / "shard.json").write_text(json.dumps(manifest))
     with pytest.raises(ReplayRestoreError, match=r"restored Settings.*1000.*expected Settings.*500"):
         serve(make_experiment(capacity=500), restore_from=saved)

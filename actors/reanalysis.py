@@ -1,0 +1,104 @@
+"""The reanalyser's loop: search again what was played, with parameters that have learned since."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+
+from podzero.actors.refreshing import Refresh
+from podzero.clock import StageClock
+from podzero.config import Experiment
+from podzero.protocols import ParamSource, PastReader, ReplayWriter, Report
+from podzero.types import Params, PastPosition, Window
+
+REPORT_EVERY_S = 2.0
+
+
+class ReanalysisActor:
+    """One reanalyser: searches `reanalyse.games` old positions side by side and writes them back with new targets.
+
+    Args:
+      experiment: the experiment; `replay` matters here.
+      name: the reanalyser's name in figures and messages, as `reanalyser-0`.
+      refresh: searches again.
+      prepare: prepares published parameters for the network that searches, once per version.
+      source, past, writer, report: the doors to parameters, what was played, refreshed samples and the figures.
+    """
+
+    def __init__(
+        self,
+        *,
+        experiment: Experiment,
+        name: str,
+        refresh: Refresh,
+        prepare: Callable[[Params], Params],
+        source: ParamSource,
+        past: PastReader,
+        writer: ReplayWriter,
+        report: Report,
+    ) -> None:
+        self._experiment = experiment
+        self._name = name
+        self._refresh = refresh
+        self._prepare = prepare
+        self._source = source
+        self._past = past
+        self._writer = writer
+        self._report = report
+        self._turn = 0
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        """Ends `run` after what is being searched; thread-safe, returns at once. Closing `past` ends a wait for it."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Searches again until told to stop, or until there is no more to come from `past`."""
+        self._stopping.clear()
+        clock, figures = StageClock(), _Figures()
+        with clock("wait_params"):
+            version, params = self._source.wait(self._experiment.replay.timeout_s)
+            params = self._prepare(params)
+        while not self._stopping.is_set():
+            with clock("wait_past"):
+                past = next(self._past, None)
+            if past is None:
+                break
+            with clock("search"):
+                self._turn += 1
+                found = self._refresh(params, version, self._turn, past)
+            with clock("write"):
+                self._writer.write(found.samples, found.errors)
+            figures.add(past, version)
+            with clock("params"):
+                if newer := self._source.poll():
+                    version, params = newer.version, self._prepare(newer.params)
+            if clock.elapsed_s >= REPORT_EVERY_S:
+                self._report(self._name, figures.flush() | clock.flush())
+        self._report(self._name, figures.flush() | clock.flush())
+
+
+class _Figures:
+    """Counts what the loop did between two reports."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._age = 0.0
+        self._version = 0
+
+    def add(self, past: PastPosition | Window, version: int) -> None:
+        self._count += len(past.version)
+        self._age = float(np.mean(version - np.asarray(past.version)))
+        self._version = version
+
+    def flush(self) -> dict[str, float]:
+        """`reanalysis/age` is of what was searched last: learner steps since it was searched when it was played."""
+        figures = {
+            "count/reanalysed": float(self._count),
+            "reanalysis/age": self._age,
+            "reanalysis/version": float(self._version),
+        }
+        self._count = 0
+        return figures

@@ -1,0 +1,206 @@
+"""Three tables side by side on real servers: what is played, what is searched again, and what comes of it."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from podzero.replay import AGAIN, PAST, SAMPLES, ReplayRestoreError, ReplayTimeout, make_past_reader, make_reader
+from podzero.replay import make_writer as make_any_writer
+from podzero.types import EnvSpec, PastPosition
+
+REFRESHED = 1000
+"""Numbers of samples from here on are of refreshed ones."""
+
+
+@pytest.fixture
+def spec():
+    return EnvSpec("line", (3,), "float32", 4, state_bytes=2)
+
+
+@pytest.fixture
+def serve_all(serve, spec):
+    return functools.partial(serve, spec=spec)
+
+
+@pytest.fixture
+def fill(connect):
+    """Writes to a table of servers, and waits until it is there."""
+
+    def write(table, experiment, servers, samples):
+        writer = connect(functools.partial(make_any_writer, table=table), experiment, *servers)
+        writer.write(samples)
+        writer.flush()
+
+    return write
+
+
+def searching_again(make_experiment, share=0.5, games=4, **replay):
+    return make_experiment(**{"timeout_s": 20.0, **replay, "reanalyse": {"share": share, "games": games}})
+
+
+def past_positions(count, start=0):
+    number = np.arange(start, start + count)
+    return PastPosition(
+        state=np.stack([number % 256, number // 256], axis=1).astype(np.uint8),
+        outcome=np.where(number % 2, 1.0, -1.0).astype(np.float32),
+        version=number.astype(np.int32),
+    )
+
+
+def test_what_was_played_comes_back_to_be_searched_again(serve_all, connect, fill, make_experiment):
+    experiment = searching_again(make_experiment, bundle=2)
+    server = serve_all(experiment)
+    fill(PAST, experiment, [server], past_positions(300))
+    reader = connect(make_past_reader, experiment, server)
+    for past in (next(reader) for _ in range(5)):
+        assert isinstance(past, PastPosition)
+        assert past.state.shape == (4, 2)
+        np.testing.assert_array_equal(past.state[:, 0] + 256 * past.state[:, 1].astype(int), past.version)
+        np.testing.assert_array_equal(past.outcome, np.where(past.version % 2, 1.0, -1.0))
+    assert server.limits(SAMPLES).inserted == server.limits(AGAIN).inserted == 0
+
+
+@pytest.mark.parametrize(("share", "refreshed"), [(0.01, 1), (0.3, 1), (0.5, 2), (0.99, 3)])
+def test_every_batch_holds_its_share_of_refreshed_samples(
+    serve_all, connect, fill, make_experiment, make_samples, share, refreshed
+):
+    experiment = searching_again(make_experiment, share, samples_per_insert=8.0, min_size=16, tolerance=128)
+    server = serve_all(experiment)
+    fill(SAMPLES, experiment, [server], make_samples(16))
+    fill(AGAIN, experiment, [server], make_samples(experiment.refreshed_min_size, start=REFRESHED))
+    reader = connect(make_reader, experiment, server)
+    for _ in range(3):
+        version = next(reader).samples.version
+        assert version.shape == (2, 4)
+        np.testing.assert_array_equal((version >= REFRESHED).sum(axis=1), [refreshed] * 2)
+
+
+def test_the_learner_waits_for_whichever_samples_lack_and_keeps_the_others(
+    serve_all, connect, fill, make_experiment, make_samples
+):
+    experiment = searching_again(make_experiment, timeout_s=2.0)
+    server = serve_all(experiment)
+    fill(SAMPLES, experiment, [server], make_samples(8))
+    reader = connect(make_reader, experiment, server)
+    for _ in range(2):
+        with pytest.raises(ReplayTimeout, match=r"refreshed samples that the learner starts from .*the reanalysers"):
+            next(reader)
+    sampled = server.limits(SAMPLES).sampled
+    fill(AGAIN, experiment, [server], make_samples(8, start=REFRESHED))
+    assert (next(reader).samples.version < REFRESHED).sum() == 4
+    assert server.limits(SAMPLES).sampled <= sampled + 4  # only what is sampled ahead again
+
+
+def test_each_table_keeps_its_own_ratio(serve_all, fill, connect, make_experiment, make_samples):
+    """2 samples per insert: 27 dispatches of 2 x (2 + 2) samples take 108 from each table, of 60 inserts."""
+    experiment = searching_again(make_experiment, tolerance=12)
+    server = serve_all(experiment)
+    threads = [
+        threading.Thread(target=fill, args=(table, experiment, [server], make_samples(60)))
+        for table in (SAMPLES, AGAIN)
+    ]
+    for thread in threads:
+        thread.start()
+    reader = connect(make_reader, experiment, server)
+    for _ in range(27):
+        next(reader)
+    for thread in threads:
+        thread.join()
+    for table in (SAMPLES, AGAIN):
+        limits = server.limits(table)
+        assert limits.inserted == 60
+        assert limits.sampled >= 108
+        assert limits.settings.min_diff <= 120 - limits.sampled <= limits.settings.max_diff
+
+
+def test_ranks_reach_the_table_that_a_sample_is_of(serve_all, connect, fill, make_experiment, make_samples):
+    experiment = searching_again(
+        make_experiment, sampler="prioritized", priority_exponent=1.0, shards=2, min_size=40, tolerance=2560,
+        samples_per_insert=64.0,
+    )  # fmt: skip
+    servers = [serve_all(experiment, shard) for shard in range(2)]
+    for index, server in enumerate(servers):
+        fill(SAMPLES, experiment, [server], make_samples(20, start=100 * index))
+        fill(AGAIN, experiment, [server], make_samples(20, start=REFRESHED + 100 * index))
+    reader = connect(make_reader, experiment, *servers)
+
+    def learn(batches):
+        versions = []
+        for _ in range(batches):
+            batch = next(reader)
+            fresh, shard = batch.samples.version < REFRESHED, batch.samples.version % REFRESHED // 100
+            np.testing.assert_array_equal(batch.keys.shard, np.where(fresh, shard, 2 + shard))
+            reader.rank(batch.keys, np.where(batch.samples.version % 100 == 7, 500.0, 0.0))
+            versions.append(batch.samples.version.ravel())
+        return np.concatenate(versions)
+
+    learn(60)
+    time.sleep(0.5)  # ranking is asynchronous
+    late = learn(100)[-200:]
+    for fresh in (True, False):
+        chosen = late[(late < REFRESHED) == fresh]
+        assert len(chosen) == 100
+        assert np.mean(chosen % 100 == 7) > 0.8
+
+
+def test_an_empty_shard_holds_no_reanalyser_up(serve_all, connect, fill, make_experiment):
+    experiment = searching_again(make_experiment, shards=2, min_size=16, tolerance=32)
+    servers = [serve_all(experiment, shard) for shard in range(2)]
+    fill(PAST, experiment, servers[1:], past_positions(40, start=100))
+    reader = connect(make_past_reader, experiment, *servers)
+    assert next(reader).version.min() >= 100
+    fill(PAST, experiment, servers[:1], past_positions(40))
+    seen = np.concatenate([next(reader).version for _ in range(40)])
+    assert 0.3 < np.mean(seen < 100) < 0.6
+
+
+def test_a_shard_that_comes_to_life_elsewhere_is_read_there(serve_all, connect, fill, make_experiment):
+    experiment = searching_again(make_experiment)
+    lost = serve_all(experiment)
+    fill(PAST, experiment, [lost], past_positions(20))
+    reader = connect(make_past_reader, experiment, lost)
+    next(reader)
+    address = lost.address()
+    lost.stop()
+    back = serve_all(experiment)
+    fill(PAST, experiment, [back], past_positions(20, start=100))
+    reader.moved(address, back.address())
+    seen = np.concatenate([next(reader).version for _ in range(12)])
+    assert seen[-4:].min() >= 100
+
+
+def test_a_checkpoint_brings_all_tables_back(serve_all, connect, fill, make_experiment, make_samples, tmp_path):
+    experiment = searching_again(make_experiment)
+    server = serve_all(experiment)
+    fill(SAMPLES, experiment, [server], make_samples(8))
+    fill(PAST, experiment, [server], past_positions(12))
+    fill(AGAIN, experiment, [server], make_samples(6, start=REFRESHED))
+    folder = server.checkpoint(tmp_path / "shard-0")
+    server.stop()
+    back = serve_all(experiment, restore_from=folder)
+    assert {name: back.limits(name).size for name in (SAMPLES, PAST, AGAIN)} == {SAMPLES: 8, PAST: 12, AGAIN: 6}
+    assert back.info()["past/size"] == 12
+    assert back.info()["again/inserted"] == 6
+    np.testing.assert_array_less(next(connect(make_past_reader, experiment, back)).version, 12)
+    version = next(connect(make_reader, experiment, back)).samples.version
+    assert ((version >= REFRESHED).sum(axis=1) == 2).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"share": 0.0}, r"holds the tables samples, past, again; this experiment needs samples \(reanalyse.share\)"),
+        ({"share": 0.5, "capacity": 50}, r"table again, was written with other settings.*capacity 20000 \(now 50\)"),
+    ],
+)
+def test_a_checkpoint_of_other_tables_is_refused(serve_all, make_experiment, tmp_path, change, words):
+    server = serve_all(searching_again(make_experiment))
+    folder = server.checkpoint(tmp_path / "shard-0")
+    server.stop()
+    with pytest.raises(ReplayRestoreError, match=words):
+        serve_all(make_experiment(reanalyse={"games": 4} | change), restore_from=folder)
