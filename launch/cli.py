@@ -40,7 +40,7 @@ Who = Annotated[str, typer.Argument(help="A working directory, DIR@STEP, or a na
 Overrides = Annotated[list[str] | None, typer.Argument(help="section.field=value", show_default=False)]
 Simulations = Annotated[int | None, typer.Option(min=1, help="Simulations per move; default: as trained.")]
 Game = Annotated[str | None, typer.Option(help="The game, where no working directory tells it.")]
-Stage = Literal["selfplay", "simulators", "learner", "replay", "publish", "actors", "broadcast", "mesh"]
+Stage = Literal["selfplay", "simulators", "acting", "learner", "replay", "publish", "actors", "broadcast", "mesh"]
 ProgramName = Literal["learner", "evaluation", "selfplay"]
 
 

@@ -123,6 +123,8 @@ def _rows(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
             f"[yellow]restarts {status.restarts:,}[/yellow]" if status.restarts else "",
         ),
     )
+    if status.reanalysed_per_s:
+        yield "reanalysis", _joined(f"{_rate(status.reanalysed_per_s)} samples/s searched again")
     yield "replay", _replay(status)
     yield "strength", _strength(status)
     if _has_accelerators(status):

@@ -8,7 +8,7 @@ import numpy as np
 
 from podzero.config import Experiment, ReanalyseConfig
 from podzero.samples import sample_like
-from podzero.types import Array, EnvSpec, Sample, Window
+from podzero.types import Array, EnvSpec, Params, Sample, Versioned, Window
 
 
 def random_samples(experiment: Experiment, spec: EnvSpec, count: int) -> Sample | Window:
@@ -40,6 +40,23 @@ def _random_windows(random: np.random.Generator, like: Window, observation: Arra
         candidates=random.normal(size=zeros.candidates.shape).astype(np.float32),
         length=np.full(count, like.reward.shape[0], np.int32),
     )
+
+
+class FixedSource:
+    """Parameters that never change; a `ParamSource`."""
+
+    def __init__(self, params: Params) -> None:
+        """Publishes `params` as version 0."""
+        self._params = params
+
+    def wait(self, timeout_s: float) -> Versioned:
+        """Version 0, at once."""
+        del timeout_s
+        return Versioned(0, self._params)
+
+    def poll(self) -> Versioned | None:
+        """Nothing newer."""
+        return None
 
 
 def open_to_inserts(experiment: Experiment, shards: int = 1) -> Experiment:

@@ -15,11 +15,11 @@ import jax.numpy as jnp
 from podzero.actors import SelfPlayActor
 from podzero.config import Experiment
 from podzero.envs import make_env, spec_of
-from podzero.launch.bench.material import open_to_inserts
+from podzero.launch.bench.material import FixedSource, open_to_inserts
 from podzero.launch.bench.serving import served
 from podzero.launch.build import actor_parts
 from podzero.networks import make_network
-from podzero.types import EnvSpec, Params, Versioned
+from podzero.types import EnvSpec, Params
 
 ROUND_S = 10.0
 """How long the actor runs before the bare pass has its turn."""
@@ -74,20 +74,6 @@ def bench_selfplay(experiment: Experiment, seconds: float) -> dict[str, Any]:
     }
 
 
-class _FixedSource:
-    """Parameters that never change."""
-
-    def __init__(self, params: Params) -> None:
-        self._params = params
-
-    def wait(self, timeout_s: float) -> Versioned:
-        del timeout_s
-        return Versioned(0, self._params)
-
-    def poll(self) -> Versioned | None:
-        return None
-
-
 def _actor(experiment: Experiment, address: Any, params: Params, counts: dict[str, float]) -> SelfPlayActor:
     from podzero.replay import make_writer  # imports TensorFlow
 
@@ -106,7 +92,7 @@ def _actor(experiment: Experiment, address: Any, params: Params, counts: dict[st
         seed=experiment.seed,
         core=core,
         fold=fold,
-        source=_FixedSource(params),
+        source=FixedSource(params),
         writer=make_writer([address], spec, experiment),
         report=report,
     )

@@ -5,6 +5,7 @@ import math
 import pytest
 
 from podzero.errors import ConfigError
+from podzero.launch.bench.acting import _Tally, bench_acting
 from podzero.launch.bench.actors import bench_actors, record
 from podzero.launch.bench.broadcast import bench_broadcast
 from podzero.launch.bench.learner import bench_learner
@@ -115,3 +116,29 @@ def test_actors_bring_what_they_played_into_all_shards(tiny):
     assert found["rounds"][0]["efficiency"] == 1.0
     assert found["ratio"] in (None, found["rounds"][1]["efficiency"])
     assert found["search_ms"] > 0
+
+
+def test_games_are_not_acted_in(tiny):
+    with pytest.raises(ConfigError, match="tic_tac_toe is played, not acted in: see podzero bench selfplay"):
+        bench_acting(tiny(), 0.1)
+
+
+def test_shares_of_an_actor_are_over_all_reports_after_the_first(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("podzero.launch.bench.acting.time.perf_counter", lambda: now[0])
+    tally = _Tally()
+    reports = [
+        (50.0, {"time/search": 0.1, "count/moves": 7}),  # compilation
+        (52.0, {"time/search": 0.5, "time/write": 0.25, "count/moves": 100, "count/samples": 50}),
+        (60.0, {"time/search": 1.0, "count/moves": 400, "acting/mean_return": 9.0}),
+    ]
+    for at, figures in reports:
+        now[0] = at
+        tally("actor-0", figures)
+        if at == 50.0:
+            tally.begin()
+    # 2 s of which half were search and a quarter writing, then 8 s of search.
+    assert tally.result() == {
+        "ratio": 0.9, "search_share": 0.9, "write_share": 0.05, "steps_per_s": 50.0, "windows_per_s": 5.0,
+        "seconds": 10.0,
+    }  # fmt: skip

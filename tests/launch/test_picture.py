@@ -40,6 +40,11 @@ ALONE = dataclasses.replace(
 )  # fmt: skip
 
 
+def test_what_is_searched_again_is_told_where_anything_is():
+    assert "412 samples/s searched again" in drawn(dataclasses.replace(FULL, reanalysed_per_s=412.3), 120)
+    assert "searched again" not in drawn(FULL, 120)
+
+
 def test_environments_for_one_are_told_in_episodes_and_returns():
     text = drawn(ALONE, 120)
     for words in ("acting", "30,211 episodes", "1,204,455 steps", "1,520 steps/s", "return 312.5", "failed 3",
