@@ -93,7 +93,7 @@ def test_the_environment_is_named_after_all_that_it_depends_on(checkout, tmp_pat
 
 def test_this_checkout_is_sent_whole_small_and_without_tests():
     files = shipped_files(PACKAGE)
-    assert {name.split("/")[1] for name in files if name.count("/") > 1} == set(ROOMS)
+    assert {name.split("/")[1] for name in files if name.count("/") > 1} == {*ROOMS, "config"}
     assert {name.split("/")[0] for name in files} == {"podzero", "pyproject.toml", "uv.lock"}
     assert {"podzero/py.typed", "podzero/configs/connect_four.yaml", "podzero/launch/roles.py"} <= set(files)
     assert not [name for name in files if "test_" in name or "token" in name]
