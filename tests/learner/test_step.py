@@ -138,7 +138,7 @@ def test_policy_age_is_the_mean_of_step_less_version(training, make_dispatch):
     state, train = training()
     batch = make_dispatch(2, 4)
     batch.samples.version[:] = [[0, 0, 0, 0], [-1, -1, 1, 1]]
-    _, sums = train(state, batch)
+    _, sums, _ = train(state, batch)
     # Ages 0 at step 0, and (2 + 2 + 0 + 0) / 4 = 1 at step 1.
     assert float(sums.policy_age) == pytest.approx(1.0)
 

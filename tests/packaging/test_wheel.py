@@ -44,7 +44,8 @@ def build(source, kind, to):
 
 def expected():
     """Every file of the package, as it must lie in site-packages."""
-    floor0 = {path.relative_to(ROOT).as_posix() for path in (ROOT / "podzero").glob("*") if path.is_file()}
+    own = [*(ROOT / "podzero").glob("*"), *(ROOT / "podzero" / "config").glob("*.py")]
+    floor0 = {path.relative_to(ROOT).as_posix() for path in own if path.is_file()}
     rooms = {
         f"podzero/{path.relative_to(ROOT).as_posix()}"
         for room in ROOMS
