@@ -25,7 +25,7 @@ def state(network):
 
 def make_state(network, seed=7, **optimizer):
     mesh = make_mesh(MeshConfig())
-    state = init_state(network, make_optimizer(OptimizerConfig(**optimizer)), jax.random.key(seed))
+    state = init_state(network.init, make_optimizer(OptimizerConfig(**optimizer)), jax.random.key(seed))
     return jax.device_put(state, state_shardings(mesh, state, MeshConfig()))
 
 
