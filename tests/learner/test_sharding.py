@@ -74,7 +74,6 @@ def free_port():
 @pytest.mark.parametrize(
     ("network", "layouts"),
     [
-        ("transformer", ["one", "2 processes, fsdp 4 x model 2"]),
         pytest.param("transformer", list(LAYOUTS), marks=pytest.mark.slow),
         pytest.param("resnet", list(LAYOUTS), marks=pytest.mark.slow),
     ],
