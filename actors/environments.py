@@ -15,6 +15,7 @@ from podzero.clock import StageClock
 from podzero.config import Experiment
 from podzero.envs import Step, VectorEnv
 from podzero.protocols import ParamSource, ReplayWriter, Report
+from podzero.replay import priorities_of
 from podzero.search import ModelSearch, ModelSearchResult
 from podzero.types import EnvSpec
 
@@ -105,7 +106,7 @@ class EnvironmentActor:
             return
         if self._past is not None and cut.past is not None:
             self._past.write(cut.past)
-        self._writer.write(cut.windows, cut.errors)
+        self._writer.write(cut.windows, priorities_of(cut.errors))
 
     def _temperature(self, age: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         config = self._experiment.actors

@@ -11,6 +11,7 @@ from podzero.actors.refreshing import Refresh
 from podzero.clock import StageClock
 from podzero.config import Experiment
 from podzero.protocols import ParamSource, PastReader, ReplayWriter, Report
+from podzero.replay import priorities_of
 from podzero.types import Params, PastPosition, Window
 
 REPORT_EVERY_S = 2.0
@@ -70,7 +71,7 @@ class ReanalysisActor:
                 self._turn += 1
                 found = self._refresh(params, version, self._turn, past)
             with clock("write"):
-                self._writer.write(found.samples, found.errors)
+                self._writer.write(found.samples, None if found.errors is None else priorities_of(found.errors))
             figures.add(past, version)
             with clock("params"):
                 if newer := self._source.poll():

@@ -13,6 +13,7 @@ from podzero.replay.errors import ReplayTimeout as ReplayTimeout
 from podzero.replay.errors import SignatureError as SignatureError
 from podzero.replay.errors import WrongServer as WrongServer
 from podzero.replay.limits import Limits as Limits
+from podzero.replay.priorities import priorities_of as priorities_of
 from podzero.replay.server import ReplayServer as ReplayServer
 from podzero.replay.signature import SampleSignature as SampleSignature
 from podzero.replay.tables import AGAIN as AGAIN

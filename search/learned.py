@@ -18,10 +18,10 @@ from podzero.types import Array, EnvSpec, ModelNetwork, Params
 
 BROAD_SHARE = 0.25
 """Share of the root's candidates that are drawn more broadly than the policy says, where the search explores."""
-LEAST_RANGE = 0.01
-"""Values of a tree that differ by less are taken to be equal."""
 BROAD_FACTOR = 2.0
 """How many times the policy's standard deviation they are drawn with."""
+LEAST_RANGE = 0.01
+"""A tree whose values differ by less is taken to have this range, so that rounding is not stretched to certainty."""
 
 
 class ModelSearchResult(NamedTuple):

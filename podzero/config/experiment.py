@@ -53,6 +53,10 @@ class Experiment(Section):
                 f"the rules of '{self.env.name}' are known, so network '{self.network.name}', which learns them, is "
                 "not for it; set network.name to resnet, transformer or mlp"
             )
+        if isinstance(self.env, GymnasiumConfig) and self.evaluation.opponents:
+            raise ValueError(
+                f"evaluation.opponents: nobody is met in {self.env.title}, where one acts alone; leave them out"
+            )
         if not self.learns_model and self.muzero != MuZeroConfig():
             raise ValueError(f"section muzero is for networks that learn a model; '{self.network.name}' does not")
         return self

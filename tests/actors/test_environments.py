@@ -7,6 +7,7 @@ import pytest
 from podzero.actors import EnvironmentActor
 from podzero.config import parse
 from podzero.envs import Step
+from podzero.replay import priorities_of
 from podzero.search import ModelSearchResult
 from podzero.types import EnvSpec, Versioned
 
@@ -155,7 +156,7 @@ def test_windows_carry_the_version_that_searched_them(run):
 
 def test_priorities_are_what_the_search_was_wrong_by(run):
     writer, _, _ = run
-    np.testing.assert_allclose(writer.errors[0], [2.0, 2.0, 2.0, 2.0, 1.0, 1.0][: len(writer.errors[0])])
+    np.testing.assert_allclose(writer.errors[0], priorities_of(np.array([2.0, 2.0, 2.0, 2.0, 1.0, 1.0])))
 
 
 def test_exploration_ends_with_the_plies_it_was_given(run):

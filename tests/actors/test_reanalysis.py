@@ -10,6 +10,7 @@ from podzero.actors import ReanalysisActor, SelfPlayActor, SelfPlayCore
 from podzero.actors.refreshing import Refreshed
 from podzero.config import parse
 from podzero.envs import make_env, unpack_states
+from podzero.replay import priorities_of
 from podzero.types import PastPosition, Sample, Versioned
 
 from .test_core import first_legal
@@ -98,7 +99,7 @@ def test_each_batch_is_searched_once_with_the_newest_parameters(reanalyse):
     old, new = ("prepared", 0.5), ("prepared", 0.75)
     assert asked == [(old, 3, 1), (old, 3, 2), (new, 7, 3), (new, 7, 4)]
     assert [each.version.tolist() for each in writer.written] == [[3] * 4, [3] * 4, [7] * 4, [7] * 4]
-    np.testing.assert_array_equal(writer.priorities[0], [0.25] * 4)
+    np.testing.assert_array_equal(writer.priorities[0], priorities_of(np.full(4, 0.25)))
 
 
 def test_it_reports_how_much_and_how_old(reanalyse):

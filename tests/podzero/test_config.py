@@ -259,3 +259,8 @@ def test_the_hosts_of_a_learner_are_those_of_its_slice():
 def test_hosts_that_do_not_fit_are_refused_with_what_would(overrides, message):
     with pytest.raises(ConfigError, match=message):
         load("connect_four", overrides)
+
+
+def test_opponents_are_refused_where_nobody_is_met():
+    with pytest.raises(ConfigError, match="nobody is met in gymnasium/CartPole-v1"):
+        load("cartpole", ["evaluation.opponents=[random]"])
