@@ -6,6 +6,7 @@ that searches again what was played.
 from podzero.actors.assembly import GameAssembler as GameAssembler
 from podzero.actors.core import SelfPlayCore as SelfPlayCore
 from podzero.actors.core import SelfPlayState as SelfPlayState
+from podzero.actors.doors import Doors as Doors
 from podzero.actors.environments import EnvironmentActor as EnvironmentActor
 from podzero.actors.reanalysis import ReanalysisActor as ReanalysisActor
 from podzero.actors.refreshing import Refresh as Refresh

@@ -10,11 +10,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from podzero.actors.doors import Doors
 from podzero.actors.windows import Cut, Outcome, Position, WindowCutter
 from podzero.clock import StageClock
 from podzero.config import Experiment
 from podzero.envs import Step, VectorEnv
-from podzero.protocols import ParamSource, ReplayWriter, Report
 from podzero.replay import priorities_of
 from podzero.search import ModelSearch, ModelSearchResult
 from podzero.types import EnvSpec
@@ -32,8 +32,7 @@ class EnvironmentActor:
       spec: of the environment.
       make_environments: makes them; called at the beginning of `run`.
       search: the search over the learned model.
-      source, writer, report: the doors to parameters, replay and the figures.
-      past: where windows go that shall be searched again; None where none are.
+      doors: to parameters, replay and the figures.
     """
 
     def __init__(
@@ -45,10 +44,7 @@ class EnvironmentActor:
         spec: EnvSpec,
         make_environments: Callable[[], VectorEnv],
         search: ModelSearch,
-        source: ParamSource,
-        writer: ReplayWriter,
-        report: Report,
-        past: ReplayWriter | None = None,
+        doors: Doors,
     ) -> None:
         self._experiment = experiment
         self._name = name
@@ -57,10 +53,7 @@ class EnvironmentActor:
         self._spec = spec
         self._make_environments = make_environments
         self._search = jax.jit(_keyed(search))
-        self._source = source
-        self._writer = writer
-        self._report = report
-        self._past = past
+        self._doors = doors
         self._stopping = threading.Event()
 
     def stop(self) -> None:
@@ -78,35 +71,35 @@ class EnvironmentActor:
         cutter = WindowCutter(experiment, self._spec, experiment.actors.games, self._seed)
         with closing(self._make_environments()) as environments:
             with clock("wait_params"):
-                version, params = self._source.wait(experiment.replay.timeout_s)
-            step, turn = environments.reset(), 0
+                version, params = self._doors.source.wait(experiment.replay.timeout_s)
+            step, turn, cut = environments.reset(), 0, None
             while not self._stopping.is_set():
                 with clock("search"):
                     turn += 1
                     temperature = self._temperature(cutter.age)
-                    found = jax.device_get(self._search(params, self._key, turn, step.observation, temperature))
-                with clock("assemble"):
-                    cut = cutter.add(_position(step, found, version))
+                    found = self._search(params, self._key, turn, step.observation, temperature)
+                # Where dispatch is asynchronous, what the last position completed is written while this is searched.
                 with clock("write"):
                     self._write(cut)
+                with clock("search"):
+                    found = jax.device_get(found)
+                with clock("assemble"):
+                    cut = cutter.add(_position(step, found, version))
                 with clock("environment"):
                     step = environments.step(found.action)
                 with clock("assemble"):
                     cutter.follow(Outcome(step.reward, step.terminated, step.truncated, step.started))
                     figures.add(step, cut, version)
                 with clock("params"):
-                    version, params = self._source.poll() or (version, params)
+                    version, params = self._doors.source.poll() or (version, params)
                 if clock.elapsed_s >= REPORT_EVERY_S:
-                    self._report(self._name, figures.flush(environments.failures) | clock.flush())
-            self._report(self._name, figures.flush(environments.failures) | clock.flush())
+                    self._doors.report(self._name, figures.flush(environments.failures) | clock.flush())
+            self._write(cut)
+            self._doors.report(self._name, figures.flush(environments.failures) | clock.flush())
 
     def _write(self, cut: Cut | None) -> None:
-        """Writes the past first: it is never held back, and must not wait for those who need it."""
-        if cut is None:
-            return
-        if self._past is not None and cut.past is not None:
-            self._past.write(cut.past)
-        self._writer.write(cut.windows, priorities_of(cut.errors))
+        if cut is not None:
+            self._doors.write(cut.windows, cut.past, priorities_of(cut.errors))
 
     def _temperature(self, age: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         config = self._experiment.actors
@@ -141,7 +134,7 @@ class _Figures:
         self._evaluations = experiment.search.simulations + 1
         self._return = np.zeros(experiment.actors.games)
         self._length = np.zeros(experiment.actors.games, np.int64)
-        self._moves = self._samples = 0
+        self._searched = self._moves = self._samples = 0
         self._ended: list[tuple[float, int]] = []
         self._failures = 0
         self._version = 0
@@ -151,6 +144,7 @@ class _Figures:
         self._length = np.where(step.started, 0, self._length + 1)
         for slot in np.flatnonzero(step.terminated | step.truncated):
             self._ended.append((float(self._return[slot]), int(self._length[slot])))
+        self._searched += len(step.reward)
         self._moves += len(step.reward) - int(np.count_nonzero(step.started))
         self._samples += 0 if cut is None else len(cut.errors)
         self._version = version
@@ -158,7 +152,7 @@ class _Figures:
     def flush(self, failures: int) -> dict[str, float]:
         figures = {
             "count/moves": float(self._moves),
-            "count/evaluations": float(self._moves * self._evaluations),
+            "count/evaluations": float(self._searched * self._evaluations),
             "count/games": float(len(self._ended)),
             "count/samples": float(self._samples),
             "count/failed_episodes": float(failures - self._failures),
@@ -167,6 +161,6 @@ class _Figures:
         if self._ended:
             figures["acting/mean_return"] = float(np.mean([returns for returns, _ in self._ended]))
             figures["acting/steps_per_episode"] = float(np.mean([length for _, length in self._ended]))
-        self._moves = self._samples = 0
+        self._searched = self._moves = self._samples = 0
         self._ended, self._failures = [], failures
         return figures

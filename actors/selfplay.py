@@ -10,10 +10,10 @@ import numpy as np
 
 from podzero.actors.assembly import GameAssembler
 from podzero.actors.core import SelfPlayCore
+from podzero.actors.doors import Doors
 from podzero.actors.mixing import GameMixer
 from podzero.clock import StageClock
 from podzero.config import Experiment
-from podzero.protocols import ParamSource, ReplayWriter, Report
 from podzero.types import Params, PastPosition, Sample
 
 REPORT_EVERY_S = 2.0
@@ -31,8 +31,7 @@ class SelfPlayActor:
       seed: seed of this actor; differs between actors and between restarts.
       core: the jittable self-play step.
       fold: prepares published parameters for the network that searches, once per version.
-      source, writer, report: the doors to parameters, replay and the figures.
-      past: where positions go that shall be searched again; None where none are.
+      doors: to parameters, replay and the figures.
     """
 
     def __init__(
@@ -43,10 +42,7 @@ class SelfPlayActor:
         seed: int,
         core: SelfPlayCore,
         fold: Callable[[Params], Params],
-        source: ParamSource,
-        writer: ReplayWriter,
-        report: Report,
-        past: ReplayWriter | None = None,
+        doors: Doors,
     ) -> None:
         self._experiment = experiment
         self._name = name
@@ -55,10 +51,7 @@ class SelfPlayActor:
         self._start = jax.jit(core.init)
         self._play = jax.jit(core.move, donate_argnums=1)
         self._fold = fold
-        self._source = source
-        self._writer = writer
-        self._report = report
-        self._past = past
+        self._doors = doors
         self._stopping = threading.Event()
 
     def stop(self) -> None:
@@ -76,7 +69,7 @@ class SelfPlayActor:
         state = self._start(self._key)
 
         with clock("wait_params"):
-            version, params = self._source.wait(experiment.replay.timeout_s)
+            version, params = self._doors.source.wait(experiment.replay.timeout_s)
             params = self._fold(params)
         while not self._stopping.is_set():
             # Where dispatch is asynchronous, what the last move ended is written while this one is found.
@@ -91,23 +84,18 @@ class SelfPlayActor:
                 for game in games:
                     mixer.add((game.samples, game.past))
             with clock("params"):
-                if newer := self._source.poll():
+                if newer := self._doors.source.poll():
                     version, params = newer.version, self._fold(newer.params)
             figures.add([game.plies for game in games], float(np.mean(np.abs(move.value))), version)
             if clock.elapsed_s >= REPORT_EVERY_S:
-                self._report(self._name, figures.flush() | clock.flush())
-        self._report(self._name, figures.flush() | clock.flush())
+                self._doors.report(self._name, figures.flush() | clock.flush())
+        self._doors.report(self._name, figures.flush() | clock.flush())
         self._write(mixer.take())
         self._write(mixer.take_rest())
 
     def _write(self, positions: _Positions | None) -> None:
-        """Writes the past first: it is never held back, and must not wait for those who need it."""
-        if positions is None:
-            return
-        samples, past = positions
-        if self._past is not None and past is not None:
-            self._past.write(past)
-        self._writer.write(samples)
+        if positions is not None:
+            self._doors.write(*positions)
 
 
 class _Figures:

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from podzero.actors import (
+    Doors,
     EnvironmentActor,
     ReanalysisActor,
     Refresh,
@@ -38,22 +39,17 @@ def make_actor(
     experiment: Experiment,
     name: str,
     seed: int,
-    source: ParamSource,
-    writer: ReplayWriter,
-    report: Report,
-    past: ReplayWriter | None = None,
+    doors: Doors,
 ) -> SelfPlayActor | EnvironmentActor:
     """The actor that the experiment's environment asks for."""
-    doors: dict[str, Any] = {"source": source, "writer": writer, "report": report, "past": past}
-    about: dict[str, Any] = {"experiment": experiment, "name": name, "seed": seed}
+    about: dict[str, Any] = {"experiment": experiment, "name": name, "seed": seed, "doors": doors}
     if not isinstance(experiment.env, GymnasiumConfig):
         core, fold = actor_parts(experiment)
-        return SelfPlayActor(core=core, fold=fold, **about, **doors)
+        return SelfPlayActor(core=core, fold=fold, **about)
     spec = spec_of(experiment.env)
     environments = partial(make_vector_env, experiment.env, experiment.actors.games, seed)
-    return EnvironmentActor(
-        spec=spec, make_environments=environments, search=model_search(experiment, spec), **about, **doors
-    )
+    search = model_search(experiment, spec)
+    return EnvironmentActor(spec=spec, make_environments=environments, search=search, **about)
 
 
 def model_search(experiment: Experiment, spec: EnvSpec) -> ModelSearch:

@@ -98,6 +98,7 @@ class ActorProcess(Process):
     """One actor; `life` counts its restarts, so that a new life plays other games."""
 
     def _build(self, *, experiment: Experiment, index: int, life: int, shards: list[Role], store: Any) -> None:
+        from podzero.actors import Doors
         from podzero.envs import spec_of
         from podzero.launch.build import make_actor
         from podzero.params import RayParamSource
@@ -111,7 +112,7 @@ class ActorProcess(Process):
             past = make_writer(list(addresses), spec, experiment, table=PAST)
         self._writers = [writer] if past is None else [writer, past]
         seed, source = seed_of(experiment.seed, index, life), RayParamSource(store)
-        self._actor = make_actor(experiment, self._name, seed, source, writer, self._outbox.report, past)
+        self._actor = make_actor(experiment, self._name, seed, Doors(source, writer, self._outbox.report, past))
 
     def run(self) -> None:
         """Plays, or acts, until stopped."""

@@ -28,7 +28,15 @@ _LEAST_RANGE = 1e-5
 
 
 class Parts(NamedTuple):
-    """The functions of a `ModelNetwork` that have parameters, as Haiku's `multi_transform` takes and gives them."""
+    """The functions of a `ModelNetwork` that depend on what it reads; `model_network` adds the projection."""
+
+    represent: Callable[[Array], jax.Array]
+    predict: Callable[[jax.Array], tuple[jax.Array, jax.Array]]
+    dynamics: Callable[[jax.Array, Array], tuple[jax.Array, jax.Array]]
+
+
+class _AllParts(NamedTuple):
+    """The functions that have parameters, as Haiku's `multi_transform` takes and gives them."""
 
     represent: Callable[..., jax.Array]
     predict: Callable[..., tuple[jax.Array, jax.Array]]
@@ -45,14 +53,14 @@ def model_network(
     """Turns Haiku modules into the pure functions of a network.
 
     Args:
-      build: makes the modules and returns functions that call them; runs while tracing.
+      build: makes the modules; runs while tracing.
       config: says how values and rewards are spread over bins.
       spec: what the network reads and decides about.
       observe: `ModelNetwork.observe`; by default parameters hold no statistics.
     """
 
-    def modules() -> tuple[Callable[[Array, Array], Any], Parts]:
-        parts = build()
+    def modules() -> tuple[Callable[[Array, Array], Any], _AllParts]:
+        parts = _AllParts(*build(), Projection(config.projection))
 
         def all_of_them(observation: Array, action: Array) -> Any:
             latent = parts.represent(observation)

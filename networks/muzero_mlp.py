@@ -12,7 +12,6 @@ from podzero.networks.haiku_layers import Dense, Perceptron
 from podzero.networks.muzero import (
     Parts,
     PolicyLayer,
-    Projection,
     action_features,
     bins_layer,
     model_network,
@@ -79,12 +78,7 @@ def muzero_mlp(config: MuZeroMLPConfig, spec: EnvSpec) -> ModelNetwork:
     """The network for any observations of `spec`, which it flattens."""
 
     def build() -> Parts:
-        return Parts(
-            represent=Representation(config),
-            predict=Prediction(config, spec),
-            dynamics=Dynamics(config, spec),
-            project=Projection(config.projection),
-        )
+        return Parts(Representation(config), Prediction(config, spec), Dynamics(config, spec))
 
     def observe(params: Params, observations: Array) -> Params:
         return {**params, _STATISTICS: merge(params[_STATISTICS], _flat(observations))}

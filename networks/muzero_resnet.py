@@ -16,7 +16,6 @@ from podzero.networks.heads import POLICY_PLANES, VALUE_PLANES
 from podzero.networks.muzero import (
     Parts,
     PolicyLayer,
-    Projection,
     action_features,
     bins_layer,
     model_network,
@@ -123,12 +122,7 @@ def muzero_resnet(config: MuZeroResNetConfig, spec: EnvSpec) -> ModelNetwork:
         )
 
     def build() -> Parts:
-        return Parts(
-            represent=Representation(config),
-            predict=Prediction(config, spec),
-            dynamics=Dynamics(config, spec),
-            project=Projection(config.projection),
-        )
+        return Parts(Representation(config), Prediction(config, spec), Dynamics(config, spec))
 
     return model_network(build, config, spec)
 

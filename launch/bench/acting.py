@@ -1,38 +1,45 @@
-"""What environments and replay cost an actor beside its search."""
+"""Steps/s of a complete actor in gymnasium environments, beside its bare search at the same batch size."""
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
+from podzero.actors import Doors
 from podzero.config import Experiment, GymnasiumConfig
 from podzero.errors import ConfigError
 from podzero.launch.bench.material import FixedSource, open_to_inserts
+from podzero.launch.bench.rates import calls_per_s
 from podzero.launch.bench.serving import served
-from podzero.launch.build import learner_parts, make_actor
+from podzero.launch.bench.watching import Watch, running
+from podzero.launch.build import learner_parts, make_actor, model_search
+from podzero.types import EnvSpec, Params
 
-_STEP_S = 600.0
-"""Longest wait for the actor to compile, or to end."""
+ROUND_S = 10.0
+"""How long the actor runs before the bare search has its turn."""
+BARE_S = 5.0
 
 
 def bench_acting(experiment: Experiment, seconds: float) -> dict[str, Any]:
-    """Measures where the time of a complete actor goes that acts in gymnasium environments.
+    """Measures what environments, cutting windows and writing them cost beside the search.
 
-    It writes its windows to a Reverb server in another process, whose limiter holds nobody back. Its parameters are
-    untrained, so that episodes are short, and end and begin as often as they ever will.
+    A complete actor, which writes its windows to a Reverb server in another process that holds nobody back, takes
+    turns with the same search alone, on as many observations. Its parameters are untrained, so that episodes are
+    short, and end and begin as often as they ever will.
 
     Args:
       experiment: its environment, network, search and `actors` are measured.
-      seconds: how long to measure after compilation.
+      seconds: how long to measure after compilation; at least three rounds of each are run.
 
     Returns:
-      `ratio`, the share of the actor's time that is search; the shares of all stages (`environment`: stepping;
-      `assemble`: cutting windows; `write`: sending them); steps/s and windows/s.
+      `ratio` (actor over bare, of the medians over rounds), both rates in network evaluations/s and those of all
+      rounds; of the actor steps/s, windows/s and the wall-time share of each stage of its loop (`environment`:
+      stepping; `assemble`: cutting windows; `write`: sending them, of which a part is beside the search).
 
     Raises:
       ConfigError: the experiment is about a game.
@@ -41,68 +48,47 @@ def bench_acting(experiment: Experiment, seconds: float) -> dict[str, Any]:
         raise ConfigError(f"{experiment.env.title} is played, not acted in: see podzero bench selfplay")
     network, spec, _ = learner_parts(experiment)
     params = network.init(jax.random.key(experiment.seed))
-    tally = _Tally()
+    bare, evaluations = _bare_search(experiment, spec, params), experiment.search.simulations + 1
+    rounds: list[dict[str, float]] = []
+    rates: dict[str, list[float]] = {"actor": [], "bare": []}
     with served(open_to_inserts(experiment), spec) as address:
         from podzero.replay import make_writer  # imports TensorFlow
 
-        writer = make_writer([address], spec, experiment)
-        actor = make_actor(experiment, "actor-0", experiment.seed, FixedSource(params), writer, tally)
-        thread = threading.Thread(target=actor.run, name="bench-actor")
-        thread.start()
-        try:
-            tally.wait()  # the first report is of compilation
-            tally.begin()
-            time.sleep(seconds)
-        finally:
-            actor.stop()
-            thread.join(_STEP_S)
-            writer.close()
-    return tally.result() | {"environments": experiment.actors.games, "simulations": experiment.search.simulations}
+        watch, writer = Watch(), make_writer([address], spec, experiment)
+        actor = make_actor(experiment, "actor-0", experiment.seed, Doors(FixedSource(params), writer, watch))
+        with running(actor):
+            watch.next_report()  # compiles
+        until = time.perf_counter() + seconds
+        while len(rounds) < 3 or time.perf_counter() < until:
+            bare()
+            rates["bare"].append(calls_per_s(bare, BARE_S) * experiment.actors.games * evaluations)
+            with running(actor):
+                watch.next_report()  # makes its environments
+                rounds.append(watch.measure(ROUND_S))
+            rates["actor"].append(rounds[-1]["count/evaluations"])
+        writer.close()
+    return {
+        "ratio": median(rates["actor"]) / median(rates["bare"]),
+        "actor_evaluations_per_s": median(rates["actor"]),
+        "bare_evaluations_per_s": median(rates["bare"]),
+        "steps_per_s": median(each["count/moves"] for each in rounds),
+        "windows_per_s": median(each["count/samples"] for each in rounds),
+        **{
+            f"{stage}_share": median(each.get(f"time/{stage}", 0.0) for each in rounds)
+            for stage in ("search", "environment", "assemble", "write", "params")
+        },
+        "environments": experiment.actors.games,
+        "simulations": experiment.search.simulations,
+        "platform": jax.devices()[0].platform,
+        "actor_rounds": rates["actor"],
+        "bare_rounds": rates["bare"],
+    }
 
 
-class _Tally:
-    """Adds up what the actor reports; a `Report`."""
-
-    def __init__(self) -> None:
-        self._heard = threading.Event()
-        self._seconds: dict[str, float] = defaultdict(float)
-        self._counts: dict[str, float] = defaultdict(float)
-        self._since = self._last = time.perf_counter()
-
-    def __call__(self, role: str, figures: Mapping[str, float]) -> None:
-        now = time.perf_counter()
-        for name, value in figures.items():
-            kind, _, what = name.partition("/")
-            if kind == "time":
-                self._seconds[what] += value * (now - self._last)
-            elif kind == "count":
-                self._counts[what] += value
-        self._last = now
-        self._heard.set()
-
-    def wait(self) -> None:
-        """Waits for a report.
-
-        Raises:
-          TimeoutError: there was none.
-        """
-        if not self._heard.wait(_STEP_S):
-            raise TimeoutError(f"the actor has not made a step in {_STEP_S:g} s")
-
-    def begin(self) -> None:
-        """Forgets what was reported so far."""
-        self._seconds.clear()
-        self._counts.clear()
-        self._since = self._last
-
-    def result(self) -> dict[str, Any]:
-        """Shares of time, and rates, from `begin` to the last report."""
-        elapsed = self._last - self._since
-        shares = {stage: seconds / elapsed for stage, seconds in self._seconds.items()}
-        return {
-            "ratio": shares["search"],
-            **{f"{stage}_share": share for stage, share in sorted(shares.items())},
-            "steps_per_s": self._counts["moves"] / elapsed,
-            "windows_per_s": self._counts["samples"] / elapsed,
-            "seconds": elapsed,
-        }
+def _bare_search(experiment: Experiment, spec: EnvSpec, params: Params) -> Callable[[], object]:
+    """One search of `actors.games` observations, all the same, and what it found brought to the host."""
+    games = experiment.actors.games
+    search, key = jax.jit(model_search(experiment, spec)), jax.random.key(experiment.seed)
+    observation = jnp.zeros((games, *spec.observation_shape), spec.observation_dtype)
+    temperature = jnp.ones(games)
+    return lambda: jax.device_get(search(params, key, observation, temperature))

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import psutil
 
-from podzero.actors import SelfPlayActor, SelfPlayCore, SelfPlayState
+from podzero.actors import Doors, SelfPlayActor, SelfPlayCore, SelfPlayState
 from podzero.config import Experiment
 from podzero.envs import make_env, spec_of
 from podzero.launch.bench.material import open_to_inserts
@@ -219,9 +219,7 @@ class _Players:
             seed=seed,
             core=self._core,
             fold=lambda params: params,
-            source=self._source,
-            writer=writer,
-            report=lambda role, figures: None,
+            doors=Doors(self._source, writer, report=lambda role, figures: None),
         )
         thread = threading.Thread(target=actor.run, name=f"actor-{seed}", daemon=True)
         thread.start()

@@ -109,7 +109,7 @@ class ActorProbe:
     def __init__(self, name: str, *, experiment: Experiment, store: Any) -> None:
         import jax
 
-        from podzero.actors import SelfPlayActor
+        from podzero.actors import Doors, SelfPlayActor
         from podzero.launch.build import actor_parts
         from podzero.params import RayParamSource
 
@@ -132,9 +132,7 @@ class ActorProbe:
             seed=experiment.seed,
             core=core,
             fold=stamped,
-            source=self,
-            writer=self,
-            report=lambda role, figures: None,
+            doors=Doors(source=self, writer=self, report=lambda role, figures: None),
         )
 
     def wait(self, timeout_s: float) -> Versioned:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from statistics import median
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from podzero.actors import SelfPlayActor
+from podzero.actors import Doors, SelfPlayActor
 from podzero.config import Experiment
 from podzero.envs import make_env, spec_of
 from podzero.launch.bench.material import FixedSource, open_to_inserts
+from podzero.launch.bench.rates import calls_per_s
 from podzero.launch.bench.serving import served
+from podzero.launch.bench.watching import Watch, running
 from podzero.launch.build import actor_parts
 from podzero.networks import make_network
 from podzero.types import EnvSpec, Params
@@ -24,8 +24,6 @@ from podzero.types import EnvSpec, Params
 ROUND_S = 10.0
 """How long the actor runs before the bare pass has its turn."""
 BARE_S = 3.0
-_MOVE_S = 600.0
-"""Longest wait for a move to end."""
 
 
 def bench_selfplay(experiment: Experiment, seconds: float) -> dict[str, Any]:
@@ -45,18 +43,19 @@ def bench_selfplay(experiment: Experiment, seconds: float) -> dict[str, Any]:
     env = make_env(experiment.env)
     params = make_network(experiment.network, env.spec).init(jax.random.key(experiment.seed))
     bare = _bare_pass(experiment, env.spec, params)
-    counts: dict[str, float] = {}
+    watch = Watch()
     rates: dict[str, list[float]] = {"actor": [], "bare": [], "moves": [], "games": []}
     with served(open_to_inserts(experiment), env.spec) as address:
-        actor = _actor(experiment, address, params, counts)
-        with _running(actor):
-            _next_report(counts)  # compiles
+        actor = _actor(experiment, address, params, watch)
+        with running(actor):
+            watch.next_report()  # compiles
         until = time.perf_counter() + seconds
         while len(rates["actor"]) < 3 or time.perf_counter() < until:
-            rates["bare"].append(_bare_rate(bare, experiment.actors.games))
-            with _running(actor):
-                _next_report(counts)
-                totals = _measure(counts, ROUND_S)
+            bare()  # waits out what the actor left running
+            rates["bare"].append(calls_per_s(bare, BARE_S) * experiment.actors.games)
+            with running(actor):
+                watch.next_report()
+                totals = watch.measure(ROUND_S)
             rates["actor"].append(totals["count/evaluations"])
             rates["moves"].append(totals["count/moves"])
             rates["games"].append(totals["count/games"])
@@ -74,15 +73,8 @@ def bench_selfplay(experiment: Experiment, seconds: float) -> dict[str, Any]:
     }
 
 
-def _actor(experiment: Experiment, address: Any, params: Params, counts: dict[str, float]) -> SelfPlayActor:
+def _actor(experiment: Experiment, address: Any, params: Params, watch: Watch) -> SelfPlayActor:
     from podzero.replay import make_writer  # imports TensorFlow
-
-    def report(role: str, figures: Any) -> None:
-        """Adds up what the actor counts, with the time of the last report under `at`."""
-        for name, value in figures.items():
-            if name.startswith("count/"):
-                counts[name] = counts.get(name, 0.0) + value
-        counts["at"] = time.perf_counter()
 
     core, fold = actor_parts(experiment)
     spec = spec_of(experiment.env)
@@ -92,41 +84,8 @@ def _actor(experiment: Experiment, address: Any, params: Params, counts: dict[st
         seed=experiment.seed,
         core=core,
         fold=fold,
-        source=FixedSource(params),
-        writer=make_writer([address], spec, experiment),
-        report=report,
+        doors=Doors(FixedSource(params), make_writer([address], spec, experiment), watch),
     )
-
-
-@contextmanager
-def _running(actor: SelfPlayActor) -> Iterator[None]:
-    """Lets the actor play in a thread for as long as the context lasts."""
-    thread = threading.Thread(target=actor.run, name="bench-actor")
-    thread.start()
-    try:
-        yield
-    finally:
-        actor.stop()
-        thread.join(_MOVE_S)
-
-
-def _next_report(counts: dict[str, float]) -> None:
-    """Waits until the actor reports again."""
-    before, deadline = counts.get("at"), time.perf_counter() + _MOVE_S
-    while counts.get("at") == before:
-        if time.perf_counter() > deadline:
-            raise TimeoutError(f"the actor has not finished a move in {_MOVE_S:g} s")
-        time.sleep(0.01)
-
-
-def _measure(counts: dict[str, float], seconds: float) -> dict[str, float]:
-    """Growth per second of each count between two reports at least `seconds` apart."""
-    first = dict(counts)
-    while counts["at"] - first["at"] < seconds:
-        _next_report(counts)
-    last = dict(counts)
-    elapsed = last["at"] - first["at"]
-    return {name: (last[name] - first.get(name, 0.0)) / elapsed for name in last if name != "at"}
 
 
 def _bare_pass(experiment: Experiment, spec: EnvSpec, params: Params) -> Callable[[], Any]:
@@ -138,13 +97,3 @@ def _bare_pass(experiment: Experiment, spec: EnvSpec, params: Params) -> Callabl
     observation = jnp.zeros((experiment.actors.games, *spec.observation_shape), spec.observation_dtype)
     apply = jax.jit(network.apply)
     return lambda: jax.tree.map(lambda x: x.block_until_ready(), apply(folded, observation))
-
-
-def _bare_rate(bare: Callable[[], Any], batch: int) -> float:
-    """Evaluations/s of back-to-back forward passes."""
-    bare()
-    start, passes = time.perf_counter(), 0
-    while time.perf_counter() - start < BARE_S:
-        bare()
-        passes += 1
-    return passes * batch / (time.perf_counter() - start)

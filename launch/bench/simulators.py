@@ -12,6 +12,7 @@ import jax
 from podzero.config import EnvConfig, Experiment, GameConfig, SimulatorConfig
 from podzero.envs import make_env
 from podzero.errors import ConfigError
+from podzero.launch.bench.rates import calls_per_s
 from podzero.launch.build import actor_parts
 from podzero.networks import make_network
 from podzero.types import Params
@@ -49,7 +50,7 @@ def bench_simulators(experiment: Experiment, seconds: float) -> dict[str, Any]:
     until = time.perf_counter() + seconds
     while len(rates["host"]) < 3 or time.perf_counter() < until:
         for kind, move in players.items():
-            rates[kind].append(_moves_per_s(move) * experiment.actors.games * experiment.search.simulations)
+            rates[kind].append(calls_per_s(move, ROUND_S) * experiment.actors.games * experiment.search.simulations)
     return {
         "ratio": median(rates["host"]) / median(rates["jax"]),
         "host_simulations_per_s": median(rates["host"]),
@@ -75,11 +76,3 @@ def _player(experiment: Experiment) -> Callable[[], None]:
         jax.device_get(moves)
 
     return move
-
-
-def _moves_per_s(move: Callable[[], None]) -> float:
-    start, moves = time.perf_counter(), 0
-    while time.perf_counter() - start < ROUND_S:
-        move()
-        moves += 1
-    return moves / (time.perf_counter() - start)

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podzero.actors import EnvironmentActor
+from podzero.actors import Doors, EnvironmentActor
 from podzero.config import parse
 from podzero.envs import Step
 from podzero.replay import priorities_of
@@ -110,10 +110,7 @@ def run_actor(past=None, **sections):
         spec=SPEC,
         make_environments=lambda: environments,
         search=search,
-        source=Source(),
-        writer=writer,
-        report=lambda name, figures: reports.append(figures),
-        past=past,
+        doors=Doors(Source(), writer, lambda name, figures: reports.append(figures), past),
     )
     writer.stop = actor.stop
     actor.run()

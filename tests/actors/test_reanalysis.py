@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from podzero.actors import ReanalysisActor, SelfPlayActor, SelfPlayCore
+from podzero.actors import Doors, ReanalysisActor, SelfPlayActor, SelfPlayCore
 from podzero.actors.refreshing import Refreshed
 from podzero.config import parse
 from podzero.envs import make_env, unpack_states
@@ -131,10 +131,7 @@ def test_self_play_leaves_its_positions_with_their_states(experiment):
         seed=0,
         core=SelfPlayCore(env, first_legal(env), experiment.actors, keep_states=True),
         fold=lambda params: params,
-        source=Source(),
-        writer=writer,
-        report=lambda name, figures: None,
-        past=past,
+        doors=Doors(Source(), writer, lambda name, figures: None, past),
     )
     writer.enough = actor.stop
     actor.run()

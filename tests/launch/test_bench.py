@@ -1,11 +1,13 @@
 """Each bench on sizes that take a moment: that it runs the real thing and what it returns; never how fast it was."""
 
 import math
+import threading
 
 import pytest
 
+from podzero.config import load
 from podzero.errors import ConfigError
-from podzero.launch.bench.acting import _Tally, bench_acting
+from podzero.launch.bench.acting import bench_acting
 from podzero.launch.bench.actors import bench_actors, record
 from podzero.launch.bench.broadcast import bench_broadcast
 from podzero.launch.bench.learner import bench_learner
@@ -14,6 +16,7 @@ from podzero.launch.bench.publish import bench_publish
 from podzero.launch.bench.replay import bench_replay
 from podzero.launch.bench.selfplay import bench_selfplay
 from podzero.launch.bench.simulators import bench_simulators
+from podzero.launch.bench.watching import Watch
 
 
 @pytest.mark.slow
@@ -123,22 +126,48 @@ def test_games_are_not_acted_in(tiny):
         bench_acting(tiny(), 0.1)
 
 
-def test_shares_of_an_actor_are_over_all_reports_after_the_first(monkeypatch):
+@pytest.mark.slow
+def test_acting_takes_turns_with_the_bare_search(monkeypatch):
+    monkeypatch.setattr("podzero.launch.bench.acting.ROUND_S", 0.1)
+    monkeypatch.setattr("podzero.launch.bench.acting.BARE_S", 0.1)
+    monkeypatch.setattr("podzero.actors.environments.REPORT_EVERY_S", 0.1)
+    found = bench_acting(load("cartpole", ["actors.games=4", "search.simulations=4"]), 0.1)
+    assert len(found["actor_rounds"]) == len(found["bare_rounds"]) == 3
+    assert 0 < found["steps_per_s"] < found["actor_evaluations_per_s"] / 5
+    assert found["windows_per_s"] > 0
+    stages = ("search", "environment", "assemble", "write", "params")
+    assert 0 < sum(found[f"{stage}_share"] for stage in stages) <= 1.001
+    assert 0 < found["ratio"] < math.inf
+
+
+def test_what_actors_report_is_measured_between_reports(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("podzero.launch.bench.acting.time.perf_counter", lambda: now[0])
-    tally = _Tally()
+    monkeypatch.setattr("podzero.launch.bench.watching.time.perf_counter", lambda: now[0])
+    watch = Watch()
     reports = [
-        (50.0, {"time/search": 0.1, "count/moves": 7}),  # compilation
         (52.0, {"time/search": 0.5, "time/write": 0.25, "count/moves": 100, "count/samples": 50}),
         (60.0, {"time/search": 1.0, "count/moves": 400, "acting/mean_return": 9.0}),
     ]
-    for at, figures in reports:
-        now[0] = at
-        tally("actor-0", figures)
-        if at == 50.0:
-            tally.begin()
+    now[0] = 50.0
+    watch("actor-0", {"time/search": 0.1, "count/moves": 7})  # compilation
+
+    def next_report():
+        now[0], figures = reports.pop(0)
+        watch("actor-0", figures)
+
+    watch.next_report = next_report
     # 2 s of which half were search and a quarter writing, then 8 s of search.
-    assert tally.result() == {
-        "ratio": 0.9, "search_share": 0.9, "write_share": 0.05, "steps_per_s": 50.0, "windows_per_s": 5.0,
-        "seconds": 10.0,
-    }  # fmt: skip
+    assert watch.measure(9.0) == pytest.approx(
+        {"time/search": 0.9, "time/write": 0.05, "count/moves": 50.0, "count/samples": 5.0}
+    )
+
+
+def test_a_report_is_waited_for(monkeypatch):
+    watch = Watch()
+    timer = threading.Timer(0.05, watch, ("actor-0", {"count/moves": 1}))
+    timer.start()
+    watch.next_report()
+    timer.join()
+    monkeypatch.setattr("podzero.launch.bench.watching._REPORT_S", 0.01)
+    with pytest.raises(TimeoutError, match=r"the actor has not reported for 0\.01 s"):
+        watch.next_report()
