@@ -27,7 +27,7 @@ _CHUNK_BYTES = 512
 """Items are compressed together up to this size: longer chunks are cheaper to write but sent whole for every item
 read, so reading suffers."""
 _SEND_S = 0.001
-"""Flushing is what sends the last, incomplete chunk; Reverb's shortest bounded flush (its zero means forever)."""
+"""Flushing is what sends a last, incomplete chunk; Reverb's shortest bounded flush (its zero means forever)."""
 _POLL_S = 0.02
 """How long one shard is waited for before the next is looked at."""
 _LOOK_S = 10.0
@@ -209,7 +209,8 @@ class _Lane:
             cpp.CreateItem(self.shard.table.name, priority, [cpp.Append([item])], [True])
         self.pending = len(items) * self._bundle
         self._looked = time.monotonic()
-        self.settle(_SEND_S)
+        if self._chunk > 1:
+            self.settle(_SEND_S)
 
     def settle(self, timeout_s: float) -> bool:
         """Whether all that was sent has been confirmed within `timeout_s` (at least 1 ms)."""
