@@ -135,7 +135,8 @@ def _pixels(observation: Array, dtype: np.dtype[np.generic]) -> jax.Array:
 
 def _average(x: jax.Array) -> jax.Array:
     """Means over 3x3 pixels, at every second one: `[B, H, W, C]` to `[B, ceil(H / 2), ceil(W / 2), C]`."""
-    zero = jnp.zeros((), x.dtype)
+    # A constant of NumPy's: while tracing, JAX has a derivative of sums over windows only where it can see the zero.
+    zero = np.zeros((), x.dtype)
     total: jax.Array = lax.reduce_window(x, zero, lax.add, (1, 3, 3, 1), (1, 2, 2, 1), "SAME")
     return total / 9
 

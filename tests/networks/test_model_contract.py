@@ -201,6 +201,16 @@ def test_images_shrink_as_configured_rounded_up(downsample, side):
     assert shape == (BATCH, *side, 8)
 
 
+def test_images_are_learned_from_however_far_they_shrink(compiled):
+    """Averages over pixels come into play from a factor of eight on."""
+    network = make_model_network(CONFIGS["resnet"].model_copy(update={"downsample": 8}), SPECS["counted"])
+    seen = observations(SPECS["counted"])
+    gradients = compiled(jax.grad(lambda params: jnp.mean(network.represent(params, seen) ** 2)))(anything(network))
+    stem = gradients["representation/halving_0"]["w"]
+    assert np.isfinite(stem).all()
+    assert np.abs(stem).max() > 0
+
+
 def test_bytes_are_scaled_to_one(compiled):
     spec = SPECS["counted"]
     network = make_model_network(CONFIGS["resnet"], spec)
