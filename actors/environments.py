@@ -21,6 +21,9 @@ from podzero.types import EnvSpec
 
 REPORT_EVERY_S = 2.0
 
+_Acted = tuple[Position, Step]
+"""A position, and what came of the actions there."""
+
 
 class EnvironmentActor:
     """One actor: acts in `actors.games` environments side by side and writes windows of their episodes to replay.
@@ -72,34 +75,39 @@ class EnvironmentActor:
         with closing(self._make_environments()) as environments:
             with clock("wait_params"):
                 version, params = self._doors.source.wait(experiment.replay.timeout_s)
-            step, turn, cut = environments.reset(), 0, None
+            step, age, turn = environments.reset(), np.zeros(experiment.actors.games, np.int64), 0
+            acted: _Acted | None = None
             while not self._stopping.is_set():
                 with clock("search"):
                     turn += 1
-                    temperature = self._temperature(cutter.age)
-                    found = self._search(params, self._key, turn, step.observation, temperature)
-                # Where dispatch is asynchronous, what the last position completed is written while this is searched.
-                with clock("write"):
-                    self._write(cut)
+                    found = self._search(params, self._key, turn, step.observation, self._temperature(age))
+                # Where dispatch is asynchronous, what the last actions led to is written while this is searched.
+                self._keep(acted, cutter, figures, clock)
                 with clock("search"):
                     found = jax.device_get(found)
-                with clock("assemble"):
-                    cut = cutter.add(_position(step, found, version))
+                position = _position(step, found, version)
                 with clock("environment"):
                     step = environments.step(found.action)
-                with clock("assemble"):
-                    cutter.follow(Outcome(step.reward, step.terminated, step.truncated, step.started))
-                    figures.add(step, cut, version)
+                acted, age = (position, step), np.where(step.started, 0, age + 1)
                 with clock("params"):
                     version, params = self._doors.source.poll() or (version, params)
                 if clock.elapsed_s >= REPORT_EVERY_S:
                     self._doors.report(self._name, figures.flush(environments.failures) | clock.flush())
-            self._write(cut)
+            self._keep(acted, cutter, figures, clock)
             self._doors.report(self._name, figures.flush(environments.failures) | clock.flush())
 
-    def _write(self, cut: Cut | None) -> None:
+    def _keep(self, acted: _Acted | None, cutter: WindowCutter, figures: _Figures, clock: StageClock) -> None:
+        """Writes the windows that are complete with a position and the step that followed; counts both."""
+        if acted is None:
+            return
+        with clock("assemble"):
+            position, step = acted
+            cut = cutter.add(position)
+            cutter.follow(Outcome(step.reward, step.terminated, step.truncated, step.started))
+            figures.add(position, step, cut)
         if cut is not None:
-            self._doors.write(cut.windows, cut.past, priorities_of(cut.errors))
+            with clock("write"):
+                self._doors.write(cut.windows, cut.past, priorities_of(cut.errors))
 
     def _temperature(self, age: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         config = self._experiment.actors
@@ -139,7 +147,7 @@ class _Figures:
         self._failures = 0
         self._version = 0
 
-    def add(self, step: Step, cut: Cut | None, version: int) -> None:
+    def add(self, position: Position, step: Step, cut: Cut | None) -> None:
         self._return = np.where(step.started, 0.0, self._return + step.reward)
         self._length = np.where(step.started, 0, self._length + 1)
         for slot in np.flatnonzero(step.terminated | step.truncated):
@@ -147,7 +155,7 @@ class _Figures:
         self._searched += len(step.reward)
         self._moves += len(step.reward) - int(np.count_nonzero(step.started))
         self._samples += 0 if cut is None else len(cut.errors)
-        self._version = version
+        self._version = int(position.version[0])
 
     def flush(self, failures: int) -> dict[str, float]:
         figures = {

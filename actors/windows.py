@@ -83,11 +83,6 @@ class WindowCutter:
         self._terminated = np.zeros(environments, np.bool_)
         """`[B]` whether that is a true end."""
 
-    @property
-    def age(self) -> Numbers:
-        """`[B]` steps that lie behind the position that comes next, in its episode."""
-        return self._now - self._first
-
     def add(self, position: Position) -> Cut | None:
         """Takes the next position of all environments; returns the windows that it completes, None if there are none.
 
@@ -115,12 +110,14 @@ class WindowCutter:
     def _complete(self) -> tuple[Numbers, Numbers]:
         """Beginnings (position numbers) and environments, both `[N]`, of the windows that the newest position ends."""
         oldest = self._now - self._steps
-        starts = np.arange(max(oldest, 0), self._now)
         # All begin within the episode; where it goes on, only the one that has reached its full length is complete.
-        complete = (starts[:, None] >= self._first) & (self._last | (starts[:, None] == oldest))
-        complete &= (starts[:, None] - self._first) % self._stride == 0
-        index, slots = np.nonzero(complete)
-        return starts[index], slots
+        running = np.flatnonzero(~self._last & (self._first <= oldest))
+        running = running[(oldest - self._first[running]) % self._stride == 0]
+        over = np.flatnonzero(self._last)
+        begun = np.arange(max(oldest, 0), self._now)[:, None] - self._first[over]
+        index, which = np.nonzero((begun >= 0) & (begun % self._stride == 0))
+        starts = np.concatenate([np.full(len(running), oldest), index + max(oldest, 0)])
+        return starts, np.concatenate([running, over[which]])
 
     def _cut(self, starts: Numbers, slots: Numbers) -> Cut:
         assert self._memory is not None
