@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from podzero.envs.packing import packed_bytes
 from podzero.envs.symmetries import symmetries_of
@@ -17,6 +18,18 @@ from podzero.types import Array, EnvSpec, EnvState, Symmetry, View
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import pgx
+    from pgx import gardner_chess
+
+_ROTATED = np.rot90(np.arange(25).reshape(5, 5))
+
+
+def _rotate(board: jax.Array) -> jax.Array:
+    """`jnp.rot90` of a `[5, 5]` board, looked up instead of reversed."""
+    return board.reshape(-1)[_ROTATED]
+
+
+# The TPU compiler (libtpu 0.0.20) aborts where it fuses the reversal of eight such boards with what follows.
+gardner_chess._rotate = _rotate
 
 
 class PgxGame:

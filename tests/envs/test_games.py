@@ -115,3 +115,13 @@ def test_the_key_decides_who_begins(name):
 def test_unknown_game_is_refused_with_the_nearest_name():
     with pytest.raises(ConfigError, match=r"unknown game 'conect_four' \(did you mean 'connect_four'\?\)"):
         make_env("conect_four")
+
+
+def test_boards_of_gardner_chess_are_seen_as_pgx_turns_them():
+    """White begins on the lowest row of the observation, with a rook, a knight, a bishop, the queen and the king."""
+    env = make_env("gardner_chess")
+    seen = np.asarray(env.view(env.init(jax.random.key(0))).observation)
+    pieces = {"pawn": 0, "knight": 1, "bishop": 2, "rook": 3, "queen": 4, "king": 5}
+    row = [next(name for name, plane in pieces.items() if seen[4, column, plane]) for column in range(5)]
+    assert row == ["rook", "knight", "bishop", "queen", "king"]
+    assert seen[3, :, pieces["pawn"]].all()
