@@ -15,6 +15,7 @@ from podzero.replay import PortTaken
 from podzero.workdir import Workdir
 
 
+@pytest.mark.slow
 def test_a_taken_port_is_named_and_nothing_is_left_behind(tmp_path, tiny, watch, running):
     with socket.socket() as holder:
         holder.bind(("", 0))

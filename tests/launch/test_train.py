@@ -74,6 +74,7 @@ def test_the_limiter_keeps_samples_per_insert(first_run):
     assert 512 - 128 <= 8 * inserted - sampled <= 512 + 128
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_where_it_stopped(first_run, tiny, watch):
     workdir, _, _ = first_run
     before = savepoints(workdir)[0]

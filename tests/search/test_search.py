@@ -69,7 +69,10 @@ def test_a_loss_in_one_is_averted(algorithm):
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("game", ["tic_tac_toe", "connect_four", "othello", "hex"])
+@pytest.mark.parametrize(
+    "game",
+    ["tic_tac_toe", "othello", *(pytest.param(name, marks=pytest.mark.slow) for name in ("connect_four", "hex"))],
+)
 def test_policy_is_a_distribution_over_legal_actions(algorithm, game):
     env, search = search_for(game, algorithm, 8)
     roots = jax.vmap(env.init)(jax.random.split(jax.random.key(0), 3))
