@@ -6,8 +6,6 @@ import pytest
 
 # Before anything imports jax: the tests are about podzero, not about the accelerator that may be there.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Most of their time goes into compiling programs that run once.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
 
 
 @pytest.fixture(scope="session")
