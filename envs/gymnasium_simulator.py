@@ -11,6 +11,7 @@ import numpy as np
 
 from podzero.envs.copying import copy_of
 from podzero.errors import ConfigError
+from podzero.importing import INSTALL_ENVS
 
 _CONSTANT = frozenset({"action_space", "observation_space", "metadata", "spec", "reward_range", "_np_random"})
 
@@ -98,7 +99,7 @@ def _make(name: str, kwargs: Mapping[str, Any]) -> Any:
     except gymnasium.error.UnregisteredEnv as error:
         raise ConfigError(f"gymnasium has no environment '{name}': {error}") from None
     except gymnasium.error.DependencyNotInstalled as error:
-        raise ConfigError(f"{name} is missing a package ({error}): pip install 'podzero[envs]'") from error
+        raise ConfigError(f"{name} is missing a package ({error}): {INSTALL_ENVS}") from error
     except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
         raise ConfigError(f"gymnasium cannot make {name} with the arguments {dict(kwargs)}: {error}") from error
 

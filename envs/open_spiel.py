@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from podzero.envs.importing import import_extra
 from podzero.errors import ConfigError, nearest
+from podzero.importing import import_extra
 
 
 class OpenSpielGame:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from podzero.envs.copying import copy_of
-from podzero.envs.importing import import_extra
 from podzero.errors import ConfigError, nearest
+from podzero.importing import import_extra
 
 GAMES: Mapping[str, frozenset[str]] = {
     "tictactoe_v3": frozenset(),

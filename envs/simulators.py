@@ -5,11 +5,11 @@ from __future__ import annotations
 from podzero.config import SimulatorConfig
 from podzero.envs.gymnasium_simulator import GymnasiumSimulator
 from podzero.envs.host import HostEnv
-from podzero.envs.importing import import_class
 from podzero.envs.open_spiel import OpenSpielGame
 from podzero.envs.pettingzoo_games import PettingZooGame
 from podzero.envs.simulator import Simulator, check_simulator
 from podzero.errors import ConfigError
+from podzero.importing import import_class
 
 
 def make_host_env(config: SimulatorConfig) -> HostEnv:

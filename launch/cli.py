@@ -95,7 +95,8 @@ def train(
     from podzero.launch.train import train as run
 
     reason = run(experiment, root, address, make_view(view))
-    print(f"The run is over: {reason}. Everything is in {root}; train again to go on, or: podzero evaluate {root}")
+    print(f"The run is over: {reason}. Everything is in {root}. To judge it: podzero evaluate {root}")
+    print("To go on, train again; beyond the experiment's end with a later one, as stop.minutes=60")
 
 
 @app.command()

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from podzero.config import Experiment
+from podzero.config import Experiment, GameConfig
 from podzero.launch.calls import ClusterError, MachineLost, RoleDied
 from podzero.launch.cluster import connect
 from podzero.launch.crew import Crew
@@ -273,8 +273,10 @@ def _is_damage(error: Exception) -> bool:
 
 def _shipped(experiment: Experiment) -> list[str] | None:
     """Optional dependencies of the environment that nodes are given; None where they have one."""
-    tpu = ["tpu"] if experiment.cluster.tpu else []
-    return tpu if experiment.cluster.ship else None
+    if not experiment.cluster.ship:
+        return None
+    envs = [] if isinstance(experiment.env, GameConfig) else ["envs"]
+    return envs + (["tpu"] if experiment.cluster.tpu else [])
 
 
 @contextmanager

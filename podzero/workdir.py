@@ -16,6 +16,7 @@ from podzero.errors import ConfigError
 _FREE: Any = {
     **dict.fromkeys(("stop", "evaluation", "checkpoint", "cluster"), True),
     "actors": {"count", "min_count", "cpus", "max_restarts"},
+    "network": {"remat"},
     "learner": {"mesh", "microbatches", "calibrate"},
 }
 """What may change from one resumption to the next: it does not change what is learned."""

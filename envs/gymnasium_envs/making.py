@@ -17,10 +17,10 @@ from gymnasium.vector import AutoresetMode
 
 from podzero.config import GymnasiumConfig, WrapperConfig
 from podzero.errors import ConfigError, nearest
+from podzero.importing import INSTALL_ENVS, import_place
 
 REGISTERED_BY = {"ALE": "ale_py", "MinAtar": "minatar"}
 """The module that registers the ids of a namespace; both come with the extra `envs`."""
-_EXTRA = "pip install 'podzero[envs]'"
 
 
 @dataclass(frozen=True)
@@ -90,10 +90,10 @@ def find(config: GymnasiumConfig) -> EnvSpec:
 
 def _import(module: str) -> None:
     try:
-        importlib.import_module(module)
-    except Exception as error:
-        advice = f"; {_EXTRA} brings it" if _top(module) in REGISTERED_BY.values() else ""
-        raise ConfigError(f"env.module: cannot import '{module}': {type(error).__name__}: {error}{advice}") from error
+        import_place(module, "env.module")
+    except ConfigError as error:
+        advice = f"; {INSTALL_ENVS}" if _top(module) in REGISTERED_BY.values() else ""
+        raise ConfigError(f"{error}{advice}") from error
 
 
 def _call_plugins(module: str) -> None:
@@ -121,7 +121,7 @@ def _telling(what: str, kwargs: dict[str, Any]) -> Iterator[None]:
     try:
         yield
     except gymnasium.error.DependencyNotInstalled as error:
-        raise ConfigError(f"{what} needs what is not installed: {error}; try {_EXTRA} first") from error
+        raise ConfigError(f"{what} needs what is not installed: {error}; {INSTALL_ENVS}") from error
     except Exception as error:
         raise ConfigError(f"{what} cannot be made with kwargs {kwargs}: {type(error).__name__}: {error}") from error
 

@@ -115,7 +115,7 @@ def cluster(experiment: Experiment, site: Site, pool: Pool, hosts: TpuHosts) -> 
                 "node_config": _slice(site, hosts),
             },
         },
-        "file_mounts": {"~/podzero": "."},
+        "file_mounts": {CARGO: "."},
         "initialization_commands": _prepare(site),
         "setup_commands": [],
         "head_setup_commands": [],

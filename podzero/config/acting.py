@@ -71,7 +71,8 @@ class ReplayConfig(Section):
     by default four learner batches or a tenth of `samples_per_insert * min_size`, whichever is more."""
     bundle: Literal[1, 2, 4, 8, 16, 32] = 8
     """Samples of different games that are stored, and always read, together: Reverb's cost is per item, not per byte.
-    A prioritized table, which ranks single samples, needs 1."""
+    A prioritized table, which ranks single samples, needs 1, and so do windows of episodes (MuZero); these have it by
+    default."""
     sampler: Literal["uniform", "prioritized"] = "uniform"
     priority_exponent: NonNegativeFloat = 0.6
     """How much priorities matter: 0 samples uniformly, 1 in proportion to the errors."""

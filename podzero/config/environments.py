@@ -47,7 +47,7 @@ class GymnasiumConfig(Section):
     """As `gymnasium.make` takes it: `CartPole-v1`."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
     module: str | None = None
-    """Imported first, for the registrations that it makes."""
+    """Imported first, for the registrations that it makes: a module, or the path of a Python file."""
     wrappers: tuple[WrapperConfig, ...] = ()
     """Applied in this order, the first one innermost."""
     vectorization: Literal["sync", "async", "own"] = "sync"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pydantic
 import yaml
@@ -10,7 +11,7 @@ from pydantic import NonNegativeInt
 
 from podzero.config.acting import ActorsConfig, ReanalyseConfig, ReplayConfig, SearchConfig
 from podzero.config.environments import EnvConfig, GymnasiumConfig
-from podzero.config.networks import ModelNetworkConfig, NetworkConfig, ResNetConfig
+from podzero.config.networks import LEARN_MODELS, ModelNetworkConfig, NetworkConfig, ResNetConfig
 from podzero.config.running import CheckpointConfig, ClusterConfig, EvaluationConfig, StopConfig
 from podzero.config.section import Section
 from podzero.config.training import LearnerConfig, MuZeroConfig
@@ -39,6 +40,18 @@ class Experiment(Section):
         """Whether the rules are learned (MuZero) instead of known (AlphaZero)."""
         return isinstance(self.network, ModelNetworkConfig)
 
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _windows_are_stored_alone(cls, tree: Any) -> Any:
+        """Windows of episodes come in any number: unlike positions, they are stored one by one."""
+        if not isinstance(tree, dict):
+            return tree
+        network, replay = tree.get("network"), tree.get("replay", {})
+        if not isinstance(network, dict) or not isinstance(replay, dict):
+            return tree
+        learns_model = str(network.get("name")) in LEARN_MODELS
+        return tree | {"replay": {"bundle": 1} | replay} if learns_model else tree
+
     @pydantic.model_validator(mode="after")
     def _network_suits_environment(self) -> Experiment:
         acts_only = isinstance(self.env, GymnasiumConfig)
@@ -56,6 +69,11 @@ class Experiment(Section):
         if isinstance(self.env, GymnasiumConfig) and self.evaluation.opponents:
             raise ValueError(
                 f"evaluation.opponents: nobody is met in {self.env.title}, where one acts alone; leave them out"
+            )
+        if self.learns_model and self.replay.bundle != 1:
+            raise ValueError(
+                f"replay.bundle {self.replay.bundle}: windows of episodes come in any number, so none can be stored "
+                "together; set replay.bundle=1"
             )
         if not self.learns_model and self.muzero != MuZeroConfig():
             raise ValueError(f"section muzero is for networks that learn a model; '{self.network.name}' does not")

@@ -40,7 +40,7 @@ def load(config: str, overrides: Iterable[str] = ()) -> Experiment:
     tree.setdefault("name", path.stem)
     for override in overrides:
         _apply(tree, override)
-    _find_own_game(tree, path.parent)
+    _find_own_file(tree, path.parent)
     return parse(tree, str(path))
 
 
@@ -57,17 +57,21 @@ def parse(tree: dict[str, Any], origin: str) -> Experiment:
         raise ConfigError(f"{origin}: this experiment cannot be run:\n{lines}") from None
 
 
-def _find_own_game(tree: dict[str, Any], folder: Path) -> None:
-    """Makes the file of a game of one's own (`file.py:Class`) known wherever the experiment is opened next.
+def _find_own_file(tree: dict[str, Any], folder: Path) -> None:
+    """Makes the file of a game (`env.id: file.py:Class`) or environment (`env.module: file.py`) of one's own known
+    wherever the experiment is opened next.
 
     It is looked for beside the experiment, then in the current folder.
     """
     env = tree.get("env")
-    identifier = env.get("id") if isinstance(env, dict) and env.get("name") == "simulator" else None
-    file, _, name = identifier.rpartition(":") if isinstance(identifier, str) else ("", "", "")
+    field = {"simulator": "id", "gymnasium": "module"}.get(str(env.get("name"))) if isinstance(env, dict) else None
+    if not isinstance(env, dict) or field is None:
+        return
+    value = str(env.get(field))
+    file, colon, name = value.rpartition(":") if field == "id" else (value, "", "")
     found = next((place / file for place in (folder, Path.cwd()) if (place / file).is_file()), None)
-    if isinstance(env, dict) and file.endswith(".py") and found is not None:
-        tree["env"] = env | {"id": f"{found.absolute()}:{name}"}
+    if file.endswith(".py") and found is not None:
+        tree["env"] = env | {field: f"{found.absolute()}{colon}{name}"}
 
 
 def _find(config: str) -> Path:

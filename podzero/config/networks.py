@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import pydantic
 from pydantic import Field, PositiveInt
@@ -99,6 +99,10 @@ BoardNetworkConfig = ResNetConfig | TransformerConfig | MLPConfig
 """Networks that judge states of which the rules are known."""
 ModelNetworkConfig = MuZeroMLPConfig | MuZeroResNetConfig
 """Networks that learn the rules as well."""
+LEARN_MODELS: tuple[str, ...] = tuple(
+    name for kind in get_args(ModelNetworkConfig) for name in get_args(kind.model_fields["name"].annotation)
+)
+"""Their names."""
 NetworkConfig = Annotated[
     ResNetConfig | TransformerConfig | MLPConfig | MuZeroMLPConfig | MuZeroResNetConfig, Field(discriminator="name")
 ]

@@ -156,7 +156,7 @@ class Game:
         ("game.py:Game", {}, "is no podzero.envs.Simulator: it lacks clone, done, legal_actions, observation, player"),
         ("game.py:Gam", {}, r"has no class 'Gam' \(did you mean 'Game'\?\); its classes: Game"),
         ("game.py:Game", {"width": 1}, r"Game\(\*\*\{'width': 1\}\) raised TypeError: .* unexpected keyword"),
-        ("nothing.py:Game", {}, "names the file nothing.py, and there is no such file"),
+        ("nothing.py:Game", {}, "nothing.py cannot be imported: FileNotFoundError: there is no such file"),
         ("broken.py:Game", {}, "broken.py cannot be imported: ZeroDivisionError"),
         ("no_such_module:Game", {}, "no_such_module cannot be imported: ModuleNotFoundError"),
         ("Game", {}, "expected module:Class, or path/to/file.py:Class"),
@@ -172,5 +172,5 @@ def test_a_game_of_ones_own_that_cannot_be_found(tmp_path, monkeypatch, name, kw
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyspiel", None)
-    with pytest.raises(ConfigError, match=r"OpenSpiel is missing a package .*pip install 'podzero\[envs\]'"):
+    with pytest.raises(ConfigError, match=r"OpenSpiel is missing a package .*uv sync --extra envs"):
         make_env(SimulatorConfig(name="open_spiel", id="connect_four"))

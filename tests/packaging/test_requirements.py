@@ -34,10 +34,10 @@ def test_every_version_is_the_locked_one(locked):
     assert differing == []
 
 
-def test_the_list_is_everything_that_the_lock_file_reaches_from_podzero(locked):
+def test_the_list_is_everything_that_the_lock_file_reaches_from_podzero_and_its_environments(locked):
     lock = tomllib.loads((ROOT / "uv.lock").read_text())
     packages = {package["name"]: package for package in lock["package"]}
-    reached, ahead = set(), [("podzero", ())]
+    reached, ahead = set(), [("podzero", ("envs",))]
     while ahead:
         name, extras = ahead.pop()
         if (name, extras) in reached:
@@ -54,7 +54,7 @@ def test_the_list_is_everything_that_the_lock_file_reaches_from_podzero(locked):
 def test_what_podzero_declares_is_what_is_pinned():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pinned = {r.name: str(r.specifier).removeprefix("==") for r in map(Requirement, LINES)}
-    for declared in map(Requirement, project["dependencies"]):
+    for declared in map(Requirement, project["dependencies"] + project["optional-dependencies"]["envs"]):
         assert declared.specifier.contains(pinned[declared.name], prereleases=True), declared
 
 

@@ -13,6 +13,9 @@ from typing import Any
 
 from podzero.errors import ConfigError, nearest
 
+INSTALL_ENVS = "`uv sync --extra envs`, or `pip install --no-deps -r requirements.txt`, brings it"
+"""Advice where an environment's package is missing."""
+
 
 def import_class(identifier: str) -> type[Any]:
     """The class called `module:Class`, or `path/to/file.py:Class`.
@@ -23,13 +26,7 @@ def import_class(identifier: str) -> type[Any]:
     place, colon, name = identifier.rpartition(":")
     if not (colon and place and name):
         raise ConfigError(f"env.id = '{identifier}': expected module:Class, or path/to/file.py:Class")
-    try:
-        module = _import_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
-    except ConfigError:
-        raise
-    except Exception as error:
-        found = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"env.id = '{identifier}': {place} cannot be imported: {found}") from error
+    module = import_place(place, f"env.id = '{identifier}'")
     found_class = getattr(module, name, None)
     if not inspect.isclass(found_class):
         classes = [key for key, value in vars(module).items() if inspect.isclass(value) and not key.startswith("_")]
@@ -40,8 +37,20 @@ def import_class(identifier: str) -> type[Any]:
     return found_class
 
 
+def import_place(place: str, wanted_by: str) -> ModuleType:
+    """A module by its name, or by the path of its file.
+
+    Raises:
+      ConfigError: there is none, or importing it fails; begins with `wanted_by`.
+    """
+    try:
+        return _import_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    except Exception as error:
+        raise ConfigError(f"{wanted_by}: {place} cannot be imported: {type(error).__name__}: {error}") from error
+
+
 def import_extra(module: str, wanted_by: str) -> Any:
-    """A module of a package that comes with `podzero[envs]`.
+    """A module of a package that comes with the extra `envs`.
 
     Raises:
       ConfigError: the package is missing; says how to install it.
@@ -49,7 +58,7 @@ def import_extra(module: str, wanted_by: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ConfigError(f"{wanted_by} is missing a package ({error}): pip install 'podzero[envs]'") from error
+        raise ConfigError(f"{wanted_by} is missing a package ({error}): {INSTALL_ENVS}") from error
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -60,7 +69,7 @@ def _import_file(path: Path) -> ModuleType:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file)
     if not file.is_file() or spec is None or spec.loader is None:
-        raise ConfigError(f"env.id names the file {path}, and there is no such file (looked for {file})")
+        raise FileNotFoundError(f"there is no such file (looked for {file})")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where dataclasses, and pickle, look for it
     try:
