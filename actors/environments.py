@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 
 import jax
@@ -72,7 +72,12 @@ class EnvironmentActor:
         self._stopping.clear()
         experiment, clock, figures = self._experiment, StageClock(), _Figures(self._experiment)
         cutter = WindowCutter(experiment, self._spec, experiment.actors.games, self._seed)
-        with closing(self._make_environments()) as environments:
+        with closing(self._make_environments()) as environments, ExitStack() as ending:
+
+            def report() -> None:
+                self._doors.report(self._name, figures.flush(environments.failures) | clock.flush())
+
+            ending.callback(report)  # also when the environments fail for good: how often they did is wanted then
             with clock("wait_params"):
                 version, params = self._doors.source.wait(experiment.replay.timeout_s)
             step, age, turn = environments.reset(), np.zeros(experiment.actors.games, np.int64), 0
@@ -92,9 +97,8 @@ class EnvironmentActor:
                 with clock("params"):
                     version, params = self._doors.source.poll() or (version, params)
                 if clock.elapsed_s >= REPORT_EVERY_S:
-                    self._doors.report(self._name, figures.flush(environments.failures) | clock.flush())
+                    report()
             self._keep(acted, cutter, figures, clock)
-            self._doors.report(self._name, figures.flush(environments.failures) | clock.flush())
 
     def _keep(self, acted: _Acted | None, cutter: WindowCutter, figures: _Figures, clock: StageClock) -> None:
         """Writes the windows that are complete with a position and the step that followed; counts both."""

@@ -82,7 +82,7 @@ def muzero_objective(network: ModelNetwork, config: MuZeroConfig, value_weight: 
         return Terms(of.total, parts, of.errors)
 
     def observe(params: Params, batch: Batch) -> Params:
-        """Over a table every step comes first in one window, so position 0 shows all of them."""
+        """Position 0 of windows is looked at: every step of an episode comes first in one, or every `stride`-th."""
         return network.observe(params, _windows(batch).observation[:, 0])
 
     return Objective(network.init, lambda key, batch: batch, loss, observe)

@@ -37,7 +37,8 @@ def merge(statistics: Mapping[str, Array], x: Array) -> dict[str, jax.Array]:
 
     With count n, mean m and variance v of what was seen, and N, M, V of what is new: the count becomes n + N, the mean
     `m + (M - m) * N / (n + N)`, the variance `(n v + N V + (M - m)^2 n N / (n + N)) / (n + N)`. n is taken as at most
-    `MEMORY`, so that new observations always count.
+    `MEMORY`, so that new observations always count. A feature whose statistics would not be finite, because of numbers
+    that float32 cannot square, keeps the old ones.
 
     Args:
       statistics: `count` `[1]`, `mean` and `variance` `[width]`, all float32.
@@ -47,4 +48,10 @@ def merge(statistics: Mapping[str, Array], x: Array) -> dict[str, jax.Array]:
     total = seen + new
     shift = jnp.mean(x, axis=0) - statistics["mean"]
     spread = seen * statistics["variance"] + new * jnp.var(x, axis=0) + shift**2 * seen * new / total
-    return {"count": total, "mean": jnp.asarray(statistics["mean"]) + shift * new / total, "variance": spread / total}
+    mean, variance = statistics["mean"] + shift * new / total, spread / total
+    fine = jnp.isfinite(mean) & jnp.isfinite(variance)
+    return {
+        "count": total,
+        "mean": jnp.where(fine, mean, statistics["mean"]),
+        "variance": jnp.where(fine, variance, statistics["variance"]),
+    }

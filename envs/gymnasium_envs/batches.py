@@ -25,11 +25,11 @@ from podzero.errors import ConfigError
 Batch = gymnasium.vector.VectorEnv[Any, Any, Any]
 
 
-def build(config: GymnasiumConfig, count: int, observations: Observations) -> Batch:
+def build(config: GymnasiumConfig, count: int, observations: Observations, actions: Actions) -> Batch:
     """`count` environments, each behind a `Guard` unless they are one; all in the autoreset mode `NEXT_STEP`."""
     if config.vectorization == "own":
         return make_own(config, count)
-    guarded: Callable[[], Guard] = partial(Guard, Factory(config), observations, config.max_failures + 1)
+    guarded: Callable[[], Guard] = partial(Guard, Factory(config), observations, actions, config.max_failures + 1)
     mode = AutoresetMode.NEXT_STEP
     if config.vectorization == "sync":
         return SyncVectorEnv([guarded] * count, copy=False, autoreset_mode=mode)
@@ -37,6 +37,19 @@ def build(config: GymnasiumConfig, count: int, observations: Observations) -> Ba
         # A fork of this process would inherit locks of the threads that JAX and Ray run in it, held for ever.
         multiprocessing.set_forkserver_preload(["__main__", "gymnasium"])
         return AsyncVectorEnv([guarded] * count, copy=False, context="forkserver", autoreset_mode=mode)
+
+
+@contextlib.contextmanager
+def no_orphans() -> Iterator[None]:
+    """Kills the processes that were started in here, by whatever thread, if what is done in here fails."""
+    before = set(multiprocessing.active_children())
+    try:
+        yield
+    except BaseException:
+        for process in set(multiprocessing.active_children()) - before:
+            process.kill()
+            process.join(timeout=1.0)
+        raise
 
 
 def kill(batch: Batch) -> None:
@@ -59,9 +72,9 @@ def peek(batch: Batch, actions: Actions, candidates: Array, idle: Array) -> Arra
     rewards = np.zeros(candidates.shape[:2], np.float32)
     envs: Any = cast(Any, batch).envs
     for i in np.flatnonzero(~idle):
-        guard: Guard = envs[i]
+        inner: gymnasium.Env[Any, Any] = envs[i].inner
         for j, action in enumerate(actions.decode(candidates[i])):
-            rewards[i, j] = _reward(_copy(guard.inner), action)
+            rewards[i, j] = _reward(_copy(inner), action)
     return rewards
 
 

@@ -8,6 +8,11 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+
+class Abandoned(BaseException):
+    """Raised in a thread that was left behind, wherever it is in Python, so that it ends."""
+
+
 _Argument = TypeVar("_Argument")
 _Result = TypeVar("_Result")
 
@@ -23,7 +28,7 @@ class DeadlineThread:
         self._begin()
 
     def call(self, function: Callable[[_Argument], _Result], argument: _Argument, timeout_s: float) -> _Result:
-        """`function(argument)`, or what it raises.
+        """`function(argument)`, or what it raises; what is no `Exception`, as `sys.exit()`, as a `RuntimeError`.
 
         Raises:
           TimeoutError: it took longer. What it works on must not be touched again: it may be at it still.
@@ -37,8 +42,10 @@ class DeadlineThread:
         except BaseException:  # the caller was interrupted
             self._abandon()
             raise
-        if error is not None:
+        if isinstance(error, Exception):
             raise error
+        if error is not None:
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
         answer: _Result = result
         return answer
 
@@ -57,7 +64,7 @@ class DeadlineThread:
         self.stop()
         # Raises in that thread at its next bytecode: nothing of Python's reaches into a blocking call.
         ident = ctypes.c_ulong(self._thread.ident or 0)
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(SystemExit))
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(Abandoned))
         self._begin()
 
 

@@ -24,19 +24,19 @@ class Faults:
         self.total = 0
         """Episodes lost, and ones that could not even begin."""
         self.in_a_row = 0
-        """Faults since an episode was complete. One that takes all environments down with it is one fault."""
+        """Rounds of faults since an episode was complete; what fails at the same time is one round."""
         self.last: str | None = None
         """What the last one was."""
 
-    def add(self, what: str, *, faults: int = 1, episodes: int | None = None) -> None:
-        """Counts `faults`, which cost as many `episodes` if not told otherwise; logged once a second at most.
+    def add(self, what: str, *, episodes: int = 1, rounds: int = 1) -> None:
+        """Counts the `episodes` that were lost, in `rounds` one after the other; logged once a second at most.
 
         Raises:
-          EnvironmentFailed: they are more in a row than allowed.
+          EnvironmentFailed: there were more rounds in a row than allowed.
         """
         self.last = what
-        self.in_a_row += faults
-        self.total += faults if episodes is None else episodes
+        self.in_a_row += rounds
+        self.total += episodes
         if self.in_a_row > self._most:
             raise EnvironmentFailed(
                 f"{self._name} failed {self.in_a_row} times, and no episode between was complete; "

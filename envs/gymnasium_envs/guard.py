@@ -9,7 +9,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from podzero.envs.gymnasium_envs.spaces import Observations
+from podzero.envs.gymnasium_envs.deadline import Abandoned
+from podzero.envs.gymnasium_envs.spaces import Actions, Observations
 
 FAULTS = "podzero_faults"
 """Key of `info`: how often the environment failed in this step, int. Absent where it did not."""
@@ -19,6 +20,8 @@ REBUILD = "podzero_rebuild"
 """Key of the `options` of `reset`: whether to make the environment anew first."""
 
 _Info = dict[str, Any]
+_NOT_A_FAULT = (KeyboardInterrupt, GeneratorExit, Abandoned)
+"""What may be raised within an environment without being its doing. All else is, even `sys.exit()`."""
 
 
 class Guard(gymnasium.Env[Any, Any]):
@@ -28,46 +31,68 @@ class Guard(gymnasium.Env[Any, Any]):
     failed returns the first observation of a new episode, with reward zero.
     """
 
-    def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]], observations: Observations, patience: int) -> None:
-        """Makes the environment; `patience` is how often it is made anew within one step before this gives up."""
+    def __init__(
+        self,
+        make: Callable[[], gymnasium.Env[Any, Any]],
+        observations: Observations,
+        actions: Actions,
+        patience: int,
+    ) -> None:
+        """Makes the environment; `patience` is how often it is made anew within one step before this gives up.
+
+        Should making it fail, which may happen in another process only, the first `reset` says so.
+        """
         self._make = make
         self._observations = observations
         self._patience = patience
         self._seed: int | None = None
         self._rebuilt = 0
-        self.inner = make()
+        self.inner: gymnasium.Env[Any, Any] | None = None
         """The environment as it is now."""
+        self._error: BaseException | None = None
         self.observation_space = observations.box
-        self.action_space = self.inner.action_space
-        self.metadata = self.inner.metadata
+        self.action_space = actions.source
+        try:
+            self.inner = make()
+            self.metadata = self.inner.metadata
+        except _NOT_A_FAULT:
+            raise
+        except BaseException as error:
+            self._error = error
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, _Info]:
         """A new episode; of a new environment if `options` say `REBUILD`."""
         if seed is not None:
             self._seed, self._rebuilt = seed, 0
-        if options and options.get(REBUILD):
-            return self._rebuild(None)
+        if self.inner is None or (options and options.get(REBUILD)):
+            return self._rebuild(self._error)
         try:
             observation, _ = self.inner.reset(seed=seed)
             return self._observations.convert(observation), {}
-        except Exception as error:
+        except _NOT_A_FAULT:
+            raise
+        except BaseException as error:
             return self._rebuild(error)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, _Info]:
         """One step, or the first observation of a new episode if it failed."""
+        assert self.inner is not None, "reset comes first"
         try:
             observation, reward, terminated, truncated, _ = self.inner.step(action)
             return self._observations.convert(observation), float(reward), bool(terminated), bool(truncated), {}
-        except Exception as error:
+        except _NOT_A_FAULT:
+            raise
+        except BaseException as error:
             first, info = self._rebuild(error)
             return first, 0.0, False, False, info
 
     def close(self) -> None:
         """Closes the environment, whatever state it is in."""
-        with contextlib.suppress(Exception):
-            self.inner.close()
+        if self.inner is not None:
+            with contextlib.suppress(Exception):
+                self.inner.close()
 
-    def _rebuild(self, error: Exception | None) -> tuple[Any, _Info]:
+    def _rebuild(self, error: BaseException | None) -> tuple[Any, _Info]:
         """The first observation of a new environment, and how often something failed until there was one.
 
         Zeros where there is none after all the patience: the count of failures then tells the caller.
@@ -80,7 +105,9 @@ class Guard(gymnasium.Env[Any, Any]):
                 observation, _ = self.inner.reset(seed=self._next_seed())
                 first = self._observations.convert(observation)
                 return first, _told(faults, error)
-            except Exception as again:
+            except _NOT_A_FAULT:
+                raise
+            except BaseException as again:
                 faults, error = faults + 1, again
         return np.zeros(self._observations.shape, self._observations.dtype), _told(faults, error)
 
@@ -92,5 +119,5 @@ class Guard(gymnasium.Env[Any, Any]):
         return int(np.random.SeedSequence((self._seed, self._rebuilt)).generate_state(1)[0] >> 1)
 
 
-def _told(faults: int, error: Exception | None) -> _Info:
+def _told(faults: int, error: BaseException | None) -> _Info:
     return {FAULTS: faults, ERROR: f"{type(error).__name__}: {error}"} if faults else {}

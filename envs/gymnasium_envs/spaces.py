@@ -118,7 +118,7 @@ class Actions:
         """Actions to choose among; 0 where they are continuous."""
         self.bounds: tuple[tuple[float, ...], tuple[float, ...]] | None = None
         """As in `EnvSpec.action_bounds`."""
-        self._space: Any = space
+        self.source: Any = space
         if isinstance(space, spaces.Discrete):
             self.count = int(space.n)
         elif isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
@@ -135,12 +135,12 @@ class Actions:
         if self.bounds is not None:
             share = (np.clip(actions, -1.0, 1.0) + 1.0) * 0.5
             values = self._low + share * (self._high - self._low)
-            decoded: Array = values.astype(self._space.dtype).reshape(-1, *self._space.shape)
+            decoded: Array = values.astype(self.source.dtype).reshape(-1, *self.source.shape)
             return decoded
         chosen = np.asarray(actions)
-        if not isinstance(self._space, spaces.Discrete):
-            chosen = np.stack(np.unravel_index(chosen, self._parts), axis=-1).reshape(-1, *self._space.shape)
-        counted: Array = (chosen + getattr(self._space, "start", 0)).astype(self._space.dtype)
+        if not isinstance(self.source, spaces.Discrete):
+            chosen = np.stack(np.unravel_index(chosen, self._parts), axis=-1).reshape(-1, *self.source.shape)
+        counted: Array = (chosen + getattr(self.source, "start", 0)).astype(self.source.dtype)
         return counted
 
     def _joint(self, space: spaces.MultiDiscrete | spaces.MultiBinary, where: str) -> int:

@@ -13,13 +13,11 @@ from podzero.envs.gymnasium_envs import batches
 from podzero.envs.gymnasium_envs.deadline import DeadlineThread
 from podzero.envs.gymnasium_envs.faults import EnvironmentFailed, Faults
 from podzero.envs.gymnasium_envs.guard import ERROR, FAULTS, REBUILD
-from podzero.envs.gymnasium_envs.interface import interface_of
+from podzero.envs.gymnasium_envs.interface import Interface, interface_of
 from podzero.envs.gymnasium_envs.spaces import Array
 from podzero.errors import ConfigError
 from podzero.types import EnvSpec
 
-BUILD_TIMEOUT_S = 120.0
-"""How long B environments may take to be made, and their processes to start; `step_timeout_s` where that is longer."""
 _CLOSE_TIMEOUT_S = 10.0
 
 
@@ -80,7 +78,7 @@ class VectorEnv:
         self._thread = DeadlineThread(name)
         try:
             probe = partial(interface_of, config)
-            interface = self._thread.call(probe, self._seeds()[0], self._build_timeout_s)
+            interface: Interface = self._call(probe, self._seeds()[0], "build_timeout_s")
             self.spec: EnvSpec = interface.spec
             """Shapes and dtypes."""
             self._observations, self._actions = interface.observations, interface.actions
@@ -179,16 +177,13 @@ class VectorEnv:
         peek = partial(batches.peek, self._running(), self._actions, idle=self._ended)
         try:
             return self._thread.call(peek, candidates, self._config.step_timeout_s * candidates.shape[1])
-        except TimeoutError:
-            self._discard()
+        except TimeoutError as error:
+            self._give_up(error)
             raise
 
     def close(self) -> None:
         """Ends the environments and their processes. Closing twice is harmless."""
-        if self._batch is not None:
-            with contextlib.suppress(Exception):
-                self._thread.call(lambda batch: batch.close(), self._batch, _CLOSE_TIMEOUT_S)
-        self._discard()
+        self._close_batch()
         if not self._closed:
             self._thread.stop()
         self._closed = True
@@ -215,7 +210,7 @@ class VectorEnv:
         if FAULTS not in infos:
             return None
         faults: Array = np.asarray(infos[FAULTS])
-        self._faults.add(next(filter(None, infos[ERROR])), faults=int(faults.sum()))
+        self._faults.add(next(filter(None, infos[ERROR])), episodes=int(faults.sum()), rounds=int(faults.max()))
         failed: Array = faults > 0
         return failed
 
@@ -228,7 +223,7 @@ class VectorEnv:
             what = f"its observation holds {wrong}" if wrong else f"its reward is {reward[i]}"
             if self._config.vectorization == "own":
                 raise RuntimeError(what)
-            self._faults.add(what, faults=int(broken.sum()))
+            self._faults.add(what, episodes=int(broken.sum()))
             options = {"reset_mask": broken, REBUILD: True}
             seen, infos = self._call(lambda options: batch.reset(options=options), options)
             self._guarded(infos)
@@ -240,7 +235,7 @@ class VectorEnv:
     def _start_over(self, error: Exception) -> Array:
         """First observations of new environments, after `error` put an end to the old ones."""
         running = int((~self._ended).sum())
-        self._discard()
+        self._give_up(error)
         self._faults.add(_words(error), episodes=running)
         while True:
             try:
@@ -249,7 +244,7 @@ class VectorEnv:
             except EnvironmentFailed:
                 raise
             except Exception as again:
-                self._discard()
+                self._give_up(again)
                 self._faults.add(_words(again))
 
     def _all_started(self, observation: Array, failed: Array) -> Step:
@@ -267,13 +262,25 @@ class VectorEnv:
         return self._checked(seen, np.zeros(self._count, np.float32), infos)[0]
 
     def _build(self) -> batches.Batch:
-        build = partial(batches.build, self._config, self._count)
-        return self._thread.call(build, self._observations, self._build_timeout_s)
+        build = partial(batches.build, self._config, self._count, self._observations)
+        with batches.no_orphans():
+            batch: batches.Batch = self._call(build, self._actions, "build_timeout_s")
+        return batch
 
-    def _discard(self) -> None:
+    def _give_up(self, error: Exception) -> None:
+        """Ends the environments after `error`; processes are not asked."""
         if self._batch is not None:
             batches.kill(self._batch)
-        self._batch = None
+        if isinstance(error, TimeoutError):
+            self._batch = None  # the thread that was left behind may be at it still
+        self._close_batch()
+
+    def _close_batch(self) -> None:
+        batch, self._batch = self._batch, None
+        if batch is not None:
+            with contextlib.suppress(Exception):
+                self._thread.call(lambda batch: batch.close(), batch, _CLOSE_TIMEOUT_S)
+            batches.kill(batch)
 
     def _running(self) -> batches.Batch:
         if self._batch is None:
@@ -284,18 +291,18 @@ class VectorEnv:
         if self._closed:
             raise RuntimeError(f"the environments of {self.spec.name} are closed")
 
-    def _call(self, function: Any, argument: Any) -> Any:
-        return self._thread.call(function, argument, self._config.step_timeout_s)
+    def _call(self, function: Any, argument: Any, limit: str = "step_timeout_s") -> Any:
+        """`function(argument)` within the seconds of `env.LIMIT`."""
+        try:
+            return self._thread.call(function, argument, getattr(self._config, limit))
+        except TimeoutError as error:
+            raise TimeoutError(f"{error} (env.{limit})") from None
 
     def _seeds(self) -> list[int]:
         """B seeds for the next reset: other ones for each environment, seed of this object and reset."""
         states = np.random.SeedSequence((self._seed, self._resets)).generate_state(self._count)
         self._resets += 1
         return [int(state >> 1) for state in states]
-
-    @property
-    def _build_timeout_s(self) -> float:
-        return max(self._config.step_timeout_s, BUILD_TIMEOUT_S)
 
 
 def _words(error: Exception) -> str:

@@ -56,9 +56,13 @@ class GymnasiumConfig(Section):
     discount: Fraction = 0.997
     """What a reward one step later is worth."""
     step_timeout_s: PositiveFloat = 60.0
-    """How long one step or reset of all environments of an actor may take before they are given up and rebuilt."""
+    """How long one step or reset of all environments of an actor may take before they are given up and rebuilt; making
+    those anew that failed in it is part of it."""
+    build_timeout_s: PositiveFloat = 120.0
+    """How long it may take to make all environments of an actor, and to start their processes."""
     max_failures: PositiveInt = 100
-    """Episodes of an actor that may fail one after the other, none between them complete, before it gives up."""
+    """Steps of an actor's environments that may fail one after the other, with no episode complete between them,
+    before it gives up."""
 
     @property
     def title(self) -> str:

@@ -1,5 +1,6 @@
 """Environments made to be seen through, registered when this module is imported (also in other processes)."""
 
+import multiprocessing
 import os
 import sys
 import time
@@ -12,6 +13,8 @@ from gymnasium.vector.utils import batch_space
 
 FAULT = 2
 """The action of `Toy` upon which everything goes wrong."""
+CLOSED = {"vectors": 0}
+"""How many vectors of `OwnToys` were closed, in this process."""
 RESETS = {"allowed": 10**9}
 """How many more resets of `Toy` succeed, in this process."""
 
@@ -35,7 +38,13 @@ def _loop():
         pass
 
 
-DISASTERS = {"raise": _break, "hang": lambda: time.sleep(30), "loop": _loop, "die": lambda: os._exit(3)}
+DISASTERS = {
+    "raise": _break,
+    "exit": lambda: sys.exit("the toy left"),
+    "hang": lambda: time.sleep(30),
+    "loop": _loop,
+    "die": lambda: os._exit(3),
+}
 """Faults of `Toy` that let no step come of it."""
 
 
@@ -74,6 +83,15 @@ class Toy(gymnasium.Env):
         elif self.fault != "none":
             reward = {"nan reward": float("nan"), "no reward": None}[self.fault]
         return observation, reward
+
+
+class Homebody(Toy):
+    """Can be made in the process of the test only; elsewhere it raises, or is never done."""
+
+    def __init__(self, abroad="raise"):
+        super().__init__()
+        if multiprocessing.parent_process() is not None:
+            DISASTERS[abroad]()
 
 
 class Joint(gymnasium.Env):
@@ -152,6 +170,9 @@ class OwnToys(gymnasium.vector.VectorEnv):
         self.buffer = np.zeros((num_envs, 3), np.float32)
         self.over = np.zeros(num_envs, bool)
 
+    def close_extras(self, **kwargs):
+        CLOSED["vectors"] += 1
+
     def reset(self, *, seed=None, options=None):
         self.buffer[:] = [toy.reset()[0] for toy in self.toys]
         self.over[:] = False
@@ -182,7 +203,7 @@ def _register():
     here = __name__
     gymnasium.register("toys/Toy-v0", f"{here}:Toy", vector_entry_point=f"{here}:OwnToys")
     gymnasium.register("toys/Limited-v0", f"{here}:Toy", max_episode_steps=3)
-    for name in ("Joint", "Parts", "Words", "Reaching", "Lacking", "Imported"):
+    for name in ("Joint", "Parts", "Words", "Reaching", "Lacking", "Imported", "Homebody"):
         gymnasium.register(f"toys/{name}-v0", f"{here}:{name}")
 
 

@@ -1,7 +1,9 @@
 """What an environment does wrong costs an episode, or all of them where it cannot be helped, and never the run."""
 
 import logging
+import multiprocessing
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 
 from podzero.config import GymnasiumConfig
 from podzero.envs import EnvironmentFailed, make_vector_env
+from podzero.errors import ConfigError
 
 GOOD, FAULT = 1, 2
 """Actions of the toy."""
@@ -46,6 +49,7 @@ def step(vector, *actions):
     ("fault", "message", "vectorization"),
     [
         ("raise", "ZeroDivisionError: the toy broke", "sync"),
+        ("exit", "SystemExit: the toy left", "sync"),
         ("nan reward", "its reward is nan", "sync"),
         ("no reward", "TypeError: float", "sync"),
         ("nan", "its observation holds nan", "sync"),
@@ -53,6 +57,7 @@ def step(vector, *actions):
         ("shape", r"ValueError: shape \[2\] instead of \[3\]", "sync"),
         ("kind", "ValueError: dtype complex128 instead of float32", "sync"),
         ("raise", "ZeroDivisionError: the toy broke", "async"),
+        ("exit", "SystemExit: the toy left", "async"),
         ("nan", "its observation holds nan", "async"),
     ],
 )
@@ -93,12 +98,13 @@ def test_two_environments_may_fail_at_once(make):
 @pytest.mark.parametrize(
     ("vectorization", "fault", "message"),
     [
-        ("sync", "hang", "TimeoutError: no answer within 1.5 s"),
+        ("sync", "hang", r"TimeoutError: no answer within 1.5 s \(env.step_timeout_s\)"),
         ("sync", "loop", "TimeoutError"),
         ("async", "hang", "TimeoutError"),
         ("async", "die", "EOFError|ConnectionResetError|BrokenPipeError"),
         ("own", "hang", "TimeoutError"),
         ("own", "raise", "ZeroDivisionError: the toy broke"),
+        ("own", "exit", "SystemExit: the toy left"),
         ("own", "nan", "its observation holds nan"),
         ("own", "nan reward", "its reward is nan"),
     ],
@@ -143,6 +149,47 @@ def test_only_failures_without_a_complete_episode_between_exhaust_the_patience(m
         match=r"gymnasium/toys/Toy-v0 failed 3 times.*env.max_failures allows 2.*ZeroDivisionError: the toy broke",
     ):
         step(vector, FAULT)
+
+
+def test_environments_that_fail_at_the_same_time_exhaust_the_patience_once(make):
+    vector = make("raise", 3, max_failures=2)
+    for _ in range(2):
+        assert step(vector, FAULT, FAULT, FAULT).failed.all()
+    assert vector.failures == 6
+    with pytest.raises(EnvironmentFailed, match="failed 3 times"):
+        step(vector, FAULT, FAULT, FAULT)
+
+
+def test_an_environment_that_cannot_be_made_in_its_process_says_why():
+    config = GymnasiumConfig(
+        name="gymnasium", id="toys/Homebody-v0", module="gymnasium_toys", vectorization="async", max_failures=2
+    )
+    vector = make_vector_env(config, 2, seed=0)
+    with closing(vector), pytest.raises(EnvironmentFailed, match="ZeroDivisionError: the toy broke"):
+        vector.reset()
+
+
+def test_processes_that_are_never_done_with_making_an_environment_are_ended():
+    before = set(multiprocessing.active_children())
+    config = GymnasiumConfig(
+        name="gymnasium",
+        id="toys/Homebody-v0",
+        module="gymnasium_toys",
+        kwargs={"abroad": "hang"},
+        vectorization="async",
+        build_timeout_s=4.0,
+    )
+    with pytest.raises(ConfigError, match=r"no answer within 4 s \(env.build_timeout_s\)"):
+        make_vector_env(config, 2, seed=0)
+    assert set(multiprocessing.active_children()) <= before
+
+
+def test_a_vector_of_its_own_is_closed_when_it_is_given_up(make):
+    vector = make("raise", vectorization="own")
+    closed = sys.modules["gymnasium_toys"].CLOSED
+    before = closed["vectors"]
+    step(vector, FAULT, GOOD, GOOD)
+    assert closed["vectors"] == before + 1
 
 
 @pytest.mark.parametrize("allowed", [1, 0])

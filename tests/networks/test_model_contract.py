@@ -258,6 +258,17 @@ def test_statistics_keep_adapting(vectors):
         np.testing.assert_allclose(statistics(params)["mean"], expected, rtol=1e-4)
 
 
+def test_a_number_that_cannot_be_squared_leaves_the_statistics_as_they_were(vectors):
+    network, params = vectors
+    params = network.observe(params, np.ones((8, 3), np.float32))
+    huge = np.ones((8, 3), np.float32)
+    huge[2, 1] = np.finfo(np.float32).max
+    after = statistics(network.observe(params, huge))
+    for name in ("mean", "variance"):
+        assert np.isfinite(after[name]).all()
+        assert after[name][1] == statistics(params)[name][1]
+
+
 def test_before_anything_was_observed_nothing_is_normalized(vectors):
     network, params = vectors
     plain = make_model_network(CONFIGS["mlp"].model_copy(update={"normalize": False}), VECTOR)
