@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 
@@ -9,11 +10,12 @@ import jax
 import numpy as np
 
 from podzero.actors.assembly import GameAssembler
-from podzero.actors.core import SelfPlayCore
+from podzero.actors.core import SelfPlayCore, SelfPlayState
 from podzero.actors.doors import Doors
 from podzero.actors.mixing import GameMixer
 from podzero.clock import StageClock
-from podzero.config import Experiment
+from podzero.config import Experiment, SimulatorConfig
+from podzero.envs import Faults
 from podzero.types import Params, PastPosition, Sample
 
 REPORT_EVERY_S = 2.0
@@ -52,6 +54,8 @@ class SelfPlayActor:
         self._play = jax.jit(core.move, donate_argnums=1)
         self._fold = fold
         self._doors = doors
+        env = experiment.env
+        self._faults = Faults(env.title, env.max_failures if isinstance(env, SimulatorConfig) else 0)
         self._stopping = threading.Event()
 
     def stop(self) -> None:
@@ -59,26 +63,33 @@ class SelfPlayActor:
         self._stopping.set()
 
     def run(self) -> None:
-        """Plays until told to stop; called again, it starts fresh games."""
+        """Plays until told to stop; called again, it starts fresh games.
+
+        Raises:
+          EnvironmentFailed: games on the host fail again and again.
+        """
         self._stopping.clear()
         experiment = self._experiment
         clock, figures = StageClock(), _Figures(experiment)
-        actors = experiment.actors
-        assembler = GameAssembler(actors.games, actors.root_value_weight, experiment.env.discount)
+        assembler = self._assembler()
         mixer: GameMixer[_Positions] = GameMixer(experiment.replay.bundle, self._seed)
-        state = self._start(self._key)
+        state = self._fresh()
 
         with clock("wait_params"):
             version, params = self._doors.source.wait(experiment.replay.timeout_s)
             params = self._fold(params)
         while not self._stopping.is_set():
             # Where dispatch is asynchronous, what the last move ended is written while this one is found.
-            with clock("search"):
-                state, move = self._play(params, state)
-            with clock("write"):
-                self._write(mixer.take())
-            with clock("search"):
-                move = jax.device_get(move)
+            try:
+                with clock("search"):
+                    state, move = self._play(params, state)
+                with clock("write"):
+                    self._write(mixer.take())
+                with clock("search"):
+                    move = jax.device_get(move)
+            except jax.errors.JaxRuntimeError as error:
+                state, assembler = self._fresh(error), self._assembler()
+                continue
             with clock("assemble"):
                 games = list(assembler.add(move, version))
                 for game in games:
@@ -87,11 +98,38 @@ class SelfPlayActor:
                 if newer := self._doors.source.poll():
                     version, params = newer.version, self._fold(newer.params)
             figures.add([game.plies for game in games], float(np.mean(np.abs(move.value))), version)
+            if games:
+                self._faults.completed()
             if clock.elapsed_s >= REPORT_EVERY_S:
-                self._doors.report(self._name, figures.flush() | clock.flush())
-        self._doors.report(self._name, figures.flush() | clock.flush())
+                self._doors.report(self._name, figures.flush(self._faults.total) | clock.flush())
+        self._doors.report(self._name, figures.flush(self._faults.total) | clock.flush())
         self._write(mixer.take())
         self._write(mixer.take_rest())
+
+    def _assembler(self) -> GameAssembler:
+        actors = self._experiment.actors
+        return GameAssembler(actors.games, actors.root_value_weight, self._experiment.env.discount)
+
+    def _fresh(self, error: jax.errors.JaxRuntimeError | None = None) -> SelfPlayState:
+        """Fresh games, after `error` if one on the host failed, which takes all of them along: they are one batch.
+
+        Raises:
+          EnvironmentFailed: it has happened too often.
+          JaxRuntimeError: `error`, if no game is to blame.
+        """
+        while True:
+            if error is not None:
+                said = re.search(r"SimulatorError: (.*)", str(error))
+                if said is None:
+                    raise error
+                self._faults.add(said[1], episodes=self._experiment.actors.games)
+            try:
+                state: SelfPlayState = self._start(jax.random.fold_in(self._key, self._faults.total))
+                jax.device_get(state.plies)  # waits
+            except jax.errors.JaxRuntimeError as again:
+                error = again
+            else:
+                return state
 
     def _write(self, positions: _Positions | None) -> None:
         if positions is not None:
@@ -108,6 +146,7 @@ class _Figures:
         self._plies: list[int] = []
         self._certainty = 0.0
         self._version = 0
+        self._failures = 0
 
     def add(self, plies: list[int], certainty: float, version: int) -> None:
         self._moves += 1
@@ -115,17 +154,18 @@ class _Figures:
         self._certainty = certainty
         self._version = version
 
-    def flush(self) -> dict[str, float]:
+    def flush(self, failures: int) -> dict[str, float]:
         moves = self._moves * self._games_aside
         figures = {
             "count/moves": float(moves),
             "count/evaluations": float(moves * self._evaluations_per_move),
             "count/games": float(len(self._plies)),
             "count/samples": float(sum(self._plies)),
+            "count/failed_episodes": float(failures - self._failures),
             "selfplay/abs_root_value": self._certainty,
             "selfplay/version": float(self._version),
         }
         if self._plies:
             figures["selfplay/plies_per_game"] = sum(self._plies) / len(self._plies)
-        self._moves, self._plies = 0, []
+        self._moves, self._plies, self._failures = 0, [], failures
         return figures

@@ -1,6 +1,7 @@
 """Games. `make_env` is the door; everything behind it is JAX and NumPy only."""
 
-from podzero.envs.gymnasium_envs import EnvironmentFailed as EnvironmentFailed
+from podzero.envs.faults import EnvironmentFailed as EnvironmentFailed
+from podzero.envs.faults import Faults as Faults
 from podzero.envs.gymnasium_envs import Step as Step
 from podzero.envs.gymnasium_envs import VectorEnv as VectorEnv
 from podzero.envs.host import HostEnv as HostEnv

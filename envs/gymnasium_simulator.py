@@ -36,7 +36,10 @@ class GymnasiumSimulator:
         self._env = _make(name, kwargs)
         self.num_actions = _count_actions(self._env, name)
         self._actions = list(range(self.num_actions))
-        self.reset(0)
+        try:
+            self.reset(0)
+        except Exception as error:
+            raise ConfigError(f"{name}: its first reset failed: {type(error).__name__}: {error}") from error
         try:
             self.clone()
         except Exception as error:
@@ -100,8 +103,9 @@ def _make(name: str, kwargs: Mapping[str, Any]) -> Any:
         raise ConfigError(f"gymnasium has no environment '{name}': {error}") from None
     except gymnasium.error.DependencyNotInstalled as error:
         raise ConfigError(f"{name} is missing a package ({error}): {INSTALL_ENVS}") from error
-    except (gymnasium.error.Error, ImportError, TypeError, ValueError) as error:
-        raise ConfigError(f"gymnasium cannot make {name} with the arguments {dict(kwargs)}: {error}") from error
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"gymnasium cannot make {name} with the arguments {dict(kwargs)}: {what}") from error
 
 
 def _count_actions(env: Any, name: str) -> int:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from podzero.deadline import DeadlineThread
 from podzero.envs.packing import packed_bytes
 from podzero.envs.simulator import Simulator
 from podzero.errors import ConfigError
@@ -50,6 +51,7 @@ class HostEnv:
       name: of the game, for the spec and in messages.
       max_plies: a game that is not over after so many moves is cut off: over, with no reward beyond its last step's.
       reward_scale: what rewards are multiplied by.
+      step_timeout_s: how long one callback may take.
       kept: positions whose simulators are kept; a search visits games times simulations of them.
 
     Raises:
@@ -63,6 +65,7 @@ class HostEnv:
         *,
         max_plies: int,
         reward_scale: float = 1.0,
+        step_timeout_s: float = 60.0,
         kept: int = 32_768,
     ) -> None:
         if simulator.num_actions > MAX_ACTIONS:
@@ -74,6 +77,8 @@ class HostEnv:
         self._reward_scale = reward_scale
         self._kept = kept
         self._held: OrderedDict[bytes, Simulator] = OrderedDict()
+        self._timeout_s = step_timeout_s
+        self._thread = DeadlineThread(name)
         self._lock = threading.Lock()
         observation = np.asarray(self._simulator.observation())
         self._spec = EnvSpec(
@@ -106,7 +111,8 @@ class HostEnv:
         """Plays a legal `action`; a state that is over stays as it is, with zero rewards, and calls nobody.
 
         Raises:
-          SimulatorError: within a `jax.errors.JaxRuntimeError`: the action is illegal, or the game failed.
+          SimulatorError: within a `jax.errors.JaxRuntimeError`: the action is illegal, or the game failed, or did not
+            answer in time.
         """
         action = jnp.asarray(action, jnp.int32)
         over = jnp.asarray(state.view.done)
@@ -144,11 +150,7 @@ class HostEnv:
         """Callback: seeds `[...]` to the views of fresh games."""
         seeds = np.asarray(seed)
         keys = [one.tobytes() for one in seeds.ravel()]
-        views = self._blank(len(keys))
-        with self._lock:
-            for row, key in enumerate(keys):
-                self._look(views, row, key, self._at(key))
-        return self._finished(views, seeds.shape, keys)
+        return self._finished(self._in_time(self._seen, keys), seeds.shape, keys)
 
     def _step_all(self, seed: Array, moves: Array, request: Array) -> View:
         """Callback: seeds `[...]`, moves `[..., max_plies]`, requests `[..., 3]` to views; zeros where all is over."""
@@ -160,15 +162,30 @@ class HostEnv:
             starts[4 * row : 4 * row + 4] + played[row * width : row * width + 2 * count]
             for row, count in enumerate(plies)
         ]
-        views = self._blank(len(keys))
+        wanted: list[bytes | None] = [None] * len(keys)
+        for row, order in enumerate(orders):
+            if order == _ILLEGAL:
+                raise self._fault(keys[row], f"action {actions[row]} is illegal there")
+            if order == _PLAY:
+                wanted[row] = keys[row] = keys[row] + actions[row].to_bytes(2, _BYTE_ORDER)
+        return self._finished(self._in_time(self._seen, wanted), seeds.shape, keys)
+
+    def _in_time(self, look: Callable[[Sequence[bytes | None]], View], keys: Sequence[bytes | None]) -> View:
+        """`look(keys)`, by one caller at a time."""
         with self._lock:
-            for row, order in enumerate(orders):
-                if order == _ILLEGAL:
-                    raise self._fault(keys[row], f"action {actions[row]} is illegal there")
-                if order == _PLAY:
-                    keys[row] = child = keys[row] + actions[row].to_bytes(2, _BYTE_ORDER)
-                    self._look(views, row, child, self._at(child))
-        return self._finished(views, seeds.shape, keys)
+            try:
+                return self._thread.call(look, keys, self._timeout_s)
+            except TimeoutError as error:
+                self._held = OrderedDict()  # the thread that was left behind may be at the old ones still
+                raise SimulatorError(f"{self._name}: {error} (env.step_timeout_s)") from None
+
+    def _seen(self, keys: Sequence[bytes | None]) -> View:
+        """Views `[N, ...]` of positions, zeros where there is None."""
+        views = self._blank(len(keys))
+        for row, key in enumerate(keys):
+            if key is not None:
+                self._look(views, row, key, self._at(key))
+        return views
 
     def _at(self, key: bytes) -> Simulator:
         """The simulator of a position: kept, or played from the nearest position before it that is."""

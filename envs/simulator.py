@@ -68,7 +68,16 @@ class Simulator(Protocol):
         ...
 
 
-def check_simulator(simulator: Simulator, name: str, games: int = 3, max_plies: int = 24, seed: int = 0) -> None:
+def check_simulator(
+    simulator: Simulator,
+    name: str,
+    games: int = 3,
+    max_plies: int = 24,
+    seed: int = 0,
+    *,
+    discount: float = 1.0,
+    reward_scale: float | None = None,
+) -> None:
     """Plays random games, up to `max_plies` moves of each, and makes sure that the contract is kept.
 
     It looks at each position through all methods: their results must have the right form, stay the same while a clone
@@ -80,18 +89,23 @@ def check_simulator(simulator: Simulator, name: str, games: int = 3, max_plies: 
       games: games to play.
       max_plies: moves of each game.
       seed: of the games and of the random moves.
+      discount: what a reward one move later is worth.
+      reward_scale: what rewards are multiplied by; if given, no sum of rewards may then leave [-1, 1].
 
     Raises:
       ConfigError: the contract is broken; says how, and after which moves.
     """
-    _check_attributes(simulator, name)
     choose = random.Random(seed)
-    simulator.reset(seed)
-    form = _Sight.of(simulator).observation
+    form: np.ndarray[Any, Any] | None = None
     for game in range(seed, seed + games):
         moves: list[int] = []
         try:
-            _check_game(simulator, game, max_plies, choose, moves, form)
+            _check_attributes(simulator)
+            simulator.reset(game)
+            form = _Sight.of(simulator).observation if form is None else form
+            seen = _check_game(simulator, game, max_plies, choose, moves, form)
+            if reward_scale is not None:
+                _check_range(seen, discount, reward_scale)
         except _BrokenContract as fault:
             raise ConfigError(f"{name} breaks the contract of simulators: {_where(fault, game, moves)}") from None
         except Exception as error:
@@ -130,17 +144,31 @@ class _Sight(NamedTuple):
         return next((field for field in self._fields[1:] if getattr(self, field) != getattr(other, field)), None)
 
 
-def _check_attributes(simulator: Simulator, name: str) -> None:
+def _check_attributes(simulator: Simulator) -> None:
     if not isinstance(simulator.num_actions, int | np.integer) or simulator.num_actions < 1:
-        raise ConfigError(f"{name}: num_actions = {simulator.num_actions!r}: expected a positive number")
+        raise _BrokenContract(f"num_actions = {simulator.num_actions!r}: expected a positive number")
     if simulator.players not in (1, 2):
-        raise ConfigError(f"{name}: players = {simulator.players!r}: expected 1 or 2")
+        raise _BrokenContract(f"players = {simulator.players!r}: expected 1 or 2")
+
+
+def _check_range(seen: list[_Sight], discount: float, scale: float) -> None:
+    """What a game paid from each of its positions on must be a value. Of a game that goes on only the difference of two
+    values is known.
+    """
+    most, returns = (1.0 if seen[-1].done else 2.0), np.zeros(len(seen[-1].rewards))
+    for sight in reversed(seen[1:]):
+        returns = scale * np.array(sight.rewards) + discount * returns
+        if (worst := float(np.abs(returns).max())) > most + 1e-6:
+            raise _BrokenContract(
+                f"a random game's rewards add up to {worst:.6g}, and values lie in [-1, 1]; set env.reward_scale to "
+                f"{scale * most / worst:.2g} or less, so that no game's can add up to more"
+            )
 
 
 def _check_game(
     simulator: Simulator, seed: int, max_plies: int, choose: random.Random, moves: list[int], form: Any
-) -> None:
-    """One random game; `moves` is filled while it is played."""
+) -> list[_Sight]:
+    """One random game and what was seen of it; `moves` is filled while it is played."""
     simulator.reset(seed)
     seen = [_checked(simulator, form)]
     while not seen[-1].done and len(moves) < max_plies:
@@ -164,6 +192,7 @@ def _check_game(
         )
         if ply < len(moves):
             again.step(moves[ply])
+    return seen
 
 
 def _play_on(simulator: Simulator, choose: random.Random, plies: int = 4) -> None:

@@ -19,13 +19,16 @@ def make_host_env(config: SimulatorConfig) -> HostEnv:
       ConfigError: there is no such game, it cannot be searched, or it breaks the contract (`check_simulator`).
     """
     simulator = make_simulator(config)
-    check_simulator(simulator, config.title, games=2, max_plies=12)
+    check_simulator(
+        simulator, config.title, games=2, max_plies=12, discount=config.discount, reward_scale=config.reward_scale
+    )
     longest = simulator.longest if isinstance(simulator, OpenSpielGame) else config.max_plies
     return HostEnv(
         simulator,
         config.title,
         max_plies=min(longest, config.max_plies),
         reward_scale=config.reward_scale,
+        step_timeout_s=config.step_timeout_s,
         kept=config.kept_positions,
     )
 

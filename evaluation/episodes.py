@@ -23,6 +23,8 @@ BASELINES = ("random", "greedy")
 """What `baseline` knows."""
 GRID = 9
 """Values that are tried of each dimension of a continuous action."""
+MAX_STEPS = 27_000
+"""Steps after which an episode is cut off: the 108,000 frames that are usual for Atari games, four to a step."""
 MAX_TRIED = 81
 """Actions that are tried at most: beyond two dimensions, random ones take the place of the grid."""
 
@@ -69,11 +71,13 @@ def play_episodes(
     episodes: int,
     key: Array,
     keep_going: Callable[[], bool] = lambda: True,
+    max_steps: int = MAX_STEPS,
 ) -> EpisodesResult:
     """Plays `episodes` whole episodes, from new ones on.
 
     How many each environment plays is settled beforehand, a share that differs by one at most. Counting instead
-    whichever end first would favour the short ones. An episode that fails is played again.
+    whichever end first would favour the short ones. An episode that fails is played again. One that has no end is cut
+    off after `max_steps`, and what follows counts as another.
 
     Args:
       vector_env: is reset; afterwards, episodes are running in it.
@@ -81,6 +85,7 @@ def play_episodes(
       episodes: number of episodes.
       key: PRNG key, consumed.
       keep_going: asked before every step.
+      max_steps: of an episode.
 
     Raises:
       ValueError: `episodes` is not positive.
@@ -104,9 +109,10 @@ def play_episodes(
         failures += int((step.failed & (left > 0)).sum())
         returns = np.where(step.started, 0.0, returns + step.reward)
         lengths = np.where(step.started, 0, lengths + 1)
-        counted = (step.terminated | step.truncated) & (left > 0)
+        counted = (step.terminated | step.truncated | (lengths >= max_steps)) & (left > 0)
         played += zip(returns[counted].tolist(), lengths[counted].tolist(), strict=True)
         left = left - counted
+        returns, lengths = np.where(counted, 0.0, returns), np.where(counted, 0, lengths)
     return EpisodesResult(np.array([one[0] for one in played]), np.array([one[1] for one in played]), failures)
 
 

@@ -17,7 +17,7 @@ from podzero.evaluation.arena import play_match
 from podzero.evaluation.episodes import BASELINES, EpisodesResult, baseline, play_episodes
 from podzero.evaluation.judge import Judge, judged_positions
 from podzero.evaluation.players import Player, SearchPlayer
-from podzero.evaluation.returns import SIDE_BY_SIDE, play_alone, summary
+from podzero.evaluation.returns import SIDE_BY_SIDE, play_alone, reward_scale, summary
 from podzero.evaluation.solvers import SOLVED
 from podzero.evaluation.who import acting, game_of, resolve
 from podzero.protocols import Env
@@ -43,7 +43,8 @@ def evaluate(
       simulations: per move of players with a network; None takes as many as in training.
       positions: positions to judge.
       seed: of openings, positions, and of every random choice.
-      game: needed only when neither player is a working directory: a game, or an experiment for its environment.
+      game: a game, or an experiment for its environment. Needed only when neither player is a working directory;
+        otherwise it must be what they learned, though perhaps with other arguments, and is what is played.
 
     Returns:
       `games, wins, draws, losses, score, interval` of a match; `positions, keeps_value, exact, interval, by_ply` of a
@@ -61,7 +62,8 @@ def evaluate(
     env = make_env(where)
     if env.spec.players == 1:
         _refuse_opponent(env.spec.name, opponent)
-        return _alone(env, resolve(who, env, simulations), games, seed)
+        scale = 1.0 if isinstance(where, str) else reward_scale(where)
+        return _alone(env, resolve(who, env, simulations), games, seed, scale)
     if opponent is None and env.spec.name not in SOLVED:
         raise ConfigError(
             f"no solver judges {env.spec.name} (only {', '.join(SOLVED)}); choose an opponent, as --opponent mcts:100"
@@ -119,9 +121,9 @@ def _episodes(env: GymnasiumConfig, who: str, episodes: int, simulations: int | 
     return {"game": env.title, "player": name} | summary(result)
 
 
-def _alone(env: Env, player: Player, games: int, seed: int) -> dict[str, Any]:
-    """Lets somebody play games for one."""
-    returns = play_alone(env, player, games, jax.random.key(seed))
+def _alone(env: Env, player: Player, games: int, seed: int, scale: float) -> dict[str, Any]:
+    """Lets somebody play games for one; returns are told in the game's own rewards."""
+    returns = play_alone(env, player, games, jax.random.key(seed)) / scale
     result = EpisodesResult(returns, np.zeros(games, np.int64), 0)
     counted = {key: value for key, value in summary(result).items() if key not in ("mean_length", "failures")}
     return {"game": env.spec.name, "player": player.name} | counted
@@ -137,8 +139,8 @@ def _the_game(game: str | None, *players: str | None) -> str | EnvConfig:
     games: dict[str, str | EnvConfig] = {
         who: found for who in players if who is not None and (found := game_of(who)) is not None
     }
-    if game is not None:
-        games["--game"] = game if game in GAMES else load(game).env
+    if game is not None:  # first: it decides on what a title does not tell, as keyword arguments
+        games = {"--game": game if game in GAMES else load(game).env} | games
     if not games:
         raise ConfigError(f"which game? Neither of {', '.join(filter(None, players))} says it: give a game")
     titles = {who: found if isinstance(found, str) else found.title for who, found in games.items()}

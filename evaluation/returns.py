@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podzero.config import Experiment, GymnasiumConfig, ModelNetworkConfig, SearchConfig
+from podzero.config import EnvConfig, Experiment, GymnasiumConfig, ModelNetworkConfig, SearchConfig, SimulatorConfig
 from podzero.envs import make_vector_env, spec_of
 from podzero.evaluation.arena import Interrupted
 from podzero.evaluation.episodes import Choose, EpisodesResult, play_episodes
@@ -84,7 +84,7 @@ class SoloRounds:
         config = experiment.evaluation
         search = experiment.search.model_copy(update={"simulations": config.simulations})
         self._players = NetworkPlayers(env, network, search, experiment.env.discount)
-        self._env, self._games = env, config.games
+        self._env, self._games, self._scale = env, config.games, reward_scale(experiment.env)
         self._seed = jax.random.key(experiment.seed)
         self.rated = -1
 
@@ -97,7 +97,12 @@ class SoloRounds:
         player = self._players.player(str(step), params)
         returns = play_alone(self._env, player, self._games, jax.random.fold_in(self._seed, step), keep_going)
         self.rated = step
-        return _figures(returns)
+        return _figures(returns / self._scale)
+
+
+def reward_scale(env: EnvConfig) -> float:
+    """What the rewards of a game are multiplied by; returns are told without it."""
+    return env.reward_scale if isinstance(env, SimulatorConfig) else 1.0
 
 
 def play_alone(

@@ -26,6 +26,7 @@ app = typer.Typer(
 )
 
 ERRORS_FOR_PEOPLE: Mapping[str, tuple[str, ...]] = {
+    "podzero.envs": ("EnvironmentFailed",),
     "podzero.launch.calls": ("ClusterError", "RoleDied"),
     "podzero.launch.team": ("RunFailed",),
     "podzero.launch.targets.perform": ("LaunchFailed",),

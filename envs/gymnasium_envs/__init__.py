@@ -4,7 +4,6 @@ Nothing here needs JAX. What runs in the processes of `vectorization: async` tra
 import no more than gymnasium and the environment itself.
 """
 
-from podzero.envs.gymnasium_envs.faults import EnvironmentFailed as EnvironmentFailed
 from podzero.envs.gymnasium_envs.interface import interface_of as interface_of
 from podzero.envs.gymnasium_envs.vector import Step as Step
 from podzero.envs.gymnasium_envs.vector import VectorEnv as VectorEnv

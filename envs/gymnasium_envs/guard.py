@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from podzero.envs.gymnasium_envs.deadline import Abandoned
+from podzero.deadline import Abandoned
 from podzero.envs.gymnasium_envs.spaces import Actions, Observations
 
 FAULTS = "podzero_faults"

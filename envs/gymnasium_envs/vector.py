@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from podzero.config import GymnasiumConfig
+from podzero.deadline import DeadlineThread
+from podzero.envs.faults import EnvironmentFailed, Faults
 from podzero.envs.gymnasium_envs import batches
-from podzero.envs.gymnasium_envs.deadline import DeadlineThread
-from podzero.envs.gymnasium_envs.faults import EnvironmentFailed, Faults
 from podzero.envs.gymnasium_envs.guard import ERROR, FAULTS, REBUILD
 from podzero.envs.gymnasium_envs.interface import Interface, interface_of
 from podzero.envs.gymnasium_envs.spaces import Array
@@ -168,7 +168,7 @@ class VectorEnv:
         Raises:
           ConfigError: the environments cannot be copied: `vectorization` is not `sync`, or copying one raises or
             makes a new environment instead.
-          TimeoutError: it took longer than C steps may.
+          EnvironmentFailed: it took longer than C steps may.
         """
         self._refuse_if_closed()
         if self._config.vectorization != "sync":
@@ -179,7 +179,7 @@ class VectorEnv:
             return self._thread.call(peek, candidates, self._config.step_timeout_s * candidates.shape[1])
         except TimeoutError as error:
             self._give_up(error)
-            raise
+            raise EnvironmentFailed(f"{self.spec.name}: looking one step ahead: {error} (env.step_timeout_s)") from None
 
     def close(self) -> None:
         """Ends the environments and their processes. Closing twice is harmless."""

@@ -90,6 +90,10 @@ class SimulatorConfig(Section):
     """What a reward one move later is worth."""
     reward_scale: PositiveFloat = 1.0
     """What rewards are multiplied by, so that no discounted sum of them leaves [-1, 1]."""
+    step_timeout_s: PositiveFloat = 60.0
+    """How long one step of all games of a process may take before these games are given up."""
+    max_failures: PositiveInt = 100
+    """How often an actor's games may fail one after the other, with no game complete between, before it gives up."""
     kept_positions: PositiveInt = 32_768
     """Positions whose simulators a process keeps; one that was dropped is played again when a search returns to it. A
     search visits `games * simulations` of them."""

@@ -57,7 +57,9 @@ def test_clones_throw_the_same_dice_and_leave_those_of_others_alone():
 
 
 def test_time_limits_are_left_to_max_plies():
-    env = make_env(SimulatorConfig(name="gymnasium_simulator", id="MountainCar-v0", max_plies=300))
+    env = make_env(
+        SimulatorConfig(name="gymnasium_simulator", id="MountainCar-v0", max_plies=300, reward_scale=1 / 300)
+    )
     assert env.spec.players == 1
     game = GymnasiumSimulator("Slippery-v0", {})
     for _ in range(10):

@@ -1,6 +1,7 @@
 """Simulators behind `Env`: the laws of every game, the cache that nobody may notice, and faults in words."""
 
 import threading
+import time
 from functools import partial
 
 import jax
@@ -23,6 +24,7 @@ HOSTED = {
     "own_game": 13,
 }
 """Games, and plies of each that are played."""
+REWARD_SCALES = {"open_spiel/2048": 1e-4, "gymnasium_simulator/CartPole-v1": 0.01}
 ENDLESS = ("open_spiel/pig", "open_spiel/2048")
 GAMES = 6
 QUICK_COMPILE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
@@ -30,7 +32,8 @@ QUICK_COMPILE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensiv
 
 def hosted(name):
     kind, _, game = name.partition("/")
-    return make_env(SimulatorConfig(name=kind, id=game) if game else load(name).env)
+    scale = REWARD_SCALES.get(name, 1.0)
+    return make_env(SimulatorConfig(name=kind, id=game, reward_scale=scale) if game else load(name).env)
 
 
 @partial(jax.jit, static_argnums=(0, 1), compiler_options=QUICK_COMPILE)
@@ -231,6 +234,18 @@ def test_a_game_that_goes_wrong_after_the_start(countdown, method, found, messag
 
     with pytest.raises(jax.errors.JaxRuntimeError, match=message):
         jax.block_until_ready(after(countdown_env(type("Wrong", (countdown,), {method: wrong})()), [0]))
+
+
+def test_a_game_that_hangs_is_named_and_the_next_position_is_answered(countdown):
+    class Hanging(countdown):
+        def step(self, action):
+            if self.stones[0] < 7:
+                time.sleep(20)
+            super().step(action)
+
+    env = countdown_env(Hanging(), step_timeout_s=0.5)
+    assert r"SimulatorError: countdown: no answer within 0.5 s (env.step_timeout_s)" in fault(env, [2, 1, 0])
+    assert not after(env, [2, 1]).view.done
 
 
 def test_more_actions_than_moves_can_say(countdown):

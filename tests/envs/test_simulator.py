@@ -130,6 +130,32 @@ def test_a_game_that_raises(countdown):
     assert "the game cannot be played: it raised KeyError: 'nine' (seed 0, moves so far [])" in refused(Raising())
 
 
+def test_a_game_that_cannot_even_begin(countdown):
+    class Stillborn(countdown):
+        def reset(self, seed):
+            raise NameError("stones")
+
+    assert "the game cannot be played: it raised NameError: stones (seed 0, moves so far [])" in refused(Stillborn())
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ({"id": "CartPole-v1"}, r"a random game's rewards add up to .*set env.reward_scale to 0\.\d+ or less"),
+        ({"id": "CartPole-v1", "reward_scale": 0.5}, "set env.reward_scale to"),
+        ({"id": "CartPole-v1", "discount": 0.5, "reward_scale": 0.5}, None),
+        ({"id": "CartPole-v1", "reward_scale": 0.05}, None),
+    ],
+)
+def test_rewards_must_add_up_to_values(env, message):
+    config = SimulatorConfig(name="gymnasium_simulator", **env)
+    if message is None:
+        make_env(config)
+        return
+    with pytest.raises(ConfigError, match=message):
+        make_env(config)
+
+
 @pytest.mark.parametrize(
     ("attribute", "value", "message"),
     [("players", 3, "players = 3: expected 1 or 2"), ("num_actions", 0, "num_actions = 0: expected a positive number")],

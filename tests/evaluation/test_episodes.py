@@ -43,6 +43,12 @@ def always(action):
     return lambda key, observation: np.full(len(observation), action, np.int32)
 
 
+def test_an_episode_without_an_end_is_cut_off(make):
+    result = play_episodes(make(2, **toy(kwargs={"length": 10**6})), always(1), 4, KEY, max_steps=7)
+    assert result.lengths.tolist() == [7] * 4
+    assert result.returns.tolist() == [7.0] * 4
+
+
 def test_each_environment_plays_its_share_however_long_its_episodes_are(make):
     """Three environments whose episodes last 2, 3 and 4 steps of reward 1: shares of 4, 3 and 3 of ten episodes."""
     result = play_episodes(make(3, **toy(vectorization="own")), always(1), 10, KEY)

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from podzero.envs.gymnasium_envs.deadline import DeadlineThread
+from podzero.deadline import DeadlineThread
 
 
 def loop(started):

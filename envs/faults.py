@@ -15,7 +15,7 @@ class EnvironmentFailed(RuntimeError):
 
 
 class Faults:
-    """How often the environments of one vector failed."""
+    """How often the environments of one vector, or the games of one actor, failed."""
 
     def __init__(self, name: str, most_in_a_row: int) -> None:
         self._name = name

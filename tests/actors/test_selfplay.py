@@ -1,0 +1,110 @@
+"""The self-play loop with games on the host that go wrong, and everything around it in memory."""
+
+import time
+
+import numpy as np
+import pytest
+
+from podzero.actors import Doors, SelfPlayActor, SelfPlayCore
+from podzero.config import parse
+from podzero.envs import EnvironmentFailed, HostEnv
+
+from .test_core import first_legal
+from .test_reanalysis import Source, Writer
+
+GAMES = 4
+
+
+class Fragile:
+    """Three moves to the end; every so many steps of all games, one goes wrong."""
+
+    num_actions, players = 2, 2
+    steps = 0
+
+    def __init__(self, every, fault):
+        self.every, self.fault, self.moves = every, fault, 0
+
+    def reset(self, seed):
+        self.moves = 0
+
+    def step(self, action):
+        self.moves += 1
+        Fragile.steps += 1
+        if Fragile.steps % self.every == 0:
+            self.fault()
+
+    def legal_actions(self):
+        return [0, 1]
+
+    def observation(self):
+        return np.array([self.moves], np.float32)
+
+    def player(self):
+        return self.moves % 2
+
+    def rewards(self):
+        return (1.0, -1.0) if self.done() else (0.0, 0.0)
+
+    def done(self):
+        return self.moves == 3
+
+    def clone(self):
+        twin = Fragile(self.every, self.fault)
+        twin.moves = self.moves
+        return twin
+
+
+def fail():
+    raise OSError("the game broke")
+
+
+def play(every, fault, writes, max_failures=3, timeout_s=60.0):
+    """Runs an actor until it has written so often; what it wrote and its figures."""
+    experiment = parse(
+        {
+            "name": "test",
+            "env": {"name": "simulator", "id": "test:Fragile", "max_failures": max_failures},
+            "actors": {"games": GAMES},
+            "replay": {"bundle": 1},
+        },
+        "test",
+    )
+    env = HostEnv(Fragile(every, fault), "fragile", max_plies=8, step_timeout_s=timeout_s)
+    diary, figures, writer = [], [], None
+    writer = Writer(diary, "samples", writes=writes)
+    actor = SelfPlayActor(
+        experiment=experiment,
+        name="actor-0",
+        seed=0,
+        core=SelfPlayCore(env, first_legal(env), experiment.actors),
+        fold=lambda params: params,
+        doors=Doors(Source(), writer, lambda name, reported: figures.append(reported)),
+    )
+    writer.enough = actor.stop
+    actor.run()
+    return writer.written, figures
+
+
+@pytest.fixture(autouse=True)
+def _from_the_start():
+    Fragile.steps = 0
+
+
+def test_a_game_that_raises_costs_the_games_of_its_actor_and_no_more():
+    written, figures = play(every=30, fault=fail, writes=5)
+    assert sum(reported["count/failed_episodes"] for reported in figures) >= GAMES
+    lengths = [len(samples.value_target) for samples in written]
+    assert sum(lengths) % 3 == 0  # whole games only
+    assert sum(reported["count/samples"] for reported in figures) >= sum(lengths)
+
+
+def test_a_game_that_hangs_is_given_up():
+    started = time.monotonic()
+    _, figures = play(every=30, fault=lambda: time.sleep(20), writes=3, timeout_s=1.0)
+    assert time.monotonic() - started < 20
+    assert sum(reported["count/failed_episodes"] for reported in figures) >= GAMES
+
+
+def test_games_that_do_nothing_but_fail_end_the_actor():
+    with pytest.raises(EnvironmentFailed, match=r"failed 4 times.*env.max_failures allows 3.*OSError: the game broke"):
+        play(every=3, fault=fail, writes=10**6)
