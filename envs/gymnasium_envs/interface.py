@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -41,20 +42,18 @@ def interface_of(config: GymnasiumConfig, seed: int | None = None) -> Interface:
         own space.
     """
     if config.vectorization == "own":
-        own = make_own(config, 1)
-        interface = _interface(config, own.single_observation_space, own.single_action_space)
-        if seed is not None:
-            batch = _first_observation(interface, own, seed)
-            for one in gymnasium.vector.utils.iterate(own.observation_space, batch):
-                _check(interface, one)
-        own.close()
-    else:
-        env = Factory(config)()
+        with closing(make_own(config, 1)) as own:
+            interface = _interface(config, own.single_observation_space, own.single_action_space)
+            if seed is not None:
+                batch = _first_observation(interface, own, seed)
+                for one in gymnasium.vector.utils.iterate(own.observation_space, batch):
+                    _check(interface, one)
+            return interface
+    with closing(Factory(config)()) as env:
         interface = _interface(config, env.observation_space, env.action_space)
         if seed is not None:
             _check(interface, _first_observation(interface, env, seed))
-        env.close()
-    return interface
+        return interface
 
 
 def _interface(config: GymnasiumConfig, observations: Any, actions: Any) -> Interface:
