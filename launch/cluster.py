@@ -8,10 +8,12 @@ import secrets
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import psutil
 
 import podzero
 from podzero.errors import ConfigError
@@ -259,24 +261,38 @@ def _start_node(cpus: float) -> Any:
     """A cluster of this machine. A raylet gives up when its agents take more than 15 s, as on a busy machine."""
     from ray.cluster_utils import Cluster as RayNodes
 
+    here = psutil.Process()
     for attempt in range(1, START_ATTEMPTS + 1):
+        before = set(here.children(recursive=True))
         try:
             return RayNodes(initialize_head=True, head_node_args=local_node(cpus))
         except Exception as failure:  # Ray raises nothing more exact
             log.warning("Ray did not start (attempt %d of %d): %s", attempt, START_ATTEMPTS, failure)
             cause = failure
+            _kill(set(here.children(recursive=True)) - before)  # Ray leaves behind what it had started
     raise ClusterError(f"Ray did not start on this machine in {START_ATTEMPTS} attempts: {cause}")
+
+
+def _kill(processes: Iterable[psutil.Process]) -> None:
+    gone = list(processes)
+    for process in gone:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(gone, timeout=5.0)
 
 
 def local_node(cpus: float) -> dict[str, Any]:
     """Arguments of a Ray node on this machine.
 
-    The agents' ports are fixed beforehand: a raylet that must learn them from a slow agent gives up after 15 s.
+    The agents' ports are fixed beforehand: a raylet that must learn them from a slow agent gives up after 15 s. Nobody
+    reads what Ray's log monitor would send, which takes a tenth of a core, and nothing is scaled by its autoscaler.
     """
     names = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
     return {
         "num_cpus": cpus,
         "include_dashboard": False,
+        "include_log_monitor": False,
+        "no_monitor": True,
         "object_store_memory": OBJECT_STORE_BYTES,
         **dict(zip(names, free_ports(len(names)), strict=True)),
     }

@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 
+import psutil
 import pytest
 
 from podzero.errors import ConfigError
 from podzero.launch.calls import ClusterError
+from podzero.launch.cluster import connect
 from podzero.launch.savepoints import savepoints
 from podzero.launch.train import train
 from podzero.learner import CheckpointMismatch
 from podzero.replay import PortTaken
 from podzero.workdir import Workdir
+
+
+def test_what_an_attempt_to_start_ray_leaves_behind_is_ended(monkeypatch):
+    left = []
+
+    def half_a_node(**arguments):
+        left.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]))
+        raise RuntimeError("the raylet is late")
+
+    monkeypatch.setattr("ray.cluster_utils.Cluster", half_a_node)
+    with pytest.raises(ClusterError, match="did not start on this machine in 3 attempts: the raylet is late"):
+        with connect(None, cpus=1):
+            pass
+    assert [psutil.pid_exists(process.pid) for process in left] == [False] * 3
 
 
 @pytest.mark.slow
