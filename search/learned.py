@@ -102,7 +102,8 @@ def make_model_search(config: SearchConfig, network: ModelNetwork, spec: EnvSpec
 def _model(network: ModelNetwork, choices: Choices, discount: float) -> Model:
     """The learned model in mctx's terms; its roots are `Roots`.
 
-    Values have no known bounds, so PUCT sees each node's stretched to [0, 1] (Schrittwieser et al. 2020, appendix B).
+    Values have no known bounds, so PUCT sees those of each node's children stretched to [0, 1], as mctx does it; in the
+    paper (Schrittwieser et al. 2020, appendix B) the range is that of the whole tree.
     """
 
     def root(params: Params, key: Array, roots: Roots) -> mctx.RootFnOutput:
