@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
-from gymnasium.envs.registration import EnvSpec, load_env_creator, registry
+from gymnasium.envs import registration
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AutoresetMode
 
 from podzero.config import GymnasiumConfig, WrapperConfig
@@ -79,13 +80,15 @@ def find(config: GymnasiumConfig) -> EnvSpec:
     Raises:
       ConfigError: the module cannot be imported, or no such id is registered.
     """
+    # Looked up in its module: what travels to other processes by value must not take the registry along.
+    known = registration.registry
     if config.module is not None:
         _import(config.module)
-        if config.id not in registry:
+        if config.id not in known:
             _call_plugins(config.module)
-    if config.id not in registry:
-        raise ConfigError(f"env.id: gymnasium knows no '{config.id}'{nearest(config.id, registry)}{_advice(config)}")
-    return registry[config.id]
+    if config.id not in known:
+        raise ConfigError(f"env.id: gymnasium knows no '{config.id}'{nearest(config.id, known)}{_advice(config)}")
+    return known[config.id]
 
 
 def _import(module: str) -> None:

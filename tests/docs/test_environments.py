@@ -24,8 +24,9 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_the_environment_of_ones_own_is_found_beside_its_experiment(folder):
-    experiment = load(str(folder / "guess.yaml"))
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_the_environment_of_ones_own_is_found_beside_its_experiment(folder, vectorization):
+    experiment = load(str(folder / "guess.yaml"), [f"env.vectorization={vectorization}"])
     assert experiment.env.module == str(folder / "guess.py")
     assert spec_of(experiment.env).num_actions == 16
     vector = make_vector_env(experiment.env, 1, 0)
