@@ -70,7 +70,7 @@ class SelfPlayActor:
         """
         self._stopping.clear()
         experiment = self._experiment
-        clock, figures = StageClock(), _Figures(experiment)
+        clock, figures = StageClock(), _Figures(experiment, self._faults.total)
         assembler = self._assembler()
         mixer: GameMixer[_Positions] = GameMixer(experiment.replay.bundle, self._seed)
         state = self._fresh()
@@ -139,14 +139,14 @@ class SelfPlayActor:
 class _Figures:
     """Counts what the loop did between two reports."""
 
-    def __init__(self, experiment: Experiment) -> None:
+    def __init__(self, experiment: Experiment, failures: int) -> None:
         self._games_aside = experiment.actors.games
         self._evaluations_per_move = experiment.search.simulations + 1
         self._moves = 0
         self._plies: list[int] = []
         self._certainty = 0.0
         self._version = 0
-        self._failures = 0
+        self._failures = failures
 
     def add(self, plies: list[int], certainty: float, version: int) -> None:
         self._moves += 1

@@ -261,15 +261,15 @@ def _start_node(cpus: float) -> Any:
     """A cluster of this machine. A raylet gives up when its agents take more than 15 s, as on a busy machine."""
     from ray.cluster_utils import Cluster as RayNodes
 
-    here = psutil.Process()
+    driver = psutil.Process()
     for attempt in range(1, START_ATTEMPTS + 1):
-        before = set(here.children(recursive=True))
+        before = set(driver.children(recursive=True))
         try:
             return RayNodes(initialize_head=True, head_node_args=local_node(cpus))
         except Exception as failure:  # Ray raises nothing more exact
             log.warning("Ray did not start (attempt %d of %d): %s", attempt, START_ATTEMPTS, failure)
             cause = failure
-            _kill(set(here.children(recursive=True)) - before)  # Ray leaves behind what it had started
+            _kill(set(driver.children(recursive=True)) - before)  # Ray leaves behind what it had started
     raise ClusterError(f"Ray did not start on this machine in {START_ATTEMPTS} attempts: {cause}")
 
 
