@@ -1,4 +1,4 @@
-"""Games. `make_env` is the door; everything behind it is JAX and NumPy only."""
+"""Games. `make_env` is the door; nothing behind it knows of Ray or Reverb."""
 
 from podzero.envs.faults import EnvironmentFailed as EnvironmentFailed
 from podzero.envs.faults import Faults as Faults

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -150,7 +150,7 @@ class HostEnv:
         """Callback: seeds `[...]` to the views of fresh games."""
         seeds = np.asarray(seed)
         keys = [one.tobytes() for one in seeds.ravel()]
-        return self._finished(self._in_time(self._seen, keys), seeds.shape, keys)
+        return self._finished(self._in_time(keys), seeds.shape, keys)
 
     def _step_all(self, seed: Array, moves: Array, request: Array) -> View:
         """Callback: seeds `[...]`, moves `[..., max_plies]`, requests `[..., 3]` to views; zeros where all is over."""
@@ -168,13 +168,13 @@ class HostEnv:
                 raise self._fault(keys[row], f"action {actions[row]} is illegal there")
             if order == _PLAY:
                 wanted[row] = keys[row] = keys[row] + actions[row].to_bytes(2, _BYTE_ORDER)
-        return self._finished(self._in_time(self._seen, wanted), seeds.shape, keys)
+        return self._finished(self._in_time(wanted), seeds.shape, keys)
 
-    def _in_time(self, look: Callable[[Sequence[bytes | None]], View], keys: Sequence[bytes | None]) -> View:
-        """`look(keys)`, by one caller at a time."""
+    def _in_time(self, keys: Sequence[bytes | None]) -> View:
+        """`_seen(keys)` within the time that there is, for one caller at a time."""
         with self._lock:
             try:
-                return self._thread.call(look, keys, self._timeout_s)
+                return self._thread.call(self._seen, keys, self._timeout_s)
             except TimeoutError as error:
                 self._held = OrderedDict()  # the thread that was left behind may be at the old ones still
                 raise SimulatorError(f"{self._name}: {error} (env.step_timeout_s)") from None
