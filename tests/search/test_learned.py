@@ -212,6 +212,25 @@ def test_small_differences_of_value_change_the_policy_a_little():
     np.testing.assert_allclose(result.policy, [[1 / (1 + odds), odds / (1 + odds)]], rtol=1e-4)
 
 
+@pytest.mark.parametrize("level", [0.0, -800.0])
+def test_rewards_belong_to_the_range_and_the_level_of_values_does_not_matter(level):
+    """All states are worth the same, and two simulations see the actions earn -0.1 and 0.1: a range of 0.2 between the
+    two, so that the odds of action 1 are exp(5.1).
+    """
+
+    def predict(latent):
+        return jnp.zeros((latent.shape[0], 2)), jnp.full((latent.shape[0], 1), level)
+
+    def earn(latent, action):
+        return latent, jnp.where(action == 1, 0.1, -0.1)[:, None]
+
+    result = search_for(model(predict, earn), discount=1.0, simulations=2)(
+        {}, jax.random.key(0), jnp.array([[0.0]]), jnp.zeros(1)
+    )
+    odds = np.exp(5.1)
+    np.testing.assert_allclose(result.policy, [[1 / (1 + odds), odds / (1 + odds)]], rtol=5e-3)
+
+
 def test_equal_values_leave_the_policy_as_it_is():
     search = search_for(model(ignorant, lambda latent, action: (latent, jnp.zeros_like(latent))), simulations=4)
     result = search({}, jax.random.key(0), jnp.array([[0.0]]), jnp.zeros(1))
