@@ -9,7 +9,8 @@ import numpy as np
 
 from podzero.actors.refreshing import Refresh
 from podzero.clock import StageClock
-from podzero.config import Experiment
+from podzero.config import Experiment, SimulatorConfig
+from podzero.envs import Faults, SimulatorError, simulator_errors
 from podzero.protocols import ParamSource, PastReader, ReplayWriter, Report
 from podzero.replay import priorities_of
 from podzero.types import Params, PastPosition, Window
@@ -21,7 +22,7 @@ class ReanalysisActor:
     """One reanalyser: searches `reanalyse.games` old positions side by side and writes them back with new targets.
 
     Args:
-      experiment: the experiment; `replay` matters here.
+      experiment: the experiment; `replay` and `env` matter here.
       name: the reanalyser's name in figures and messages, as `reanalyser-0`.
       refresh: searches again.
       prepare: prepares published parameters for the network that searches, once per version.
@@ -49,6 +50,8 @@ class ReanalysisActor:
         self._writer = writer
         self._report = report
         self._turn = 0
+        env = experiment.env
+        self._faults = Faults(env.title, env.max_failures if isinstance(env, SimulatorConfig) else 0)
         self._stopping = threading.Event()
 
     def stop(self) -> None:
@@ -56,7 +59,11 @@ class ReanalysisActor:
         self._stopping.set()
 
     def run(self) -> None:
-        """Searches again until told to stop, or until there is no more to come from `past`."""
+        """Searches again until told to stop, or until there is no more to come from `past`.
+
+        Raises:
+          EnvironmentFailed: games on the host fail again and again.
+        """
         self._stopping.clear()
         clock, figures = StageClock(), _Figures()
         with clock("wait_params"):
@@ -67,9 +74,14 @@ class ReanalysisActor:
                 past = next(self._past, None)
             if past is None:
                 break
-            with clock("search"):
-                self._turn += 1
-                found = self._refresh(params, version, self._turn, past)
+            try:
+                with clock("search"), simulator_errors():
+                    self._turn += 1
+                    found = self._refresh(params, version, self._turn, past)
+            except SimulatorError as error:
+                self._faults.add(str(error), episodes=0)  # what was played stays as it is
+                continue
+            self._faults.completed()
             with clock("write"):
                 self._writer.write(found.samples, None if found.errors is None else priorities_of(found.errors))
             figures.add(past, version)

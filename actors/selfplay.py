@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import jax
 import numpy as np
@@ -15,7 +15,7 @@ from podzero.actors.doors import Doors
 from podzero.actors.mixing import GameMixer
 from podzero.clock import StageClock
 from podzero.config import Experiment, SimulatorConfig
-from podzero.envs import Faults
+from podzero.envs import Faults, SimulatorError, simulator_errors
 from podzero.types import Params, PastPosition, Sample
 
 REPORT_EVERY_S = 2.0
@@ -73,60 +73,62 @@ class SelfPlayActor:
         clock, figures = StageClock(), _Figures(experiment, self._faults.total)
         assembler = self._assembler()
         mixer: GameMixer[_Positions] = GameMixer(experiment.replay.bundle, self._seed)
-        state = self._fresh()
 
-        with clock("wait_params"):
-            version, params = self._doors.source.wait(experiment.replay.timeout_s)
-            params = self._fold(params)
-        while not self._stopping.is_set():
-            # Where dispatch is asynchronous, what the last move ended is written while this one is found.
-            try:
-                with clock("search"):
-                    state, move = self._play(params, state)
-                with clock("write"):
-                    self._write(mixer.take())
-                with clock("search"):
-                    move = jax.device_get(move)
-            except jax.errors.JaxRuntimeError as error:
-                state, assembler = self._fresh(error), self._assembler()
-                continue
-            with clock("assemble"):
-                games = list(assembler.add(move, version))
-                for game in games:
-                    mixer.add((game.samples, game.past))
-            with clock("params"):
-                if newer := self._doors.source.poll():
-                    version, params = newer.version, self._fold(newer.params)
-            figures.add([game.plies for game in games], float(np.mean(np.abs(move.value))), version)
-            if games:
-                self._faults.completed()
-            if clock.elapsed_s >= REPORT_EVERY_S:
-                self._doors.report(self._name, figures.flush(self._faults.total) | clock.flush())
-        self._doors.report(self._name, figures.flush(self._faults.total) | clock.flush())
-        self._write(mixer.take())
-        self._write(mixer.take_rest())
+        def report() -> None:
+            self._doors.report(self._name, figures.flush(self._faults.total) | clock.flush())
+
+        with ExitStack() as ending:
+            ending.callback(report)  # also when games fail for good: how many were lost is wanted then
+            state = self._fresh()
+            with clock("wait_params"):
+                version, params = self._doors.source.wait(experiment.replay.timeout_s)
+                params = self._fold(params)
+            while not self._stopping.is_set():
+                if clock.elapsed_s >= REPORT_EVERY_S:
+                    report()
+                # Where dispatch is asynchronous, what the last move ended is written while this one is found.
+                try:
+                    with simulator_errors():
+                        with clock("search"):
+                            state, move = self._play(params, state)
+                        with clock("write"):
+                            self._write(mixer.take())
+                        with clock("search"):
+                            move = jax.device_get(move)
+                except SimulatorError as error:
+                    state, assembler = self._fresh(error), self._assembler()
+                    continue
+                with clock("assemble"):
+                    games = list(assembler.add(move, version))
+                    for game in games:
+                        mixer.add((game.samples, game.past))
+                with clock("params"):
+                    if newer := self._doors.source.poll():
+                        version, params = newer.version, self._fold(newer.params)
+                figures.add([game.plies for game in games], float(np.mean(np.abs(move.value))), version)
+                if games:
+                    self._faults.completed()
+            self._write(mixer.take())
+            self._write(mixer.take_rest())
 
     def _assembler(self) -> GameAssembler:
         actors = self._experiment.actors
         return GameAssembler(actors.games, actors.root_value_weight, self._experiment.env.discount)
 
-    def _fresh(self, error: jax.errors.JaxRuntimeError | None = None) -> SelfPlayState:
+    def _fresh(self, error: SimulatorError | None = None) -> SelfPlayState:
         """Fresh games, after `error` if one on the host failed, which takes all of them along: they are one batch.
 
         Raises:
           EnvironmentFailed: it has happened too often.
-          JaxRuntimeError: `error`, if no game is to blame.
         """
         while True:
             if error is not None:
-                said = re.search(r"SimulatorError: (.*)", str(error))
-                if said is None:
-                    raise error
-                self._faults.add(said[1], episodes=self._experiment.actors.games)
+                self._faults.add(str(error), episodes=self._experiment.actors.games)
             try:
-                state: SelfPlayState = self._start(jax.random.fold_in(self._key, self._faults.total))
-                jax.device_get(state.plies)  # waits
-            except jax.errors.JaxRuntimeError as again:
+                with simulator_errors():
+                    state: SelfPlayState = self._start(jax.random.fold_in(self._key, self._faults.total))
+                    jax.device_get(state.plies)  # waits
+            except SimulatorError as again:
                 error = again
             else:
                 return state

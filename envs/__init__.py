@@ -6,6 +6,7 @@ from podzero.envs.gymnasium_envs import Step as Step
 from podzero.envs.gymnasium_envs import VectorEnv as VectorEnv
 from podzero.envs.host import HostEnv as HostEnv
 from podzero.envs.host import SimulatorError as SimulatorError
+from podzero.envs.host import simulator_errors as simulator_errors
 from podzero.envs.packing import pack_states as pack_states
 from podzero.envs.packing import unpack_states as unpack_states
 from podzero.envs.pgx_games import PgxGame as PgxGame

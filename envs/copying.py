@@ -58,7 +58,7 @@ def _items(container: list[Any] | dict[Any, Any]) -> Iterable[Any]:
 def _is_plain(kind: Hashable) -> bool:
     """Whether objects of a class are made of their attributes and nothing else."""
     assert isinstance(kind, type)
-    special = ("__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__slots__")
+    special = ("__new__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__slots__")
     made_in_python = kind.__flags__ & _HEAP_TYPE != 0
     return made_in_python and not any(name in vars(base) for base in kind.__mro__[:-1] for name in special)
 

@@ -44,7 +44,7 @@ class Faults:
             )
         if time.monotonic() >= self._logged_at + _LOG_EVERY_S:
             self._logged_at = time.monotonic()
-            log.warning("%s failed (%d so far), a new episode begins: %s", self._name, self.total, what)
+            log.warning("%s failed (%d episodes lost so far): %s", self._name, self.total, what)
 
     def completed(self) -> None:
         """An episode was complete."""

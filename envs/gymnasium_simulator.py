@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 
 from podzero.envs.copying import copy_of
+from podzero.envs.gymnasium_envs.making import find
 from podzero.errors import ConfigError
 from podzero.importing import INSTALL_ENVS
 
@@ -25,6 +26,7 @@ class GymnasiumSimulator:
     Args:
       name: the environment's id.
       kwargs: of the environment.
+      module: imported first, for the registrations that it makes.
 
     Raises:
       ConfigError: there is no such environment, its spaces are of another kind, or it cannot be copied.
@@ -32,7 +34,8 @@ class GymnasiumSimulator:
 
     players = 1
 
-    def __init__(self, name: str, kwargs: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, kwargs: Mapping[str, Any], module: str | None = None) -> None:
+        find(name, module)
         self._env = _make(name, kwargs)
         self.num_actions = _count_actions(self._env, name)
         self._actions = list(range(self.num_actions))
@@ -99,8 +102,6 @@ def _make(name: str, kwargs: Mapping[str, Any]) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # gymnasium announces every environment that is not at its last version
             return gymnasium.make(name, **kwargs).unwrapped
-    except gymnasium.error.UnregisteredEnv as error:
-        raise ConfigError(f"gymnasium has no environment '{name}': {error}") from None
     except gymnasium.error.DependencyNotInstalled as error:
         raise ConfigError(f"{name} is missing a package ({error}): {INSTALL_ENVS}") from error
     except Exception as error:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import threading
+import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import jax
@@ -20,10 +23,26 @@ from podzero.types import Array, EnvSpec, Symmetry, View
 MAX_ACTIONS = 2**15
 """Moves are kept as int16."""
 _OVER, _PLAY, _ILLEGAL = 0, 1, 2
+_SUM_TOLERANCE = 1e-4
+"""How far rounding to float32 may carry the sum of two players' rewards away from zero."""
 
 
 class SimulatorError(RuntimeError):
     """A game failed while it was played; the message names it, the moves that led there, and what it said."""
+
+
+@contextmanager
+def simulator_errors() -> Iterator[None]:
+    """Within, what fails in a computation because a game failed raises the `SimulatorError` that the game's callback
+    raised; JAX keeps the text of it alone.
+    """
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        said = re.search(r"SimulatorError: (.*)", str(error))
+        if said is None:
+            raise
+        raise SimulatorError(said[1]) from error
 
 
 class HostState(NamedTuple):
@@ -79,8 +98,10 @@ class HostEnv:
         self._held: OrderedDict[bytes, Simulator] = OrderedDict()
         self._timeout_s = step_timeout_s
         self._thread = DeadlineThread(name)
+        weakref.finalize(self, self._thread.stop)
         self._lock = threading.Lock()
         observation = np.asarray(self._simulator.observation())
+        self._form = observation.shape, observation.dtype
         self._spec = EnvSpec(
             name=name,
             observation_shape=observation.shape,
@@ -218,23 +239,38 @@ class HostEnv:
         """Fills in one row of the views."""
         try:
             observation = np.asarray(simulator.observation())
-            if observation.shape != self._spec.observation_shape:
-                raise ValueError(f"observation of shape {observation.shape}, not {self._spec.observation_shape}")
+            if (observation.shape, observation.dtype) != self._form:
+                raise ValueError(
+                    f"observation() is {observation.dtype} of shape {list(observation.shape)}, and was "
+                    f"{self._form[1]} of shape {list(self._form[0])} at the start"
+                )
             views.observation[row] = observation
-            views.rewards[row, : self._spec.players] = simulator.rewards()
+            rewards = simulator.rewards()
+            if len(rewards) != self._spec.players:
+                raise ValueError(f"rewards() = {rewards}: expected {self._spec.players} numbers")
+            views.rewards[row, : self._spec.players] = rewards
             if simulator.done() or len(key) >= _SEED_BYTES + 2 * self._max_plies:
                 views.done[row] = views.legal[row] = True
                 return
-            legal = simulator.legal_actions()
-            if not len(legal):
+            legal = list(simulator.legal_actions())
+            if not legal:
                 raise ValueError("legal_actions() is empty, but done() says that the game is not over")
+            if min(legal) < 0 or max(legal) >= self._spec.num_actions:
+                raise ValueError(f"legal_actions() = {legal}: expected numbers below {self._spec.num_actions}")
             views.legal[row, legal] = True
             views.player[row] = simulator.player()
         except Exception as error:
             raise self._fault(key, f"the game raised {type(error).__name__}: {error}") from error
 
     def _finished(self, views: View, shape: tuple[int, ...], keys: list[bytes]) -> View:
-        """The views `[*shape, ...]`, rewards scaled, if all numbers are finite."""
+        """The views `[*shape, ...]`, rewards scaled, if all numbers can be."""
+        if (wrong := (views.player < 0) | (views.player >= self._spec.players)).any():
+            row = int(np.argmax(wrong))
+            raise self._fault(keys[row], f"player() = {views.player[row]}: expected less than {self._spec.players}")
+        if self._spec.players == 2 and (wrong := np.abs(views.rewards.sum(axis=1)) > _SUM_TOLERANCE).any():
+            row = int(np.argmax(wrong))
+            paid = views.rewards[row].tolist()
+            raise self._fault(keys[row], f"rewards() = {paid}: what one of two players wins the other must lose")
         views = views._replace(rewards=views.rewards * np.float32(self._reward_scale))
         for field in ("observation", "rewards"):
             values = getattr(views, field).reshape(len(keys), -1)

@@ -141,7 +141,7 @@ def _load(pyspiel: Any, name: str, parameters: Mapping[str, Any]) -> Any:
         raise ConfigError(f"env.id = '{name}' has parameters, and so has env.kwargs: write them in one place")
     try:
         return pyspiel.load_game(name, dict(parameters)) if parameters else pyspiel.load_game(name)
-    except pyspiel.SpielError as error:
+    except (pyspiel.SpielError, TypeError) as error:
         raise ConfigError(f"OpenSpiel refuses '{name}' with the parameters {dict(parameters)}: {error}") from None
 
 

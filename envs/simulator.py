@@ -104,6 +104,8 @@ def check_simulator(
             simulator.reset(game)
             form = _Sight.of(simulator).observation if form is None else form
             seen = _check_game(simulator, game, max_plies, choose, moves, form)
+            if seen[0].done:
+                raise _BrokenContract("done() says that the game is over before its first move")
             if reward_scale is not None:
                 _check_range(seen, discount, reward_scale)
         except _BrokenContract as fault:

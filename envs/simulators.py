@@ -45,13 +45,13 @@ def make_simulator(config: SimulatorConfig) -> Simulator:
         case "pettingzoo":
             return PettingZooGame(config.id, config.kwargs)
         case "gymnasium_simulator":
-            return GymnasiumSimulator(config.id, config.kwargs)
+            return GymnasiumSimulator(config.id, config.kwargs, config.module)
         case "simulator":
             return _own_game(config)
 
 
 def _own_game(config: SimulatorConfig) -> Simulator:
-    game = import_class(config.id)
+    game = import_class(config.id, "env.id")
     try:
         simulator: Simulator = game(**config.kwargs)
     except Exception as error:

@@ -70,8 +70,8 @@ class Arena:
     ) -> MatchResult:
         """Plays `games` games (an even number), each opening twice with the sides swapped.
 
-        At every ply one half of the games waits for `first` and the other half for `second`, so that each
-        player sees one batch of games / 2 positions, of the same shape from the first move to the last.
+        Games of the same side are played in step, so that each player sees batches of games / 2 positions, of the same
+        shape from the first move to the last.
 
         Args:
           first: the player whose result is returned.
@@ -96,7 +96,10 @@ class Arena:
         return MatchResult(int((points > 0).sum()), int((points == 0).sum()), int((points < 0).sum()))
 
     def openings(self, count: int, plies: int, key: Array) -> EnvState:
-        """`count` states after `plies` random plies, none over, and distinct as far as the game has enough of them."""
+        """`count` states after `plies` random plies, none over, and distinct as far as the game has enough of them.
+
+        Of games that are always over by then fewer plies are played.
+        """
         init_key, play_key = jax.random.split(key)
         candidates = 4 * count if plies else count
         states = self._init(jax.random.split(init_key, candidates))
@@ -105,7 +108,9 @@ class Arena:
         view = jax.device_get(self._view(states))
         open_ = np.flatnonzero(~view.done)
         if not len(open_):
-            raise ValueError(f"all {candidates} random games of {self._env.spec.name} were over after {plies} plies")
+            if not plies:
+                raise ValueError(f"{self._env.spec.name} is over before the first move")
+            return self.openings(count, plies - 1, key)
         if plies:
             boards = view.observation[open_].reshape(len(open_), -1)
             _, where = np.unique(boards, axis=0, return_index=True)
@@ -117,35 +122,46 @@ class Arena:
         self, starts: EnvState, players: tuple[Player, Player], key: Array, keep_going: Callable[[], bool]
     ) -> np.ndarray[Any, Any]:
         """What the first player received, `[2 * openings]`: at table 0 it moves first, at table 1 second."""
-        tables = [starts, starts]
         opener = np.asarray(self._view(starts).player)
+        seats = (opener, 1 - opener)
+        tables = [starts, starts]
         returns = np.zeros((2, len(opener), 2), np.float32)
         over = np.zeros((2, len(opener)), bool)
-        ply = 0
         while not over.all():
             if not keep_going():
                 raise Interrupted
             for table in (0, 1):
                 if over[table].all():
                     continue
-                self._check_turns(tables[table], over[table], (opener + ply) % 2)
-                player = players[(ply + table) % 2]
                 key, move_key = jax.random.split(key)
-                # No player is asked about a finished game: it shows its opening, and the answer is ignored.
-                actions = player.choose(move_key, self._where(over[table], starts, tables[table]))
+                shown = self._where(over[table], starts, tables[table])
+                actions = self._choose(shown, players, seats[table], ~over[table], move_key)
                 tables[table] = self._step(tables[table], actions)
                 view = self._view(tables[table])
                 returns[table] += np.asarray(view.rewards)
                 over[table] = np.asarray(view.done)
-            ply += 1
-        seats = np.stack([opener, 1 - opener])
-        points: np.ndarray[Any, Any] = np.take_along_axis(returns, seats[..., None], axis=-1).ravel()
+        points: np.ndarray[Any, Any] = np.take_along_axis(returns, np.stack(seats)[..., None], axis=-1).ravel()
         return points
 
-    def _check_turns(self, states: EnvState, over: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> None:
-        """The lockstep is right only where players alternate (a pass is a move)."""
-        if ((np.asarray(self._view(states).player) != expected) & ~over).any():
-            raise RuntimeError(f"{self._env.spec.name}: the arena needs players who alternate")
+    def _choose(
+        self,
+        states: EnvState,
+        players: tuple[Player, Player],
+        seat: np.ndarray[Any, Any],
+        running: np.ndarray[Any, Any],
+        key: Array,
+    ) -> np.ndarray[Any, Any]:
+        """Actions `[B]` in the games that are `running` (`[B]` bool), of the first player where its `seat` is to move.
+
+        Where players alternate only one of the two is asked; after an extra turn in some of the games both are, each
+        about all games, and what it would do on the other's turn is ignored. Games that are over show their opening.
+        """
+        firsts = np.asarray(self._view(states).player) == seat
+        actions = np.zeros(len(seat), np.int32)
+        for player, turn in zip(players, (firsts, ~firsts), strict=True):
+            if (turn & running).any():
+                actions = np.where(turn, np.asarray(player.choose(key, states)), actions)
+        return actions
 
 
 def play_match(

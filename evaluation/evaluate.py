@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from podzero.config import EnvConfig, GymnasiumConfig, load
-from podzero.envs import GAMES, make_env, make_vector_env
+from podzero.envs import GAMES, make_env, make_vector_env, simulator_errors
 from podzero.errors import ConfigError
 from podzero.evaluation.analysis import Analyst
 from podzero.evaluation.arena import play_match
@@ -23,6 +23,7 @@ from podzero.evaluation.who import acting, game_of, resolve
 from podzero.protocols import Env
 
 
+@simulator_errors()
 def evaluate(
     who: str,
     opponent: str | None = None,
@@ -54,26 +55,28 @@ def evaluate(
     Raises:
       ConfigError, WorkdirError, SnapshotError: see `resolve`.
       ConfigError: no game, two games, or no solver to judge.
+      EnvironmentFailed, SimulatorError: the environments, or a game on the host, failed.
     """
     where = _the_game(game, who, opponent)
     if isinstance(where, GymnasiumConfig):
         _refuse_opponent(where.title, opponent)
         return _episodes(where, who, games, simulations, seed)
     env = make_env(where)
+    discount = 1.0 if isinstance(where, str) else where.discount
     if env.spec.players == 1:
         _refuse_opponent(env.spec.name, opponent)
         scale = 1.0 if isinstance(where, str) else reward_scale(where)
-        return _alone(env, resolve(who, env, simulations), games, seed, scale)
+        return _alone(env, resolve(who, env, simulations, discount), games, seed, scale)
     if opponent is None and env.spec.name not in SOLVED:
         raise ConfigError(
             f"no solver judges {env.spec.name} (only {', '.join(SOLVED)}); choose an opponent, as --opponent mcts:100"
         )
-    player = resolve(who, env, simulations)
+    player = resolve(who, env, simulations, discount)
     key = jax.random.key(seed)
     about = {"game": env.spec.name, "player": player.name}
     if opponent is None:
         return about | _judgement(env, player, positions, seed)
-    other = resolve(opponent, env, simulations)
+    other = resolve(opponent, env, simulations, discount)
     result = play_match(env, player, other, games + games % 2, key)
     return about | {
         "opponent": other.name,
@@ -96,8 +99,9 @@ def analyze(
     Raises:
       ConfigError, WorkdirError, SnapshotError: see `resolve`; before the first line is read.
     """
-    env = make_env(_the_game(game, who, None))
-    player = resolve(who, env, simulations)
+    where = _the_game(game, who, None)
+    env = make_env(where)
+    player = resolve(who, env, simulations, 1.0 if isinstance(where, str) else where.discount)
     if not isinstance(player, SearchPlayer):
         raise ConfigError(f"'{who}' does not search; analyze needs a working directory, or mcts:N")
     return Analyst(env, player).answers(lines)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 from typing import Any, Protocol
 
+from podzero.envs import EnvironmentFailed, SimulatorError, simulator_errors
 from podzero.evaluation.arena import Interrupted
 from podzero.params import load_snapshot, snapshot_steps
 from podzero.protocols import Report
 from podzero.types import Params
+
+log = logging.getLogger(__name__)
 
 ROLE = "evaluator"
 _LOOK_EVERY_S = 1.0
@@ -59,6 +63,8 @@ class Evaluator:
                     self.judge_newest()
                 except Interrupted:
                     return
+                except (EnvironmentFailed, SimulatorError) as error:
+                    log.warning("a round was lost to what it was played in; another one follows: %s", error)
 
     def stop(self) -> None:
         """Makes `run` return before the next move of the round under way; does not wait for it."""
@@ -74,7 +80,9 @@ class Evaluator:
         Raises:
           Interrupted: `stop` was called; the round counts for nothing.
           SnapshotError: no snapshot is intact.
+          EnvironmentFailed, SimulatorError: the environments, or a game on the host, failed; no round either.
         """
         step, params = load_snapshot(self._snapshots)
-        figures = self._rounds.judge(step, params, lambda: not self._stop.is_set())
+        with simulator_errors():
+            figures = self._rounds.judge(step, params, lambda: not self._stop.is_set())
         self._report(ROLE, {"evaluation/step": float(step)} | figures)

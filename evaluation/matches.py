@@ -59,7 +59,9 @@ class MatchRounds:
         search = experiment.search.model_copy(update={"simulations": self._config.simulations})
         self._selves = NetworkPlayers(env, network, search, experiment.env.discount)
         self._names = OPPONENTS if self._config.opponents is None else self._config.opponents
-        self._opponents = {name: resolve(name, env) for name in self._names if name != "earlier"}
+        self._opponents = {
+            name: resolve(name, env, discount=experiment.env.discount) for name in self._names if name != "earlier"
+        }
         self._arena = Arena(env)
         self._seed = jax.random.key(experiment.seed)
         self._rated = max(self._rated_steps(), default=-1)

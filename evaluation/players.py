@@ -97,10 +97,13 @@ class SearchPlayer:
         return self._decide(self._params, key, states)
 
 
-def mcts_player(env: Env, simulations: int) -> SearchPlayer:
-    """Monte Carlo tree search without a network: PUCT with a uniform prior, leaves judged by one random game each."""
+def mcts_player(env: Env, simulations: int, discount: float = 1.0) -> SearchPlayer:
+    """Monte Carlo tree search without a network: PUCT with a uniform prior, leaves judged by one random game each.
+
+    `discount` is what a reward one move later is worth.
+    """
     config = SearchConfig(algorithm="puct", simulations=simulations)
-    decide = make_decide(env, config, rollout_evaluation(env))
+    decide = make_decide(env, config, rollout_evaluation(env, discount), discount)
     return SearchPlayer(f"mcts:{simulations}", decide, None, deterministic=False)
 
 
@@ -130,34 +133,35 @@ def make_decide(env: Env, config: SearchConfig, evaluate: Evaluate, discount: fl
     return compiled
 
 
-def rollout_evaluation(env: Env) -> Evaluate:
+def rollout_evaluation(env: Env, discount: float) -> Evaluate:
     """Judges states by uniform logits and the result of one uniformly random game from each."""
 
     def evaluate(params: Params, key: Array, states: EnvState) -> tuple[jax.Array, jax.Array]:
         del params
         mover = jax.vmap(env.view)(states).player
-        returns = random_game_returns(env, key, states)
+        returns = random_game_returns(env, key, states, discount)
         logits = jnp.zeros((mover.shape[0], env.spec.num_actions), jnp.float32)
         return logits, jnp.take_along_axis(returns, mover[:, None], axis=1)[:, 0]
 
     return evaluate
 
 
-def random_game_returns(env: Env, key: Array, states: EnvState) -> jax.Array:
-    """What each seat receives, `[B, 2]` float32, when B states are played on to the end at random."""
+def random_game_returns(env: Env, key: Array, states: EnvState, discount: float) -> jax.Array:
+    """What each seat receives, `[B, 2]` float32, when B states are played on to the end at random; discounted."""
 
-    def any_goes_on(carry: tuple[Any, EnvState, jax.Array]) -> jax.Array:
+    def any_goes_on(carry: tuple[Any, EnvState, jax.Array, jax.Array]) -> jax.Array:
         return ~jnp.all(jax.vmap(env.view)(carry[1]).done)
 
-    def ply(carry: tuple[Any, EnvState, jax.Array]) -> tuple[Any, EnvState, jax.Array]:
-        key, states, returns = carry
+    def ply(carry: tuple[Any, EnvState, jax.Array, jax.Array]) -> tuple[Any, EnvState, jax.Array, jax.Array]:
+        key, states, returns, worth = carry
         key, move_key = jax.random.split(key)
         action = random_actions(move_key, jax.vmap(env.view)(states).legal)
         states = jax.vmap(env.step)(states, action)
-        return key, states, returns + jax.vmap(env.view)(states).rewards
+        return key, states, returns + worth * jax.vmap(env.view)(states).rewards, discount * worth
 
     batch = jax.tree.leaves(states)[0].shape[0]
-    _, _, returns = jax.lax.while_loop(any_goes_on, ply, (key, states, jnp.zeros((batch, 2), jnp.float32)))
+    start = key, states, jnp.zeros((batch, 2), jnp.float32), jnp.float32(1)
+    returns: jax.Array = jax.lax.while_loop(any_goes_on, ply, start)[2]
     return returns
 
 

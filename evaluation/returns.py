@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import closing
-from typing import Any
+from functools import lru_cache
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -70,7 +71,9 @@ class EpisodeRounds:
         env, seed = self._experiment.env, self._experiment.seed
         assert isinstance(env, GymnasiumConfig)
         key = jax.random.fold_in(jax.random.key(seed), step)
-        with closing(make_vector_env(env, min(self._episodes, SIDE_BY_SIDE), seed + _SEED)) as environments:
+        # Each would be a process where they are asynchronous, and no more of these may run than an actor has.
+        most = self._experiment.actors.games if env.vectorization == "async" else SIDE_BY_SIDE
+        with closing(make_vector_env(env, min(self._episodes, most), seed + _SEED)) as environments:
             result = play_episodes(environments, self._actors.actor(params), self._episodes, key, keep_going)
         self.rated = step
         return _figures(result.returns)
@@ -114,8 +117,8 @@ def play_alone(
       Interrupted: `keep_going`, asked before every move, said no.
     """
     init_key, key = jax.random.split(key)
-    starts = jax.jit(jax.vmap(env.init))(jax.random.split(init_key, games))
-    step, view = jax.jit(jax.vmap(env.step)), jax.jit(jax.vmap(env.view))
+    init, step, view = _programs(cast(Hashable, env))
+    starts = init(jax.random.split(init_key, games))
     states, returns, over = starts, np.zeros(games), np.zeros(games, bool)
     while not over.all():
         if not keep_going():
@@ -128,6 +131,12 @@ def play_alone(
         returns += seen.rewards[:, 0]
         over = np.asarray(seen.done)
     return returns
+
+
+@lru_cache(maxsize=4)
+def _programs(env: Env) -> tuple[Callable[..., Any], ...]:
+    """The rules of B games, compiled."""
+    return tuple(jax.jit(jax.vmap(function)) for function in (env.init, env.step, env.view))
 
 
 def summary(result: EpisodesResult) -> dict[str, Any]:

@@ -39,13 +39,14 @@ class _Run(NamedTuple):
     step: int | None
 
 
-def resolve(who: str, env: Env, simulations: int | None = None) -> Player:
+def resolve(who: str, env: Env, simulations: int | None = None, discount: float = 1.0) -> Player:
     """The player called `who`.
 
     Args:
       who: see this module's words.
       env: the game to play.
       simulations: for players with a network; None takes as many as in training.
+      discount: what a reward one move later is worth to `mcts:N`; networks have their experiment's.
 
     Raises:
       ConfigError: nobody is called so, or it is somebody who cannot play this game.
@@ -63,7 +64,7 @@ def resolve(who: str, env: Env, simulations: int | None = None) -> Player:
         case "greedy":
             raise ConfigError(f"player 'greedy' acts in gymnasium environments only, not in {env.spec.name}")
         case "mcts":
-            return mcts_player(env, _rollouts(who, argument))
+            return mcts_player(env, _rollouts(who, argument), discount)
     return _network_player(who, _run(who), env, simulations)
 
 

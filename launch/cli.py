@@ -26,7 +26,7 @@ app = typer.Typer(
 )
 
 ERRORS_FOR_PEOPLE: Mapping[str, tuple[str, ...]] = {
-    "podzero.envs": ("EnvironmentFailed",),
+    "podzero.envs": ("EnvironmentFailed", "SimulatorError"),
     "podzero.launch.calls": ("ClusterError", "RoleDied"),
     "podzero.launch.team": ("RunFailed",),
     "podzero.launch.targets.perform": ("LaunchFailed",),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from podzero.config import Experiment
+from podzero.errors import ConfigError
 from podzero.launch.calls import START_TIMEOUT_S, STOP_TIMEOUT_S, ClusterError, MachineLost, Role, RoleDied, here
 from podzero.launch.cluster import Cluster, Gang
 from podzero.launch.leftovers import RUN_VARIABLE
@@ -379,8 +380,10 @@ class Crew:
         """Notes that a process ended; only with its machine still there is that a death.
 
         Raises:
-          RunFailed: there were too many deaths.
+          RunFailed: there were too many deaths, or it would end so again: the experiment is at fault.
         """
+        if isinstance(failure, ConfigError):
+            raise RunFailed(f"{name} cannot do what the experiment asks for: {failure}") from failure
         self.lives += 1
         if isinstance(failure, MachineLost):
             log.warning("%s was lost with its machine and starts again where there is room", name)

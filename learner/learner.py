@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from podzero.learner.feeding import Feed
 from podzero.learner.figures import Figures
 from podzero.learner.hosts import Agreement, Alone, Order
 from podzero.learner.publishing import Publisher
-from podzero.learner.sharding import local_rows
+from podzero.learner.sharding import local_part
 from podzero.learner.state import TrainState
 from podzero.learner.step import StepSums
 from podzero.learner.training import make_training
@@ -41,7 +41,7 @@ class _Unsettled(NamedTuple):
     """A dispatch that the devices may still be working on."""
 
     sums: StepSums
-    errors: Iterable[jax.Array]
+    errors: Sequence[jax.Array]
     keys: Keys | None
 
 
@@ -210,7 +210,7 @@ class Learner:
         self._figures.add(dispatch.sums)
         if dispatch.keys is not None:
             with self._clock("rank"):
-                self._reader.rank(dispatch.keys, np.stack([local_rows(errors) for errors in dispatch.errors]))
+                self._reader.rank(dispatch.keys, np.concatenate([local_part(errors) for errors in dispatch.errors]))
 
     def _publish(self) -> None:
         """Publishes the averaged weights; the transfer and the sink run beside the next dispatch."""

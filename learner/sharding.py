@@ -168,7 +168,7 @@ def put_batch(batch: Any, sharding: NamedSharding) -> Any:
         return jax.tree.map(lambda leaf: put(sharding, np.asarray(leaf)), batch)
 
 
-def local_rows(array: jax.Array) -> np.ndarray[Any, Any]:
-    """This host's part of an array that is split along its first axis, in order."""
-    parts = {shard.index[0].start or 0: shard for shard in array.addressable_shards}
-    return np.concatenate([np.asarray(parts[start].data) for start in sorted(parts)])
+def local_part(array: jax.Array) -> np.ndarray[Any, Any]:
+    """This host's part of an array `[K, B, ...]` that lies as `batch_sharding` says: what it brought to `put_batch`."""
+    parts = {shard.index[1].start or 0: shard for shard in array.addressable_shards}
+    return np.concatenate([np.asarray(parts[start].data) for start in sorted(parts)], axis=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from podzero.learner.objectives import Objective, Terms
 from podzero.learner.sharding import batch_sharding, replicated
@@ -56,8 +56,9 @@ class Stepped(NamedTuple):
 
     state: TrainState
     sums: StepSums
-    errors: Iterable[jax.Array]
-    """K times `[B]` float32, absolute errors of the samples' values."""
+    errors: Sequence[jax.Array]
+    """Absolute errors of the samples' values: one after the other `[K, B]` float32, in as many parts along K as there
+    were programs."""
 
 
 TrainStep = Callable[[TrainState, Batch], Stepped]
@@ -75,27 +76,31 @@ def make_train_step(recipe: Recipe, mesh: Mesh, shardings: TrainState) -> TrainS
     unrolled scan is as fast as single dispatches, but compiles K bodies instead of one.
     """
     carry_shardings = (shardings, jax.tree.map(lambda _: replicated(mesh), jax.eval_shape(recipe.no_sums)))
-    errors_sharding = NamedSharding(mesh, PartitionSpec("data"))  # type: ignore[no-untyped-call]
     on_cpu = mesh.devices.flat[0].platform == "cpu"
     step = partial(_step, recipe, shardings.params, recipe.microbatches if on_cpu else 1)
     compiled = partial(jax.jit, donate_argnums=0)
 
     def scan(state: TrainState, batches: Batch) -> Stepped:
         (state, sums), errors = jax.lax.scan(step, (state, recipe.no_sums()), batches)
-        return Stepped(state, sums, errors)
+        return Stepped(state, sums, [errors])
 
     def indexed(carry: _Carry, batches: Batch, index: Array) -> tuple[_Carry, jax.Array]:
-        return step(carry, jax.tree.map(lambda leaf: leaf[index], batches))
+        carry, errors = step(carry, jax.tree.map(lambda leaf: leaf[index], batches))
+        return carry, errors[None]
 
     if not on_cpu:
-        where = Stepped(*carry_shardings, batch_sharding(mesh))  # type: ignore[arg-type]
-        return compiled(scan, in_shardings=(carry_shardings[0], batch_sharding(mesh)), out_shardings=where)
+        where: Any = [batch_sharding(mesh)]
+        return compiled(
+            scan,
+            in_shardings=(carry_shardings[0], batch_sharding(mesh)),
+            out_shardings=Stepped(*carry_shardings, where),
+        )
 
     zeros = jax.jit(recipe.no_sums, out_shardings=carry_shardings[1])
     dispatch_one = compiled(
         indexed,
         in_shardings=(carry_shardings, batch_sharding(mesh), None),
-        out_shardings=(carry_shardings, errors_sharding),
+        out_shardings=(carry_shardings, batch_sharding(mesh)),
     )
 
     def loop(state: TrainState, batches: Batch) -> Stepped:

@@ -17,21 +17,22 @@ INSTALL_ENVS = "`uv sync --extra envs`, or `pip install --no-deps -r requirement
 """Advice where an environment's package is missing."""
 
 
-def import_class(identifier: str) -> type[Any]:
+def import_class(identifier: str, field: str) -> type[Any]:
     """The class called `module:Class`, or `path/to/file.py:Class`.
 
     Raises:
-      ConfigError: there is none; says what was found instead.
+      ConfigError: there is none; begins with the `field` that names it, and says what was found instead.
     """
+    wanted_by = f"{field} = '{identifier}'"
     place, colon, name = identifier.rpartition(":")
     if not (colon and place and name):
-        raise ConfigError(f"env.id = '{identifier}': expected module:Class, or path/to/file.py:Class")
-    module = import_place(place, f"env.id = '{identifier}'")
+        raise ConfigError(f"{wanted_by}: expected module:Class, or path/to/file.py:Class")
+    module = import_place(place, wanted_by)
     found_class = getattr(module, name, None)
     if not inspect.isclass(found_class):
         classes = [key for key, value in vars(module).items() if inspect.isclass(value) and not key.startswith("_")]
         raise ConfigError(
-            f"env.id = '{identifier}': {place} has no class '{name}'{nearest(name, classes)}; its classes: "
+            f"{wanted_by}: {place} has no class '{name}'{nearest(name, classes)}; its classes: "
             f"{', '.join(classes) or 'none'}"
         )
     return found_class

@@ -99,7 +99,8 @@ class Window(NamedTuple):
     reward: Array
     """`[K + n]` float32, received for each step."""
     value: Array
-    """`[K + n + 1]` float32, the search's value of each position; zero where the episode is truly over."""
+    """`[K + n + 1]` float32, the search's value of each position, in windows that were searched again the network's of
+    positions beyond K; zero where the episode is truly over."""
     policy: Array
     """`[K + 1, P]` float32, the search's policy at each position that is learned from; sums to one where it exists."""
     candidates: Array

@@ -8,6 +8,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ log = logging.getLogger(__name__)
 LEAST_PRIORITY = 1e-3
 """Added to every error, so that what is known perfectly is still looked at now and then."""
 _AHEAD = 8
-"""Updates that may wait for a slow shard; more are dropped, since newer errors replace older ones anyway."""
+"""Updates that may wait for a slow shard; of more the oldest are dropped, since newer errors replace older ones."""
 
 
 def priorities_of(errors: NDArray[Any]) -> NDArray[np.float64]:
@@ -55,12 +56,13 @@ class PriorityWriter:
         """Sets the priorities of `keys` (`[..., B]`) by their `errors` of the same shape, soon; errors that are not
         finite are passed over.
         """
-        try:
-            self._updates.put_nowait((keys, np.asarray(errors)))
-        except queue.Full:
-            self._dropped += 1
-            if self._dropped.bit_count() == 1:
-                log.warning("replay is slow to take priorities: %d updates were dropped", self._dropped)
+        while True:
+            try:
+                self._updates.put_nowait((keys, np.asarray(errors)))
+            except queue.Full:
+                self._drop_oldest()
+            else:
+                return
 
     def close(self) -> None:
         """Ends the thread after what was asked for."""
@@ -70,6 +72,13 @@ class PriorityWriter:
             log.warning("replay takes no priorities: the last %d updates are dropped", self._updates.qsize())
             return
         self._thread.join(timeout=2.0)
+
+    def _drop_oldest(self) -> None:
+        with suppress(queue.Empty):  # the thread was faster
+            self._updates.get_nowait()
+            self._dropped += 1
+            if self._dropped.bit_count() == 1:
+                log.warning("replay is slow to take priorities: %d updates were dropped", self._dropped)
 
     def _run(self) -> None:
         from reverb.errors import ReverbError

@@ -65,7 +65,8 @@ class Guard(gymnasium.Env[Any, Any]):
         if seed is not None:
             self._seed, self._rebuilt = seed, 0
         if self.inner is None or (options and options.get(REBUILD)):
-            return self._rebuild(self._error)
+            error, self._error = self._error, None
+            return self._rebuild(error)
         try:
             observation, _ = self.inner.reset(seed=seed)
             return self._observations.convert(observation), {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import importlib.metadata
 import inspect
 import warnings
@@ -18,7 +17,7 @@ from gymnasium.vector import AutoresetMode
 
 from podzero.config import GymnasiumConfig, WrapperConfig
 from podzero.errors import ConfigError, nearest
-from podzero.importing import INSTALL_ENVS, import_place
+from podzero.importing import INSTALL_ENVS, import_class, import_place
 
 REGISTERED_BY = {"ALE": "ale_py", "MinAtar": "minatar"}
 """The module that registers the ids of a namespace; both come with the extra `envs`."""
@@ -37,7 +36,7 @@ class Factory:
           ConfigError: it cannot be made.
         """
         config = self.config
-        find(config)
+        find(config.id, config.module)
         with _telling(f"env: '{config.id}'", config.kwargs):
             # The layer's own checks stand for gymnasium's checker, which would warn, and cost a call a step.
             env = gymnasium.make(config.id, **{"disable_env_checker": True, **config.kwargs})
@@ -52,7 +51,7 @@ def make_own(config: GymnasiumConfig, count: int) -> gymnasium.vector.VectorEnv[
     Raises:
       ConfigError: there is none, it cannot be made, or it has another autoreset mode.
     """
-    entry_point = find(config).vector_entry_point
+    entry_point = find(config.id, config.module).vector_entry_point
     if entry_point is None:
         raise ConfigError(
             f"env.vectorization: '{config.id}' has no vector environment of its own; use 'sync' or 'async'"
@@ -71,8 +70,8 @@ def make_own(config: GymnasiumConfig, count: int) -> gymnasium.vector.VectorEnv[
     return own
 
 
-def find(config: GymnasiumConfig) -> EnvSpec:
-    """The registration of the id, after importing what registers it.
+def find(identifier: str, module: str | None) -> EnvSpec:
+    """The registration of an id, after importing what registers it.
 
     Besides what a module registers when it is imported, the functions count that its distribution names under the
     entry points `gymnasium.envs` (MinAtar's way): they are called if the id is not there yet.
@@ -82,13 +81,14 @@ def find(config: GymnasiumConfig) -> EnvSpec:
     """
     # Looked up in its module: what travels to other processes by value must not take the registry along.
     known = registration.registry
-    if config.module is not None:
-        _import(config.module)
-        if config.id not in known:
-            _call_plugins(config.module)
-    if config.id not in known:
-        raise ConfigError(f"env.id: gymnasium knows no '{config.id}'{nearest(config.id, known)}{_advice(config)}")
-    return known[config.id]
+    if module is not None:
+        _import(module)
+        if identifier not in known:
+            _call_plugins(module)
+    if identifier not in known:
+        advice = _advice(identifier, module)
+        raise ConfigError(f"env.id: gymnasium knows no '{identifier}'{nearest(identifier, known)}{advice}")
+    return known[identifier]
 
 
 def _import(module: str) -> None:
@@ -111,10 +111,10 @@ def _top(module: str) -> str:
     return module.partition(".")[0]
 
 
-def _advice(config: GymnasiumConfig) -> str:
-    if config.module is not None:
-        return f"; importing '{config.module}' did not register it"
-    known = REGISTERED_BY.get(config.id.split("/")[0])
+def _advice(identifier: str, module: str | None) -> str:
+    if module is not None:
+        return f"; importing '{module}' did not register it"
+    known = REGISTERED_BY.get(identifier.partition("/")[0])
     return f"; set env.module: {known}" if known else "; if a module of its own registers it, name it in env.module"
 
 
@@ -140,8 +140,8 @@ def _wrap(env: gymnasium.Env[Any, Any], wrapper: WrapperConfig) -> gymnasium.Env
 
 
 def _wrapper_class(name: str) -> type[gymnasium.Wrapper[Any, Any, Any, Any]]:
-    """A wrapper of gymnasium's by its name, or any other as `module:Class`."""
-    module_name, _, class_name = name.rpartition(":")
+    """A wrapper of gymnasium's by its name, or any other as `module:Class` or `file.py:Class`."""
+    module_name = name.rpartition(":")[0]
     known = [known for known in gymnasium.wrappers.__all__ if known not in {"vector", "Autoreset"}]
     if name == "Autoreset":
         raise ConfigError("env.wrappers: leave out 'Autoreset': podzero begins the episodes itself")
@@ -149,11 +149,7 @@ def _wrapper_class(name: str) -> type[gymnasium.Wrapper[Any, Any, Any, Any]]:
         raise ConfigError(
             f"env.wrappers: gymnasium.wrappers has no '{name}'{nearest(name, known)}; write module:Class for any other"
         )
-    try:
-        module = importlib.import_module(module_name or "gymnasium.wrappers")
-        kind = getattr(module, class_name)
-    except Exception as error:
-        raise ConfigError(f"env.wrappers: cannot find '{name}': {type(error).__name__}: {error}") from error
+    kind = getattr(gymnasium.wrappers, name) if not module_name else import_class(name, "env.wrappers")
     if not (isinstance(kind, type) and issubclass(kind, gymnasium.Wrapper)):
         raise ConfigError(f"env.wrappers: '{name}' is no gymnasium.Wrapper")
     return kind

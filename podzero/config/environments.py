@@ -35,7 +35,7 @@ class WrapperConfig(Section):
     """A gymnasium wrapper around each environment."""
 
     name: str
-    """A class of `gymnasium.wrappers`, or `module:Class` for any other."""
+    """A class of `gymnasium.wrappers`, or `module:Class` or `file.py:Class` for any other."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -84,6 +84,9 @@ class SimulatorConfig(Section):
     """`module:Class` or `file.py:Class` of a `podzero.envs.Simulator`; or the name of an OpenSpiel game, of a module of
     `pettingzoo.classic` (as `tictactoe_v3`), or of a gymnasium environment."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
+    module: str | None = None
+    """Of a gymnasium environment: imported first, for the registrations that it makes; a module, or the path of a
+    Python file."""
     max_plies: PositiveInt = 512
     """Longest game. One that is not over by then is cut off and counts as drawn."""
     discount: Fraction = 1.0
@@ -92,11 +95,19 @@ class SimulatorConfig(Section):
     """What rewards are multiplied by, so that no discounted sum of them leaves [-1, 1]."""
     step_timeout_s: PositiveFloat = 60.0
     """How long one step of all games of a process may take before these games are given up."""
+    build_timeout_s: PositiveFloat = 120.0
+    """How long it may take to make the game and to check it by some random games."""
     max_failures: PositiveInt = 100
     """How often an actor's games may fail one after the other, with no game complete between, before it gives up."""
     kept_positions: PositiveInt = 32_768
     """Positions whose simulators a process keeps; one that was dropped is played again when a search returns to it. A
     search visits `games * simulations` of them."""
+
+    @pydantic.model_validator(mode="after")
+    def _only_gymnasium_registers(self) -> SimulatorConfig:
+        if self.module is not None and self.name != "gymnasium_simulator":
+            raise ValueError(f"module is for gymnasium_simulator only; '{self.name}' finds its games by id")
+        return self
 
     @property
     def title(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -40,7 +41,7 @@ def load(config: str, overrides: Iterable[str] = ()) -> Experiment:
     tree.setdefault("name", path.stem)
     for override in overrides:
         _apply(tree, override)
-    _find_own_file(tree, path.parent)
+    _find_own_files(tree, path.parent)
     return parse(tree, str(path))
 
 
@@ -57,21 +58,33 @@ def parse(tree: dict[str, Any], origin: str) -> Experiment:
         raise ConfigError(f"{origin}: this experiment cannot be run:\n{lines}") from None
 
 
-def _find_own_file(tree: dict[str, Any], folder: Path) -> None:
-    """Makes the file of a game (`env.id: file.py:Class`) or environment (`env.module: file.py`) of one's own known
-    wherever the experiment is opened next.
+def _find_own_files(tree: dict[str, Any], folder: Path) -> None:
+    """Makes files of one's own that `env` names, as `file.py` or `file.py:Class`, known wherever the experiment is
+    opened next.
 
-    It is looked for beside the experiment, then in the current folder.
+    They are looked for beside the experiment, then in the current folder.
     """
     env = tree.get("env")
-    field = {"simulator": "id", "gymnasium": "module"}.get(str(env.get("name"))) if isinstance(env, dict) else None
-    if not isinstance(env, dict) or field is None:
+    if not isinstance(env, dict):
         return
-    value = str(env.get(field))
-    file, colon, name = value.rpartition(":") if field == "id" else (value, "", "")
-    found = next((place / file for place in (folder, Path.cwd()) if (place / file).is_file()), None)
-    if file.endswith(".py") and found is not None:
-        tree["env"] = env | {field: f"{found.absolute()}{colon}{name}"}
+    found: dict[str, Any] = {field: _located(env[field], folder) for field in ("id", "module") if field in env}
+    if isinstance(wrappers := env.get("wrappers"), list):
+        found["wrappers"] = [
+            wrapper | {"name": _located(wrapper["name"], folder)}
+            if isinstance(wrapper, dict) and "name" in wrapper
+            else wrapper
+            for wrapper in wrappers
+        ]
+    tree["env"] = env | found
+
+
+def _located(value: Any, folder: Path) -> Any:
+    """`value` with the whole path of the file in it, if it names one that is there."""
+    named = re.fullmatch(r"(.+\.py)(:.*)?", value) if isinstance(value, str) else None
+    if named is None:
+        return value
+    found = next((place / named[1] for place in (folder, Path.cwd()) if (place / named[1]).is_file()), None)
+    return value if found is None else f"{found.absolute()}{named[2] or ''}"
 
 
 def _find(config: str) -> Path:

@@ -8,8 +8,8 @@ import pytest
 
 from podzero.actors import Doors, ReanalysisActor, SelfPlayActor, SelfPlayCore
 from podzero.actors.refreshing import Refreshed
-from podzero.config import parse
-from podzero.envs import make_env, unpack_states
+from podzero.config import SimulatorConfig, parse
+from podzero.envs import EnvironmentFailed, make_env, unpack_states
 from podzero.replay import priorities_of
 from podzero.types import PastPosition, Sample, Versioned
 
@@ -45,6 +45,10 @@ class Writer:
             self.enough()
 
 
+BROKEN = 5
+"""Version of the positions in which the game fails."""
+
+
 def samples_of(version, count):
     one = np.ones((count, 1), np.float32)
     return Sample(one, one > 0, one, one[:, 0], np.full(count, version, np.int32))
@@ -70,11 +74,13 @@ def experiment():
 def reanalyse(experiment):
     """Runs a reanalyser over `past`, for `writes` writes at most; what it asked for, wrote and reported."""
 
-    def run(past, writes=0):
+    def run(past, writes=0, experiment=experiment):
         asked, reports, writer = [], [], Writer([], "again", writes)
 
         def refresh(params, version, turn, past):
             asked.append((params, version, turn))
+            if past.version[0] == BROKEN:
+                raise jax.errors.JaxRuntimeError("INTERNAL: SimulatorError: the game raised KeyError: 'seven'")
             return Refreshed(samples_of(version, len(past.version)), np.full(len(past.version), 0.25, np.float32))
 
         actor = ReanalysisActor(
@@ -110,6 +116,16 @@ def test_it_reports_how_much_and_how_old(reanalyse):
     assert figures["reanalysis/age"] == 7 - 2
     assert figures["reanalysis/version"] == 7
     assert {"time/wait_past", "time/search", "time/write", "time/params"} <= figures.keys()
+
+
+def test_positions_in_which_a_game_fails_are_passed_over(reanalyse, experiment):
+    game = SimulatorConfig(name="simulator", id="game:Game", max_failures=2)
+    hosted = experiment.model_copy(update={"env": game})
+    past = [past_of(1), past_of(BROKEN), past_of(BROKEN), past_of(2), past_of(BROKEN)]
+    asked, writer, _ = reanalyse(iter(past), experiment=hosted)
+    assert (len(asked), len(writer.written)) == (5, 2)
+    with pytest.raises(EnvironmentFailed, match=r"failed 3 times.*The last failure: the game raised KeyError: 'seven'"):
+        reanalyse(iter([past_of(BROKEN)] * 3), experiment=hosted)
 
 
 def test_it_ends_when_told_to(reanalyse):

@@ -222,10 +222,14 @@ def test_a_game_that_raises(countdown):
     ("method", "found", "message"),
     [
         ("rewards", [float("nan"), 0.0], r"countdown: rewards\(\) holds NaN or infinity \(seed .* moves \[0\]\)"),
-        ("observation", np.array([np.inf, 0.0]), r"countdown: observation\(\) holds NaN or infinity"),
-        ("observation", np.zeros(3), r"ValueError: observation of shape \(3,\), not \(2,\)"),
+        ("observation", np.array([np.inf, 0.0], np.float32), r"countdown: observation\(\) holds NaN or infinity"),
+        ("observation", np.zeros(3), r"observation\(\) is float64 of shape \[3\], and was float32 of shape \[2\]"),
+        ("rewards", [1.0], r"rewards\(\) = \[1.0\]: expected 2 numbers"),
+        ("rewards", [1.0, 0.0], r"rewards\(\) = \[1.0, 0.0\]: what one of two players wins the other must lose"),
+        ("player", 2, r"player\(\) = 2: expected less than 2"),
         ("legal_actions", [], r"legal_actions\(\) is empty, but done\(\) says that the game is not over"),
-        ("legal_actions", [7], "the game raised IndexError"),
+        ("legal_actions", [7], r"legal_actions\(\) = \[7\]: expected numbers below 3"),
+        ("legal_actions", [0, -1], r"legal_actions\(\) = \[0, -1\]: expected numbers below 3"),
     ],
 )
 def test_a_game_that_goes_wrong_after_the_start(countdown, method, found, message):

@@ -85,6 +85,21 @@ def test_copies_share_nothing_but_what_may_be_shared():
     assert twin.fixed is thing.fixed
 
 
+class Marks(list):
+    """A list with a method, as many a Python class is."""
+
+    def __init__(self, *marks):
+        super().__init__(marks)
+
+
+def test_subclasses_of_containers_are_copied():
+    thing = Hider()
+    thing.marks = Marks(1, 2)
+    twin = copy_of(thing, {"fixed"})
+    twin.marks.append(3)
+    assert (thing.marks, type(twin.marks)) == ([1, 2], Marks)
+
+
 def test_what_was_one_thing_is_one_thing_in_the_copy():
     twin = copy_of(Hider(), ())
     assert twin.again is twin.numbers

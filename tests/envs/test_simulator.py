@@ -130,6 +130,14 @@ def test_a_game_that_raises(countdown):
     assert "the game cannot be played: it raised KeyError: 'nine' (seed 0, moves so far [])" in refused(Raising())
 
 
+def test_a_game_that_is_over_before_it_begins(countdown):
+    class Over(countdown):
+        def done(self):
+            return not super().done()
+
+    assert "done() says that the game is over before its first move (seed 0, moves so far [])" in refused(Over())
+
+
 def test_a_game_that_cannot_even_begin(countdown):
     class Stillborn(countdown):
         def reset(self, seed):

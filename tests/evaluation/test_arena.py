@@ -1,9 +1,11 @@
+import copy
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podzero.envs import make_env
+from podzero.envs import HostEnv, make_env
 from podzero.evaluation.arena import Arena, Interrupted, MatchResult, play_match
 from podzero.evaluation.intervals import wilson
 from podzero.evaluation.players import RandomPlayer, SolverPlayer, mcts_player
@@ -100,6 +102,62 @@ def test_rollout_search_takes_a_win_and_parries_a_loss(env):
     result = mcts_player(env, 200).search(jax.random.key(8), states)
     np.testing.assert_array_equal(result.action, [2, 2])
     np.testing.assert_array_equal(result.visits.sum(axis=1), [200, 200])
+
+
+class Turns:
+    """Action 1 keeps the turn and 0 gives it away; who has moved more often after three moves wins."""
+
+    num_actions = players = 2
+
+    def reset(self, seed):
+        self.mover, self.moves = 0, [0, 0]
+
+    def step(self, action):
+        self.moves[self.mover] += 1
+        self.mover ^= 1 - action
+
+    def legal_actions(self):
+        return [0, 1]
+
+    def observation(self):
+        return np.array([self.mover, *self.moves], np.float32)
+
+    def player(self):
+        return self.mover
+
+    def rewards(self):
+        won = np.sign(self.moves[0] - self.moves[1]) if self.done() else 0
+        return [float(won), float(-won)]
+
+    def done(self):
+        return sum(self.moves) == 3
+
+    def clone(self):
+        return copy.deepcopy(self)
+
+
+class Always:
+    deterministic = True
+
+    def __init__(self, action):
+        self.name, self.action = f"always {action}", action
+
+    def choose(self, key, states):
+        return jnp.full(states.plies.shape, self.action, jnp.int32)
+
+
+def test_extra_turns_are_played_by_whoever_has_them():
+    """Who keeps the turn wins 3 : 0 as opener, and 2 : 1 after the other has given it away."""
+    env = HostEnv(Turns(), "turns", max_plies=5)
+    keep, give = Always(1), Always(0)
+    assert play_match(env, keep, give, 4, jax.random.key(0), opening_plies=0) == MatchResult(4, 0, 0)
+    assert play_match(env, give, keep, 4, jax.random.key(0), opening_plies=0) == MatchResult(0, 0, 4)
+
+
+def test_games_that_are_over_within_the_usual_opening_have_a_shorter_one():
+    env = HostEnv(Turns(), "turns", max_plies=5)
+    assert play_match(env, Always(1), Always(1), 4, jax.random.key(0)).games == 4
+    assert set(np.asarray(Arena(env).openings(4, 4, jax.random.key(0)).plies)) == {2}
 
 
 def test_odd_number_of_games_is_refused(env):

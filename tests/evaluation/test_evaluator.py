@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from podzero.envs import make_env
+from podzero.envs import EnvironmentFailed, make_env
 from podzero.errors import ConfigError
 from podzero.evaluation.evaluator import Evaluator
 from podzero.evaluation.matches import MatchRounds
@@ -115,6 +115,29 @@ def test_an_interrupted_round_counts_for_nothing(make):
     evaluator.stop()
     evaluator.run()
     assert evaluator.ladder()["results"] == []
+
+
+def test_a_round_that_is_lost_to_its_game_is_followed_by_another(workdir, snapshots, caplog):
+    """The first round meets a game that fails within a compiled program, the second environments that do."""
+
+    faults = [jax.errors.JaxRuntimeError("INTERNAL: SimulatorError: seven"), EnvironmentFailed("eight")]
+
+    class Rounds:
+        rated = -1
+
+        def judge(self, step, params, keep_going):
+            if faults:
+                raise faults.pop(0)
+            self.rated = step
+            evaluator.stop()
+            return {"evaluation/mean_return": 1.0}
+
+    reports = []
+    snapshots(workdir, 50)
+    evaluator = Evaluator(Rounds(), 1e-6, workdir.snapshots, lambda role, figures: reports.append(figures))
+    evaluator.run()
+    assert [figures["evaluation/mean_return"] for figures in reports] == [1.0]
+    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == ["seven", "eight"]
 
 
 def test_an_unknown_opponent_is_refused_at_once(make):

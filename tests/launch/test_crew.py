@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from podzero.config import parse
+from podzero.errors import ConfigError
 from podzero.launch import crew as crew_module
 from podzero.launch import scouts as scouts_module
 from podzero.launch.calls import ClusterError, MachineLost, RoleDied
@@ -185,6 +186,14 @@ def test_more_deaths_than_max_restarts_end_the_run_with_the_last_words(recruit):
         crew.heal(nothing_saved)
     cluster.named("actor-1").die(RoleDied("actor-1 is gone: a bug"))
     with pytest.raises(RunFailed, match=r"actor-1 died, the 3th death .* allows 2\. Its last words: .* a bug"):
+        crew.heal(nothing_saved)
+
+
+def test_what_the_experiment_is_to_blame_for_is_not_tried_again(recruit):
+    crew, cluster = recruit(cpu_node("home", 4), actor={"max_restarts": 2})
+    crew.start(None)
+    cluster.named("actor-0").call("run").end(ConfigError("env.kwargs: no such map"))
+    with pytest.raises(RunFailed, match=r"actor-0 cannot do what the experiment asks for: env\.kwargs: no such map"):
         crew.heal(nothing_saved)
 
 

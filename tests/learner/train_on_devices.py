@@ -12,6 +12,7 @@ import numpy as np
 
 from podzero.config import parse
 from podzero.learner import LearnerCheckpoints, Membership, join, make_training
+from podzero.learner.sharding import local_part
 from podzero.networks import make_network
 from podzero.types import Batch, Sample
 
@@ -70,7 +71,11 @@ def main(network, learner, out, rank, hosts, coordinator):
     training = training_of(experiment)
     state, share = training.init(), 32 // hosts
     for batch in batches(slice(rank * share, (rank + 1) * share)):
-        state, sums, _ = training.step(state, training.put(batch))
+        put = training.put(batch)
+        state, sums, errors = training.step(state, put)
+        # Each host gets its own samples' errors back, in the order in which it brought the samples.
+        np.testing.assert_array_equal(local_part(put.samples.value_target), batch.samples.value_target)
+        assert np.concatenate([local_part(part) for part in errors]).shape == (5, share)
     assert int(state.step) == 50
     leaves = jax.tree.leaves(state)
     assert all(len(leaf.sharding.device_set) == len(jax.devices()) for leaf in leaves)
