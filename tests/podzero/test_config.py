@@ -34,7 +34,7 @@ def test_every_experiment_that_ships_loads_and_opens_with_its_card(name):
 
 @pytest.mark.parametrize("name", builtin_configs())
 def test_what_is_written_out_is_what_comes_back_in(name, tmp_path):
-    first = load(name, ["replay.samples_per_insert=3.5", "stop.minutes=2"])
+    first = load(name, ["replay.samples_per_insert=8.5", "stop.minutes=2"])
     path = tmp_path / "other_name.yaml"
     path.write_text(first.to_yaml())
     assert load(str(path)) == first
@@ -264,3 +264,23 @@ def test_hosts_that_do_not_fit_are_refused_with_what_would(overrides, message):
 def test_opponents_are_refused_where_nobody_is_met():
     with pytest.raises(ConfigError, match="nobody is met in gymnasium/CartPole-v1"):
         load("cartpole", ["evaluation.opponents=[random]"])
+
+
+def test_files_of_ones_own_are_found_beside_the_experiment(tmp_path, monkeypatch):
+    """What is there is known by its whole path from then on; what is not is left as it was written."""
+    (tmp_path / "beside").mkdir()
+    for place in ("beside/mine.py", "here.py"):
+        (tmp_path / place).touch()
+    monkeypatch.chdir(tmp_path)
+    wrappers = [{"name": "mine.py:Slow"}, {"name": "here.py:Loud"}, {"name": "gone.py:Shy"}, {"name": "TimeLimit"}]
+    env = {"name": "gymnasium", "id": "Mine-v0", "module": "mine.py", "wrappers": wrappers}
+    path = tmp_path / "beside" / "mine.yaml"
+    path.write_text(yaml.safe_dump({"env": env, "network": {"name": "muzero_mlp"}, "replay": {"bundle": 1}}))
+    found = load(str(path)).env
+    assert found.module == f"{tmp_path}/beside/mine.py"
+    names = [f"{tmp_path}/beside/mine.py:Slow", f"{tmp_path}/here.py:Loud", "gone.py:Shy", "TimeLimit"]
+    assert [wrapper.name for wrapper in found.wrappers] == names
+
+
+def test_only_gymnasium_environments_are_registered_by_a_module():
+    assert "module is for gymnasium_simulator only" in refusal(env={"name": "open_spiel", "id": "go", "module": "m"})
