@@ -129,21 +129,16 @@ def _model(network: ModelNetwork, choices: Choices, discount: float) -> Model:
 
 
 def completed_by_range(tree: mctx.Tree, node_index: Array) -> jax.Array:
-    """A node's completed Q-values, over the range of all values found in its tree (Danihelka et al. 2022, section 5),
+    """A node's completed Q-values, over the range of all nodes' values in its tree (Danihelka et al. 2022, section 5),
     the highest at zero.
-
-    Found are the values of nodes and those of actions, which have their rewards in them: where an episode lasts one
-    step they are all that differs.
 
     mctx's own default stretches the values of each node to [0, 1]: of two actions one is then always the best and the
     other the worst, however little lies between them, and the policy learns noise. Over the whole tree's range small
     differences stay small.
     """
-    qvalues = tree.children_rewards + tree.children_discounts * tree.children_values
-    found = jnp.append(tree.node_values, qvalues)
-    visited = jnp.append(tree.node_visits, tree.children_visits) > 0
-    lowest = jnp.min(jnp.where(visited, found, jnp.inf))
-    highest = jnp.max(jnp.where(visited, found, -jnp.inf))
+    visited = tree.node_visits > 0
+    lowest = jnp.min(jnp.where(visited, tree.node_values, jnp.inf))
+    highest = jnp.max(jnp.where(visited, tree.node_values, -jnp.inf))
     completed: jax.Array = mctx.qtransform_completed_by_mix_value(tree, node_index, rescale_values=False)
     # Only differences count, and beside large numbers float32 would round away the noise that is added to them.
     return (completed - jnp.max(completed)) / jnp.maximum(highest - lowest, LEAST_RANGE)
