@@ -108,8 +108,8 @@ class SelfPlayActor:
                 figures.add([game.plies for game in games], float(np.mean(np.abs(move.value))), version)
                 if games:
                     self._faults.completed()
-            self._write(mixer.take())
-            self._write(mixer.take_rest())
+        self._write(mixer.take())
+        self._write(mixer.take_rest())
 
     def _assembler(self) -> GameAssembler:
         actors = self._experiment.actors
