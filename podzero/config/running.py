@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import pydantic
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
@@ -9,11 +11,15 @@ from podzero.chips import Slice, find_slice
 from podzero.config.section import Section
 
 
+OPPONENT = r"^(random|solver|earlier|mcts:[1-9][0-9]*)$"
+"""Whom an evaluator can meet."""
+
+
 class EvaluationConfig(Section):
     """What the evaluator does while training goes on."""
 
     every_minutes: PositiveFloat = 5.0
-    opponents: tuple[str, ...] | None = None
+    opponents: tuple[Annotated[str, Field(pattern=OPPONENT)], ...] | None = None
     """Named players, `earlier` for snapshots of this run, `solver` for perfect play where one exists; by default
     `random`, `mcts:100` and `earlier`. Environments for one have none."""
     games: PositiveInt = 40

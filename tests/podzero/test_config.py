@@ -261,6 +261,12 @@ def test_hosts_that_do_not_fit_are_refused_with_what_would(overrides, message):
         load("connect_four", overrides)
 
 
+@pytest.mark.parametrize("name", ["randm", "mcts", "mcts:0", "runs/other"])
+def test_an_opponent_that_nobody_is_called_is_refused(name):
+    refused = refusal(evaluation={"opponents": ["random", name]})
+    assert f"evaluation.opponents.1 = '{name}': string should match pattern '^(random|solver|earlier|mcts" in refused
+
+
 def test_opponents_are_refused_where_nobody_is_met():
     with pytest.raises(ConfigError, match="nobody is met in gymnasium/CartPole-v1"):
         load("cartpole", ["evaluation.opponents=[random]"])
