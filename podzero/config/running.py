@@ -10,7 +10,6 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from podzero.chips import Slice, find_slice
 from podzero.config.section import Section
 
-
 OPPONENT = r"^(random|solver|earlier|mcts:[1-9][0-9]*)$"
 """Whom an evaluator can meet."""
 
