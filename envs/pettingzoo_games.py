@@ -41,12 +41,11 @@ class PettingZooGame:
         module = _module(name)
         try:
             self._env = module.raw_env(**kwargs)
-            self._env.reset(0)
+            self.reset(0)
         except Exception as error:
             raise ConfigError(f"PettingZoo's {name} refuses the arguments {dict(kwargs)}: {error}") from None
         self._shared = GAMES[name] | _CONSTANT
         self.num_actions = int(self._env.action_space(self._env.possible_agents[0]).n)
-        self.reset(0)
 
     def reset(self, seed: int) -> None:
         """See `Simulator`."""

@@ -62,7 +62,7 @@ def evaluate(
         _refuse_opponent(where.title, opponent)
         return _episodes(where, who, games, simulations, seed)
     env = make_env(where)
-    discount = 1.0 if isinstance(where, str) else where.discount
+    discount = _discount(where)
     if env.spec.players == 1:
         _refuse_opponent(env.spec.name, opponent)
         scale = 1.0 if isinstance(where, str) else reward_scale(where)
@@ -101,10 +101,14 @@ def analyze(
     """
     where = _the_game(game, who, None)
     env = make_env(where)
-    player = resolve(who, env, simulations, 1.0 if isinstance(where, str) else where.discount)
+    player = resolve(who, env, simulations, _discount(where))
     if not isinstance(player, SearchPlayer):
         raise ConfigError(f"'{who}' does not search; analyze needs a working directory, or mcts:N")
     return Analyst(env, player).answers(lines)
+
+
+def _discount(game: str | EnvConfig) -> float:
+    return 1.0 if isinstance(game, str) else game.discount
 
 
 def _refuse_opponent(name: str, opponent: str | None) -> None:
