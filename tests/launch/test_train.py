@@ -139,8 +139,8 @@ def test_half_of_what_is_learned_was_searched_again_with_newer_parameters(tmp_pa
         return bool(found)
 
     workdir, watcher = Workdir(tmp_path / "run"), watch(kill_a_reanalyser)
-    again = ("reanalyse.share=0.5", "reanalyse.games=16", "actors.root_value_weight=0.5", "stop.minutes=7")
-    assert train(tiny(*again, "stop.steps=1000"), workdir.root, None, watcher) == "1,000 steps are done"
+    again = ("reanalyse.share=0.5", "reanalyse.games=16", "actors.root_value_weight=0.5", "stop.minutes=15")
+    assert train(tiny(*again, "stop.steps=2000"), workdir.root, None, watcher) == "2,000 steps are done"
     assert watcher.statuses[-1].restarts == 1
     assert any("reanalyser-0 died and is started again" in line for line in watcher.lines)
 
@@ -148,7 +148,7 @@ def test_half_of_what_is_learned_was_searched_again_with_newer_parameters(tmp_pa
         return figures(workdir, role, name)[-1][1]
 
     for table in ("replay", "again"):
-        assert last("replay-0", f"{table}/sampled") >= 1000 * 8
+        assert last("replay-0", f"{table}/sampled") >= 2000 * 8
     # Half of the tolerance of 128 is less than what cannot deadlock: 8 bundles of 8, and the 8 of a batch.
     inserted, sampled = last("replay-0", "again/inserted"), last("replay-0", "again/sampled")
     assert 0 <= 8 * inserted - sampled <= 8 * 16 + 72
@@ -158,7 +158,7 @@ def test_half_of_what_is_learned_was_searched_again_with_newer_parameters(tmp_pa
     assert max(age for _, age in figures(workdir, "reanalyser-0", "reanalysis/age")) > 0
     kept = last("replay-0", "past/size"), last("replay-0", "again/inserted")
 
-    assert train(tiny(*again, "stop.steps=1100"), workdir.root, None, watch()) == "1,100 steps are done"
+    assert train(tiny(*again, "stop.steps=2100"), workdir.root, None, watch()) == "2,100 steps are done"
     assert last("replay-0", "past/size") >= kept[0]
     assert last("replay-0", "again/inserted") >= kept[1]
     assert running("ray::") == []
