@@ -9,8 +9,8 @@ import numpy as np
 
 from podzero.actors.refreshing import Refresh
 from podzero.clock import StageClock
-from podzero.config import Experiment, SimulatorConfig
-from podzero.envs import Faults, SimulatorError, simulator_errors
+from podzero.config import Experiment
+from podzero.envs import SimulatorError, faults_of, simulator_errors
 from podzero.protocols import ParamSource, PastReader, ReplayWriter, Report
 from podzero.replay import priorities_of
 from podzero.types import Params, PastPosition, Window
@@ -50,8 +50,7 @@ class ReanalysisActor:
         self._writer = writer
         self._report = report
         self._turn = 0
-        env = experiment.env
-        self._faults = Faults(env.title, env.max_failures if isinstance(env, SimulatorConfig) else 0)
+        self._faults = faults_of(experiment.env)
         self._stopping = threading.Event()
 
     def stop(self) -> None:

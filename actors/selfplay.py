@@ -14,8 +14,8 @@ from podzero.actors.core import SelfPlayCore, SelfPlayState
 from podzero.actors.doors import Doors
 from podzero.actors.mixing import GameMixer
 from podzero.clock import StageClock
-from podzero.config import Experiment, SimulatorConfig
-from podzero.envs import Faults, SimulatorError, simulator_errors
+from podzero.config import Experiment
+from podzero.envs import SimulatorError, faults_of, simulator_errors
 from podzero.types import Params, PastPosition, Sample
 
 REPORT_EVERY_S = 2.0
@@ -54,8 +54,7 @@ class SelfPlayActor:
         self._play = jax.jit(core.move, donate_argnums=1)
         self._fold = fold
         self._doors = doors
-        env = experiment.env
-        self._faults = Faults(env.title, env.max_failures if isinstance(env, SimulatorConfig) else 0)
+        self._faults = faults_of(experiment.env)
         self._stopping = threading.Event()
 
     def stop(self) -> None:

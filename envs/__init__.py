@@ -1,7 +1,7 @@
 """Games. `make_env` is the door; nothing behind it knows of Ray or Reverb."""
 
 from podzero.envs.faults import EnvironmentFailed as EnvironmentFailed
-from podzero.envs.faults import Faults as Faults
+from podzero.envs.faults import faults_of as faults_of
 from podzero.envs.gymnasium_envs import Step as Step
 from podzero.envs.gymnasium_envs import VectorEnv as VectorEnv
 from podzero.envs.host import HostEnv as HostEnv

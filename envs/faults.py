@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import time
 
+from podzero.config import EnvConfig, GameConfig
+
 log = logging.getLogger(__name__)
 
 _LOG_EVERY_S = 1.0
@@ -49,3 +51,8 @@ class Faults:
     def completed(self) -> None:
         """An episode was complete."""
         self.in_a_row = 0
+
+
+def faults_of(env: EnvConfig) -> Faults:
+    """The count of one process that plays `env`; a game in JAX may never fail."""
+    return Faults(env.title, 0 if isinstance(env, GameConfig) else env.max_failures)
