@@ -1,1 +1,1 @@
-"""The only wiring: command line, processes, and what people see of a run. Nothing heavy is imported here."""
+"""How an experiment is started: the command line, the doctor, and files and commands for Google Cloud."""

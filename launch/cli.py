@@ -14,8 +14,8 @@ import typer
 
 from podzero.config import Experiment, builtin_configs, load
 from podzero.errors import ConfigError
-from podzero.launch.status import read_status
 from podzero.launch.targets.verb import launch
+from podzero.monitoring.status import read_status
 from podzero.workdir import Workdir, WorkdirError
 
 app = typer.Typer(
@@ -27,8 +27,8 @@ app = typer.Typer(
 
 ERRORS_FOR_PEOPLE: Mapping[str, tuple[str, ...]] = {
     "podzero.envs": ("EnvironmentFailed", "SimulatorError"),
-    "podzero.launch.calls": ("ClusterError", "RoleDied"),
-    "podzero.launch.team": ("RunFailed",),
+    "podzero.cluster.remote": ("ClusterError", "RoleDied"),
+    "podzero.driver.learner_group": ("RunFailed",),
     "podzero.launch.targets.perform": ("LaunchFailed",),
     "podzero.learner": ("CheckpointDamaged", "CheckpointMismatch", "HostLost", "TrainingDiverged"),
     "podzero.params": ("ParamStoreLost", "SnapshotError"),
@@ -92,8 +92,8 @@ def train(
     """Run an experiment, or go on with it."""
     experiment = load(config, overrides or ())
     root = workdir or Path("runs") / experiment.name
-    from podzero.launch.dashboard import make_view
-    from podzero.launch.train import train as run
+    from podzero.driver.train import train as run
+    from podzero.monitoring.terminal import make_view
 
     reason = run(experiment, root, address, make_view(view))
     print(f"The run is over: {reason}. Everything is in {root}. To judge it: podzero evaluate {root}")
@@ -111,7 +111,7 @@ def status(
         return
     from rich.console import Console
 
-    from podzero.launch.picture import picture
+    from podzero.monitoring.view import picture
 
     console = Console()
     console.print(picture(sighting.status))
@@ -158,7 +158,7 @@ def bench(
 ) -> None:
     """Measure a stage beside the limit that it could reach, in one run."""
     experiment: Experiment = load(config, overrides or ())
-    measure = getattr(import_module(f"podzero.launch.bench.{which}"), f"bench_{which}")
+    measure = getattr(import_module(f"podzero.benchmarks.{which}"), f"bench_{which}")
     _print_result(measure(experiment, seconds), as_json)
 
 
@@ -183,13 +183,13 @@ def compile_for(
 ) -> None:
     """Let the TPU compiler judge an experiment for a slice, or all for several (--table); no TPU is needed."""
     if table:
-        from podzero.launch.compile.table import make_table
+        from podzero.aot.table import make_table
 
         make_table(again, limit_s=60 * minutes)
         return
     if config is None:
         raise ConfigError("which experiment? Name one (see `podzero configs`), or ask for all with --table")
-    from podzero.launch.compile.command import judge_programs, judge_scaling
+    from podzero.aot.command import judge_programs, judge_scaling
 
     experiment = load(config, overrides or ())
     found = (

@@ -1,17 +1,80 @@
-"""What several rooms' tests share."""
+"""What the tests of several packages share."""
 
 import os
 
+import psutil
 import pytest
 
 # Before anything imports jax: the tests are about podzero, not about the accelerator that may be there.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+from podzero.config import load
+from podzero.monitoring.terminal import View
+
+TINY = (
+    "network.channels=4",
+    "network.blocks=1",
+    "search.simulations=4",
+    "actors.games=16",
+    "actors.cpus=1",
+    "replay.min_size=64",
+    "replay.capacity=2000",
+    "replay.samples_per_insert=8",
+    "replay.tolerance=128",
+    "learner.batch_size=16",
+    "learner.steps_per_dispatch=4",
+    "learner.publish_every=8",
+    "evaluation.every_minutes=60",
+    "stop.minutes=4",
+)
+
+
+class Watcher(View):
+    """A view that keeps what it was shown, and may act on it."""
+
+    def __init__(self, act=None):
+        super().__init__()
+        self.statuses = []
+        self.lines = []
+        self._act = act
+
+    def show(self, status):
+        self.statuses.append(status)
+        if self._act is not None and self._act(status):
+            self._act = None
+
+    def log(self, level, text):
+        self.lines.append(text)
+
+
+def processes(name):
+    """Processes below this one whose title holds `name`."""
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if any(name in part for part in child.cmdline())]
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    """Loads the smallest experiment that goes through the whole loop, with overrides."""
+    return lambda *overrides: load("tic_tac_toe", [*TINY, *overrides])
+
+
+@pytest.fixture(scope="session")
+def watch():
+    """Makes views that keep what they are shown."""
+    return Watcher
+
+
+@pytest.fixture(scope="session")
+def running():
+    """Lists the processes below this one by a part of their title."""
+    return processes
+
 
 @pytest.fixture(scope="session")
 def ray_cluster():
     """A Ray cluster of one node with two CPUs, shared by all tests that need Ray and taken down with them."""
-    from podzero.launch.cluster import connect
+    from podzero.cluster.ray_cluster import connect
 
     with connect(None, cpus=2) as cluster:
         yield cluster

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import shlex
 
+from podzero.cluster.placement import reserved_cpus
 from podzero.config import Experiment
 from podzero.errors import ConfigError
-from podzero.launch.nodes import reserved_cpus
 from podzero.launch.targets.machines import TpuHosts, memory_gib, tpu_hosts
 from podzero.launch.targets.plan import MOUNT, TOKEN, Plan, Site, Step, cargo, name_of, template, workdir_of
 

@@ -201,7 +201,7 @@ def test_refreshed_windows_are_what_the_table_of_fresh_ones_holds():
 
 
 def test_the_parts_of_a_real_experiment_fit_together():
-    from podzero.launch.build import refresher
+    from podzero.driver.build import refresher
 
     tree = {
         "name": "t",

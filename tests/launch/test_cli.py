@@ -10,7 +10,7 @@ import pytest
 
 from podzero.config import load
 from podzero.launch import cli
-from podzero.launch.status import RunStatus, write_status
+from podzero.monitoring.status import RunStatus, write_status
 from podzero.workdir import Workdir
 
 
@@ -121,7 +121,7 @@ def test_a_bench_prints_one_line_with_one_object(podzero, monkeypatch):
         def bench_learner(experiment, seconds):
             return {"ratio": 0.97, "sizes": [experiment.learner.batch_size], "seconds": seconds}
 
-    monkeypatch.setattr(cli, "import_module", lambda name: Fake if name == "podzero.launch.bench.learner" else None)
+    monkeypatch.setattr(cli, "import_module", lambda name: Fake if name == "podzero.benchmarks.learner" else None)
     code, out, _ = podzero("bench", "learner", "learner.batch_size=64", "--seconds", "3", "--json")
     assert code == 0
     assert out == '{"ratio": 0.97, "sizes": [64], "seconds": 3.0}\n'

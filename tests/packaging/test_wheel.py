@@ -1,4 +1,4 @@
-"""What people get who install podzero: every room, nothing else."""
+"""What people get who install podzero: every package, nothing else."""
 
 import shutil
 import subprocess
@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = (
-    "actors", "configs", "envs", "evaluation", "launch", "learner", "networks", "params", "replay", "search",
+PACKAGES = (
+    "actors", "aot", "benchmarks", "cluster", "configs", "driver", "envs", "evaluation", "launch", "learner",
+    "monitoring", "networks", "params", "replay", "search",
 )  # fmt: skip
 
 
@@ -45,18 +46,18 @@ def build(source, kind, to):
 def expected():
     """Every file of the package, as it must lie in site-packages."""
     own = [*(ROOT / "podzero").glob("*"), *(ROOT / "podzero" / "config").glob("*.py")]
-    floor0 = {path.relative_to(ROOT).as_posix() for path in own if path.is_file()}
-    rooms = {
+    modules = {path.relative_to(ROOT).as_posix() for path in own if path.is_file()}
+    packages = {
         f"podzero/{path.relative_to(ROOT).as_posix()}"
-        for room in ROOMS
-        for path in (ROOT / room).rglob("*")
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*")
         if (path.suffix in {".py", ".yaml", ".sh"} or path.name.startswith("Dockerfile"))
         and not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
     }
-    return floor0 | rooms
+    return modules | packages
 
 
-def test_the_wheel_holds_every_file_of_every_room_and_only_podzero(wheel):
+def test_the_wheel_holds_every_file_of_every_package_and_only_podzero(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     package = {name for name in names if not name.split("/")[0].endswith(".dist-info")}

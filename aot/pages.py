@@ -1,0 +1,144 @@
+"""The generated page of the documentation: results as Markdown tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import date
+from typing import Any
+
+from podzero.aot.results import Job, Result, Results, compiler
+from podzero.aot.scaling import HOP_SECONDS
+from podzero.aot.show import amount
+from podzero.chips import find_slice
+
+Row = tuple[str, ...]
+
+
+def page(jobs: Sequence[Job], results: Results, day: date, limit_s: float) -> str:
+    """The whole page; jobs without a result have a line that says so."""
+
+    def rows(make: Callable[[Job, dict[str, Any]], Row], programs: Iterable[str]) -> list[Row]:
+        return [_row(make, job, results.get(job)) for job in jobs if job.program in programs]
+
+    return "\n".join([
+        "# What the TPU compiler says of every experiment",
+        "",
+        f"Written by `podzero compile --table` on {day} with {compiler()}: change the code, not this page. "
+        f"No TPU was used. Each program had {limit_s / 60:g} minutes; raw figures: `benchmarks/results/compile.json`. "
+        "What the words mean: [performance.md](performance.md).",
+        "",
+        "## The learner, per chip and step",
+        "",
+        *_table(_LEARNER, rows(_learner, ("learner",))),
+        "",
+        "## What one chip runs alone, per execution",
+        "",
+        "These depend on the chip, not on the slice. Loops whose turns depend on data (the descent and the backup of "
+        "the search, random openings) count as one turn, so work and estimate of self-play are least ones.",
+        "",
+        *_table(_ALONE, rows(_alone, ("evaluation", "selfplay"))),
+        "",
+        "## Scaling from 4 to 256 chips of v5e at a fixed batch per chip",
+        "",
+        "Efficiency is the step on v5e-4 over the step on v5e-256. A step is the compiler's estimate of all that "
+        "computes, then the bytes of the collectives over the links, nothing overlapped; *with hops*, as in the two "
+        f"columns of steps, adds {HOP_SECONDS * 1e6:g} us for every hop from chip to chip, which the compiler does not "
+        "estimate; *at peaks* takes the chip's published peaks in place of the estimate.",
+        "",
+        *_table(_SCALING, rows(_scaling, ("scaling",))),
+        "",
+    ])  # fmt: skip
+
+
+_LEARNER = (
+    "experiment", "slice", "samples", "memory", "GFLOP", "HBM traffic", "estimate", "of peak", "communication",
+)  # fmt: skip
+_ALONE = ("experiment", "chip", "program", "memory", "GFLOP", "HBM traffic", "estimate", "of peak", "per second")
+_SCALING = (
+    "experiment", "slice", "samples", "step on 4 chips", "on 256", "collectives", "of parameters", "efficiency",
+    "with hops", "at peaks",
+)  # fmt: skip
+
+
+def _row(make: Callable[[Job, dict[str, Any]], Row], job: Job, result: Result | None) -> Row:
+    if result is not None and result.report:
+        return make(job, result.report)
+    return *_place(job), {"learner": "", "scaling": job.arguments[-1]}.get(job.program, job.program), _excuse(result)
+
+
+def _excuse(result: Result | None) -> str:
+    if result is None:
+        return "not compiled yet"
+    return result.message if result.outcome == "timeout" else f"{result.outcome}: {result.message}"
+
+
+def _place(job: Job) -> tuple[str, str]:
+    """The experiment, and the slice or, for what one chip runs alone, the chip."""
+    alone = job.program in ("evaluation", "selfplay")
+    return job.config, find_slice(job.slice).chip.name if alone else job.slice
+
+
+def _learner(job: Job, report: dict[str, Any]) -> Row:
+    (program,), chips = report["programs"], find_slice(job.slice).chips
+    samples = f"{program['batch'] / chips:g}"
+    if not program["fits"]:
+        return job.config, job.slice, samples, _memory(program)
+    turns, parameters = program["turns"], program["parameter_bytes"]
+    moved = [
+        f"{c['times'] / turns:g} {c['kind']}, {amount(c['bytes'] / turns)} "
+        f"({c['bytes'] / turns / parameters:.2f} of the parameters)"
+        for c in program["collectives"]
+    ]
+    return (
+        job.config, job.slice, samples, _memory(program), f"{program['flops_per_chip'] / turns / 1e9:,.2f}",
+        amount(program["traffic"]["hbm"] / turns), *_estimate(program, turns), "; ".join(moved) or "none",
+    )  # fmt: skip
+
+
+def _alone(job: Job, report: dict[str, Any]) -> Row:
+    (program,) = report["programs"]
+    if not program["fits"]:
+        return *_place(job), job.program, _memory(program)
+    rate = program["batch"] / program["estimated_seconds"]
+    unit = "positions" if job.program == "evaluation" else "moves, at most"
+    return (
+        *_place(job), job.program, _memory(program), f"{program['flops_per_chip'] / 1e9:,.2f}",
+        amount(program["traffic"]["hbm"]), *_estimate(program, 1), f"{rate:,.0f} {unit}",
+    )  # fmt: skip
+
+
+def _scaling(job: Job, report: dict[str, Any]) -> Row:
+    small, large = report["slices"][0], report["slices"][-1]
+    collectives, shares = large["collectives"], large["efficiency"]
+    sent = sum(c["bytes"] for c in collectives) / report["parameter_bytes"]
+    return (
+        job.config, job.slice, str(report["per_chip"]), _milliseconds(_whole(small)), _milliseconds(_whole(large)),
+        "; ".join(f"{c['times']:g} {c['kind']}" for c in collectives), f"{sent:.2f}",
+        f"{shares['estimated']:.3f}", f"{shares['with_hops']:.3f}", f"{shares['at_peaks']:.3f}",
+    )  # fmt: skip
+
+
+def _whole(step: dict[str, Any]) -> float:
+    return float(sum(step["step"][part] for part in ("computing", "links", "hops")))
+
+
+def _memory(program: dict[str, Any]) -> str:
+    needed, capacity = program["bytes_per_chip"], program["hbm_per_chip"]
+    words = f"{amount(needed)} of {amount(capacity)}"
+    return words if program["fits"] else f"does not fit: {words}"
+
+
+def _estimate(program: dict[str, Any], turns: int) -> Row:
+    seconds = program["estimated_seconds"]
+    return _milliseconds(seconds / turns), f"{program['seconds']['compute'] / seconds:.1%}"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:,.3f} ms"
+
+
+def _table(header: Row, rows: list[Row]) -> list[str]:
+    """Lines of Markdown; short rows are filled up with empty cells."""
+    padded = [row + ("",) * (len(header) - len(row)) for row in rows]
+    lines = [header, ("---",) * len(header), *padded]
+    return [f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines]

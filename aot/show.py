@@ -1,0 +1,88 @@
+"""Verdicts as people read them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from podzero.aot.verdict import SPACES, Verdict, summary
+from podzero.chips import Slice
+
+
+def show(console: Console, where: Slice, verdicts: list[Verdict]) -> None:
+    """Prints what was found, one block for each program."""
+    chip = where.chip
+    console.print(
+        f"[bold]{where.short_name}[/] ({where.topology}): {where.chips} chips on {where.hosts} hosts; each chip "
+        f"{chip.flops / 1e12:,.0f} TFLOP/s in bfloat16, {amount(chip.hbm_bytes)} of HBM at "
+        f"{chip.hbm_bandwidth / 1e9:,.0f} GB/s, links of {chip.link_bandwidth / 1e9:,.0f} GB/s"
+    )
+    for verdict in verdicts:
+        console.print(f"\n[bold cyan]{verdict.program.name}[/]  {verdict.program.what}", highlight=False)
+        console.print(_table(verdict))
+
+
+def _table(verdict: Verdict) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    capacity = verdict.where.chip.hbm_bytes
+    share = f"{amount(verdict.bytes_needed)} of {amount(capacity)} ({verdict.bytes_needed / capacity:.1%})"
+    if verdict.tally is None:
+        table.add_row("memory", f"[red]does not fit:[/] {share}. What would help: {verdict.program.advice}")
+        return table
+    table.add_row("memory", f"fits: {share}")
+    tally, seconds = verdict.tally, verdict.seconds()
+    moved = ", ".join(f"{amount(b)} {SPACES.get(s, str(s)).upper()}" for s, b in sorted(tally.traffic.items()))
+    intensity = f", {tally.flops / tally.traffic[0]:,.0f} flops per byte of HBM" if tally.traffic[0] else ""
+    table.add_row("work", f"{tally.flops / 1e9:,.2f} GFLOP; moves {moved}{intensity}")
+    bound = max(seconds, key=lambda name: seconds[name])
+    times = ", ".join(f"{name} {value * 1e3:,.3f} ms" for name, value in seconds.items())
+    table.add_row("least time", f"{times}: bound by {bound}, at most {verdict.share_of_peak():.1%} of peak flops")
+    if estimate := verdict.estimated_seconds():
+        peak = f"{seconds['compute'] / estimate:.1%} of peak flops"
+        table.add_row("estimate", f"{estimate * 1e3:,.3f} ms by the compiler, without communication: {peak}")
+    for row in summary(tally):
+        table.add_row(
+            "collective",
+            f"{row['kind']} among {row['group']}: {row['times']:,} times, {amount(row['bytes'])}, "
+            f"each chip sends {amount(row['sent'])}",
+        )
+    table.add_row("host", f"{tally.host_transfers} transfers")
+    if tally.unknown_loops:
+        table.add_row(
+            "note", f"{tally.unknown_loops} loops whose turns depend on data count as one turn: least figures"
+        )
+    return table
+
+
+def amount(size: float) -> str:
+    """Bytes with a binary unit."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
+        size /= 1024
+    return f"{size:,.1f} TiB"
+
+
+def show_scaling(console: Console, name: str, report: dict[str, Any]) -> None:
+    """Prints what `podzero compile --scaling` found, one line for each slice."""
+    console.print(
+        f"[bold]{name}[/]: the learner's step at {report['per_chip']:,} samples a chip, "
+        f"{amount(report['parameter_bytes'])} of parameters, nothing overlapped",
+        highlight=False,
+    )
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for header in ("slice", "computing", "links", "hops", "efficiency", "with hops", "at peaks", "collectives"):
+        table.add_column(header, justify="left" if header in ("slice", "collectives") else "right")
+    for row in report["slices"]:
+        step = row["step"]
+        table.add_row(
+            row["slice"],
+            *(f"{step[part] * 1e6:,.1f} us" for part in ("computing", "links", "hops")),
+            *(f"{share:.3f}" for share in row["efficiency"].values()),
+            "; ".join(f"{c['times']:g} {c['kind']}, {amount(c['bytes'])}" for c in row["collectives"]) or "none",
+        )
+    console.print(table)

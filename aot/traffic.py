@@ -1,0 +1,240 @@
+"""Counts what an optimized HLO program moves, computes and communicates, on one chip and op by op.
+
+`cost_analysis()` of XLA counts a loop's body once and knows no tile padding; here bodies are multiplied by their trip
+counts and every array has the size that it has in memory. What is counted is the traffic of scheduled instructions:
+a fusion reads its operands and writes its results once, whatever happens inside it. A fusion that only slices or
+gathers from an operand reads what it takes, and one that updates a slice in place writes the slice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+from podzero.aot.flops import flops_of
+from podzero.aot.hlo import Array, Computation, Instruction, Module
+from podzero.aot.loops import trip_count
+
+_FREE = frozenset({
+    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "opt-barrier", "partition-id",
+    "replica-id", "domain", "add-dependency",
+})  # fmt: skip
+"""Instructions that move nothing."""
+_TAKES_A_PART = frozenset({"dynamic-slice", "slice", "gather"})
+_PASSES_ON = frozenset({"bitcast", "get-tuple-element"})
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all", "ragged-all-to-all")
+_HOST = frozenset({"infeed", "outfeed"})
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One kind of communication, added up over the program."""
+
+    opcode: str
+    group: int
+    """Chips that take part in each."""
+    bytes: int
+    """Size of the array on one chip where it is whole: the operand of a reduction, the result of a gather."""
+    times: int
+    """How often it runs."""
+
+    @property
+    def sent(self) -> float:
+        """Bytes that each chip sends at least, over all runs (Patarasuk and Yuan 2009 for the rings)."""
+        share = (self.group - 1) / self.group if self.group else 0.0
+        factor = {"all-reduce": 2 * share, "collective-permute": 1.0}.get(self.opcode, share)
+        return factor * self.bytes * self.times
+
+
+@dataclass
+class Tally:
+    """What a program does on one chip in one execution."""
+
+    flops: float = 0.0
+    """Of convolutions and matrix products, two per multiply-add."""
+    cycles: float = 0.0
+    """The compiler's own estimates, which it writes beside all that computes; it has none for communication."""
+    traffic: Counter[int] = field(default_factory=Counter)
+    """Bytes read and written, by memory space."""
+    collectives: list[Collective] = field(default_factory=list)
+    host_transfers: int = 0
+    """Exchanges with the host in the middle of the program."""
+    unknown_loops: int = 0
+    """Loops whose turns depend on data; their body counts once."""
+
+    def add(self, other: Tally, times: int = 1) -> None:
+        """Adds what happens `times` times."""
+        self.flops += other.flops * times
+        self.cycles += other.cycles * times
+        for space, moved in other.traffic.items():
+            self.traffic[space] += moved * times
+        self.collectives += [Collective(c.opcode, c.group, c.bytes, c.times * times) for c in other.collectives]
+        self.host_transfers += other.host_transfers * times
+        self.unknown_loops += other.unknown_loops
+
+
+def count(module: Module) -> Tally:
+    """Counts one execution of a program."""
+    return _Counter(module).computation(module.entry)
+
+
+class _Counter:
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self._known: dict[str, Tally] = {}
+
+    def computation(self, computation: Computation) -> Tally:
+        """One run of a computation whose instructions are scheduled one by one."""
+        if computation.name not in self._known:
+            tally = Tally()
+            for instruction in computation.instructions.values():
+                self._instruction(computation, instruction, tally)
+            self._known[computation.name] = tally
+        return self._known[computation.name]
+
+    def _instruction(self, computation: Computation, instruction: Instruction, tally: Tally) -> None:
+        opcode = instruction.opcode
+        if opcode in _FREE or opcode.endswith("-done"):
+            return
+        if opcode == "while":
+            self._loop(computation, instruction, tally)
+        elif opcode == "conditional":
+            names = [*instruction.called("branch_computations")] or [
+                *instruction.called("true_computation"), *instruction.called("false_computation")
+            ]  # fmt: skip
+            branches = [self.computation(self._module.computations[name]) for name in names]
+            tally.add(max(branches, key=lambda branch: sum(branch.traffic.values())))
+        elif opcode in ("call", "async-start"):
+            for name in instruction.called("to_apply") or instruction.called("calls"):
+                tally.add(self.computation(self._module.computations[name]))
+        else:
+            self._work(computation, instruction, tally)
+
+    def _loop(self, computation: Computation, instruction: Instruction, tally: Tally) -> None:
+        turns = trip_count(self._module, computation, instruction)
+        if turns is None:
+            turns, tally.unknown_loops = 1, tally.unknown_loops + 1
+        for name in instruction.called("body") + instruction.called("condition"):
+            tally.add(self.computation(self._module.computations[name]), turns)
+
+    def _work(self, computation: Computation, instruction: Instruction, tally: Tally) -> None:
+        """An instruction that reads operands and writes results."""
+        for array in self._moved(computation, instruction):
+            tally.traffic[array.space] += array.bytes
+        tally.cycles += float(instruction.attribute(r'"estimated_cycles":"(\d+)"') or 0)
+        self._parts(computation, instruction, tally)
+
+    def _parts(self, computation: Computation, instruction: Instruction, tally: Tally) -> None:
+        """What an instruction computes and communicates, and all that is fused into it."""
+        tally.flops += flops_of(computation, instruction)
+        tally.host_transfers += instruction.opcode in _HOST or "is_host_transfer=true" in instruction.attributes
+        if collective := _collective(computation, instruction):
+            tally.collectives.append(collective)
+        for name in instruction.called("calls"):
+            fused, inside = self._module.computations[name], Tally()
+            for part in fused.instructions.values():
+                self._parts(fused, part, inside)
+            if name.startswith("all-reduce-scatter"):
+                inside.collectives = [replace(c, opcode="reduce-scatter") for c in inside.collectives]
+            tally.add(inside)
+
+    def _moved(self, computation: Computation, instruction: Instruction) -> list[Array]:
+        """The arrays, or the parts of them, that an instruction reads and writes."""
+        operands = [computation.instructions[name] for name in instruction.operands]
+        opcode = instruction.opcode
+        if opcode == "fusion":
+            return self._fusion(instruction, operands)
+        if opcode in _TAKES_A_PART:
+            small = [array for operand in operands[1:] for array in operand.arrays]
+            return [*instruction.arrays, *instruction.arrays, *small]
+        if opcode == "dynamic-update-slice":
+            return [*operands[1].arrays, *operands[1].arrays]
+        if opcode.endswith("-start"):  # gives (operands, results, flags) of what ends at `-done`
+            read = [array for operand in operands for array in operand.arrays]
+            return [*read, *_results_of_start(instruction, read)]
+        return [*(array for operand in operands for array in operand.arrays), *instruction.arrays]
+
+    def _fusion(self, instruction: Instruction, operands: list[Instruction]) -> list[Array]:
+        (name,) = instruction.called("calls")
+        fused = self._module.computations[name]
+        moved: list[Array] = []
+        updated = set()
+        roots = [fused.root]
+        if fused.root.opcode == "tuple":
+            roots = [fused.instructions[name] for name in fused.root.operands]
+        for root, array in zip(roots, instruction.arrays, strict=False):
+            origin = _origin(fused, root)
+            if origin.opcode == "dynamic-update-slice":
+                moved += fused.instructions[origin.operands[1]].arrays
+                updated.add(_origin(fused, fused.instructions[origin.operands[0]]).name)
+            else:
+                moved.append(array)
+        for parameter, operand in zip(fused.parameters, operands, strict=True):
+            if parameter.name not in updated:
+                moved += _read(fused, parameter, operand.arrays)
+        return moved
+
+
+def _origin(computation: Computation, instruction: Instruction) -> Instruction:
+    """The instruction behind renamings that move nothing."""
+    while instruction.opcode in _PASSES_ON:
+        instruction = computation.instructions[instruction.operands[0]]
+    return instruction
+
+
+def _read(fused: Computation, parameter: Instruction, arrays: tuple[Array, ...]) -> list[Array]:
+    """What a fusion reads of one operand: the slices, when it takes nothing else of it."""
+    users = list(fused.users[parameter.name])
+    names = {parameter.name}
+    for user in users:
+        if user.opcode in _PASSES_ON:
+            names.add(user.name)
+            users += fused.users[user.name]
+    takers = [user for user in users if user.opcode not in _PASSES_ON]
+    sliced = [user for user in takers if user.opcode in _TAKES_A_PART and user.operands[0] in names]
+    if takers and len(sliced) == len(takers):
+        parts = [Array(a.dtype, a.dims, a.order, a.tile, arrays[0].space) for user in takers for a in user.arrays]
+        if sum(part.bytes for part in parts) < sum(array.bytes for array in arrays):
+            return parts
+    return list(arrays)
+
+
+def _results_of_start(instruction: Instruction, read: list[Array]) -> list[Array]:
+    """The results among the arrays of a `-start`, which repeats its operands and adds small flags."""
+    if instruction.opcode == "all-reduce-start":
+        return list(instruction.arrays)
+    if instruction.opcode == "copy-start":
+        return [instruction.arrays[0]]
+    return list(instruction.arrays[len(read) : 2 * len(read)])
+
+
+def _collective(computation: Computation, instruction: Instruction) -> Collective | None:
+    opcode = instruction.opcode.removesuffix("-start")
+    if opcode not in COLLECTIVES:
+        return None
+    read = [array for name in instruction.operands for array in computation.instructions[name].arrays]
+    if opcode != "all-gather":
+        whole = read
+    elif instruction.opcode.endswith("-start"):
+        whole = _results_of_start(instruction, read)
+    else:
+        whole = list(instruction.arrays)
+    size = sum(array.elements * _width(array) for array in whole)
+    return Collective(opcode, _group(instruction), size, 1)
+
+
+def _width(array: Array) -> int:
+    """Bytes of an element."""
+    return max(1, Array(array.dtype, ()).bytes)
+
+
+def _group(instruction: Instruction) -> int:
+    """Chips in one group of a collective."""
+    if listed := instruction.attribute(r"replica_groups=\{\{([\d,]*)\}"):
+        return listed.count(",") + 1
+    if iota := instruction.attribute(r"replica_groups=\[([\d,]+)\]<="):
+        return math.prod(map(int, iota.split(",")[1:]))
+    if pairs := instruction.attribute(r"source_target_pairs=\{(.*?)\}\}"):
+        return pairs.count("{")
+    return 1

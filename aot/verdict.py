@@ -1,0 +1,125 @@
+"""One program judged by the TPU compiler: does it fit, what does it move, and what bounds its speed."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+from podzero.aot.hlo import parse
+from podzero.aot.programs import Program
+from podzero.aot.traffic import Tally, count
+from podzero.chips import Slice
+
+SPACES = {0: "hbm", 1: "vmem", 2: "sflag", 3: "cmem", 5: "host", 6: "smem"}
+"""Memory spaces by their number in the layouts of optimized HLO."""
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+class Verdict(NamedTuple):
+    """What the compiler and the counter say of a program, per chip and execution."""
+
+    program: Program
+    where: Slice
+    bytes_needed: float
+    """Memory: arguments, results, temporaries and code."""
+    tally: Tally | None
+    """None when it does not fit."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the compiler found room."""
+        return self.tally is not None
+
+    def seconds(self) -> dict[str, float]:
+        """The least time that arithmetic, memory and links need, by the published peaks of the chip."""
+        assert self.tally is not None
+        chip = self.where.chip
+        return {
+            "compute": self.tally.flops / chip.flops,
+            "hbm": self.tally.traffic[0] / chip.hbm_bandwidth,
+            # Both directions together are published, and every byte sent is a byte received.
+            "links": sum(c.sent for c in self.tally.collectives) / (chip.link_bandwidth / 2),
+        }
+
+    def estimated_seconds(self) -> float:
+        """How long the compiler itself expects the chip to compute, without any communication."""
+        assert self.tally is not None
+        return self.tally.cycles / self.where.chip.clock
+
+    def share_of_peak(self) -> float:
+        """The share of peak flops that is left when the slowest of the three decides and all overlap perfectly."""
+        seconds = self.seconds()
+        longest = max(seconds.values())
+        return seconds["compute"] / longest if longest else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """For `--json`; sizes in bytes, times in seconds."""
+        found = {
+            "name": self.program.name,
+            "what": self.program.what,
+            "batch": self.program.batch,
+            "turns": self.program.turns,
+            "parameter_bytes": self.program.parameter_bytes,
+            "fits": self.fits,
+            "bytes_per_chip": self.bytes_needed,
+            "hbm_per_chip": self.where.chip.hbm_bytes,
+        }
+        if self.tally is None:
+            return found | {"advice": self.program.advice}
+        hbm = self.tally.traffic[0]
+        return found | {
+            "flops_per_chip": self.tally.flops,
+            "traffic": {SPACES.get(space, str(space)): moved for space, moved in sorted(self.tally.traffic.items())},
+            "intensity": self.tally.flops / hbm if hbm else None,
+            "seconds": self.seconds(),
+            "share_of_peak": self.share_of_peak(),
+            "estimated_cycles": self.tally.cycles,
+            "estimated_seconds": self.estimated_seconds(),
+            "collectives": summary(self.tally),
+            "host_transfers": self.tally.host_transfers,
+            "unknown_loops": self.tally.unknown_loops,
+        }
+
+
+def judge(program: Program, where: Slice) -> Verdict:
+    """Compiles a program for a slice.
+
+    Raises:
+      JaxRuntimeError: the compiler refuses it for another reason than its size.
+    """
+    import jax
+
+    try:
+        compiled = program.lower().compile()
+    except jax.errors.JaxRuntimeError as error:
+        needed = _bytes_that_do_not_fit(str(error))
+        if needed is None:
+            raise
+        return Verdict(program, where, needed, None)
+    memory = compiled.memory_analysis()
+    needed = (
+        memory.argument_size_in_bytes
+        + memory.output_size_in_bytes
+        - memory.alias_size_in_bytes
+        + memory.temp_size_in_bytes
+        + memory.generated_code_size_in_bytes
+    )
+    return Verdict(program, where, float(needed), count(parse(compiled.as_text())))
+
+
+def summary(tally: Tally) -> list[dict[str, Any]]:
+    """Collectives added up by kind and group: how many runs, bytes of their arrays, bytes that a chip sends."""
+    rows: dict[tuple[str, int], dict[str, float]] = defaultdict(lambda: {"times": 0, "bytes": 0, "sent": 0.0})
+    for collective in tally.collectives:
+        row = rows[collective.opcode, collective.group]
+        row["times"] += collective.times
+        row["bytes"] += collective.bytes * collective.times
+        row["sent"] += collective.sent
+    return [{"kind": kind, "group": group, **row} for (kind, group), row in sorted(rows.items())]
+
+
+def _bytes_that_do_not_fit(message: str) -> float | None:
+    """What the compiler says that a program needs, if it was refused for its size."""
+    found = re.search(r"Used ([\d.]+)([KMGT]?) of [\d.]+[KMGT]? hbm", message)
+    return float(found.group(1)) * _UNITS[found.group(2)] if found else None

@@ -1,0 +1,237 @@
+"""Samples/s that more and more actors, which only sleep as long as a search would take, bring into sharded replay.
+
+Each actor is the real loop, `SelfPlayActor.run`, with its own writer to all shards; only the search is played back
+from a recording of real ones, and slept. What grows with the number of actors is therefore everything else: assembling
+and mixing games, checking, packing and sending samples, and the shards that take them in.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import threading
+import time
+from contextlib import ExitStack
+from multiprocessing.connection import Connection
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import psutil
+
+from podzero.actors import Doors, SelfPlayActor, SelfPlayCore, SelfPlayState
+from podzero.benchmarks.material import open_to_inserts
+from podzero.benchmarks.serving import Helper, answer, helper, serve_replay
+from podzero.config import Experiment
+from podzero.driver.build import actor_parts
+from podzero.envs import make_env, spec_of
+from podzero.networks import make_network
+from podzero.replay import ShardedWriter, make_writer
+from podzero.types import Array, Move, Params, Versioned
+
+SHARDS = 4
+PROCESSES = 8
+"""Processes that the actors share: 256 of them, each with TensorFlow, would not fit in this machine's memory."""
+COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+FULL = 0.9
+"""The share of its processor time from which the machine counts as full."""
+_RECORDED = 64
+"""Moves that are recorded: with some dozens of games aside enough for games of all lengths."""
+_SETTLE_S = 2.0
+"""How long new actors play before anything is counted."""
+_ANSWER_S = 300.0
+_MOVE_S = 60.0
+
+
+def bench_actors(
+    experiment: Experiment,
+    seconds: float,
+    counts: tuple[int, ...] = COUNTS,
+    shards: int = SHARDS,
+    processes: int = PROCESSES,
+) -> dict[str, Any]:
+    """Measures how the write path scales with the number of actors.
+
+    Args:
+      experiment: its game, network and search make the recording and the time that is slept; `actors.games` games are
+        played side by side by each actor.
+      seconds: how long to measure, all numbers of actors together.
+      counts: rising numbers of actors.
+      shards: replay servers, a process each, with a limiter that holds nobody.
+      processes: among which the actors are divided, as threads.
+
+    Returns:
+      `ratio`, the worst efficiency before the machine is full (None when it was full from the start, or only one
+      number was counted); `search_ms`, what is slept; and for each number of actors the samples/s in all and of each
+      shard, `efficiency` (samples/s over those of as many actors at the first number's rate), `machine`, the share of
+      all processor time that was used by anybody, and the cores used by all actors and by all shards.
+    """
+    env = make_env(experiment.env)
+    moves, search_s = record(experiment, _RECORDED)
+    opened = open_to_inserts(experiment, shards)
+    with ExitStack() as stack:
+        servers = [stack.enter_context(helper(serve_replay, opened, env.spec, shard)) for shard in range(shards)]
+        addresses = [server.receive() for server in servers]
+        players = [
+            stack.enter_context(helper(_serve, opened, addresses, moves, search_s, index)) for index in range(processes)
+        ]
+        for player in players:
+            player.receive()
+        rounds = [_round(players, servers, count, seconds / len(counts)) for count in counts]
+    for entry in rounds:
+        alone = rounds[0]["samples_per_s"] / rounds[0]["actors"]
+        entry["efficiency"] = entry["samples_per_s"] / (entry["actors"] * alone)
+    return {
+        "ratio": min((entry["efficiency"] for entry in rounds[1:] if entry["machine"] < FULL), default=None),
+        "full_from": next((entry["actors"] for entry in rounds if entry["machine"] >= FULL), None),
+        "search_ms": 1e3 * search_s,
+        "games": experiment.actors.games,
+        "actor_processes": processes,
+        "rounds": rounds,
+    }
+
+
+def record(experiment: Experiment, count: int) -> tuple[Move, float]:
+    """Plays `count` moves of a real actor; returns them, `[count, B, ...]` on each field, and the seconds of one.
+
+    These are the median. The network is untrained: what it knows does not change the time of a search.
+    """
+    core, fold = actor_parts(experiment)
+    network = make_network(experiment.network, spec_of(experiment.env))
+    params = fold(network.init(jax.random.key(experiment.seed)))
+    state = jax.jit(core.init)(jax.random.key(experiment.seed))
+    play = jax.jit(core.move, donate_argnums=1)
+    state, _ = play(params, state)  # compiles
+    moves, times = [], []
+    for _ in range(count):
+        start = time.perf_counter()
+        state, move = play(params, state)
+        moves.append(jax.device_get(move))
+        times.append(time.perf_counter() - start)
+    return jax.tree.map(lambda *column: np.stack(column), *moves), statistics.median(times)
+
+
+def _round(players: list[Helper], servers: list[Helper], count: int, seconds: float) -> dict[str, Any]:
+    """Lets `count` actors play and counts what arrives."""
+    for index, player in enumerate(players):
+        player.send(count // len(players) + (index < count % len(players)))
+    for player in players:
+        player.receive(_ANSWER_S)
+    time.sleep(_SETTLE_S)
+    before = _Reading(players, servers)
+    time.sleep(seconds)
+    after = _Reading(players, servers)
+    elapsed = after.at - before.at
+    shards = [float(rate) for rate in (after.inserted - before.inserted) / elapsed]
+    return {
+        "actors": count,
+        "samples_per_s": sum(shards),
+        "shards": shards,
+        "machine": 1.0 - (after.idle_s - before.idle_s) / elapsed / (os.cpu_count() or 1),
+        "actors_cores": (after.players_s - before.players_s) / elapsed,
+        "shards_cores": (after.servers_s - before.servers_s) / elapsed,
+    }
+
+
+class _Reading:
+    """What all counters said at one time."""
+
+    def __init__(self, players: list[Helper], servers: list[Helper]) -> None:
+        for server in servers:
+            server.send()
+        answers = [server.receive(_ANSWER_S) for server in servers]
+        self.at = time.perf_counter()
+        self.inserted = np.array([inserted for inserted, _ in answers])
+        self.servers_s = sum(cpu_s for _, cpu_s in answers)
+        self.players_s = sum(player.ask(0, timeout_s=_ANSWER_S) for player in players)
+        times = psutil.cpu_times()
+        self.idle_s = times.idle + times.iowait
+
+
+class Playback(SelfPlayCore):
+    """A self-play core that plays a recording in a circle; the `games` of its state are a place in it."""
+
+    def __init__(self, moves: Move) -> None:
+        self._moves = moves
+
+    def init(self, key: Array) -> SelfPlayState:
+        """Starts anywhere, so that actors do not move in step."""
+        return SelfPlayState(key, jax.random.randint(key, (), 0, len(self._moves.done)), jnp.zeros((), jnp.int32))
+
+    def move(self, params: Params, state: SelfPlayState) -> tuple[SelfPlayState, Move]:
+        """The next recorded move."""
+        move = jax.tree.map(lambda column: jnp.asarray(column)[state.games], self._moves)
+        return state._replace(games=(state.games + 1) % len(self._moves.done)), move
+
+
+class _Sleep:
+    """A source of parameters that never change, at which the time of a search is slept: it is asked once a move."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def wait(self, timeout_s: float) -> Versioned:
+        del timeout_s
+        return Versioned(0, {})
+
+    def poll(self) -> Versioned | None:
+        time.sleep(self._seconds)
+        return None
+
+
+class _Players:
+    """The actors of one process, a thread each."""
+
+    def __init__(
+        self, experiment: Experiment, addresses: list[str], moves: Move, search_s: float, process: int
+    ) -> None:
+        self._experiment = experiment
+        self._addresses = addresses
+        self._core = Playback(moves)
+        self._source = _Sleep(search_s)
+        self._process = process
+        self._playing: list[tuple[SelfPlayActor, threading.Thread, ShardedWriter]] = []
+
+    def grow(self, count: int) -> float:
+        """Starts actors until `count` play, never fewer than before; returns this process's CPU seconds so far."""
+        while len(self._playing) < count:
+            self._start(self._process + 1000 * len(self._playing))
+        return time.process_time()
+
+    def stop(self) -> None:
+        """Ends all games."""
+        for actor, _, _ in self._playing:
+            actor.stop()
+        for _, thread, writer in self._playing:
+            thread.join(_MOVE_S)
+            writer.close()
+
+    def make_writer(self) -> ShardedWriter:
+        """A writer to all shards."""
+        return make_writer(self._addresses, spec_of(self._experiment.env), self._experiment)
+
+    def _start(self, seed: int) -> None:
+        writer = self.make_writer()
+        actor = SelfPlayActor(
+            experiment=self._experiment,
+            name=f"actor-{seed}",
+            seed=seed,
+            core=self._core,
+            fold=lambda params: params,
+            doors=Doors(self._source, writer, report=lambda role, figures: None),
+        )
+        thread = threading.Thread(target=actor.run, name=f"actor-{seed}", daemon=True)
+        thread.start()
+        self._playing.append((actor, thread, writer))
+
+
+def _serve(
+    experiment: Experiment, addresses: list[str], moves: Move, search_s: float, process: int, parent: Connection
+) -> None:
+    """Says that it is up, then lets as many actors play as each request says, and answers with its CPU seconds."""
+    players = _Players(experiment, addresses, moves, search_s, process)
+    players.make_writer().close()  # imports TensorFlow
+    parent.send(None)
+    answer(parent, players.grow)
+    players.stop()

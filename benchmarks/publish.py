@@ -1,0 +1,203 @@
+"""How long a publication takes: from the end of a learner step to an actor that plays with its parameters."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from podzero.cluster.ray_cluster import Cluster, connect
+from podzero.cluster.remote import STOP_TIMEOUT_S
+from podzero.config import Experiment
+from podzero.types import Params, PastPosition, Sample, Versioned, Window
+
+GAP_S = (0.5, 1.5)
+"""Publications come at random times this far apart, so that they meet a move at any point of it."""
+LISTEN_EVERY_S = 0.001
+
+
+def bench_publish(experiment: Experiment, seconds: float) -> dict[str, Any]:
+    """Measures publications through the real store into two other processes: an actor that plays, and a listener.
+
+    Args:
+      experiment: its network gives the size, its game and search the length of a move.
+      seconds: how long to publish after the actor has begun to play.
+
+    Returns:
+      in milliseconds, median and 99th percentile of `acting` (from the call of `publish` to the begin of the actor's
+      first move with the parameters; it waits for the move under way), of `transit` (until a process that does
+      nothing else holds them) and of `move` (a move of the actor); the bytes of a publication; and `ratio`, the
+      median of half a move, which is the mean wait that no transport can avoid, over the median of `acting`.
+    """
+    with connect(None, cpus=2) as cluster:
+        return _measure(experiment, cluster, seconds)
+
+
+def _measure(experiment: Experiment, cluster: Cluster, seconds: float) -> dict[str, Any]:
+    import jax
+
+    from podzero.envs import spec_of
+    from podzero.networks import make_network
+    from podzero.params import RayParamSink, start_param_store
+
+    store = start_param_store()
+    params = make_network(experiment.network, spec_of(experiment.env)).init(jax.random.key(experiment.seed))
+    params = jax.device_get(params)
+    sink = RayParamSink(store)
+    sink.publish(0, params)
+    arguments = {"cpus": 1, "environment": {"JAX_PLATFORMS": "cpu"}, "experiment": experiment, "store": store}
+    probes = [cluster.spawn(probe, probe.__name__, **arguments) for probe in (ActorProbe, Listener)]
+    work = [probe.begin("run") for probe in probes]
+    while not probes[0].ask("moves"):
+        time.sleep(1.0)
+    published = publish_for(seconds, sink.publish, params, random.Random(experiment.seed))
+    moves = probes[0].ask("moves")
+    for probe, run in zip(probes, work, strict=True):
+        probe.ask("stop")
+        run.result(STOP_TIMEOUT_S)
+    acting, transit = (_delays(published, probe.ask("stamps")) for probe in probes)
+    return {
+        "ratio": 500.0 * float(np.median(moves)) / acting["median_ms"],
+        "acting": acting,
+        "transit": transit,
+        "move": spread(moves),
+        "bytes": sum(leaf.nbytes for leaf in jax.tree.leaves(params)),
+        "publications": len(published),
+    }
+
+
+def publish_for(
+    seconds: float, publish: Callable[[int, Params], None], params: Params, gaps: random.Random
+) -> list[float]:
+    """Publishes versions 1, 2, ... for `seconds`; returns the Unix time of each."""
+    published: list[float] = []
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        time.sleep(gaps.uniform(*GAP_S))
+        published.append(time.time())
+        publish(len(published), params)
+    time.sleep(2 * GAP_S[1])
+    return published
+
+
+def _delays(published: list[float], stamps: dict[int, float]) -> dict[str, float]:
+    """Seconds from publication to stamp; a version that was overtaken counts from its own time to its successor's."""
+    seen = sorted(stamps)
+    delays = []
+    for version, at in enumerate(published, start=1):
+        reached = next((stamps[later] for later in seen if later >= version), None)
+        if reached is not None:
+            delays.append(reached - at)
+    return spread(delays)
+
+
+def spread(seconds: list[float]) -> dict[str, float]:
+    """Median and 99th percentile, in milliseconds."""
+    return {
+        "median_ms": 1e3 * float(np.median(seconds)),
+        "p99_ms": 1e3 * float(np.percentile(seconds, 99)),
+    }
+
+
+class ActorProbe:
+    """A self-play actor that notes when it begins to use parameters. Its games go nowhere: replay is not measured."""
+
+    def __init__(self, name: str, *, experiment: Experiment, store: Any) -> None:
+        import jax
+
+        from podzero.actors import Doors, SelfPlayActor
+        from podzero.driver.build import actor_parts
+        from podzero.params import RayParamSource
+
+        core, fold = actor_parts(experiment)
+        self._source = RayParamSource(store)
+        self._newest = 0
+        self._stamps: dict[int, float] = {}
+        self._moves: list[float] = []
+        self._polled = 0.0
+
+        def stamped(params: Params) -> Params:
+            """The last thing before a move with new parameters begins."""
+            folded = jax.tree.map(lambda x: x.block_until_ready(), fold(params))
+            self._stamps[self._newest] = time.time()
+            return folded
+
+        self._actor = SelfPlayActor(
+            experiment=experiment,
+            name=name,
+            seed=experiment.seed,
+            core=core,
+            fold=stamped,
+            doors=Doors(source=self, writer=self, report=lambda role, figures: None),
+        )
+
+    def wait(self, timeout_s: float) -> Versioned:
+        """The actor's door to parameters."""
+        return self._source.wait(timeout_s)
+
+    def poll(self) -> Versioned | None:
+        """The actor's door to parameters, called once after each move."""
+        now = time.time()
+        if self._polled:
+            self._moves.append(now - self._polled)
+        newest = self._source.poll()
+        if newest is not None:
+            self._newest = newest.version
+        self._polled = time.time()
+        return newest
+
+    def write(self, samples: Sample | Window | PastPosition, priorities: Any = None) -> None:
+        """The actor's door to replay: takes games and drops them."""
+
+    def flush(self) -> None:
+        """Nothing is ever on its way."""
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def run(self) -> None:
+        """Plays until stopped."""
+        self._actor.run()
+
+    def stop(self) -> None:
+        """Ends `run`."""
+        self._actor.stop()
+
+    def moves(self) -> list[float]:
+        """Seconds of each move, the first, which compiles, left out."""
+        return self._moves
+
+    def stamps(self) -> dict[int, float]:
+        """Unix time at which the first move with each version began."""
+        return self._stamps
+
+
+class Listener:
+    """A process that does nothing but wait for parameters."""
+
+    def __init__(self, name: str, *, experiment: Experiment, store: Any) -> None:
+        from podzero.params import RayParamSource
+
+        del name, experiment
+        self._source = RayParamSource(store)
+        self._stopping = threading.Event()
+        self._stamps: dict[int, float] = {}
+
+    def run(self) -> None:
+        """Notes arrivals until stopped."""
+        while not self._stopping.wait(LISTEN_EVERY_S):
+            newest = self._source.poll()
+            if newest is not None:
+                self._stamps[newest.version] = time.time()
+
+    def stop(self) -> None:
+        """Ends `run`."""
+        self._stopping.set()
+
+    def stamps(self) -> dict[int, float]:
+        """Unix time of each version's arrival."""
+        return self._stamps

@@ -1,0 +1,1 @@
+"""All that podzero asks of Ray and of machines: nodes, placement, remote actors, and checks before a run starts."""

@@ -1,0 +1,158 @@
+"""A look at each machine before anything of a run goes there: it must have the same Python, packages and code."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import logging
+import platform
+import socket
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import podzero
+from podzero.cluster.node_environment import code_files
+from podzero.cluster.placement import Node
+from podzero.cluster.remote import Call, ClusterError, Role, RoleDied
+from podzero.cluster.stale_processes import end_leftovers
+
+log = logging.getLogger(__name__)
+
+PACKAGES = (
+    "chex", "dm-haiku", "dm-reverb", "flax", "jax", "jaxlib", "mctx", "numpy", "optax", "orbax-checkpoint", "pgx",
+    "pydantic", "ray", "tensorflow-cpu",
+)  # fmt: skip
+"""Packages whose versions must agree: they compute, or speak to one another."""
+LOOK_TIMEOUT_S = 120.0
+"""Longest time for a machine to answer: it may have to load its first process from a cold disk."""
+
+
+class Scout:
+    """A process that looks at its machine."""
+
+    def __init__(self, name: str) -> None:
+        del name
+
+    def versions(self) -> dict[str, str]:
+        """What this machine would run podzero with."""
+        return versions()
+
+    def free_port(self) -> int:
+        """A port that nobody holds at this moment."""
+        with closing(socket.socket()) as probe:
+            probe.bind(("", 0))
+            return int(probe.getsockname()[1])
+
+    def clear_chips(self, run: str) -> list[str]:
+        """Ends what earlier runs left on this machine's TPU chips; returns what was ended.
+
+        Raises:
+          ClusterError: somebody else holds them.
+        """
+        return end_leftovers(run)
+
+
+class _Errand(NamedTuple):
+    """A scout that is out."""
+
+    node: Node
+    scout: Role
+    answer: Call
+    until: float
+    """When its silence becomes an answer, on the monotonic clock."""
+
+
+class Scouts:
+    """Remembers which nodes are fit to take part.
+
+    Args:
+      cluster: starts processes on nodes.
+      environment: environment variables of the scouts.
+    """
+
+    def __init__(self, cluster: Any, environment: Mapping[str, str]) -> None:
+        self._cluster = cluster
+        self._environment = environment
+        self._verdicts: dict[str, str] = {}
+        self._out: dict[str, _Errand] = {}
+
+    def fit(self, nodes: Sequence[Node], wait: bool) -> list[Node]:
+        """Those of `nodes` that run what the driver runs; a new one is looked at, and named in the log if refused.
+
+        Args:
+          nodes: that are alive.
+          wait: whether to wait for the scouts that are out, or to leave their nodes out until they are back.
+        """
+        for node in nodes:
+            if node.id not in self._verdicts and node.id not in self._out:
+                scout = self.send(node)
+                self._out[node.id] = _Errand(node, scout, scout.begin("versions"), time.monotonic() + LOOK_TIMEOUT_S)
+        for errand in list(self._out.values()):
+            if wait or errand.answer.done or time.monotonic() >= errand.until:
+                self._judge(errand)
+        return [node for node in nodes if self._verdicts.get(node.id) == ""]
+
+    def _judge(self, errand: _Errand) -> None:
+        del self._out[errand.node.id]
+        self._verdicts[errand.node.id] = verdict = _verdict(errand)
+        if verdict:
+            log.warning("%s is refused: %s", errand.node, verdict)
+        errand.scout.kill()
+
+    def refusals(self, nodes: Iterable[Node]) -> list[str]:
+        """Why each refused one of `nodes` was refused."""
+        return [f"{node}: {self._verdicts[node.id]}" for node in nodes if self._verdicts.get(node.id)]
+
+    def send(self, node: Node) -> Role:
+        """Starts a scout on a node."""
+        role: Role = self._cluster.spawn(Scout, f"scout on {node}", cpus=0, environment=self._environment, node=node)
+        return role
+
+
+def versions() -> dict[str, str]:
+    """Python, the packages that must agree, and a digest of podzero's own code."""
+    return {
+        "python": platform.python_version(),
+        **{name: _version(name) for name in PACKAGES},
+        "podzero's code": _digest(Path(podzero.__file__).parent),
+    }
+
+
+def differences(mine: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
+    """`jax 0.7.0, the driver has 0.7.1` for each thing that is not the same."""
+    return [
+        f"{name} {theirs.get(name, 'missing')}, the driver has {version}"
+        for name, version in mine.items()
+        if theirs.get(name) != version
+    ]
+
+
+def _verdict(errand: _Errand) -> str:
+    """Why a node cannot take part; empty when it can."""
+    try:
+        listed = differences(versions(), errand.answer.result(max(0.0, errand.until - time.monotonic())))
+    except (ClusterError, RoleDied) as failure:
+        return f"podzero does not start there ({failure}); install it from the same lock file (`uv sync --locked`)"
+    except Exception as failure:  # a process of other versions may fail in any way
+        return f"podzero fails there: {failure!r}; install it from the same lock file (`uv sync --locked`)"
+    return "; ".join(listed) + "; install the same lock file there (`uv sync --locked`)" if listed else ""
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "missing"
+
+
+def _digest(package: Path) -> str:
+    """Of all Python files of the package, by their names in it."""
+    digest = hashlib.sha256()
+    names = {file.relative_to(package).as_posix(): file for file in code_files(package) if file.suffix == ".py"}
+    for name, file in sorted(names.items()):
+        digest.update(name.encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]

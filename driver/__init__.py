@@ -1,0 +1,1 @@
+"""The driver process of a run: its loop, the supervisor of its workers, and its savepoints."""

@@ -1,0 +1,199 @@
+"""`podzero compile --table` without the compiler: what is run, what is kept, and how it is shown."""
+
+import json
+import sys
+from datetime import date
+
+import pytest
+
+from podzero.aot import results, table
+from podzero.aot.pages import page
+from podzero.aot.results import Job, Result, Results
+from podzero.config import GameConfig, builtin_configs, load
+
+LEARNER = Job("connect_four", "v5e-16", "learner", ("connect_four", "--topology", "v5e-16", "--program", "learner"))
+SELFPLAY = Job("connect_four", "v5e-16", "selfplay", ("connect_four", "--topology", "v5e-16", "--program", "selfplay"))
+SCALING = Job("hex", "v5e-256", "scaling", ("hex", "--scaling", "v5e-4,v5e-256", "--per-chip", "64"))
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "results" / "compile.json"
+
+
+def silent(line):
+    pass
+
+
+def answers(outcome="compiled", seconds=1.0, **report):
+    """A stand-in for the compiler that keeps what it was asked."""
+
+    def run(job, limit_s):
+        run.asked.append(job)
+        return Result(outcome, seconds, job.digest(), report)
+
+    run.asked = []
+    return run
+
+
+def test_the_jobs_are_all_experiments_on_all_slices_and_each_chip_once():
+    jobs = table.all_jobs()
+    configs = len(builtin_configs())
+    games = sum(isinstance(load(name).env, GameConfig) for name in builtin_configs())
+    count = {program: sum(job.program == program for job in jobs) for program in ("learner", "evaluation", "selfplay")}
+    assert count == {"learner": 5 * configs, "evaluation": 4 * configs, "selfplay": 4 * games}
+    assert {job.slice for job in jobs if job.program == "selfplay"} == {"v4-16", "v5e-16", "v5p-16", "v6e-16"}
+    assert len({job.key for job in jobs}) == len(jobs)
+
+
+def test_a_second_call_compiles_only_what_is_missing(path):
+    first = answers()
+    Results(path).fill([LEARNER], first, 60, silent)
+    known = Results(path)
+    assert known.missing([LEARNER, SELFPLAY], 60) == [SELFPLAY]
+    assert known.get(LEARNER) == Result("compiled", 1.0, LEARNER.digest())
+    assert first.asked == [LEARNER]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "limit_s", "again"),
+    [
+        ("compiled", 60, False),
+        ("too large", 60, False),
+        ("refused", 60, False),
+        ("crashed", 60, True),
+        ("timeout", 60, False),
+        ("timeout", 120, True),
+    ],
+)
+def test_what_could_end_otherwise_is_tried_again(path, outcome, limit_s, again):
+    Results(path).fill([LEARNER], answers(outcome, seconds=60.0), 60, silent)
+    assert (Results(path).missing([LEARNER], limit_s) == [LEARNER]) == again
+
+
+def test_another_compiler_or_another_text_makes_it_stale(path, monkeypatch, tmp_path):
+    Results(path).fill([LEARNER], answers(), 60, silent)
+    changed = tmp_path / "connect_four.yaml"
+    changed.write_text(builtin_configs()["connect_four"].read_text() + "\nseed: 1\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(results, "builtin_configs", lambda: {"connect_four": changed})
+        assert Results(path).missing([LEARNER], 60) == [LEARNER]
+    with monkeypatch.context() as patch:
+        patch.setattr(results, "compiler", lambda: "libtpu 9.9.9")
+        assert Results(path).missing([LEARNER], 60) == [LEARNER]
+    assert Results(path).missing([LEARNER], 60) == []
+
+
+def test_each_result_is_on_disk_before_the_next_job_starts(path):
+    def run(job, limit_s):
+        if job == SELFPLAY:
+            raise KeyboardInterrupt
+        return Result("compiled", 1.0, job.digest())
+
+    with pytest.raises(KeyboardInterrupt):
+        Results(path).fill([LEARNER, SELFPLAY], run, 60, silent)
+    assert Results(path).missing([LEARNER, SELFPLAY], 60) == [SELFPLAY]
+
+
+@pytest.mark.parametrize(
+    ("script", "outcome", "report", "message"),
+    [
+        ("print('{\"a\": 1}')", "compiled", {"a": 1}, ""),
+        ("print('{\"a\": 2}'); sys.exit(1)", "too large", {"a": 2}, ""),
+        ("print('podzero: no such thing', file=sys.stderr); sys.exit(2)", "refused", {}, "no such thing"),
+        ("raise ValueError('wrong turn')", "crashed", {}, "wrong turn"),
+        (
+            "print('F1121 12:00:05.200686   22104 fusion.cc:4] Check failed: 5 vs. 1', file=sys.stderr); sys.exit(-6)",
+            "crashed",
+            {},
+            "Check failed: 5 vs. 1",
+        ),
+        ("import time; time.sleep(60)", "timeout", {}, "not compiled within 0.05 minutes"),
+    ],
+)
+def test_whatever_happens_in_the_process_of_a_job_is_a_result(monkeypatch, script, outcome, report, message):
+    monkeypatch.setattr(table, "_COMMAND", (sys.executable, "-c", f"import sys; {script}"))
+    found = table.compile_apart(LEARNER, limit_s=3.0)
+    assert (found.outcome, found.report, found.message) == (outcome, report, message)
+
+
+PROGRAM = {
+    "name": "learner", "batch": 8192, "turns": 4, "parameter_bytes": 400_000, "fits": True,
+    "bytes_per_chip": 3 * 2**20, "hbm_per_chip": 16 * 2**30, "flops_per_chip": 8e9, "traffic": {"hbm": 4 * 2**20},
+    "seconds": {"compute": 1e-4}, "estimated_seconds": 1e-3,
+    "collectives": [{"kind": "all-reduce", "group": 16, "times": 8, "bytes": 800_000.0, "sent": 1_500_000.0}],
+}  # fmt: skip
+STEP = {"computing": 0.9e-3, "peaks": 0.1e-3, "links": 0.05e-3, "hops": 0.05e-3}
+SCALED = {
+    "per_chip": 64,
+    "parameter_bytes": 400_000,
+    "slices": [
+        {"step": STEP},
+        {
+            "step": STEP | {"hops": 0.15e-3},
+            "efficiency": {"estimated": 0.97, "with_hops": 0.909, "at_peaks": 0.5},
+            "collectives": [{"kind": "all-reduce", "times": 2.0, "bytes": 200_000.0}],
+        },
+    ],
+}
+
+
+def shown(path, job, result):
+    """The row of a job on the page."""
+    path.parent.mkdir()
+    path.write_text(json.dumps({"results": {job.key: vars(result)}}))
+    text = page([job], Results(path), date(2026, 11, 21), 900)
+    (row,) = (line for line in text.splitlines() if line.startswith(f"| {job.config}"))
+    assert "on 2026-11-21 with libtpu" in text
+    return [cell.strip() for cell in row.strip("|").split("|")]
+
+
+def test_a_learner_is_shown_per_chip_and_step(path):
+    assert shown(path, LEARNER, Result("compiled", 9.0, "x", {"programs": [PROGRAM]})) == [
+        "connect_four", "v5e-16", "512", "3.0 MiB of 16.0 GiB", "2.00", "1.0 MiB", "0.250 ms", "10.0%",
+        "2 all-reduce, 195.3 KiB (0.50 of the parameters)",
+    ]  # fmt: skip
+
+
+def test_a_program_of_one_chip_is_shown_with_its_rate(path):
+    alone = PROGRAM | {"name": "selfplay", "batch": 128, "turns": 1, "collectives": []}
+    assert shown(path, SELFPLAY, Result("compiled", 9.0, "x", {"programs": [alone]})) == [
+        "connect_four", "v5e", "selfplay", "3.0 MiB of 16.0 GiB", "8.00", "4.0 MiB", "1.000 ms", "10.0%",
+        "128,000 moves, at most",
+    ]  # fmt: skip
+
+
+def test_scaling_is_shown_with_both_steps(path):
+    assert shown(path, SCALING, Result("compiled", 9.0, "x", SCALED)) == [
+        "hex", "v5e-256", "64", "1.000 ms", "1.100 ms", "2 all-reduce", "0.50", "0.970", "0.909", "0.500"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        (Result("timeout", 900, "x", message="not compiled within 15 minutes"), "not compiled within 15 minutes"),
+        (Result("crashed", 9, "x", message="Check failed: a | b"), "crashed: Check failed: a / b"),
+        (Result("refused", 9, "x", message="not divided"), "refused: not divided"),
+    ],
+)
+def test_what_was_not_compiled_says_why(path, result, words):
+    assert shown(path, LEARNER, result)[3] == words
+
+
+def test_what_somebody_did_not_wait_for_is_on_the_page_too(path, tmp_path, monkeypatch):
+    def interrupted(job, limit_s):
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(table, "compile_apart", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        table.make_table(again=False, limit_s=60, tell=silent)
+    rows = [line for line in (tmp_path / table.PAGE).read_text().splitlines() if "not compiled yet" in line]
+    assert len(rows) == len(table.all_jobs())
+
+
+def test_what_does_not_fit_says_by_how_much(path):
+    large = PROGRAM | {"fits": False, "bytes_per_chip": 20 * 2**30}
+    row = shown(path, LEARNER, Result("too large", 9.0, "x", {"programs": [large]}))
+    assert row[3] == "does not fit: 20.0 GiB of 16.0 GiB"

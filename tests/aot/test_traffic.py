@@ -1,0 +1,257 @@
+"""The counter on programs whose flops, bytes and communication are known by hand."""
+
+import pytest
+
+from podzero.aot.hlo import Array, parse
+from podzero.aot.traffic import Collective, count
+
+HBM, VMEM = 0, 1
+
+
+def program(entry, *computations):
+    """The text of a module around the lines of its entry computation."""
+    body = "\n".join(f"  {line}" for line in entry)
+    return "\n\n".join(
+        ["HloModule test, is_scheduled=true", *computations, f"ENTRY %main (p: f32[]) -> f32[] {{\n{body}\n}}"]
+    )
+
+
+def computation(name, *lines):
+    body = "\n".join(f"  {line}" for line in lines)
+    return f"%{name} (p: f32[]) -> f32[] {{\n{body}\n}}"
+
+
+@pytest.mark.parametrize(
+    ("array", "size"),
+    [
+        (Array("f32", (3, 5)), 60),
+        (Array("f32", (3, 5), (1, 0), (8, 128)), 8 * 128 * 4),
+        (Array("f32", (3, 5), (0, 1), (8, 128)), 8 * 128 * 4),
+        (Array("f32", (2, 9, 130), (2, 1, 0), (8, 128)), 2 * 16 * 256 * 4),
+        (Array("f32", (9, 2, 130), (2, 0, 1), (8, 128)), 2 * 16 * 256 * 4),
+        (Array("bf16", (100,), (0,), (128,)), 256),
+        (Array("s32", (), (), (128,)), 512),
+        (Array("s4", (16, 128), (1, 0), (8, 128)), 1024),
+    ],
+)
+def test_an_array_is_as_large_as_its_whole_tiles(array, size):
+    assert array.bytes == size
+
+
+def test_a_fusion_reads_its_operands_and_writes_its_result_where_they_lie():
+    tally = count(parse(program(
+        ["%a = f32[8,128]{1,0:T(8,128)} parameter(0)",
+         "%b = f32[8,128]{1,0:T(8,128)S(1)} parameter(1)",
+         "ROOT %f = f32[16,128]{1,0:T(8,128)} fusion(%a, %b), kind=kLoop, calls=%fused"],
+        computation("fused",
+                    "%x = f32[8,128]{1,0:T(8,128)} parameter(0)",
+                    "%y = f32[8,128]{1,0:T(8,128)S(1)} parameter(1)",
+                    "ROOT %c = f32[16,128]{1,0:T(8,128)} concatenate(%x, %y), dimensions={0}"),
+    )))  # fmt: skip
+    assert tally.traffic == {HBM: 4096 + 8192, VMEM: 4096}
+    assert (tally.flops, tally.collectives, tally.host_transfers) == (0, [], 0)
+
+
+def test_a_fusion_that_slices_reads_the_slice():
+    tally = count(parse(program(
+        ["%table = f32[1000,8,128]{2,1,0:T(8,128)} parameter(0)",
+         "%i = s32[]{:T(128)S(2)} parameter(1)",
+         "ROOT %f = f32[1,8,128]{2,1,0:T(8,128)} fusion(%table, %i), kind=kLoop, calls=%fused"],
+        computation("fused",
+                    "%t = f32[1000,8,128]{2,1,0:T(8,128)} parameter(0)",
+                    "%j = s32[]{:T(128)S(2)} parameter(1)",
+                    "%z = s32[]{:T(128)} constant(0)",
+                    "%s = f32[1,8,128]{2,1,0:T(8,128)} dynamic-slice(%t, %j, %z, %z), dynamic_slice_sizes={1,8,128}",
+                    "ROOT %n = f32[1,8,128]{2,1,0:T(8,128)} negate(%s)"),
+    )))  # fmt: skip
+    assert tally.traffic[HBM] == 2 * 4096
+
+
+def test_an_update_in_place_writes_the_update():
+    tally = count(parse(program(
+        ["%table = f32[1000,8,128]{2,1,0:T(8,128)} parameter(0)",
+         "%row = f32[1,8,128]{2,1,0:T(8,128)} parameter(1)",
+         "%i = s32[]{:T(128)S(2)} parameter(2)",
+         "ROOT %f = f32[1000,8,128]{2,1,0:T(8,128)} fusion(%table, %row, %i), kind=kLoop, calls=%fused"],
+        computation("fused",
+                    "%t = f32[1000,8,128]{2,1,0:T(8,128)} parameter(0)",
+                    "%r = f32[1,8,128]{2,1,0:T(8,128)} parameter(1)",
+                    "%j = s32[]{:T(128)S(2)} parameter(2)",
+                    "%z = s32[]{:T(128)} constant(0)",
+                    "ROOT %u = f32[1000,8,128]{2,1,0:T(8,128)} dynamic-update-slice(%t, %r, %j, %z, %z)"),
+    )))  # fmt: skip
+    assert tally.traffic[HBM] == 2 * 4096
+
+
+def loop(bound="%k", step="%one", attributes=""):
+    """A loop over a counter, a vector and a bound of 9, whose body negates the vector."""
+    return parse(program(
+        ["%zero = s32[] constant(2)", "%v = f32[256] parameter(0)", "%nine = s32[] constant(9)",
+         "%c = s32[] copy(%zero)",
+         "%p = (s32[], f32[256], s32[]) tuple(%c, %v, %nine)",
+         f"ROOT %w = (s32[], f32[256], s32[]) while(%p), condition=%cond, body=%body{attributes}"],
+        computation("cond",
+                    "%q = (s32[], f32[256], s32[]) parameter(0)",
+                    "%i = s32[] get-tuple-element(%q), index=0",
+                    "%n = s32[] get-tuple-element(%q), index=2",
+                    "%k = s32[] constant(7)",
+                    f"ROOT %l = pred[] compare(%i, {bound}), direction=LT"),
+        computation("body",
+                    "%b = (s32[], f32[256], s32[]) parameter(0)",
+                    "%i = s32[] get-tuple-element(%b), index=0",
+                    "%v = f32[256] get-tuple-element(%b), index=1",
+                    "%n = s32[] get-tuple-element(%b), index=2",
+                    "%one = s32[] constant(1)", "%two = s32[] constant(2)",
+                    f"%j = s32[] fusion(%i), kind=kLoop, calls=%up, step={step}" if step == "fused" else
+                    f"%j = s32[] add(%i, {step})",
+                    "%w = f32[256] negate(%v)",
+                    "ROOT %r = (s32[], f32[256], s32[]) tuple(%j, %w, %n)"),
+        computation("up",
+                    "%x = s32[] parameter(0)", "%y = s32[] constant(1)", "ROOT %z = s32[] add(%x, %y)"),
+    ))  # fmt: skip
+
+
+SCALARS = 3 * 4 + 2 * 4 + 1
+"""Bytes of the counter's addition and comparison in each turn (pred is a byte)."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "turns"),
+    [
+        ({"attributes": ', backend_config={"known_trip_count":{"n":"3"}}'}, 3),
+        ({}, 7 - 2),
+        ({"bound": "%n"}, 9 - 2),
+        ({"step": "fused"}, 7 - 2),
+    ],
+)
+def test_a_loop_counts_its_body_as_often_as_it_runs(arguments, turns):
+    tally = count(loop(**arguments))
+    copied = 8
+    fused_saves = 4 if arguments.get("step") == "fused" else 0
+    assert tally.traffic[HBM] == copied + turns * (2 * 1024 + SCALARS - fused_saves)
+    assert tally.unknown_loops == 0
+
+
+@pytest.mark.parametrize("arguments", [{"step": "%two"}, {"bound": "%i"}])
+def test_a_loop_whose_turns_are_not_seen_counts_once_and_is_noted(arguments):
+    tally = count(loop(**arguments))
+    assert tally.traffic[HBM] == 8 + 2 * 1024 + SCALARS
+    assert tally.unknown_loops == 1
+
+
+def test_a_product_and_a_convolution_count_two_per_multiply_add():
+    tally = count(parse(program(
+        ["%a = f32[32,64] parameter(0)", "%b = f32[64,16] parameter(1)",
+         "%x = f32[10,6,7,32] parameter(2)", "%k = f32[3,3,32,5] parameter(3)",
+         "%d = f32[32,16] dot(%a, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+         "ROOT %c = f32[10,6,7,5] convolution(%x, %k), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f"],
+    )))  # fmt: skip
+    # Along 6 squares with one of padding on both sides a window of 3 meets 3 * 6 - 2 of them.
+    assert tally.flops == 2 * 32 * 16 * 64 + 2 * (10 * 5 * 32) * (3 * 6 - 2) * (3 * 7 - 2)
+
+
+def test_a_strided_and_a_dilated_convolution_count_what_they_meet():
+    tally = count(parse(program(
+        ["%x = f32[1,8,1] parameter(0)", "%y = f32[1,4,1] parameter(1)", "%k = f32[3,1,1] parameter(2)",
+         "%s = f32[1,3,1] convolution(%x, %k), window={size=3 stride=2}, dim_labels=b0f_0io->b0f",
+         # Four elements with zeros between them: 0 . 1 . 2 . 3, seen through five windows of three.
+         "ROOT %d = f32[1,5,1] convolution(%y, %k), window={size=3 lhs_dilate=2}, dim_labels=b0f_0io->b0f"],
+    )))  # fmt: skip
+    assert tally.flops == 2 * 3 * 3 + 2 * (2 + 1 + 2 + 1 + 2)
+
+
+def test_flops_and_bytes_agree_with_xla_where_it_can_be_trusted():
+    """A program without loops, compiled for the CPU: XLA's own cost analysis gives the same flops."""
+    import jax
+    import jax.numpy as jnp
+
+    def layer(x, k, w):
+        y = jax.lax.conv_general_dilated(x, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        return y.reshape(len(y), -1) @ w
+
+    shapes = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((16, 6, 7, 4), (3, 3, 4, 8), (336, 5))]
+    compiled = jax.jit(layer).lower(*shapes).compile()
+    assert count(parse(compiled.as_text())).flops == compiled.cost_analysis()["flops"]
+
+
+def test_asynchronous_copies_count_once():
+    tally = count(parse(program(
+        ["%a = f32[256] parameter(0)",
+         "%s = (f32[256]{0:S(1)}, f32[256]{0}, u32[]{:S(2)}) copy-start(%a)",
+         "ROOT %d = f32[256]{0:S(1)} copy-done(%s)"],
+    )))  # fmt: skip
+    assert tally.traffic == {HBM: 1024, VMEM: 1024}
+
+
+def test_collectives_are_listed_with_group_size_and_times():
+    tally = count(parse(program(
+        ["%a = f32[256] parameter(0)",
+         "%r = f32[256] all-reduce(%a), replica_groups=[2,8]<=[16], to_apply=%add",
+         "%g = f32[1024] all-gather(%r), replica_groups={{0,1,2,3},{4,5,6,7}}, dimensions={0}",
+         "%s = (f32[256], f32[1024]) all-gather-start(%a), replica_groups={{0,1,2,3}}, dimensions={0}",
+         "%t = f32[1024] all-gather-done(%s)",
+         "ROOT %p = f32[256] collective-permute(%a), source_target_pairs={{0,1},{1,0}}"],
+    )))  # fmt: skip
+    assert tally.collectives == [
+        Collective("all-reduce", 8, 1024, 1),
+        Collective("all-gather", 4, 4096, 1),
+        Collective("all-gather", 4, 4096, 1),
+        Collective("collective-permute", 2, 1024, 1),
+    ]
+    assert [c.sent for c in tally.collectives] == [2 * 7 / 8 * 1024, 3072, 3072, 1024]
+
+
+def test_a_reduction_fused_with_its_slice_is_a_reduce_scatter():
+    tally = count(parse(program(
+        ["%a = f32[1024] parameter(0)",
+         "ROOT %f = f32[256] fusion(%a), kind=kCustom, calls=%all-reduce-scatter.1"],
+        computation("all-reduce-scatter.1",
+                    "%x = f32[1024] parameter(0)",
+                    "%r = f32[1024] all-reduce(%x), replica_groups=[1,4]<=[4], to_apply=%add",
+                    "%z = s32[] constant(0)",
+                    "ROOT %s = f32[256] dynamic-slice(%r, %z), dynamic_slice_sizes={256}"),
+    )))  # fmt: skip
+    assert tally.collectives == [Collective("reduce-scatter", 4, 4096, 1)]
+    assert tally.collectives[0].sent == 3072
+
+
+def test_the_compiler_s_estimates_add_up_over_turns_and_leave_out_what_is_fused():
+    tally = count(parse(program(
+        ["%zero = s32[] constant(0)", "%v = f32[256] parameter(0)",
+         "%p = (s32[], f32[256]) tuple(%zero, %v)",
+         "%w = (s32[], f32[256]) while(%p), condition=%cond, body=%body, "
+         'backend_config={"known_trip_count":{"n":"5"}}',
+         "%r = f32[256] get-tuple-element(%w), index=1",
+         'ROOT %c = f32[256] copy(%r), backend_config={"window_config":{"estimated_cycles":"1000"}}'],
+        computation("cond",
+                    "%q = (s32[], f32[256]) parameter(0)",
+                    "%i = s32[] get-tuple-element(%q), index=0",
+                    "%k = s32[] constant(5)",
+                    "ROOT %l = pred[] compare(%i, %k), direction=LT"),
+        computation("body",
+                    "%b = (s32[], f32[256]) parameter(0)",
+                    "%i = s32[] get-tuple-element(%b), index=0",
+                    "%v = f32[256] get-tuple-element(%b), index=1",
+                    "%f = f32[256] fusion(%v), kind=kLoop, calls=%fused, "
+                    'backend_config={"window_config":{"estimated_cycles":"20"}}',
+                    "ROOT %t = (s32[], f32[256]) tuple(%i, %f)"),
+        computation("fused",
+                    "%x = f32[256] parameter(0)",
+                    'ROOT %n = f32[256] negate(%x), backend_config={"window_config":{"estimated_cycles":"99"}}'),
+    )))  # fmt: skip
+    assert tally.cycles == 5 * 20 + 1000
+
+
+def test_exchanges_with_the_host_are_counted():
+    tally = count(parse(program(
+        ["%a = f32[256] parameter(0)", "%t = token[] after-all()",
+         "%s = (f32[256], u32[], token[]) send(%a, %t), channel_id=1, is_host_transfer=true",
+         "ROOT %d = token[] send-done(%s), channel_id=1"],
+    )))  # fmt: skip
+    assert tally.host_transfers == 1
+
+
+@pytest.mark.parametrize("text", ["HloModule x", "ENTRY %m () -> f32[] {\n  nonsense\n}"])
+def test_text_that_is_no_program_is_refused(text):
+    with pytest.raises(ValueError, match=r"no entry computation|not an HLO instruction"):
+        parse(text)

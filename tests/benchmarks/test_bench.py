@@ -1,0 +1,173 @@
+"""Each bench on sizes that take a moment: that it runs the real thing and what it returns; never how fast it was."""
+
+import math
+import threading
+
+import pytest
+
+from podzero.benchmarks.acting import bench_acting
+from podzero.benchmarks.actors import bench_actors, record
+from podzero.benchmarks.broadcast import bench_broadcast
+from podzero.benchmarks.learner import bench_learner
+from podzero.benchmarks.mesh import DEVICES, bench_mesh
+from podzero.benchmarks.publish import bench_publish
+from podzero.benchmarks.replay import bench_replay
+from podzero.benchmarks.selfplay import bench_selfplay
+from podzero.benchmarks.simulators import bench_simulators
+from podzero.benchmarks.watching import Watch
+from podzero.config import load
+from podzero.errors import ConfigError
+
+
+@pytest.mark.slow
+def test_the_learner_is_fed_as_often_as_it_is_not(tiny):
+    found = bench_learner(tiny(), 0.1)
+    assert len(found["fed_rounds"]) == len(found["device_rounds"]) >= 1
+    assert found["fed_steps_per_s"] > 0
+    assert found["fed_samples_per_s"] == pytest.approx(16 * found["fed_steps_per_s"])
+    assert 0 < found["ratio"] < math.inf
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bundle", [8, 32])
+def test_replay_is_written_and_read_by_both_clients(tiny, bundle):
+    found = bench_replay(tiny(f"replay.bundle={bundle}", "replay.tolerance=512"), 0.1)
+    for way in ("write", "read"):
+        assert len(found[way]["podzero_rounds"]) == len(found[way]["bare_rounds"]) >= 2
+        assert min(found[way]["podzero_rounds"] + found[way]["bare_rounds"]) > 0
+    assert found["ratio"] == min(found["write"]["ratio"], found["read"]["ratio"]) > 0
+    assert found["sample_bytes"] == 3 * 3 * 2 + 9 + 9 * 4 + 4 + 4
+
+
+@pytest.mark.slow
+def test_self_play_takes_turns_with_the_bare_network(tiny, monkeypatch):
+    monkeypatch.setattr("podzero.benchmarks.selfplay.ROUND_S", 0.1)
+    monkeypatch.setattr("podzero.benchmarks.selfplay.BARE_S", 0.1)
+    monkeypatch.setattr("podzero.actors.selfplay.REPORT_EVERY_S", 0.1)
+    found = bench_selfplay(tiny(), 0.1)
+    assert len(found["actor_rounds"]) == len(found["bare_rounds"]) == 3
+    assert found["actor_evaluations_per_s"] == pytest.approx(5 * found["moves_per_s"])
+    assert found["games_per_s"] > 0
+    assert 0 < found["ratio"] < math.inf
+
+
+@pytest.mark.slow
+def test_a_game_on_the_host_takes_turns_with_the_same_game_in_jax(tiny, monkeypatch):
+    monkeypatch.setattr("podzero.benchmarks.simulators.ROUND_S", 0.1)
+    found = bench_simulators(tiny(), 0.1)
+    assert len(found["host_rounds"]) == len(found["jax_rounds"]) >= 3
+    assert min(found["host_rounds"] + found["jax_rounds"]) > 0
+    assert 0 < found["ratio"] < math.inf
+
+
+def test_a_game_that_is_in_jax_only_has_no_twin(tiny):
+    with pytest.raises(ConfigError, match="the games in JAX and in OpenSpiel alike are connect_four"):
+        bench_simulators(tiny("env.name=hex"), 0.1)
+
+
+@pytest.mark.slow
+def test_publications_reach_an_actor_and_a_listener(tiny):
+    found = bench_publish(tiny(), 3.0)
+    assert found["publications"] >= 1
+    assert 0 < found["acting"]["median_ms"] <= found["acting"]["p99_ms"]
+    assert 0 < found["transit"]["median_ms"] <= found["transit"]["p99_ms"]
+    assert found["bytes"] > 0
+    assert found["ratio"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_publication_crosses_to_a_node_once_for_all_its_readers(tiny):
+    """Two processes with two readers each on one node beside the publisher's, and parameters of 0.9 MB."""
+    found = bench_broadcast(tiny("network.channels=96", "network.blocks=2"), 3.0, nodes=1, readers=2)
+    assert (found["nodes"], found["reader_processes"], found["readers"]) == (1, 2, 4)
+    assert found["missed"] == 0
+    assert found["received_per_publication"] == [pytest.approx(found["bytes"], rel=0.01)]
+    assert found["ratio"] == pytest.approx(1.0, rel=0.01)
+    assert 0 < found["each"]["median_ms"] <= found["last"]["p99_ms"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_mesh_takes_turns_with_one_device(tiny):
+    found = bench_mesh(tiny("learner.augment=false"), 0.1)
+    assert found["devices"] == DEVICES == 8
+    assert len(found["mesh_rounds"]) == len(found["one_device_rounds"]) == 2
+    assert min(found["mesh_rounds"] + found["one_device_rounds"]) > 0
+    assert 0 < found["ratio"] < math.inf
+
+
+def test_a_recording_holds_the_moves_of_all_games(tiny):
+    moves, seconds = record(tiny(), 3)
+    assert moves.policy.shape == (3, 16, 9)
+    assert moves.done.shape == (3, 16)
+    assert (moves.policy[~moves.legal] == 0).all()
+    assert seconds > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_actors_bring_what_they_played_into_all_shards(tiny):
+    found = bench_actors(tiny(), 4.0, counts=(1, 3), shards=2, processes=2)
+    assert [entry["actors"] for entry in found["rounds"]] == [1, 3]
+    for entry in found["rounds"]:
+        assert len(entry["shards"]) == 2
+        assert min(entry["shards"]) > 0
+        assert entry["samples_per_s"] == pytest.approx(sum(entry["shards"]))
+        assert 0 < entry["machine"] <= 1.05
+        assert entry["actors_cores"] > 0
+    assert found["rounds"][0]["efficiency"] == 1.0
+    assert found["ratio"] in (None, found["rounds"][1]["efficiency"])
+    assert found["search_ms"] > 0
+
+
+def test_games_are_not_acted_in(tiny):
+    with pytest.raises(ConfigError, match="tic_tac_toe is played, not acted in: see podzero bench selfplay"):
+        bench_acting(tiny(), 0.1)
+
+
+@pytest.mark.slow
+def test_acting_takes_turns_with_the_bare_search(monkeypatch):
+    monkeypatch.setattr("podzero.benchmarks.acting.ROUND_S", 0.1)
+    monkeypatch.setattr("podzero.benchmarks.acting.BARE_S", 0.1)
+    monkeypatch.setattr("podzero.actors.environments.REPORT_EVERY_S", 0.1)
+    found = bench_acting(load("cartpole", ["actors.games=4", "search.simulations=4"]), 0.1)
+    assert len(found["actor_rounds"]) == len(found["bare_rounds"]) == 3
+    assert 0 < found["steps_per_s"] < found["actor_evaluations_per_s"] / 5
+    assert found["windows_per_s"] > 0
+    stages = ("search", "environment", "assemble", "write", "params")
+    assert 0 < sum(found[f"{stage}_share"] for stage in stages) <= 1.001
+    assert 0 < found["ratio"] < math.inf
+
+
+def test_what_actors_report_is_measured_between_reports(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("podzero.benchmarks.watching.time.perf_counter", lambda: now[0])
+    watch = Watch()
+    reports = [
+        (52.0, {"time/search": 0.5, "time/write": 0.25, "count/moves": 100, "count/samples": 50}),
+        (60.0, {"time/search": 1.0, "count/moves": 400, "acting/mean_return": 9.0}),
+    ]
+    now[0] = 50.0
+    watch("actor-0", {"time/search": 0.1, "count/moves": 7})  # compilation
+
+    def next_report():
+        now[0], figures = reports.pop(0)
+        watch("actor-0", figures)
+
+    watch.next_report = next_report
+    # 2 s of which half were search and a quarter writing, then 8 s of search.
+    assert watch.measure(9.0) == pytest.approx(
+        {"time/search": 0.9, "time/write": 0.05, "count/moves": 50.0, "count/samples": 5.0}
+    )
+
+
+def test_a_report_is_waited_for(monkeypatch):
+    watch = Watch()
+    timer = threading.Timer(0.05, watch, ("actor-0", {"count/moves": 1}))
+    timer.start()
+    watch.next_report()
+    timer.join()
+    monkeypatch.setattr("podzero.benchmarks.watching._REPORT_S", 0.01)
+    with pytest.raises(TimeoutError, match=r"the actor has not reported for 0\.01 s"):
+        watch.next_report()

@@ -1,0 +1,153 @@
+"""Real processes that hold a file which stands for a chip."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import suppress
+
+import psutil
+import pytest
+
+from podzero.cluster import stale_processes
+from podzero.cluster.remote import ClusterError
+from podzero.cluster.stale_processes import RUN_VARIABLE, end_leftovers
+
+HOLD = """
+import os, signal, sys, time
+chip = open(sys.argv[1])
+if "stubborn" in sys.argv:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print(os.getpid(), flush=True)
+time.sleep(float(sys.argv[2]))
+"""
+ORPHAN = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, *sys.argv[1:]], stdout=subprocess.PIPE)
+sys.stdout.buffer.write(child.stdout.readline())
+"""
+"""Ends once its child holds the chip, and leaves the child behind."""
+
+
+@pytest.fixture
+def devices(tmp_path):
+    """A folder like /dev of a machine with two chips."""
+    for name in ("accel0", "accel1"):
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+@pytest.fixture
+def hold():
+    """Starts processes that hold a file open for some seconds; ends what is left of them."""
+    started, held = [], []
+
+    def start(file, run, *, orphan=False, seconds=60, stubborn=False):
+        environment = {name: value for name, value in os.environ.items() if name != RUN_VARIABLE}
+        if run is not None:
+            environment[RUN_VARIABLE] = run
+        command = ["-c", HOLD, str(file), str(seconds), *(["stubborn"] if stubborn else [])]
+        if orphan:
+            command = ["-c", ORPHAN, *command]
+        parent = subprocess.Popen([sys.executable, *command], env=environment, stdout=subprocess.PIPE)
+        started.append(parent)
+        pid = int(parent.stdout.readline())
+        held.append(psutil.Process(pid))
+        if orphan:
+            parent.wait(30)
+        return pid
+
+    yield start
+    for process in held:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    for process in started:
+        process.wait(30)
+        process.stdout.close()
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(stale_processes, "END_TIMEOUT_S", 0.3)
+
+
+def ended(pid):
+    """Whether a process has ended; whoever adopted it may not have taken note of that yet."""
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_an_orphan_of_another_run_is_ended_and_reported(devices, hold, caplog):
+    pid = hold(devices / "accel0", "other", orphan=True)
+    with caplog.at_level("WARNING", "podzero"):
+        (words,) = end_leftovers("mine", devices)
+    assert ended(pid)
+    assert words.startswith(f"process {pid} (python")
+    assert f"ended {words}, which an earlier run had left on the TPU chips" in caplog.text
+
+
+def test_all_orphans_are_ended_whichever_chip_they_hold(devices, hold):
+    (devices / "vfio").mkdir()
+    (devices / "vfio" / "0").touch()
+    pids = [hold(devices / name, "other", orphan=True) for name in ("accel0", "accel1", "vfio/0")]
+    assert len(end_leftovers("mine", devices)) == 3
+    assert all(ended(pid) for pid in pids)
+    assert end_leftovers("mine", devices) == []
+
+
+def test_an_orphan_that_does_not_heed_sigterm_is_killed(devices, hold, impatient):
+    pid = hold(devices / "accel0", "other", orphan=True, stubborn=True)
+    assert len(end_leftovers("mine", devices)) == 1
+    assert ended(pid)
+
+
+@pytest.mark.parametrize(
+    ("run", "orphan"),
+    [("mine", True), ("mine", False), ("other", False), (None, True), (None, False)],
+    ids=["orphan of this run", "of this run", "of a run that lives", "foreign orphan", "foreign"],
+)
+def test_a_holder_that_is_no_leftover_is_named_and_left_alone(devices, hold, impatient, run, orphan):
+    pid = hold(devices / "accel0", run, orphan=orphan)
+    name = psutil.Process(pid).name()
+    with pytest.raises(ClusterError, match=rf"TPU chips of this machine are held by process {pid} \({name}, since 20"):
+        end_leftovers("mine", devices)
+    assert not ended(pid)
+
+
+def test_a_process_that_ray_started_is_no_orphan_even_in_a_session_of_its_own(devices, hold, impatient, monkeypatch):
+    pid = hold(devices / "accel0", "other")
+    monkeypatch.setattr(os, "getsid", lambda of: of)
+    assert stale_processes._is_orphan(psutil.Process(pid))  # adopted by a manager of another session
+    monkeypatch.setattr(psutil.Process, "name", lambda process: "raylet")
+    with pytest.raises(ClusterError, match=f"process {pid}"):
+        end_leftovers("mine", devices)
+
+
+def test_a_holder_that_is_about_to_end_is_waited_for(devices, hold):
+    pid = hold(devices / "accel0", "mine", seconds=0.5)
+    assert end_leftovers("mine", devices) == []
+    assert str(devices / "accel0") not in stale_processes._open_files(pid)
+
+
+def test_who_holds_other_files_or_this_process_itself_is_not_asked(devices, hold):
+    (devices / "null").touch()
+    pid = hold(devices / "null", "other", orphan=True)
+    with (devices / "accel0").open():
+        assert end_leftovers("mine", devices) == []
+    assert not ended(pid)
+
+
+def test_without_chips_no_process_is_looked_at(tmp_path, monkeypatch):
+    def refuse():
+        raise AssertionError("processes were listed")
+
+    monkeypatch.setattr(psutil, "process_iter", refuse)
+    assert end_leftovers("mine", tmp_path) == []
+
+
+def test_a_holder_that_cannot_be_ended_is_told(devices, hold, impatient, monkeypatch):
+    pid = hold(devices / "accel0", "other", orphan=True)
+    monkeypatch.setattr(psutil.Process, "terminate", lambda process: None)
+    monkeypatch.setattr(psutil.Process, "kill", lambda process: None)
+    with pytest.raises(ClusterError, match=rf"process {pid} .* does not end; restart the machine"):
+        end_leftovers("mine", devices)

@@ -1,0 +1,79 @@
+"""What cannot be started is told as it is, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from podzero.cluster.ray_cluster import connect
+from podzero.cluster.remote import ClusterError
+from podzero.driver.savepoints import savepoints
+from podzero.driver.train import train
+from podzero.errors import ConfigError
+from podzero.learner import CheckpointMismatch
+from podzero.replay import PortTaken
+from podzero.workdir import Workdir
+
+
+def test_what_an_attempt_to_start_ray_leaves_behind_is_ended(monkeypatch):
+    left = []
+
+    def half_a_node(**arguments):
+        left.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]))
+        raise RuntimeError("the raylet is late")
+
+    monkeypatch.setattr("ray.cluster_utils.Cluster", half_a_node)
+    with pytest.raises(ClusterError, match="did not start on this machine in 3 attempts: the raylet is late"):
+        with connect(None, cpus=1):
+            pass
+    assert [psutil.pid_exists(process.pid) for process in left] == [False] * 3
+
+
+@pytest.mark.slow
+def test_a_taken_port_is_named_and_nothing_is_left_behind(tmp_path, tiny, watch, running):
+    with socket.socket() as holder:
+        holder.bind(("", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        with pytest.raises(PortTaken, match=f"shard 0 cannot listen on port {port}.*replay.port"):
+            train(tiny(f"replay.port={port}"), tmp_path, None, watch())
+    assert running("ray::") == []
+    assert running("raylet") == []
+
+
+@pytest.mark.slow
+def test_a_batch_that_the_mesh_does_not_divide_names_the_sizes_that_would_do(tmp_path, monkeypatch, tiny, watch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
+    with pytest.raises(ConfigError, match=r"batch_size 15 is not divided by the 2 devices.*batch_size=14 or 16"):
+        train(tiny("learner.batch_size=15"), tmp_path, None, watch())
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_another_network_is_refused_and_kept(tmp_path, tiny, watch):
+    workdir = Workdir(tmp_path / "run")
+    train(tiny("stop.steps=40"), workdir.root, None, watch())
+    before = savepoints(workdir)
+    other = tiny("network.channels=5", "stop.steps=80")
+    workdir.experiment_file.write_text(other.to_yaml())  # as after editing the file by hand
+    with pytest.raises(CheckpointMismatch, match="network"):
+        train(other, workdir.root, None, watch())
+    assert savepoints(workdir) == before
+
+
+@pytest.mark.slow
+def test_too_few_cpus_in_a_cluster_are_counted(tmp_path, tiny, watch, monkeypatch):
+    from ray.cluster_utils import Cluster
+
+    from podzero.cluster.ray_cluster import local_node
+
+    monkeypatch.setenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
+    nodes = Cluster(initialize_head=True, head_node_args=local_node(1))
+    try:
+        with pytest.raises(ClusterError, match=r"has 1 CPUs, the experiment reserves 3: lower actors.count"):
+            train(tiny("actors.count=3"), tmp_path, nodes.address, watch())
+    finally:
+        nodes.shutdown()

@@ -1,0 +1,164 @@
+"""Whole runs with real Ray and real Reverb, as small as they get."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+
+from podzero.driver.savepoints import savepoints
+from podzero.driver.train import train
+from podzero.monitoring.status import read_status
+from podzero.params import snapshot_steps
+from podzero.workdir import Workdir, WorkdirError
+
+
+def figures(workdir, role, name):
+    """(step, value) of a figure, in the order written."""
+    lines = [json.loads(line) for line in workdir.metrics_file.read_text().splitlines()]
+    return [(line["step"], line["figures"][name]) for line in lines if line["role"] == role and name in line["figures"]]
+
+
+@pytest.fixture(scope="module")
+def first_run(tmp_path_factory, tiny, watch, running):
+    """A run of 200 steps whose actor is killed on the way."""
+
+    def kill_an_actor(status):
+        found = running("ray::ActorProcess") if status.games else []
+        for process in found:
+            process.kill()
+        return bool(found)
+
+    workdir = Workdir(tmp_path_factory.mktemp("run") / "tiny")
+    watcher = watch(kill_an_actor)
+    reason = train(tiny("stop.steps=200"), workdir.root, None, watcher)
+    return workdir, watcher, reason
+
+
+def test_a_run_ends_at_its_steps_with_a_savepoint_a_snapshot_and_figures(first_run):
+    workdir, watcher, reason = first_run
+    assert reason == "200 steps are done"
+    assert [savepoint.step for savepoint in savepoints(workdir)] == [200]
+    assert snapshot_steps(workdir.snapshots)[-1] == 200
+    phases = [status.phase for status in watcher.statuses]
+    assert sorted(set(phases), key=phases.index)[-2:] == ["stopping", "ended"]
+    assert {"collecting", "training"} & set(phases)
+    sighting = read_status(workdir)
+    assert not sighting.alive
+    assert sighting.status.phase == "ended"
+    assert sighting.status.games > 0
+    assert figures(workdir, "learner", "learner/loss")
+    assert figures(workdir, "replay-0", "replay/size")[-1][1] >= 64
+
+
+def test_a_killed_actor_is_replaced_counted_and_the_run_goes_on(first_run):
+    _, watcher, _ = first_run
+    assert watcher.statuses[-1].restarts == 1
+    assert any("actor-0 died and is started again" in line for line in watcher.lines)
+
+
+def test_no_process_is_left_behind(first_run, running):
+    del first_run
+    assert running("ray::") == []
+    assert running("raylet") == []
+
+
+def test_the_limiter_keeps_samples_per_insert(first_run):
+    """With 8 samples per insert, min_size 64 and tolerance 128: 8 * inserted - sampled stays in 512 +- 128."""
+    workdir, _, _ = first_run
+    inserted = figures(workdir, "replay-0", "replay/inserted")[-1][1]
+    sampled = figures(workdir, "replay-0", "replay/sampled")[-1][1]
+    assert sampled >= 200 * 16
+    assert 512 - 128 <= 8 * inserted - sampled <= 512 + 128
+
+
+@pytest.mark.slow
+def test_a_resumed_run_goes_on_where_it_stopped(first_run, tiny, watch):
+    workdir, _, _ = first_run
+    before = savepoints(workdir)[0]
+    earlier = [size for _, size in figures(workdir, "replay-0", "replay/size")]
+    watcher = watch()
+    reason = train(tiny("stop.steps=240"), workdir.root, None, watcher)
+    assert reason == "240 steps are done"
+    steps = [status.step for status in watcher.statuses]
+    assert steps == sorted(steps)
+    assert steps[0] == before.step
+    assert savepoints(workdir)[0].step == 240
+    assert savepoints(workdir)[0].counters["games"] >= before.counters["games"]
+    assert savepoints(workdir)[0].counters["elapsed_s"] > before.counters["elapsed_s"]
+    sizes = [size for _, size in figures(workdir, "replay-0", "replay/size")][len(earlier) :]
+    assert min(sizes) >= earlier[-1]
+    losses = figures(workdir, "learner", "learner/loss")
+    assert [step for step, _ in losses] == sorted(step for step, _ in losses)
+
+
+def test_another_experiment_is_refused_in_a_used_directory(first_run, tiny, watch):
+    workdir, _, _ = first_run
+    with pytest.raises(WorkdirError, match=r"network\.channels: holds 4, given 5"):
+        train(tiny("network.channels=5"), workdir.root, None, watch())
+
+
+@pytest.mark.slow
+def test_a_damaged_savepoint_is_set_aside_and_the_one_before_is_used(tmp_path, tiny, watch):
+    workdir = Workdir(tmp_path / "run")
+    for steps in (80, 160):
+        train(tiny(f"stop.steps={steps}"), workdir.root, None, watch())
+    newest = savepoints(workdir)[0]
+    manifest = newest.folder / "learner" / "manifest.json"
+    manifest.write_text(manifest.read_text()[: manifest.stat().st_size // 2])
+    watcher = watch()
+    train(tiny("stop.steps=200"), workdir.root, None, watcher)
+    assert any("resumed from the savepoint of step 80" in line for line in watcher.lines)
+    assert (workdir.checkpoints / f"damaged-{newest.folder.name}").is_dir()
+
+
+@pytest.mark.slow
+def test_a_signal_stops_cleanly_with_a_savepoint(tmp_path, tiny, watch, running):
+    def interrupt(status):
+        if status.step:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return bool(status.step)
+
+    workdir = Workdir(tmp_path / "run")
+    assert train(tiny(), workdir.root, None, watch(interrupt)) == "stopped by a signal"
+    assert savepoints(workdir)[0].step > 0
+    assert running("ray::") == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_half_of_what_is_learned_was_searched_again_with_newer_parameters(tmp_path, tiny, watch, running):
+    """A reanalyser is killed on the way, and the run is taken up again from its savepoint."""
+
+    def kill_a_reanalyser(status):
+        found = running("ray::ReanalysisProcess") if status.step else []
+        for process in found:
+            process.kill()
+        return bool(found)
+
+    workdir, watcher = Workdir(tmp_path / "run"), watch(kill_a_reanalyser)
+    again = ("reanalyse.share=0.5", "reanalyse.games=16", "actors.root_value_weight=0.5", "stop.minutes=15")
+    assert train(tiny(*again, "stop.steps=2000"), workdir.root, None, watcher) == "2,000 steps are done"
+    assert watcher.statuses[-1].restarts == 1
+    assert any("reanalyser-0 died and is started again" in line for line in watcher.lines)
+
+    def last(role, name):
+        return figures(workdir, role, name)[-1][1]
+
+    for table in ("replay", "again"):
+        assert last("replay-0", f"{table}/sampled") >= 2000 * 8
+    # Half of the tolerance of 128 is less than what cannot deadlock: 8 bundles of 8, and the 8 of a batch.
+    inserted, sampled = last("replay-0", "again/inserted"), last("replay-0", "again/sampled")
+    assert 0 <= 8 * inserted - sampled <= 8 * 16 + 72
+    assert last("replay-0", "past/size") > 64
+    versions = [version for _, version in figures(workdir, "reanalyser-0", "reanalysis/version")]
+    assert versions[-1] > 0
+    assert max(age for _, age in figures(workdir, "reanalyser-0", "reanalysis/age")) > 0
+    kept = last("replay-0", "past/size"), last("replay-0", "again/inserted")
+
+    assert train(tiny(*again, "stop.steps=2100"), workdir.root, None, watch()) == "2,100 steps are done"
+    assert last("replay-0", "past/size") >= kept[0]
+    assert last("replay-0", "again/inserted") >= kept[1]
+    assert running("ray::") == []

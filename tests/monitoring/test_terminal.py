@@ -1,0 +1,49 @@
+import dataclasses
+import io
+import logging
+import re
+
+from rich.console import Console
+
+from podzero.monitoring.status import RunStatus
+from podzero.monitoring.terminal import LiveView, PlainView
+from podzero.monitoring.view import STARTING
+
+NEW = RunStatus("connect_four", "starting", 3.0)
+
+
+def test_the_plain_view_speaks_at_once_of_phases_and_the_first_game_and_else_every_ten_seconds(monkeypatch):
+    present = [0.0]
+    monkeypatch.setattr("podzero.monitoring.terminal.time.monotonic", lambda: present[0])
+    out = io.StringIO()
+    collecting = dataclasses.replace(NEW, phase="collecting")
+    with PlainView(out) as view:
+        for at, status in [
+            (0, NEW), (1, NEW), (2, collecting), (3, dataclasses.replace(collecting, games=1)),
+            (4, dataclasses.replace(collecting, games=2)), (14, dataclasses.replace(collecting, games=3)),
+        ]:  # fmt: skip
+            present[0] = float(at)
+            view.show(status)
+    found = re.findall(r"(starting up|filling replay)  step 0  games (\d)", out.getvalue())
+    assert found == [("starting up", "0"), ("filling replay", "0"), ("filling replay", "1"), ("filling replay", "3")]
+
+
+def test_log_records_of_podzero_appear_in_a_view_only_while_it_is_open():
+    out = io.StringIO()
+    with PlainView(out):
+        logging.getLogger("podzero.launch").warning("actor-1 died")
+    logging.getLogger("podzero.launch").warning("nobody looks")
+    assert out.getvalue() == f"{STARTING}\nwarning: actor-1 died\n"
+
+
+def test_the_live_view_draws_the_newest_status_and_leaves_it_standing():
+    out = io.StringIO()
+    console = Console(file=out, width=100, force_terminal=True, color_system=None)
+    with LiveView(console) as view:
+        view._live.refresh()
+        assert STARTING in out.getvalue()
+        view.show(NEW)
+        view.show(dataclasses.replace(NEW, phase="training", step=12_344))
+        logging.getLogger("podzero").warning("a shard is full")
+    assert "step 12,344" in out.getvalue()
+    assert "a shard is full" in out.getvalue()
