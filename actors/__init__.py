@@ -4,13 +4,13 @@ that searches again what was played.
 """
 
 from podzero.actors.assembly import GameAssembler as GameAssembler
+from podzero.actors.clients import ActorClients as ActorClients
 from podzero.actors.core import SelfPlayCore as SelfPlayCore
 from podzero.actors.core import SelfPlayState as SelfPlayState
-from podzero.actors.doors import Doors as Doors
 from podzero.actors.environments import EnvironmentActor as EnvironmentActor
+from podzero.actors.reanalyse_targets import Reanalyse as Reanalyse
+from podzero.actors.reanalyse_targets import position_reanalysis as position_reanalysis
+from podzero.actors.reanalyse_targets import window_reanalysis as window_reanalysis
 from podzero.actors.reanalysis import ReanalysisActor as ReanalysisActor
-from podzero.actors.refreshing import Refresh as Refresh
-from podzero.actors.refreshing import position_refresher as position_refresher
-from podzero.actors.refreshing import window_refresher as window_refresher
 from podzero.actors.selfplay import SelfPlayActor as SelfPlayActor
 from podzero.actors.windows import WindowCutter as WindowCutter

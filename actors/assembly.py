@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from podzero.types import Move, PastPosition, Sample
+from podzero.types import Move, Sample, StoredState
 
 Floats = npt.NDArray[np.float32]
 
@@ -22,7 +22,7 @@ class Game(NamedTuple):
     """`[T, ...]` on every field, in the order played."""
     plies: int
     """T, searched moves."""
-    past: PastPosition | None = None
+    states: StoredState | None = None
     """`[T, ...]`, the same positions as a later search needs them, where the moves bring their states."""
 
 
@@ -65,8 +65,8 @@ class GameAssembler:
             value_target=value_targets(outcome, column("value"), self._root_value_weight),
             version=versions,
         )
-        past = None if moves[0].state is None else PastPosition(column("state"), outcome, versions)
-        return Game(samples, end - int(self._started[slot]), past)
+        states = None if moves[0].state is None else StoredState(column("state"), outcome, versions)
+        return Game(samples, end - int(self._started[slot]), states)
 
 
 def outcomes(rewards: Floats, players: npt.NDArray[np.generic], discount: float = 1.0) -> Floats:

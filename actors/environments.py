@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from podzero.actors.doors import Doors
+from podzero.actors.clients import ActorClients
 from podzero.actors.windows import Cut, Outcome, Position, WindowCutter
 from podzero.clock import StageClock
 from podzero.config import Experiment
@@ -47,7 +47,7 @@ class EnvironmentActor:
         spec: EnvSpec,
         make_environments: Callable[[], VectorEnv],
         search: ModelSearch,
-        doors: Doors,
+        clients: ActorClients,
     ) -> None:
         self._experiment = experiment
         self._name = name
@@ -56,7 +56,7 @@ class EnvironmentActor:
         self._spec = spec
         self._make_environments = make_environments
         self._search = jax.jit(_keyed(search))
-        self._doors = doors
+        self._clients = clients
         self._stopping = threading.Event()
 
     def stop(self) -> None:
@@ -70,16 +70,16 @@ class EnvironmentActor:
           EnvironmentFailed: the environments fail again and again.
         """
         self._stopping.clear()
-        experiment, clock, figures = self._experiment, StageClock(), _Figures(self._experiment)
+        experiment, clock, metrics = self._experiment, StageClock(), _Metrics(self._experiment)
         cutter = WindowCutter(experiment, self._spec, experiment.actors.games, self._seed)
         with closing(self._make_environments()) as environments, ExitStack() as ending:
 
             def report() -> None:
-                self._doors.report(self._name, figures.flush(environments.failures) | clock.flush())
+                self._clients.report(self._name, metrics.flush(environments.failures) | clock.flush())
 
             ending.callback(report)  # also when the environments fail for good: how often they did is wanted then
             with clock("wait_params"):
-                version, params = self._doors.source.wait(experiment.replay.timeout_s)
+                version, params = self._clients.source.wait(experiment.replay.timeout_s)
             step, age, turn = environments.reset(), np.zeros(experiment.actors.games, np.int64), 0
             acted: _Acted | None = None
             while not self._stopping.is_set():
@@ -87,7 +87,7 @@ class EnvironmentActor:
                     turn += 1
                     found = self._search(params, self._key, turn, step.observation, self._temperature(age))
                 # Where dispatch is asynchronous, what the last actions led to is written while this is searched.
-                self._keep(acted, cutter, figures, clock)
+                self._keep(acted, cutter, metrics, clock)
                 with clock("search"):
                     found = jax.device_get(found)
                 position = _position(step, found, version)
@@ -95,12 +95,12 @@ class EnvironmentActor:
                     step = environments.step(found.action)
                 acted, age = (position, step), np.where(step.started, 0, age + 1)
                 with clock("params"):
-                    version, params = self._doors.source.poll() or (version, params)
+                    version, params = self._clients.source.poll() or (version, params)
                 if clock.elapsed_s >= REPORT_EVERY_S:
                     report()
-            self._keep(acted, cutter, figures, clock)
+            self._keep(acted, cutter, metrics, clock)
 
-    def _keep(self, acted: _Acted | None, cutter: WindowCutter, figures: _Figures, clock: StageClock) -> None:
+    def _keep(self, acted: _Acted | None, cutter: WindowCutter, metrics: _Metrics, clock: StageClock) -> None:
         """Writes the windows that are complete with a position and the step that followed; counts both."""
         if acted is None:
             return
@@ -108,10 +108,10 @@ class EnvironmentActor:
             position, step = acted
             cut = cutter.add(position)
             cutter.follow(Outcome(step.reward, step.terminated, step.truncated, step.started))
-            figures.add(position, step, cut)
+            metrics.add(position, step, cut)
         if cut is not None:
             with clock("write"):
-                self._doors.write(cut.windows, cut.past, priorities_of(cut.errors))
+                self._clients.write(cut.windows, cut.states, priorities_of(cut.errors))
 
     def _temperature(self, age: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         config = self._experiment.actors
@@ -139,7 +139,7 @@ def _position(step: Step, found: ModelSearchResult, version: int) -> Position:
     )
 
 
-class _Figures:
+class _Metrics:
     """Counts what the loop did between two reports."""
 
     def __init__(self, experiment: Experiment) -> None:
@@ -162,7 +162,7 @@ class _Figures:
         self._version = int(position.version[0])
 
     def flush(self, failures: int) -> dict[str, float]:
-        figures = {
+        metrics = {
             "count/moves": float(self._moves),
             "count/evaluations": float(self._searched * self._evaluations),
             "count/games": float(len(self._ended)),
@@ -171,8 +171,8 @@ class _Figures:
             "acting/version": float(self._version),
         }
         if self._ended:
-            figures["acting/mean_return"] = float(np.mean([returns for returns, _ in self._ended]))
-            figures["acting/steps_per_episode"] = float(np.mean([length for _, length in self._ended]))
+            metrics["acting/mean_return"] = float(np.mean([returns for returns, _ in self._ended]))
+            metrics["acting/steps_per_episode"] = float(np.mean([length for _, length in self._ended]))
         self._searched = self._moves = self._samples = 0
         self._ended, self._failures = [], failures
-        return figures
+        return metrics

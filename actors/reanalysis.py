@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from podzero.actors.refreshing import Refresh
+from podzero.actors.reanalyse_targets import Reanalyse
 from podzero.clock import StageClock
 from podzero.config import Experiment
 from podzero.envs import SimulatorError, faults_of, simulator_errors
-from podzero.protocols import ParamSource, PastReader, ReplayWriter, Report
+from podzero.protocols import ParamSource, ReplayWriter, Report, StateReader
 from podzero.replay import priorities_of
-from podzero.types import Params, PastPosition, Window
+from podzero.types import Params, StoredState, Window
 
 REPORT_EVERY_S = 2.0
 
@@ -34,19 +34,19 @@ class ReanalysisActor:
         *,
         experiment: Experiment,
         name: str,
-        refresh: Refresh,
+        reanalyse: Reanalyse,
         prepare: Callable[[Params], Params],
         source: ParamSource,
-        past: PastReader,
+        states: StateReader,
         writer: ReplayWriter,
         report: Report,
     ) -> None:
         self._experiment = experiment
         self._name = name
-        self._refresh = refresh
+        self._reanalyse = reanalyse
         self._prepare = prepare
         self._source = source
-        self._past = past
+        self._states = states
         self._writer = writer
         self._report = report
         self._turn = 0
@@ -64,35 +64,35 @@ class ReanalysisActor:
           EnvironmentFailed: games on the host fail again and again.
         """
         self._stopping.clear()
-        clock, figures = StageClock(), _Figures()
+        clock, metrics = StageClock(), _Metrics()
         with clock("wait_params"):
             version, params = self._source.wait(self._experiment.replay.timeout_s)
             params = self._prepare(params)
         while not self._stopping.is_set():
             with clock("wait_past"):
-                past = next(self._past, None)
-            if past is None:
+                states = next(self._states, None)
+            if states is None:
                 break
             try:
                 with clock("search"), simulator_errors():
                     self._turn += 1
-                    found = self._refresh(params, version, self._turn, past)
+                    found = self._reanalyse(params, version, self._turn, states)
             except SimulatorError as error:
                 self._faults.add(str(error), episodes=0)  # what was played stays as it is
                 continue
             self._faults.completed()
             with clock("write"):
                 self._writer.write(found.samples, None if found.errors is None else priorities_of(found.errors))
-            figures.add(past, version)
+            metrics.add(states, version)
             with clock("params"):
                 if newer := self._source.poll():
                     version, params = newer.version, self._prepare(newer.params)
             if clock.elapsed_s >= REPORT_EVERY_S:
-                self._report(self._name, figures.flush() | clock.flush())
-        self._report(self._name, figures.flush() | clock.flush())
+                self._report(self._name, metrics.flush() | clock.flush())
+        self._report(self._name, metrics.flush() | clock.flush())
 
 
-class _Figures:
+class _Metrics:
     """Counts what the loop did between two reports."""
 
     def __init__(self) -> None:
@@ -100,17 +100,17 @@ class _Figures:
         self._age = 0.0
         self._version = 0
 
-    def add(self, past: PastPosition | Window, version: int) -> None:
-        self._count += len(past.version)
-        self._age = float(np.mean(version - np.asarray(past.version)))
+    def add(self, states: StoredState | Window, version: int) -> None:
+        self._count += len(states.version)
+        self._age = float(np.mean(version - np.asarray(states.version)))
         self._version = version
 
     def flush(self) -> dict[str, float]:
         """`reanalysis/age` is of what was searched last: learner steps since it was searched when it was played."""
-        figures = {
+        metrics = {
             "count/reanalysed": float(self._count),
             "reanalysis/age": self._age,
             "reanalysis/version": float(self._version),
         }
         self._count = 0
-        return figures
+        return metrics

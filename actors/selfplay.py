@@ -10,17 +10,17 @@ import jax
 import numpy as np
 
 from podzero.actors.assembly import GameAssembler
+from podzero.actors.clients import ActorClients
 from podzero.actors.core import SelfPlayCore, SelfPlayState
-from podzero.actors.doors import Doors
-from podzero.actors.mixing import GameMixer
+from podzero.actors.shuffling import SampleShuffler
 from podzero.clock import StageClock
 from podzero.config import Experiment
 from podzero.envs import SimulatorError, faults_of, simulator_errors
-from podzero.types import Params, PastPosition, Sample
+from podzero.types import Params, Sample, StoredState
 
 REPORT_EVERY_S = 2.0
 
-_Positions = tuple[Sample, PastPosition | None]
+_Positions = tuple[Sample, StoredState | None]
 """The same positions, to be learned from and to be searched again."""
 
 
@@ -44,7 +44,7 @@ class SelfPlayActor:
         seed: int,
         core: SelfPlayCore,
         fold: Callable[[Params], Params],
-        doors: Doors,
+        clients: ActorClients,
     ) -> None:
         self._experiment = experiment
         self._name = name
@@ -53,7 +53,7 @@ class SelfPlayActor:
         self._start = jax.jit(core.init)
         self._play = jax.jit(core.move, donate_argnums=1)
         self._fold = fold
-        self._doors = doors
+        self._clients = clients
         self._faults = faults_of(experiment.env)
         self._stopping = threading.Event()
 
@@ -69,18 +69,18 @@ class SelfPlayActor:
         """
         self._stopping.clear()
         experiment = self._experiment
-        clock, figures = StageClock(), _Figures(experiment, self._faults.total)
+        clock, metrics = StageClock(), _Metrics(experiment, self._faults.total)
         assembler = self._assembler()
-        mixer: GameMixer[_Positions] = GameMixer(experiment.replay.bundle, self._seed)
+        shuffler: SampleShuffler[_Positions] = SampleShuffler(experiment.replay.samples_per_item, self._seed)
 
         def report() -> None:
-            self._doors.report(self._name, figures.flush(self._faults.total) | clock.flush())
+            self._clients.report(self._name, metrics.flush(self._faults.total) | clock.flush())
 
         with ExitStack() as ending:
             ending.callback(report)  # also when games fail for good: how many were lost is wanted then
             state = self._fresh()
             with clock("wait_params"):
-                version, params = self._doors.source.wait(experiment.replay.timeout_s)
+                version, params = self._clients.source.wait(experiment.replay.timeout_s)
                 params = self._fold(params)
             while not self._stopping.is_set():
                 if clock.elapsed_s >= REPORT_EVERY_S:
@@ -91,7 +91,7 @@ class SelfPlayActor:
                         with clock("search"):
                             state, move = self._play(params, state)
                         with clock("write"):
-                            self._write(mixer.take())
+                            self._write(shuffler.take())
                         with clock("search"):
                             move = jax.device_get(move)
                 except SimulatorError as error:
@@ -100,15 +100,15 @@ class SelfPlayActor:
                 with clock("assemble"):
                     games = list(assembler.add(move, version))
                     for game in games:
-                        mixer.add((game.samples, game.past))
+                        shuffler.add((game.samples, game.states))
                 with clock("params"):
-                    if newer := self._doors.source.poll():
+                    if newer := self._clients.source.poll():
                         version, params = newer.version, self._fold(newer.params)
-                figures.add([game.plies for game in games], float(np.mean(np.abs(move.value))), version)
+                metrics.add([game.plies for game in games], float(np.mean(np.abs(move.value))), version)
                 if games:
                     self._faults.completed()
-        self._write(mixer.take())
-        self._write(mixer.take_rest())
+        self._write(shuffler.take())
+        self._write(shuffler.take_rest())
 
     def _assembler(self) -> GameAssembler:
         actors = self._experiment.actors
@@ -134,10 +134,10 @@ class SelfPlayActor:
 
     def _write(self, positions: _Positions | None) -> None:
         if positions is not None:
-            self._doors.write(*positions)
+            self._clients.write(*positions)
 
 
-class _Figures:
+class _Metrics:
     """Counts what the loop did between two reports."""
 
     def __init__(self, experiment: Experiment, failures: int) -> None:
@@ -157,7 +157,7 @@ class _Figures:
 
     def flush(self, failures: int) -> dict[str, float]:
         moves = self._moves * self._games_aside
-        figures = {
+        metrics = {
             "count/moves": float(moves),
             "count/evaluations": float(moves * self._evaluations_per_move),
             "count/games": float(len(self._plies)),
@@ -167,6 +167,6 @@ class _Figures:
             "selfplay/version": float(self._version),
         }
         if self._plies:
-            figures["selfplay/plies_per_game"] = sum(self._plies) / len(self._plies)
+            metrics["selfplay/plies_per_game"] = sum(self._plies) / len(self._plies)
         self._moves, self._plies, self._failures = 0, [], failures
-        return figures
+        return metrics

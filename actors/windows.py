@@ -52,7 +52,7 @@ class Cut(NamedTuple):
     """`[N, ...]` on every field."""
     errors: Floats
     """`[N]`, absolute difference of the search's value at position 0 and the n-step return from there."""
-    past: Window | None = None
+    states: Window | None = None
     """The same windows with the observations of all positions, where they shall be searched again."""
 
 

@@ -83,15 +83,15 @@ def _learner(job: Job, report: dict[str, Any]) -> Row:
     samples = f"{program['batch'] / chips:g}"
     if not program["fits"]:
         return job.config, job.slice, samples, _memory(program)
-    turns, parameters = program["turns"], program["parameter_bytes"]
+    trip_count, parameters = program["trip_count"], program["parameter_bytes"]
     moved = [
-        f"{c['times'] / turns:g} {c['kind']}, {amount(c['bytes'] / turns)} "
-        f"({c['bytes'] / turns / parameters:.2f} of the parameters)"
+        f"{c['times'] / trip_count:g} {c['kind']}, {amount(c['bytes'] / trip_count)} "
+        f"({c['bytes'] / trip_count / parameters:.2f} of the parameters)"
         for c in program["collectives"]
     ]
     return (
-        job.config, job.slice, samples, _memory(program), f"{program['flops_per_chip'] / turns / 1e9:,.2f}",
-        amount(program["traffic"]["hbm"] / turns), *_estimate(program, turns), "; ".join(moved) or "none",
+        job.config, job.slice, samples, _memory(program), f"{program['flops_per_chip'] / trip_count / 1e9:,.2f}",
+        amount(program["traffic"]["hbm"] / trip_count), *_estimate(program, trip_count), "; ".join(moved) or "none",
     )  # fmt: skip
 
 
@@ -128,9 +128,9 @@ def _memory(program: dict[str, Any]) -> str:
     return words if program["fits"] else f"does not fit: {words}"
 
 
-def _estimate(program: dict[str, Any], turns: int) -> Row:
+def _estimate(program: dict[str, Any], trip_count: int) -> Row:
     seconds = program["estimated_seconds"]
-    return _milliseconds(seconds / turns), f"{program['seconds']['compute'] / seconds:.1%}"
+    return _milliseconds(seconds / trip_count), f"{program['seconds']['compute'] / seconds:.1%}"
 
 
 def _milliseconds(seconds: float) -> str:

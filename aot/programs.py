@@ -32,7 +32,7 @@ class Program(NamedTuple):
     """Gives the `jax.stages.Lowered` of it."""
     batch: int
     """Samples of a step, positions, or games."""
-    turns: int = 1
+    trip_count: int = 1
     """Steps in one execution."""
     parameter_bytes: int = 0
     """Of the parameters that it trains."""
@@ -126,7 +126,7 @@ def _learner(experiment: Experiment, devices: list[Any]) -> Program:
         _advice(experiment, len(devices)),
         lower,
         batch,
-        turns=steps,
+        trip_count=steps,
         parameter_bytes=sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(training.like.params)),
     )
 

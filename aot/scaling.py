@@ -46,16 +46,16 @@ def step_time(verdict: Verdict) -> StepTime:
     Raises:
       ConfigError: the program does not fit, so that there is nothing to take apart.
     """
-    if verdict.tally is None:
+    if verdict.cost is None:
         what, where = verdict.program.what, verdict.where.short_name
         raise ConfigError(f"{what} do not fit on {where}; what would help: {verdict.program.advice}")
-    seconds, turns = verdict.seconds(), verdict.program.turns
-    passes = sum(c.times * (2 if c.opcode == "all-reduce" else 1) for c in verdict.tally.collectives if c.group > 1)
+    seconds, trip_count = verdict.seconds(), verdict.program.trip_count
+    passes = sum(c.times * (2 if c.opcode == "all-reduce" else 1) for c in verdict.cost.collectives if c.group > 1)
     return StepTime(
-        computing=verdict.estimated_seconds() / turns,
-        peaks=max(seconds["compute"], seconds["hbm"]) / turns,
-        links=seconds["links"] / turns,
-        hops=passes * verdict.where.hops * HOP_SECONDS / turns,
+        computing=verdict.estimated_seconds() / trip_count,
+        peaks=max(seconds["compute"], seconds["hbm"]) / trip_count,
+        links=seconds["links"] / trip_count,
+        hops=passes * verdict.where.hops * HOP_SECONDS / trip_count,
     )
 
 
@@ -101,6 +101,6 @@ def report(verdicts: Sequence[Verdict], per_chip: int) -> dict[str, Any]:
 
 
 def _per_step(verdict: Verdict) -> list[dict[str, Any]]:
-    assert verdict.tally is not None
-    turns = verdict.program.turns
-    return [row | {key: row[key] / turns for key in ("times", "bytes", "sent")} for row in summary(verdict.tally)]
+    assert verdict.cost is not None
+    trip_count = verdict.program.trip_count
+    return [row | {key: row[key] / trip_count for key in ("times", "bytes", "sent")} for row in summary(verdict.cost)]

@@ -30,31 +30,29 @@ def _table(verdict: Verdict) -> Table:
     table.add_column()
     capacity = verdict.where.chip.hbm_bytes
     share = f"{amount(verdict.bytes_needed)} of {amount(capacity)} ({verdict.bytes_needed / capacity:.1%})"
-    if verdict.tally is None:
+    if verdict.cost is None:
         table.add_row("memory", f"[red]does not fit:[/] {share}. What would help: {verdict.program.advice}")
         return table
     table.add_row("memory", f"fits: {share}")
-    tally, seconds = verdict.tally, verdict.seconds()
-    moved = ", ".join(f"{amount(b)} {SPACES.get(s, str(s)).upper()}" for s, b in sorted(tally.traffic.items()))
-    intensity = f", {tally.flops / tally.traffic[0]:,.0f} flops per byte of HBM" if tally.traffic[0] else ""
-    table.add_row("work", f"{tally.flops / 1e9:,.2f} GFLOP; moves {moved}{intensity}")
+    cost, seconds = verdict.cost, verdict.seconds()
+    moved = ", ".join(f"{amount(b)} {SPACES.get(s, str(s)).upper()}" for s, b in sorted(cost.traffic.items()))
+    intensity = f", {cost.flops / cost.traffic[0]:,.0f} flops per byte of HBM" if cost.traffic[0] else ""
+    table.add_row("work", f"{cost.flops / 1e9:,.2f} GFLOP; moves {moved}{intensity}")
     bound = max(seconds, key=lambda name: seconds[name])
     times = ", ".join(f"{name} {value * 1e3:,.3f} ms" for name, value in seconds.items())
     table.add_row("least time", f"{times}: bound by {bound}, at most {verdict.share_of_peak():.1%} of peak flops")
     if estimate := verdict.estimated_seconds():
         peak = f"{seconds['compute'] / estimate:.1%} of peak flops"
         table.add_row("estimate", f"{estimate * 1e3:,.3f} ms by the compiler, without communication: {peak}")
-    for row in summary(tally):
+    for row in summary(cost):
         table.add_row(
             "collective",
             f"{row['kind']} among {row['group']}: {row['times']:,} times, {amount(row['bytes'])}, "
             f"each chip sends {amount(row['sent'])}",
         )
-    table.add_row("host", f"{tally.host_transfers} transfers")
-    if tally.unknown_loops:
-        table.add_row(
-            "note", f"{tally.unknown_loops} loops whose turns depend on data count as one turn: least figures"
-        )
+    table.add_row("host", f"{cost.host_transfers} transfers")
+    if cost.unknown_loops:
+        table.add_row("note", f"{cost.unknown_loops} loops whose turns depend on data count as one turn: least figures")
     return table
 
 

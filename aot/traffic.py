@@ -48,7 +48,7 @@ class Collective:
 
 
 @dataclass
-class Tally:
+class Cost:
     """What a program does on one chip in one execution."""
 
     flops: float = 0.0
@@ -63,7 +63,7 @@ class Tally:
     unknown_loops: int = 0
     """Loops whose turns depend on data; their body counts once."""
 
-    def add(self, other: Tally, times: int = 1) -> None:
+    def add(self, other: Cost, times: int = 1) -> None:
         """Adds what happens `times` times."""
         self.flops += other.flops * times
         self.cycles += other.cycles * times
@@ -74,7 +74,7 @@ class Tally:
         self.unknown_loops += other.unknown_loops
 
 
-def count(module: Module) -> Tally:
+def count(module: Module) -> Cost:
     """Counts one execution of a program."""
     return _Counter(module).computation(module.entry)
 
@@ -82,62 +82,62 @@ def count(module: Module) -> Tally:
 class _Counter:
     def __init__(self, module: Module) -> None:
         self._module = module
-        self._known: dict[str, Tally] = {}
+        self._known: dict[str, Cost] = {}
 
-    def computation(self, computation: Computation) -> Tally:
+    def computation(self, computation: Computation) -> Cost:
         """One run of a computation whose instructions are scheduled one by one."""
         if computation.name not in self._known:
-            tally = Tally()
+            cost = Cost()
             for instruction in computation.instructions.values():
-                self._instruction(computation, instruction, tally)
-            self._known[computation.name] = tally
+                self._instruction(computation, instruction, cost)
+            self._known[computation.name] = cost
         return self._known[computation.name]
 
-    def _instruction(self, computation: Computation, instruction: Instruction, tally: Tally) -> None:
+    def _instruction(self, computation: Computation, instruction: Instruction, cost: Cost) -> None:
         opcode = instruction.opcode
         if opcode in _FREE or opcode.endswith("-done"):
             return
         if opcode == "while":
-            self._loop(computation, instruction, tally)
+            self._loop(computation, instruction, cost)
         elif opcode == "conditional":
             names = [*instruction.called("branch_computations")] or [
                 *instruction.called("true_computation"), *instruction.called("false_computation")
             ]  # fmt: skip
             branches = [self.computation(self._module.computations[name]) for name in names]
-            tally.add(max(branches, key=lambda branch: sum(branch.traffic.values())))
+            cost.add(max(branches, key=lambda branch: sum(branch.traffic.values())))
         elif opcode in ("call", "async-start"):
             for name in instruction.called("to_apply") or instruction.called("calls"):
-                tally.add(self.computation(self._module.computations[name]))
+                cost.add(self.computation(self._module.computations[name]))
         else:
-            self._work(computation, instruction, tally)
+            self._work(computation, instruction, cost)
 
-    def _loop(self, computation: Computation, instruction: Instruction, tally: Tally) -> None:
-        turns = trip_count(self._module, computation, instruction)
-        if turns is None:
-            turns, tally.unknown_loops = 1, tally.unknown_loops + 1
+    def _loop(self, computation: Computation, instruction: Instruction, cost: Cost) -> None:
+        trips = trip_count(self._module, computation, instruction)
+        if trips is None:
+            trips, cost.unknown_loops = 1, cost.unknown_loops + 1
         for name in instruction.called("body") + instruction.called("condition"):
-            tally.add(self.computation(self._module.computations[name]), turns)
+            cost.add(self.computation(self._module.computations[name]), trips)
 
-    def _work(self, computation: Computation, instruction: Instruction, tally: Tally) -> None:
+    def _work(self, computation: Computation, instruction: Instruction, cost: Cost) -> None:
         """An instruction that reads operands and writes results."""
         for array in self._moved(computation, instruction):
-            tally.traffic[array.space] += array.bytes
-        tally.cycles += float(instruction.attribute(r'"estimated_cycles":"(\d+)"') or 0)
-        self._parts(computation, instruction, tally)
+            cost.traffic[array.space] += array.bytes
+        cost.cycles += float(instruction.attribute(r'"estimated_cycles":"(\d+)"') or 0)
+        self._parts(computation, instruction, cost)
 
-    def _parts(self, computation: Computation, instruction: Instruction, tally: Tally) -> None:
+    def _parts(self, computation: Computation, instruction: Instruction, cost: Cost) -> None:
         """What an instruction computes and communicates, and all that is fused into it."""
-        tally.flops += flops_of(computation, instruction)
-        tally.host_transfers += instruction.opcode in _HOST or "is_host_transfer=true" in instruction.attributes
+        cost.flops += flops_of(computation, instruction)
+        cost.host_transfers += instruction.opcode in _HOST or "is_host_transfer=true" in instruction.attributes
         if collective := _collective(computation, instruction):
-            tally.collectives.append(collective)
+            cost.collectives.append(collective)
         for name in instruction.called("calls"):
-            fused, inside = self._module.computations[name], Tally()
+            fused, inside = self._module.computations[name], Cost()
             for part in fused.instructions.values():
                 self._parts(fused, part, inside)
             if name.startswith("all-reduce-scatter"):
                 inside.collectives = [replace(c, opcode="reduce-scatter") for c in inside.collectives]
-            tally.add(inside)
+            cost.add(inside)
 
     def _moved(self, computation: Computation, instruction: Instruction) -> list[Array]:
         """The arrays, or the parts of them, that an instruction reads and writes."""

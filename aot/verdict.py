@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from podzero.aot.hlo import parse
 from podzero.aot.programs import Program
-from podzero.aot.traffic import Tally, count
+from podzero.aot.traffic import Cost, count
 from podzero.chips import Slice
 
 SPACES = {0: "hbm", 1: "vmem", 2: "sflag", 3: "cmem", 5: "host", 6: "smem"}
@@ -23,29 +23,29 @@ class Verdict(NamedTuple):
     where: Slice
     bytes_needed: float
     """Memory: arguments, results, temporaries and code."""
-    tally: Tally | None
+    cost: Cost | None
     """None when it does not fit."""
 
     @property
     def fits(self) -> bool:
         """Whether the compiler found room."""
-        return self.tally is not None
+        return self.cost is not None
 
     def seconds(self) -> dict[str, float]:
         """The least time that arithmetic, memory and links need, by the published peaks of the chip."""
-        assert self.tally is not None
+        assert self.cost is not None
         chip = self.where.chip
         return {
-            "compute": self.tally.flops / chip.flops,
-            "hbm": self.tally.traffic[0] / chip.hbm_bandwidth,
+            "compute": self.cost.flops / chip.flops,
+            "hbm": self.cost.traffic[0] / chip.hbm_bandwidth,
             # Both directions together are published, and every byte sent is a byte received.
-            "links": sum(c.sent for c in self.tally.collectives) / (chip.link_bandwidth / 2),
+            "links": sum(c.sent for c in self.cost.collectives) / (chip.link_bandwidth / 2),
         }
 
     def estimated_seconds(self) -> float:
         """How long the compiler itself expects the chip to compute, without any communication."""
-        assert self.tally is not None
-        return self.tally.cycles / self.where.chip.clock
+        assert self.cost is not None
+        return self.cost.cycles / self.where.chip.clock
 
     def share_of_peak(self) -> float:
         """The share of peak flops that is left when the slowest of the three decides and all overlap perfectly."""
@@ -59,26 +59,26 @@ class Verdict(NamedTuple):
             "name": self.program.name,
             "what": self.program.what,
             "batch": self.program.batch,
-            "turns": self.program.turns,
+            "trip_count": self.program.trip_count,
             "parameter_bytes": self.program.parameter_bytes,
             "fits": self.fits,
             "bytes_per_chip": self.bytes_needed,
             "hbm_per_chip": self.where.chip.hbm_bytes,
         }
-        if self.tally is None:
+        if self.cost is None:
             return found | {"advice": self.program.advice}
-        hbm = self.tally.traffic[0]
+        hbm = self.cost.traffic[0]
         return found | {
-            "flops_per_chip": self.tally.flops,
-            "traffic": {SPACES.get(space, str(space)): moved for space, moved in sorted(self.tally.traffic.items())},
-            "intensity": self.tally.flops / hbm if hbm else None,
+            "flops_per_chip": self.cost.flops,
+            "traffic": {SPACES.get(space, str(space)): moved for space, moved in sorted(self.cost.traffic.items())},
+            "intensity": self.cost.flops / hbm if hbm else None,
             "seconds": self.seconds(),
             "share_of_peak": self.share_of_peak(),
-            "estimated_cycles": self.tally.cycles,
+            "estimated_cycles": self.cost.cycles,
             "estimated_seconds": self.estimated_seconds(),
-            "collectives": summary(self.tally),
-            "host_transfers": self.tally.host_transfers,
-            "unknown_loops": self.tally.unknown_loops,
+            "collectives": summary(self.cost),
+            "host_transfers": self.cost.host_transfers,
+            "unknown_loops": self.cost.unknown_loops,
         }
 
 
@@ -108,10 +108,10 @@ def judge(program: Program, where: Slice) -> Verdict:
     return Verdict(program, where, float(needed), count(parse(compiled.as_text())))
 
 
-def summary(tally: Tally) -> list[dict[str, Any]]:
+def summary(cost: Cost) -> list[dict[str, Any]]:
     """Collectives added up by kind and group: how many runs, bytes of their arrays, bytes that a chip sends."""
     rows: dict[tuple[str, int], dict[str, float]] = defaultdict(lambda: {"times": 0, "bytes": 0, "sent": 0.0})
-    for collective in tally.collectives:
+    for collective in cost.collectives:
         row = rows[collective.opcode, collective.group]
         row["times"] += collective.times
         row["bytes"] += collective.bytes * collective.times

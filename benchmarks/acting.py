@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from podzero.actors import Doors
+from podzero.actors import ActorClients
 from podzero.benchmarks.material import FixedSource, open_to_inserts
 from podzero.benchmarks.rates import calls_per_s
 from podzero.benchmarks.serving import served
@@ -55,7 +55,7 @@ def bench_acting(experiment: Experiment, seconds: float) -> dict[str, Any]:
         from podzero.replay import make_writer  # imports TensorFlow
 
         watch, writer = Watch(), make_writer([address], spec, experiment)
-        actor = make_actor(experiment, "actor-0", experiment.seed, Doors(FixedSource(params), writer, watch))
+        actor = make_actor(experiment, "actor-0", experiment.seed, ActorClients(FixedSource(params), writer, watch))
         with running(actor):
             watch.next_report()  # compiles
         until = time.perf_counter() + seconds

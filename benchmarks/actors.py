@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import psutil
 
-from podzero.actors import Doors, SelfPlayActor, SelfPlayCore, SelfPlayState
+from podzero.actors import ActorClients, SelfPlayActor, SelfPlayCore, SelfPlayState
 from podzero.benchmarks.material import open_to_inserts
 from podzero.benchmarks.serving import Helper, answer, helper, serve_replay
 from podzero.config import Experiment
@@ -219,7 +219,7 @@ class _Players:
             seed=seed,
             core=self._core,
             fold=lambda params: params,
-            doors=Doors(self._source, writer, report=lambda role, figures: None),
+            clients=ActorClients(self._source, writer, report=lambda role, figures: None),
         )
         thread = threading.Thread(target=actor.run, name=f"actor-{seed}", daemon=True)
         thread.start()

@@ -20,7 +20,7 @@ from typing import Any
 
 from podzero.benchmarks.publish import publish_for, spread
 from podzero.cluster.ray_cluster import Cluster, connect, local_node
-from podzero.cluster.remote import STOP_TIMEOUT_S, Call, Role
+from podzero.cluster.remote import STOP_TIMEOUT_S, Call, RemoteActor
 from podzero.config import Experiment
 from podzero.types import Params
 
@@ -125,7 +125,7 @@ def _params(experiment: Experiment) -> Params:
     return jax.device_get(jax.jit(network.init)(jax.random.key(experiment.seed)))
 
 
-def _start_readers(cluster: Cluster, store: Any, processes: int, readers: int) -> tuple[list[Role], list[Call]]:
+def _start_readers(cluster: Cluster, store: Any, processes: int, readers: int) -> tuple[list[RemoteActor], list[Call]]:
     """Readers on all nodes but this process's own, and their pending `run`; all have their first parameters."""
     import ray
 
@@ -142,7 +142,7 @@ def _start_readers(cluster: Cluster, store: Any, processes: int, readers: int) -
     return probes, [probe.begin("run") for probe in probes]
 
 
-def _nodes_of(probes: list[Role]) -> list[str]:
+def _nodes_of(probes: list[RemoteActor]) -> list[str]:
     return sorted({probe.node for probe in probes if probe.node is not None})
 
 

@@ -15,7 +15,7 @@ from podzero.benchmarks.material import open_to_samples, random_samples, with_re
 from podzero.benchmarks.serving import START_S, served
 from podzero.config import Experiment
 from podzero.driver.build import learner_parts
-from podzero.learner import Feed, Training, make_training
+from podzero.learner import Prefetcher, Training, make_training
 from podzero.types import Batch, EnvSpec
 
 
@@ -39,10 +39,10 @@ def bench_learner(experiment: Experiment, seconds: float) -> dict[str, Any]:
     config = experiment.learner
     round_dispatches = config.prefetch + 3
     rates: dict[str, list[float]] = {"fed": [], "device": []}
-    with _reverb(experiment, spec) as reader, Feed(reader) as feed:
-        resident = training.put(_next(feed))
+    with _reverb(experiment, spec) as reader, Prefetcher(reader) as prefetcher:
+        resident = training.put(_next(prefetcher))
         sources: dict[str, Callable[[], Batch]] = {
-            "fed": lambda: training.put(_next(feed)),
+            "fed": lambda: training.put(_next(prefetcher)),
             "device": lambda: resident,
         }
         state, _ = train(training, training.init(), sources["fed"], 1)  # compiles
@@ -69,17 +69,17 @@ def bench_learner(experiment: Experiment, seconds: float) -> dict[str, Any]:
 def train(training: Training, state: Any, batch: Callable[[], Batch], dispatches: int) -> tuple[Any, float]:
     """Runs the learner's loop of `dispatches`; returns the state and the wall seconds."""
     start = time.perf_counter()
-    unsettled = None
+    in_flight = None
     for _ in range(dispatches):
         state, sums, _ = training.step(state, batch())
-        jax.device_get(unsettled)  # as the loop does: one dispatch behind
-        unsettled = sums
-    jax.device_get(unsettled)
+        jax.device_get(in_flight)  # as the loop does: one dispatch behind
+        in_flight = sums
+    jax.device_get(in_flight)
     return state, time.perf_counter() - start
 
 
-def _next(feed: Feed) -> Batch:
-    batch = feed.poll(START_S)
+def _next(prefetcher: Prefetcher) -> Batch:
+    batch = prefetcher.poll(START_S)
     if batch is None:
         raise TimeoutError(f"no batch came out of replay within {START_S:g} s")
     return batch
@@ -93,8 +93,12 @@ def _reverb(experiment: Experiment, spec: EnvSpec) -> Iterator[Any]:
     experiment = with_replay(experiment)
     with served(open_to_samples(experiment), spec) as address:
         writer = make_writer([address], spec, experiment)
-        bundle = experiment.replay.bundle
-        writer.write(random_samples(experiment, spec, bundle * math.ceil(experiment.replay.min_size / bundle)))
+        samples_per_item = experiment.replay.samples_per_item
+        writer.write(
+            random_samples(
+                experiment, spec, samples_per_item * math.ceil(experiment.replay.min_size / samples_per_item)
+            )
+        )
         writer.flush()
         writer.close()
         yield make_reader([address], spec, experiment)

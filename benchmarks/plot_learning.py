@@ -26,7 +26,7 @@ def curves(metrics: Path) -> dict[str, Curve]:
     for line in metrics.read_text().splitlines():
         report = json.loads(line)
         start = report["t"] if start is None else start
-        for name, value in report["figures"].items():
+        for name, value in report["metrics"].items():
             if value is not None:
                 found.setdefault(name, []).append(((report["t"] - start) / 60.0, value))
     return found

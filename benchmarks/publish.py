@@ -13,7 +13,7 @@ import numpy as np
 from podzero.cluster.ray_cluster import Cluster, connect
 from podzero.cluster.remote import STOP_TIMEOUT_S
 from podzero.config import Experiment
-from podzero.types import Params, PastPosition, Sample, Versioned, Window
+from podzero.types import Params, Sample, StoredState, Versioned, Window
 
 GAP_S = (0.5, 1.5)
 """Publications come at random times this far apart, so that they meet a move at any point of it."""
@@ -109,7 +109,7 @@ class ActorProbe:
     def __init__(self, name: str, *, experiment: Experiment, store: Any) -> None:
         import jax
 
-        from podzero.actors import Doors, SelfPlayActor
+        from podzero.actors import ActorClients, SelfPlayActor
         from podzero.driver.build import actor_parts
         from podzero.params import RayParamSource
 
@@ -132,7 +132,7 @@ class ActorProbe:
             seed=experiment.seed,
             core=core,
             fold=stamped,
-            doors=Doors(source=self, writer=self, report=lambda role, figures: None),
+            clients=ActorClients(source=self, writer=self, report=lambda role, figures: None),
         )
 
     def wait(self, timeout_s: float) -> Versioned:
@@ -150,7 +150,7 @@ class ActorProbe:
         self._polled = time.time()
         return newest
 
-    def write(self, samples: Sample | Window | PastPosition, priorities: Any = None) -> None:
+    def write(self, samples: Sample | Window | StoredState, priorities: Any = None) -> None:
         """The actor's door to replay: takes games and drops them."""
 
     def flush(self) -> None:

@@ -52,7 +52,7 @@ def bench_replay(experiment: Experiment, seconds: float) -> dict[str, Any]:
     stored = experiment.replay.min_size
     with ExitStack() as stack:
         addresses = stack.enter_context(hosted(_serve, filling, sampling, spec))
-        game = random_samples(experiment, spec, _PIECE - _PIECE % experiment.replay.bundle)
+        game = random_samples(experiment, spec, _PIECE - _PIECE % experiment.replay.samples_per_item)
         writer = stack.enter_context(closing(make_writer([addresses["write"]], spec, filling)))
 
         def write() -> int:

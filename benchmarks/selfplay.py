@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from podzero.actors import Doors, SelfPlayActor
+from podzero.actors import ActorClients, SelfPlayActor
 from podzero.benchmarks.material import FixedSource, open_to_inserts
 from podzero.benchmarks.rates import calls_per_s
 from podzero.benchmarks.serving import served
@@ -84,7 +84,7 @@ def _actor(experiment: Experiment, address: Any, params: Params, watch: Watch) -
         seed=experiment.seed,
         core=core,
         fold=fold,
-        doors=Doors(FixedSource(params), make_writer([address], spec, experiment), watch),
+        clients=ActorClients(FixedSource(params), make_writer([address], spec, experiment), watch),
     )
 
 

@@ -23,11 +23,11 @@ class Watch:
         self._reports = 0
         self._at = time.perf_counter()
 
-    def __call__(self, role: str, figures: Mapping[str, float]) -> None:
+    def __call__(self, worker: str, metrics: Mapping[str, float]) -> None:
         """Takes a report: of counts their numbers, of stages their share of the time since the last one."""
         with self._changed:
             now = time.perf_counter()
-            for name, value in figures.items():
+            for name, value in metrics.items():
                 if name.startswith("count/"):
                     self._totals[name] += value
                 elif name.startswith("time/"):

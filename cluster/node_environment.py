@@ -24,7 +24,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from podzero.cluster.remote import Call, ClusterError, Role
+from podzero.cluster.remote import Call, ClusterError, RemoteActor
 from podzero.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ MOST_WORDS = 2_000
 """Of what uv says when it fails, in characters."""
 
 
-class Shipment(NamedTuple):
+class EnvironmentSpec(NamedTuple):
     """What goes to the nodes."""
 
     archive: Path
@@ -105,7 +105,7 @@ class Builder:
         return f"uv cannot make the environment: {done.stderr.strip()[-MOST_WORDS:]}" if done.returncode else ""
 
 
-def pack(package: Path, extras: Sequence[str], folder: Path) -> Shipment:
+def pack(package: Path, extras: Sequence[str], folder: Path) -> EnvironmentSpec:
     """Writes the archive of the code; the same code gives the same bytes.
 
     Args:
@@ -129,7 +129,7 @@ def pack(package: Path, extras: Sequence[str], folder: Path) -> Shipment:
             zipped.writestr(zipfile.ZipInfo(name), file.read_bytes(), zipfile.ZIP_DEFLATED)
     python = platform.python_version()
     recipe = [(checkout / "uv.lock").read_text(), python, *extras]
-    return Shipment(archive, hashlib.sha256("\0".join(recipe).encode()).hexdigest()[:16], python, tuple(extras))
+    return EnvironmentSpec(archive, hashlib.sha256("\0".join(recipe).encode()).hexdigest()[:16], python, tuple(extras))
 
 
 def shipped_files(package: Path) -> dict[str, Path]:
@@ -149,7 +149,7 @@ def code_files(package: Path) -> Iterator[Path]:
         yield from (Path(folder, name) for name in names if any(fnmatch(name, pattern) for pattern in CODE))
 
 
-class Equipment:
+class NodeEnvironments:
     """The environments of a cluster's nodes.
 
     Args:
@@ -157,11 +157,11 @@ class Equipment:
       shipment: what each node shall have.
     """
 
-    def __init__(self, spawn: Callable[..., Role], shipment: Shipment) -> None:
+    def __init__(self, spawn: Callable[..., RemoteActor], environment: EnvironmentSpec) -> None:
         self._spawn = spawn
-        self._shipment = shipment
+        self._shipment = environment
         self._equipped: set[str] = set()
-        self._under_way: dict[str, tuple[Role, Call]] = {}
+        self._under_way: dict[str, tuple[RemoteActor, Call]] = {}
         self._again: dict[str, float] = {}
 
     def make(self, nodes: Sequence[Node]) -> None:

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import podzero
 from podzero.cluster.node_environment import code_files
 from podzero.cluster.placement import Node
-from podzero.cluster.remote import Call, ClusterError, Role, RoleDied
-from podzero.cluster.stale_processes import end_leftovers
+from podzero.cluster.remote import Call, ClusterError, RemoteActor, WorkerDied
+from podzero.cluster.stale_processes import end_stale_processes
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ LOOK_TIMEOUT_S = 120.0
 """Longest time for a machine to answer: it may have to load its first process from a cold disk."""
 
 
-class Scout:
+class PreflightCheck:
     """A process that looks at its machine."""
 
     def __init__(self, name: str) -> None:
@@ -46,26 +46,26 @@ class Scout:
             probe.bind(("", 0))
             return int(probe.getsockname()[1])
 
-    def clear_chips(self, run: str) -> list[str]:
+    def end_stale_processes(self, run: str) -> list[str]:
         """Ends what earlier runs left on this machine's TPU chips; returns what was ended.
 
         Raises:
           ClusterError: somebody else holds them.
         """
-        return end_leftovers(run)
+        return end_stale_processes(run)
 
 
-class _Errand(NamedTuple):
+class _PendingCheck(NamedTuple):
     """A scout that is out."""
 
     node: Node
-    scout: Role
+    check: RemoteActor
     answer: Call
     until: float
     """When its silence becomes an answer, on the monotonic clock."""
 
 
-class Scouts:
+class Preflight:
     """Remembers which nodes are fit to take part.
 
     Args:
@@ -77,7 +77,7 @@ class Scouts:
         self._cluster = cluster
         self._environment = environment
         self._verdicts: dict[str, str] = {}
-        self._out: dict[str, _Errand] = {}
+        self._out: dict[str, _PendingCheck] = {}
 
     def fit(self, nodes: Sequence[Node], wait: bool) -> list[Node]:
         """Those of `nodes` that run what the driver runs; a new one is looked at, and named in the log if refused.
@@ -88,27 +88,31 @@ class Scouts:
         """
         for node in nodes:
             if node.id not in self._verdicts and node.id not in self._out:
-                scout = self.send(node)
-                self._out[node.id] = _Errand(node, scout, scout.begin("versions"), time.monotonic() + LOOK_TIMEOUT_S)
-        for errand in list(self._out.values()):
-            if wait or errand.answer.done or time.monotonic() >= errand.until:
-                self._judge(errand)
+                check = self.send(node)
+                self._out[node.id] = _PendingCheck(
+                    node, check, check.begin("versions"), time.monotonic() + LOOK_TIMEOUT_S
+                )
+        for pending in list(self._out.values()):
+            if wait or pending.answer.done or time.monotonic() >= pending.until:
+                self._judge(pending)
         return [node for node in nodes if self._verdicts.get(node.id) == ""]
 
-    def _judge(self, errand: _Errand) -> None:
-        del self._out[errand.node.id]
-        self._verdicts[errand.node.id] = verdict = _verdict(errand)
+    def _judge(self, pending: _PendingCheck) -> None:
+        del self._out[pending.node.id]
+        self._verdicts[pending.node.id] = verdict = _verdict(pending)
         if verdict:
-            log.warning("%s is refused: %s", errand.node, verdict)
-        errand.scout.kill()
+            log.warning("%s is refused: %s", pending.node, verdict)
+        pending.check.kill()
 
     def refusals(self, nodes: Iterable[Node]) -> list[str]:
         """Why each refused one of `nodes` was refused."""
         return [f"{node}: {self._verdicts[node.id]}" for node in nodes if self._verdicts.get(node.id)]
 
-    def send(self, node: Node) -> Role:
+    def send(self, node: Node) -> RemoteActor:
         """Starts a scout on a node."""
-        role: Role = self._cluster.spawn(Scout, f"scout on {node}", cpus=0, environment=self._environment, node=node)
+        role: RemoteActor = self._cluster.spawn(
+            PreflightCheck, f"scout on {node}", cpus=0, environment=self._environment, node=node
+        )
         return role
 
 
@@ -130,11 +134,11 @@ def differences(mine: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]
     ]
 
 
-def _verdict(errand: _Errand) -> str:
+def _verdict(pending: _PendingCheck) -> str:
     """Why a node cannot take part; empty when it can."""
     try:
-        listed = differences(versions(), errand.answer.result(max(0.0, errand.until - time.monotonic())))
-    except (ClusterError, RoleDied) as failure:
+        listed = differences(versions(), pending.answer.result(max(0.0, pending.until - time.monotonic())))
+    except (ClusterError, WorkerDied) as failure:
         return f"podzero does not start there ({failure}); install it from the same lock file (`uv sync --locked`)"
     except Exception as failure:  # a process of other versions may fail in any way
         return f"podzero fails there: {failure!r}; install it from the same lock file (`uv sync --locked`)"

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import psutil
 
 import podzero
-from podzero.cluster.node_environment import NODES_PYTHON, Equipment, Shipment, pack
+from podzero.cluster.node_environment import NODES_PYTHON, EnvironmentSpec, NodeEnvironments, pack
 from podzero.cluster.placement import Node
-from podzero.cluster.remote import START_TIMEOUT_S, ClusterError, Role, here
+from podzero.cluster.remote import START_TIMEOUT_S, ClusterError, RemoteActor, here
 from podzero.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class Cluster:
         self.address = address
         self.joined = joined
         """Whether somebody else started it, on machines that may differ."""
-        self._equipment: Equipment | None = None
+        self._environments: NodeEnvironments | None = None
 
     def spawn(
         self,
@@ -49,10 +49,10 @@ class Cluster:
         environment: Mapping[str, str],
         threads: int = 4,
         node: Node | None = None,
-        seat: Seat | None = None,
+        bundle: Bundle | None = None,
         bare: bool = False,
         **arguments: Any,
-    ) -> Role:
+    ) -> RemoteActor:
         """Starts `role(name, **arguments)` as a process; returns before it is up.
 
         Args:
@@ -62,7 +62,7 @@ class Cluster:
           environment: environment variables of the process.
           threads: methods that may run at the same time.
           node: where it runs; Ray spreads those over the nodes for which nothing is said.
-          seat: a place that `reserve` gave.
+          bundle: of the placement group that `reserve` returned.
           bare: whether it runs by the Python of its node, even where the environment is shipped.
           arguments: keyword arguments of the constructor.
         """
@@ -70,24 +70,24 @@ class Cluster:
 
         options = ray.remote(role).options(
             num_cpus=cpus,
-            resources=dict(seat.resources) if seat else None,
+            resources=dict(bundle.resources) if bundle else None,
             max_concurrency=threads,
             max_restarts=0,
             runtime_env={"env_vars": dict(environment), **(NODES_PYTHON if bare else {})},
-            scheduling_strategy=seat.strategy if seat else _affinity(node),
+            scheduling_strategy=bundle.strategy if bundle else _affinity(node),
         )
-        where = seat.node if seat else node
-        return Role(name, options.remote(name, **arguments), where.id if where else None)
+        where = bundle.node if bundle else node
+        return RemoteActor(name, options.remote(name, **arguments), where.id if where else None)
 
-    def ship(self, shipment: Shipment) -> None:
+    def ship(self, environment: EnvironmentSpec) -> None:
         """Makes the environment on all nodes; those that join later are not among `nodes` before they have it.
 
         Raises:
           ClusterError: a node cannot be given it; says which, and why.
         """
-        equipment = Equipment(self.spawn, shipment)
-        equipment.make(self.nodes())
-        self._equipment = equipment
+        environments = NodeEnvironments(self.spawn, environment)
+        environments.make(self.nodes())
+        self._environments = environments
 
     def nodes(self) -> list[Node]:
         """The nodes that are alive."""
@@ -104,9 +104,9 @@ class Cluster:
             for node in ray.nodes()
             if node["Alive"]
         ]
-        return self._equipment.having(found) if self._equipment else found
+        return self._environments.having(found) if self._environments else found
 
-    def reserve(self, nodes: Sequence[Node], resources: Mapping[str, float], timeout_s: float) -> Gang:
+    def reserve(self, nodes: Sequence[Node], resources: Mapping[str, float], timeout_s: float) -> PlacementGroup:
         """Reserves `resources` on all of `nodes` together, or on none.
 
         Raises:
@@ -126,7 +126,7 @@ class Cluster:
                 f"waited {timeout_s:.0f} s for {wanted} on each of {', '.join(map(str, nodes))}: another run, or what "
                 "is left of one, holds them (`ray status` on the head shows who)"
             )
-        return Gang(group, nodes, resources)
+        return PlacementGroup(group, nodes, resources)
 
     def ask_for(self, cpus: Sequence[float]) -> None:
         """Tells the autoscaler of a joined cluster, if it has one, what shall find room at the same time."""
@@ -159,7 +159,7 @@ class Cluster:
         return claim
 
 
-class Seat(NamedTuple):
+class Bundle(NamedTuple):
     """A reserved place for one process."""
 
     node: Node
@@ -167,15 +167,15 @@ class Seat(NamedTuple):
     strategy: Any
 
 
-class Gang:
+class PlacementGroup:
     """Resources on several nodes, reserved together; `seats` are in the order of the nodes."""
 
     def __init__(self, group: Any, nodes: Sequence[Node], resources: Mapping[str, float]) -> None:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy as Strategy
 
         self._group = group
-        self.seats = [
-            Seat(node, resources, Strategy(group, placement_group_bundle_index=index))
+        self.bundles = [
+            Bundle(node, resources, Strategy(group, placement_group_bundle_index=index))
             for index, node in enumerate(nodes)
         ]
 
@@ -224,7 +224,7 @@ def connect(
       ConfigError: nothing answers at `address`, or there is no checkout to send.
       ClusterError: the cluster cannot be joined, or not be given what is sent.
     """
-    joined, shipment = address is not None, None
+    joined, environment = address is not None, None
     # Under `uv run`, Ray would otherwise send the working directory and have each worker rebuild the environment.
     os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
     with ExitStack() as stack:
@@ -234,11 +234,11 @@ def connect(
             _check_reachable(address)
             if ship is not None:
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="podzero-"))
-                shipment = pack(Path(podzero.__file__).parent, ship, Path(folder))
-        stack.enter_context(_session(address, namespace or f"podzero-{os.getpid()}", shipment))
+                environment = pack(Path(podzero.__file__).parent, ship, Path(folder))
+        stack.enter_context(_session(address, namespace or f"podzero-{os.getpid()}", environment))
         cluster = Cluster(address, joined)
-        if shipment is not None:
-            cluster.ship(shipment)
+        if environment is not None:
+            cluster.ship(environment)
         yield cluster
 
 
@@ -308,10 +308,10 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def _session(address: str, namespace: str, shipment: Shipment | None) -> Iterator[None]:
+def _session(address: str, namespace: str, environment: EnvironmentSpec | None) -> Iterator[None]:
     import ray
 
-    settings = shipment.runtime_env if shipment else None
+    settings = environment.runtime_env if environment else None
     try:
         ray.init(
             address=address, configure_logging=False, log_to_driver=False, namespace=namespace, runtime_env=settings

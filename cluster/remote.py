@@ -15,15 +15,15 @@ class ClusterError(RuntimeError):
     """The cluster cannot be reached or has no room; the message says what was waited for."""
 
 
-class RoleDied(RuntimeError):
+class WorkerDied(RuntimeError):
     """A process of the run is gone; the message holds its last words."""
 
 
-class MachineLost(RoleDied):
+class NodeLost(WorkerDied):
     """A process is gone because its whole machine is: preempted, shut down, or cut off."""
 
 
-class Role:
+class RemoteActor:
     """A running process: a plain Python object in a Ray actor, reached by method name."""
 
     def __init__(self, name: str, actor: Any, node: str | None = None) -> None:
@@ -41,7 +41,7 @@ class Role:
 
         Raises:
           ClusterError: no answer within `timeout_s`.
-          RoleDied: the process is gone.
+          WorkerDied: the process is gone.
         """
         return self.begin(method, *args).result(timeout_s)
 
@@ -51,7 +51,7 @@ class Role:
 
         ray.kill(self.actor, no_restart=True)
 
-    def fate(self) -> RoleDied:
+    def fate(self) -> WorkerDied:
         """What became of this process, which broke off a call: asks Ray until it knows."""
         import ray
         from ray.exceptions import GetTimeoutError, RayActorError
@@ -67,14 +67,14 @@ class Role:
                 if "temporarily unavailable" not in said:
                     break
             time.sleep(0.5)
-        kind = MachineLost if self.node is not None and not _alive(self.node) else RoleDied
+        kind = NodeLost if self.node is not None and not _alive(self.node) else WorkerDied
         return kind(f"{self.name} is gone: {said}")
 
 
 class Call:
     """The pending result of a method of a `Role`."""
 
-    def __init__(self, role: Role, method: str, reference: Any) -> None:
+    def __init__(self, role: RemoteActor, method: str, reference: Any) -> None:
         self._role = role
         self._method = method
         self._reference = reference
@@ -92,8 +92,8 @@ class Call:
 
         Raises:
           ClusterError: none within `timeout_s`.
-          MachineLost: the process is gone with its machine.
-          RoleDied: the process is gone.
+          NodeLost: the process is gone with its machine.
+          WorkerDied: the process is gone.
           Exception: whatever the method raised.
         """
         import ray

@@ -28,7 +28,7 @@ END_TIMEOUT_S = 10.0
 """How long a process may take to give chips back before it is killed, and after that before it counts as stuck."""
 
 
-def end_leftovers(run: str, devices: Path = Path("/dev")) -> list[str]:
+def end_stale_processes(run: str, devices: Path = Path("/dev")) -> list[str]:
     """Ends the processes of other, dead runs of podzero that hold this machine's chips; returns what was ended.
 
     A process counts as left over when it belongs to another run and whoever started it is gone. Any other one is given

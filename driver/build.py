@@ -9,19 +9,19 @@ from typing import Any
 import jax
 
 from podzero.actors import (
-    Doors,
+    ActorClients,
     EnvironmentActor,
+    Reanalyse,
     ReanalysisActor,
-    Refresh,
     SelfPlayActor,
     SelfPlayCore,
-    position_refresher,
-    window_refresher,
+    position_reanalysis,
+    window_reanalysis,
 )
 from podzero.config import Experiment, GymnasiumConfig, ModelNetworkConfig
 from podzero.envs import make_env, make_vector_env, spec_of
 from podzero.networks import make_inference, make_model_network, make_network
-from podzero.protocols import Env, ParamSource, PastReader, ReplayWriter, Report, Search
+from podzero.protocols import Env, ParamSource, ReplayWriter, Report, Search, StateReader
 from podzero.search import ModelSearch, make_model_search, make_search, network_evaluation, rules_model
 from podzero.types import Array, EnvSpec, ModelNetwork, Network, Params, Symmetry
 
@@ -39,10 +39,10 @@ def make_actor(
     experiment: Experiment,
     name: str,
     seed: int,
-    doors: Doors,
+    clients: ActorClients,
 ) -> SelfPlayActor | EnvironmentActor:
     """The actor that the experiment's environment asks for."""
-    about: dict[str, Any] = {"experiment": experiment, "name": name, "seed": seed, "doors": doors}
+    about: dict[str, Any] = {"experiment": experiment, "name": name, "seed": seed, "clients": clients}
     if not isinstance(experiment.env, GymnasiumConfig):
         core, fold = actor_parts(experiment)
         return SelfPlayActor(core=core, fold=fold, **about)
@@ -83,32 +83,32 @@ def make_reanalyser(
     name: str,
     seed: int,
     source: ParamSource,
-    past: PastReader,
+    states: StateReader,
     writer: ReplayWriter,
     report: Report,
 ) -> ReanalysisActor:
     """The actor that searches again what the experiment's actors have played."""
-    refresh, prepare = refresher(experiment, seed)
+    reanalyse, prepare = make_reanalysis(experiment, seed)
     return ReanalysisActor(
         experiment=experiment,
         name=name,
-        refresh=refresh,
+        reanalyse=reanalyse,
         prepare=prepare,
         source=source,
-        past=past,
+        states=states,
         writer=writer,
         report=report,
     )
 
 
-def refresher(experiment: Experiment, seed: int) -> tuple[Refresh, Callable[[Params], Params]]:
+def make_reanalysis(experiment: Experiment, seed: int) -> tuple[Reanalyse, Callable[[Params], Params]]:
     """What searches old positions of an experiment again, and the function that prepares parameters for it."""
     if isinstance(experiment.network, ModelNetworkConfig):
         spec = spec_of(experiment.env)
         network = make_model_network(experiment.network, spec)
-        return window_refresher(experiment, network, model_search(experiment, spec), seed), lambda params: params
+        return window_reanalysis(experiment, network, model_search(experiment, spec), seed), lambda params: params
     env, search, fold = _search_parts(experiment)
-    return position_refresher(env, search, experiment.actors, seed), fold
+    return position_reanalysis(env, search, experiment.actors, seed), fold
 
 
 def _search_parts(experiment: Experiment) -> tuple[Env, Search, Callable[[Params], Params]]:

@@ -13,10 +13,10 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
-from podzero.cluster.remote import Role, here
+from podzero.cluster.remote import RemoteActor, here
 from podzero.config import Experiment
 from podzero.driver.preemption import watch_for_notices
-from podzero.monitoring.reports import Figures, LogLine, Outbox
+from podzero.monitoring.reports import LogReport, MetricsReport, ReportBuffer
 
 log = logging.getLogger(__name__)
 
@@ -31,10 +31,10 @@ class Process(ABC):
     def __init__(self, name: str, **arguments: Any) -> None:
         self._name = name
         self._failure: Exception | None = None
-        self._outbox = Outbox(name)
+        self._reports = ReportBuffer(name)
         logger = logging.getLogger("podzero")
         logger.setLevel(logging.INFO)
-        logger.addHandler(self._outbox)
+        logger.addHandler(self._reports)
         began = time.monotonic()
         try:
             self._build(**arguments)
@@ -57,9 +57,9 @@ class Process(ABC):
             raise self._failure
         return os.getpid()
 
-    def drain(self) -> list[Figures | LogLine]:
+    def drain(self) -> list[MetricsReport | LogReport]:
         """Figures and log lines since the last call."""
-        return self._outbox.drain()
+        return self._reports.drain()
 
 
 class ReplayProcess(Process):
@@ -81,9 +81,9 @@ class ReplayProcess(Process):
         self.ready()
         return self._server.address()
 
-    def figures(self) -> None:
+    def metrics(self) -> None:
         """Puts the table's figures into the outbox."""
-        self._outbox.report(self._name, self._server.info())
+        self._reports.report(self._name, self._server.info())
 
     def checkpoint(self, folder: Path) -> None:
         """Writes the shard's contents below `folder`."""
@@ -97,22 +97,24 @@ class ReplayProcess(Process):
 class ActorProcess(Process):
     """One actor; `life` counts its restarts, so that a new life plays other games."""
 
-    def _build(self, *, experiment: Experiment, index: int, life: int, shards: list[Role], store: Any) -> None:
-        from podzero.actors import Doors
+    def _build(self, *, experiment: Experiment, index: int, life: int, shards: list[RemoteActor], store: Any) -> None:
+        from podzero.actors import ActorClients
         from podzero.driver.build import make_actor
         from podzero.envs import spec_of
         from podzero.params import RayParamSource
-        from podzero.replay import PAST, make_writer
+        from podzero.replay import STATES, make_writer
 
         spec, addresses = spec_of(experiment.env), _addresses(shards)
         writer = make_writer(list(addresses), spec, experiment, near=_near(addresses))
-        past = None
+        states = None
         if experiment.reanalyse.share:
             # Nothing holds it back, so if near shards came first, all of the past would stay there.
-            past = make_writer(list(addresses), spec, experiment, table=PAST)
-        self._writers = [writer] if past is None else [writer, past]
+            states = make_writer(list(addresses), spec, experiment, table=STATES)
+        self._writers = [writer] if states is None else [writer, states]
         seed, source = seed_of(experiment.seed, index, life), RayParamSource(store)
-        self._actor = make_actor(experiment, self._name, seed, Doors(source, writer, self._outbox.report, past))
+        self._actor = make_actor(
+            experiment, self._name, seed, ActorClients(source, writer, self._reports.report, states)
+        )
 
     def run(self) -> None:
         """Plays, or acts, until stopped."""
@@ -132,18 +134,18 @@ class ActorProcess(Process):
 class ReanalysisProcess(Process):
     """One reanalyser; `life` as for an actor."""
 
-    def _build(self, *, experiment: Experiment, index: int, life: int, shards: list[Role], store: Any) -> None:
+    def _build(self, *, experiment: Experiment, index: int, life: int, shards: list[RemoteActor], store: Any) -> None:
         from podzero.driver.build import make_reanalyser
         from podzero.envs import spec_of
         from podzero.params import RayParamSource
-        from podzero.replay import AGAIN, make_past_reader, make_writer
+        from podzero.replay import REANALYSED, make_state_reader, make_writer
 
         spec, addresses = spec_of(experiment.env), _addresses(shards)
-        self._past = make_past_reader(list(addresses), spec, experiment)
-        self._writer = make_writer(list(addresses), spec, experiment, near=_near(addresses), table=AGAIN)
+        self._states = make_state_reader(list(addresses), spec, experiment)
+        self._writer = make_writer(list(addresses), spec, experiment, near=_near(addresses), table=REANALYSED)
         seed, source = seed_of(experiment.seed, experiment.actors.count + index, life), RayParamSource(store)
         self._actor = make_reanalyser(
-            experiment, self._name, seed, source, self._past, self._writer, self._outbox.report
+            experiment, self._name, seed, source, self._states, self._writer, self._reports.report
         )
 
     def run(self) -> None:
@@ -153,13 +155,13 @@ class ReanalysisProcess(Process):
 
     def moved(self, old: str, new: str) -> None:
         """A replay shard has come to life again at another address."""
-        self._past.moved(old, new)
+        self._states.moved(old, new)
         self._writer.moved(old, new)
 
     def stop(self) -> None:
         """Asks `run` to end, wherever it waits."""
         self._actor.stop()
-        self._past.close()
+        self._states.close()
 
 
 class LearnerProcess(Process):
@@ -171,7 +173,7 @@ class LearnerProcess(Process):
         rank: int,
         coordinator: str,
         experiment: Experiment,
-        shards: list[Role],
+        shards: list[RemoteActor],
         store: Any,
         snapshots: Path,
         restore_from: Path | None,
@@ -179,7 +181,7 @@ class LearnerProcess(Process):
         from podzero.learner import Learner, Membership, check_chips, join
 
         hosts = experiment.cluster.learner_hosts
-        watch_for_notices(self._outbox.announce)
+        watch_for_notices(self._reports.announce)
         agreement = join(Membership(rank, hosts, coordinator), experiment)  # before anything that uses JAX
         if experiment.cluster.tpu is not None:
             check_chips(experiment.cluster.tpu)
@@ -199,7 +201,7 @@ class LearnerProcess(Process):
             symmetries,
             reader=self._reader,
             sink=RayParamSink(store) if rank == 0 else None,
-            report=self._outbox.report,
+            report=self._reports.report,
             restore_from=restore_from,
             agreement=agreement,
         )
@@ -244,7 +246,7 @@ class EvaluatorProcess(Process):
         from podzero.evaluation import Evaluator, make_rounds
 
         rounds = make_rounds(experiment, snapshots, ladder)
-        self._evaluator = Evaluator(rounds, experiment.evaluation.every_minutes, snapshots, self._outbox.report)
+        self._evaluator = Evaluator(rounds, experiment.evaluation.every_minutes, snapshots, self._reports.report)
 
     def run(self) -> None:
         """Judges snapshots until stopped."""
@@ -261,7 +263,7 @@ class EvaluatorProcess(Process):
         return ladder
 
 
-def _addresses(shards: list[Role]) -> dict[str, str | None]:
+def _addresses(shards: list[RemoteActor]) -> dict[str, str | None]:
     """The nodes of shards by their addresses, once they listen."""
     return {shard.ask("address"): shard.node for shard in shards}
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from podzero.cluster.placement import Node
-from podzero.cluster.remote import START_TIMEOUT_S, Call, Role, RoleDied
-from podzero.driver.worker import ANSWER_TIMEOUT_S, Post
+from podzero.cluster.remote import START_TIMEOUT_S, Call, RemoteActor, WorkerDied
+from podzero.driver.worker import ANSWER_TIMEOUT_S, Worker
 
 log = logging.getLogger(__name__)
 
@@ -31,28 +31,28 @@ class _Coming(NamedTuple):
     content: Path | None
 
 
-class Shards:
+class ReplayShards:
     """All replay shards, by index.
 
     Args:
       spawn: starts the process of a shard on a node, with contents from a folder or without.
     """
 
-    def __init__(self, spawn: Callable[[int, Node, Path | None], Role]) -> None:
+    def __init__(self, spawn: Callable[[int, Node, Path | None], RemoteActor]) -> None:
         self._spawn = spawn
-        self.posts: list[Post] = []
+        self.workers: list[Worker] = []
         self._addresses: list[str] = []
         self._coming: dict[int, _Coming] = {}
 
     @property
-    def roles(self) -> list[Role]:
+    def actors(self) -> list[RemoteActor]:
         """The processes, of which some may be starting."""
-        return [post.role for post in self.posts]
+        return [worker.actor for worker in self.workers]
 
     def start(self, nodes: Sequence[Node], contents: Sequence[Path | None]) -> None:
         """Starts one shard on each of `nodes`; returns before they are up."""
         places = enumerate(zip(nodes, contents, strict=True))
-        self.posts = [Post(self._spawn(index, node, content)) for index, (node, content) in places]
+        self.workers = [Worker(self._spawn(index, node, content)) for index, (node, content) in places]
 
     def await_ready(self) -> None:
         """Waits until all shards listen.
@@ -60,16 +60,16 @@ class Shards:
         Raises:
           ReplayRestoreError, PortTaken, ...: whatever kept a shard from being built.
         """
-        self._addresses = [post.role.ask("address", timeout_s=2 * START_TIMEOUT_S) for post in self.posts]
+        self._addresses = [worker.actor.ask("address", timeout_s=2 * START_TIMEOUT_S) for worker in self.workers]
 
-    def lost(self) -> list[tuple[int, RoleDied]]:
+    def lost(self) -> list[tuple[int, WorkerDied]]:
         """The shards whose processes are gone, and how they ended."""
         gone = []
-        for index, post in enumerate(self.posts):
-            if post.fetch is not None and post.fetch.done:
+        for index, worker in enumerate(self.workers):
+            if worker.fetch is not None and worker.fetch.done:
                 try:
-                    post.fetch.result(ANSWER_TIMEOUT_S)
-                except RoleDied as loss:
+                    worker.fetch.result(ANSWER_TIMEOUT_S)
+                except WorkerDied as loss:
                     gone.append((index, loss))
         return gone
 
@@ -83,7 +83,7 @@ class Shards:
         """
         if not nodes:
             return False
-        crowded = Counter(post.role.node for other, post in enumerate(self.posts) if other != index)
+        crowded = Counter(worker.actor.node for other, worker in enumerate(self.workers) if other != index)
         self._revive(index, min(nodes, key=lambda node: (crowded[node.id], -node.cpus, node.id)), content)
         return True
 
@@ -98,7 +98,7 @@ class Shards:
             del self._coming[index]
             try:
                 new = call.result(ANSWER_TIMEOUT_S)
-            except RoleDied:
+            except WorkerDied:
                 continue  # it is found lost once more
             except Exception as failure:
                 if content is None:
@@ -113,12 +113,12 @@ class Shards:
     def _revive(self, index: int, node: Node, content: Path | None) -> None:
         held = "what the last savepoint holds of it" if content else "nothing"
         log.warning("replay-%d starts again on %s with %s", index, node, held)
-        self.posts[index].role.kill()
-        self.posts[index] = Post(self._spawn(index, node, content))
-        self._coming[index] = _Coming(self.posts[index].role.begin("address"), node, content)
+        self.workers[index].actor.kill()
+        self.workers[index] = Worker(self._spawn(index, node, content))
+        self._coming[index] = _Coming(self.workers[index].actor.begin("address"), node, content)
 
     def kill(self) -> None:
         """Ends all shards without ceremony."""
-        for post in self.posts:
-            post.role.kill()
-        self.posts, self._coming = [], {}
+        for worker in self.workers:
+            worker.actor.kill()
+        self.workers, self._coming = [], {}

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from podzero.cluster.remote import Role
+from podzero.cluster.remote import RemoteActor
 from podzero.workdir import Workdir, read_json, step_folder, step_folders, write_atomically
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ def savepoints(workdir: Workdir) -> list[Savepoint]:
 def write_savepoint(
     workdir: Workdir,
     save_learner: Callable[[Path], int],
-    shards: Sequence[Role],
+    shards: Sequence[RemoteActor],
     counters: dict[str, float],
     ladder: dict[str, Any],
     keep: int,
@@ -69,7 +69,7 @@ def write_savepoint(
       keep: how many savepoints stay.
 
     Raises:
-      ClusterError, RoleDied: a role did not answer; whatever was there before is untouched.
+      ClusterError, WorkerDied: a role did not answer; whatever was there before is untouched.
     """
     for abandoned in workdir.checkpoints.glob(f"{_UNFINISHED}*"):
         shutil.rmtree(abandoned, ignore_errors=True)

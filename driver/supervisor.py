@@ -23,19 +23,27 @@ from podzero.cluster.placement import (
     playing_nodes,
     reserved_cpus,
 )
-from podzero.cluster.preflight import Scouts
-from podzero.cluster.ray_cluster import Cluster, Gang
-from podzero.cluster.remote import START_TIMEOUT_S, STOP_TIMEOUT_S, ClusterError, MachineLost, Role, RoleDied, here
+from podzero.cluster.preflight import Preflight
+from podzero.cluster.ray_cluster import Cluster, PlacementGroup
+from podzero.cluster.remote import (
+    START_TIMEOUT_S,
+    STOP_TIMEOUT_S,
+    ClusterError,
+    NodeLost,
+    RemoteActor,
+    WorkerDied,
+    here,
+)
 from podzero.cluster.stale_processes import RUN_VARIABLE
 from podzero.config import Experiment
-from podzero.driver.learner_group import LearnerTeam, RunFailed
+from podzero.driver.learner_group import LearnerGroup, RunFailed
 from podzero.driver.processes import ActorProcess, EvaluatorProcess, LearnerProcess, ReanalysisProcess, ReplayProcess
-from podzero.driver.replay_shards import Shards
+from podzero.driver.replay_shards import ReplayShards
 from podzero.driver.savepoints import Savepoint
-from podzero.driver.worker import ANSWER_TIMEOUT_S, Post, await_end
-from podzero.driver.worker_group import Squad
+from podzero.driver.worker import ANSWER_TIMEOUT_S, Worker, await_end
+from podzero.driver.worker_group import WorkerGroup
 from podzero.errors import ConfigError
-from podzero.monitoring.reports import Figures, LogLine
+from podzero.monitoring.reports import LogReport, MetricsReport
 from podzero.workdir import Workdir
 
 log = logging.getLogger(__name__)
@@ -47,7 +55,7 @@ SAY_EVERY_S = 30.0
 
 
 @dataclass
-class Crew:
+class Supervisor:
     """All processes of a run."""
 
     cluster: Cluster
@@ -57,8 +65,8 @@ class Crew:
     """Handle of the parameter store."""
     stopping: threading.Event
     """Set when somebody wants the run to end, which ends a wait for machines as well."""
-    team: LearnerTeam | None = None
-    evaluator: Post | None = None
+    learner: LearnerGroup | None = None
+    evaluator: Worker | None = None
     ladder: dict[str, Any] = field(default_factory=dict)
     """The rating ladder as the evaluator gave it last, so that a new one goes on from there."""
     lives: int = 0
@@ -68,19 +76,19 @@ class Crew:
 
     def __post_init__(self) -> None:
         self._name_run()
-        self._scouts = Scouts(self.cluster, self._cpu_only)
-        self.shards = Shards(self._spawn_shard)
+        self._preflight = Preflight(self.cluster, self._cpu_only)
+        self.shards = ReplayShards(self._spawn_shard)
         actors, reanalyse = self.experiment.actors, self.experiment.reanalyse
-        self.actors = Squad(
+        self.actors = WorkerGroup(
             "actor", actors.count, actors.cpus, partial(self._spawn_searcher, ActorProcess, actors.cpus)
         )
-        self.reanalysers = Squad(
+        self.reanalysers = WorkerGroup(
             "reanalyser",
             reanalyse.processes,
             reanalyse.cpus,
             partial(self._spawn_searcher, ReanalysisProcess, reanalyse.cpus),
         )
-        self._gang: Gang | None = None
+        self._placement_group: PlacementGroup | None = None
         self._looked = 0.0
 
     def start(self, savepoint: Savepoint | None) -> None:
@@ -93,15 +101,15 @@ class Crew:
         """
         self._name_run()
         self.ladder = savepoint.ladder if savepoint else {}
-        machines = self._muster()
+        machines = self._wait_for_nodes()
         try:
             self.shards.start(machines.shards, [_content(savepoint, index) for index in range(len(machines.shards))])
-            self.team = LearnerTeam([Post(role) for role in self._spawn_learners(machines.learner, savepoint)])
-            self._employ()
+            self.learner = LearnerGroup([Worker(actor) for actor in self._spawn_learners(machines.learner, savepoint)])
+            self._scale()
             self.shards.await_ready()
-            for post in self.team.posts:
-                post.role.ask("ready", timeout_s=2 * START_TIMEOUT_S)
-            self.team.begin()
+            for worker in self.learner.workers:
+                worker.actor.ask("ready", timeout_s=2 * START_TIMEOUT_S)
+            self.learner.begin()
         except BaseException:
             self.kill()
             raise
@@ -112,7 +120,7 @@ class Crew:
         places = actor_places(self._playing(), self._taken(), cpus, 1)
         if not places:
             return
-        role = self.cluster.spawn(
+        actor = self.cluster.spawn(
             EvaluatorProcess,
             "evaluator",
             cpus=cpus,
@@ -122,19 +130,19 @@ class Crew:
             snapshots=self.workdir.snapshots,
             ladder=self.ladder,
         )
-        self.evaluator = Post(role, role.begin("run"))
+        self.evaluator = Worker(actor, actor.begin("run"))
 
     @property
     def learning(self) -> bool:
         """Whether the learner is at work.
 
         Raises:
-          MachineLost: one of its hosts is gone with its machine.
+          NodeLost: one of its hosts is gone with its machine.
           RunFailed: it failed.
         """
-        return self.team is not None and self.team.working
+        return self.learner is not None and self.learner.working
 
-    def heal(self, newest: Callable[[], Savepoint | None]) -> list[str]:
+    def reconcile(self, newest: Callable[[], Savepoint | None]) -> list[str]:
         """Replaces actors, reanalysers, shards and an evaluator that died, and gives actors to nodes that joined.
 
         Args:
@@ -146,65 +154,65 @@ class Crew:
         Raises:
           RunFailed: there were more deaths than `actors.max_restarts`.
         """
-        healed = self._heal_shards(newest)
+        replaced = self._reconcile_shards(newest)
         lost = self.actors.lost() | self.reanalysers.lost()
         for name, failure in lost.items():
             self._count(name, failure)
         if lost or time.monotonic() - self._looked >= LOOK_EVERY_S:
-            self._employ()
+            self._scale()
         if self.evaluator is not None and (end := self.evaluator.ended()) is not None:
             self.stop_evaluator()
             self._count("evaluator", end)
             self.start_evaluator()
-            healed.append("evaluator")
-        return healed + list(lost)
+            replaced.append("evaluator")
+        return replaced + list(lost)
 
-    def listen(self) -> Iterator[Figures | LogLine]:
+    def listen(self) -> Iterator[MetricsReport | LogReport]:
         """What everybody said since the last call."""
-        for role in self.shards.roles:
-            role.begin("figures")
-        learners = self.team.posts if self.team else []
-        for post in [*self.shards.posts, *self._searchers, *learners, *filter(None, [self.evaluator])]:
-            yield from post.fetched()
+        for actor in self.shards.actors:
+            actor.begin("metrics")
+        learners = self.learner.workers if self.learner else []
+        for worker in [*self.shards.workers, *self._searchers, *learners, *filter(None, [self.evaluator])]:
+            yield from worker.fetched()
 
-    def stop_actors(self) -> list[Figures | LogLine]:
+    def stop_actors(self) -> list[MetricsReport | LogReport]:
         """Ends actors and reanalysers, asked first, then, if a move lasts too long, without ceremony.
 
         Returns:
           their last words.
         """
-        posts = self._searchers
-        for post in posts:
-            post.role.begin("stop")
-        await_end(posts, STOP_TIMEOUT_S / 3)
-        words = [item for post in posts for item in post.last_words()]
+        workers = self._searchers
+        for worker in workers:
+            worker.actor.begin("stop")
+        await_end(workers, STOP_TIMEOUT_S / 3)
+        words = [item for worker in workers for item in worker.last_words()]
         self.actors.kill()
         self.reanalysers.kill()
         return words
 
-    def stop_learner(self) -> list[Figures | LogLine]:
+    def stop_learner(self) -> list[MetricsReport | LogReport]:
         """Ends the training loop and returns the last words of learner and replay, which both still answer afterwards.
 
         Raises:
           ClusterError: it did not end in time.
         """
-        assert self.team is not None
-        words = self.team.stop()
-        for role in self.shards.roles:
-            role.ask("figures", timeout_s=STOP_TIMEOUT_S)
-        return words + [item for post in self.shards.posts for item in post.last_words()]
+        assert self.learner is not None
+        words = self.learner.stop()
+        for actor in self.shards.actors:
+            actor.ask("metrics", timeout_s=STOP_TIMEOUT_S)
+        return words + [item for worker in self.shards.workers for item in worker.last_words()]
 
     def stop_evaluator(self) -> None:
         """Ends the evaluator at once: what it was playing counts for nothing yet."""
         if self.evaluator is not None:
-            self.evaluator.role.kill()
+            self.evaluator.actor.kill()
             self.evaluator = None
 
     def newest_ladder(self) -> dict[str, Any]:
         """The rating ladder, asked of the evaluator if it answers."""
         if self.evaluator is not None:
-            with suppress(ClusterError, RoleDied):
-                self.ladder = self.evaluator.role.ask("ladder", timeout_s=ANSWER_TIMEOUT_S)
+            with suppress(ClusterError, WorkerDied):
+                self.ladder = self.evaluator.actor.ask("ladder", timeout_s=ANSWER_TIMEOUT_S)
         return self.ladder
 
     def kill(self) -> None:
@@ -212,13 +220,13 @@ class Crew:
         self.actors.kill()
         self.reanalysers.kill()
         self.stop_evaluator()
-        if self.team is not None:
-            self.team.kill()
+        if self.learner is not None:
+            self.learner.kill()
         self.shards.kill()
-        if self._gang is not None:
-            self._gang.release()
+        if self._placement_group is not None:
+            self._placement_group.release()
         self.cluster.ask_for([])
-        self.team, self._gang = None, None
+        self.learner, self._placement_group = None, None
 
     def _name_run(self) -> None:
         """Makes what was started before, and may have been left on chips, a thing of another run."""
@@ -226,7 +234,7 @@ class Crew:
         # One process of a host owns its accelerators: the learner's.
         self._cpu_only = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2", RUN_VARIABLE: self._run}
 
-    def _muster(self) -> Machines:
+    def _wait_for_nodes(self) -> Machines:
         """Waits until all machines that the run needs have joined.
 
         Raises:
@@ -239,7 +247,7 @@ class Crew:
             try:
                 return choose(self._fit_nodes(wait=True), self.experiment, here())
             except Missing as missing:
-                refused = self._scouts.refusals(self.cluster.nodes())
+                refused = self._preflight.refusals(self.cluster.nodes())
                 words = "\n  refused: ".join([str(missing), *refused])
             now = time.monotonic()
             if now >= until:
@@ -253,7 +261,7 @@ class Crew:
     def _fit_nodes(self, wait: bool) -> list[Node]:
         """The nodes that may be used: on a cluster that others started, those that run what the driver runs."""
         nodes = self.cluster.nodes()
-        return self._scouts.fit(nodes, wait) if self.cluster.joined else nodes
+        return self._preflight.fit(nodes, wait) if self.cluster.joined else nodes
 
     def _playing(self) -> list[Node]:
         try:
@@ -262,22 +270,22 @@ class Crew:
             return []
 
     @property
-    def _searchers(self) -> list[Post]:
+    def _searchers(self) -> list[Worker]:
         """All actors and reanalysers."""
-        return [*self.actors.posts.values(), *self.reanalysers.posts.values()]
+        return [*self.actors.workers.values(), *self.reanalysers.workers.values()]
 
     def _taken(self) -> dict[str, float]:
         """CPUs that actors, reanalysers and evaluator use, by node."""
         taken: dict[str, float] = {}
-        users = [(post, squad.cpus) for squad in (self.actors, self.reanalysers) for post in squad.posts.values()]
+        users = [(worker, group.cpus) for group in (self.actors, self.reanalysers) for worker in group.workers.values()]
         if self.evaluator is not None:
             users.append((self.evaluator, self.experiment.evaluation.cpus))
-        for post, cpus in users:
-            if post.role.node is not None:
-                taken[post.role.node] = taken.get(post.role.node, 0.0) + cpus
+        for worker, cpus in users:
+            if worker.actor.node is not None:
+                taken[worker.actor.node] = taken.get(worker.actor.node, 0.0) + cpus
         return taken
 
-    def _employ(self) -> None:
+    def _scale(self) -> None:
         """Starts who is missing, as far as nodes have room; they play as soon as there are parameters.
 
         One reanalyser comes before all actors, since the learner needs both; then actors, then the other reanalysers.
@@ -286,26 +294,26 @@ class Crew:
         if self.actors.complete and self.reanalysers.complete:
             return
         nodes = self._playing()
-        for squad, most in ((self.reanalysers, 1), (self.actors, None), (self.reanalysers, None)):
-            hired = squad.employ(nodes, self._taken(), most)
-            for name, node in hired.items():
+        for group, most in ((self.reanalysers, 1), (self.actors, None), (self.reanalysers, None)):
+            started = group.scale(nodes, self._taken(), most)
+            for name, node in started.items():
                 if self.cluster.joined:
                     log.info("%s goes to %s", name, node)
 
-    def _heal_shards(self, newest: Callable[[], Savepoint | None]) -> list[str]:
+    def _reconcile_shards(self, newest: Callable[[], Savepoint | None]) -> list[str]:
         """Starts lost shards anew and leads everybody to where they are."""
-        healed = []
+        replaced = []
         for index, loss in self.shards.lost():
             if self.shards.replace(index, self._playing(), _content(newest(), index)):
-                healed.append(f"replay-{index}")
+                replaced.append(f"replay-{index}")
                 self._count(f"replay-{index}", loss)
-        learners = self.team.posts if self.team else []
+        learners = self.learner.workers if self.learner else []
         for move in self.shards.moves():
-            for post in [*self._searchers, *learners]:
-                post.role.begin("moved", move.old, move.new)
-        return healed
+            for worker in [*self._searchers, *learners]:
+                worker.actor.begin("moved", move.old, move.new)
+        return replaced
 
-    def _spawn_shard(self, index: int, node: Node, content: Path | None) -> Role:
+    def _spawn_shard(self, index: int, node: Node, content: Path | None) -> RemoteActor:
         return self.cluster.spawn(
             ReplayProcess,
             f"replay-{index}",
@@ -317,13 +325,13 @@ class Crew:
             restore_from=content,
         )
 
-    def _spawn_learners(self, nodes: tuple[Node, ...], savepoint: Savepoint | None) -> list[Role]:
+    def _spawn_learners(self, nodes: tuple[Node, ...], savepoint: Savepoint | None) -> list[RemoteActor]:
         """One process on each host, all resources reserved together."""
-        resources, seats = host_resources(self.experiment.cluster), None
+        resources, bundles = host_resources(self.experiment.cluster), None
         coordinator = self._prepare_hosts(nodes)
         if resources:
-            self._gang = self.cluster.reserve(nodes, resources, 60 * self.experiment.cluster.join_minutes)
-            seats = self._gang.seats
+            self._placement_group = self.cluster.reserve(nodes, resources, 60 * self.experiment.cluster.join_minutes)
+            bundles = self._placement_group.bundles
         return [
             self.cluster.spawn(
                 LearnerProcess,
@@ -331,11 +339,11 @@ class Crew:
                 cpus=0,
                 environment={RUN_VARIABLE: self._run},
                 node=node,
-                seat=seats[rank] if seats else None,
+                bundle=bundles[rank] if bundles else None,
                 rank=rank,
                 coordinator=coordinator,
                 experiment=self.experiment,
-                shards=self.shards.roles,
+                shards=self.shards.actors,
                 store=self.store,
                 snapshots=self.workdir.snapshots,
                 restore_from=savepoint.folder if savepoint else None,
@@ -351,16 +359,16 @@ class Crew:
         """
         if not self.cluster.joined and len(nodes) == 1:
             return ""
-        scouts = [self._scouts.send(node) for node in nodes]
+        checks = [self._preflight.send(node) for node in nodes]
         try:
-            for clear in [scout.begin("clear_chips", self._run) for scout in scouts]:
+            for clear in [check.begin("end_stale_processes", self._run) for check in checks]:
                 clear.result(START_TIMEOUT_S)
-            return f"{nodes[0].host}:{scouts[0].ask('free_port')}"
+            return f"{nodes[0].host}:{checks[0].ask('free_port')}"
         finally:
-            for scout in scouts:
-                scout.kill()
+            for check in checks:
+                check.kill()
 
-    def _spawn_searcher(self, process: type, cpus: float, name: str, index: int, node: Node) -> Role:
+    def _spawn_searcher(self, process: type, cpus: float, name: str, index: int, node: Node) -> RemoteActor:
         """Starts an actor or a reanalyser."""
         return self.cluster.spawn(
             process,
@@ -372,7 +380,7 @@ class Crew:
             experiment=self.experiment,
             index=index,
             life=self.lives,
-            shards=self.shards.roles,
+            shards=self.shards.actors,
             store=self.store,
         )
 
@@ -385,7 +393,7 @@ class Crew:
         if isinstance(failure, ConfigError):
             raise RunFailed(f"{name} cannot do what the experiment asks for: {failure}") from failure
         self.lives += 1
-        if isinstance(failure, MachineLost):
+        if isinstance(failure, NodeLost):
             log.warning("%s was lost with its machine and starts again where there is room", name)
             return
         self.deaths += 1

@@ -17,14 +17,14 @@ from typing import Any
 
 from podzero.cluster.placement import reserved_cpus
 from podzero.cluster.ray_cluster import connect
-from podzero.cluster.remote import ClusterError, MachineLost, RoleDied
+from podzero.cluster.remote import ClusterError, NodeLost, WorkerDied
 from podzero.config import Experiment, GameConfig
 from podzero.driver.learner_group import RunFailed
 from podzero.driver.savepoints import Savepoint, savepoints, set_aside, write_savepoint
-from podzero.driver.supervisor import Crew
+from podzero.driver.supervisor import Supervisor
 from podzero.monitoring.metrics import MetricsLog
 from podzero.monitoring.monitor import Monitor
-from podzero.monitoring.reports import Figures, LogLine, Notice
+from podzero.monitoring.reports import LogReport, MetricsReport, PreemptionNotice
 from podzero.monitoring.status import Phase, write_status
 from podzero.monitoring.terminal import View
 from podzero.workdir import Workdir
@@ -64,10 +64,10 @@ def train(experiment: Experiment, root: str | Path, address: str | None, view: V
         told_to_stop = stack.enter_context(_signals())
         from podzero.params import start_param_store
 
-        crew = Crew(cluster, experiment, workdir, start_param_store(), told_to_stop)
-        stack.callback(crew.kill)
-        savepoint = _start(crew, workdir)
-        run = Run(experiment, workdir, crew, view)
+        supervisor = Supervisor(cluster, experiment, workdir, start_param_store(), told_to_stop)
+        stack.callback(supervisor.kill)
+        savepoint = _start(supervisor, workdir)
+        run = Run(experiment, workdir, supervisor, view)
         stack.callback(run.close)
         run.begin(savepoint, began)
         reason = run.until_end(told_to_stop)
@@ -78,10 +78,10 @@ def train(experiment: Experiment, root: str | Path, address: str | None, view: V
 class Run:
     """The driver's side of a run: listens, heals, saves, shows, and decides when it is over."""
 
-    def __init__(self, experiment: Experiment, workdir: Workdir, crew: Crew, view: View) -> None:
+    def __init__(self, experiment: Experiment, workdir: Workdir, supervisor: Supervisor, view: View) -> None:
         self._experiment = experiment
         self._workdir = workdir
-        self._crew = crew
+        self._supervisor = supervisor
         self._view = view
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="saver")
         self._metrics: MetricsLog | None = None
@@ -105,13 +105,13 @@ class Run:
         while True:
             try:
                 while (reason := self._over(told_to_stop)) is None:
-                    self._hear(self._crew.listen())
-                    for name in self._crew.heal(self._savepoint):
+                    self._hear(self._supervisor.listen())
+                    for name in self._supervisor.reconcile(self._savepoint):
                         self._monitor.add(name, {"count/restarts": 1.0}, time.monotonic())
                     self._save_when_due()
                     self._show()
                     time.sleep(TICK_S)
-            except MachineLost as loss:
+            except NodeLost as loss:
                 if not self._recover(loss, told_to_stop):
                     self._enter("ended")
                     return "stopped by a signal"
@@ -128,16 +128,16 @@ class Run:
         if self._metrics is not None:
             self._metrics.close()
 
-    def _recover(self, loss: MachineLost, told_to_stop: threading.Event) -> bool:
+    def _recover(self, loss: NodeLost, told_to_stop: threading.Event) -> bool:
         """Goes on from the last savepoint on machines that replace a lost one, however often; False if told to stop."""
         log.warning("%s\nEverything is released; the run goes on once machines have joined again", loss)
-        self._crew.kill()
+        self._supervisor.kill()
         began = time.monotonic()
         restarts = self._monitor.status(began).restarts + 1
         while not told_to_stop.is_set():
             try:
-                savepoint = _start(self._crew, self._workdir)
-            except (ClusterError, RoleDied) as failure:
+                savepoint = _start(self._supervisor, self._workdir)
+            except (ClusterError, WorkerDied) as failure:
                 log.warning("could not start again: %s", failure)
                 told_to_stop.wait(RETRY_S)
             else:
@@ -155,21 +155,21 @@ class Run:
             return f"{stop.minutes:g} minutes are over"
         if stop.games is not None and counters["games"] >= stop.games:
             return f"{stop.games:,} games are played"
-        if not self._crew.learning:
+        if not self._supervisor.learning:
             return f"{stop.steps or 0:,} steps are done"
         return None
 
-    def _hear(self, items: Iterable[Figures | LogLine]) -> None:
+    def _hear(self, items: Iterable[MetricsReport | LogReport]) -> None:
         """Takes in what the roles said."""
         now = time.monotonic()
         for item in items:
-            if isinstance(item, Figures):
-                self._monitor.add(item.role, item.figures, now)
+            if isinstance(item, MetricsReport):
+                self._monitor.add(item.worker, item.metrics, now)
                 assert self._metrics is not None
-                self._metrics.add(item.role, item.figures, self._monitor.status(now).step)
+                self._metrics.add(item.worker, item.metrics, self._monitor.status(now).step)
             else:
-                log.log(item.level, "%s: %s", item.role, item.text)
-                if isinstance(item, Notice) and self._save_began < item.time_s:
+                log.log(item.level, "%s: %s", item.worker, item.text)
+                if isinstance(item, PreemptionNotice) and self._save_began < item.time_s:
                     self._save_at = now
 
     def _save_when_due(self) -> None:
@@ -191,23 +191,25 @@ class Run:
 
     def _save(self) -> None:
         """Writes a savepoint, with a snapshot of the parameters that act."""
-        team = self._crew.team
-        assert team is not None
-        shards = self._crew.shards.roles
+        learner = self._supervisor.learner
+        assert learner is not None
+        shards = self._supervisor.shards.actors
         counters = self._monitor.counters(time.monotonic())
         keep = self._experiment.checkpoint.keep
-        step = write_savepoint(self._workdir, team.checkpoint, shards, counters, self._crew.newest_ladder(), keep)
-        team.leader.role.ask("snapshot")
+        step = write_savepoint(
+            self._workdir, learner.checkpoint, shards, counters, self._supervisor.newest_ladder(), keep
+        )
+        learner.leader.actor.ask("snapshot")
         log.info("savepoint of step %d written", step)
 
     def _snapshot(self) -> None:
         """Writes a snapshot; the evaluator starts with the first one of trained parameters."""
-        assert self._crew.team is not None
-        step = self._crew.team.leader.role.ask("snapshot")
+        assert self._supervisor.learner is not None
+        step = self._supervisor.learner.leader.actor.ask("snapshot")
         if step <= 0:
             self._snapshot_at = time.monotonic() + FIRST_SNAPSHOT_S
-        elif self._crew.evaluator is None:
-            self._crew.start_evaluator()
+        elif self._supervisor.evaluator is None:
+            self._supervisor.start_evaluator()
 
     def _savepoint(self) -> Savepoint | None:
         """The newest, which a new one may just be replacing."""
@@ -227,13 +229,13 @@ class Run:
         self._enter("stopping")
         if self._saving is not None:
             self._saving.exception(timeout=600)
-        self._hear(self._crew.stop_actors())
+        self._hear(self._supervisor.stop_actors())
         try:
-            self._hear(self._crew.stop_learner())
+            self._hear(self._supervisor.stop_learner())
             self._save()
-        except (ClusterError, RoleDied) as failure:
+        except (ClusterError, WorkerDied) as failure:
             log.error("the last savepoint could not be written: %s", failure)
-        self._crew.stop_evaluator()
+        self._supervisor.stop_evaluator()
         self._enter("ended")
 
     def _enter(self, phase: Phase) -> None:
@@ -247,11 +249,11 @@ class Run:
         return RunFailed(f"{failure}\nThe same command goes on from {where}. The log: {self._workdir.log_file}")
 
 
-def _start(crew: Crew, workdir: Workdir) -> Savepoint | None:
+def _start(supervisor: Supervisor, workdir: Workdir) -> Savepoint | None:
     """Starts the crew from the newest savepoint that can be used; damaged ones are set aside."""
     for savepoint in savepoints(workdir):
         try:
-            crew.start(savepoint)
+            supervisor.start(savepoint)
         except Exception as error:
             if not _is_damage(error):
                 raise
@@ -259,7 +261,7 @@ def _start(crew: Crew, workdir: Workdir) -> Savepoint | None:
         else:
             log.info("resumed from the savepoint of step %d", savepoint.step)
             return savepoint
-    crew.start(None)
+    supervisor.start(None)
     return None
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from podzero.cluster.remote import Call, ClusterError, Role, RoleDied
-from podzero.monitoring.reports import Figures, LogLine
+from podzero.cluster.remote import Call, ClusterError, RemoteActor, WorkerDied
+from podzero.monitoring.reports import LogReport, MetricsReport
 
 ANSWER_TIMEOUT_S = 20.0
 """A role that does not hand over its figures for so long is only skipped: it may be compiling."""
@@ -16,10 +16,10 @@ LAST_WORDS_S = 2.0
 
 
 @dataclass
-class Post:
+class Worker:
     """One place, and the process that fills it at present."""
 
-    role: Role
+    actor: RemoteActor
     work: Call | None = None
     """The pending `run`; None for roles that only answer."""
     fetch: Call | None = None
@@ -33,32 +33,32 @@ class Post:
             self.work.result(ANSWER_TIMEOUT_S)
         except Exception as raised:
             return raised
-        return RoleDied(f"{self.role.name} returned")
+        return WorkerDied(f"{self.actor.name} returned")
 
-    def fetched(self) -> list[Figures | LogLine]:
+    def fetched(self) -> list[MetricsReport | LogReport]:
         """What it has said, if its answer is there; asks for more."""
-        items: list[Figures | LogLine] = []
+        items: list[MetricsReport | LogReport] = []
         if self.fetch is not None:
             if not self.fetch.done:
                 return items
             try:
                 items = self.fetch.result(ANSWER_TIMEOUT_S)
-            except (ClusterError, RoleDied):
+            except (ClusterError, WorkerDied):
                 return items  # its death is found by the crew, which knows what to do
-        self.fetch = self.role.begin("drain")
+        self.fetch = self.actor.begin("drain")
         return items
 
-    def last_words(self) -> list[Figures | LogLine]:
+    def last_words(self) -> list[MetricsReport | LogReport]:
         """What it had not yet said when it ended its work."""
-        items: list[Figures | LogLine] = []
-        for fetch in filter(None, [self.fetch, self.role.begin("drain")]):
-            with suppress(ClusterError, RoleDied):
+        items: list[MetricsReport | LogReport] = []
+        for fetch in filter(None, [self.fetch, self.actor.begin("drain")]):
+            with suppress(ClusterError, WorkerDied):
                 items += fetch.result(LAST_WORDS_S)
         return items
 
 
-def await_end(posts: Sequence[Post], timeout_s: float) -> None:
+def await_end(workers: Sequence[Worker], timeout_s: float) -> None:
     """Waits until each post's work has ended, all together no longer than `timeout_s`."""
     deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline and any(post.work and not post.work.done for post in posts):
+    while time.monotonic() < deadline and any(worker.work and not worker.work.done for worker in workers):
         time.sleep(0.1)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from podzero.cluster.placement import Node, actor_places
-from podzero.cluster.remote import Role
-from podzero.driver.worker import Post
+from podzero.cluster.remote import RemoteActor
+from podzero.driver.worker import Worker
 
 
-class Squad:
+class WorkerGroup:
     """The actors, or the reanalysers, of a run.
 
     Args:
@@ -19,10 +19,10 @@ class Squad:
       spawn: starts the process of an index on a node.
     """
 
-    def __init__(self, kind: str, count: int, cpus: float, spawn: Callable[[str, int, Node], Role]) -> None:
+    def __init__(self, kind: str, count: int, cpus: float, spawn: Callable[[str, int, Node], RemoteActor]) -> None:
         self.cpus = cpus
         self.count = count
-        self.posts: dict[int, Post] = {}
+        self.workers: dict[int, Worker] = {}
         """By index; one for which no node has room yet is absent."""
         self._kind = kind
         self._spawn = spawn
@@ -30,9 +30,9 @@ class Squad:
     @property
     def complete(self) -> bool:
         """Whether nobody is missing."""
-        return len(self.posts) == self.count
+        return len(self.workers) == self.count
 
-    def employ(self, nodes: Sequence[Node], taken: Mapping[str, float], most: int | None = None) -> dict[str, Node]:
+    def scale(self, nodes: Sequence[Node], taken: Mapping[str, float], most: int | None = None) -> dict[str, Node]:
         """Starts those that are missing, as far as nodes have room; returns who went where.
 
         Args:
@@ -40,23 +40,23 @@ class Squad:
           taken: CPUs that the run uses already, by node id.
           most: only the first so many.
         """
-        absent = [index for index in range(self.count)[:most] if index not in self.posts]
-        hired = {}
+        absent = [index for index in range(self.count)[:most] if index not in self.workers]
+        started = {}
         for index, node in zip(absent, actor_places(nodes, taken, self.cpus, len(absent)), strict=False):
-            role = self._spawn(f"{self._kind}-{index}", index, node)
-            self.posts[index] = Post(role, role.begin("run"))
-            hired[role.name] = node
-        return hired
+            actor = self._spawn(f"{self._kind}-{index}", index, node)
+            self.workers[index] = Worker(actor, actor.begin("run"))
+            started[actor.name] = node
+        return started
 
     def lost(self) -> dict[str, Exception]:
         """Gives up those whose processes ended by themselves; returns how, by name."""
-        ends = {index: end for index, post in self.posts.items() if (end := post.ended()) is not None}
+        ends = {index: end for index, worker in self.workers.items() if (end := worker.ended()) is not None}
         for index in ends:
-            self.posts.pop(index).role.kill()
+            self.workers.pop(index).actor.kill()
         return {f"{self._kind}-{index}": end for index, end in ends.items()}
 
     def kill(self) -> None:
         """Ends all of them without ceremony."""
-        for post in self.posts.values():
-            post.role.kill()
-        self.posts = {}
+        for worker in self.workers.values():
+            worker.actor.kill()
+        self.workers = {}

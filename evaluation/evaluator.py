@@ -84,5 +84,5 @@ class Evaluator:
         """
         step, params = load_snapshot(self._snapshots)
         with simulator_errors():
-            figures = self._rounds.judge(step, params, lambda: not self._stop.is_set())
-        self._report(ROLE, {"evaluation/step": float(step)} | figures)
+            metrics = self._rounds.judge(step, params, lambda: not self._stop.is_set())
+        self._report(ROLE, {"evaluation/step": float(step)} | metrics)

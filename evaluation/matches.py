@@ -80,16 +80,16 @@ class MatchRounds:
         player = self._selves.player(_name(step), params)
         match_key, judge_key = jax.random.split(jax.random.fold_in(self._seed, step))
         results = self._play(player, step, match_key, keep_going)
-        figures = _scores(results)
+        metrics = _scores(results)
         if self._judge is not None:
-            figures["evaluation/keeps_value"] = self._judge(player, judge_key).keeps_value
+            metrics["evaluation/keeps_value"] = self._judge(player, judge_key).keeps_value
         for opponent, result in results.items():
             self._ladder.add(player.name, opponent, result)
         self._rated, self._ladder_tree = step, self._ladder.to_json()
         rating = self._ladder.ratings().get(player.name)
         if rating is not None:
-            figures |= {"evaluation/elo": rating.elo, "evaluation/elo_error": rating.error}
-        return figures
+            metrics |= {"evaluation/elo": rating.elo, "evaluation/elo_error": rating.error}
+        return metrics
 
     @cached_property
     def _judge(self) -> Judge | None:

@@ -76,7 +76,7 @@ class EpisodeRounds:
         with closing(make_vector_env(env, min(self._episodes, most), seed + _SEED)) as environments:
             result = play_episodes(environments, self._actors.actor(params), self._episodes, key, keep_going)
         self.rated = step
-        return _figures(result.returns)
+        return _metrics(result.returns)
 
 
 class SoloRounds:
@@ -100,7 +100,7 @@ class SoloRounds:
         player = self._players.player(str(step), params)
         returns = play_alone(self._env, player, self._games, jax.random.fold_in(self._seed, step), keep_going)
         self.rated = step
-        return _figures(returns / self._scale)
+        return _metrics(returns / self._scale)
 
 
 def reward_scale(env: EnvConfig) -> float:
@@ -151,7 +151,7 @@ def summary(result: EpisodesResult) -> dict[str, Any]:
     }
 
 
-def _figures(returns: np.ndarray[Any, Any]) -> dict[str, float]:
+def _metrics(returns: np.ndarray[Any, Any]) -> dict[str, float]:
     return {
         "evaluation/mean_return": float(returns.mean()),
         "evaluation/std_return": float(returns.std(ddof=1)) if len(returns) > 1 else 0.0,

@@ -27,7 +27,7 @@ app = typer.Typer(
 
 ERRORS_FOR_PEOPLE: Mapping[str, tuple[str, ...]] = {
     "podzero.envs": ("EnvironmentFailed", "SimulatorError"),
-    "podzero.cluster.remote": ("ClusterError", "RoleDied"),
+    "podzero.cluster.remote": ("ClusterError", "WorkerDied"),
     "podzero.driver.learner_group": ("RunFailed",),
     "podzero.launch.targets.perform": ("LaunchFailed",),
     "podzero.learner": ("CheckpointDamaged", "CheckpointMismatch", "HostLost", "TrainingDiverged"),
@@ -105,17 +105,17 @@ def status(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A working directory.")], as_json: Json = False
 ) -> None:
     """Show what a run is doing, from its files, while it runs or after."""
-    sighting = read_status(Workdir(directory))
+    found = read_status(Workdir(directory))
     if as_json:
-        print(sighting.to_json())
+        print(found.to_json())
         return
     from rich.console import Console
 
-    from podzero.monitoring.view import picture
+    from podzero.monitoring.view import run_view
 
     console = Console()
-    console.print(picture(sighting.status))
-    console.print(f"{directory}: {sighting.words}", highlight=False)
+    console.print(run_view(found.status))
+    console.print(f"{directory}: {found.words}", highlight=False)
 
 
 @app.command()

@@ -12,8 +12,8 @@ from jax.sharding import Mesh
 
 from podzero.config import Experiment, LearnerConfig, MeshConfig
 from podzero.learner.devices import machine_of
-from podzero.learner.figures import ChipFigures
 from podzero.learner.flops import training_flops
+from podzero.learner.metrics import ChipFigures
 from podzero.learner.objectives import make_objective
 from podzero.learner.training import Training, make_training
 from podzero.samples import sample_like, with_axes

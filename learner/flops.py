@@ -53,8 +53,8 @@ def _flops(eqn: JaxprEqn) -> float:
     inner = [flops_of(jaxpr) for jaxpr in jaxprs_in_params(eqn.params)]
     if eqn.primitive.name == "cond":
         return max(inner)
-    turns: int = eqn.params["length"] if eqn.primitive.name == "scan" else 1
-    return sum(inner) * turns
+    trip_count: int = eqn.params["length"] if eqn.primitive.name == "scan" else 1
+    return sum(inner) * trip_count
 
 
 def _convolution(eqn: JaxprEqn) -> float:

@@ -17,9 +17,9 @@ from podzero.config import Experiment
 from podzero.learner.calibration import chip_figures
 from podzero.learner.checkpoints import LearnerCheckpoints
 from podzero.learner.devices import DeviceClock, memory_figures
-from podzero.learner.feeding import Feed
-from podzero.learner.figures import Figures
 from podzero.learner.hosts import Agreement, Alone, Order
+from podzero.learner.metrics import Figures
+from podzero.learner.prefetching import Prefetcher
 from podzero.learner.publishing import Publisher
 from podzero.learner.sharding import local_part
 from podzero.learner.state import TrainState
@@ -37,7 +37,7 @@ _LOOK_UP_S = 0.1
 """While it waits for replay the loop looks up this often for requests to stop, checkpoint or report."""
 
 
-class _Unsettled(NamedTuple):
+class _InFlight(NamedTuple):
     """A dispatch that the devices may still be working on."""
 
     sums: StepSums
@@ -93,13 +93,13 @@ class Learner:
         )
         self._step = int(self._state.step)
         self._reader = reader
-        self._feed = Feed(reader)
+        self._prefetcher = Prefetcher(reader)
         self._publisher = Publisher(sink, self._training.mesh)
         self._agreement = agreement or Alone()
         self._leads = jax.process_index() == 0
         self._role = ROLE if self._leads else f"{ROLE}-{jax.process_index()}"
         self._report = report
-        self._figures = Figures(config.batch_size)
+        self._metrics = Figures(config.batch_size)
         self._clock = StageClock()
         self._stopping = threading.Event()
         self._ended = False
@@ -117,21 +117,21 @@ class Learner:
           HostLost: another host is gone or silent.
         """
         try:
-            with self._feed, jax.transfer_guard_host_to_device("disallow"):
+            with self._prefetcher, jax.transfer_guard_host_to_device("disallow"):
                 self._publish()
-                unsettled: _Unsettled | None = None
+                in_flight: _InFlight | None = None
                 while (host := self._next_batch()) is not None:
                     with self._clock("host_to_device"):
                         batch = self._training.put(host._replace(keys=None))
                     with self._clock("step"):
                         self._state, sums, errors = self._device_clock(self._state, batch)
                         # With this dispatch queued, waiting for the one before it leaves no gap on the device.
-                        self._settle(unsettled)
-                    unsettled = _Unsettled(sums, errors, host.keys)
+                        self._settle(in_flight)
+                    in_flight = _InFlight(sums, errors, host.keys)
                     self._step += self._steps_per_dispatch
                     if self._step % self._publish_every < self._steps_per_dispatch:
                         self._publish()
-                self._settle(unsettled)
+                self._settle(in_flight)
                 self._publish()
         except BaseException as failure:
             self._end(failure)
@@ -177,7 +177,7 @@ class Learner:
             self._report_when_due()
             if batch is None:
                 with self._clock("wait_replay"):
-                    batch = self._feed.poll(_LOOK_UP_S)
+                    batch = self._prefetcher.poll(_LOOK_UP_S)
             with self._clock("wait_hosts"):
                 order = self._agreement.next(self._wish(batch is not None), 0.0 if batch is None else _LOOK_UP_S)
             match order:
@@ -203,14 +203,16 @@ class Learner:
         """The folders of saves that were asked for and have not begun; call it with the lock held."""
         return [folder for folder, future in self._saves.items() if _waiting(future)]
 
-    def _settle(self, dispatch: _Unsettled | None) -> None:
+    def _settle(self, dispatch: _InFlight | None) -> None:
         """Waits for a dispatch, and takes in what there is to say of it."""
         if dispatch is None:
             return
-        self._figures.add(dispatch.sums)
+        self._metrics.add(dispatch.sums)
         if dispatch.keys is not None:
-            with self._clock("rank"):
-                self._reader.rank(dispatch.keys, np.concatenate([local_part(errors) for errors in dispatch.errors]))
+            with self._clock("update_priorities"):
+                self._reader.update_priorities(
+                    dispatch.keys, np.concatenate([local_part(errors) for errors in dispatch.errors])
+                )
 
     def _publish(self) -> None:
         """Publishes the averaged weights; the transfer and the sink run beside the next dispatch."""
@@ -245,11 +247,11 @@ class Learner:
 
     def _report_figures(self) -> None:
         """Host 0 speaks for all of what was learned, each host for its own time and memory."""
-        figures = self._clock.flush() | memory_figures(jax.local_devices())
+        metrics = self._clock.flush() | memory_figures(jax.local_devices())
         if self._leads:
-            figures |= self._figures.flush(self._step)
-            figures |= self._chips.of(figures["learner/samples_per_s"], self._device_clock.flush())
-        self._report(self._role, figures)
+            metrics |= self._metrics.flush(self._step)
+            metrics |= self._chips.of(metrics["learner/samples_per_s"], self._device_clock.flush())
+        self._report(self._role, metrics)
         self._reported = time.perf_counter()
 
     def _end(self, failure: BaseException | None) -> None:

@@ -14,7 +14,7 @@ from podzero.learner.muzero import muzero_loss
 from podzero.types import Array, Batch, EnvSpec, ModelNetwork, Network, Params, Sample, Symmetry, Window
 
 
-class Terms(NamedTuple):
+class LossOutput(NamedTuple):
     """A loss and what is worth knowing of it."""
 
     total: jax.Array
@@ -32,7 +32,7 @@ class Objective(NamedTuple):
     """Takes a PRNG key, returns the parameters before the first step."""
     prepare: Callable[[Array, Batch], Batch]
     """Takes a PRNG key and a batch `[B, ...]`; returns it augmented."""
-    loss: Callable[[Params, Batch], Terms]
+    loss: Callable[[Params, Batch], LossOutput]
     """The loss of a prepared batch `[B, ...]`."""
     observe: Callable[[Params, Batch], Params]
     """The parameters with the running statistics of observations that a batch changes."""
@@ -56,10 +56,10 @@ def alphazero_objective(network: Network, value_weight: float, augment: Augment)
     def prepare(key: Array, batch: Batch) -> Batch:
         return batch._replace(samples=augment(key, _positions(batch)))
 
-    def loss(params: Params, batch: Batch) -> Terms:
+    def loss(params: Params, batch: Batch) -> LossOutput:
         of = alphazero_loss(network, value_weight, params, _positions(batch), batch.weight)
         parts = {"loss": of.total, "policy_loss": of.policy, "policy_kl": of.policy_kl, "value_loss": of.value}
-        return Terms(of.total, parts, of.errors)
+        return LossOutput(of.total, parts, of.errors)
 
     return Objective(network.init, prepare, loss, observe=lambda params, batch: params)
 
@@ -67,7 +67,7 @@ def alphazero_objective(network: Network, value_weight: float, augment: Augment)
 def muzero_objective(network: ModelNetwork, config: MuZeroConfig, value_weight: float, discount: float) -> Objective:
     """MuZero's loss on windows."""
 
-    def loss(params: Params, batch: Batch) -> Terms:
+    def loss(params: Params, batch: Batch) -> LossOutput:
         of = muzero_loss(network, config, value_weight, discount, params, _windows(batch), batch.weight)
         parts = {
             "loss": of.total,
@@ -79,7 +79,7 @@ def muzero_objective(network: ModelNetwork, config: MuZeroConfig, value_weight: 
         }
         if config.consistency_weight:
             parts["consistency_loss"] = of.consistency
-        return Terms(of.total, parts, of.errors)
+        return LossOutput(of.total, parts, of.errors)
 
     def observe(params: Params, batch: Batch) -> Params:
         """Position 0 of windows is looked at: every step of an episode comes first in one, or every `stride`-th."""

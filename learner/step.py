@@ -12,7 +12,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from podzero.learner.objectives import Objective, Terms
+from podzero.learner.objectives import LossOutput, Objective
 from podzero.learner.sharding import batch_sharding, replicated
 from podzero.learner.state import TrainState
 from podzero.types import Array, Batch, Params
@@ -136,21 +136,21 @@ def _step(recipe: Recipe, shardings: Params, unroll: int, carry: _Carry, batch: 
     return carry, terms.errors
 
 
-def _gradients(recipe: Recipe, unroll: int, params: Params, batch: Batch) -> tuple[Params, Terms]:
+def _gradients(recipe: Recipe, unroll: int, params: Params, batch: Batch) -> tuple[Params, LossOutput]:
     """Gradients and loss, both means over a batch `[B, ...]`, one microbatch after the other."""
 
-    def objective(params: Params, part: Batch) -> tuple[jax.Array, Terms]:
+    def objective(params: Params, part: Batch) -> tuple[jax.Array, LossOutput]:
         terms = recipe.objective.loss(params, part)
         return terms.total, terms
 
-    gradient: Callable[[Params, Batch], tuple[Params, Terms]] = jax.grad(objective, has_aux=True)
+    gradient: Callable[[Params, Batch], tuple[Params, LossOutput]] = jax.grad(objective, has_aux=True)
     count = recipe.microbatches
     if count == 1:
         return gradient(params, batch)
     # Every count-th sample, so that each part is spread over the devices as the batch is.
     parts = jax.tree.map(lambda leaf: jnp.moveaxis(leaf.reshape(-1, count, *leaf.shape[1:]), 1, 0), batch)
 
-    def add(total: tuple[Params, Terms], part: Batch) -> tuple[tuple[Params, Terms], jax.Array]:
+    def add(total: tuple[Params, LossOutput], part: Batch) -> tuple[tuple[Params, LossOutput], jax.Array]:
         gradients, terms = gradient(params, part)
         alone = terms._replace(errors=jnp.zeros(()))
         return jax.tree.map(jnp.add, total, (gradients, alone)), terms.errors

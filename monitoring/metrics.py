@@ -21,7 +21,7 @@ LOST_FILE = "metrics.lost.jsonl"
 class MetricsLog:
     """Appends reports to `metrics.jsonl` and to TensorBoard. Not thread-safe: one owner.
 
-    A line holds `t` (Unix seconds), `step` (learner step when the report came), `role` and `figures`.
+    A line holds `t` (Unix seconds), `step` (learner step when the report came), `worker` and `metrics`.
 
     Args:
       workdir: the run's directory; it must exist.
@@ -38,13 +38,13 @@ class MetricsLog:
         self._writers: dict[str, SummaryWriter] = {}
         self._flushed = time.monotonic()
 
-    def add(self, role: str, figures: Mapping[str, float], step: int) -> None:
+    def add(self, worker: str, metrics: Mapping[str, float], step: int) -> None:
         """Appends one report, made while the learner stood at `step`."""
-        written = {name: float(value) for name, value in figures.items()}
+        written = {name: float(value) for name, value in metrics.items()}
         finite = {name: value if math.isfinite(value) else None for name, value in written.items()}
-        line = {"t": round(time.time(), 3), "step": step, "role": role, "figures": finite}
+        line = {"t": round(time.time(), 3), "step": step, "worker": worker, "metrics": finite}
         self._file.write(json.dumps(line) + "\n")
-        writer = self._writer(role)
+        writer = self._writer(worker)
         for name, value in written.items():
             writer.add_scalar(name, value, step)
         if time.monotonic() - self._flushed >= FLUSH_EVERY_S:
@@ -64,16 +64,16 @@ class MetricsLog:
             writer.close()
         self._writers.clear()
 
-    def _writer(self, role: str) -> SummaryWriter:
-        if role not in self._writers:
-            self._writers[role] = SummaryWriter(
-                str(self._workdir.tensorboard / role),
+    def _writer(self, worker: str) -> SummaryWriter:
+        if worker not in self._writers:
+            self._writers[worker] = SummaryWriter(
+                str(self._workdir.tensorboard / worker),
                 purge_step=self._purge_step,
                 max_queue=100,
                 flush_secs=int(FLUSH_EVERY_S),
                 filename_suffix=f".{self._purge_step or 0:09d}",  # a name's whole seconds are no difference
             )
-        return self._writers[role]
+        return self._writers[worker]
 
 
 def take_back(workdir: Workdir, step: int) -> int:

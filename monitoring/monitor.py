@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from podzero.config import Experiment
 from podzero.monitoring.status import Phase, RunStatus
-from podzero.monitoring.utilization import with_economy
+from podzero.monitoring.utilization import with_utilization
 
 WINDOW_S = 60.0
 """Rates are averaged over this long."""
@@ -45,26 +45,26 @@ class Monitor:
         self._heard: dict[str, float] = {}
         self._forced: Phase | None = None
 
-    def add(self, role: str, figures: Mapping[str, float], now: float) -> None:
+    def add(self, worker: str, metrics: Mapping[str, float], now: float) -> None:
         """Takes one report: `count/*` is added up, everything else replaces what the role said before.
 
         Shares of time belong together: a stage that is not named any more took none.
         """
-        self._heard[role] = now
+        self._heard[worker] = now
         if self._forced is not None:  # the last report of a role covers moments, not the run
-            figures = {name: value for name, value in figures.items() if not _is_momentary(name)}
-        if any(name.startswith("time/") for name in figures):
-            kept = {name: value for name, value in self._gauges[role].items() if not name.startswith("time/")}
-            self._gauges[role] = kept
-        for name, value in figures.items():
+            metrics = {name: value for name, value in metrics.items() if not _is_momentary(name)}
+        if any(name.startswith("time/") for name in metrics):
+            kept = {name: value for name, value in self._gauges[worker].items() if not name.startswith("time/")}
+            self._gauges[worker] = kept
+        for name, value in metrics.items():
             stage, _, quantity = name.partition("/")
             if stage == "count":
                 if math.isfinite(value):
                     self._totals[quantity] += value
                     self._rates[quantity].add(now, self._totals[quantity])
             else:
-                self._gauges[role][name] = value
-        reported = figures.get("learner/step")
+                self._gauges[worker][name] = value
+        reported = metrics.get("learner/step")
         if reported is not None:
             self._step = int(reported)
             self._rates["steps"].add(now, reported)
@@ -123,9 +123,9 @@ class Monitor:
             shares=shares,
             bottleneck=bottleneck(phase, shares, size, self._experiment.replay.min_size),
         )
-        hosts = [figures for role, figures in self._gauges.items() if kind_of(role) == "learner"]
+        hosts = [metrics for worker, metrics in self._gauges.items() if kind_of(worker) == "learner"]
         price = self._experiment.cluster.price_per_hour
-        return with_economy(status, learner, hosts, self._experiment.learner.batch_size, price)
+        return with_utilization(status, learner, hosts, self._experiment.learner.batch_size, price)
 
     def _phase(self, replay_size: float) -> Phase:
         if self._forced is not None:
@@ -148,19 +148,19 @@ class Monitor:
 
     def _over(self, kind: str, name: str) -> float:
         """Sum of a gauge over all roles of a kind."""
-        return sum(figures.get(name, 0.0) for role, figures in self._gauges.items() if kind_of(role) == kind)
+        return sum(metrics.get(name, 0.0) for worker, metrics in self._gauges.items() if kind_of(worker) == kind)
 
     def _mean_over(self, kind: str, name: str) -> float | None:
         """Mean of a gauge over the roles of a kind that have said it."""
-        said = [f[name] for role, f in self._gauges.items() if kind_of(role) == kind and name in f]
+        said = [f[name] for worker, f in self._gauges.items() if kind_of(worker) == kind and name in f]
         return sum(said) / len(said) if said else None
 
     def _samples_per_insert(self) -> float | None:
         """Mean over the shards, each weighted by what was inserted there."""
         shards = [
-            (figures["replay/samples_per_insert"], figures.get("replay/inserted", 0.0))
-            for figures in self._gauges.values()
-            if "replay/samples_per_insert" in figures
+            (metrics["replay/samples_per_insert"], metrics.get("replay/inserted", 0.0))
+            for metrics in self._gauges.values()
+            if "replay/samples_per_insert" in metrics
         ]
         weight = sum(inserted for _, inserted in shards)
         return sum(ratio * inserted for ratio, inserted in shards) / weight if weight > 0 else None
@@ -168,11 +168,11 @@ class Monitor:
     def _shares(self, now: float) -> dict[str, dict[str, float]]:
         """Share of wall time by kind of role and stage: the mean over the roles that still speak."""
         speaking: dict[str, list[dict[str, float]]] = defaultdict(list)
-        for role, heard in self._heard.items():
-            stages = _with_prefix(self._gauges[role], "time/")
+        for worker, heard in self._heard.items():
+            stages = _with_prefix(self._gauges[worker], "time/")
             if stages and now - heard <= SILENT_AFTER_S:
-                speaking[kind_of(role)].append(stages)
-        return {kind: _mean(roles) for kind, roles in sorted(speaking.items())}
+                speaking[kind_of(worker)].append(stages)
+        return {kind: _mean(workers) for kind, workers in sorted(speaking.items())}
 
 
 class RateWindow:
@@ -206,9 +206,9 @@ class RateWindow:
         return max(self._points[-1][1] - base, 0.0) / max(now - since, 1e-9)
 
 
-def kind_of(role: str) -> str:
+def kind_of(worker: str) -> str:
     """The kind of a role: `actor-3` is an `actor`."""
-    return role.rpartition("-")[0] if role.rpartition("-")[2].isdigit() else role
+    return worker.rpartition("-")[0] if worker.rpartition("-")[2].isdigit() else worker
 
 
 def bottleneck(phase: Phase, shares: Mapping[str, Mapping[str, float]], replay_size: float, min_size: int) -> str:
@@ -256,10 +256,10 @@ def _is_momentary(name: str) -> bool:
     return name.startswith("time/") or name == "learner/scaling_efficiency"
 
 
-def _with_prefix(figures: Mapping[str, float], prefix: str) -> dict[str, float]:
-    return {name.removeprefix(prefix): value for name, value in figures.items() if name.startswith(prefix)}
+def _with_prefix(metrics: Mapping[str, float], prefix: str) -> dict[str, float]:
+    return {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
 
 
-def _mean(roles: list[dict[str, float]]) -> dict[str, float]:
-    stages = sorted({stage for role in roles for stage in role})
-    return {stage: sum(role.get(stage, 0.0) for role in roles) / len(roles) for stage in stages}
+def _mean(workers: list[dict[str, float]]) -> dict[str, float]:
+    stages = sorted({stage for worker in workers for stage in worker})
+    return {stage: sum(worker.get(stage, 0.0) for worker in workers) / len(workers) for stage in stages}

@@ -13,55 +13,55 @@ CAPACITY = 4_096
 """Items kept; a driver that does not come loses the oldest ones, never the process its memory."""
 
 
-class Figures(NamedTuple):
+class MetricsReport(NamedTuple):
     """Figures of a role."""
 
     time_s: float
     """Seconds since the epoch."""
-    role: str
-    figures: dict[str, float]
+    worker: str
+    metrics: dict[str, float]
 
 
-class LogLine(NamedTuple):
+class LogReport(NamedTuple):
     """A log record of a role."""
 
     time_s: float
-    role: str
+    worker: str
     level: int
     text: str
 
 
-class Notice(LogLine):
+class PreemptionNotice(LogReport):
     """A log line that announces the end of the role's machine; the driver saves at once."""
 
     __slots__ = ()
 
 
-class Outbox(logging.Handler):
+class ReportBuffer(logging.Handler):
     """Collects `Report` calls and log records of one process; thread-safe."""
 
-    def __init__(self, role: str) -> None:
+    def __init__(self, worker: str) -> None:
         super().__init__(logging.INFO)
-        self._role = role
-        self._items: deque[Figures | LogLine] = deque(maxlen=CAPACITY)
+        self._worker = worker
+        self._items: deque[MetricsReport | LogReport] = deque(maxlen=CAPACITY)
         self._guard = threading.Lock()
 
-    def report(self, role: str, figures: Mapping[str, float]) -> None:
+    def report(self, worker: str, metrics: Mapping[str, float]) -> None:
         """A `Report`."""
         with self._guard:
-            self._items.append(Figures(time.time(), role, dict(figures)))
+            self._items.append(MetricsReport(time.time(), worker, dict(metrics)))
 
     def emit(self, record: logging.LogRecord) -> None:
         """Takes a log record."""
         with self._guard:
-            self._items.append(LogLine(record.created, self._role, record.levelno, record.getMessage()))
+            self._items.append(LogReport(record.created, self._worker, record.levelno, record.getMessage()))
 
     def announce(self, text: str) -> None:
         """Leaves a `Notice`."""
         with self._guard:
-            self._items.append(Notice(time.time(), self._role, logging.WARNING, text))
+            self._items.append(PreemptionNotice(time.time(), self._worker, logging.WARNING, text))
 
-    def drain(self) -> list[Figures | LogLine]:
+    def drain(self) -> list[MetricsReport | LogReport]:
         """All that came since the last call."""
         with self._guard:
             items = list(self._items)

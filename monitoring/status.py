@@ -128,7 +128,7 @@ class RunStatus:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sighting:
+class StatusFile:
     """A status as found in a working directory, and whether anybody still works there."""
 
     status: RunStatus
@@ -157,7 +157,7 @@ def write_status(workdir: Workdir, status: RunStatus) -> None:
     write_atomically(workdir.status_file, status.to_json() + "\n")
 
 
-def read_status(workdir: Workdir) -> Sighting:
+def read_status(workdir: Workdir) -> StatusFile:
     """What the run in `workdir` is doing or was doing last.
 
     Raises:
@@ -174,8 +174,8 @@ def read_status(workdir: Workdir) -> Sighting:
                 f"{workdir.root} holds the experiment '{experiment.name}' but no readable status.json: "
                 "it never came to run; start it with `podzero train`"
             ) from None
-        return Sighting(RunStatus(experiment.name, "starting", elapsed_s=0.0), alive=True, age_s=0.0)
-    return Sighting(status, alive, max(age_s, 0.0))
+        return StatusFile(RunStatus(experiment.name, "starting", elapsed_s=0.0), alive=True, age_s=0.0)
+    return StatusFile(status, alive, max(age_s, 0.0))
 
 
 def is_locked(workdir: Workdir) -> bool:

@@ -14,7 +14,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from podzero.monitoring.status import RunStatus
-from podzero.monitoring.view import STARTING, opening, picture, plain_line
+from podzero.monitoring.view import STARTING, plain_line, run_view, starting_view
 
 ViewKind = Literal["auto", "plain", "live"]
 LINE_EVERY_S = 10.0
@@ -90,7 +90,7 @@ class LiveView(View):
         self._status: RunStatus | None = None
         self._lines: deque[tuple[int, str]] = deque(maxlen=LOG_LINES)
         self._began = time.monotonic()
-        self._live = Live(console=console, get_renderable=self._picture, refresh_per_second=4)
+        self._live = Live(console=console, get_renderable=self._view, refresh_per_second=4)
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -111,11 +111,11 @@ class LiveView(View):
         """Adds the record below the picture, where the newest few stay."""
         self._lines.append((level, f"{time.strftime('%H:%M:%S')} {text}"))
 
-    def _picture(self) -> RenderableType:
+    def _view(self) -> RenderableType:
         lines = list(self._lines)
         if self._status is None:
-            return opening(time.monotonic() - self._began, lines)
-        return picture(self._status, lines)
+            return starting_view(time.monotonic() - self._began, lines)
+        return run_view(self._status, lines)
 
 
 class _Handler(logging.Handler):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from podzero.monitoring.status import RunStatus
 
 
-def with_economy(
+def with_utilization(
     status: RunStatus,
     learner: Mapping[str, float],
     hosts: Iterable[Mapping[str, float]],
@@ -58,4 +58,4 @@ def _shared(amount: float, among: float | None) -> float | None:
 
 
 def _largest(hosts: list[Mapping[str, float]], name: str) -> float | None:
-    return max((figures[name] for figures in hosts if name in figures), default=None)
+    return max((metrics[name] for metrics in hosts if name in metrics), default=None)

@@ -61,7 +61,7 @@ def _judged(status: RunStatus) -> list[str]:
     return parts
 
 
-def picture(status: RunStatus, lines: list[tuple[int, str]] | None = None) -> Panel:
+def run_view(status: RunStatus, lines: list[tuple[int, str]] | None = None) -> Panel:
     """The run as a panel of at most `WIDEST` columns; `lines` are (level, text) of the newest log records."""
     times = duration(status.elapsed_s)
     if status.time_left_s is not None and status.phase != "ended":
@@ -81,7 +81,7 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
 
 
-def opening(elapsed_s: float, lines: list[tuple[int, str]]) -> Panel:
+def starting_view(elapsed_s: float, lines: list[tuple[int, str]]) -> Panel:
     """What is shown until there is a status."""
     return _framed("[bold]podzero[/bold] · starting up", duration(elapsed_s), Text(STARTING), lines)
 

@@ -14,9 +14,9 @@ from podzero.types import (
     EnvState,
     Keys,
     Params,
-    PastPosition,
     Sample,
     SearchResult,
+    StoredState,
     Symmetry,
     Versioned,
     View,
@@ -69,7 +69,7 @@ class Search(Protocol):
 class ReplayWriter(Protocol):
     """The door of an actor or reanalyser into replay."""
 
-    def write(self, samples: Sample | Window | PastPosition, priorities: np.ndarray[Any, Any] | None = None) -> None:
+    def write(self, samples: Sample | Window | StoredState, priorities: np.ndarray[Any, Any] | None = None) -> None:
         """Writes T samples (`[T, ...]` on every field), waiting while the rate limiter holds inserts back.
 
         Args:
@@ -78,7 +78,7 @@ class ReplayWriter(Protocol):
 
         Raises:
           SignatureError: a field's name, shape or dtype is not the table's, it holds NaN or infinity, or T is no
-            multiple of `replay.bundle`.
+            multiple of `replay.samples_per_item`.
           ReplayTimeout: the insert was held back or the server silent for longer than the configured wait.
         """
         ...
@@ -106,7 +106,7 @@ class ReplayReader(Protocol):
         """
         ...
 
-    def rank(self, keys: Keys, errors: np.ndarray[Any, Any]) -> None:
+    def update_priorities(self, keys: Keys, errors: np.ndarray[Any, Any]) -> None:
         """Says how wrong the learner was about samples of a batch, by their keys and absolute value errors, both
         `[..., B]`; a prioritized table gives those with large errors more often from then on. Never waits.
         """
@@ -117,12 +117,12 @@ class ReplayReader(Protocol):
         ...
 
 
-class PastReader(Protocol):
+class StateReader(Protocol):
     """The door of a reanalyser out of replay: an endless iterator over what was played, drawn at random."""
 
-    def __iter__(self) -> Iterator[PastPosition | Window]: ...
+    def __iter__(self) -> Iterator[StoredState | Window]: ...
 
-    def __next__(self) -> PastPosition | Window:
+    def __next__(self) -> StoredState | Window:
         """The next past samples (`[reanalyse.games, ...]` on every field).
 
         Raises:
@@ -163,6 +163,6 @@ class ParamSource(Protocol):
 class Report(Protocol):
     """Where a role drops its figures; never blocks, never raises."""
 
-    def __call__(self, role: str, figures: Mapping[str, float]) -> None:
+    def __call__(self, worker: str, metrics: Mapping[str, float]) -> None:
         """Adds `figures`, named `stage/quantity` with units in the name, under `role` (as `actor-0`)."""
         ...

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from podzero.config import Experiment
-from podzero.types import EnvSpec, PastPosition, Sample, Window
+from podzero.types import EnvSpec, Sample, StoredState, Window
 
 _struct: Any = jax.ShapeDtypeStruct
 
@@ -20,11 +20,11 @@ def sample_like(experiment: Experiment, spec: EnvSpec) -> Sample | Window:
     return window_like(experiment, spec, observations_kept(experiment))
 
 
-def past_like(experiment: Experiment, spec: EnvSpec) -> PastPosition | Window:
+def stored_state_like(experiment: Experiment, spec: EnvSpec) -> StoredState | Window:
     """What is kept of a sample so that it can be searched again, without data: of a window every observation."""
     if experiment.learns_model:
         return window_like(experiment, spec, window_steps(experiment) + 1)
-    return PastPosition(
+    return StoredState(
         state=_struct((spec.state_bytes,), np.dtype(np.uint8)),
         outcome=_struct((), np.dtype(np.float32)),
         version=_struct((), np.dtype(np.int32)),

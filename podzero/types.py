@@ -114,7 +114,7 @@ class Window(NamedTuple):
     """`[]` int32, learner step of the parameters that searched position 0."""
 
 
-class PastPosition(NamedTuple):
+class StoredState(NamedTuple):
     """What a later search of an AlphaZero position needs. Batches carry a leading axis on every field."""
 
     state: Array

@@ -4,9 +4,9 @@ Importing this package is cheap; the seven seconds of TensorFlow are paid by who
 """
 
 from podzero.replay.batches import BatchReader as BatchReader
-from podzero.replay.batches import PastReader as PastReader
-from podzero.replay.batches import make_past_reader as make_past_reader
+from podzero.replay.batches import StateReader as StateReader
 from podzero.replay.batches import make_reader as make_reader
+from podzero.replay.batches import make_state_reader as make_state_reader
 from podzero.replay.errors import PortTaken as PortTaken
 from podzero.replay.errors import ReplayRestoreError as ReplayRestoreError
 from podzero.replay.errors import ReplayTimeout as ReplayTimeout
@@ -16,9 +16,9 @@ from podzero.replay.limits import Limits as Limits
 from podzero.replay.priorities import priorities_of as priorities_of
 from podzero.replay.server import ReplayServer as ReplayServer
 from podzero.replay.signature import SampleSignature as SampleSignature
-from podzero.replay.tables import AGAIN as AGAIN
-from podzero.replay.tables import PAST as PAST
+from podzero.replay.tables import REANALYSED as REANALYSED
 from podzero.replay.tables import SAMPLES as SAMPLES
+from podzero.replay.tables import STATES as STATES
 from podzero.replay.tables import Table as Table
 from podzero.replay.tables import tables_of as tables_of
 from podzero.replay.writer import ShardedWriter as ShardedWriter

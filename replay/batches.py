@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from podzero.config import Experiment
 from podzero.replay.reader import Drawn, ScatteredReader, ShardedReader
 from podzero.replay.shard import Address
-from podzero.replay.tables import AGAIN, PAST, SAMPLES, tables_of
-from podzero.types import Batch, EnvSpec, Keys, PastPosition, Window
+from podzero.replay.tables import REANALYSED, SAMPLES, STATES, tables_of
+from podzero.types import Batch, EnvSpec, Keys, StoredState, Window
 
 
 def make_reader(addresses: Sequence[str], spec: EnvSpec, experiment: Experiment, hosts: int = 1) -> BatchReader:
@@ -38,7 +38,7 @@ def make_reader(addresses: Sequence[str], spec: EnvSpec, experiment: Experiment,
       WrongServer: another server answers at an address.
     """
     tables, parsed = tables_of(experiment, spec), [Address.parse(address) for address in addresses]
-    fresh, refreshed = experiment.batch_parts
+    fresh, reanalysed = experiment.batch_parts
 
     def part(table: str, samples: int, tolerance: float) -> ShardedReader:
         leading = (experiment.learner.steps_per_dispatch, samples // hosts)
@@ -46,16 +46,16 @@ def make_reader(addresses: Sequence[str], spec: EnvSpec, experiment: Experiment,
         return ShardedReader(parsed, tables[table], experiment.replay, leading, ahead)
 
     parts = [part(SAMPLES, fresh, experiment.replay_tolerance)]
-    if refreshed:
-        parts.append(part(AGAIN, refreshed, experiment.refreshed_tolerance))
+    if reanalysed:
+        parts.append(part(REANALYSED, reanalysed, experiment.reanalysed_tolerance))
     return BatchReader(parts, len(parsed))
 
 
-def make_past_reader(addresses: Sequence[str], spec: EnvSpec, experiment: Experiment) -> PastReader:
+def make_state_reader(addresses: Sequence[str], spec: EnvSpec, experiment: Experiment) -> StateReader:
     """A reanalyser's reader, of `reanalyse.games` past samples at a time; arguments and errors as of `make_reader`."""
     parsed, games = [Address.parse(address) for address in addresses], experiment.reanalyse.games
-    table = tables_of(experiment, spec)[PAST]
-    return PastReader(ScatteredReader(parsed, table, experiment.replay, (games,), ahead=games))
+    table = tables_of(experiment, spec)[STATES]
+    return StateReader(ScatteredReader(parsed, table, experiment.replay, (games,), ahead=games))
 
 
 class BatchReader:
@@ -94,12 +94,12 @@ class BatchReader:
         for part in self._parts:
             part.moved(old, new)
 
-    def rank(self, keys: Keys, errors: NDArray[Any]) -> None:
+    def update_priorities(self, keys: Keys, errors: NDArray[Any]) -> None:
         """Sets the priorities of samples that a batch brought, by their absolute value errors; never waits."""
         source, shard = np.divmod(keys.shard, self._shards)
         for index, part in enumerate(self._parts):
             mine = source == index
-            part.rank(Keys(shard[mine], keys.key[mine]), np.asarray(errors)[mine])
+            part.update_priorities(Keys(shard[mine], keys.key[mine]), np.asarray(errors)[mine])
 
     def close(self) -> None:
         """Stops prefetching and gives the connections back; ends a `__next__` that still waits. Thread-safe."""
@@ -117,25 +117,25 @@ class BatchReader:
         return None if keys is None else keys._replace(shard=keys.shard + np.int32(part * self._shards))
 
 
-class PastReader:
+class StateReader:
     """An endless iterator over past samples `[reanalyse.games, ...]`, drawn at random from all shards; a
-    `podzero.protocols.PastReader`.
+    `podzero.protocols.StateReader`.
     """
 
     def __init__(self, reader: ScatteredReader) -> None:
         self._reader = reader
 
-    def __iter__(self) -> Iterator[PastPosition | Window]:
+    def __iter__(self) -> Iterator[StoredState | Window]:
         return self
 
-    def __next__(self) -> PastPosition | Window:
+    def __next__(self) -> StoredState | Window:
         """The next of them.
 
         Raises:
           ReplayTimeout: as of `BatchReader`.
           StopIteration: the reader was closed.
         """
-        samples: PastPosition | Window = next(self._reader).samples
+        samples: StoredState | Window = next(self._reader).samples
         return samples
 
     def moved(self, old: str, new: str) -> None:

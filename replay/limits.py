@@ -23,7 +23,7 @@ class Settings(NamedTuple):
     max_diff: float
     priority_exponent: float | None
     """None for the uniform sampler."""
-    bundle: int
+    samples_per_item: int
     """Samples of one item, which come and go together: what Reverb counts."""
 
 
@@ -53,9 +53,11 @@ class Limits(NamedTuple):
     def insert_blocked(self) -> bool:
         """Whether the next insert waits."""
         settings = self.settings
-        if self.size + settings.bundle <= settings.min_size:
+        if self.size + settings.samples_per_item <= settings.min_size:
             return False
-        return (self.inserted + settings.bundle) * settings.samples_per_insert - self.sampled > settings.max_diff
+        return (
+            self.inserted + settings.samples_per_item
+        ) * settings.samples_per_insert - self.sampled > settings.max_diff
 
     @property
     def sample_blocked(self) -> bool:
@@ -63,7 +65,9 @@ class Limits(NamedTuple):
         settings = self.settings
         if self.size < settings.min_size:
             return True
-        return self.inserted * settings.samples_per_insert - self.sampled - settings.bundle < settings.min_diff
+        return (
+            self.inserted * settings.samples_per_insert - self.sampled - settings.samples_per_item < settings.min_diff
+        )
 
     def explain_insert(self) -> str:
         """Why inserts wait, or that the limiter does not hold them."""
@@ -99,25 +103,25 @@ class Limits(NamedTuple):
         )
 
 
-def limits_of(info: Any, bundle: int, traffic: Traffic) -> Limits:
-    """The limits in a `reverb.TableInfo` of items of `bundle` samples.
+def limits_of(info: Any, samples_per_item: int, traffic: Traffic) -> Limits:
+    """The limits in a `reverb.TableInfo` of items of `samples_per_item` samples.
 
-    `bundle` is a power of two, so what was divided by it comes back exactly.
+    `samples_per_item` is a power of two, so what was divided by it comes back exactly.
     """
     limiter, sampler = info.rate_limiter_info, info.sampler_options
     prioritized = sampler.HasField("prioritized")
     return Limits(
         settings=Settings(
-            capacity=info.max_size * bundle,
-            min_size=limiter.min_size_to_sample * bundle,
+            capacity=info.max_size * samples_per_item,
+            min_size=limiter.min_size_to_sample * samples_per_item,
             samples_per_insert=limiter.samples_per_insert,
-            min_diff=limiter.min_diff * bundle,
-            max_diff=limiter.max_diff * bundle,
+            min_diff=limiter.min_diff * samples_per_item,
+            max_diff=limiter.max_diff * samples_per_item,
             priority_exponent=sampler.prioritized.priority_exponent if prioritized else None,
-            bundle=bundle,
+            samples_per_item=samples_per_item,
         ),
-        size=info.current_size * bundle,
-        inserted=limiter.insert_stats.completed * bundle,
-        sampled=limiter.sample_stats.completed * bundle,
+        size=info.current_size * samples_per_item,
+        inserted=limiter.insert_stats.completed * samples_per_item,
+        sampled=limiter.sample_stats.completed * samples_per_item,
         traffic=traffic,
     )

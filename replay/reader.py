@@ -103,7 +103,7 @@ class ShardedReader:
         """The shard at the address `old` has come to life again at `new`: it is read there from now on. Thread-safe."""
         self._moves.put((Address.parse(old), Address.parse(new)))
 
-    def rank(self, keys: Keys, errors: NDArray[Any]) -> None:
+    def update_priorities(self, keys: Keys, errors: NDArray[Any]) -> None:
         """Sets the priorities of samples that a read brought, by their absolute value errors; never waits."""
         if self._priorities is not None:
             self._priorities.update(keys, errors)
@@ -200,7 +200,10 @@ class _Stream:
         self._exponent = exponent
         self.row_bytes = signature.row_bytes + (0 if exponent is None else _TAIL.itemsize)
         self._signature = signature
-        ahead, in_flight = ahead // signature.bundle, in_flight // signature.bundle  # in items, as Reverb counts
+        ahead, in_flight = (
+            ahead // signature.samples_per_item,
+            in_flight // signature.samples_per_item,
+        )  # in items, as Reverb counts
         self._block = max(1, min(_BLOCK, ahead // 2))
         self._in_flight = max(self._block // 2, min(in_flight, 3 * self._block), 1)
         self._blocks: queue.Queue[NDArray[np.uint8]] = queue.Queue(maxsize=max(1, ahead // self._block - 1))
@@ -286,7 +289,7 @@ class _Stream:
             self._failure = failure
 
     def _rows(self, item: Any) -> NDArray[np.uint8]:
-        """The rows of a block of items, `[n * bundle, row_bytes]`."""
+        """The rows of a block of items, `[n * samples_per_item, row_bytes]`."""
         rows: NDArray[np.uint8] = item.data.reshape(-1, self._signature.row_bytes)
         if self._exponent is None:
             return rows

@@ -13,7 +13,7 @@ from podzero.replay import checkpoint
 from podzero.replay.errors import PortTaken, ReplayRestoreError, ReplayTimeout, WrongServer
 from podzero.replay.limits import Limits
 from podzero.replay.shard import IDENTITY, Address, Shard
-from podzero.replay.tables import AGAIN, PAST, SAMPLES, Table, tables_of
+from podzero.replay.tables import REANALYSED, SAMPLES, STATES, Table, tables_of
 from podzero.types import EnvSpec
 
 _START_S = 30.0
@@ -79,11 +79,11 @@ class ReplayServer:
 
         `insert_blocked` and `sample_blocked` are 1 while the limiter holds.
         """
-        stages = {SAMPLES: "replay", PAST: PAST, AGAIN: AGAIN}
+        stages = {SAMPLES: "replay", STATES: STATES, REANALYSED: REANALYSED}
         return {
             f"{stages[name]}/{quantity}": value
             for name in self._tables
-            for quantity, value in _figures(self.limits(name)).items()
+            for quantity, value in _metrics(self.limits(name)).items()
         }
 
     def checkpoint(self, folder: Path) -> Path:
@@ -138,7 +138,7 @@ class ReplayServer:
                 )
 
 
-def _figures(limits: Limits) -> dict[str, float]:
+def _metrics(limits: Limits) -> dict[str, float]:
     return {
         "size": float(limits.size),
         "inserted": float(limits.inserted),
@@ -160,11 +160,11 @@ def _reverb_table(table: Table) -> Any:
         name=table.name,
         sampler=selectors.Uniform() if exponent is None else selectors.Prioritized(exponent),
         remover=selectors.Fifo(),
-        max_size=settings.capacity // settings.bundle,
+        max_size=settings.capacity // settings.samples_per_item,
         rate_limiter=rate_limiters.SampleToInsertRatio(
             settings.samples_per_insert,
-            settings.min_size // settings.bundle,
-            (settings.min_diff / settings.bundle, settings.max_diff / settings.bundle),
+            settings.min_size // settings.samples_per_item,
+            (settings.min_diff / settings.samples_per_item, settings.max_diff / settings.samples_per_item),
         ),
         signature={signature.layout: tf.TensorSpec((signature.item_bytes,), tf.uint8)},
     )

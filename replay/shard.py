@@ -67,7 +67,7 @@ class Shard:
         layout = next(iter(found.signature))
         if layout != expected.layout:
             raise WrongServer(f"replay at {self.address.endpoint} holds '{layout}'; expected '{expected.layout}'")
-        return limits_of(found, expected.bundle, self.table.traffic)
+        return limits_of(found, expected.samples_per_item, self.table.traffic)
 
     def wait(self, timeout_s: float) -> Limits:
         """The state of the table, asking again until the server answers.

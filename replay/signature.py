@@ -4,7 +4,8 @@ Pure NumPy. Reverb itself compares dtypes and shapes only and takes NaN and wron
 
 A sample is one row of bytes instead of five tensors: every tensor of an item costs Reverb a chunk, a compression and a
 copy, and one row is written and read two to four times as fast as five connect-four sized fields. What is left is
-Reverb's cost per item, several times that of a small sample's bytes, so `replay.bundle` rows together make one item.
+Reverb's cost per item, several times that of a small sample's bytes, so `replay.samples_per_item` rows
+make one item.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podzero.replay.errors import SignatureError
-from podzero.types import PastPosition, Sample, Window
+from podzero.types import Sample, StoredState, Window
 
-Stored = Sample | Window | PastPosition
+Stored = Sample | Window | StoredState
 """What a table may hold."""
 
 _SUM_TOLERANCE = 1e-3
@@ -41,24 +42,24 @@ class SampleSignature:
     """The fields of a table's samples, and how many samples make an item.
 
     Attributes:
-      fields: name, shape and dtype of each field, in the order of `Sample`, `Window` or `PastPosition`.
-      bundle: samples of one item.
+      fields: name, shape and dtype of each field, in the order of `Sample`, `Window` or `StoredState`.
+      samples_per_item: samples of one item.
       layout: all of it as one line of text; equal layouts hold interchangeable items.
       row_bytes: bytes of a packed sample.
       item_bytes: bytes of an item.
     """
 
-    def __init__(self, name: str, like: Stored, bundle: int) -> None:
+    def __init__(self, name: str, like: Stored, samples_per_item: int) -> None:
         """Takes the environment's name and shapes without data, as `podzero.samples` gives them."""
         self._kind = type(like)
         self.fields = tuple(
             Field(field, tuple(leaf.shape), np.dtype(leaf.dtype)) for field, leaf in like._asdict().items()
         )
-        self.bundle = bundle
-        self.layout = f"{name} " + " ".join(map(str, self.fields)) + f" bundle:{bundle}"
+        self.samples_per_item = samples_per_item
+        self.layout = f"{name} " + " ".join(map(str, self.fields)) + f" samples_per_item:{samples_per_item}"
         self._record = np.dtype([(field.name, field.dtype, field.shape) for field in self.fields])
         self.row_bytes = self._record.itemsize
-        self.item_bytes = bundle * self.row_bytes
+        self.item_bytes = samples_per_item * self.row_bytes
 
     def check(self, samples: Stored) -> int:
         """Refuses samples (`[T, ...]` on every field) that do not belong into the table; returns T.
@@ -67,15 +68,15 @@ class SampleSignature:
           SignatureError: names the field, what was found, and what was expected.
         """
         length = self._check_shapes(samples)
-        if length % self.bundle:
+        if length % self.samples_per_item:
             raise SignatureError(
-                f"samples: found {length}; expected a multiple of {self.bundle} (replay.bundle), which make one item"
+                f"samples: found {length}; expected a multiple of {self.samples_per_item} (replay.samples_per_item)"
             )
         self._check_numbers(samples)
         return length
 
     def pack(self, samples: Stored) -> NDArray[np.uint8]:
-        """Checked samples (`[T, ...]`) as items, `[T / bundle, item_bytes]` uint8, neighbours together."""
+        """Checked samples (`[T, ...]`) as items, `[T / samples_per_item, item_bytes]` uint8, neighbours together."""
         records = np.empty(len(samples.version), self._record)
         for field in self.fields:
             records[field.name] = getattr(samples, field.name)

@@ -89,9 +89,9 @@ class ShardedWriter:
         What was sent is confirmed by a later `write` or `flush`.
 
         Args:
-          samples: at least one; checked before anything is sent. Each `replay.bundle` neighbours become one item,
-            which is always read as a whole, so they should come from different games (`actors/mixing.py`).
-          priorities: `[T]` for a prioritized table (whose bundle is 1), at least zero; 1 by default.
+          samples: at least one; checked before anything is sent. Each `replay.samples_per_item` neighbours become one
+            item, which is always read as a whole, so they should come from different games (`actors/shuffling.py`).
+          priorities: `[T]` for a prioritized table (whose items hold one sample), at least zero; 1 by default.
 
         Raises:
           SignatureError: samples or priorities are not what the table holds; nothing was written.
@@ -102,7 +102,7 @@ class ShardedWriter:
             priorities = np.ones(length)
         _check_priorities(priorities, length)
         items = self._signature.pack(samples)
-        priorities = priorities[:: self._signature.bundle]
+        priorities = priorities[:: self._signature.samples_per_item]
         for start in range(0, len(items), _PIECE):
             piece = slice(start, start + _PIECE)
             self._free_lane().send(items[piece], priorities[piece])
@@ -166,7 +166,7 @@ class _Lane:
         """Whether the shard lies on another machine than this writer."""
         self.alive = False
         self._held = False  # when it was last waited for, in vain: it is not waited for again at the others' cost
-        self._bundle = signature.bundle
+        self._samples_per_item = signature.samples_per_item
         self._chunk = min(max(_CHUNK_BYTES // signature.item_bytes, 1), 4)
         self._writer: Any = None
         self.pending = 0
@@ -207,7 +207,7 @@ class _Lane:
         cpp = self._writer._writer
         for item, priority in zip(items, priorities.tolist(), strict=True):
             cpp.CreateItem(self.shard.table.name, priority, [cpp.Append([item])], [True])
-        self.pending = len(items) * self._bundle
+        self.pending = len(items) * self._samples_per_item
         self._looked = time.monotonic()
         if self._chunk > 1:
             self.settle(_SEND_S)

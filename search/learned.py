@@ -65,7 +65,7 @@ class Roots(NamedTuple):
 class Choices(NamedTuple):
     """What the nodes of a tree choose among."""
 
-    offer: Callable[[Array, jax.Array, Array | None], tuple[jax.Array, jax.Array]]
+    propose: Callable[[Array, jax.Array, Array | None], tuple[jax.Array, jax.Array]]
     """`(key, policy of the network, explores [B] bool or None)` to prior logits `[B, P]` and candidates."""
     action: Callable[[Array, Array], Array]
     """`(index [B], candidates)` to the actions, as the network's dynamics takes them."""
@@ -87,10 +87,10 @@ def make_model_search(config: SearchConfig, network: ModelNetwork, spec: EnvSpec
     search = make_search(config, _model(network, choices, discount))
 
     def run(params: Params, key: Array, observation: Array, temperature: Array) -> ModelSearchResult:
-        offer_key, search_key = jax.random.split(key)
+        propose_key, search_key = jax.random.split(key)
         latent = network.represent(params, observation)
         policy, value = network.predict(params, latent)
-        logits, candidates = choices.offer(offer_key, policy, temperature > 0)
+        logits, candidates = choices.propose(propose_key, policy, temperature > 0)
         roots = Roots(Node(latent, candidates), logits, network.decode(value))
         result = search(params, search_key, roots, temperature)
         action = choices.action(result.action, candidates)
@@ -113,7 +113,7 @@ def _model(network: ModelNetwork, choices: Choices, discount: float) -> Model:
     def recurrent(params: Params, key: Array, index: Array, node: Node) -> tuple[mctx.RecurrentFnOutput, Node]:
         latent, reward = network.dynamics(params, node.latent, choices.action(index, node.candidates))
         policy, value = network.predict(params, latent)
-        logits, candidates = choices.offer(key, policy, None)
+        logits, candidates = choices.propose(key, policy, None)
         output = mctx.RecurrentFnOutput(
             reward=network.decode(reward),
             discount=jnp.full(index.shape, discount, jnp.float32),
@@ -163,7 +163,7 @@ def sampled(count: int) -> Choices:
     broad = math.ceil(BROAD_SHARE * count) if count > 1 else 0
     share = broad / count
 
-    def offer(key: Array, policy: jax.Array, explores: Array | None) -> tuple[jax.Array, jax.Array]:
+    def propose(key: Array, policy: jax.Array, explores: Array | None) -> tuple[jax.Array, jax.Array]:
         mean, std = policy[:, None, 0], jnp.exp(policy[:, None, 1])
         noise = jax.random.normal(key, (policy.shape[0], count, policy.shape[-1]))
         if explores is None:
@@ -178,4 +178,4 @@ def sampled(count: int) -> Choices:
     def action(index: Array, candidates: Array) -> jax.Array:
         return jnp.tanh(jnp.take_along_axis(candidates, index[:, None, None], axis=1)[:, 0])
 
-    return Choices(offer, action)
+    return Choices(propose, action)

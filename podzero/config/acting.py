@@ -69,7 +69,7 @@ class ReplayConfig(Section):
     tolerance: PositiveFloat | None = None
     """Samples by which the ratio may be off, either way and over all shards, before somebody waits;
     by default four learner batches or a tenth of `samples_per_insert * min_size`, whichever is more."""
-    bundle: Literal[1, 2, 4, 8, 16, 32] = 8
+    samples_per_item: Literal[1, 2, 4, 8, 16, 32] = 8
     """Samples of different games that are stored, and always read, together: Reverb's cost is per item, not per byte.
     A prioritized table, which ranks single samples, needs 1, and so do windows of episodes (MuZero); these have it by
     default."""
@@ -87,8 +87,10 @@ class ReplayConfig(Section):
 
     @pydantic.model_validator(mode="after")
     def _priorities_are_of_single_samples(self) -> ReplayConfig:
-        if self.sampler == "prioritized" and self.bundle > 1:
-            raise ValueError(f"a prioritized table ranks single samples, so bundle {self.bundle} must be 1")
+        if self.sampler == "prioritized" and self.samples_per_item > 1:
+            raise ValueError(
+                f"a prioritized table ranks single samples, so samples_per_item {self.samples_per_item} must be 1"
+            )
         return self
 
 
@@ -106,7 +108,7 @@ class ReanalyseConfig(Section):
     cpus: PositiveFloat = 1.0
     """CPUs that Ray reserves for each of them."""
     capacity: PositiveInt = 20_000
-    """Refreshed samples held over all shards; the oldest leave first."""
+    """Reanalysed samples held over all shards; the oldest leave first."""
 
     @property
     def processes(self) -> int:

@@ -50,7 +50,7 @@ class Experiment(Section):
         if not isinstance(network, dict) or not isinstance(replay, dict):
             return tree
         learns_model = str(network.get("name")) in LEARN_MODELS
-        return tree | {"replay": {"bundle": 1} | replay} if learns_model else tree
+        return tree | {"replay": {"samples_per_item": 1} | replay} if learns_model else tree
 
     @pydantic.model_validator(mode="after")
     def _network_suits_environment(self) -> Experiment:
@@ -70,10 +70,10 @@ class Experiment(Section):
             raise ValueError(
                 f"evaluation.opponents: nobody is met in {self.env.title}, where one acts alone; leave them out"
             )
-        if self.learns_model and self.replay.bundle != 1:
+        if self.learns_model and self.replay.samples_per_item != 1:
             raise ValueError(
-                f"replay.bundle {self.replay.bundle}: windows of episodes come in any number, so none can be stored "
-                "together; set replay.bundle=1"
+                f"replay.samples_per_item {self.replay.samples_per_item}: episodes are cut into any number "
+                "of windows, so each item must hold one; set replay.samples_per_item=1"
             )
         if not self.learns_model and self.muzero != MuZeroConfig():
             raise ValueError(f"section muzero is for networks that learn a model; '{self.network.name}' does not")
@@ -91,8 +91,8 @@ class Experiment(Section):
         if self.replay_tolerance < least:
             raise ValueError(
                 f"replay.tolerance {self.replay_tolerance:g} would deadlock: with samples_per_insert "
-                f"{replay.samples_per_insert:g}, batch {batch}, {replay.shards} shards and bundle {replay.bundle} "
-                f"it must be at least {least:g}"
+                f"{replay.samples_per_insert:g}, batch {batch}, {replay.shards} shards and "
+                f"{replay.samples_per_item} samples per item it must be at least {least:g}"
             )
         if self.replay_tolerance > replay.samples_per_insert * replay.min_size:
             raise ValueError(
@@ -125,15 +125,15 @@ class Experiment(Section):
                 f"learner.batch_size {self.learner.batch_size} is too small for reanalyse.share {reanalyse.share:g}: "
                 f"each of {self.cluster.learner_hosts} hosts needs a fresh and a refreshed sample in every batch"
             )
-        if reanalyse.games % replay.bundle:
+        if reanalyse.games % replay.samples_per_item:
             raise ValueError(
-                f"reanalyse.games {reanalyse.games} is no multiple of replay.bundle {replay.bundle}, the samples that "
-                "are stored together"
+                f"reanalyse.games {reanalyse.games} must be a multiple of replay.samples_per_item "
+                f"({replay.samples_per_item})"
             )
-        if reanalyse.capacity < self.refreshed_min_size:
+        if reanalyse.capacity < self.reanalysed_min_size:
             raise ValueError(
-                f"reanalyse.capacity {reanalyse.capacity} is too small: learning starts from {self.refreshed_min_size} "
-                "refreshed samples (replay.tolerance over replay.samples_per_insert)"
+                f"reanalyse.capacity {reanalyse.capacity} is too small: learning starts from "
+                f"{self.reanalysed_min_size} reanalysed samples (replay.tolerance over replay.samples_per_insert)"
             )
         return self
 
@@ -144,8 +144,8 @@ class Experiment(Section):
         if not self.reanalyse.share:
             return batch, 0
         part = batch // hosts
-        refreshed = hosts * min(max(round(self.reanalyse.share * part), 1), part - 1)
-        return batch - refreshed, refreshed
+        reanalysed = hosts * min(max(round(self.reanalyse.share * part), 1), part - 1)
+        return batch - reanalysed, reanalysed
 
     @property
     def replay_tolerance(self) -> float:
@@ -155,22 +155,22 @@ class Experiment(Section):
         return max(4.0 * self.learner.batch_size, 0.1 * self.replay.samples_per_insert * self.replay.min_size)
 
     @property
-    def refreshed_tolerance(self) -> float:
+    def reanalysed_tolerance(self) -> float:
         """The same of refreshed samples: their part of `replay_tolerance`, or the least that cannot deadlock."""
-        refreshed = self.batch_parts[1]
-        return max(self.replay_tolerance * refreshed / self.learner.batch_size, self._least_tolerance(refreshed))
+        reanalysed = self.batch_parts[1]
+        return max(self.replay_tolerance * reanalysed / self.learner.batch_size, self._least_tolerance(reanalysed))
 
     @property
-    def refreshed_min_size(self) -> int:
-        """Refreshed samples over all shards before learning starts: as few as the limiter's tolerance allows, since the
-        first ones are of few positions and of parameters that have hardly changed.
+    def reanalysed_min_size(self) -> int:
+        """Reanalysed samples over all shards before learning starts: as few as the limiter's tolerance allows,
+        since the first ones are of few positions and of parameters that have hardly changed.
         """
-        return math.ceil(self.refreshed_tolerance / self.replay.samples_per_insert)
+        return math.ceil(self.reanalysed_tolerance / self.replay.samples_per_insert)
 
     def _least_tolerance(self, batch: int) -> float:
         """Of a table that gives `batch` samples to each batch: less might hold readers and writers at the same time."""
         replay = self.replay
-        return replay.shards * replay.bundle * max(1.0, replay.samples_per_insert) + batch
+        return replay.shards * replay.samples_per_item * max(1.0, replay.samples_per_insert) + batch
 
     def to_yaml(self) -> str:
         """The experiment as YAML: `load` gives back an equal one."""

@@ -81,11 +81,11 @@ def test_states_of_a_game_are_kept_with_its_outcome_and_not_with_its_targets():
         )
         games = list(assembler.add(last._replace(state=np.full((2, 4), [[7], [number]], np.uint8)), version=number))
     (game,) = games
-    np.testing.assert_array_equal(game.past.state, [[0] * 4, [1] * 4, [2] * 4])
-    np.testing.assert_array_equal(game.past.outcome, [1, -1, 1])
-    np.testing.assert_array_equal(game.past.version, [0, 1, 2])
+    np.testing.assert_array_equal(game.states.state, [[0] * 4, [1] * 4, [2] * 4])
+    np.testing.assert_array_equal(game.states.outcome, [1, -1, 1])
+    np.testing.assert_array_equal(game.states.version, [0, 1, 2])
     np.testing.assert_array_equal(game.samples.value_target, [0.75, -0.25, 0.75])
-    assert next(GameAssembler(1, 0.0).add(move([True]), version=0)).past is None
+    assert next(GameAssembler(1, 0.0).add(move([True]), version=0)).states is None
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=40))

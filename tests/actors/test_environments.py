@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podzero.actors import Doors, EnvironmentActor
+from podzero.actors import ActorClients, EnvironmentActor
 from podzero.config import parse
 from podzero.envs import Step
 from podzero.replay import priorities_of
@@ -89,7 +89,7 @@ def search(params, key, observation, temperature):
     )
 
 
-def run_actor(past=None, **sections):
+def run_actor(states=None, **sections):
     """Runs an actor until it has written 12 windows; returns windows, errors, figures and environments."""
     experiment = parse(
         {
@@ -110,7 +110,7 @@ def run_actor(past=None, **sections):
         spec=SPEC,
         make_environments=lambda: environments,
         search=search,
-        doors=Doors(Source(), writer, lambda name, figures: reports.append(figures), past),
+        clients=ActorClients(Source(), writer, lambda name, metrics: reports.append(metrics), states),
     )
     writer.stop = actor.stop
     actor.run()
@@ -123,10 +123,10 @@ def run():
 
 
 def test_windows_that_shall_be_searched_again_are_left_with_all_observations():
-    past = Writer(enough=1000)
-    writer, _, _ = run_actor(past, reanalyse={"share": 0.5})
-    assert len(past.written) == len(writer.written)
-    for kept, learned in zip(past.written, writer.written, strict=True):
+    states = Writer(enough=1000)
+    writer, _, _ = run_actor(states, reanalyse={"share": 0.5})
+    assert len(states.written) == len(writer.written)
+    for kept, learned in zip(states.written, writer.written, strict=True):
         assert kept.observation.shape[1:] == (1 + 2 + 1, 1)
         assert learned.observation.shape[1:] == (1, 1)
         np.testing.assert_array_equal(kept.observation[:, 0], learned.observation[:, 0])

@@ -6,12 +6,12 @@ import jax
 import numpy as np
 import pytest
 
-from podzero.actors import Doors, ReanalysisActor, SelfPlayActor, SelfPlayCore
-from podzero.actors.refreshing import Refreshed
+from podzero.actors import ActorClients, ReanalysisActor, SelfPlayActor, SelfPlayCore
+from podzero.actors.reanalyse_targets import Reanalysed
 from podzero.config import SimulatorConfig, parse
 from podzero.envs import EnvironmentFailed, make_env, unpack_states
 from podzero.replay import priorities_of
-from podzero.types import PastPosition, Sample, Versioned
+from podzero.types import Sample, StoredState, Versioned
 
 from .test_core import first_legal
 
@@ -55,7 +55,7 @@ def samples_of(version, count):
 
 
 def past_of(version):
-    return PastPosition(np.zeros((4, 2), np.uint8), np.zeros(4, np.float32), np.full(4, version, np.int32))
+    return StoredState(np.zeros((4, 2), np.uint8), np.zeros(4, np.float32), np.full(4, version, np.int32))
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def experiment():
         "name": "t",
         "env": {"name": "tic_tac_toe"},
         "actors": {"games": 4},
-        "replay": {"bundle": 2},
+        "replay": {"samples_per_item": 2},
         "reanalyse": {"share": 0.5, "games": 4},
     }
     return parse(tree, "test")
@@ -74,24 +74,24 @@ def experiment():
 def reanalyse(experiment):
     """Runs a reanalyser over `past`, for `writes` writes at most; what it asked for, wrote and reported."""
 
-    def run(past, writes=0, experiment=experiment):
-        asked, reports, writer = [], [], Writer([], "again", writes)
+    def run(states, writes=0, experiment=experiment):
+        asked, reports, writer = [], [], Writer([], "reanalysed", writes)
 
-        def refresh(params, version, turn, past):
+        def reanalyse(params, version, turn, states):
             asked.append((params, version, turn))
-            if past.version[0] == BROKEN:
+            if states.version[0] == BROKEN:
                 raise jax.errors.JaxRuntimeError("INTERNAL: SimulatorError: the game raised KeyError: 'seven'")
-            return Refreshed(samples_of(version, len(past.version)), np.full(len(past.version), 0.25, np.float32))
+            return Reanalysed(samples_of(version, len(states.version)), np.full(len(states.version), 0.25, np.float32))
 
         actor = ReanalysisActor(
             experiment=experiment,
             name="reanalyser-0",
-            refresh=refresh,
+            reanalyse=reanalyse,
             prepare=lambda params: ("prepared", params),
             source=Source(),
-            past=past,
+            states=states,
             writer=writer,
-            report=lambda name, figures: reports.append((name, figures)),
+            report=lambda name, metrics: reports.append((name, metrics)),
         )
         writer.enough = actor.stop
         actor.run()
@@ -110,19 +110,19 @@ def test_each_batch_is_searched_once_with_the_newest_parameters(reanalyse):
 
 def test_it_reports_how_much_and_how_old(reanalyse):
     _, _, reports = reanalyse(iter([past_of(1), past_of(2), past_of(2)]))
-    name, figures = reports[-1]
+    name, metrics = reports[-1]
     assert name == "reanalyser-0"
-    assert sum(figures["count/reanalysed"] for _, figures in reports) == 12
-    assert figures["reanalysis/age"] == 7 - 2
-    assert figures["reanalysis/version"] == 7
-    assert {"time/wait_past", "time/search", "time/write", "time/params"} <= figures.keys()
+    assert sum(metrics["count/reanalysed"] for _, metrics in reports) == 12
+    assert metrics["reanalysis/age"] == 7 - 2
+    assert metrics["reanalysis/version"] == 7
+    assert {"time/wait_past", "time/search", "time/write", "time/params"} <= metrics.keys()
 
 
 def test_positions_in_which_a_game_fails_are_passed_over(reanalyse, experiment):
     game = SimulatorConfig(name="simulator", id="game:Game", max_failures=2)
     hosted = experiment.model_copy(update={"env": game})
-    past = [past_of(1), past_of(BROKEN), past_of(BROKEN), past_of(2), past_of(BROKEN)]
-    asked, writer, _ = reanalyse(iter(past), experiment=hosted)
+    states = [past_of(1), past_of(BROKEN), past_of(BROKEN), past_of(2), past_of(BROKEN)]
+    asked, writer, _ = reanalyse(iter(states), experiment=hosted)
     assert (len(asked), len(writer.written)) == (5, 2)
     with pytest.raises(EnvironmentFailed, match=r"failed 3 times.*The last failure: the game raised KeyError: 'seven'"):
         reanalyse(iter([past_of(BROKEN)] * 3), experiment=hosted)
@@ -140,21 +140,21 @@ def test_it_ends_when_told_to(reanalyse):
 def test_self_play_leaves_its_positions_with_their_states(experiment):
     """Each row of the past is the position of the sample at the same place, before it is learned from."""
     env, diary = make_env("tic_tac_toe"), []
-    past, writer = Writer(diary, "past"), Writer(diary, "samples", writes=2)
+    states, writer = Writer(diary, "states"), Writer(diary, "samples", writes=2)
     actor = SelfPlayActor(
         experiment=experiment,
         name="actor-0",
         seed=0,
         core=SelfPlayCore(env, first_legal(env), experiment.actors, keep_states=True),
         fold=lambda params: params,
-        doors=Doors(Source(), writer, lambda name, figures: None, past),
+        clients=ActorClients(Source(), writer, lambda name, metrics: None, states),
     )
     writer.enough = actor.stop
     actor.run()
-    assert diary == ["past", "samples"] * (len(diary) // 2)
+    assert diary == ["states", "samples"] * (len(diary) // 2)
     like = jax.eval_shape(env.init, jax.random.key(0))
     assert sum(len(samples.version) for samples in writer.written) >= 28
-    for kept, samples in zip(past.written, writer.written, strict=True):
+    for kept, samples in zip(states.written, writer.written, strict=True):
         view = jax.vmap(env.view)(unpack_states(kept.state, like))
         np.testing.assert_array_equal(view.observation, samples.observation)
         np.testing.assert_array_equal(view.legal, samples.legal)

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from podzero.actors import Doors, SelfPlayActor, SelfPlayCore
+from podzero.actors import ActorClients, SelfPlayActor, SelfPlayCore
 from podzero.config import parse
 from podzero.envs import EnvironmentFailed, HostEnv
 
@@ -65,12 +65,12 @@ def play(every, fault, writes, max_failures=3, timeout_s=60.0):
             "name": "test",
             "env": {"name": "simulator", "id": "test:Fragile", "max_failures": max_failures},
             "actors": {"games": GAMES},
-            "replay": {"bundle": 1},
+            "replay": {"samples_per_item": 1},
         },
         "test",
     )
     env = HostEnv(Fragile(every, fault), "fragile", max_plies=8, step_timeout_s=timeout_s)
-    diary, figures, writer = [], [], None
+    diary, metrics, writer = [], [], None
     writer = Writer(diary, "samples", writes=writes)
     actor = SelfPlayActor(
         experiment=experiment,
@@ -78,11 +78,11 @@ def play(every, fault, writes, max_failures=3, timeout_s=60.0):
         seed=0,
         core=SelfPlayCore(env, first_legal(env), experiment.actors),
         fold=lambda params: params,
-        doors=Doors(Source(), writer, lambda name, reported: figures.append(reported)),
+        clients=ActorClients(Source(), writer, lambda name, reported: metrics.append(reported)),
     )
     writer.enough = actor.stop
     actor.run()
-    return writer.written, figures
+    return writer.written, metrics
 
 
 @pytest.fixture(autouse=True)
@@ -91,18 +91,18 @@ def _from_the_start():
 
 
 def test_a_game_that_raises_costs_the_games_of_its_actor_and_no_more():
-    written, figures = play(every=30, fault=fail, writes=5)
-    assert sum(reported["count/failed_episodes"] for reported in figures) >= GAMES
+    written, metrics = play(every=30, fault=fail, writes=5)
+    assert sum(reported["count/failed_episodes"] for reported in metrics) >= GAMES
     lengths = [len(samples.value_target) for samples in written]
     assert sum(lengths) % 3 == 0  # whole games only
-    assert sum(reported["count/samples"] for reported in figures) >= sum(lengths)
+    assert sum(reported["count/samples"] for reported in metrics) >= sum(lengths)
 
 
 def test_a_game_that_hangs_is_given_up():
     started = time.monotonic()
-    _, figures = play(every=30, fault=lambda: time.sleep(20), writes=3, timeout_s=1.0)
+    _, metrics = play(every=30, fault=lambda: time.sleep(20), writes=3, timeout_s=1.0)
     assert time.monotonic() - started < 20
-    assert sum(reported["count/failed_episodes"] for reported in figures) >= GAMES
+    assert sum(reported["count/failed_episodes"] for reported in metrics) >= GAMES
 
 
 def test_games_that_do_nothing_but_fail_end_the_actor():

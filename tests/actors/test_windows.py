@@ -141,11 +141,11 @@ def test_only_those_observations_are_kept_that_somebody_looks_at(sections, kept,
         cutter.follow(outcome(number + 1.0))
     cut = cutter.add(position([4]))
     np.testing.assert_array_equal(cut.windows.observation[0, :, 0], np.arange(kept))
-    assert (cut.past is None) == (share == 0)
-    if cut.past is not None:
-        np.testing.assert_array_equal(cut.past.observation[0, :, 0], np.arange(5))
-        for field in set(cut.past._fields) - {"observation"}:
-            np.testing.assert_array_equal(getattr(cut.past, field), getattr(cut.windows, field))
+    assert (cut.states is None) == (share == 0)
+    if cut.states is not None:
+        np.testing.assert_array_equal(cut.states.observation[0, :, 0], np.arange(5))
+        for field in set(cut.states._fields) - {"observation"}:
+            np.testing.assert_array_equal(getattr(cut.states, field), getattr(cut.windows, field))
 
 
 def test_actions_beyond_the_end_are_drawn_from_all():

@@ -47,9 +47,9 @@ def test_the_learner_communicates_gradients_and_nothing_else(report):
     learner = report["learner"]
     assert learner["unknown_loops"] == 0
     assert {(c["kind"], c["group"]) for c in learner["collectives"]} == {("all-reduce", 4)}
-    assert (learner["turns"], learner["parameter_bytes"]) == (8, 4 * 7_602)
+    assert (learner["trip_count"], learner["parameter_bytes"]) == (8, 4 * 7_602)
     (reduction,) = learner["collectives"]
-    assert reduction["bytes"] / learner["turns"] <= 1.1 * learner["parameter_bytes"]
+    assert reduction["bytes"] / learner["trip_count"] <= 1.1 * learner["parameter_bytes"]
 
 
 def test_what_one_chip_runs_alone_does_not_communicate(report):

@@ -4,19 +4,19 @@ import pytest
 
 from podzero.aot.programs import Program
 from podzero.aot.scaling import Efficiency, StepTime, efficiency, report, step_time, with_batch_per_chip
-from podzero.aot.traffic import Collective, Tally
+from podzero.aot.traffic import Collective, Cost
 from podzero.aot.verdict import Verdict
 from podzero.chips import find_slice
 from podzero.config import load
 from podzero.errors import ConfigError
 
 
-def verdict(slice_name="v5e-256", collectives=(), cycles=3e6, turns=2):
+def verdict(slice_name="v5e-256", collectives=(), cycles=3e6, trip_count=2):
     """A dispatch of 2 steps: 3 million cycles, 197 GFLOP and 1.638 GB over v5e's 1.5 GHz, 197 TFLOP/s and 819 GB/s."""
-    tally = Tally(flops=197e9, cycles=cycles, collectives=list(collectives))
-    tally.traffic[0] = int(1.638e9)
-    program = Program("learner", "2 steps", "a smaller network", lambda: None, 512, turns, 400_000)
-    return Verdict(program, find_slice(slice_name), 1e6, tally)
+    cost = Cost(flops=197e9, cycles=cycles, collectives=list(collectives))
+    cost.traffic[0] = int(1.638e9)
+    program = Program("learner", "2 steps", "a smaller network", lambda: None, 512, trip_count, 400_000)
+    return Verdict(program, find_slice(slice_name), 1e6, cost)
 
 
 def test_a_step_is_taken_apart():
@@ -46,7 +46,7 @@ def test_efficiency_is_what_remains_of_the_speed_of_a_chip():
 
 def test_what_does_not_fit_is_not_compared():
     with pytest.raises(ConfigError, match=r"2 steps do not fit on v5e-256; .* a smaller network"):
-        step_time(verdict()._replace(tally=None))
+        step_time(verdict()._replace(cost=None))
 
 
 def test_the_batch_grows_with_the_chips():

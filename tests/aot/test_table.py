@@ -118,7 +118,7 @@ def test_whatever_happens_in_the_process_of_a_job_is_a_result(monkeypatch, scrip
 
 
 PROGRAM = {
-    "name": "learner", "batch": 8192, "turns": 4, "parameter_bytes": 400_000, "fits": True,
+    "name": "learner", "batch": 8192, "trip_count": 4, "parameter_bytes": 400_000, "fits": True,
     "bytes_per_chip": 3 * 2**20, "hbm_per_chip": 16 * 2**30, "flops_per_chip": 8e9, "traffic": {"hbm": 4 * 2**20},
     "seconds": {"compute": 1e-4}, "estimated_seconds": 1e-3,
     "collectives": [{"kind": "all-reduce", "group": 16, "times": 8, "bytes": 800_000.0, "sent": 1_500_000.0}],
@@ -156,7 +156,7 @@ def test_a_learner_is_shown_per_chip_and_step(path):
 
 
 def test_a_program_of_one_chip_is_shown_with_its_rate(path):
-    alone = PROGRAM | {"name": "selfplay", "batch": 128, "turns": 1, "collectives": []}
+    alone = PROGRAM | {"name": "selfplay", "batch": 128, "trip_count": 1, "collectives": []}
     assert shown(path, SELFPLAY, Result("compiled", 9.0, "x", {"programs": [alone]})) == [
         "connect_four", "v5e", "selfplay", "3.0 MiB of 16.0 GiB", "8.00", "4.0 MiB", "1.000 ms", "10.0%",
         "128,000 moves, at most",

@@ -39,7 +39,7 @@ def test_an_array_is_as_large_as_its_whole_tiles(array, size):
 
 
 def test_a_fusion_reads_its_operands_and_writes_its_result_where_they_lie():
-    tally = count(parse(program(
+    cost = count(parse(program(
         ["%a = f32[8,128]{1,0:T(8,128)} parameter(0)",
          "%b = f32[8,128]{1,0:T(8,128)S(1)} parameter(1)",
          "ROOT %f = f32[16,128]{1,0:T(8,128)} fusion(%a, %b), kind=kLoop, calls=%fused"],
@@ -48,12 +48,12 @@ def test_a_fusion_reads_its_operands_and_writes_its_result_where_they_lie():
                     "%y = f32[8,128]{1,0:T(8,128)S(1)} parameter(1)",
                     "ROOT %c = f32[16,128]{1,0:T(8,128)} concatenate(%x, %y), dimensions={0}"),
     )))  # fmt: skip
-    assert tally.traffic == {HBM: 4096 + 8192, VMEM: 4096}
-    assert (tally.flops, tally.collectives, tally.host_transfers) == (0, [], 0)
+    assert cost.traffic == {HBM: 4096 + 8192, VMEM: 4096}
+    assert (cost.flops, cost.collectives, cost.host_transfers) == (0, [], 0)
 
 
 def test_a_fusion_that_slices_reads_the_slice():
-    tally = count(parse(program(
+    cost = count(parse(program(
         ["%table = f32[1000,8,128]{2,1,0:T(8,128)} parameter(0)",
          "%i = s32[]{:T(128)S(2)} parameter(1)",
          "ROOT %f = f32[1,8,128]{2,1,0:T(8,128)} fusion(%table, %i), kind=kLoop, calls=%fused"],
@@ -64,11 +64,11 @@ def test_a_fusion_that_slices_reads_the_slice():
                     "%s = f32[1,8,128]{2,1,0:T(8,128)} dynamic-slice(%t, %j, %z, %z), dynamic_slice_sizes={1,8,128}",
                     "ROOT %n = f32[1,8,128]{2,1,0:T(8,128)} negate(%s)"),
     )))  # fmt: skip
-    assert tally.traffic[HBM] == 2 * 4096
+    assert cost.traffic[HBM] == 2 * 4096
 
 
 def test_an_update_in_place_writes_the_update():
-    tally = count(parse(program(
+    cost = count(parse(program(
         ["%table = f32[1000,8,128]{2,1,0:T(8,128)} parameter(0)",
          "%row = f32[1,8,128]{2,1,0:T(8,128)} parameter(1)",
          "%i = s32[]{:T(128)S(2)} parameter(2)",
@@ -80,7 +80,7 @@ def test_an_update_in_place_writes_the_update():
                     "%z = s32[]{:T(128)} constant(0)",
                     "ROOT %u = f32[1000,8,128]{2,1,0:T(8,128)} dynamic-update-slice(%t, %r, %j, %z, %z)"),
     )))  # fmt: skip
-    assert tally.traffic[HBM] == 2 * 4096
+    assert cost.traffic[HBM] == 2 * 4096
 
 
 def loop(bound="%k", step="%one", attributes=""):
@@ -116,7 +116,7 @@ SCALARS = 3 * 4 + 2 * 4 + 1
 
 
 @pytest.mark.parametrize(
-    ("arguments", "turns"),
+    ("arguments", "trip_count"),
     [
         ({"attributes": ', backend_config={"known_trip_count":{"n":"3"}}'}, 3),
         ({}, 7 - 2),
@@ -124,40 +124,40 @@ SCALARS = 3 * 4 + 2 * 4 + 1
         ({"step": "fused"}, 7 - 2),
     ],
 )
-def test_a_loop_counts_its_body_as_often_as_it_runs(arguments, turns):
-    tally = count(loop(**arguments))
+def test_a_loop_counts_its_body_as_often_as_it_runs(arguments, trip_count):
+    cost = count(loop(**arguments))
     copied = 8
     fused_saves = 4 if arguments.get("step") == "fused" else 0
-    assert tally.traffic[HBM] == copied + turns * (2 * 1024 + SCALARS - fused_saves)
-    assert tally.unknown_loops == 0
+    assert cost.traffic[HBM] == copied + trip_count * (2 * 1024 + SCALARS - fused_saves)
+    assert cost.unknown_loops == 0
 
 
 @pytest.mark.parametrize("arguments", [{"step": "%two"}, {"bound": "%i"}])
 def test_a_loop_whose_turns_are_not_seen_counts_once_and_is_noted(arguments):
-    tally = count(loop(**arguments))
-    assert tally.traffic[HBM] == 8 + 2 * 1024 + SCALARS
-    assert tally.unknown_loops == 1
+    cost = count(loop(**arguments))
+    assert cost.traffic[HBM] == 8 + 2 * 1024 + SCALARS
+    assert cost.unknown_loops == 1
 
 
 def test_a_product_and_a_convolution_count_two_per_multiply_add():
-    tally = count(parse(program(
+    cost = count(parse(program(
         ["%a = f32[32,64] parameter(0)", "%b = f32[64,16] parameter(1)",
          "%x = f32[10,6,7,32] parameter(2)", "%k = f32[3,3,32,5] parameter(3)",
          "%d = f32[32,16] dot(%a, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
          "ROOT %c = f32[10,6,7,5] convolution(%x, %k), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f"],
     )))  # fmt: skip
     # Along 6 squares with one of padding on both sides a window of 3 meets 3 * 6 - 2 of them.
-    assert tally.flops == 2 * 32 * 16 * 64 + 2 * (10 * 5 * 32) * (3 * 6 - 2) * (3 * 7 - 2)
+    assert cost.flops == 2 * 32 * 16 * 64 + 2 * (10 * 5 * 32) * (3 * 6 - 2) * (3 * 7 - 2)
 
 
 def test_a_strided_and_a_dilated_convolution_count_what_they_meet():
-    tally = count(parse(program(
+    cost = count(parse(program(
         ["%x = f32[1,8,1] parameter(0)", "%y = f32[1,4,1] parameter(1)", "%k = f32[3,1,1] parameter(2)",
          "%s = f32[1,3,1] convolution(%x, %k), window={size=3 stride=2}, dim_labels=b0f_0io->b0f",
          # Four elements with zeros between them: 0 . 1 . 2 . 3, seen through five windows of three.
          "ROOT %d = f32[1,5,1] convolution(%y, %k), window={size=3 lhs_dilate=2}, dim_labels=b0f_0io->b0f"],
     )))  # fmt: skip
-    assert tally.flops == 2 * 3 * 3 + 2 * (2 + 1 + 2 + 1 + 2)
+    assert cost.flops == 2 * 3 * 3 + 2 * (2 + 1 + 2 + 1 + 2)
 
 
 def test_flops_and_bytes_agree_with_xla_where_it_can_be_trusted():
@@ -175,16 +175,16 @@ def test_flops_and_bytes_agree_with_xla_where_it_can_be_trusted():
 
 
 def test_asynchronous_copies_count_once():
-    tally = count(parse(program(
+    cost = count(parse(program(
         ["%a = f32[256] parameter(0)",
          "%s = (f32[256]{0:S(1)}, f32[256]{0}, u32[]{:S(2)}) copy-start(%a)",
          "ROOT %d = f32[256]{0:S(1)} copy-done(%s)"],
     )))  # fmt: skip
-    assert tally.traffic == {HBM: 1024, VMEM: 1024}
+    assert cost.traffic == {HBM: 1024, VMEM: 1024}
 
 
 def test_collectives_are_listed_with_group_size_and_times():
-    tally = count(parse(program(
+    cost = count(parse(program(
         ["%a = f32[256] parameter(0)",
          "%r = f32[256] all-reduce(%a), replica_groups=[2,8]<=[16], to_apply=%add",
          "%g = f32[1024] all-gather(%r), replica_groups={{0,1,2,3},{4,5,6,7}}, dimensions={0}",
@@ -192,17 +192,17 @@ def test_collectives_are_listed_with_group_size_and_times():
          "%t = f32[1024] all-gather-done(%s)",
          "ROOT %p = f32[256] collective-permute(%a), source_target_pairs={{0,1},{1,0}}"],
     )))  # fmt: skip
-    assert tally.collectives == [
+    assert cost.collectives == [
         Collective("all-reduce", 8, 1024, 1),
         Collective("all-gather", 4, 4096, 1),
         Collective("all-gather", 4, 4096, 1),
         Collective("collective-permute", 2, 1024, 1),
     ]
-    assert [c.sent for c in tally.collectives] == [2 * 7 / 8 * 1024, 3072, 3072, 1024]
+    assert [c.sent for c in cost.collectives] == [2 * 7 / 8 * 1024, 3072, 3072, 1024]
 
 
 def test_a_reduction_fused_with_its_slice_is_a_reduce_scatter():
-    tally = count(parse(program(
+    cost = count(parse(program(
         ["%a = f32[1024] parameter(0)",
          "ROOT %f = f32[256] fusion(%a), kind=kCustom, calls=%all-reduce-scatter.1"],
         computation("all-reduce-scatter.1",
@@ -211,12 +211,12 @@ def test_a_reduction_fused_with_its_slice_is_a_reduce_scatter():
                     "%z = s32[] constant(0)",
                     "ROOT %s = f32[256] dynamic-slice(%r, %z), dynamic_slice_sizes={256}"),
     )))  # fmt: skip
-    assert tally.collectives == [Collective("reduce-scatter", 4, 4096, 1)]
-    assert tally.collectives[0].sent == 3072
+    assert cost.collectives == [Collective("reduce-scatter", 4, 4096, 1)]
+    assert cost.collectives[0].sent == 3072
 
 
 def test_the_compiler_s_estimates_add_up_over_turns_and_leave_out_what_is_fused():
-    tally = count(parse(program(
+    cost = count(parse(program(
         ["%zero = s32[] constant(0)", "%v = f32[256] parameter(0)",
          "%p = (s32[], f32[256]) tuple(%zero, %v)",
          "%w = (s32[], f32[256]) while(%p), condition=%cond, body=%body, "
@@ -239,16 +239,16 @@ def test_the_compiler_s_estimates_add_up_over_turns_and_leave_out_what_is_fused(
                     "%x = f32[256] parameter(0)",
                     'ROOT %n = f32[256] negate(%x), backend_config={"window_config":{"estimated_cycles":"99"}}'),
     )))  # fmt: skip
-    assert tally.cycles == 5 * 20 + 1000
+    assert cost.cycles == 5 * 20 + 1000
 
 
 def test_exchanges_with_the_host_are_counted():
-    tally = count(parse(program(
+    cost = count(parse(program(
         ["%a = f32[256] parameter(0)", "%t = token[] after-all()",
          "%s = (f32[256], u32[], token[]) send(%a, %t), channel_id=1, is_host_transfer=true",
          "ROOT %d = token[] send-done(%s), channel_id=1"],
     )))  # fmt: skip
-    assert tally.host_transfers == 1
+    assert cost.host_transfers == 1
 
 
 @pytest.mark.parametrize("text", ["HloModule x", "ENTRY %m () -> f32[] {\n  nonsense\n}"])

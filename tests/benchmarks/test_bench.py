@@ -29,9 +29,9 @@ def test_the_learner_is_fed_as_often_as_it_is_not(tiny):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bundle", [8, 32])
-def test_replay_is_written_and_read_by_both_clients(tiny, bundle):
-    found = bench_replay(tiny(f"replay.bundle={bundle}", "replay.tolerance=512"), 0.1)
+@pytest.mark.parametrize("samples_per_item", [8, 32])
+def test_replay_is_written_and_read_by_both_clients(tiny, samples_per_item):
+    found = bench_replay(tiny(f"replay.samples_per_item={samples_per_item}", "replay.tolerance=512"), 0.1)
     for way in ("write", "read"):
         assert len(found[way]["podzero_rounds"]) == len(found[way]["bare_rounds"]) >= 2
         assert min(found[way]["podzero_rounds"] + found[way]["bare_rounds"]) > 0

@@ -15,9 +15,9 @@ import pytest
 
 import podzero
 from podzero.cluster import node_environment
-from podzero.cluster.node_environment import Builder, Equipment, Shipment, pack, shipped_files
+from podzero.cluster.node_environment import Builder, EnvironmentSpec, NodeEnvironments, pack, shipped_files
 from podzero.cluster.placement import Node
-from podzero.cluster.preflight import Scout, versions
+from podzero.cluster.preflight import PreflightCheck, versions
 from podzero.cluster.ray_cluster import connect, local_node
 from podzero.cluster.remote import ClusterError
 from podzero.config import load
@@ -29,7 +29,7 @@ PACKAGES = (
     "actors", "aot", "benchmarks", "cluster", "configs", "driver", "envs", "evaluation", "launch", "learner",
     "monitoring", "networks", "params", "replay", "search",
 )  # fmt: skip
-SHIPMENT = Shipment(Path("podzero.zip"), "0123", "3.11.7", ())
+SHIPMENT = EnvironmentSpec(Path("podzero.zip"), "0123", "3.11.7", ())
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def node(name):
 
 def test_nodes_are_equipped_together_and_builders_end():
     builders = FakeBuilders(a="", b="")
-    equipment = Equipment(builders.spawn, SHIPMENT)
+    equipment = NodeEnvironments(builders.spawn, SHIPMENT)
     equipment.make([node("a"), node("b")])
     assert builders.started == builders.killed == ["a", "b"]
     assert [found.id for found in equipment.having([node("a"), node("b")])] == ["a", "b"]
@@ -213,13 +213,13 @@ def test_nodes_are_equipped_together_and_builders_end():
 def test_all_nodes_that_cannot_be_equipped_are_named():
     builders = FakeBuilders(a="uv is missing", b="", c=ClusterError("waited 1800 s"))
     with pytest.raises(ClusterError, match=r"uv is missing\n.*waited 1800 s"):
-        Equipment(builders.spawn, SHIPMENT).make([node("a"), node("b"), node("c")])
+        NodeEnvironments(builders.spawn, SHIPMENT).make([node("a"), node("b"), node("c")])
     assert builders.killed == ["a", "b", "c"]
 
 
 def test_a_node_that_joins_later_is_not_waited_for(monkeypatch):
     builders = FakeBuilders(a=None)
-    equipment = Equipment(builders.spawn, SHIPMENT)
+    equipment = NodeEnvironments(builders.spawn, SHIPMENT)
     assert equipment.having([node("a")]) == []
     assert equipment.having([node("a")]) == []
     builders.answers["a"] = ""
@@ -229,7 +229,7 @@ def test_a_node_that_joins_later_is_not_waited_for(monkeypatch):
 
 def test_a_late_node_that_fails_is_tried_again_after_a_pause(monkeypatch, caplog):
     builders = FakeBuilders(a="no network")
-    equipment = Equipment(builders.spawn, SHIPMENT)
+    equipment = NodeEnvironments(builders.spawn, SHIPMENT)
     for _ in range(4):
         assert equipment.having([node("a")]) == []
     assert builders.started == ["a"]
@@ -284,8 +284,8 @@ def test_processes_of_both_nodes_run_the_sent_code_in_the_locked_environment(str
         (environment,) = (home / ".cache/podzero/environments").iterdir()
         for place in nodes:
             where = {"cpus": 0, "environment": {"JAX_PLATFORMS": "cpu"}, "node": place}
-            scout = joined.spawn(Scout, "scout", **where)
-            assert scout.ask("versions") == versions()
+            check = joined.spawn(PreflightCheck, "scout", **where)
+            assert check.ask("versions") == versions()
             code, prefix, library = joined.spawn(Witness, "witness", **where).ask("whereabouts")
             assert "/working_dir_files/" in code
             assert prefix == str(environment)

@@ -9,7 +9,7 @@ from fake_cluster import cpu_node
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podzero.cluster import placement as nodes_module
+from podzero.cluster import placement as placement_module
 from podzero.cluster.placement import (
     Machines,
     Missing,
@@ -25,9 +25,9 @@ from podzero.config import ClusterConfig, parse
 
 def tpu_host(worker, slice_name="x", kind="v5litepod-16", chips=4.0, cpus=100.0):
     labels = {
-        nodes_module.SLICE_NAME: slice_name,
-        nodes_module.WORKER_ID: str(worker),
-        nodes_module.POD_TYPE: kind,
+        placement_module.SLICE_NAME: slice_name,
+        placement_module.WORKER_ID: str(worker),
+        placement_module.POD_TYPE: kind,
     }
     return Node(f"{slice_name}-{worker}", f"10.0.0.{worker}", cpus, {"CPU": cpus, "TPU": chips}, labels)
 
@@ -98,7 +98,7 @@ def test_hosts_of_the_right_kind_that_cannot_be_used_are_not_called_another_kind
     few = [tpu_host(worker, chips=1.0) for worker in range(4)]
     with pytest.raises(Missing, match=r"offer only v5litepod-16 with 1 chips$"):
         learner_nodes(few, V5E_16, "x-0")
-    nameless = [node._replace(labels={nodes_module.POD_TYPE: "v5litepod-16"}) for node in map(tpu_host, range(4))]
+    nameless = [node._replace(labels={placement_module.POD_TYPE: "v5litepod-16"}) for node in map(tpu_host, range(4))]
     with pytest.raises(Missing, match=r"offer only v5litepod-16 with 4 chips without label ray.io/tpu-slice-name$"):
         learner_nodes(nameless, V5E_16, "x-0")
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import podzero
-from podzero.cluster import preflight as scouts_module
+from podzero.cluster import preflight as preflight_module
 from podzero.cluster.placement import Node
-from podzero.cluster.preflight import Scouts, differences, versions
-from podzero.cluster.remote import ClusterError, RoleDied
+from podzero.cluster.preflight import Preflight, differences, versions
+from podzero.cluster.remote import ClusterError, WorkerDied
 
 MINE = {"python": "3.11.9", "jax": "0.7.1", "podzero's code": "abc"}
 
@@ -31,7 +31,7 @@ class FakeScout:
         return self
 
     def result(self, timeout_s):
-        assert 0 <= timeout_s <= scouts_module.LOOK_TIMEOUT_S
+        assert 0 <= timeout_s <= preflight_module.LOOK_TIMEOUT_S
         if self._answer is None:
             raise ClusterError("waited for it")
         if isinstance(self._answer, Exception):
@@ -48,15 +48,15 @@ class FakeCluster:
     def __init__(self, answers):
         self._answers = answers
         self.sent = []
-        self.scouts = []
+        self.checks = []
 
     def spawn(self, role, name, *, cpus, environment, node):
-        assert role is scouts_module.Scout
+        assert role is preflight_module.PreflightCheck
         assert cpus == 0
         assert environment == {"JAX_PLATFORMS": "cpu"}
         self.sent.append(node.id)
-        self.scouts.append(FakeScout(self._answers[node.id]))
-        return self.scouts[-1]
+        self.checks.append(FakeScout(self._answers[node.id]))
+        return self.checks[-1]
 
 
 def node(name):
@@ -65,12 +65,12 @@ def node(name):
 
 @pytest.fixture
 def scouting(monkeypatch):
-    """Scouts over nodes that answer as given, and the cluster that starts them."""
-    monkeypatch.setattr(scouts_module, "versions", lambda: MINE)
+    """Preflight over nodes that answer as given, and the cluster that starts them."""
+    monkeypatch.setattr(preflight_module, "versions", lambda: MINE)
 
     def make(**answers):
         cluster = FakeCluster(answers)
-        return Scouts(cluster, {"JAX_PLATFORMS": "cpu"}), cluster
+        return Preflight(cluster, {"JAX_PLATFORMS": "cpu"}), cluster
 
     return make
 
@@ -91,41 +91,41 @@ def test_versions_name_python_every_package_and_the_code():
 
 
 def test_nodes_that_run_what_the_driver_runs_are_fit_in_their_order(scouting):
-    scouts, cluster = scouting(b=MINE, a=MINE)
-    assert scouts.fit([node("b"), node("a")], wait=True) == [node("b"), node("a")]
-    assert all(scout.killed for scout in cluster.scouts)
-    assert scouts.refusals([node("b"), node("a")]) == []
+    checks, cluster = scouting(b=MINE, a=MINE)
+    assert checks.fit([node("b"), node("a")], wait=True) == [node("b"), node("a")]
+    assert all(check.killed for check in cluster.checks)
+    assert checks.refusals([node("b"), node("a")]) == []
 
 
 def test_a_node_of_other_versions_is_refused_named_once_and_not_asked_again(scouting, caplog):
-    scouts, cluster = scouting(good=MINE, bad=MINE | {"jax": "0.6.0"})
+    checks, cluster = scouting(good=MINE, bad=MINE | {"jax": "0.6.0"})
     nodes = [node("good"), node("bad")]
     with caplog.at_level(logging.WARNING, "podzero"):
         for _ in range(3):
-            assert scouts.fit(nodes, wait=True) == [node("good")]
+            assert checks.fit(nodes, wait=True) == [node("good")]
     assert cluster.sent == ["good", "bad"]
     why = "jax 0.6.0, the driver has 0.7.1; install the same lock file there (`uv sync --locked`)"
     assert [record.getMessage() for record in caplog.records] == [f"node bad at host-bad is refused: {why}"]
-    assert scouts.refusals(nodes) == [f"node bad at host-bad: {why}"]
+    assert checks.refusals(nodes) == [f"node bad at host-bad: {why}"]
 
 
 def test_a_node_that_joins_later_is_looked_at_then(scouting):
-    scouts, cluster = scouting(a=MINE, b=MINE)
-    scouts.fit([node("a")], wait=True)
-    assert scouts.fit([node("a"), node("b")], wait=True) == [node("a"), node("b")]
+    checks, cluster = scouting(a=MINE, b=MINE)
+    checks.fit([node("a")], wait=True)
+    assert checks.fit([node("a"), node("b")], wait=True) == [node("a"), node("b")]
     assert cluster.sent == ["a", "b"]
 
 
 def test_a_node_that_nobody_looked_at_is_not_called_refused(scouting):
-    scouts, _ = scouting()
-    assert scouts.refusals([node("new")]) == []
+    checks, _ = scouting()
+    assert checks.refusals([node("new")]) == []
 
 
 @pytest.mark.parametrize(
     ("failure", "words"),
     [
         (ClusterError("waited 120 s"), r"podzero does not start there \(waited 120 s\); install it from the same lock"),
-        (RoleDied("no module named podzero"), r"podzero does not start there \(no module named podzero\); install"),
+        (WorkerDied("no module named podzero"), r"podzero does not start there \(no module named podzero\); install"),
         (KeyError("jax"), r"podzero fails there: KeyError\('jax'\); install it from the same lock"),
     ],
     ids=["silent", "dead", "broken"],
@@ -133,13 +133,13 @@ def test_a_node_that_nobody_looked_at_is_not_called_refused(scouting):
 def test_a_node_whose_scout_fails_is_refused_with_its_last_words_and_the_others_take_part(
     scouting, caplog, failure, words
 ):
-    scouts, cluster = scouting(bad=failure, good=MINE)
+    checks, cluster = scouting(bad=failure, good=MINE)
     with caplog.at_level(logging.WARNING, "podzero"):
-        assert scouts.fit([node("bad"), node("good")], wait=True) == [node("good")]
-    (why,) = scouts.refusals([node("bad"), node("good")])
+        assert checks.fit([node("bad"), node("good")], wait=True) == [node("good")]
+    (why,) = checks.refusals([node("bad"), node("good")])
     assert re.match(f"node bad at host-bad: {words}", why)
     assert why.removeprefix("node bad at host-bad: ") in caplog.text
-    assert all(scout.killed for scout in cluster.scouts)
+    assert all(check.killed for check in cluster.checks)
 
 
 PACKAGE = Path(podzero.__file__).parent
@@ -147,7 +147,7 @@ ROOMS = [path for path in PACKAGE.iterdir() if path.is_dir() and path.name != "_
 
 
 def digest(folder):
-    return scouts_module._digest(folder)
+    return preflight_module._digest(folder)
 
 
 @pytest.fixture
@@ -203,10 +203,10 @@ def test_what_is_no_code_is_not_looked_at(installed):
 
 
 def test_a_scout_that_is_out_keeps_nobody_waiting(scouting, monkeypatch):
-    scouts, _ = scouting(a=MINE, slow=None)
+    checks, _ = scouting(a=MINE, slow=None)
     nodes = [node("a"), node("slow")]
-    assert [fit.id for fit in scouts.fit(nodes, wait=False)] == ["a"]
-    assert scouts.refusals(nodes) == []
-    monkeypatch.setattr(scouts_module.time, "monotonic", lambda: float("inf"))
-    assert [fit.id for fit in scouts.fit(nodes, wait=False)] == ["a"]
-    assert "does not start there" in scouts.refusals(nodes)[0]
+    assert [fit.id for fit in checks.fit(nodes, wait=False)] == ["a"]
+    assert checks.refusals(nodes) == []
+    monkeypatch.setattr(preflight_module.time, "monotonic", lambda: float("inf"))
+    assert [fit.id for fit in checks.fit(nodes, wait=False)] == ["a"]
+    assert "does not start there" in checks.refusals(nodes)[0]

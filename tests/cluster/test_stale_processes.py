@@ -12,7 +12,7 @@ import pytest
 
 from podzero.cluster import stale_processes
 from podzero.cluster.remote import ClusterError
-from podzero.cluster.stale_processes import RUN_VARIABLE, end_leftovers
+from podzero.cluster.stale_processes import RUN_VARIABLE, end_stale_processes
 
 HOLD = """
 import os, signal, sys, time
@@ -80,7 +80,7 @@ def ended(pid):
 def test_an_orphan_of_another_run_is_ended_and_reported(devices, hold, caplog):
     pid = hold(devices / "accel0", "other", orphan=True)
     with caplog.at_level("WARNING", "podzero"):
-        (words,) = end_leftovers("mine", devices)
+        (words,) = end_stale_processes("mine", devices)
     assert ended(pid)
     assert words.startswith(f"process {pid} (python")
     assert f"ended {words}, which an earlier run had left on the TPU chips" in caplog.text
@@ -90,14 +90,14 @@ def test_all_orphans_are_ended_whichever_chip_they_hold(devices, hold):
     (devices / "vfio").mkdir()
     (devices / "vfio" / "0").touch()
     pids = [hold(devices / name, "other", orphan=True) for name in ("accel0", "accel1", "vfio/0")]
-    assert len(end_leftovers("mine", devices)) == 3
+    assert len(end_stale_processes("mine", devices)) == 3
     assert all(ended(pid) for pid in pids)
-    assert end_leftovers("mine", devices) == []
+    assert end_stale_processes("mine", devices) == []
 
 
 def test_an_orphan_that_does_not_heed_sigterm_is_killed(devices, hold, impatient):
     pid = hold(devices / "accel0", "other", orphan=True, stubborn=True)
-    assert len(end_leftovers("mine", devices)) == 1
+    assert len(end_stale_processes("mine", devices)) == 1
     assert ended(pid)
 
 
@@ -110,7 +110,7 @@ def test_a_holder_that_is_no_leftover_is_named_and_left_alone(devices, hold, imp
     pid = hold(devices / "accel0", run, orphan=orphan)
     name = psutil.Process(pid).name()
     with pytest.raises(ClusterError, match=rf"TPU chips of this machine are held by process {pid} \({name}, since 20"):
-        end_leftovers("mine", devices)
+        end_stale_processes("mine", devices)
     assert not ended(pid)
 
 
@@ -120,12 +120,12 @@ def test_a_process_that_ray_started_is_no_orphan_even_in_a_session_of_its_own(de
     assert stale_processes._is_orphan(psutil.Process(pid))  # adopted by a manager of another session
     monkeypatch.setattr(psutil.Process, "name", lambda process: "raylet")
     with pytest.raises(ClusterError, match=f"process {pid}"):
-        end_leftovers("mine", devices)
+        end_stale_processes("mine", devices)
 
 
 def test_a_holder_that_is_about_to_end_is_waited_for(devices, hold):
     pid = hold(devices / "accel0", "mine", seconds=0.5)
-    assert end_leftovers("mine", devices) == []
+    assert end_stale_processes("mine", devices) == []
     assert str(devices / "accel0") not in stale_processes._open_files(pid)
 
 
@@ -133,7 +133,7 @@ def test_who_holds_other_files_or_this_process_itself_is_not_asked(devices, hold
     (devices / "null").touch()
     pid = hold(devices / "null", "other", orphan=True)
     with (devices / "accel0").open():
-        assert end_leftovers("mine", devices) == []
+        assert end_stale_processes("mine", devices) == []
     assert not ended(pid)
 
 
@@ -142,7 +142,7 @@ def test_without_chips_no_process_is_looked_at(tmp_path, monkeypatch):
         raise AssertionError("processes were listed")
 
     monkeypatch.setattr(psutil, "process_iter", refuse)
-    assert end_leftovers("mine", tmp_path) == []
+    assert end_stale_processes("mine", tmp_path) == []
 
 
 def test_a_holder_that_cannot_be_ended_is_told(devices, hold, impatient, monkeypatch):
@@ -150,4 +150,4 @@ def test_a_holder_that_cannot_be_ended_is_told(devices, hold, impatient, monkeyp
     monkeypatch.setattr(psutil.Process, "terminate", lambda process: None)
     monkeypatch.setattr(psutil.Process, "kill", lambda process: None)
     with pytest.raises(ClusterError, match=rf"process {pid} .* does not end; restart the machine"):
-        end_leftovers("mine", devices)
+        end_stale_processes("mine", devices)

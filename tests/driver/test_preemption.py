@@ -17,7 +17,7 @@ from podzero.driver import preemption
 from podzero.driver.preemption import metadata_host, watch_for_notices
 from podzero.driver.savepoints import savepoints
 from podzero.driver.train import Run, train
-from podzero.monitoring.reports import LogLine, Notice, Outbox
+from podzero.monitoring.reports import LogReport, PreemptionNotice, ReportBuffer
 from podzero.workdir import Workdir
 
 PREEMPTED, MAINTENANCE = "instance/preempted", "instance/maintenance-event"
@@ -208,12 +208,12 @@ def test_a_machine_with_chips_asks_googles_server(tmp_path, monkeypatch, chip):
 
 
 def test_a_notice_travels_through_the_outbox_as_a_log_line_of_its_own_kind():
-    outbox = Outbox("learner")
+    outbox = ReportBuffer("learner")
     outbox.announce("this machine is about to be preempted")
     (item,) = pickle.loads(pickle.dumps(outbox.drain()))
-    assert type(item) is Notice
-    assert isinstance(item, LogLine)
-    assert (item.role, item.level) == ("learner", logging.WARNING)
+    assert type(item) is PreemptionNotice
+    assert isinstance(item, LogReport)
+    assert (item.worker, item.level) == ("learner", logging.WARNING)
 
 
 class Saves:
@@ -240,8 +240,8 @@ def run(tiny, tmp_path):
     run._metrics.close()
 
 
-def notice(time_s, role="learner"):
-    return Notice(time_s, role, logging.WARNING, "this machine is about to be preempted")
+def notice(time_s, actor="learner"):
+    return PreemptionNotice(time_s, actor, logging.WARNING, "this machine is about to be preempted")
 
 
 def test_a_notice_is_answered_by_one_savepoint(run, caplog):
@@ -276,7 +276,7 @@ def test_a_notice_given_while_saving_is_answered_by_another_savepoint(run):
 
 
 def test_an_ordinary_warning_saves_nothing(run):
-    run._hear([LogLine(time.time(), "learner", logging.WARNING, "the learner waits for the actors")])
+    run._hear([LogReport(time.time(), "learner", logging.WARNING, "the learner waits for the actors")])
     run._save_when_due()
     assert run._worker.asked == []
 

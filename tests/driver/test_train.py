@@ -15,10 +15,12 @@ from podzero.params import snapshot_steps
 from podzero.workdir import Workdir, WorkdirError
 
 
-def figures(workdir, role, name):
+def metrics(workdir, actor, name):
     """(step, value) of a figure, in the order written."""
     lines = [json.loads(line) for line in workdir.metrics_file.read_text().splitlines()]
-    return [(line["step"], line["figures"][name]) for line in lines if line["role"] == role and name in line["figures"]]
+    return [
+        (line["step"], line["metrics"][name]) for line in lines if line["worker"] == actor and name in line["metrics"]
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +51,8 @@ def test_a_run_ends_at_its_steps_with_a_savepoint_a_snapshot_and_figures(first_r
     assert not sighting.alive
     assert sighting.status.phase == "ended"
     assert sighting.status.games > 0
-    assert figures(workdir, "learner", "learner/loss")
-    assert figures(workdir, "replay-0", "replay/size")[-1][1] >= 64
+    assert metrics(workdir, "learner", "learner/loss")
+    assert metrics(workdir, "replay-0", "replay/size")[-1][1] >= 64
 
 
 def test_a_killed_actor_is_replaced_counted_and_the_run_goes_on(first_run):
@@ -68,8 +70,8 @@ def test_no_process_is_left_behind(first_run, running):
 def test_the_limiter_keeps_samples_per_insert(first_run):
     """With 8 samples per insert, min_size 64 and tolerance 128: 8 * inserted - sampled stays in 512 +- 128."""
     workdir, _, _ = first_run
-    inserted = figures(workdir, "replay-0", "replay/inserted")[-1][1]
-    sampled = figures(workdir, "replay-0", "replay/sampled")[-1][1]
+    inserted = metrics(workdir, "replay-0", "replay/inserted")[-1][1]
+    sampled = metrics(workdir, "replay-0", "replay/sampled")[-1][1]
     assert sampled >= 200 * 16
     assert 512 - 128 <= 8 * inserted - sampled <= 512 + 128
 
@@ -78,7 +80,7 @@ def test_the_limiter_keeps_samples_per_insert(first_run):
 def test_a_resumed_run_goes_on_where_it_stopped(first_run, tiny, watch):
     workdir, _, _ = first_run
     before = savepoints(workdir)[0]
-    earlier = [size for _, size in figures(workdir, "replay-0", "replay/size")]
+    earlier = [size for _, size in metrics(workdir, "replay-0", "replay/size")]
     watcher = watch()
     reason = train(tiny("stop.steps=240"), workdir.root, None, watcher)
     assert reason == "240 steps are done"
@@ -88,9 +90,9 @@ def test_a_resumed_run_goes_on_where_it_stopped(first_run, tiny, watch):
     assert savepoints(workdir)[0].step == 240
     assert savepoints(workdir)[0].counters["games"] >= before.counters["games"]
     assert savepoints(workdir)[0].counters["elapsed_s"] > before.counters["elapsed_s"]
-    sizes = [size for _, size in figures(workdir, "replay-0", "replay/size")][len(earlier) :]
+    sizes = [size for _, size in metrics(workdir, "replay-0", "replay/size")][len(earlier) :]
     assert min(sizes) >= earlier[-1]
-    losses = figures(workdir, "learner", "learner/loss")
+    losses = metrics(workdir, "learner", "learner/loss")
     assert [step for step, _ in losses] == sorted(step for step, _ in losses)
 
 
@@ -144,21 +146,21 @@ def test_half_of_what_is_learned_was_searched_again_with_newer_parameters(tmp_pa
     assert watcher.statuses[-1].restarts == 1
     assert any("reanalyser-0 died and is started again" in line for line in watcher.lines)
 
-    def last(role, name):
-        return figures(workdir, role, name)[-1][1]
+    def last(actor, name):
+        return metrics(workdir, actor, name)[-1][1]
 
-    for table in ("replay", "again"):
+    for table in ("replay", "reanalysed"):
         assert last("replay-0", f"{table}/sampled") >= 2000 * 8
     # Half of the tolerance of 128 is less than what cannot deadlock: 8 bundles of 8, and the 8 of a batch.
-    inserted, sampled = last("replay-0", "again/inserted"), last("replay-0", "again/sampled")
+    inserted, sampled = last("replay-0", "reanalysed/inserted"), last("replay-0", "reanalysed/sampled")
     assert 0 <= 8 * inserted - sampled <= 8 * 16 + 72
-    assert last("replay-0", "past/size") > 64
-    versions = [version for _, version in figures(workdir, "reanalyser-0", "reanalysis/version")]
+    assert last("replay-0", "states/size") > 64
+    versions = [version for _, version in metrics(workdir, "reanalyser-0", "reanalysis/version")]
     assert versions[-1] > 0
-    assert max(age for _, age in figures(workdir, "reanalyser-0", "reanalysis/age")) > 0
-    kept = last("replay-0", "past/size"), last("replay-0", "again/inserted")
+    assert max(age for _, age in metrics(workdir, "reanalyser-0", "reanalysis/age")) > 0
+    kept = last("replay-0", "states/size"), last("replay-0", "reanalysed/inserted")
 
     assert train(tiny(*again, "stop.steps=2100"), workdir.root, None, watch()) == "2,100 steps are done"
-    assert last("replay-0", "past/size") >= kept[0]
-    assert last("replay-0", "again/inserted") >= kept[1]
+    assert last("replay-0", "states/size") >= kept[0]
+    assert last("replay-0", "reanalysed/inserted") >= kept[1]
     assert running("ray::") == []

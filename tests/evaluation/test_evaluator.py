@@ -28,7 +28,7 @@ def make(workdir, experiment):
     env = make_env("tic_tac_toe")
     network = make_network(experiment.network, env.spec)
 
-    def make(report=lambda role, figures: None, ladder=None, **changes):
+    def make(report=lambda role, metrics: None, ladder=None, **changes):
         section = experiment.evaluation.model_copy(update=changes)
         changed = experiment.model_copy(update={"evaluation": section})
         rounds = MatchRounds(changed, env, network, workdir.snapshots, ladder)
@@ -41,7 +41,7 @@ def make(workdir, experiment):
 def life(make, workdir, snapshots):
     """Three rounds of one evaluator, and what JAX said of compilation in the third."""
     reports, ladders, lines = [], [], Lines()
-    evaluator = make(lambda role, figures: reports.append((role, dict(figures))))
+    evaluator = make(lambda role, metrics: reports.append((role, dict(metrics))))
     for step in (20, 30):
         snapshots(workdir, step)
         evaluator.judge_newest()
@@ -58,14 +58,14 @@ def life(make, workdir, snapshots):
 
 
 def test_a_round_reports_its_figures(life):
-    role, figures = life.reports[0]
+    role, metrics = life.reports[0]
     assert role == "evaluator"
-    assert set(figures) == {
+    assert set(metrics) == {
         "evaluation/step", "evaluation/elo", "evaluation/elo_error",
         "evaluation/score_random", "evaluation/keeps_value",
     }  # fmt: skip
-    assert figures["evaluation/step"] == 20
-    assert 0 <= figures["evaluation/keeps_value"] <= 1
+    assert metrics["evaluation/step"] == 20
+    assert 0 <= metrics["evaluation/keeps_value"] <= 1
     assert set(life.ladders[0]["ratings"]) == {"random", "@20"}
 
 
@@ -134,9 +134,9 @@ def test_a_round_that_is_lost_to_its_game_is_followed_by_another(workdir, snapsh
 
     reports = []
     snapshots(workdir, 50)
-    evaluator = Evaluator(Rounds(), 1e-6, workdir.snapshots, lambda role, figures: reports.append(figures))
+    evaluator = Evaluator(Rounds(), 1e-6, workdir.snapshots, lambda role, metrics: reports.append(metrics))
     evaluator.run()
-    assert [figures["evaluation/mean_return"] for figures in reports] == [1.0]
+    assert [metrics["evaluation/mean_return"] for metrics in reports] == [1.0]
     assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == ["seven", "eight"]
 
 

@@ -79,12 +79,12 @@ def test_a_round_reports_returns_and_is_not_repeated(cartpole):
     evaluator = Evaluator(rounds, 0.001, cartpole.workdir.snapshots, lambda role, f: reports.append((role, f)))
     assert rounds.rated == -1
     evaluator.judge_newest()
-    ((role, figures),) = reports
+    ((role, metrics),) = reports
     assert role == "evaluator"
-    assert set(figures) == {
+    assert set(metrics) == {
         "evaluation/step", "evaluation/mean_return", "evaluation/std_return", "evaluation/episodes"
     }  # fmt: skip
-    assert (figures["evaluation/step"], figures["evaluation/episodes"], rounds.rated) == (7, 3, 7)
+    assert (metrics["evaluation/step"], metrics["evaluation/episodes"], rounds.rated) == (7, 3, 7)
     assert evaluator.ladder() == {}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from podzero.cluster.placement import Node
-from podzero.cluster.preflight import Scout
+from podzero.cluster.preflight import PreflightCheck
 from podzero.cluster.remote import ClusterError
 from podzero.driver.processes import ActorProcess, EvaluatorProcess, LearnerProcess, ReanalysisProcess, ReplayProcess
 
@@ -33,7 +33,7 @@ class FakeCall:
         self._answer = answer
 
 
-class FakeRole:
+class FakeRemoteActor:
     """A `Role`. What is not in `answers`, by method, returns None at once; exceptions are raised."""
 
     def __init__(self, name, node=None, diary=None, **answers):
@@ -64,13 +64,13 @@ class FakeRole:
         for call in self.calls:
             if not call.done:
                 call.end(failure)
-        self.answers = dict.fromkeys([*self.answers, "run", "drain", "figures"], failure)
+        self.answers = dict.fromkeys([*self.answers, "run", "drain", "metrics"], failure)
 
 
 class FakeGang:
     def __init__(self, nodes, resources):
         self.nodes, self.resources = nodes, resources
-        self.seats = [f"seat on {node.id}" for node in nodes]
+        self.bundles = [f"bundle on {node.id}" for node in nodes]
         self.released = False
 
     def release(self):
@@ -85,7 +85,7 @@ class FakeCluster:
     def __init__(self, *nodes, joined=True, versions=None):
         self.listed = list(nodes)
         self.joined = joined
-        self.roles = []
+        self.processes = []
         """Every process that was started, in order, scouts left out."""
         self.arguments = {}
         """What the last process of a name was started with."""
@@ -94,7 +94,7 @@ class FakeCluster:
         self.diary = []
         drain = {"drain": []}
         self.answers = {
-            Scout: {"versions": versions or {}, "clear_chips": [], "free_port": 4321},
+            PreflightCheck: {"versions": versions or {}, "end_stale_processes": [], "free_port": 4321},
             ReplayProcess: drain,
             LearnerProcess: {"ready": 1, "run": PENDING} | drain,
             ActorProcess: {"run": PENDING} | drain,
@@ -107,21 +107,21 @@ class FakeCluster:
 
     def spawn(self, role, name, *, node=None, **arguments):
         answers = dict(self.answers[role])
-        if role is Scout:
-            return FakeRole(name, node.id, **answers)
+        if role is PreflightCheck:
+            return FakeRemoteActor(name, node.id, **answers)
         if role is ReplayProcess:
-            answers["address"] = f"{name}, life {sum(made.name == name for made in self.roles)}"
-        self.roles.append(FakeRole(name, node.id, self.diary, **answers))
+            answers["address"] = f"{name}, life {sum(made.name == name for made in self.processes)}"
+        self.processes.append(FakeRemoteActor(name, node.id, self.diary, **answers))
         self.arguments[name] = arguments
-        return self.roles[-1]
+        return self.processes[-1]
 
     def named(self, name):
         """The last process of that name."""
-        return [role for role in self.roles if role.name == name][-1]
+        return [role for role in self.processes if role.name == name][-1]
 
     def living(self, name):
         """The processes whose names begin so and that nobody killed."""
-        return [role for role in self.roles if role.name.startswith(name) and not role.killed]
+        return [role for role in self.processes if role.name.startswith(name) and not role.killed]
 
     def reserve(self, nodes, resources, timeout_s):
         self.gangs.append(FakeGang(nodes, resources))

@@ -46,7 +46,7 @@ def main(out: str) -> None:
         "stop": {"steps": 20},
     }
     experiment = parse(tree, "test")
-    env, figures = make_env("tic_tac_toe"), {}
+    env, metrics = make_env("tic_tac_toe"), {}
     learner = Learner(
         experiment,
         make_network(experiment.network, env.spec),
@@ -54,11 +54,11 @@ def main(out: str) -> None:
         env.symmetries,
         reader=Reader(),
         sink=Sink(),
-        report=lambda role, reported: figures.update(reported),
+        report=lambda role, reported: metrics.update(reported),
     )
     learner.run()
     learner.close()
-    Path(out).write_text(json.dumps(figures))
+    Path(out).write_text(json.dumps(metrics))
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ def main(rank, hosts, coordinator, delay_s=0.0, count=10**9, restore_from=None):
         [],
         reader=Reader(rank, BATCH // hosts, delay_s, count),
         sink=Sink() if rank == 0 else None,
-        report=lambda role, figures: say(role=role, figures=sorted(figures)),
+        report=lambda worker, metrics: say(worker=worker, metrics=sorted(metrics)),
         restore_from=Path(restore_from) if restore_from else None,
         agreement=agreement,
     )

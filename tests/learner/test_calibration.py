@@ -25,9 +25,9 @@ def test_one_chip_alone_gets_its_share_in_whole_microbatches_and_splits_nothing(
 
 def test_one_chip_has_nothing_to_be_measured_by(network, spec, make_experiment):
     experiment = make_experiment(calibrate=True)
-    figures = chip_figures(experiment, network, spec, [], make_mesh(MeshConfig(), jax.devices()[:1]))
-    assert figures.machine.chips == 1
-    assert figures.one_chip_samples_per_s is None
+    metrics = chip_figures(experiment, network, spec, [], make_mesh(MeshConfig(), jax.devices()[:1]))
+    assert metrics.machine.chips == 1
+    assert metrics.one_chip_samples_per_s is None
 
 
 def test_a_chip_that_cannot_hold_the_network_is_said_and_leaves_the_figure_out(
@@ -48,11 +48,11 @@ def test_several_devices_are_measured_by_one_of_them(tmp_path):
     environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
     out = tmp_path / "figures.json"
     subprocess.run([sys.executable, str(script), str(out)], check=True, env=environment, timeout=280)
-    figures = json.loads(out.read_text())
-    assert (figures["learner/chips"], figures["learner/hosts"]) == (4, 1)
-    assert figures["learner/one_chip_samples_per_s"] > 0
-    assert figures["learner/scaling_efficiency"] > 0
-    assert figures["learner/device_s_per_step"] > 0
-    assert 0 < figures["learner/device_busy"] <= 1
-    assert "learner/share_of_peak" not in figures
-    assert "learner/hbm_bytes" not in figures
+    metrics = json.loads(out.read_text())
+    assert (metrics["learner/chips"], metrics["learner/hosts"]) == (4, 1)
+    assert metrics["learner/one_chip_samples_per_s"] > 0
+    assert metrics["learner/scaling_efficiency"] > 0
+    assert metrics["learner/device_s_per_step"] > 0
+    assert 0 < metrics["learner/device_busy"] <= 1
+    assert "learner/share_of_peak" not in metrics
+    assert "learner/hbm_bytes" not in metrics

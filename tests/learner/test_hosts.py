@@ -336,8 +336,8 @@ def test_two_hosts_of_unequal_speed_save_and_stop_at_the_same_step(
     assert fast.said("acting") == [80]
     assert slow.said("published") == []
     assert slow.said("acting") == [None]
-    assert {news["role"] for news in slow.news if "role" in news} == {"learner-1"}
-    assert not any("learner/loss" in figures for figures in slow.said("figures"))
+    assert {news["worker"] for news in slow.news if "worker" in news} == {"learner-1"}
+    assert not any("learner/loss" in metrics for metrics in slow.said("metrics"))
     assert 0 < step <= 80
     assert restored_step(tmp_path / "one", make_experiment, network, spec) == step
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from podzero.errors import ConfigError
-from podzero.learner import Feed, Learner, TrainingDiverged
-from podzero.learner.figures import MAX_SKIPPED_IN_A_ROW
+from podzero.learner import Learner, Prefetcher, TrainingDiverged
+from podzero.learner.metrics import MAX_SKIPPED_IN_A_ROW
 
 
 @pytest.fixture
@@ -52,9 +52,9 @@ def test_stops_at_stop_steps_and_publishes_each_version_in_order(start, make_exp
     learner.run()
     assert sink.versions == [0, 4, 8, 10]
     assert reader.closed
-    role, figures = reports[-1]
+    role, metrics = reports[-1]
     assert role == "learner"
-    assert figures["learner/step"] == 10
+    assert metrics["learner/step"] == 10
     assert learner.acting_params().version == 10
 
 
@@ -71,8 +71,8 @@ def test_published_parameters_are_the_averaged_ones_on_the_host(start, make_expe
 def test_reports_carry_every_figure_that_is_promised(start, make_experiment):
     learner, _, _, reports = start(make_experiment(steps=10))
     learner.run()
-    figures = {name for _, report in reports for name in report}
-    assert figures >= {
+    metrics = {name for _, report in reports for name in report}
+    assert metrics >= {
         "learner/step", "learner/loss", "learner/policy_loss", "learner/value_loss", "learner/gradient_norm",
         "learner/steps_per_s", "learner/samples_per_s", "learner/policy_age", "count/skipped_steps",
         "time/wait_replay", "time/host_to_device", "time/step", "time/publish",
@@ -221,8 +221,8 @@ def test_the_feed_reads_one_dispatch_ahead_and_no_more(make_dispatch):
             read.append(len(read))
             return make_dispatch(1, 4)
 
-    with Feed(Counting()) as feed:
+    with Prefetcher(Counting()) as prefetcher:
         for wanted in range(1, 4):
-            assert feed.poll(10.0) is not None
+            assert prefetcher.poll(10.0) is not None
             time.sleep(0.1)
             assert len(read) <= wanted + 1

@@ -35,8 +35,8 @@ def test_every_report_is_one_line_with_time_step_role_and_figures(workdir):
     log.flush()
     first, second = lines(workdir.metrics_file)
     assert first.pop("t") > 0
-    assert first == {"step": 8, "role": "learner", "figures": {"learner/loss": 1.5, "learner/step": 8.0}}
-    assert second["role"] == "actor-0"
+    assert first == {"step": 8, "worker": "learner", "metrics": {"learner/loss": 1.5, "learner/step": 8.0}}
+    assert second["worker"] == "actor-0"
     log.close()
 
 
@@ -45,7 +45,7 @@ def test_figures_that_are_no_number_stay_valid_json(workdir):
     log.add("learner", {"learner/loss": math.nan, "learner/value_loss": math.inf}, 1)
     log.close()
     (line,) = lines(workdir.metrics_file)
-    assert line["figures"] == {"learner/loss": None, "learner/value_loss": None}
+    assert line["metrics"] == {"learner/loss": None, "learner/value_loss": None}
 
 
 def test_after_a_resumption_each_step_stands_once_and_nothing_is_thrown_away(workdir):
@@ -55,7 +55,7 @@ def test_after_a_resumption_each_step_stands_once_and_nothing_is_thrown_away(wor
     log.close()
     assert [line["step"] for line in lines(workdir.metrics_file)] == [10, 20, 30]
     assert [line["step"] for line in lines(workdir.root / LOST_FILE)] == [30, 40]
-    assert lines(workdir.metrics_file)[-1]["figures"] == {"learner/loss": 9.0}
+    assert lines(workdir.metrics_file)[-1]["metrics"] == {"learner/loss": 9.0}
 
 
 def test_what_two_crashes_took_back_is_kept_from_both(workdir):

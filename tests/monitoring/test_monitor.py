@@ -130,8 +130,8 @@ def test_a_replay_without_inserts_has_no_ratio(monitor):
 
 def test_judgements_carry_their_step(monitor):
     assert monitor.status(1001.0).rated_step is None
-    figures = {"step": 400, "elo": 120.0, "elo_error": 30.0, "keeps_value": 0.7, "score_mcts:100": 0.25}
-    monitor.add("evaluator", {f"evaluation/{name}": value for name, value in figures.items()}, 1001.0)
+    metrics = {"step": 400, "elo": 120.0, "elo_error": 30.0, "keeps_value": 0.7, "score_mcts:100": 0.25}
+    monitor.add("evaluator", {f"evaluation/{name}": value for name, value in metrics.items()}, 1001.0)
     status = monitor.status(1001.0)
     assert (status.rated_step, status.rating, status.rating_error, status.keeps_value) == (400, 120.0, 30.0, 0.7)
     assert status.scores == {"mcts:100": 0.25}
@@ -162,10 +162,10 @@ def test_shares_of_time_are_those_of_one_report_and_never_sum_beyond_it(monitor)
 
 
 @pytest.mark.parametrize(
-    ("role", "kind"), [("actor-0", "actor"), ("actor-12", "actor"), ("learner", "learner"), ("a-b", "a-b")]
+    ("worker", "kind"), [("actor-0", "actor"), ("actor-12", "actor"), ("learner", "learner"), ("a-b", "a-b")]
 )
-def test_the_kind_of_a_role_is_its_name_without_number(role, kind):
-    assert kind_of(role) == kind
+def test_the_kind_of_a_role_is_its_name_without_number(worker, kind):
+    assert kind_of(worker) == kind
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,9 @@ def workdir(tmp_path):
 
 def test_what_is_written_is_what_is_read(workdir):
     write_status(workdir, STATUS)
-    sighting = read_status(workdir)
-    assert sighting.status == STATUS
-    assert not sighting.alive
+    found = read_status(workdir)
+    assert found.status == STATUS
+    assert not found.alive
 
 
 def test_fields_of_another_version_are_passed_over():
@@ -52,9 +52,9 @@ def test_a_run_is_alive_while_its_directory_is_locked_and_looking_does_not_lock(
 def test_a_run_that_was_cut_off_is_told_from_one_that_ended(workdir):
     write_status(workdir, STATUS)
     os.utime(workdir.status_file, (0, 0))
-    sighting = read_status(workdir)
-    assert "cut off while training" in sighting.words
-    assert sighting.age_s > 1e9
+    found = read_status(workdir)
+    assert "cut off while training" in found.words
+    assert found.age_s > 1e9
     write_status(workdir, dataclasses.replace(STATUS, phase="ended"))
     assert read_status(workdir).words.startswith("ended")
 

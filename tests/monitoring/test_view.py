@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from podzero.monitoring.status import RunStatus
-from podzero.monitoring.view import clock, picture, plain_line
+from podzero.monitoring.view import clock, plain_line, run_view
 
 NEW = RunStatus("connect_four", "starting", 3.0)
 FULL = RunStatus(
@@ -30,7 +30,7 @@ POD = dataclasses.replace(
 def drawn(status, width, lines=()):
     console = Console(width=width, file=io.StringIO(), color_system=None)
     with console.capture() as capture:
-        console.print(picture(status, list(lines)))
+        console.print(run_view(status, list(lines)))
     return capture.get()
 
 

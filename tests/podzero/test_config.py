@@ -148,8 +148,8 @@ def test_a_batch_holds_whole_samples_of_either_kind_on_every_host(share, batch, 
     ("sections", "words"),
     [
         ({"learner": {"batch_size": 1}}, "batch_size 1 is too small for reanalyse.share 0.5"),
-        ({"reanalyse": {"games": 12}}, "reanalyse.games 12 is no multiple of replay.bundle 8"),
-        ({"reanalyse": {"capacity": 100}}, "capacity 100 is too small: learning starts from 256 refreshed samples"),
+        ({"reanalyse": {"games": 12}}, "reanalyse.games 12 must be a multiple of replay.samples_per_item (8)"),
+        ({"reanalyse": {"capacity": 100}}, "capacity 100 is too small: learning starts from 256 reanalysed samples"),
     ],
 )
 def test_a_reanalysis_that_could_not_work_is_refused(sections, words):
@@ -173,9 +173,9 @@ def test_refreshed_samples_leave_room_for_a_batch_and_an_insert_on_every_shard(s
     assert fresh > 0
     assert refreshed > 0
     assert fresh + refreshed == batch
-    assert accepted.refreshed_tolerance >= refreshed + shards * accepted.replay.bundle * max(1.0, ratio)
-    assert accepted.refreshed_tolerance <= ratio * accepted.refreshed_min_size + 1e-6
-    assert accepted.refreshed_min_size <= accepted.reanalyse.capacity
+    assert accepted.reanalysed_tolerance >= refreshed + shards * accepted.replay.samples_per_item * max(1.0, ratio)
+    assert accepted.reanalysed_tolerance <= ratio * accepted.reanalysed_min_size + 1e-6
+    assert accepted.reanalysed_min_size <= accepted.reanalyse.capacity
 
 
 def test_overrides_are_typed_and_reach_any_depth():
@@ -281,7 +281,7 @@ def test_files_of_ones_own_are_found_beside_the_experiment(tmp_path, monkeypatch
     wrappers = [{"name": "mine.py:Slow"}, {"name": "here.py:Loud"}, {"name": "gone.py:Shy"}, {"name": "TimeLimit"}]
     env = {"name": "gymnasium", "id": "Mine-v0", "module": "mine.py", "wrappers": wrappers}
     path = tmp_path / "beside" / "mine.yaml"
-    path.write_text(yaml.safe_dump({"env": env, "network": {"name": "muzero_mlp"}, "replay": {"bundle": 1}}))
+    path.write_text(yaml.safe_dump({"env": env, "network": {"name": "muzero_mlp"}, "replay": {"samples_per_item": 1}}))
     found = load(str(path)).env
     assert found.module == f"{tmp_path}/beside/mine.py"
     names = [f"{tmp_path}/beside/mine.py:Slow", f"{tmp_path}/here.py:Loud", "gone.py:Shy", "TimeLimit"]

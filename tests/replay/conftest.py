@@ -95,7 +95,7 @@ def small_experiment(**replay: Any) -> Experiment:
     """Batches of 2 times 4 samples; waits end after a second. `reanalyse` is a section of its own."""
     reanalyse = replay.pop("reanalyse", {})
     settings: dict[str, Any] = {
-        "bundle": 1,
+        "samples_per_item": 1,
         "capacity": 1000,
         "min_size": 8,
         "samples_per_insert": 2.0,

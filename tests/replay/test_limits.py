@@ -7,7 +7,7 @@ SETTINGS = Settings(
     min_diff=14_336,
     max_diff=18_432,
     priority_exponent=None,
-    bundle=1,
+    samples_per_item=1,
 )
 
 FRESH = Traffic("samples", "actors", "learner", "replay.min_size")
@@ -59,18 +59,20 @@ def test_a_free_limiter_is_not_blamed():
 
 
 def test_a_whole_item_must_fit_into_the_range():
-    bundled = SETTINGS._replace(bundle=8)
+    packed = SETTINGS._replace(samples_per_item=8)
     # error after the next item: (7,600 + 8) * 4 - 12,000 = 18,432, just allowed
-    assert not Limits(bundled, 7_600, 7_600, 12_000, FRESH).insert_blocked
-    assert Limits(bundled, 7_608, 7_608, 12_000, FRESH).insert_blocked
+    assert not Limits(packed, 7_600, 7_600, 12_000, FRESH).insert_blocked
+    assert Limits(packed, 7_608, 7_608, 12_000, FRESH).insert_blocked
     # error after the next item: 8,192 * 4 - 18,424 - 8 = 14,336, just allowed
-    assert not Limits(bundled, 8_192, 8_192, 18_424, FRESH).sample_blocked
-    assert Limits(bundled, 8_192, 8_192, 18_425, FRESH).sample_blocked
+    assert not Limits(packed, 8_192, 8_192, 18_424, FRESH).sample_blocked
+    assert Limits(packed, 8_192, 8_192, 18_425, FRESH).sample_blocked
 
 
 def test_everybody_is_called_by_name():
-    refreshed = limits(100, 100, 0)._replace(traffic=Traffic("refreshed samples", "reanalysers", "learner", "as asked"))
-    assert refreshed.explain_sample() == (
+    reanalysed = limits(100, 100, 0)._replace(
+        traffic=Traffic("refreshed samples", "reanalysers", "learner", "as asked")
+    )
+    assert reanalysed.explain_sample() == (
         "replay holds 100 of the 4,096 refreshed samples that the learner starts from (as asked), so the learner waits "
         "for the reanalysers"
     )

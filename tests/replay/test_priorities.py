@@ -27,7 +27,7 @@ def learned_from(reader, batches):
         batch = next(reader)
         versions.append(batch.samples.version.ravel())
         weights.append(batch.weight.ravel())
-        reader.rank(batch.keys, np.where(batch.samples.version < HIGH, 9.0, 0.0))
+        reader.update_priorities(batch.keys, np.where(batch.samples.version < HIGH, 9.0, 0.0))
     return np.concatenate(versions), np.concatenate(weights)
 
 
@@ -86,7 +86,7 @@ def test_errors_that_are_not_finite_leave_priorities_alone(serve, connect, ranke
     reader = connect(make_reader, ranked, server)
     for _ in range(50):
         batch = next(reader)
-        reader.rank(batch.keys, np.full(batch.keys.key.shape, np.nan))
+        reader.update_priorities(batch.keys, np.full(batch.keys.key.shape, np.nan))
     reader.close()
     assert not caplog.records
 

@@ -9,9 +9,17 @@ import time
 import numpy as np
 import pytest
 
-from podzero.replay import AGAIN, PAST, SAMPLES, ReplayRestoreError, ReplayTimeout, make_past_reader, make_reader
+from podzero.replay import (
+    REANALYSED,
+    SAMPLES,
+    STATES,
+    ReplayRestoreError,
+    ReplayTimeout,
+    make_reader,
+    make_state_reader,
+)
 from podzero.replay import make_writer as make_any_writer
-from podzero.types import EnvSpec, PastPosition
+from podzero.types import EnvSpec, StoredState
 
 REFRESHED = 1000
 """Numbers of samples from here on are of refreshed ones."""
@@ -45,7 +53,7 @@ def searching_again(make_experiment, share=0.5, games=4, **replay):
 
 def past_positions(count, start=0):
     number = np.arange(start, start + count)
-    return PastPosition(
+    return StoredState(
         state=np.stack([number % 256, number // 256], axis=1).astype(np.uint8),
         outcome=np.where(number % 2, 1.0, -1.0).astype(np.float32),
         version=number.astype(np.int32),
@@ -53,31 +61,31 @@ def past_positions(count, start=0):
 
 
 def test_what_was_played_comes_back_to_be_searched_again(serve_all, connect, fill, make_experiment):
-    experiment = searching_again(make_experiment, bundle=2)
+    experiment = searching_again(make_experiment, samples_per_item=2)
     server = serve_all(experiment)
-    fill(PAST, experiment, [server], past_positions(300))
-    reader = connect(make_past_reader, experiment, server)
-    for past in (next(reader) for _ in range(5)):
-        assert isinstance(past, PastPosition)
-        assert past.state.shape == (4, 2)
-        np.testing.assert_array_equal(past.state[:, 0] + 256 * past.state[:, 1].astype(int), past.version)
-        np.testing.assert_array_equal(past.outcome, np.where(past.version % 2, 1.0, -1.0))
-    assert server.limits(SAMPLES).inserted == server.limits(AGAIN).inserted == 0
+    fill(STATES, experiment, [server], past_positions(300))
+    reader = connect(make_state_reader, experiment, server)
+    for states in (next(reader) for _ in range(5)):
+        assert isinstance(states, StoredState)
+        assert states.state.shape == (4, 2)
+        np.testing.assert_array_equal(states.state[:, 0] + 256 * states.state[:, 1].astype(int), states.version)
+        np.testing.assert_array_equal(states.outcome, np.where(states.version % 2, 1.0, -1.0))
+    assert server.limits(SAMPLES).inserted == server.limits(REANALYSED).inserted == 0
 
 
-@pytest.mark.parametrize(("share", "refreshed"), [(0.01, 1), (0.3, 1), (0.5, 2), (0.99, 3)])
+@pytest.mark.parametrize(("share", "reanalysed"), [(0.01, 1), (0.3, 1), (0.5, 2), (0.99, 3)])
 def test_every_batch_holds_its_share_of_refreshed_samples(
-    serve_all, connect, fill, make_experiment, make_samples, share, refreshed
+    serve_all, connect, fill, make_experiment, make_samples, share, reanalysed
 ):
     experiment = searching_again(make_experiment, share, samples_per_insert=8.0, min_size=16, tolerance=128)
     server = serve_all(experiment)
     fill(SAMPLES, experiment, [server], make_samples(16))
-    fill(AGAIN, experiment, [server], make_samples(experiment.refreshed_min_size, start=REFRESHED))
+    fill(REANALYSED, experiment, [server], make_samples(experiment.reanalysed_min_size, start=REFRESHED))
     reader = connect(make_reader, experiment, server)
     for _ in range(3):
         version = next(reader).samples.version
         assert version.shape == (2, 4)
-        np.testing.assert_array_equal((version >= REFRESHED).sum(axis=1), [refreshed] * 2)
+        np.testing.assert_array_equal((version >= REFRESHED).sum(axis=1), [reanalysed] * 2)
 
 
 def test_the_learner_waits_for_whichever_samples_lack_and_keeps_the_others(
@@ -91,7 +99,7 @@ def test_the_learner_waits_for_whichever_samples_lack_and_keeps_the_others(
         with pytest.raises(ReplayTimeout, match=r"refreshed samples that the learner starts from .*the reanalysers"):
             next(reader)
     sampled = server.limits(SAMPLES).sampled
-    fill(AGAIN, experiment, [server], make_samples(8, start=REFRESHED))
+    fill(REANALYSED, experiment, [server], make_samples(8, start=REFRESHED))
     assert (next(reader).samples.version < REFRESHED).sum() == 4
     assert server.limits(SAMPLES).sampled <= sampled + 4  # only what is sampled ahead again
 
@@ -102,7 +110,7 @@ def test_each_table_keeps_its_own_ratio(serve_all, fill, connect, make_experimen
     server = serve_all(experiment)
     threads = [
         threading.Thread(target=fill, args=(table, experiment, [server], make_samples(60)))
-        for table in (SAMPLES, AGAIN)
+        for table in (SAMPLES, REANALYSED)
     ]
     for thread in threads:
         thread.start()
@@ -111,7 +119,7 @@ def test_each_table_keeps_its_own_ratio(serve_all, fill, connect, make_experimen
         next(reader)
     for thread in threads:
         thread.join()
-    for table in (SAMPLES, AGAIN):
+    for table in (SAMPLES, REANALYSED):
         limits = server.limits(table)
         assert limits.inserted == 60
         assert limits.sampled >= 108
@@ -126,7 +134,7 @@ def test_ranks_reach_the_table_that_a_sample_is_of(serve_all, connect, fill, mak
     servers = [serve_all(experiment, shard) for shard in range(2)]
     for index, server in enumerate(servers):
         fill(SAMPLES, experiment, [server], make_samples(20, start=100 * index))
-        fill(AGAIN, experiment, [server], make_samples(20, start=REFRESHED + 100 * index))
+        fill(REANALYSED, experiment, [server], make_samples(20, start=REFRESHED + 100 * index))
     reader = connect(make_reader, experiment, *servers)
 
     def learn(batches):
@@ -135,7 +143,7 @@ def test_ranks_reach_the_table_that_a_sample_is_of(serve_all, connect, fill, mak
             batch = next(reader)
             fresh, shard = batch.samples.version < REFRESHED, batch.samples.version % REFRESHED // 100
             np.testing.assert_array_equal(batch.keys.shard, np.where(fresh, shard, 2 + shard))
-            reader.rank(batch.keys, np.where(batch.samples.version % 100 == 7, 500.0, 0.0))
+            reader.update_priorities(batch.keys, np.where(batch.samples.version % 100 == 7, 500.0, 0.0))
             versions.append(batch.samples.version.ravel())
         return np.concatenate(versions)
 
@@ -151,10 +159,10 @@ def test_ranks_reach_the_table_that_a_sample_is_of(serve_all, connect, fill, mak
 def test_an_empty_shard_holds_no_reanalyser_up(serve_all, connect, fill, make_experiment):
     experiment = searching_again(make_experiment, shards=2, min_size=16, tolerance=32)
     servers = [serve_all(experiment, shard) for shard in range(2)]
-    fill(PAST, experiment, servers[1:], past_positions(40, start=100))
-    reader = connect(make_past_reader, experiment, *servers)
+    fill(STATES, experiment, servers[1:], past_positions(40, start=100))
+    reader = connect(make_state_reader, experiment, *servers)
     assert next(reader).version.min() >= 100
-    fill(PAST, experiment, servers[:1], past_positions(40))
+    fill(STATES, experiment, servers[:1], past_positions(40))
     seen = np.concatenate([next(reader).version for _ in range(40)])
     assert 0.3 < np.mean(seen < 100) < 0.6
 
@@ -162,13 +170,13 @@ def test_an_empty_shard_holds_no_reanalyser_up(serve_all, connect, fill, make_ex
 def test_a_shard_that_comes_to_life_elsewhere_is_read_there(serve_all, connect, fill, make_experiment):
     experiment = searching_again(make_experiment)
     lost = serve_all(experiment)
-    fill(PAST, experiment, [lost], past_positions(20))
-    reader = connect(make_past_reader, experiment, lost)
+    fill(STATES, experiment, [lost], past_positions(20))
+    reader = connect(make_state_reader, experiment, lost)
     next(reader)
     address = lost.address()
     lost.stop()
     back = serve_all(experiment)
-    fill(PAST, experiment, [back], past_positions(20, start=100))
+    fill(STATES, experiment, [back], past_positions(20, start=100))
     reader.moved(address, back.address())
     seen = np.concatenate([next(reader).version for _ in range(12)])
     assert seen[-4:].min() >= 100
@@ -178,15 +186,19 @@ def test_a_checkpoint_brings_all_tables_back(serve_all, connect, fill, make_expe
     experiment = searching_again(make_experiment)
     server = serve_all(experiment)
     fill(SAMPLES, experiment, [server], make_samples(8))
-    fill(PAST, experiment, [server], past_positions(12))
-    fill(AGAIN, experiment, [server], make_samples(6, start=REFRESHED))
+    fill(STATES, experiment, [server], past_positions(12))
+    fill(REANALYSED, experiment, [server], make_samples(6, start=REFRESHED))
     folder = server.checkpoint(tmp_path / "shard-0")
     server.stop()
     back = serve_all(experiment, restore_from=folder)
-    assert {name: back.limits(name).size for name in (SAMPLES, PAST, AGAIN)} == {SAMPLES: 8, PAST: 12, AGAIN: 6}
-    assert back.info()["past/size"] == 12
-    assert back.info()["again/inserted"] == 6
-    np.testing.assert_array_less(next(connect(make_past_reader, experiment, back)).version, 12)
+    assert {name: back.limits(name).size for name in (SAMPLES, STATES, REANALYSED)} == {
+        SAMPLES: 8,
+        STATES: 12,
+        REANALYSED: 6,
+    }
+    assert back.info()["states/size"] == 12
+    assert back.info()["reanalysed/inserted"] == 6
+    np.testing.assert_array_less(next(connect(make_state_reader, experiment, back)).version, 12)
     version = next(connect(make_reader, experiment, back)).samples.version
     assert ((version >= REFRESHED).sum(axis=1) == 2).all()
 
@@ -194,8 +206,14 @@ def test_a_checkpoint_brings_all_tables_back(serve_all, connect, fill, make_expe
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"share": 0.0}, r"holds the tables samples, past, again; this experiment needs samples \(reanalyse.share\)"),
-        ({"share": 0.5, "capacity": 50}, r"table again, was written with other settings.*capacity 20000 \(now 50\)"),
+        (
+            {"share": 0.0},
+            r"holds the tables samples, states, reanalysed; this experiment needs samples \(reanalyse.share\)",
+        ),
+        (
+            {"share": 0.5, "capacity": 50},
+            r"table reanalysed, was written with other settings.*capacity 20000 \(now 50\)",
+        ),
     ],
 )
 def test_a_checkpoint_of_other_tables_is_refused(serve_all, make_experiment, tmp_path, change, words):

@@ -36,16 +36,16 @@ def test_what_is_read_is_what_was_written(serve, connect, make_experiment, make_
 def test_a_bundle_is_read_as_it_was_written_and_the_limiter_counts_its_samples(
     serve, connect, make_experiment, make_samples
 ):
-    experiment = make_experiment(bundle=4, samples_per_insert=2.0, tolerance=16)
+    experiment = make_experiment(samples_per_item=4, samples_per_insert=2.0, tolerance=16)
     server = serve(experiment)
     writer, reader = connect(make_writer, experiment, server), connect(make_reader, experiment, server)
     writer.write(make_samples(16))  # error = 2 * 16 - 0 = 32, the most that is allowed
     writer.flush()
     assert server.limits()[1:3] == (16, 16)
     assert server.limits().insert_blocked
-    bundles = rows(next(reader)).version.reshape(-1, 4)
-    assert (bundles == bundles[:, :1] + np.arange(4)).all()
-    assert (bundles[:, 0] % 4 == 0).all()
+    items = rows(next(reader)).version.reshape(-1, 4)
+    assert (items == items[:, :1] + np.arange(4)).all()
+    assert (items[:, 0] % 4 == 0).all()
     assert server.limits().sampled >= 8
 
 

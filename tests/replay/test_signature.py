@@ -26,7 +26,7 @@ def test_row_is_as_long_as_its_fields(signature):
     assert signature.row_bytes == 3 * 4 + 4 * 1 + 4 * 4 + 4 + 4
     assert signature.layout == (
         "line observation:float32[3] legal:bool[4] policy_target:float32[4] value_target:float32[] version:int32[]"
-        " bundle:1"
+        " samples_per_item:1"
     )
 
 
@@ -37,7 +37,7 @@ def test_an_item_holds_neighbours_and_nothing_less(spec, make_samples):
     items = signature.pack(samples)
     assert items.shape == (2, signature.item_bytes) == (2, 4 * signature.row_bytes)
     np.testing.assert_array_equal(signature.unpack(items[1].reshape(4, -1), (4,)).version, [4, 5, 6, 7])
-    with pytest.raises(SignatureError, match=r"found 6; expected a multiple of 4 \(replay.bundle\)"):
+    with pytest.raises(SignatureError, match=r"found 6; expected a multiple of 4 \(replay.samples_per_item\)"):
         signature.check(make_samples(6))
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from podzero.config import parse
-from podzero.replay import AGAIN, PAST, SAMPLES, tables_of
+from podzero.replay import REANALYSED, SAMPLES, STATES, tables_of
 from podzero.replay.limits import Settings
 from podzero.replay.tables import UNBOUNDED
 from podzero.types import EnvSpec
@@ -29,22 +29,28 @@ def test_one_table_is_enough_where_nothing_is_searched_again(make_experiment):
 def test_shards_divide_sizes_and_tolerance(make_experiment):
     tables = tables_of(make_experiment(shards=3, capacity=100, min_size=10, tolerance=15), PLAYED)
     assert tables[SAMPLES].settings == Settings(
-        capacity=34, min_size=4, samples_per_insert=2.0, min_diff=3.0, max_diff=13.0, priority_exponent=None, bundle=1
+        capacity=34,
+        min_size=4,
+        samples_per_insert=2.0,
+        min_diff=3.0,
+        max_diff=13.0,
+        priority_exponent=None,
+        samples_per_item=1,
     )
 
 
 def test_sizes_are_whole_items(make_experiment):
-    settings = tables_of(make_experiment(shards=3, capacity=100, min_size=40, tolerance=60, bundle=8), PLAYED)[
-        SAMPLES
-    ].settings
-    assert (settings.capacity, settings.min_size, settings.bundle) == (40, 16, 8)
+    settings = tables_of(
+        make_experiment(shards=3, capacity=100, min_size=40, tolerance=60, samples_per_item=8), PLAYED
+    )[SAMPLES].settings
+    assert (settings.capacity, settings.min_size, settings.samples_per_item) == (40, 16, 8)
 
 
 @pytest.mark.parametrize(("sampler", "exponent"), [("uniform", None), ("prioritized", 0.5)])
 def test_what_is_learned_from_is_ranked_and_what_is_searched_again_never(make_experiment, sampler, exponent):
     experiment = make_experiment(sampler=sampler, priority_exponent=0.5, reanalyse={"share": 0.5, "games": 4})
     found = {name: table.settings.priority_exponent for name, table in tables_of(experiment, PLAYED).items()}
-    assert found == {SAMPLES: exponent, PAST: None, AGAIN: exponent}
+    assert found == {SAMPLES: exponent, STATES: None, REANALYSED: exponent}
 
 
 def test_refreshed_samples_have_their_part_of_the_tolerance_and_the_past_holds_nobody(make_experiment):
@@ -54,25 +60,33 @@ def test_refreshed_samples_have_their_part_of_the_tolerance_and_the_past_holds_n
         shards=2, min_size=50, tolerance=40, reanalyse={"share": 0.25, "games": 4, "capacity": 300}
     )
     tables = tables_of(experiment, PLAYED)
-    assert tables[AGAIN].settings == Settings(
-        capacity=150, min_size=3, samples_per_insert=2.0, min_diff=1.0, max_diff=11.0, priority_exponent=None, bundle=1
+    assert tables[REANALYSED].settings == Settings(
+        capacity=150,
+        min_size=3,
+        samples_per_insert=2.0,
+        min_diff=1.0,
+        max_diff=11.0,
+        priority_exponent=None,
+        samples_per_item=1,
     )
-    assert tables[PAST].settings == Settings(
+    assert tables[STATES].settings == Settings(
         capacity=500, min_size=13, samples_per_insert=1.0, min_diff=-UNBOUNDED, max_diff=UNBOUNDED,
-        priority_exponent=None, bundle=1,
+        priority_exponent=None, samples_per_item=1,
     )  # fmt: skip
 
 
 def test_fresh_and_refreshed_samples_are_the_same_to_the_learner(make_experiment):
     tables = tables_of(make_experiment(reanalyse={"share": 0.5, "games": 4}), PLAYED)
-    assert tables[AGAIN].signature.layout == tables[SAMPLES].signature.layout
-    assert tables[PAST].signature.layout == "line state:uint8[5] outcome:float32[] version:int32[] bundle:1"
+    assert tables[REANALYSED].signature.layout == tables[SAMPLES].signature.layout
+    assert tables[STATES].signature.layout == "line state:uint8[5] outcome:float32[] version:int32[] samples_per_item:1"
 
 
 @pytest.mark.parametrize(("consistency", "learned"), [(0.0, 1), (2.0, 3)])
 def test_only_windows_of_the_past_hold_every_observation(consistency, learned):
     spec = EnvSpec("cart", (4,), "float32", 2, players=1)
-    experiment = windowed(muzero={"consistency_weight": consistency}, reanalyse={"share": 0.5}, replay={"bundle": 1})
+    experiment = windowed(
+        muzero={"consistency_weight": consistency}, reanalyse={"share": 0.5}, replay={"samples_per_item": 1}
+    )
     tables = tables_of(experiment, spec)
-    for name, observations in {SAMPLES: learned, AGAIN: learned, PAST: 2 + 3 + 1}.items():
+    for name, observations in {SAMPLES: learned, REANALYSED: learned, STATES: 2 + 3 + 1}.items():
         assert f" observation:float32[{observations},4] " in tables[name].signature.layout

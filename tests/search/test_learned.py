@@ -158,7 +158,7 @@ def test_nodes_choose_among_candidates_of_their_own():
 
 def test_candidates_are_drawn_from_the_policy():
     policy = jnp.tile(jnp.array([[[1.0, -2.0], [0.0, np.log(0.5)]]]), (4000, 1, 1))
-    logits, drawn = sampled(8).offer(jax.random.key(0), policy, None)
+    logits, drawn = sampled(8).propose(jax.random.key(0), policy, None)
     np.testing.assert_allclose(drawn.mean((0, 1)), [1.0, -2.0], atol=0.03)
     np.testing.assert_allclose(drawn.std((0, 1)), [1.0, 0.5], atol=0.03)
     np.testing.assert_array_equal(logits, 0.0)
@@ -167,7 +167,7 @@ def test_candidates_are_drawn_from_the_policy():
 def test_where_a_root_explores_a_quarter_is_drawn_twice_as_broadly():
     explores = jnp.arange(8000) % 2 == 0
     policy = jnp.zeros((8000, 2, 1))
-    logits, drawn = sampled(8).offer(jax.random.key(0), policy, explores)
+    logits, drawn = sampled(8).propose(jax.random.key(0), policy, explores)
     spread = np.asarray(drawn[::2].std((0, 2)))
     np.testing.assert_allclose(spread, [1, 1, 1, 1, 1, 1, 2, 2], atol=0.1)
     np.testing.assert_allclose(drawn[1::2].std((0, 2)), 1.0, atol=0.05)
@@ -176,7 +176,7 @@ def test_where_a_root_explores_a_quarter_is_drawn_twice_as_broadly():
 
 def test_broader_candidates_do_not_shift_what_the_policy_is_taught():
     """Prior weights of policy over proposal: the weighted spread is the policy's own, the unweighted one is not."""
-    logits, drawn = sampled(8).offer(jax.random.key(0), jnp.zeros((20_000, 2, 1)), jnp.ones(20_000, bool))
+    logits, drawn = sampled(8).propose(jax.random.key(0), jnp.zeros((20_000, 2, 1)), jnp.ones(20_000, bool))
     weight, u = np.exp(np.asarray(logits)), np.asarray(drawn)[..., 0]
     np.testing.assert_allclose(np.sum(weight * u**2) / np.sum(weight), 1.0, atol=0.02)
     np.testing.assert_allclose(np.mean(u**2), 0.75 * 1 + 0.25 * 4, atol=0.05)
@@ -184,7 +184,7 @@ def test_broader_candidates_do_not_shift_what_the_policy_is_taught():
 
 def test_prior_weights_by_hand():
     """At u = 0 the densities are 1 and 1/2 (in units of the normal's), so the weight is 1 / (0.75 + 0.125)."""
-    logits, drawn = sampled(4).offer(jax.random.key(0), jnp.zeros((5000, 2, 1)), jnp.ones(5000, bool))
+    logits, drawn = sampled(4).propose(jax.random.key(0), jnp.zeros((5000, 2, 1)), jnp.ones(5000, bool))
     u, weight = np.asarray(drawn).ravel(), np.exp(np.asarray(logits)).ravel()
     np.testing.assert_allclose(weight[np.argmin(np.abs(u))], 1 / 0.875, rtol=1e-4)
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podzero.actors import SelfPlayCore, position_refresher, window_refresher
+from podzero.actors import SelfPlayCore, position_reanalysis, window_reanalysis
 from podzero.actors.assembly import GameAssembler
 from podzero.actors.windows import WindowCutter
 from podzero.config import ActorsConfig, SearchConfig, parse
@@ -54,9 +54,9 @@ def stand_in(roots_to_result):
 def test_the_same_positions_get_the_targets_of_the_new_parameters(played):
     """They were played by parameters that like a corner; the new ones like the centre, wherever it is open."""
     search = make_search(SearchConfig(simulations=1, max_considered_actions=1), rules_model(BOARD, like_the))
-    refresh = position_refresher(BOARD, search, ActorsConfig(root_value_weight=0.25, temperature=0.0), seed=0)
+    reanalyse = position_reanalysis(BOARD, search, ActorsConfig(root_value_weight=0.25, temperature=0.0), seed=0)
     for game in played[:2]:
-        found = refresh((4, 0.0), 17, 1, game.past)
+        found = reanalyse((4, 0.0), 17, 1, game.states)
         old, new = game.samples, found.samples
         np.testing.assert_array_equal(new.observation, old.observation)
         np.testing.assert_array_equal(new.legal, old.legal)
@@ -76,9 +76,9 @@ def test_the_new_root_value_is_mixed_with_the_outcome_that_was(played):
         policy = legal / legal.sum(axis=-1, keepdims=True)
         return SearchResult(jnp.zeros(len(legal), jnp.int32), policy, jnp.full(len(legal), params), legal.astype(int))
 
-    refresh = position_refresher(BOARD, stand_in(known), ActorsConfig(root_value_weight=0.25), seed=0)
+    reanalyse = position_reanalysis(BOARD, stand_in(known), ActorsConfig(root_value_weight=0.25), seed=0)
     for game in played[:2]:
-        found = refresh(0.5, 17, 1, game.past).samples
+        found = reanalyse(0.5, 17, 1, game.states).samples
         np.testing.assert_allclose(found.value_target, 0.75 * game.samples.value_target + 0.125, rtol=1e-6)
         np.testing.assert_allclose(found.policy_target, found.legal / found.legal.sum(axis=1, keepdims=True), rtol=1e-6)
 
@@ -92,8 +92,8 @@ def test_positions_are_searched_with_the_exploration_of_actors_and_other_noise_e
         return SearchResult(jnp.argmax(legal, axis=-1), policy, noise, policy.astype(int))
 
     config = ActorsConfig(root_value_weight=1.0, temperature=temperature)
-    refresh, past = position_refresher(BOARD, noisy, config, seed=0), played[0].past
-    first, again, other = (refresh(None, 1, turn, past).samples.value_target for turn in (1, 1, 2))
+    reanalyse, states = position_reanalysis(BOARD, noisy, config, seed=0), played[0].states
+    first, again, other = (reanalyse(None, 1, turn, states).samples.value_target for turn in (1, 1, 2))
     np.testing.assert_array_equal(first, again)
     assert first.max() <= temperature
     assert (first != other).any() == (temperature > 0)
@@ -140,20 +140,20 @@ def cut_windows(spec=SPEC, steps=4, **end):
     for number in range(steps):
         cutter.add(position([number], spec))
         cutter.follow(outcome(number + 1.0, **(end if number == steps - 1 else {})))
-    return experiment, cutter.add(position([steps], spec)).past
+    return experiment, cutter.add(position([steps], spec)).states
 
 
 def test_windows_get_policies_of_the_new_search_and_values_of_search_and_network():
     """Positions 0 to K = 2 are searched: 100 * 2 + k. The network judges 3 and 4: 10 * 2 * k."""
-    experiment, past = cut_windows()
-    found = window_refresher(experiment, model(10.0), searching(), seed=0)(2.0, 17, 1, past)
+    experiment, states = cut_windows()
+    found = window_reanalysis(experiment, model(10.0), searching(), seed=0)(2.0, 17, 1, states)
     new = found.samples
     np.testing.assert_allclose(new.value, [[200, 201, 202, 60, 80]])
     np.testing.assert_allclose(new.policy, np.tile([0.0, 0.75, 0.25], (1, 3, 1)))
     np.testing.assert_array_equal(new.version, [17])
     np.testing.assert_array_equal(new.observation, [[[0.0]]])
     for field in ("action", "reward", "length", "terminated", "candidates"):
-        np.testing.assert_array_equal(getattr(new, field), getattr(past, field))
+        np.testing.assert_array_equal(getattr(new, field), getattr(states, field))
     # 1 + 0.5 * 2 + 0.25 * v_2 = 2 + 50.5, and the search says 200.
     np.testing.assert_allclose(found.errors, [200 - 52.5])
 
@@ -161,8 +161,8 @@ def test_windows_get_policies_of_the_new_search_and_values_of_search_and_network
 @pytest.mark.parametrize("end", ["terminated", "truncated"])
 def test_nothing_is_learned_beyond_the_end(end):
     """Of the windows from positions 0, 1 and 2 of three steps, position 3 is the last; a true end is worth nothing."""
-    experiment, past = cut_windows(steps=3, **{end: True})
-    new = window_refresher(experiment, model(10.0), searching(), seed=0)(2.0, 17, 1, past).samples
+    experiment, states = cut_windows(steps=3, **{end: True})
+    new = window_reanalysis(experiment, model(10.0), searching(), seed=0)(2.0, 17, 1, states).samples
     last = 0 if end == "terminated" else 1
     np.testing.assert_allclose(
         new.value,
@@ -174,17 +174,17 @@ def test_nothing_is_learned_beyond_the_end(end):
     )
     np.testing.assert_allclose(new.policy.sum(axis=-1), [[1, 1, 1], [1, 1, 0], [1, 0, 0]])
     np.testing.assert_array_equal(new.length, [3, 2, 1])
-    np.testing.assert_array_equal(new.terminated, past.terminated)
+    np.testing.assert_array_equal(new.terminated, states.terminated)
 
 
 def test_continuous_actions_get_new_candidates():
     spec = SPEC._replace(num_actions=0, action_bounds=((-2.0, -2.0), (2.0, 2.0)))
-    experiment, past = cut_windows(spec, steps=2, truncated=True)
-    new = window_refresher(experiment, model(1.0), searching(continuous=True), seed=0)(2.0, 17, 1, past).samples
-    np.testing.assert_array_equal(past.candidates[0, :2], np.ones((2, 3, 2)))
+    experiment, states = cut_windows(spec, steps=2, truncated=True)
+    new = window_reanalysis(experiment, model(1.0), searching(continuous=True), seed=0)(2.0, 17, 1, states).samples
+    np.testing.assert_array_equal(states.candidates[0, :2], np.ones((2, 3, 2)))
     np.testing.assert_array_equal(new.candidates[:, :, 0, 0], [[2, 2, 0], [2, 0, 0]])
     assert new.candidates.dtype == np.float32
-    np.testing.assert_array_equal(new.action, past.action)
+    np.testing.assert_array_equal(new.action, states.action)
 
 
 def test_refreshed_windows_are_what_the_table_of_fresh_ones_holds():
@@ -193,15 +193,15 @@ def test_refreshed_windows_are_what_the_table_of_fresh_ones_holds():
 
     spec = EnvSpec("counted", (1,), "float32", 3, players=1)
     experiment = experiment_of(reanalyse={"share": 0.5}, muzero={"consistency_weight": 1.0})
-    past = Window(*(field for field in cut_windows()[1]))
-    new = window_refresher(experiment, model(1.0), searching(), seed=0)(2.0, 17, 1, past).samples
+    states = Window(*(field for field in cut_windows()[1]))
+    new = window_reanalysis(experiment, model(1.0), searching(), seed=0)(2.0, 17, 1, states).samples
     for name, like in sample_like(experiment, spec)._asdict().items():
         field = getattr(new, name)
         assert (field.shape, field.dtype) == ((1, *like.shape), like.dtype), name
 
 
 def test_the_parts_of_a_real_experiment_fit_together():
-    from podzero.driver.build import refresher
+    from podzero.driver.build import make_reanalysis
 
     tree = {
         "name": "t",
@@ -211,4 +211,4 @@ def test_the_parts_of_a_real_experiment_fit_together():
         "search": {"simulations": 2},
         "reanalyse": {"share": 0.5},
     }
-    assert callable(refresher(parse(tree, "test"), seed=0)[0])
+    assert callable(make_reanalysis(parse(tree, "test"), seed=0)[0])

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podzero.actors.mixing import GameMixer
+from podzero.actors.shuffling import SampleShuffler
 from podzero.types import Sample
 
 LENGTHS = st.lists(st.lists(st.integers(1, 12), max_size=4), max_size=12)
@@ -22,14 +22,14 @@ def game(number, plies):
     )
 
 
-def played(mixer, lengths):
+def played(shuffler, lengths):
     """Adds games and takes bundles as an actor does; returns all games and what was taken."""
     games, taken = [], []
     for ended in lengths:
         for plies in ended:
             games.append(game(len(games), plies))
-            mixer.add(games[-1])
-        if (samples := mixer.take()) is not None:
+            shuffler.add(games[-1])
+        if (samples := shuffler.take()) is not None:
             taken.append(samples)
     return games, taken
 
@@ -39,51 +39,51 @@ def identities(samples):
 
 
 @given(LENGTHS, st.sampled_from([1, 2, 4]))
-def test_the_samples_of_a_bundle_come_from_different_games(lengths, bundle):
-    _, taken = played(GameMixer(bundle, seed=0), lengths)
+def test_the_samples_of_a_bundle_come_from_different_games(lengths, samples_per_item):
+    _, taken = played(SampleShuffler(samples_per_item, seed=0), lengths)
     for samples in taken:
-        for numbers in samples.version.reshape(-1, bundle):
-            assert len(set(numbers.tolist())) == bundle
+        for numbers in samples.version.reshape(-1, samples_per_item):
+            assert len(set(numbers.tolist())) == samples_per_item
 
 
 @given(LENGTHS, st.sampled_from([1, 2, 4]))
-def test_every_sample_is_taken_once_but_for_less_than_a_bundle(lengths, bundle):
-    mixer = GameMixer(bundle, seed=0)
-    games, taken = played(mixer, lengths)
-    if (rest := mixer.take_rest()) is not None:
+def test_every_sample_is_taken_once_but_for_less_than_a_bundle(lengths, samples_per_item):
+    shuffler = SampleShuffler(samples_per_item, seed=0)
+    games, taken = played(shuffler, lengths)
+    if (rest := shuffler.take_rest()) is not None:
         taken.append(rest)
     counts, total = Counter(identities(taken)), sum(len(g.version) for g in games)
     assert set(counts.values()) <= {1}
-    assert len(counts) == total - total % bundle
+    assert len(counts) == total - total % samples_per_item
     assert set(counts) <= set(identities(games))
     for samples in taken:
         np.testing.assert_array_equal(samples.observation[:, 0], samples.version)
 
 
 @given(LENGTHS, st.sampled_from([2, 4]))
-def test_fewer_games_than_a_bundle_are_left_over(lengths, bundle):
-    mixer = GameMixer(bundle, seed=0)
-    games, taken = played(mixer, lengths)
+def test_fewer_games_than_a_bundle_are_left_over(lengths, samples_per_item):
+    shuffler = SampleShuffler(samples_per_item, seed=0)
+    games, taken = played(shuffler, lengths)
     left = set(identities(games)) - set(identities(taken))
-    assert len({number for number, _ in left}) < bundle
+    assert len({number for number, _ in left}) < samples_per_item
 
 
 def test_a_game_is_mixed_at_random():
-    mixer = GameMixer(1, seed=3)
-    mixer.add(game(0, 30))
-    places = mixer.take().value_target.tolist()
+    shuffler = SampleShuffler(1, seed=3)
+    shuffler.add(game(0, 30))
+    places = shuffler.take().value_target.tolist()
     assert sorted(places) == list(range(30))
     assert places not in (list(range(30)), list(range(30))[::-1])
 
 
 def test_what_goes_with_a_sample_stays_with_it():
-    mixer = GameMixer(2, seed=1)
+    shuffler = SampleShuffler(2, seed=1)
     for number, plies in enumerate((8, 2, 2)):
-        mixer.add((game(number, plies), np.arange(plies) + 100 * number))
-    for samples, beside in (mixer.take(), mixer.take_rest()):
+        shuffler.add((game(number, plies), np.arange(plies) + 100 * number))
+    for samples, beside in (shuffler.take(), shuffler.take_rest()):
         np.testing.assert_array_equal(samples.version * 100 + samples.value_target, beside)
 
 
 def test_nothing_comes_out_of_nothing():
-    assert GameMixer(4, seed=0).take() is None
-    assert GameMixer(4, seed=0).take_rest() is None
+    assert SampleShuffler(4, seed=0).take() is None
+    assert SampleShuffler(4, seed=0).take_rest() is None

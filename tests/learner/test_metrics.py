@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from podzero.learner.devices import DeviceClock, Machine, Pace, machine_of, memory_figures
-from podzero.learner.figures import ChipFigures
+from podzero.learner.metrics import ChipFigures
 from podzero.learner.step import Stepped
 
 POD = ChipFigures(
@@ -42,8 +42,8 @@ def test_the_figures_of_a_pod_by_hand():
 
 
 def test_figures_that_are_not_known_are_left_out():
-    figures = POD._replace(machine=Machine(1, 1, None), one_chip_samples_per_s=None).of(0.0, Pace(0.0, 0.0, None))
-    assert figures.keys() == {
+    metrics = POD._replace(machine=Machine(1, 1, None), one_chip_samples_per_s=None).of(0.0, Pace(0.0, 0.0, None))
+    assert metrics.keys() == {
         "learner/chips", "learner/hosts", "learner/samples_per_s_per_chip", "learner/samples_per_s_per_host",
         "learner/flops_per_sample", "learner/flops_per_s", "learner/device_busy", "count/device_s",
     }  # fmt: skip

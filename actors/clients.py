@@ -7,32 +7,32 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from podzero.protocols import ParamSource, ReplayWriter, Report
-from podzero.types import PastPosition, Sample, Window
+from podzero.types import Sample, StoredState, Window
 
 
-class Doors(NamedTuple):
+class ActorClients(NamedTuple):
     """The doors of one actor to parameters, replay and the figures."""
 
     source: ParamSource
     writer: ReplayWriter
     report: Report
-    past: ReplayWriter | None = None
+    states: ReplayWriter | None = None
     """Where goes what shall be searched again; None where nothing is."""
 
     def write(
         self,
         samples: Sample | Window,
-        past: PastPosition | Window | None,
+        states: StoredState | Window | None,
         priorities: np.ndarray[Any, Any] | None = None,
     ) -> None:
-        """Writes samples, and the same as `past`: that first, since it is never held back and must not wait for those
-        who need it.
+        """Writes states, then samples. The `states` table never blocks a write, so reanalysers have their input even
+        while the `samples` table blocks.
 
         Args:
           samples: `[T, ...]` on every field.
-          past: `[T, ...]`, if there is a door for it.
+          states: `[T, ...]` of the same positions; None, or no writer for them, writes none.
           priorities: `[T]`, or None.
         """
-        if self.past is not None and past is not None:
-            self.past.write(past)
+        if self.states is not None and states is not None:
+            self.states.write(states)
         self.writer.write(samples, priorities)

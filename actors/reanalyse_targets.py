@@ -17,10 +17,10 @@ from podzero.envs import unpack_states
 from podzero.protocols import Env, Search
 from podzero.samples import observations_kept
 from podzero.search import ModelSearch, ModelSearchResult
-from podzero.types import Array, ModelNetwork, Params, PastPosition, Sample, SearchResult, View, Window
+from podzero.types import Array, ModelNetwork, Params, Sample, SearchResult, StoredState, View, Window
 
 
-class Refreshed(NamedTuple):
+class Reanalysed(NamedTuple):
     """Samples with targets of a later search."""
 
     samples: Sample | Window
@@ -29,12 +29,12 @@ class Refreshed(NamedTuple):
     """`[N]`, what is known of their worth, as of `Cut`; None where nothing is."""
 
 
-Refresh = Callable[[Params, int, int, Any], Refreshed]
+Reanalyse = Callable[[Params, int, int, Any], Reanalysed]
 """`(params, their version, turn, past [N, ...])`: searches again; no two turns should have the same number."""
 
 
-def position_refresher(env: Env, search: Search, config: ActorsConfig, seed: int) -> Refresh:
-    """Searches AlphaZero's positions (`PastPosition`) again: policy and root value are new, the outcome is not.
+def position_reanalysis(env: Env, search: Search, config: ActorsConfig, seed: int) -> Reanalyse:
+    """Searches AlphaZero's positions (`StoredState`) again: policy and root value are new, the outcome is not.
 
     The search explores as an actor's does at the beginning of a game (`actors.temperature`): without noise it would
     never look at what the prior thinks little of, and only the fresh samples would teach that it is wrong.
@@ -53,21 +53,21 @@ def position_refresher(env: Env, search: Search, config: ActorsConfig, seed: int
         temperature = jnp.full(rows.shape[0], config.temperature, jnp.float32)
         return search(params, jax.random.fold_in(key, turn), states, temperature), jax.vmap(env.view)(states)
 
-    def refresh(params: Params, version: int, turn: int, past: PastPosition) -> Refreshed:
-        found, view = jax.device_get(look(params, turn, past.state))
+    def reanalyse(params: Params, version: int, turn: int, states: StoredState) -> Reanalysed:
+        found, view = jax.device_get(look(params, turn, states.state))
         samples = Sample(
             observation=view.observation,
             legal=view.legal,
             policy_target=found.policy,
-            value_target=value_targets(np.asarray(past.outcome), found.value, config.root_value_weight),
-            version=np.full(len(past.outcome), version, np.int32),
+            value_target=value_targets(np.asarray(states.outcome), found.value, config.root_value_weight),
+            version=np.full(len(states.outcome), version, np.int32),
         )
-        return Refreshed(samples, None)
+        return Reanalysed(samples, None)
 
-    return refresh
+    return reanalyse
 
 
-def window_refresher(experiment: Experiment, network: ModelNetwork, search: ModelSearch, seed: int) -> Refresh:
+def window_reanalysis(experiment: Experiment, network: ModelNetwork, search: ModelSearch, seed: int) -> Reanalyse:
     """Searches MuZero's windows (`Window` with all observations) again (Schrittwieser et al. 2020, MuZero Reanalyze).
 
     Each of the positions 0 to K gets the policy and value of a new search, which explores as an actor's does at the
@@ -92,9 +92,9 @@ def window_refresher(experiment: Experiment, network: ModelNetwork, search: Mode
         _, value = network.predict(params, network.represent(params, later))
         return found, network.decode(value)
 
-    def refresh(params: Params, version: int, turn: int, past: Window) -> Refreshed:
-        found, later = jax.device_get(look(params, turn, past.observation))
-        count, length = len(past.length), np.asarray(past.length)[:, None]
+    def reanalyse(params: Params, version: int, turn: int, states: Window) -> Reanalysed:
+        found, later = jax.device_get(look(params, turn, states.observation))
+        count, length = len(states.length), np.asarray(states.length)[:, None]
 
         def split(positions: Array) -> npt.NDArray[Any]:
             """`[N * T, ...]` as `[N, T, ...]`."""
@@ -106,19 +106,19 @@ def window_refresher(experiment: Experiment, network: ModelNetwork, search: Mode
             acted = np.arange(searched) < length
             return np.where(acted.reshape(acted.shape + (1,) * (values.ndim - 2)), values, np.zeros((), values.dtype))
 
-        positions = np.arange(past.value.shape[1])
-        judged = (positions < length) | ((positions == length) & ~np.asarray(past.terminated)[:, None])
+        positions = np.arange(states.value.shape[1])
+        judged = (positions < length) | ((positions == length) & ~np.asarray(states.terminated)[:, None])
         value = np.concatenate([split(found.value), split(later)], axis=1)
-        windows = past._replace(
-            observation=past.observation[:, :kept],
+        windows = states._replace(
+            observation=states.observation[:, :kept],
             value=np.where(judged, value, np.float32(0.0)),
             policy=existing(found.policy),
-            candidates=past.candidates if found.candidates.ndim == 2 else existing(found.candidates),
+            candidates=states.candidates if found.candidates.ndim == 2 else existing(found.candidates),
             version=np.full(count, version, np.int32),
         )
-        return Refreshed(windows, value_errors(windows, experiment.env.discount, config.td_steps))
+        return Reanalysed(windows, value_errors(windows, experiment.env.discount, config.td_steps))
 
-    return refresh
+    return reanalyse
 
 
 def _merged(observation: Array) -> jax.Array:

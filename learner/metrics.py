@@ -48,16 +48,16 @@ class Figures:
         seconds = max(time.perf_counter() - self._since, 1e-9)
         sums = dict(self._sums)
         moved, skipped = sums.pop("steps", 0.0), sums.pop("skipped", 0.0)
-        figures: dict[str, float] = {
+        metrics: dict[str, float] = {
             "learner/step": float(step),
             "learner/steps_per_s": (moved + skipped) / seconds,
             "learner/samples_per_s": (moved + skipped) * self._batch_size / seconds,
             "count/skipped_steps": skipped,
         }
         if moved:
-            figures |= {f"learner/{name}": total / moved for name, total in sums.items()}
+            metrics |= {f"learner/{name}": total / moved for name, total in sums.items()}
         self._start_anew()
-        return figures
+        return metrics
 
     def _start_anew(self) -> None:
         self._sums: dict[str, float] = {}
@@ -90,7 +90,7 @@ class ChipFigures(NamedTuple):
         """
         chips, hosts, peak = self.machine
         flops_per_s = samples_per_s * self.flops_per_sample
-        figures = {
+        metrics = {
             "learner/chips": float(chips),
             "learner/hosts": float(hosts),
             "learner/samples_per_s_per_chip": samples_per_s / chips,
@@ -101,14 +101,14 @@ class ChipFigures(NamedTuple):
             "count/device_s": pace.busy_s,
         }
         if peak is not None:
-            figures["learner/peak_flops"] = peak
-            figures["learner/share_of_peak"] = flops_per_s / peak
+            metrics["learner/peak_flops"] = peak
+            metrics["learner/share_of_peak"] = flops_per_s / peak
         if pace.dispatch_s is not None:
-            figures["learner/device_s_per_step"] = pace.dispatch_s / self.steps_per_dispatch
+            metrics["learner/device_s_per_step"] = pace.dispatch_s / self.steps_per_dispatch
         if self.one_chip_samples_per_s is not None:
             alone = chips * self.one_chip_samples_per_s
-            figures["learner/one_chip_samples_per_s"] = self.one_chip_samples_per_s
+            metrics["learner/one_chip_samples_per_s"] = self.one_chip_samples_per_s
             if pace.dispatch_s:
                 together = self.batch_size * self.steps_per_dispatch / pace.dispatch_s
-                figures["learner/scaling_efficiency"] = together / alone
-        return figures
+                metrics["learner/scaling_efficiency"] = together / alone
+        return metrics

@@ -13,7 +13,7 @@ _POLL_S = 0.2
 """How soon the thread notices that nobody wants another batch."""
 
 
-class Feed:
+class Prefetcher:
     """Reads host batches one ahead of the loop, and no more: what is read early is older when it is learned from.
 
     The reader may wait for replay as long as it likes; the loop meanwhile looks in with short timeouts, so that it

@@ -12,15 +12,15 @@ Played = TypeVar("Played")
 """A tree of arrays `[T, ...]`, of samples and what goes with them."""
 
 
-class GameMixer(Generic[Played]):
+class SampleShuffler(Generic[Played]):
     """Holds finished games until their samples can be bundled.
 
     Replay reads a bundle always as a whole, so its samples should be as independent as single ones: each comes from
     another game, at a random place in it. After `take` fewer than `bundle` games are left over.
     """
 
-    def __init__(self, bundle: int, seed: int) -> None:
-        self._bundle = bundle
+    def __init__(self, samples_per_item: int, seed: int) -> None:
+        self._samples_per_item = samples_per_item
         self._random = np.random.default_rng(seed)
         self._games: list[Played] = []
 
@@ -31,12 +31,14 @@ class GameMixer(Generic[Played]):
     def take(self) -> Played | None:
         """All whole bundles, `[n * bundle, ...]` on every field, each of `bundle` neighbours; None if there is none."""
         left = np.array([*map(_plies, self._games)], np.int64)
-        bundles = []
-        while np.count_nonzero(left) >= self._bundle:
-            longest = np.argsort(-left, kind="stable")[: self._bundle]  # the long ones first, so that few are left over
+        items = []
+        while np.count_nonzero(left) >= self._samples_per_item:
+            longest = np.argsort(-left, kind="stable")[
+                : self._samples_per_item
+            ]  # the long ones first, so that few are left over
             left[longest] -= 1
-            bundles.append(np.stack([longest, left[longest]], axis=1))
-        return self._remove(np.concatenate(bundles), left) if bundles else None
+            items.append(np.stack([longest, left[longest]], axis=1))
+        return self._remove(np.concatenate(items), left) if items else None
 
     def take_rest(self) -> Played | None:
         """What `take` left over, up to a whole bundle, now regardless of which game it is from."""
@@ -45,7 +47,7 @@ class GameMixer(Generic[Played]):
         rest = _all_of(self._games)
         self._games = []
         order = self._random.permutation(_plies(rest))
-        whole = order[: len(order) - len(order) % self._bundle]
+        whole = order[: len(order) - len(order) % self._samples_per_item]
         return _chosen(rest, whole) if whole.size else None
 
     def _remove(self, chosen: npt.NDArray[np.int64], left: npt.NDArray[np.int64]) -> Played:
