@@ -1,4 +1,4 @@
-"""Answers to many positions at once: JSON lines in, one answer for each, in their order."""
+"""Batched analysis of positions: JSON lines in, one answer per line out, in the same order."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from podzero.protocols import Env
 from podzero.types import Array, EnvState
 
 BATCH = 64
-"""Positions searched together. A single one is searched alone; every other number is filled up to this one, so that
-two programs are compiled, whatever comes."""
+"""Batch size of the search. One position alone is a batch of one; all other batches are padded to this size, so that
+only two programs are ever compiled."""
 
 
 class _Request(NamedTuple):
-    """A line: moves, or why there are none."""
+    """A parsed line: moves, or the error in it."""
 
     id: Any
     moves: list[int]
@@ -30,7 +30,7 @@ class _Request(NamedTuple):
 
 
 class Analyst:
-    """A player that answers positions."""
+    """Answers requests with the search of one player."""
 
     def __init__(self, env: Env, player: SearchPlayer) -> None:
         self._env = env
@@ -41,7 +41,7 @@ class Analyst:
         self._advance = jax.jit(self._play_where_legal)
 
     def answers(self, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-        """An answer to every line that is not empty; see `podzero.evaluation.evaluate.analyze`."""
+        """One answer to every non-empty line; see `podzero.evaluation.evaluate.analyze`."""
         for batch in _as_they_come(lines):
             yield from self._answer([_parse(line, self._env.spec.num_actions) for line in batch])
 
@@ -65,7 +65,7 @@ class Analyst:
                 }
 
     def _replay(self, requests: list[_Request]) -> tuple[EnvState, list[str | None]]:
-        """Roots for the search and what was wrong with the moves; where something was, the root is a fresh game."""
+        """Roots for the search and errors in the moves; a request with an error gets the initial state as its root."""
         fresh = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(requests), *leaf.shape)), self._start)
         states = fresh
         errors: list[str | None] = [None] * len(requests)
@@ -73,14 +73,14 @@ class Analyst:
             actions = [r.moves[ply] if ply < len(r.moves) else -1 for r in requests]
             states, refused = self._advance(states, np.array(actions, np.int32))
             for i in np.flatnonzero(refused):
-                errors[i] = errors[i] or f"move {ply + 1} ({actions[i]}) is illegal there"
+                errors[i] = errors[i] or f"move {ply + 1} ({actions[i]}) is illegal in that position"
         over = np.asarray(self._view(states).done)
         for i in np.flatnonzero(over):
-            errors[i] = errors[i] or f"the game is over within these {len(requests[i].moves)} moves"
+            errors[i] = errors[i] or f"the game is over after these {len(requests[i].moves)} moves"
         return where(over, fresh, states), errors
 
     def _play_where_legal(self, states: EnvState, actions: Array) -> tuple[EnvState, Array]:
-        """Plays the actions, except -1 and those that are refused: illegal ones, and any in a game that is over."""
+        """Plays the actions except -1; refuses illegal ones and all in terminal states. Returns states, refused."""
         view = jax.vmap(self._env.view)(states)
         legal = jnp.take_along_axis(view.legal, jnp.maximum(actions, 0)[:, None], axis=1)[:, 0] & ~view.done
         goes_on = (actions >= 0) & legal
@@ -92,7 +92,7 @@ def _parse(line: str, num_actions: int) -> _Request:
     try:
         tree = json.loads(line)
     except ValueError as error:
-        return _Request(None, [], f"no JSON: {error}")
+        return _Request(None, [], f"invalid JSON: {error}")
     if not isinstance(tree, dict):
         return _Request(None, [], 'expected an object, as {"id": 1, "moves": [3, 3, 4]}')
     moves = tree.get("moves")
@@ -102,11 +102,11 @@ def _parse(line: str, num_actions: int) -> _Request:
 
 
 _End = Exception | None
-"""What follows the last line: nothing, or what kept the next one from being read."""
+"""The end of the input: None, or the exception raised by reading it."""
 
 
 def _as_they_come(lines: Iterable[str]) -> Iterator[list[str]]:
-    """Batches of what is waiting, `BATCH` at most: whoever sends one line and waits gets its answer at once."""
+    """Batches of at most `BATCH` lines that have arrived; a single line is not held back to fill a batch."""
     waiting = _read_ahead(lines)
     batch: list[str] = []
     while True:
@@ -128,7 +128,7 @@ def _as_they_come(lines: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _read_ahead(lines: Iterable[str]) -> Queue[str | _End]:
-    """Reads lines in a thread, a daemon as a read from a terminal cannot be ended from here; skips empty ones."""
+    """Reads non-empty lines in a daemon thread, since a blocking read from a terminal cannot be interrupted."""
     waiting: Queue[str | _End] = Queue(maxsize=4 * BATCH)
 
     def read() -> None:
@@ -137,7 +137,7 @@ def _read_ahead(lines: Iterable[str]) -> Queue[str | _End]:
             for line in lines:
                 if line.strip():
                     waiting.put(line)
-        except Exception as error:  # raised again where the answers are read
+        except Exception as error:  # raised again in the thread that reads the answers
             end = error
         waiting.put(end)
 

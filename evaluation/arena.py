@@ -1,4 +1,4 @@
-"""Matches: all games of a match side by side, half of them from each side of the board."""
+"""Matches: all games of a match run in one batch; each player moves first in half of them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from podzero.protocols import Env
 from podzero.types import Array, EnvState
 
 OPENING_PLIES = 4
-"""Random plies before two deterministic players meet, who would else play one and the same game."""
+"""Random opening plies when both players are deterministic; without them all games would be the same."""
 
 
 class Interrupted(Exception):
-    """The match was asked to end before it was played out."""
+    """The match was stopped before all its games were over."""
 
 
 class MatchResult(NamedTuple):
-    """A match from the side of the first player."""
+    """The result of a match, counted for the first player."""
 
     wins: int
     draws: int
@@ -50,7 +50,7 @@ class MatchResult(NamedTuple):
 
 
 class Arena:
-    """Plays matches of one game; what it compiles serves all of them."""
+    """Plays matches of one game. All matches share the compiled programs."""
 
     def __init__(self, env: Env) -> None:
         self._env = env
@@ -70,8 +70,8 @@ class Arena:
     ) -> MatchResult:
         """Plays `games` games (an even number), each opening twice with the sides swapped.
 
-        Games of the same side are played in step, so that each player sees batches of games / 2 positions, of the same
-        shape from the first move to the last.
+        The games in which the first player opens form one batch, the others a second one. Each player therefore always
+        sees batches of games / 2 positions, so nothing is compiled again during a match.
 
         Args:
           first: the player whose result is returned.
@@ -80,11 +80,11 @@ class Arena:
           key: PRNG key, consumed.
           opening_plies: random plies before the players take over, 0 for the start of the game; by default
             `OPENING_PLIES` if both players are deterministic and none otherwise.
-          keep_going: asked before every ply.
+          keep_going: called before every ply; the match stops when it returns False.
 
         Raises:
           ValueError: `games` is odd or not positive.
-          Interrupted: `keep_going` said no.
+          Interrupted: `keep_going` returned False.
         """
         if games <= 0 or games % 2:
             raise ValueError(f"games must be even and positive, as each opening is played from both sides; got {games}")
@@ -96,9 +96,9 @@ class Arena:
         return MatchResult(int((points > 0).sum()), int((points == 0).sum()), int((points < 0).sum()))
 
     def openings(self, count: int, plies: int, key: Array) -> EnvState:
-        """`count` states after `plies` random plies, none over, and distinct as far as the game has enough of them.
+        """`count` non-terminal states after `plies` random plies, distinct if the game has enough of them.
 
-        Of games that are always over by then fewer plies are played.
+        If every game is over after that many plies, fewer plies are played.
         """
         init_key, play_key = jax.random.split(key)
         candidates = 4 * count if plies else count
@@ -121,43 +121,43 @@ class Arena:
     def _play_out(
         self, starts: EnvState, players: tuple[Player, Player], key: Array, keep_going: Callable[[], bool]
     ) -> np.ndarray[Any, Any]:
-        """What the first player received, `[2 * openings]`: at table 0 it moves first, at table 1 second."""
+        """Returns of the first player, `[2 * openings]`: it moves first in the first half, second in the other half."""
         opener = np.asarray(self._view(starts).player)
-        seats = (opener, 1 - opener)
-        tables = [starts, starts]
+        sides = (opener, 1 - opener)
+        states = [starts, starts]
         returns = np.zeros((2, len(opener), 2), np.float32)
         over = np.zeros((2, len(opener)), bool)
         while not over.all():
             if not keep_going():
                 raise Interrupted
-            for table in (0, 1):
-                if over[table].all():
+            for half in (0, 1):
+                if over[half].all():
                     continue
                 key, move_key = jax.random.split(key)
-                shown = self._where(over[table], starts, tables[table])
-                actions = self._choose(shown, players, seats[table], ~over[table], move_key)
-                tables[table] = self._step(tables[table], actions)
-                view = self._view(tables[table])
-                returns[table] += np.asarray(view.rewards)
-                over[table] = np.asarray(view.done)
-        points: np.ndarray[Any, Any] = np.take_along_axis(returns, np.stack(seats)[..., None], axis=-1).ravel()
+                shown = self._where(over[half], starts, states[half])
+                actions = self._choose(shown, players, sides[half], ~over[half], move_key)
+                states[half] = self._step(states[half], actions)
+                view = self._view(states[half])
+                returns[half] += np.asarray(view.rewards)
+                over[half] = np.asarray(view.done)
+        points: np.ndarray[Any, Any] = np.take_along_axis(returns, np.stack(sides)[..., None], axis=-1).ravel()
         return points
 
     def _choose(
         self,
         states: EnvState,
         players: tuple[Player, Player],
-        seat: np.ndarray[Any, Any],
+        side: np.ndarray[Any, Any],
         running: np.ndarray[Any, Any],
         key: Array,
     ) -> np.ndarray[Any, Any]:
-        """Actions `[B]` in the games that are `running` (`[B]` bool), of the first player where its `seat` is to move.
+        """Actions `[B]`: of the first player where its `side` (`[B]`) is to move, of the second player elsewhere.
 
-        Where players alternate only one of the two is asked; after an extra turn in some of the games both are, each
-        about all games, and what it would do on the other's turn is ignored. Games that are over show their opening.
+        A player is called only if it is to move in one of the `running` games (`[B]` bool), and then with the whole
+        batch. Its actions for games where it is not to move are ignored. Games that are over show their opening.
         """
-        firsts = np.asarray(self._view(states).player) == seat
-        actions = np.zeros(len(seat), np.int32)
+        firsts = np.asarray(self._view(states).player) == side
+        actions = np.zeros(len(side), np.int32)
         for player, turn in zip(players, (firsts, ~firsts), strict=True):
             if (turn & running).any():
                 actions = np.where(turn, np.asarray(player.choose(key, states)), actions)

@@ -1,4 +1,4 @@
-"""Evaluation by episodes: what a way of acting earns in a gymnasium environment, and what little skill earns there."""
+"""Evaluation by episodes: the returns of a policy in a gymnasium environment, and of simple baseline policies."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from podzero.evaluation.intervals import student
 from podzero.types import Array, EnvSpec
 
 Choose = Callable[[Array, Array], Array]
-"""A way of acting: `(key, observations [B, *observation_shape])` to actions `[B]` int32 or `[B, D]` float32 in
+"""A policy: `(key, observations [B, *observation_shape])` to actions `[B]` int32 or `[B, D]` float32 in
 [-1, 1]. `key` is consumed."""
 
 BASELINES = ("random", "greedy")
-"""What `baseline` knows."""
+"""The names that `baseline` accepts."""
 GRID = 9
-"""Values that are tried of each dimension of a continuous action."""
+"""Values tried in each dimension of a continuous action."""
 MAX_STEPS = 27_000
-"""Steps after which an episode is cut off: the 108,000 frames that are usual for Atari games, four to a step."""
+"""Steps after which an episode is cut off: the usual 108,000 frames of Atari games at four frames per step."""
 MAX_TRIED = 81
-"""Actions that are tried at most: beyond two dimensions, random ones take the place of the grid."""
+"""Most actions tried per step. With more than two dimensions, random actions replace the grid."""
 
 
 class EpisodesResult(NamedTuple):
-    """What was played."""
+    """The episodes of one evaluation."""
 
     returns: np.ndarray[Any, Any]
     """`[N]` float64, the undiscounted sum of rewards of each episode."""
     lengths: np.ndarray[Any, Any]
     """`[N]` int64, the steps of each."""
     failures: int
-    """Episodes that failed and were played again."""
+    """Episodes that failed and were repeated."""
 
     @property
     def episodes(self) -> int:
@@ -73,24 +73,24 @@ def play_episodes(
     keep_going: Callable[[], bool] = lambda: True,
     max_steps: int = MAX_STEPS,
 ) -> EpisodesResult:
-    """Plays `episodes` whole episodes, from new ones on.
+    """Plays `episodes` whole episodes, after a reset.
 
-    How many each environment plays is settled beforehand, a share that differs by one at most. Counting instead
-    whichever end first would favour the short ones. An episode that fails is played again. One that has no end is cut
-    off after `max_steps`, and what follows counts as another.
+    The number of episodes of each environment is fixed beforehand (equal up to one); counting whichever episodes end
+    first would favour short ones. A failed episode is repeated. An episode longer than `max_steps` is cut off there,
+    and its remaining steps count as the next episode.
 
     Args:
-      vector_env: is reset; afterwards, episodes are running in it.
-      choose: chooses the actions, also of environments that have played their share, which are not counted.
+      vector_env: is reset first; episodes are still running in it afterwards.
+      choose: the policy. It is also called for environments that have played all their episodes; these are ignored.
       episodes: number of episodes.
       key: PRNG key, consumed.
-      keep_going: asked before every step.
-      max_steps: of an episode.
+      keep_going: called before every step; the evaluation stops when it returns False.
+      max_steps: longest length of an episode.
 
     Raises:
       ValueError: `episodes` is not positive.
-      Interrupted: `keep_going` said no.
-      EnvironmentFailed: the environments fail again and again.
+      Interrupted: `keep_going` returned False.
+      EnvironmentFailed: too many environments failed in a row.
     """
     if episodes <= 0:
         raise ValueError(f"episodes must be positive, got {episodes}")
@@ -117,10 +117,10 @@ def play_episodes(
 
 
 def baseline(name: str, vector_env: VectorEnv) -> Choose:
-    """The way of acting called `name`, in `vector_env`.
+    """The baseline policy `name` for `vector_env`.
 
     Raises:
-      ConfigError: there is none; names the nearest one.
+      ConfigError: unknown name; the message suggests the nearest one.
     """
     if name == "random":
         return random_policy(vector_env.spec)
@@ -139,11 +139,11 @@ def random_policy(spec: EnvSpec) -> Choose:
 
 
 def greedy_policy(vector_env: VectorEnv) -> Choose:
-    """The action that earns most in the very next step, by trying them in copies of the environments.
+    """The action with the highest reward in the next step, found by trying actions in copies of the environments.
 
-    All actions are tried that are counted; of continuous ones a grid, or random ones where that were too many.
-    Among equals, one is chosen at random. The observations must be the newest of `vector_env`. Acting raises
-    `ConfigError` where the environments cannot be copied; see `VectorEnv.peek`.
+    It tries all discrete actions; of continuous ones it tries a grid, or random actions if the grid is too large. Ties
+    are broken at random. The observations must be the newest of `vector_env`. The policy raises `ConfigError` if the
+    environments cannot be copied; see `VectorEnv.peek`.
     """
     spec = vector_env.spec
 
@@ -178,5 +178,5 @@ def _random_actions(generator: np.random.Generator, spec: EnvSpec, shape: tuple[
 
 
 def _generator(key: Array) -> np.random.Generator:
-    """Host-side randomness out of a JAX key."""
+    """A NumPy generator seeded by a JAX key."""
     return np.random.default_rng(np.asarray(jax.random.key_data(key)))

@@ -1,4 +1,4 @@
-"""What the verbs `evaluate` and `analyze` do: from names and lines to plain values."""
+"""The commands `evaluate` and `analyze`: names or JSON lines in, plain values out."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def evaluate(
     seed: int = 0,
     game: str | None = None,
 ) -> dict[str, Any]:
-    """Plays a match, or without an opponent lets the game's solver judge moves in seeded positions.
+    """Plays a match; without an opponent, the game's solver judges the moves in seeded positions instead.
 
-    In an environment for one, whole episodes are played instead.
+    In single-agent environments, whole episodes are played.
 
     Args:
       who: the player, in the grammar of `podzero.evaluation.who`.
-      opponent: whom to play; None for the judgement.
-      games: games of the match, half from each side; an odd number is rounded up. Or episodes.
-      simulations: per move of players with a network; None takes as many as in training.
+      opponent: the other player; None for a judgement by the solver.
+      games: games of the match, half of them from each side (an odd number is rounded up); or episodes.
+      simulations: per move of players with a network; None means as many as in training.
       positions: positions to judge.
-      seed: of openings, positions, and of every random choice.
-      game: a game, or an experiment for its environment. Needed only when neither player is a working directory;
-        otherwise it must be what they learned, though perhaps with other arguments, and is what is played.
+      seed: of openings, positions and all random choices.
+      game: a game, or an experiment whose environment is used. Required only if neither player is a working
+        directory. Otherwise it must be the game that they were trained on; its arguments may differ, and are used.
 
     Returns:
       `games, wins, draws, losses, score, interval` of a match; `positions, keeps_value, exact, interval, by_ply` of a
@@ -54,7 +54,7 @@ def evaluate(
 
     Raises:
       ConfigError, WorkdirError, SnapshotError: see `resolve`.
-      ConfigError: no game, two games, or no solver to judge.
+      ConfigError: no game or two different games were given, or the game has no solver.
       EnvironmentFailed, SimulatorError: the environments, or a game on the host, failed.
     """
     where = _the_game(game, who, opponent)
@@ -69,7 +69,8 @@ def evaluate(
         return _alone(env, resolve(who, env, simulations, discount), games, seed, scale)
     if opponent is None and env.spec.name not in SOLVED:
         raise ConfigError(
-            f"no solver judges {env.spec.name} (only {', '.join(SOLVED)}); choose an opponent, as --opponent mcts:100"
+            f"{env.spec.name} has no solver (only {', '.join(SOLVED)} have one); "
+            "choose an opponent, as --opponent mcts:100"
         )
     player = resolve(who, env, simulations, discount)
     key = jax.random.key(seed)
@@ -90,11 +91,11 @@ def evaluate(
 def analyze(
     who: str, lines: Iterable[str], simulations: int | None = None, game: str | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Answers JSON lines, each a position given by the moves that lead there.
+    """Answers JSON lines; each line is a position, given by the moves that lead to it.
 
     `{"id": 1, "moves": [3, 3, 4]}` gives `{"id": 1, "move": 2, "policy": [...], "value": 0.31, "visits": [...]}`, the
-    value for the player to move. A line that cannot be answered gives `{"id": ..., "error": "..."}`, and the next is
-    answered. Answers come in the order of the lines, as soon as no more lines are waiting.
+    value for the player to move. An invalid line gives `{"id": ..., "error": "..."}`, and the following lines are still
+    answered. Answers keep the order of the lines; lines that are already waiting are answered in one batch.
 
     Raises:
       ConfigError, WorkdirError, SnapshotError: see `resolve`; before the first line is read.
@@ -103,7 +104,7 @@ def analyze(
     env = make_env(where)
     player = resolve(who, env, simulations, _discount(where))
     if not isinstance(player, SearchPlayer):
-        raise ConfigError(f"'{who}' does not search; analyze needs a working directory, or mcts:N")
+        raise ConfigError(f"player '{who}' does not search; analyze needs a working directory or mcts:N")
     return Analyst(env, player).answers(lines)
 
 
@@ -113,13 +114,13 @@ def _discount(game: str | EnvConfig) -> float:
 
 def _refuse_opponent(name: str, opponent: str | None) -> None:
     if opponent is not None:
-        raise ConfigError(f"{name} is for one: leave --opponent {opponent} out")
+        raise ConfigError(f"{name} has a single agent: remove --opponent {opponent}")
 
 
 def _episodes(env: GymnasiumConfig, who: str, episodes: int, simulations: int | None, seed: int) -> dict[str, Any]:
-    """Lets somebody act in whole episodes."""
+    """Whole episodes of one player in a gymnasium environment."""
     if who == "greedy":
-        env = env.model_copy(update={"vectorization": "sync"})  # it tries actions in copies, in this process
+        env = env.model_copy(update={"vectorization": "sync"})  # only environments of this process can be copied
     name, actor = who, None
     if who not in BASELINES:
         name, actor = acting(who, env, simulations)
@@ -130,7 +131,7 @@ def _episodes(env: GymnasiumConfig, who: str, episodes: int, simulations: int | 
 
 
 def _alone(env: Env, player: Player, games: int, seed: int, scale: float) -> dict[str, Any]:
-    """Lets somebody play games for one; returns are told in the game's own rewards."""
+    """Whole games of one player in a single-agent simulator; returns are in the game's own, unscaled rewards."""
     returns = play_alone(env, player, games, jax.random.key(seed)) / scale
     result = EpisodesResult(returns, np.zeros(games, np.int64), 0)
     counted = {key: value for key, value in summary(result).items() if key not in ("mean_length", "failures")}
@@ -143,14 +144,14 @@ def _judgement(env: Env, player: Player, positions: int, seed: int) -> dict[str,
 
 
 def _the_game(game: str | None, *players: str | None) -> str | EnvConfig:
-    """The one game that all working directories, and `game` if given, are about."""
+    """The game that all players and `game` have in common."""
     games: dict[str, str | EnvConfig] = {
         who: found for who in players if who is not None and (found := game_of(who)) is not None
     }
-    if game is not None:  # first: it decides on what a title does not tell, as keyword arguments
+    if game is not None:  # first, because its keyword arguments decide
         games = {"--game": game if game in GAMES else load(game).env} | games
     if not games:
-        raise ConfigError(f"which game? Neither of {', '.join(filter(None, players))} says it: give a game")
+        raise ConfigError(f"no game given: {', '.join(filter(None, players))} can play any; choose one with --game")
     titles = {who: found if isinstance(found, str) else found.title for who, found in games.items()}
     if len(set(titles.values())) > 1:
         raise ConfigError("these play different games: " + ", ".join(f"{who} plays {g}" for who, g in titles.items()))

@@ -1,4 +1,4 @@
-"""The evaluator: judges the newest snapshot again and again while training goes on."""
+"""The evaluator: judges the newest snapshot periodically while training goes on."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from podzero.types import Params
 
 log = logging.getLogger(__name__)
 
-ROLE = "evaluator"
+WORKER = "evaluator"
 _LOOK_EVERY_S = 1.0
 
 
 class Rounds(Protocol):
-    """A way to judge parameters; everything is compiled in the first round and used again in all others."""
+    """One way to judge parameters. Programs are compiled in the first round and reused in all later ones."""
 
     @property
     def rated(self) -> int:
-        """The newest step judged so far, in earlier lives too; -1 before the first."""
+        """The newest step judged so far, also by earlier evaluator processes; -1 before the first."""
         ...
 
     def judge(self, step: int, params: Params, keep_going: Callable[[], bool]) -> dict[str, float]:
-        """The figures of the parameters of `step`, named `evaluation/...`; asks now and then whether to go on.
+        """Metrics of the parameters of `step`, named `evaluation/...`. Calls `keep_going` regularly.
 
         Raises:
-          Interrupted: it was not to go on; the round counts for nothing.
+          Interrupted: `keep_going` returned False; the round is discarded.
         """
         ...
 
     def ladder(self) -> dict[str, Any]:
-        """The rating ladder after the last complete round, as plain values; empty where nobody is met."""
+        """The ratings after the last complete round, as plain values; empty in single-agent environments."""
         ...
 
 
@@ -46,7 +46,7 @@ class Evaluator:
     """Judges the newest snapshot every `every_minutes`."""
 
     def __init__(self, rounds: Rounds, every_minutes: float, snapshots: Path, report: Report) -> None:
-        """Judges nothing yet; `snapshots` is `Workdir.snapshots`, and `report` where the figures go."""
+        """Judges nothing yet. `snapshots` is `Workdir.snapshots`; `report` receives the metrics."""
         self._rounds = rounds
         self._every_s = 60 * every_minutes
         self._snapshots = snapshots
@@ -64,10 +64,10 @@ class Evaluator:
                 except Interrupted:
                     return
                 except (EnvironmentFailed, SimulatorError) as error:
-                    log.warning("a round was lost to what it was played in; another one follows: %s", error)
+                    log.warning("an evaluation round failed in its environment and will be repeated: %s", error)
 
     def stop(self) -> None:
-        """Makes `run` return before the next move of the round under way; does not wait for it."""
+        """Makes `run` return before the next move of the current round; does not wait for it."""
         self._stop.set()
 
     def ladder(self) -> dict[str, Any]:
@@ -75,14 +75,14 @@ class Evaluator:
         return self._rounds.ladder()
 
     def judge_newest(self) -> None:
-        """One round, and its report.
+        """Runs and reports one round.
 
         Raises:
-          Interrupted: `stop` was called; the round counts for nothing.
-          SnapshotError: no snapshot is intact.
-          EnvironmentFailed, SimulatorError: the environments, or a game on the host, failed; no round either.
+          Interrupted: `stop` was called; the round is discarded.
+          SnapshotError: all snapshots are damaged.
+          EnvironmentFailed, SimulatorError: the environments, or a game on the host, failed; the round is discarded.
         """
         step, params = load_snapshot(self._snapshots)
         with simulator_errors():
             metrics = self._rounds.judge(step, params, lambda: not self._stop.is_set())
-        self._report(ROLE, {"evaluation/step": float(step)} | metrics)
+        self._report(WORKER, {"evaluation/step": float(step)} | metrics)

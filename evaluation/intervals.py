@@ -15,8 +15,8 @@ def wilson(successes: float, trials: int, z: float = Z_95) -> tuple[float, float
 
         (p + z^2/2n -+ z sqrt(p (1-p) / n + z^2 / 4n^2)) / (1 + z^2/n),   p = successes / n
 
-    `successes` may hold halves (draws): a score with draws varies less than wins and losses of the same mean, so
-    the interval is then wider than it must be, never narrower. Without trials it is (0, 1).
+    `successes` may contain halves (draws). Scores with draws vary less than wins and losses of the same mean, so the
+    interval is then conservative. Without trials it is (0, 1).
     """
     if trials == 0:
         return 0.0, 1.0
@@ -27,12 +27,12 @@ def wilson(successes: float, trials: int, z: float = Z_95) -> tuple[float, float
 
 
 def student(mean: float, deviation: float, trials: int) -> tuple[float, float]:
-    """Student's 95% interval for the expectation of which `mean` is an estimate.
+    """Student's 95% interval for the expectation that `mean` estimates.
 
         mean -+ t s / sqrt(n),   t = the 0.975 quantile of Student's distribution with n - 1 degrees of freedom
 
-    `deviation` is s, the standard deviation of the sample with n - 1 in its denominator. A single trial says nothing
-    of the spread: the interval is then all numbers.
+    `deviation` is s, the standard deviation of the sample with n - 1 in its denominator. With a single trial
+    the spread is unknown, and the interval is infinite.
     """
     if trials < 2:
         return -math.inf, math.inf

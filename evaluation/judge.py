@@ -1,4 +1,4 @@
-"""Judgement by a solver: how often a player's move keeps what the position is worth."""
+"""Judgement by a solver: how often a player's move keeps the game-theoretic value of the position."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ MAX_PLY = 30
 """Latest ply of judged positions."""
 _CANDIDATES = 512
 _FORMAT = 1
-"""Counts the ways in which positions were drawn: part of the cache's key."""
+"""Version of the way in which positions are drawn: part of the cache's key."""
 
 
 class Positions(NamedTuple):
-    """N positions in which some legal move is better than another, and what each move is worth."""
+    """N positions whose legal moves differ in value, with the exact score of each move."""
 
     moves: np.ndarray[Any, Any]
-    """`[N, max_ply]` int32, the moves that lead there, -1 after the last."""
+    """`[N, max_ply]` int32, the moves that lead to each position, -1 after the last."""
     scores: Scores
     """`[N, A]` float32, exact scores of the actions (`Solver.scores`)."""
 
@@ -46,7 +46,7 @@ class Positions(NamedTuple):
 
 
 class JudgeResult(NamedTuple):
-    """What a solver says of a player's moves."""
+    """A solver's judgement of a player's moves."""
 
     positions: int
     keeps_value: float
@@ -60,7 +60,7 @@ class JudgeResult(NamedTuple):
 
 
 class Judge:
-    """Judges players on the same positions; a player that is compiled for one round is compiled for all."""
+    """Judges players on the same positions, so that a player is compiled once for all rounds."""
 
     def __init__(self, env: Env, positions: Positions) -> None:
         self._positions = positions
@@ -86,9 +86,9 @@ def judge_actions(actions: np.ndarray[Any, Any], positions: Positions) -> JudgeR
 
 
 def judged_positions(env: Env, count: int, seed: int, max_ply: int = MAX_PLY) -> Positions:
-    """`count` positions with their solution, from the user's cache or drawn and solved now.
+    """`count` solved positions, from the user's cache if it has them, otherwise drawn and solved now.
 
-    The cache (`$XDG_CACHE_HOME/podzero`, else `~/.cache/podzero`) saves the solving; losing it costs time only.
+    The cache (`$XDG_CACHE_HOME/podzero`, else `~/.cache/podzero`) only saves time and may be deleted.
 
     Raises:
       ConfigError: the game has no solver.
@@ -105,10 +105,10 @@ def judged_positions(env: Env, count: int, seed: int, max_ply: int = MAX_PLY) ->
 
 
 def draw_positions(env: Env, solver: Solver, count: int, seed: int, max_ply: int = MAX_PLY) -> Positions:
-    """Draws and solves positions: a ply uniform from 0 to `max_ply`, uniformly random legal play up to there.
+    """Draws and solves positions: uniformly random legal play up to a ply drawn uniformly from 0 to `max_ply`.
 
-    A position that is over, or where every legal move has the same value, is left out and another ply and another
-    game are drawn. So early plies weigh more: random games are often decided, or over, when they are long.
+    Terminal positions, and positions in which all legal moves have the same value, are rejected and drawn again. Early
+    plies are therefore more frequent: long random games are often over or decided.
     """
     key, rng = jax.random.key(seed), np.random.default_rng(seed)
     play = _random_games(env, max_ply)
@@ -119,15 +119,15 @@ def draw_positions(env: Env, solver: Solver, count: int, seed: int, max_ply: int
         candidates = jax.device_get(play(play_key, rng.integers(0, max_ply + 1, _CANDIDATES)))
         for played, observation in zip(*(leaf[~candidates.over] for leaf in candidates[:2]), strict=True):
             if len(moves) < count:
-                worth = solver.scores(observation[None])[0]
-                if len(np.unique(game_values(worth[~np.isnan(worth)]))) > 1:
+                exact = solver.scores(observation[None])[0]
+                if len(np.unique(game_values(exact[~np.isnan(exact)]))) > 1:
                     moves.append(played)
-                    scores.append(worth)
+                    scores.append(exact)
     return Positions(np.stack(moves), np.stack(scores))
 
 
 def replay(env: Env, moves: np.ndarray[Any, Any]) -> EnvState:
-    """The states after `moves` (`[N, T]` int32, -1 after the last), all from the same fresh game."""
+    """The states after `moves` (`[N, T]` int32, -1 after the last), all from the same initial state."""
 
     def ply(t: Array, states: EnvState) -> EnvState:
         goes_on = actions[:, t] >= 0
@@ -141,7 +141,7 @@ def replay(env: Env, moves: np.ndarray[Any, Any]) -> EnvState:
 
 
 class _Candidates(NamedTuple):
-    """N random games, each at its ply."""
+    """N random games, each stopped at its ply."""
 
     moves: Array
     """`[N, max_ply]` int32, -1 after the last."""
@@ -152,7 +152,7 @@ class _Candidates(NamedTuple):
 
 
 def _random_games(env: Env, max_ply: int) -> Callable[[Array, Array], _Candidates]:
-    """Compiles random play up to given plies: `(key, plies [N])`."""
+    """Compiles random play up to given plies, as a function of `(key, plies [N])`."""
 
     def ply(states: EnvState, key: Array) -> tuple[EnvState, tuple[Array, Array, Array]]:
         view = jax.vmap(env.view)(states)
@@ -171,9 +171,9 @@ def _random_games(env: Env, max_ply: int) -> Callable[[Array, Array], _Candidate
     return compiled
 
 
-def _is_best(actions: np.ndarray[Any, Any], worth: Scores) -> np.ndarray[Any, Any]:
-    chosen = worth[np.arange(len(actions)), actions]
-    best: np.ndarray[Any, Any] = chosen == np.nanmax(worth, axis=1)
+def _is_best(actions: np.ndarray[Any, Any], scores: Scores) -> np.ndarray[Any, Any]:
+    chosen = scores[np.arange(len(actions)), actions]
+    best: np.ndarray[Any, Any] = chosen == np.nanmax(scores, axis=1)
     return best
 
 
@@ -182,7 +182,7 @@ def _cache_folder() -> Path:
 
 
 def _load(file: Path, count: int) -> Positions | None:
-    """What the cache holds; None when that is nothing, or not what it should be."""
+    """The cached positions; None if there are none or the file is damaged."""
     try:
         with np.load(file) as arrays:
             held = Positions(arrays["moves"], arrays["scores"])
@@ -192,13 +192,13 @@ def _load(file: Path, count: int) -> Positions | None:
 
 
 def _save(file: Path, positions: Positions) -> None:
-    """Writes the cache as a whole; a folder that cannot be written costs the next run its time, nothing else."""
+    """Replaces the cache file atomically. If it cannot be written, the next run solves the positions again."""
     temporary = file.with_name(f".{os.getpid()}-{file.name}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         np.savez_compressed(temporary, moves=positions.moves, scores=positions.scores)
         os.replace(temporary, file)
     except OSError as error:
-        log.warning("solved positions are not kept for the next run: cannot write %s: %s", file, error.strerror)
+        log.warning("cannot cache the solved positions for the next run in %s: %s", file, error.strerror)
         with suppress(OSError):
             temporary.unlink()

@@ -1,4 +1,4 @@
-"""Rounds of matches: the newest snapshot meets its opponents, the solver judges it, and a ladder rates it."""
+"""Evaluation rounds of board games: matches against opponents, a solver's judgement, and ratings."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from podzero.protocols import Env
 from podzero.types import Array, Network, Params
 
 OPPONENTS = ("random", "mcts:100", "earlier")
-"""Whom an experiment plays that names nobody."""
+"""The default of `evaluation.opponents`."""
 
 
 class MatchRounds:
-    """Plays the configured opponents, lets the solver judge, and keeps the ladder; a `Rounds`.
+    """Plays the configured opponents, asks the solver, and keeps the ratings; a `Rounds`.
 
-    Snapshots differ in the arguments of compiled programs only.
+    Parameters are arguments of the compiled programs, so that all snapshots share them.
     """
 
     def __init__(
@@ -38,17 +38,17 @@ class MatchRounds:
         snapshots: Path,
         ladder: dict[str, Any] | None = None,
     ) -> None:
-        """Resolves the opponents; plays nothing yet.
+        """Resolves the opponents; plays no match yet.
 
         Args:
-          experiment: its `evaluation` section says what to do.
+          experiment: whose `evaluation` section configures the rounds.
           env: the game.
-          network: reads the snapshots' parameters.
-          snapshots: `Workdir.snapshots`, where earlier selves are found.
-          ladder: what `ladder()` gave in an earlier life.
+          network: the network of the snapshots.
+          snapshots: `Workdir.snapshots`, for matches against earlier snapshots.
+          ladder: the result of `ladder()` of an earlier evaluator process.
 
         Raises:
-          ConfigError: an opponent that does not exist, or cannot play this game.
+          ConfigError: an opponent does not exist or cannot play this game.
           LadderError: `ladder` cannot be read.
         """
         self._config = experiment.evaluation
@@ -72,11 +72,11 @@ class MatchRounds:
         return self._rated
 
     def ladder(self) -> dict[str, Any]:
-        """The rating ladder after the last complete round, as plain values."""
+        """The ratings after the last complete round, as plain values."""
         return self._ladder_tree
 
     def judge(self, step: int, params: Params, keep_going: Callable[[], bool]) -> dict[str, float]:
-        """Matches, judgement, ratings."""
+        """Matches, the solver's judgement, and ratings."""
         player = self._selves.player(_name(step), params)
         match_key, judge_key = jax.random.split(jax.random.fold_in(self._seed, step))
         results = self._play(player, step, match_key, keep_going)
@@ -93,7 +93,7 @@ class MatchRounds:
 
     @cached_property
     def _judge(self) -> Judge | None:
-        """Made in the first round: solving the positions takes a while where they are not cached."""
+        """Made in the first round, since solving the positions takes long if they are not cached."""
         if self._env.spec.name not in SOLVED:
             return None
         return Judge(self._env, judged_positions(self._env, self._config.positions, seed=0))
@@ -127,12 +127,12 @@ class MatchRounds:
 
 
 def _name(step: int) -> str:
-    """A snapshot's name on the ladder of its run."""
+    """The name of a snapshot in the ratings of its run."""
     return f"@{step}"
 
 
 def _scores(results: dict[str, MatchResult]) -> dict[str, float]:
-    """`evaluation/score_OPPONENT`; all earlier selves count as one opponent."""
+    """`evaluation/score_OPPONENT`; all earlier snapshots count as one opponent."""
     scores = {f"evaluation/score_{name}": r.score for name, r in results.items() if not name.startswith("@")}
     earlier = [result.score for name, result in results.items() if name.startswith("@")]
     if earlier:

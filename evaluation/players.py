@@ -1,4 +1,4 @@
-"""Who can play: anybody that chooses moves for a batch of games."""
+"""Players: everything that chooses moves for a batch of games."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Player(Protocol):
 
     @property
     def deterministic(self) -> bool:
-        """Whether the same position always gets the same move, whatever the key."""
+        """Whether the move depends on the position alone, not on the key."""
         ...
 
     def choose(self, key: Array, states: EnvState) -> Array:
-        """A legal action for each of B states, none of them over: `[B]` int32. `key` is consumed."""
+        """A legal action for each of B non-terminal states: `[B]` int32. `key` is consumed."""
         ...
 
 
@@ -53,7 +53,7 @@ class RandomPlayer:
 
 
 class SolverPlayer:
-    """Perfect play: uniformly random among the actions of the best exact score."""
+    """Perfect play: a uniformly random choice among the actions with the best exact score."""
 
     name = "solver"
     deterministic = False
@@ -93,14 +93,14 @@ class SearchPlayer:
         return self.search(key, states).action
 
     def search(self, key: Array, states: EnvState) -> SearchResult:
-        """What the search says of B states, none of them over."""
+        """The search result for B non-terminal states."""
         return self._decide(self._params, key, states)
 
 
 def mcts_player(env: Env, simulations: int, discount: float = 1.0) -> SearchPlayer:
-    """Monte Carlo tree search without a network: PUCT with a uniform prior, leaves judged by one random game each.
+    """Monte Carlo tree search without a network: PUCT with a uniform prior and one random rollout from each leaf.
 
-    `discount` is what a reward one move later is worth.
+    `discount` is the discount factor per move.
     """
     config = SearchConfig(algorithm="puct", simulations=simulations)
     decide = make_decide(env, config, rollout_evaluation(env, discount), discount)
@@ -110,7 +110,7 @@ def mcts_player(env: Env, simulations: int, discount: float = 1.0) -> SearchPlay
 class NetworkPlayers:
     """Players that share a network and a compiled search and differ in their parameters.
 
-    Parameters are arguments of the compiled search: another snapshot costs no compilation.
+    Parameters are arguments of the compiled search, so that a new snapshot needs no compilation.
     """
 
     def __init__(self, env: Env, network: Network, config: SearchConfig, discount: float = 1.0) -> None:
@@ -134,7 +134,7 @@ def make_decide(env: Env, config: SearchConfig, evaluate: Evaluate, discount: fl
 
 
 def rollout_evaluation(env: Env, discount: float) -> Evaluate:
-    """Judges states by uniform logits and the result of one uniformly random game from each."""
+    """Evaluates states by uniform logits and the return of one uniformly random rollout from each."""
 
     def evaluate(params: Params, key: Array, states: EnvState) -> tuple[jax.Array, jax.Array]:
         del params
@@ -147,17 +147,17 @@ def rollout_evaluation(env: Env, discount: float) -> Evaluate:
 
 
 def random_game_returns(env: Env, key: Array, states: EnvState, discount: float) -> jax.Array:
-    """What each seat receives, `[B, 2]` float32, when B states are played on to the end at random; discounted."""
+    """Discounted returns of both players, `[B, 2]` float32, of random rollouts from B states to the end."""
 
     def any_goes_on(carry: tuple[Any, EnvState, jax.Array, jax.Array]) -> jax.Array:
         return ~jnp.all(jax.vmap(env.view)(carry[1]).done)
 
     def ply(carry: tuple[Any, EnvState, jax.Array, jax.Array]) -> tuple[Any, EnvState, jax.Array, jax.Array]:
-        key, states, returns, worth = carry
+        key, states, returns, weight = carry
         key, move_key = jax.random.split(key)
         action = random_actions(move_key, jax.vmap(env.view)(states).legal)
         states = jax.vmap(env.step)(states, action)
-        return key, states, returns + worth * jax.vmap(env.view)(states).rewards, discount * worth
+        return key, states, returns + weight * jax.vmap(env.view)(states).rewards, discount * weight
 
     batch = jax.tree.leaves(states)[0].shape[0]
     start = key, states, jnp.zeros((batch, 2), jnp.float32), jnp.float32(1)
@@ -166,12 +166,12 @@ def random_game_returns(env: Env, key: Array, states: EnvState, discount: float)
 
 
 def random_actions(key: Array, among: Array) -> jax.Array:
-    """One action of each row of `among` (`[B, A]` bool), uniformly: `[B]` int32."""
+    """One action of each row of the mask `among` (`[B, A]` bool), drawn uniformly: `[B]` int32."""
     return jax.random.categorical(key, jnp.where(among, 0.0, -jnp.inf), axis=-1).astype(jnp.int32)
 
 
 def where(mask: Array, these: EnvState, others: EnvState) -> EnvState:
-    """Of B states those of `these` where `mask` (`[B]` bool) is set, and of `others` elsewhere."""
+    """Selects B states: from `these` where `mask` (`[B]` bool) is set, from `others` elsewhere."""
 
     def choose(this: Array, other: Array) -> jax.Array:
         return jnp.where(mask.reshape(mask.shape + (1,) * (this.ndim - 1)), this, other)

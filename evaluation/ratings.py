@@ -2,8 +2,8 @@
 
     P(i beats j) = 1 / (1 + 10^((R_j - R_i) / 400))
 
-A draw is half a win. Each pair that has met also counts one drawn game that nobody played, so that an undefeated
-player has a finite rating; R(`random`) = 0.
+A draw counts as half a win. One drawn game is added to each pair that has played, so that an undefeated player has a
+finite rating. R(`random`) = 0.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ class Rating(NamedTuple):
     error: float
     """Half of the 95% interval."""
     games: int
-    """Games behind it."""
+    """Games of this player."""
 
 
 class Ladder:
-    """Results of matches between named players, and the ratings that explain them best."""
+    """Results of matches between named players, and their maximum likelihood ratings."""
 
     def __init__(self) -> None:
         self._results: dict[tuple[str, str], MatchResult] = {}
 
     def add(self, first: str, second: str, result: MatchResult) -> None:
-        """Adds a match from the side of `first`; matches of the same pair add up."""
+        """Adds a match, counted for `first`; matches of the same pair are summed."""
         if first == second:
             raise ValueError(f"'{first}' cannot be rated against itself")
         if first > second:
@@ -55,11 +55,11 @@ class Ladder:
         self._results[first, second] = MatchResult(*(a + b for a, b in zip(held, result, strict=True)))
 
     def players(self) -> list[str]:
-        """Everybody who has met somebody, sorted."""
+        """All players with at least one match, sorted."""
         return sorted({name for pair in self._results for name in pair})
 
     def ratings(self) -> dict[str, Rating]:
-        """Ratings of all players that chains of matches connect with `random`, strongest first.
+        """Ratings of all players that are connected with `random` by matches, strongest first.
 
         The likelihood is maximized by I-LSR (Maystre & Grossglauser 2015); the error is 1.96 standard deviations of
         the difference to `random`, from the inverse of the Fisher information.
@@ -79,7 +79,7 @@ class Ladder:
         return dict(sorted(rated.items(), key=lambda item: -item[1].elo))
 
     def to_json(self) -> dict[str, Any]:
-        """The ladder as plain values: the results, which are the truth, and the ratings, for readers."""
+        """The ladder as plain values: the results, and the ratings computed from them for readers."""
         return {
             "results": [
                 {"first": first, "second": second, **result._asdict()}
@@ -90,10 +90,10 @@ class Ladder:
 
     @classmethod
     def from_json(cls, tree: dict[str, Any]) -> Ladder:
-        """The ladder that gave `tree`; an empty tree gives an empty ladder.
+        """The inverse of `to_json`; an empty tree gives an empty ladder.
 
         Raises:
-          LadderError: the tree is none of `to_json`.
+          LadderError: the tree was not made by `to_json`.
         """
         ladder = cls()
         try:
@@ -105,7 +105,7 @@ class Ladder:
         return ladder
 
     def _connected(self) -> list[str]:
-        """`random` and whoever is connected with it by matches; `random` first."""
+        """`random`, then all players connected with it by matches."""
         reached, edge = [ANCHOR], [ANCHOR]
         while edge:
             met = {name for pair in self._results if edge[0] in pair for name in pair}
@@ -114,7 +114,7 @@ class Ladder:
         return reached
 
     def _points(self, names: list[str]) -> np.ndarray[Any, Any]:
-        """`[N, N]` points of each against each, the imagined draws included."""
+        """`[N, N]` points of each player against each other, including the added draws."""
         index = {name: i for i, name in enumerate(names)}
         points = np.zeros((len(names), len(names)))
         for (first, second), result in self._results.items():

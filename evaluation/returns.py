@@ -1,4 +1,4 @@
-"""Judgement of agents that nobody plays against: by what they earn in whole episodes."""
+"""Evaluation rounds of single-agent environments: the returns of whole episodes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from podzero.search import make_model_search
 from podzero.types import Array, EnvSpec, Network, Params
 
 SIDE_BY_SIDE = 64
-"""Episodes that are played at the same time, at most."""
+"""Most episodes that run at the same time."""
 _SEED = 7_919
-"""Added to the seed of a run: evaluation meets other episodes than training."""
+"""Added to the seed of a run, so that evaluation and training have different episodes."""
 
 
 class SearchActors:
-    """Ways of acting that share a compiled search over a learned model and differ in their parameters."""
+    """Policies that share one compiled search over a learned model and differ in their parameters."""
 
     def __init__(self, experiment: Experiment, spec: EnvSpec, config: SearchConfig) -> None:
         assert isinstance(experiment.network, ModelNetworkConfig)
@@ -47,13 +47,13 @@ class SearchActors:
 
 
 class EpisodeRounds:
-    """Lets each snapshot act in whole episodes of a gymnasium environment; a `Rounds`."""
+    """Whole episodes of each snapshot in a gymnasium environment; a `Rounds`."""
 
     def __init__(self, experiment: Experiment) -> None:
-        """Makes no environment yet.
+        """Creates no environment yet.
 
         Raises:
-          ConfigError: the environment cannot be made.
+          ConfigError: the environment cannot be created.
         """
         config = experiment.evaluation
         self._experiment = experiment
@@ -63,7 +63,7 @@ class EpisodeRounds:
         self.rated = -1
 
     def ladder(self) -> dict[str, Any]:
-        """Nobody is met."""
+        """Empty: there are no opponents."""
         return {}
 
     def judge(self, step: int, params: Params, keep_going: Callable[[], bool]) -> dict[str, float]:
@@ -71,7 +71,7 @@ class EpisodeRounds:
         env, seed = self._experiment.env, self._experiment.seed
         assert isinstance(env, GymnasiumConfig)
         key = jax.random.fold_in(jax.random.key(seed), step)
-        # Each would be a process where they are asynchronous, and no more of these may run than an actor has.
+        # An asynchronous environment is a process; no more of them run than in an actor.
         most = self._experiment.actors.games if env.vectorization == "async" else SIDE_BY_SIDE
         with closing(make_vector_env(env, min(self._episodes, most), seed + _SEED)) as environments:
             result = play_episodes(environments, self._actors.actor(params), self._episodes, key, keep_going)
@@ -80,10 +80,10 @@ class EpisodeRounds:
 
 
 class SoloRounds:
-    """Lets each snapshot play whole games of a simulator for one; a `Rounds`."""
+    """Whole games of each snapshot in a single-agent simulator; a `Rounds`."""
 
     def __init__(self, experiment: Experiment, env: Env, network: Network) -> None:
-        """Plays nothing yet."""
+        """Plays no game yet."""
         config = experiment.evaluation
         search = experiment.search.model_copy(update={"simulations": config.simulations})
         self._players = NetworkPlayers(env, network, search, experiment.env.discount)
@@ -92,7 +92,7 @@ class SoloRounds:
         self.rated = -1
 
     def ladder(self) -> dict[str, Any]:
-        """Nobody is met."""
+        """Empty: there are no opponents."""
         return {}
 
     def judge(self, step: int, params: Params, keep_going: Callable[[], bool]) -> dict[str, float]:
@@ -104,17 +104,17 @@ class SoloRounds:
 
 
 def reward_scale(env: EnvConfig) -> float:
-    """What the rewards of a game are multiplied by; returns are told without it."""
+    """The factor of a game's rewards; reported returns are divided by it."""
     return env.reward_scale if isinstance(env, SimulatorConfig) else 1.0
 
 
 def play_alone(
     env: Env, player: Player, games: int, key: Array, keep_going: Callable[[], bool] = lambda: True
 ) -> np.ndarray[Any, Any]:
-    """What `player` earns, `[games]` float64, in games for one, side by side from the start to the end.
+    """Returns of `player`, `[games]` float64, in single-agent games that run in one batch from start to end.
 
     Raises:
-      Interrupted: `keep_going`, asked before every move, said no.
+      Interrupted: `keep_going`, called before every move, returned False.
     """
     init_key, key = jax.random.split(key)
     init, step, view = _programs(cast(Hashable, env))
@@ -124,7 +124,7 @@ def play_alone(
         if not keep_going():
             raise Interrupted
         key, move_key = jax.random.split(key)
-        # Nobody is asked about a game that is over: it shows its start, and the answer is ignored.
+        # A game that is over shows its initial state to the player, and the action is ignored.
         shown = where(jnp.asarray(over), starts, states)
         states = step(states, player.choose(move_key, shown))
         seen = jax.device_get(view(states))
@@ -135,12 +135,12 @@ def play_alone(
 
 @lru_cache(maxsize=4)
 def _programs(env: Env) -> tuple[Callable[..., Any], ...]:
-    """The rules of B games, compiled."""
+    """The compiled rules of B games."""
     return tuple(jax.jit(jax.vmap(function)) for function in (env.init, env.step, env.view))
 
 
 def summary(result: EpisodesResult) -> dict[str, Any]:
-    """The plain values of what was played."""
+    """The result as plain values."""
     return {
         "episodes": result.episodes,
         "mean_return": result.mean_return,

@@ -1,4 +1,4 @@
-"""From an experiment to the way in which its snapshots are judged."""
+"""Chooses the evaluation rounds of an experiment."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from podzero.networks import make_network
 
 
 def make_rounds(experiment: Experiment, snapshots: Path, ladder: dict[str, Any]) -> Rounds:
-    """Matches where two play, episodes where one does.
+    """Matches for two-player games, episodes for single-agent environments.
 
     Args:
-      experiment: its `evaluation` section says what to do.
+      experiment: whose `evaluation` section configures the rounds.
       snapshots: `Workdir.snapshots`.
-      ladder: what `ladder()` gave in an earlier life.
+      ladder: the result of `ladder()` of an earlier evaluator process.
 
     Raises:
-      ConfigError: an opponent that does not exist or cannot play; or an environment that cannot be made.
+      ConfigError: an opponent does not exist or cannot play, or the environment cannot be created.
       LadderError: `ladder` cannot be read.
     """
     if isinstance(experiment.env, GymnasiumConfig):

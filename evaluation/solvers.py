@@ -1,6 +1,6 @@
 """Perfect play: exact scores of every action, where a game can be solved.
 
-Solvers look at observations alone, so they see what a network sees and know nothing of a game's internals.
+Solvers take observations, as networks do, and are independent of the state of an environment.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ Scores = np.ndarray[Any, np.dtype[np.float32]]
 
 
 class Solver(Protocol):
-    """Knows the end of every game."""
+    """Exact scores of positions."""
 
     def scores(self, observations: np.ndarray[Any, Any]) -> Scores:
         """The exact score of every action for the player to move; nan where it is illegal.
 
-        Positive wins, zero draws, negative loses; a sooner win and a later loss score higher.
+        A positive score wins, zero draws, a negative one loses; sooner wins and later losses score higher.
 
         Args:
           observations: `[B, *observation_shape]` of positions that are not over.
@@ -32,13 +32,13 @@ class Solver(Protocol):
 
 
 def game_values(scores: Scores) -> Scores:
-    """Scores without the distance: 1 wins, 0 draws, -1 loses, nan is illegal."""
+    """The signs of scores: 1 wins, 0 draws, -1 loses, nan is illegal."""
     values: Scores = np.sign(scores)
     return values
 
 
 def _planes_of_the_mover(board: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """From one plane for each player and a last one with the number of who moves, to the mover's and the other's."""
+    """Planes of the player to move and of the opponent, from a plane per player and one with the mover's number."""
     first, second, mover = board[..., :1], board[..., 1:2], board[..., -1:]
     return np.where(mover == 0, np.concatenate([first, second], -1), np.concatenate([second, first], -1))
 
@@ -49,7 +49,7 @@ _ELSEWHERE: Mapping[str, tuple[str, Callable[[np.ndarray[Any, Any]], np.ndarray[
     "open_spiel/tic_tac_toe": ("tic_tac_toe", lambda seen: _planes_of_the_mover(seen[..., [2, 1, 3]])),
     "pettingzoo/connect_four_v3": ("connect_four", lambda seen: seen),
 }
-"""The same games in other libraries: which one each is, and how its observations become those of the game in JAX."""
+"""The same games in other libraries: the name of the game in JAX, and the conversion of observations to its own."""
 SOLVED = ("connect_four", "tic_tac_toe", *_ELSEWHERE)
 """Games that have a solver."""
 
@@ -74,7 +74,7 @@ def make_solver(game: str) -> Solver:
 
 
 class TranslatingSolver:
-    """A solver of the same game with other observations."""
+    """A solver for the same game with different observations."""
 
     def __init__(self, solver: Solver, translate: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]) -> None:
         self._solver = solver
@@ -121,8 +121,8 @@ _LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 
 class ConnectFourSolver:
     """BitBully with its 12-ply book (Thill, https://github.com/MarkusThill/BitBully).
 
-    It scores a win by the moves that the winner has left, so that a sooner win scores higher. Solved positions are
-    remembered. The slowest ones are those just past the book, at 12 plies: about 0.2 s each on one core.
+    A win is scored by the moves that the winner has left, so that a sooner win scores higher. Solved positions are
+    cached. The slowest positions are those just beyond the book, at 12 plies: about 0.2 s each on one core.
     """
 
     def __init__(self) -> None:

@@ -1,11 +1,11 @@
-"""WHO: one grammar for players, everywhere.
+"""The grammar of players (WHO) of all commands.
 
 runs/mine         a working directory: its newest snapshot
 runs/mine@1200    the snapshot of one step
 random            uniformly random legal moves
 mcts:400          tree search with 400 random rollouts, no network
 solver            perfect play, where the game is solved
-greedy            the action that earns most in the next step, in gymnasium environments that can be copied
+greedy            the action with the highest next reward, in gymnasium environments that can be copied
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from podzero.types import Params
 from podzero.workdir import Workdir
 
 NAMED = ("random", "mcts:N", "solver", "greedy")
-"""The players that need no working directory."""
+"""Players that need no working directory."""
 
 
 class _Run(NamedTuple):
-    """A working directory and the step wanted of it, None for the newest."""
+    """A working directory and a step of it; None for the newest."""
 
     workdir: Workdir
     step: int | None
 
 
 def resolve(who: str, env: Env, simulations: int | None = None, discount: float = 1.0) -> Player:
-    """The player called `who`.
+    """The player `who`.
 
     Args:
-      who: see this module's words.
+      who: in the grammar of this module.
       env: the game to play.
-      simulations: for players with a network; None takes as many as in training.
-      discount: what a reward one move later is worth to `mcts:N`; networks have their experiment's.
+      simulations: per move of players with a network; None means as many as in training.
+      discount: discount factor per move for `mcts:N`; networks use that of their experiment.
 
     Raises:
-      ConfigError: nobody is called so, or it is somebody who cannot play this game.
+      ConfigError: the player is unknown or cannot play this game.
       WorkdirError: the working directory's experiment cannot be read.
-      SnapshotError: the snapshot is missing or damaged, or none is intact.
+      SnapshotError: the snapshot, or every snapshot, is missing or damaged.
     """
     name, colon, argument = who.partition(":")
     match name:
@@ -69,7 +69,7 @@ def resolve(who: str, env: Env, simulations: int | None = None, discount: float 
 
 
 def acting(who: str, env: GymnasiumConfig, simulations: int | None = None) -> tuple[str, Choose]:
-    """The name and the way of acting of the agent in a working directory that learned in `env`.
+    """The name and the policy of the agent in a working directory that was trained in `env`.
 
     Raises:
       ConfigError, WorkdirError, SnapshotError: as `resolve`.
@@ -90,10 +90,10 @@ def acting(who: str, env: GymnasiumConfig, simulations: int | None = None) -> tu
 
 
 def game_of(who: str) -> EnvConfig | None:
-    """The game that a working directory was trained on; None for named players, who play any.
+    """The game that a working directory was trained on; None for named players, which play any game.
 
     Raises:
-      ConfigError: nobody is called so.
+      ConfigError: the player is unknown.
       WorkdirError: the working directory's experiment cannot be read.
     """
     if who.partition(":")[0] in {"random", "mcts", "solver", "greedy"}:
@@ -108,7 +108,7 @@ def _rollouts(who: str, argument: str) -> int:
 
 
 def _run(who: str) -> _Run:
-    """Finds the working directory; a folder whose own name holds an @ is found as well."""
+    """Finds the working directory; its own name may contain an @."""
     if who and Path(who).expanduser().is_dir():
         return _Run(Workdir(who), None)
     folder, at, step = who.rpartition("@")
@@ -118,8 +118,8 @@ def _run(who: str) -> _Run:
         return _Run(Workdir(folder), int(step))
     known = ", ".join(NAMED)
     raise ConfigError(
-        f"nobody is called '{who}'{nearest(who, ('random', 'mcts:400', 'solver'))}: expected {known}, "
-        "or a working directory (DIR, or DIR@STEP for one snapshot), and there is no such directory"
+        f"unknown player '{who}'{nearest(who, ('random', 'mcts:400', 'solver'))}: expected {known}, "
+        "or a working directory (DIR, or DIR@STEP for one snapshot); there is no such directory"
     )
 
 
@@ -143,6 +143,6 @@ def _with_simulations(search: SearchConfig, simulations: int | None) -> SearchCo
 def _network_players(
     env: Env, network: NetworkConfig, search: SearchConfig, discount: float
 ) -> tuple[Callable[[Params], Params], NetworkPlayers]:
-    """Two snapshots of a run that meet share what is compiled."""
+    """Cached, so that two snapshots of a run share their compiled programs."""
     fold, folded = make_inference(network, env.spec)
     return fold, NetworkPlayers(env, folded, search, discount)

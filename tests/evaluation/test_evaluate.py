@@ -43,12 +43,12 @@ def test_two_games_are_refused(workdir):
 
 
 def test_no_game_is_refused():
-    with pytest.raises(ConfigError, match="which game"):
+    with pytest.raises(ConfigError, match="no game given"):
         evaluate("random", opponent="mcts:10")
 
 
 def test_no_judge_is_refused():
-    with pytest.raises(ConfigError, match=r"no solver judges hex .* choose an opponent"):
+    with pytest.raises(ConfigError, match=r"hex has no solver .* choose an opponent"):
         evaluate("random", game="hex")
 
 
@@ -92,7 +92,7 @@ def test_bad_lines_are_answered_with_what_is_wrong_and_the_rest_as_well(analyst)
     assert errors[0] is errors[9] is None
     for error, words in zip(
         errors[1:9],
-        ["no JSON", "move 2 (4) is illegal", "expected an object", "actions from 0 to 8", "actions from 0 to 8",
+        ["invalid JSON", "move 2 (4) is illegal", "expected an object", "actions from 0 to 8", "actions from 0 to 8",
          "the game is over", "move 6 (5) is illegal", "actions from 0 to 8"],
         strict=True,
     ):  # fmt: skip

@@ -141,7 +141,7 @@ def test_a_round_that_is_lost_to_its_game_is_followed_by_another(workdir, snapsh
 
 
 def test_an_unknown_opponent_is_refused_at_once(make):
-    with pytest.raises(ConfigError, match="nobody is called 'stranger'"):
+    with pytest.raises(ConfigError, match="unknown player 'stranger'"):
         make(opponents=("stranger",))
 
 

@@ -63,7 +63,7 @@ def test_players_of_games_do_not_act(cartpole, who):
 
 
 def test_nobody_is_played_in_an_environment_for_one(cartpole):
-    with pytest.raises(ConfigError, match="CartPole-v1 is for one: leave --opponent random out"):
+    with pytest.raises(ConfigError, match="CartPole-v1 has a single agent: remove --opponent random"):
         evaluate(str(cartpole.workdir.root), "random")
 
 

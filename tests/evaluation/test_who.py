@@ -61,13 +61,13 @@ def test_named_players(env, who):
 @pytest.mark.parametrize(
     ("who", "message"),
     [
-        ("rando", r"nobody is called 'rando' \(did you mean 'random'\?\): expected random, mcts:N, solver"),
+        ("rando", r"unknown player 'rando' \(did you mean 'random'\?\): expected random, mcts:N, solver"),
         ("no/such/dir", "there is no such directory"),
         ("mcts", "expected a positive number of simulations, as mcts:400"),
         ("mcts:0", "expected a positive number"),
         ("mcts:many", "expected a positive number"),
         ("random:3", "'random' takes no number"),
-        ("", "nobody is called ''"),
+        ("", "unknown player ''"),
     ],
 )
 def test_nobody_is_called_so(env, who, message):
