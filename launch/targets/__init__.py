@@ -1,1 +1,1 @@
-"""Where an experiment can be launched: files, commands and teardown for Google Cloud, one module per target."""
+"""The targets of `podzero launch` on Google Cloud: one module each, with the files and commands of a launch."""

@@ -1,4 +1,4 @@
-"""What a launch needs to know of Google's machines: how they call a slice, what its hosts hold, how many CPU workers.
+"""Google's machines: the names of TPU slices, the sizes of their hosts, and how many CPU machines an experiment needs.
 
 The figures are those of https://docs.cloud.google.com/tpu/docs (v4, v5e, v5p, v6e, runtimes) and of
 https://docs.cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus, read in November 2026.
@@ -16,16 +16,18 @@ from podzero.errors import ConfigError
 
 
 class Generation(NamedTuple):
-    """What Google calls a generation of TPUs, and its machines with four chips."""
+    """Google's names for a generation of TPUs, and the size of its machines with four chips."""
 
     accelerator: str
     """The first part of an accelerator type, as `v5litepod` in `v5litepod-16`."""
     runtime: str
-    """The software version of its virtual machines for JAX."""
+    """The runtime version of its TPU VMs for JAX."""
     gke: str
     """The value of the node label `cloud.google.com/gke-tpu-accelerator`."""
     cpus: int
+    """Of a machine with four chips."""
     memory_gib: int
+    """Of a machine with four chips."""
 
 
 GENERATIONS = {
@@ -38,11 +40,11 @@ GENERATIONS = {
 ACTOR_GIB = 3.0
 """Memory of an actor or reanalyser: JAX, TensorFlow's client library, games and search trees."""
 SHARD_GIB = 2.0
-"""Memory of a replay server beside its samples."""
+"""Memory of a replay server without its samples."""
 SAMPLE_OVERHEAD = 1.3
-"""How much more than its bytes a sample takes in Reverb: chunks that are held until their last item goes."""
+"""Memory of a sample in Reverb over its own bytes; Reverb keeps a chunk until no item refers to it."""
 WORKER_GIB_PER_CPU = 4
-"""Memory of a CPU worker, as of Google's `standard` machines."""
+"""Memory of a CPU machine: that of Google's `standard` machine types."""
 
 
 class TpuHosts(NamedTuple):
@@ -51,6 +53,7 @@ class TpuHosts(NamedTuple):
     generation: Generation
     slice: Slice
     number: int
+    """Of hosts."""
     chips: int
     """On each host."""
     cpus: int
@@ -60,17 +63,17 @@ class TpuHosts(NamedTuple):
 
     @property
     def accelerator_type(self) -> str:
-        """As `v5litepod-16`: what Google's TPU API calls the slice."""
+        """The slice's type in Google's TPU API, as `v5litepod-16`."""
         return f"{self.generation.accelerator}-{self.slice.short_name.rpartition('-')[2]}"
 
     @property
     def topology(self) -> str:
-        """As `4x4`."""
+        """The slice's shape in chips, as `4x4`."""
         return "x".join(map(str, self.slice.shape))
 
 
 class Pool(NamedTuple):
-    """Equal CPU machines for actors and replay."""
+    """CPU machines of one size, for actors and replay."""
 
     workers: int
     cpus: int
@@ -86,13 +89,13 @@ def tpu_hosts(experiment: Experiment) -> TpuHosts:
     """The machines of the slice on which `experiment` trains.
 
     Raises:
-      ConfigError: it names none.
+      ConfigError: the experiment names no slice.
     """
     wanted = experiment.cluster.tpu
     if wanted is None:
         raise ConfigError(
             f"{experiment.name} does not say which TPU slice trains it: set cluster.slice, as cluster.slice=v5e-16; "
-            "`podzero compile` tells beforehand whether it fits"
+            "`podzero compile` says whether the experiment fits on it"
         )
     generation = GENERATIONS[wanted.chip.name]
     chips = wanted.chips // wanted.hosts
@@ -103,7 +106,7 @@ def tpu_hosts(experiment: Experiment) -> TpuHosts:
 
 
 def cpu_pool(experiment: Experiment, cpus: int) -> Pool:
-    """As many workers of `cpus` CPUs as hold all actors and reanalysers, the evaluator and the whole replay.
+    """As many workers of `cpus` CPUs as all actors and reanalysers, the evaluator and the whole replay need.
 
     Raises:
       ConfigError: an actor does not fit on one worker.
@@ -116,25 +119,26 @@ def cpu_pool(experiment: Experiment, cpus: int) -> Pool:
             "raise --worker-cpus or lower actors.cpus"
         )
     others = reanalyse.processes * reanalyse.cpus + experiment.evaluation.cpus
-    places = actors.count + math.ceil(others / actors.cpus)
-    by_cpus = math.ceil(places / per_worker)
+    processes = actors.count + math.ceil(others / actors.cpus)
+    by_cpus = math.ceil(processes / per_worker)
     by_memory = math.ceil(memory_gib(experiment) / (WORKER_GIB_PER_CPU * cpus))
     return Pool(max(by_cpus, by_memory), cpus)
 
 
 def memory_gib(experiment: Experiment) -> float:
-    """What actors, reanalysers and replay take together."""
+    """The memory of all actors, reanalysers and replay servers together."""
     replay = experiment.replay
     samples = replay.capacity * sample_bytes(experiment) * SAMPLE_OVERHEAD / 2**30
-    players = experiment.actors.count + experiment.reanalyse.processes
-    return samples + replay.shards * SHARD_GIB + players * ACTOR_GIB
+    processes = experiment.actors.count + experiment.reanalyse.processes
+    return samples + replay.shards * SHARD_GIB + processes * ACTOR_GIB
 
 
 def sample_bytes(experiment: Experiment) -> float:
-    """Bytes that a full replay holds for each sample of its capacity, in all tables; loads JAX, for the CPU, to ask the
-    game.
+    """Bytes of a full replay, all tables together, over its capacity in samples.
+
+    Imports JAX, restricted to the CPU, to learn the shapes of the environment.
     """
-    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # only shapes are asked for; other devices take seconds to find
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # only shapes are needed; looking for other devices takes seconds
     from podzero.envs import spec_of
     from podzero.replay import tables_of
 

@@ -1,4 +1,4 @@
-"""The container file: what it is built from is there, it is pinned, and nothing private gets in."""
+"""The image: its sources exist, its versions are pinned, and it holds nothing private."""
 
 import fnmatch
 import re
@@ -17,8 +17,8 @@ def instructions(name):
     return [line.split(maxsplit=1)[1] for line in LINES if line.startswith(f"{name} ")]
 
 
-def admitted():
-    """The top of the tree as the build sees it."""
+def included():
+    """The names at the top of the checkout that the build sees."""
     patterns = [
         line.removeprefix("!")
         for line in (HERE / "Dockerfile.dockerignore").read_text().splitlines()
@@ -32,17 +32,17 @@ def test_it_is_the_python_that_reverb_needs():
     assert (ROOT / ".python-version").read_text().startswith("3.11")
 
 
-def test_what_it_copies_is_in_the_checkout_and_admitted_to_the_build():
+def test_what_it_copies_is_in_the_checkout_and_included_in_the_build():
     copied = [source for line in instructions("COPY") if "--from" not in line for source in line.split()[:-1]]
     assert {"pyproject.toml", "uv.lock", "."} <= set(copied)
     for source in copied:
         assert (ROOT / source).exists()
-        assert source == "." or source in admitted()
+        assert source == "." or source in included()
 
 
-def test_every_room_enters_and_nothing_else():
+def test_the_image_holds_every_package_and_nothing_else():
     links = {path.name for path in (ROOT / "podzero").iterdir() if path.is_symlink()}
-    assert admitted() == links | {"podzero", "pyproject.toml", "uv.lock", "README.md", "LICENSE"}
+    assert included() == links | {"podzero", "pyproject.toml", "uv.lock", "README.md", "LICENSE"}
     assert "*" in (HERE / "Dockerfile.dockerignore").read_text().splitlines()
 
 
