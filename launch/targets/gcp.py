@@ -1,6 +1,6 @@
 """Google Cloud through Ray's cluster launcher: a head, a pool of CPU machines for actors and replay, a TPU slice.
 
-To Ray's launcher a whole slice is one node: it runs its commands on every host of it.
+Ray's cluster launcher treats a whole slice as one node and runs that node's commands on each of the slice's hosts.
 """
 
 from __future__ import annotations
@@ -11,15 +11,19 @@ from podzero.config import Experiment
 from podzero.errors import ConfigError
 from podzero.launch.targets.machines import Pool, TpuHosts, cpu_pool, tpu_hosts
 from podzero.launch.targets.plan import (
-    CARGO,
     MOUNT,
+    NO_RUN,
+    NO_RUN_FAILURE,
+    RUN_FILES,
     TOKEN,
     Plan,
     Site,
     Step,
-    cargo,
     name_of,
+    only_if_found,
+    run_files,
     run_on_head,
+    stop_on_host,
     to_yaml,
     workdir_of,
 )  # fmt: skip
@@ -30,13 +34,14 @@ WORKER_MACHINES = (2, 4, 8, 16, 32, 48, 64, 80, 96, 128)
 DISK_GB = 100
 OS_IMAGE = "projects/ubuntu-os-cloud/global/images/family/ubuntu-2204-lts"
 SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
+"""Leaves it to the roles of a service account what it may do."""
 
 
 def plan(experiment: Experiment, site: Site) -> Plan:
     """The launch of `experiment`.
 
     Raises:
-      ConfigError: no slice is set, there are no such workers, or an actor does not fit on one.
+      ConfigError: no slice is set, no machine has that number of CPUs, or an actor does not fit on one.
     """
     if site.worker_cpus not in WORKER_MACHINES:
         sizes = ", ".join(map(str, WORKER_MACHINES))
@@ -47,29 +52,37 @@ def plan(experiment: Experiment, site: Site) -> Plan:
     def head(verb: str) -> tuple[str, ...]:
         return ("ray", "exec", "cluster.yaml", run_on_head(verb, workdir))
 
+    def if_head_runs(command: str) -> tuple[str, ...]:
+        on_host = ("ray", "exec", "--run-env", "host", "cluster.yaml", command)
+        return only_if_found(_running_head(experiment, site), on_host, "no head is running, so no run is under way")
+
     return Plan(
-        files={"cluster.yaml": to_yaml(config), **cargo(experiment)},
+        files={"cluster.yaml": to_yaml(config), **run_files(experiment)},
         up=(
             TOKEN,
-            Step(("ray", "up", "--yes", "cluster.yaml"), "bring up the head, which brings up the others"),
-            Step(head("start"), "start the run; it waits for machines that are still on their way"),
+            Step(
+                if_head_runs(NO_RUN), "check that no run is under way: `ray up` would restart its Ray", NO_RUN_FAILURE
+            ),
+            Step(("ray", "up", "--yes", "cluster.yaml"), "create the head, which creates the other machines"),
+            Step(head("start"), "start the run; it waits until the other machines have joined"),
         ),
         watch=(
-            Step(head("status"), "what the run does"),
-            Step(head("log"), "its log, until Ctrl-C"),
-            Step(("ray", "exec", "cluster.yaml", "ray status"), "which machines have joined"),
+            Step(head("status"), "show the state of the run"),
+            Step(head("log"), "follow its log until Ctrl-C"),
+            Step(("ray", "exec", "cluster.yaml", "ray status"), "list the machines that have joined"),
         ),
-        down=(
-            Step(head("stop"), "end the run with a savepoint"),
-            Step(("ray", "down", "--yes", "cluster.yaml"), "give all machines back"),
+        stop=Step(if_head_runs(stop_on_host(workdir)), "end the run with a savepoint and wait until it has ended"),
+        down=Step(
+            ("ray", "down", "--yes", "cluster.yaml"),
+            "delete all machines (`Docker stop failed` is harmless: only the head is reachable from here)",
         ),
-        tools=("ray", "ssh", "rsync", "openssl"),
+        tools=("gcloud", "ray", "ssh", "rsync", "openssl"),
         modules=("googleapiclient",),
     )
 
 
 def cluster(experiment: Experiment, site: Site, pool: Pool, hosts: TpuHosts) -> dict[str, Any]:
-    """The file of Ray's cluster launcher, as a tree."""
+    """The cluster file of Ray's cluster launcher, as a tree."""
     name = name_of(experiment)
     return {
         "cluster_name": name,
@@ -80,6 +93,8 @@ def cluster(experiment: Experiment, site: Site, pool: Pool, hosts: TpuHosts) -> 
             "region": site.region,
             "availability_zone": site.zone,
             "cache_stopped_nodes": False,
+            "use_internal_ips": True,
+            "use_external_head_ip": True,
         },
         "auth": {"ssh_user": "ubuntu"},
         "docker": {
@@ -92,21 +107,17 @@ def cluster(experiment: Experiment, site: Site, pool: Pool, hosts: TpuHosts) -> 
                 "--ulimit nofile=65536:65536",
                 f"--volume {MOUNT}:{MOUNT}",
                 "--env RAY_AUTH_MODE=token",
-                f"--env RAY_AUTH_TOKEN_PATH={CARGO}/token",
+                f"--env RAY_AUTH_TOKEN_PATH={RUN_FILES}/token",
             ],
         },
         "head_node_type": "head",
         "available_node_types": {
-            "head": {
-                "resources": {"CPU": 0},
-                "node_config": _machine(site, HEAD_MACHINE) | {"serviceAccounts": _account(site)},
-            },
+            "head": {"resources": {"CPU": 0}, "node_config": _head(site)},
             "actors": {
                 "min_workers": pool.workers,
                 "max_workers": pool.workers,
                 "resources": {"CPU": pool.cpus},
-                "node_config": _machine(site, f"n2-standard-{pool.cpus}", spot=site.spot)
-                | {"serviceAccounts": _account(site)},
+                "node_config": _worker(site, pool.cpus),
             },
             "slice": {
                 "min_workers": 1,
@@ -115,7 +126,7 @@ def cluster(experiment: Experiment, site: Site, pool: Pool, hosts: TpuHosts) -> 
                 "node_config": _slice(site, hosts),
             },
         },
-        "file_mounts": {CARGO: "."},
+        "file_mounts": {RUN_FILES: "."},
         "initialization_commands": _prepare(site),
         "setup_commands": [],
         "head_setup_commands": [],
@@ -129,11 +140,42 @@ def cluster(experiment: Experiment, site: Site, pool: Pool, hosts: TpuHosts) -> 
     }
 
 
-def _machine(site: Site, kind: str, spot: bool = False) -> dict[str, Any]:
-    """A machine of Compute Engine."""
+def _running_head(experiment: Experiment, site: Site) -> tuple[str, ...]:
+    """Prints the name of the head if Ray's cluster launcher has set one up and it is running."""
+    labels = {"ray-cluster-name": name_of(experiment), "ray-node-type": "head", "ray-node-status": "up-to-date"}
+    conditions = [f"labels.{name}={value}" for name, value in labels.items()]
+    assert site.project is not None
+    assert site.zone is not None
+    return (
+        *("gcloud", "compute", "instances", "list", "--project", site.project, "--zones", site.zone),
+        *("--filter", " AND ".join([*conditions, "status=RUNNING"]), "--format", "value(name)"),
+    )
+
+
+def _head(site: Site) -> dict[str, Any]:
+    """The only machine with an external address, and the only one that may create others.
+
+    Its service account is the one that Ray's cluster launcher creates and gives to a head for which none is set.
+    """
+    machine = _machine(site, HEAD_MACHINE)
+    machine["networkInterfaces"][0]["accessConfigs"] = [{"name": "External NAT", "type": "ONE_TO_ONE_NAT"}]
+    return machine
+
+
+def _worker(site: Site, cpus: int) -> dict[str, Any]:
+    """A machine for actors and replay."""
+    machine = _machine(site, f"n2-standard-{cpus}")
+    machine["serviceAccounts"] = [{"email": site.worker_account, "scopes": SCOPES}]
+    if site.spot:
+        machine["scheduling"] = {"provisioningModel": "SPOT", "instanceTerminationAction": "DELETE"}
+    return machine
+
+
+def _machine(site: Site, machine_type: str) -> dict[str, Any]:
+    """A machine of Compute Engine without external address and without service account."""
     subnet = f"projects/{site.project}/regions/{site.region}/subnetworks/{site.subnet}"
-    machine: dict[str, Any] = {
-        "machineType": kind,
+    return {
+        "machineType": machine_type,
         "disks": [
             {
                 "boot": True,
@@ -142,34 +184,25 @@ def _machine(site: Site, kind: str, spot: bool = False) -> dict[str, Any]:
                 "initializeParams": {"diskSizeGb": DISK_GB, "sourceImage": OS_IMAGE},
             }
         ],
-        "networkInterfaces": [
-            {"subnetwork": subnet, "accessConfigs": [{"name": "External NAT", "type": "ONE_TO_ONE_NAT"}]}
-        ],
+        "networkInterfaces": [{"subnetwork": subnet}],
     }
-    if spot:
-        machine["scheduling"] = {"provisioningModel": "SPOT", "instanceTerminationAction": "DELETE"}
-    return machine
 
 
 def _slice(site: Site, hosts: TpuHosts) -> dict[str, Any]:
-    """A slice of Cloud TPU."""
+    """A slice of Cloud TPU without external addresses."""
     tpu: dict[str, Any] = {
         "acceleratorType": hosts.accelerator_type,
         "runtimeVersion": hosts.generation.runtime,
-        "networkConfig": {"network": site.network, "subnetwork": site.subnet, "enableExternalIps": True},
-        "serviceAccount": {"email": site.account, "scope": SCOPES},
+        "networkConfig": {"network": site.network, "subnetwork": site.subnet, "enableExternalIps": False},
+        "serviceAccount": {"email": site.worker_account, "scope": SCOPES},
     }
     if site.spot:
         tpu["schedulingConfig"] = {"spot": True}
     return tpu
 
 
-def _account(site: Site) -> list[dict[str, Any]]:
-    return [{"email": site.account, "scopes": SCOPES}]
-
-
 def _prepare(site: Site) -> list[str]:
-    """What each machine does before its container starts: Docker, the shared storage, access to the image."""
+    """Commands for each machine before its container starts: Docker, the shared storage, access to the image."""
     apt = "sudo apt-get -o DPkg::Lock::Timeout=300"
     commands = [
         f"{apt} update -q && {apt} install -q -y nfs-common",

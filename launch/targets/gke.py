@@ -1,7 +1,7 @@
 """Google Kubernetes Engine through KubeRay: a RayCluster with a CPU group and a multi-host TPU group.
 
-Written for an Autopilot cluster with the Ray operator: it makes the nodes that the pods ask for, and takes them back.
-KubeRay makes the token and hands it to every container (`authOptions`, from KubeRay 1.5.1 on).
+Written for an Autopilot cluster with the Ray operator. Autopilot creates the nodes that the pods need and deletes them
+afterwards. KubeRay makes the token and gives it to every container (`authOptions`, since KubeRay 1.5.1).
 """
 
 from __future__ import annotations
@@ -11,11 +11,24 @@ from typing import Any
 
 from podzero.config import Experiment
 from podzero.launch.targets.machines import Pool, TpuHosts, cpu_pool, tpu_hosts
-from podzero.launch.targets.plan import CARGO, MOUNT, Plan, Site, Step, cargo, name_of, run_on_head, to_yaml, workdir_of
+from podzero.launch.targets.plan import (
+    MOUNT,
+    RUN_FILES,
+    Plan,
+    Site,
+    Step,
+    name_of,
+    only_if_found,
+    run_files,
+    run_on_head,
+    to_yaml,
+    workdir_of,
+)  # fmt: skip
 
 HEAD = {"cpu": "4", "memory": "16Gi"}
+_RUNNING = ("--field-selector", "status.phase=Running", "--output", "name")
 SHARE_OF_HOST = 0.75
-"""Of a TPU host's CPUs and memory that its pod asks for: the rest is for Kubernetes' own pods."""
+"""The share of a TPU host's CPUs and memory that its pod requests; the rest is left to Kubernetes' own pods."""
 
 
 def plan(experiment: Experiment, site: Site) -> Plan:
@@ -27,38 +40,44 @@ def plan(experiment: Experiment, site: Site) -> Plan:
     name, workdir = name_of(experiment), workdir_of(experiment, site)
     things = [
         *_storage(name, site),
-        _cargo(name, experiment),
+        _config_map(name, experiment),
         ray_cluster(name, site, cpu_pool(experiment, site.worker_cpus), tpu_hosts(experiment)),
     ]
 
+    assert site.project is not None
+    # The context that get-credentials makes: no command acts on another cluster, whichever is the current one.
+    kubectl = ("kubectl", "--context", f"gke_{site.project}_{site.region}_{site.cluster}")
+    pods = (*kubectl, "get", "pods", "--selector", f"ray.io/cluster={name}")
+
     def head(verb: str) -> tuple[str, ...]:
-        on_head = ("kubectl", "exec", f"service/{name}-head-svc", "--container", "ray-head", "--")
+        on_head = (*kubectl, "exec", f"service/{name}-head-svc", "--container", "ray-head", "--")
         return (*on_head, *run_on_head(verb, workdir).split())
 
-    assert site.project is not None
+    running_head = (*pods[:-1], f"{pods[-1]},ray.io/node-type=head", *_RUNNING)
+    stop = only_if_found(running_head, head("stop"), "no head is running, so no run is under way")
     credentials = ("gcloud", "container", "clusters", "get-credentials", site.cluster)
     return Plan(
         files={"cluster.yaml": to_yaml(*things)},
         up=(
-            Step((*credentials, "--project", site.project, "--location", site.region), "let kubectl find the cluster"),
-            Step(("kubectl", "apply", "--filename", "cluster.yaml"), "ask for storage, pods and thereby machines"),
+            Step((*credentials, "--project", site.project, "--location", site.region), "give kubectl access to GKE"),
             Step(
-                ("kubectl", "wait", "--for=condition=RayClusterProvisioned", f"raycluster/{name}", "--timeout=3600s"),
-                "wait for all of them",
+                (*kubectl, "apply", "--filename", "cluster.yaml"), "create storage and pods; GKE creates their machines"
+            ),
+            Step(
+                (*kubectl, "wait", "--for=condition=RayClusterProvisioned", f"raycluster/{name}", "--timeout=3600s"),
+                "wait until all pods are ready",
             ),
             Step(head("start"), "start the run"),
         ),
         watch=(
-            Step(head("status"), "what the run does"),
-            Step(head("log"), "its log, until Ctrl-C"),
-            Step(("kubectl", "get", "pods", "--selector", f"ray.io/cluster={name}"), "which machines have joined"),
+            Step(head("status"), "show the state of the run"),
+            Step(head("log"), "follow its log until Ctrl-C"),
+            Step(pods, "list the pods of the cluster"),
         ),
-        down=(
-            Step(head("stop"), "end the run with a savepoint"),
-            Step(
-                ("kubectl", "delete", "--filename", "cluster.yaml", "--ignore-not-found"),
-                "give all machines back; what lies on the share stays there",
-            ),
+        stop=Step(stop, "end the run with a savepoint and wait until it has ended"),
+        down=Step(
+            (*kubectl, "delete", "--filename", "cluster.yaml", "--ignore-not-found"),
+            "delete the pods, after which GKE deletes their machines; files on the share stay",
         ),
         tools=("gcloud", "kubectl"),
     )
@@ -109,7 +128,7 @@ def _group(name: str, replicas: int, hosts: int, pod: dict[str, Any]) -> dict[st
 
 
 def _pod(container: str, name: str, site: Site, resources: dict[str, str], nodes: dict[str, str]) -> dict[str, Any]:
-    """A pod with one container that sees the share and the experiment."""
+    """A pod with one container that mounts the share and the experiment."""
     return {
         "nodeSelector": {"topology.kubernetes.io/zone": site.zone, **nodes},
         "terminationGracePeriodSeconds": 60,
@@ -120,13 +139,13 @@ def _pod(container: str, name: str, site: Site, resources: dict[str, str], nodes
                 "resources": {"requests": dict(resources), "limits": dict(resources)},
                 "volumeMounts": [
                     {"name": "share", "mountPath": MOUNT},
-                    {"name": "cargo", "mountPath": CARGO, "readOnly": True},
+                    {"name": "run-files", "mountPath": RUN_FILES, "readOnly": True},
                 ],
             }
         ],
         "volumes": [
             {"name": "share", "persistentVolumeClaim": {"claimName": name}},
-            {"name": "cargo", "configMap": {"name": name}},
+            {"name": "run-files", "configMap": {"name": name}},
         ],
     }
 
@@ -136,7 +155,7 @@ def _spot(site: Site) -> dict[str, str]:
 
 
 def _storage(name: str, site: Site) -> list[dict[str, Any]]:
-    """The share as a volume and a claim on it; deleting both leaves its contents alone."""
+    """The share as a volume and a claim on it; deleting both keeps the files on the share."""
     assert site.share is not None
     server, _, path = site.share.partition(":")
     common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
@@ -154,5 +173,5 @@ def _storage(name: str, site: Site) -> list[dict[str, Any]]:
     ]
 
 
-def _cargo(name: str, experiment: Experiment) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": cargo(experiment)}
+def _config_map(name: str, experiment: Experiment) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": run_files(experiment)}

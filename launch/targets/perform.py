@@ -1,4 +1,4 @@
-"""Shows a plan as the shell script that it is, or carries it out."""
+"""Runs the commands of a plan, or prints them as a shell script."""
 
 from __future__ import annotations
 
@@ -6,27 +6,35 @@ import importlib.util
 import shlex
 import shutil
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 from podzero.launch.targets.plan import Plan, Step
 
 _END = "END-OF-FILE"
+_GITIGNORE = "# Created by podzero launch, which overwrites its files in this folder. It may hold a token.\n*\n"
+"""Keeps the token out of version control, and marks a folder as one that `podzero launch` may write to."""
 
 
 class LaunchFailed(RuntimeError):
-    """A launch that did not get through; the message says at which command, and what there is to do."""
+    """A launch or teardown that did not finish; the message names the failed command and what to do."""
 
 
-def script(plan: Plan, folder: Path, down: bool = False) -> str:
-    """A shell script that does what `perform` would do: files, then commands; how to watch and end it as comments."""
-    lines = ["set -euo pipefail", f"mkdir -p {_quote(folder)} && cd {_quote(folder)}", ""]
+def script(plan: Plan, folder: Path, down: bool = False, force: bool = False) -> str:
+    """A shell script that does what `perform` or `take_down` would do, with the other commands as comments."""
+    lines = ["set -euo pipefail", f"mkdir -p {_quote(folder)} && cd {_quote(folder)}"]
+    lines += [
+        f'[ -z "$(ls -A)" ] || [ "$(cat .gitignore 2>/dev/null)" = {shlex.quote(_GITIGNORE.rstrip())} ] ||'
+        f" {{ echo {shlex.quote(_not_ours(folder))} >&2; exit 2; }}",
+        "",
+    ]
     for name, text in _files(plan).items():
         lines += [f"cat > {name} <<'{_END}'", text.rstrip("\n"), _END, ""]
-    for step in plan.down if down else plan.up:
-        lines += [f"# {step.why}", shlex.join(step.command) + (" || true" if down else "")]
+    for step in _teardown(plan, force) if down else plan.up:
+        lines += [f"# {step.why}", shlex.join(step.command)]
     if not down:
-        lines += ["", "# Watch it, and end it, from the same folder:"]
-        lines += [f"#   {shlex.join(step.command)}  # {step.why}" for step in (*plan.watch, *plan.down)]
+        lines += ["", "# To watch the run, to end it and to delete the machines, in the same folder:"]
+        lines += [f"# {line}" for line in _listed((*plan.watch, *_teardown(plan)))]
     return "\n".join(lines) + "\n"
 
 
@@ -34,54 +42,95 @@ def perform(plan: Plan, folder: Path) -> None:
     """Writes the files and runs the commands, each shown before it is run.
 
     Raises:
-      LaunchFailed: a tool is missing, then nothing was run; or a command failed, then none after it was run.
+      LaunchFailed: a tool is missing or the folder holds other files, then nothing was run; or a command failed, then
+        none after it was run.
     """
-    _start(plan, folder)
+    _begin(plan, folder)
     for step in plan.up:
         code = _run(step, folder)
+        if code and step.failure:
+            watch = "\n".join(_listed(plan.watch))
+            raise LaunchFailed(f"{step.failure}. To see what a run does, in {folder}:\n{watch}")
         if code:
             raise LaunchFailed(
                 f"this command ended with code {code} (in {folder}):\n  {shlex.join(step.command)}\n"
-                "What was made before it still stands and may cost money: launch again to go on, or launch --down"
+                "What was created before it still exists and may cost money. Launch again to go on from there, or "
+                "launch with --down to delete it"
             )
-    print(f"\nIt runs. From {folder}:")
-    for step in (*plan.watch, *plan.down):
-        print(f"  {shlex.join(step.command)}  # {step.why}")
+    print(f"\nThe run has started. To see what it does, in {folder}:", *_listed(plan.watch), sep="\n")
+    print("To end it with a savepoint and delete the machines, repeat this launch with --down")
 
 
-def take_down(plan: Plan, folder: Path) -> None:
-    """Runs the commands of the teardown, every one of them even if one fails.
+def take_down(plan: Plan, folder: Path, force: bool = False) -> None:
+    """Ends the run, waits until it has ended, and deletes the machines.
+
+    Args:
+      plan: of the launch.
+      folder: where its files are written.
+      force: whether to delete the machines without ending the run.
 
     Raises:
-      LaunchFailed: a tool is missing, then nothing was run; or commands failed.
+      LaunchFailed: nothing was run, as in `perform`; or the run has not ended, then no machine was deleted; or deleting
+        them failed.
     """
-    _start(plan, folder)
-    failed = [step for step in plan.down if _run(step, folder)]
-    if failed:
-        listed = "\n".join(f"  {shlex.join(step.command)}" for step in failed)
-        raise LaunchFailed(f"these commands failed (in {folder}), so something may be left that costs money:\n{listed}")
+    _begin(plan, folder)
+    for step in _teardown(plan, force):
+        code = _run(step, folder)
+        if code and step is plan.stop:
+            raise LaunchFailed(
+                "the run may still be writing a savepoint, so no machine was deleted. The command that ends the run "
+                f"failed with code {code} (in {folder}):\n  {shlex.join(step.command)}\n"
+                "Repeat --down to go on waiting for the run. Or delete the machines at once with --down --force: "
+                "everything since the newest complete savepoint is then lost"
+            )
+        if code:
+            raise LaunchFailed(
+                f"not everything was deleted, and what is left costs money. This command failed with code {code} "
+                f"(in {folder}):\n  {shlex.join(step.command)}\nRepeat --down, or delete the machines by hand"
+            )
 
 
-def _start(plan: Plan, folder: Path) -> None:
+def _teardown(plan: Plan, force: bool = False) -> tuple[Step, ...]:
+    return (plan.down,) if force else (plan.stop, plan.down)
+
+
+def _begin(plan: Plan, folder: Path) -> None:
+    """Checks tools and folder, then writes the files."""
     missing = [tool for tool in plan.tools if shutil.which(tool) is None]
     missing += [f"the Python module {name}" for name in plan.modules if importlib.util.find_spec(name) is None]
     if missing:
         raise LaunchFailed(
             f"missing on this machine: {', '.join(missing)}; docs/tpu.md says how to install each. Nothing was run"
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in _files(plan).items():
-        (folder / name).write_text(text)
+    marker = folder / ".gitignore"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()) and not (marker.is_file() and marker.read_text() == _GITIGNORE):
+            raise LaunchFailed(_not_ours(folder))
+        for name, text in _files(plan).items():
+            (folder / name).write_text(text)
+    except OSError as error:
+        raise LaunchFailed(f"--folder {folder}: cannot write there ({error.strerror}). Nothing was run") from error
+
+
+def _not_ours(folder: Path) -> str:
+    return (
+        f"--folder {folder}: this folder holds files that podzero launch did not write, and it would overwrite them. "
+        "Nothing was run. Name a new or empty folder, or one of an earlier launch"
+    )
 
 
 def _files(plan: Plan) -> dict[str, str]:
-    # The folder will hold a token, which must not be committed.
-    return {".gitignore": "*\n", **plan.files}
+    return {".gitignore": _GITIGNORE, **plan.files}
 
 
 def _run(step: Step, folder: Path) -> int:
     print(f"\n# {step.why}\n$ {shlex.join(step.command)}", flush=True)
     return subprocess.run(step.command, cwd=folder, check=False).returncode
+
+
+def _listed(steps: Iterable[Step]) -> list[str]:
+    return [f"  {shlex.join(step.command)}  # {step.why}" for step in steps]
 
 
 def _quote(path: Path) -> str:

@@ -1,9 +1,10 @@
-"""What a launch is made of: what only its owner knows, the files that are written, the commands in their order."""
+"""A launch as data: the options of its user, the files that it writes, the commands that it runs."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -14,20 +15,20 @@ from podzero.config import Experiment
 from podzero.errors import ConfigError
 
 MOUNT = "/mnt/podzero"
-"""Where every machine of a cluster sees the shared storage."""
-CARGO = "/srv/podzero"
-"""Where every container sees the experiment and `run.sh`."""
+"""The folder at which every machine of a cluster mounts the shared storage."""
+RUN_FILES = "/srv/podzero"
+"""The folder of every container that holds the experiment and `run.sh`."""
 HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True)
 class Site:
-    """What only the owner of a Google Cloud project knows; the options of `podzero launch`."""
+    """A Google Cloud project and what to use in it: options of `podzero launch`."""
 
     project: str | None = None
     """The project's id."""
     zone: str | None = None
-    """Where there is quota for the slice, as `europe-west4-b`."""
+    """The zone of all machines, as `europe-west4-b`; the project needs quota for the slice there."""
     image: str | None = None
     """The container image, as `europe-west4-docker.pkg.dev/PROJECT/podzero/podzero:1`."""
     share: str | None = None
@@ -35,13 +36,15 @@ class Site:
     workdir: str | None = None
     """The working directory, below `MOUNT`; by default named after the experiment."""
     network: str = "default"
+    """The VPC network."""
     subnet: str = "default"
+    """The subnet of `network` in the zone's region."""
     spot: bool = False
-    """Whether machines may be taken away at any time, for a lower price."""
+    """Whether to use spot machines: cheaper, but Google may preempt them at any time."""
     worker_cpus: int = 16
-    """CPUs of each machine of the actor pool."""
+    """CPUs of each machine for actors and replay; of the targets `gcp` and `gke`."""
     cluster: str = "podzero"
-    """The GKE cluster; of the target `gke` alone."""
+    """The GKE cluster; of the target `gke`."""
 
     @property
     def region(self) -> str:
@@ -51,15 +54,15 @@ class Site:
 
     @property
     def registry(self) -> str:
-        """The host of the image's registry, if it is one of Google's, where machines must show who they are."""
+        """The host of the image's registry if it is one of Google's, which ask for credentials; empty otherwise."""
         assert self.image is not None
         host = self.image.partition("/")[0]
         return host if host.endswith(("-docker.pkg.dev", "gcr.io")) else ""
 
     @property
-    def account(self) -> str:
-        """The service account of all machines: the one that Ray's cluster launcher makes for itself."""
-        return f"ray-autoscaler-sa-v1@{self.project}.iam.gserviceaccount.com"
+    def worker_account(self) -> str:
+        """The service account of all machines but the head of `gcp`; docs/tpu.md gives it its few roles."""
+        return f"podzero-worker@{self.project}.iam.gserviceaccount.com"
 
 
 class Step(NamedTuple):
@@ -67,16 +70,24 @@ class Step(NamedTuple):
 
     command: tuple[str, ...]
     why: str
+    """What the command is for."""
+    failure: str = ""
+    """What a failure means and what to do about it; empty where the command's own output says it."""
 
 
 class Plan(NamedTuple):
-    """A launch, complete: the files and, in order, what is run in their folder."""
+    """The files of a launch, and the commands that are run in their folder, in their order."""
 
     files: Mapping[str, str]
+    """Contents by name."""
     up: tuple[Step, ...]
+    """Start the cluster and the run. All can be repeated; what exists already is used."""
     watch: tuple[Step, ...]
-    """How to see what the run does; printed, never run."""
-    down: tuple[Step, ...]
+    """Show what the run does; printed, never run."""
+    stop: Step
+    """Ends the run with a savepoint; succeeds only if no run is left."""
+    down: Step
+    """Deletes the machines."""
     tools: tuple[str, ...]
     """Programs that the commands need on this machine."""
     modules: tuple[str, ...] = ()
@@ -102,15 +113,15 @@ _SHAPES = {
 
 
 def check(site: Site, target: str) -> None:
-    """Refuses a site that is not complete or whose values cannot be what they are said to be.
+    """Refuses a site with missing options, or with values that cannot be right.
 
     Raises:
-      ConfigError: names every option that is missing or wrong, each with an example.
+      ConfigError: names every missing option, or the first wrong one, with examples.
     """
     missing = [name for name in EXAMPLES if getattr(site, name) is None]
     if missing:
         wanted = " ".join(f"--{name} {EXAMPLES[name]}" for name in missing)
-        raise ConfigError(f"launch {target} must also be told: {wanted}; docs/tpu.md says where each comes from")
+        raise ConfigError(f"launch {target} also needs: {wanted}; docs/tpu.md says where each comes from")
     for field in fields(site):
         value, shape = getattr(site, field.name), _SHAPES.get(field.name)
         if shape and value is not None and (not re.fullmatch(shape, value) or ".." in value):
@@ -119,37 +130,47 @@ def check(site: Site, target: str) -> None:
 
 
 def name_of(experiment: Experiment) -> str:
-    """What the machines of an experiment are called; a name that every part of Google Cloud accepts."""
+    """The name of an experiment's machines, in the letters that every service of Google Cloud accepts."""
     plain = re.sub(r"[^a-z0-9]+", "-", experiment.name.lower()).strip("-")
     return f"podzero-{plain}"[:36].rstrip("-")
 
 
 def workdir_of(experiment: Experiment, site: Site) -> str:
-    """The working directory as the machines see it."""
+    """The path of the working directory on the machines."""
     return site.workdir or str(PurePosixPath(MOUNT) / name_of(experiment).removeprefix("podzero-"))
 
 
-def cargo(experiment: Experiment) -> dict[str, str]:
-    """The files that travel to the head: the resolved experiment and the script that runs it."""
+def run_files(experiment: Experiment) -> dict[str, str]:
+    """The files that are copied to the head: the resolved experiment and the script that runs it."""
     return {"experiment.yaml": experiment.to_yaml(), "run.sh": template("run.sh")}
 
 
 def template(name: str) -> str:
-    """The text of a file that lies beside this module."""
+    """The text of a file in this module's folder."""
     return (HERE / name).read_text()
 
 
 def to_yaml(*trees: Any) -> str:
-    """Documents as people would write them: texts line by line, nothing by reference."""
-    return yaml.dump_all(trees, Dumper=_Plainly, sort_keys=False, width=120)
+    """YAML documents with texts of several lines as blocks, and without anchors and aliases."""
+    return yaml.dump_all(trees, Dumper=_ReadableDumper, sort_keys=False, width=120)
 
 
-def run_on_head(verb: str, workdir: str) -> str:
-    """The command on the head for a verb of `run.sh`."""
-    return f"bash {CARGO}/run.sh {verb} {workdir}"
+def run_on_head(verb: str, workdir: str = "") -> str:
+    """The command, in the head's container, for a verb of `run.sh`."""
+    return f"bash {RUN_FILES}/run.sh {verb} {workdir}".rstrip()
 
 
-class _Plainly(yaml.SafeDumper):
+def only_if_found(query: Sequence[str], command: Sequence[str], otherwise: str) -> tuple[str, ...]:
+    """A command that runs `command` if `query` prints anything and else prints `otherwise`; fails if `query` fails."""
+    return (
+        "bash",
+        "-c",
+        f'found=$({shlex.join(query)}) && if [ -n "$found" ]; then {shlex.join(command)}; '
+        f"else echo {shlex.quote(otherwise)}; fi",
+    )
+
+
+class _ReadableDumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
@@ -157,9 +178,24 @@ class _Plainly(yaml.SafeDumper):
         return self.represent_scalar("tag:yaml.org,2002:str", data, style="|" if "\n" in data else None)
 
 
-_Plainly.add_representer(str, _Plainly.represent_text)
+_ReadableDumper.add_representer(str, _ReadableDumper.represent_text)
 
 TOKEN = Step(
     ("bash", "-c", "umask 077; test -s token || openssl rand -hex 32 | tr -d '\\n' > token"),
-    "make the token that everybody in the cluster must show; it stays in this folder and on the machines",
+    "make the token that every process of the Ray cluster must present; only this folder and the machines hold it",
 )
+
+IN_CONTAINER = "sudo docker exec podzero"
+"""Runs a command in the container of a machine, from the machine's own shell."""
+NO_RUN = f"! {IN_CONTAINER} {run_on_head('running')}"
+"""A command for the head's own shell; succeeds if no run is under way, also where no container is running."""
+NO_RUN_FAILURE = (
+    "A run is under way on this cluster, or the head did not answer: see the output above. The machines and their Ray "
+    "cluster were left as they are. If the head did not answer, launch again; to start another run, launch with --down "
+    "first"
+)
+
+
+def stop_on_host(workdir: str) -> str:
+    """The command for the head's own shell that ends the run; succeeds only if no run is left."""
+    return f"{IN_CONTAINER} {run_on_head('stop', workdir)} || {NO_RUN}"

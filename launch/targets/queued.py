@@ -1,6 +1,6 @@
-"""A bare slice, without Kubernetes and without further machines, asked for through Cloud TPU's queued resources.
+"""A TPU slice and no other machines, requested through Cloud TPU's queued resources.
 
-Actors and replay live on the CPUs of the slice's own hosts.
+Actors and replay run on the CPUs of the slice's hosts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,20 @@ from podzero.cluster.placement import reserved_cpus
 from podzero.config import Experiment
 from podzero.errors import ConfigError
 from podzero.launch.targets.machines import TpuHosts, memory_gib, tpu_hosts
-from podzero.launch.targets.plan import MOUNT, TOKEN, Plan, Site, Step, cargo, name_of, template, workdir_of
+from podzero.launch.targets.plan import (
+    MOUNT,
+    NO_RUN,
+    NO_RUN_FAILURE,
+    TOKEN,
+    Plan,
+    Site,
+    Step,
+    name_of,
+    run_files,
+    stop_on_host,
+    template,
+    workdir_of,
+)  # fmt: skip
 
 
 def plan(experiment: Experiment, site: Site) -> Plan:
@@ -27,26 +40,30 @@ def plan(experiment: Experiment, site: Site) -> Plan:
     workdir = workdir_of(experiment, site)
     return Plan(
         files={"queued.env": _environment(experiment, site, hosts), "queued.sh": template("queued.sh")}
-        | cargo(resolved),
+        | run_files(resolved),
         up=(
             TOKEN,
-            _step("create", "ask for the slice"),
-            _step("await", "wait for it, for minutes or days"),
-            _step("prepare", "storage, image and experiment onto every host"),
-            _step("join", "make the hosts one Ray cluster"),
-            _step(f"run start {workdir}", "start the run"),
+            _step("create", why="request the slice, unless it was requested before"),
+            _step("await", why="wait until the slice exists, which takes minutes or days"),
+            _step(
+                "check", why="check that no run is under way: a new Ray cluster would end it", failure=NO_RUN_FAILURE
+            ),
+            _step("prepare", why="mount the share, fetch the image and copy the experiment, on every host"),
+            _step("join", why="start the Ray cluster on all hosts"),
+            _step("run", "start", workdir, why="start the run"),
         ),
-        watch=(_step(f"run status {workdir}", "what the run does"), _step(f"run log {workdir}", "its log")),
-        down=(
-            _step(f"run stop {workdir}", "end the run with a savepoint"),
-            _step("delete", "give the slice back"),
+        watch=(
+            _step("run", "status", workdir, why="show the state of the run"),
+            _step("run", "log", workdir, why="follow its log until Ctrl-C"),
         ),
+        stop=_step("stop", why="end the run with a savepoint and wait until it has ended"),
+        down=_step("delete", why="delete the slice and its request"),
         tools=("bash", "gcloud", "openssl"),
     )
 
 
-def _step(verb: str, why: str) -> Step:
-    return Step(("bash", "queued.sh", *verb.split()), why)
+def _step(*verb: str, why: str, failure: str = "") -> Step:
+    return Step(("bash", "queued.sh", *verb), why, failure)
 
 
 def _environment(experiment: Experiment, site: Site, hosts: TpuHosts) -> str:
@@ -63,14 +80,16 @@ def _environment(experiment: Experiment, site: Site, hosts: TpuHosts) -> str:
         "MOUNT": MOUNT,
         "NETWORK": site.network,
         "SUBNET": site.subnet,
-        "ACCOUNT": site.account,
+        "ACCOUNT": site.worker_account,
         "SPOT": "yes" if site.spot else "",
+        "NO_RUN": NO_RUN,
+        "STOP": stop_on_host(workdir_of(experiment, site)),
     }
     return "".join(f"{name}={shlex.quote(str(value))}\n" for name, value in values.items())
 
 
 def _check_room(experiment: Experiment, hosts: TpuHosts) -> None:
-    """The slice's hosts are all the machines there are."""
+    """Refuses an experiment that needs more than the slice's hosts have, since there are no other machines."""
     cpus = sum(reserved_cpus(experiment))
     if cpus > hosts.number * hosts.cpus:
         raise ConfigError(

@@ -1,54 +1,61 @@
 #!/usr/bin/env bash
-# On the head of a cluster: starts the training run, says how it is doing, or ends it with a savepoint.
-# usage: run.sh start|status|log|stop WORKDIR
+# On the head of a cluster: starts the training run, says whether it is running and how it is doing, or ends it.
+# usage: run.sh start|status|log|stop WORKDIR, or run.sh running
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 log=${LOGFILE:-/tmp/podzero.log}
-number=${PIDFILE:-/tmp/podzero.pid}
-patience=900 # seconds for a last savepoint
+pidfile=${PIDFILE:-/tmp/podzero.pid}
+stop_timeout=${STOP_TIMEOUT:-3600} # seconds; a savepoint of a large replay takes minutes on slow storage
+
+is_running() {
+  [[ -s $pidfile ]] && kill -0 "$(cat "$pidfile")" 2>/dev/null
+}
 
 running() {
-  [[ -s $number ]] && kill -0 "$(cat "$number")" 2>/dev/null
+  is_running && echo "a run is under way, as process $(cat "$pidfile")"
 }
 
 start() {
-  if running; then
-    echo "a run is under way here already, as process $(cat "$number"); see: run.sh status $workdir"
-    return
-  fi
-  # Detached, so that the run outlives the connection that started it; the same command resumes one that ended.
-  nohup bash "$here/run.sh" attend "$workdir" >"$log" 2>&1 </dev/null &
+  if running; then return; fi
+  # Detached, so that the run outlives the connection that started it. On a used working directory it resumes.
+  nohup bash "$here/run.sh" train "$workdir" >"$log" 2>&1 </dev/null &
   sleep "${SETTLE:-5}"
   cat "$log"
-  running || { echo "the run ended at once, see above" >&2; return 1; }
+  is_running || { echo "the run ended at once, see above" >&2; return 1; }
 }
 
-# The run and its end. Somebody must wait for the process: in a container it might stay a zombie, which looks alive.
-attend() {
+# Waits for the process: unless somebody does, it stays as a zombie when it ends, and `kill -0` finds it alive.
+train() {
   podzero train "$here/experiment.yaml" --address 127.0.0.1:6379 --workdir "$workdir" --view plain &
-  echo $! >"$number"
+  echo $! >"$pidfile"
   wait $! || echo "podzero train ended with code $?"
-  rm -f "$number"
+  rm -f "$pidfile"
 }
 
 stop() {
-  running || return 0
-  kill -TERM "$(cat "$number")"
-  local deadline=$((SECONDS + patience))
-  while running; do
-    ((SECONDS < deadline)) || { echo "the run has not ended within $patience s" >&2; return 1; }
+  is_running || { echo "no run is under way"; return; }
+  kill -TERM "$(cat "$pidfile")" 2>/dev/null || true # it may have ended just now
+  local began=$SECONDS waited
+  while is_running; do
+    waited=$((SECONDS - began))
+    if ((waited >= stop_timeout)); then
+      echo "the run has not ended within $stop_timeout s of being told to; it may still be writing its savepoint" >&2
+      return 1
+    fi
+    # The output also keeps the connection from being closed as idle.
+    ((waited % 30)) || echo "waiting for the run to end, which writes a savepoint first ($waited of $stop_timeout s)"
     sleep 1
   done
 }
 
-verb=${1:?start, status, log or stop}
-workdir=${2:?the working directory}
+verb=${1:?start, running, status, log or stop}
+workdir=${2:-}
+[[ $verb == running ]] || : "${workdir:?the working directory}"
 case $verb in
-  start) start ;;
+  start | running | stop) "$verb" ;;
+  train) train ;; # by start alone
   status) podzero status "$workdir" ;;
   log) tail -n 50 -F "$log" ;;
-  stop) stop ;;
-  attend) attend ;; # by start alone
-  *) echo "run.sh: unknown word '$verb'" >&2; exit 2 ;;
+  *) echo "run.sh: expected start, running, status, log or stop, found '$verb'" >&2; exit 2 ;;
 esac

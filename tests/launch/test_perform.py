@@ -1,70 +1,15 @@
-"""Launches carried out with stand-ins for the cloud's tools: what is run, in which order, what a failure does."""
+"""Launches with stand-ins for the cloud's tools: what is run, in which order, and what is left alone."""
 
-import os
-import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-import yaml
+from cloud_tools import BODIES, OPTIONS, calls, stand_in, words
 
-from podzero.config import load
-from podzero.launch import cli
-from podzero.launch.targets import machines, perform, plan, queued
+from podzero.launch.targets import perform, plan
 
-SITE = plan.Site(
-    project="my-project", zone="europe-west4-b", image="europe-west4-docker.pkg.dev/my-project/podzero/podzero:1",
-    share="10.0.0.2:/podzero",
-)  # fmt: skip
-OPTIONS = ["--project", SITE.project, "--zone", SITE.zone, "--image", SITE.image, "--share", SITE.share]
-TOOLS = ("gcloud", "kubectl", "ray", "ssh", "rsync")
-
-
-@pytest.fixture
-def tools(tmp_path, monkeypatch):
-    """A folder of programs that only write down how they were called; first on the path."""
-    folder = tmp_path / "tools"
-    folder.mkdir()
-    for tool in TOOLS:
-        stand_in(folder, tool, "")
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
-    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
-    monkeypatch.setattr(machines, "sample_bytes", lambda experiment: 1000)
-    monkeypatch.chdir(tmp_path)
-    return folder
-
-
-def stand_in(folder, tool, body):
-    path = folder / tool
-    path.write_text(f'#!/usr/bin/env bash\necho "{tool} $*" >> "$CALLS"\n{body}\n')
-    path.chmod(0o755)
-
-
-def calls(tmp_path):
-    path = tmp_path / "calls"
-    found = path.read_text().splitlines() if path.exists() else []
-    path.unlink(missing_ok=True)
-    return found
-
-
-@pytest.fixture
-def podzero(monkeypatch, capfd):
-    """Runs `podzero launch`; returns exit code, standard output, standard error."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["podzero", "launch", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capfd.readouterr()
-        return ended.value.code or 0, out, err
-
-    return run
-
-
-def words(target, *more):
-    return [target, "connect_four", "cluster.slice=v5e-16", "replay.shards=4", *OPTIONS, *more]
+CONTEXT = "--context gke_my-project_europe-west4_podzero"
 
 
 @pytest.mark.parametrize("target", ["gcp", "gke"])
@@ -80,23 +25,34 @@ def test_a_launch_does_what_its_dry_run_prints(podzero, tools, tmp_path, target)
     folder = tmp_path / "runs/launch" / f"connect-four-{target}"
     written = {path.name: path.read_bytes() for path in folder.iterdir()}
     for path in folder.iterdir():
-        if path.name != "token":
+        if path.name not in {"token", ".gitignore"}:
             path.unlink()
     subprocess.run(["bash"], input=printed, text=True, check=True, timeout=60)
     assert calls(tmp_path) == performed
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == written
 
 
-def test_the_way_up_and_down_on_kubernetes(podzero, tools, tmp_path):
-    podzero(*words("gke"))
-    assert [" ".join(call.split()[:3]) for call in calls(tmp_path)] == [
-        "gcloud container clusters", "kubectl apply --filename", "kubectl wait --for=condition=RayClusterProvisioned",
-        "kubectl exec service/podzero-connect-four-head-svc",
-    ]  # fmt: skip
-    podzero(*words("gke", "--down"))
-    stop, delete = calls(tmp_path)
+@pytest.mark.parametrize("options", [["--down"], ["--down", "--force"]])
+def test_a_teardown_does_what_its_dry_run_prints(podzero, tools, tmp_path, options):
+    _, printed, _ = podzero(*words("gke", *options, "--dry-run"))
+    assert calls(tmp_path) == []
+    assert podzero(*words("gke", *options))[0] == 0
+    performed = calls(tmp_path)
+    subprocess.run(["bash"], input=printed, text=True, check=True, timeout=60)
+    assert calls(tmp_path) == performed
+
+
+def test_the_commands_on_kubernetes(podzero, tools, tmp_path, head):
+    assert podzero(*words("gke"))[0] == 0
+    access, *others = [call for call in calls(tmp_path) if not call.startswith("podzero ")]
+    assert access.startswith("gcloud container clusters get-credentials podzero ")
+    assert all(call.startswith(f"kubectl {CONTEXT} ") for call in others)
+    assert [call.split()[3] for call in others] == ["apply", "wait", "exec"]
+    assert podzero(*words("gke", "--down"))[0] == 0
+    query, stop, delete = calls(tmp_path)
+    assert query.startswith(f"kubectl {CONTEXT} get pods")
     assert stop.endswith("run.sh stop /mnt/podzero/connect-four")
-    assert delete == "kubectl delete --filename cluster.yaml --ignore-not-found"
+    assert delete == f"kubectl {CONTEXT} delete --filename cluster.yaml --ignore-not-found"
 
 
 def test_the_token_is_made_once_seen_by_nobody_else_and_never_printed(podzero, tools, tmp_path):
@@ -106,27 +62,135 @@ def test_the_token_is_made_once_seen_by_nobody_else_and_never_printed(podzero, t
     assert len(token) == 64
     assert (folder / "token").stat().st_mode & 0o077 == 0
     assert token not in out
-    assert (folder / ".gitignore").read_text() == "*\n"
+    for command in (["git", "init", "--quiet"], ["git", "check-ignore", "--quiet", "token"]):
+        subprocess.run(command, cwd=folder, timeout=60, check=True)
     podzero(*words("gcp"))
     assert (folder / "token").read_text() == token
     assert token not in podzero(*words("gcp", "--dry-run"))[1]
 
 
 def test_the_first_failure_ends_a_launch_and_is_named(podzero, tools, tmp_path):
-    stand_in(tools, "kubectl", "[[ $1 != wait ]]")
+    stand_in(tools, "kubectl", "[[ $3 != wait ]]")
     code, _, err = podzero(*words("gke"))
     assert code == 2
-    assert "kubectl wait --for=condition=RayClusterProvisioned raycluster/podzero-connect-four" in err
+    assert f"kubectl {CONTEXT} wait --for=condition=RayClusterProvisioned raycluster/podzero-connect-four" in err
     assert "may cost money" in err
     assert not any("exec" in call for call in calls(tmp_path))
 
 
-def test_a_teardown_goes_on_after_a_failure(podzero, tools, tmp_path):
-    stand_in(tools, "kubectl", "[[ $1 != exec ]]")
+RESTARTS = {"gcp": "ray up ", "queued": "ray start "}
+"""The calls that would restart Ray."""
+
+
+@pytest.mark.parametrize("target", RESTARTS)
+def test_a_launch_leaves_the_ray_cluster_of_a_live_run_alone(podzero, tmp_path, states, head, target):
+    states("ACTIVE")
+    assert head("start").returncode == 0
+    calls(tmp_path)
+    code, out, err = podzero(*words(target))
+    assert code == 2
+    assert "a run is under way, as process" in out
+    assert "A run is under way on this cluster" in err
+    assert "run.sh status" in err or "queued.sh run status" in err
+    assert "launch with --down first" in err
+    assert not any(RESTARTS[target] in call for call in calls(tmp_path))
+    assert head("running").returncode == 0
+    head("stop")
+    code, _, err = podzero(*words(target))
+    assert code == 0, err
+    assert any(RESTARTS[target] in call for call in calls(tmp_path))
+
+
+@pytest.mark.parametrize("target", RESTARTS)
+def test_a_head_that_does_not_answer_counts_as_one_with_a_live_run(podzero, tools, tmp_path, states, head, target):
+    states("ACTIVE")
+    tool = {"gcp": "ray", "queued": "gcloud"}[target]
+    stand_in(tools, tool, 'if [[ $* == *"run.sh running"* ]]; then exit 255; fi\n' + BODIES[tool])
+    code, _, err = podzero(*words(target))
+    assert code == 2
+    assert "the head did not answer" in err
+    assert not any(RESTARTS[target] in call for call in calls(tmp_path))
+
+
+DELETES = {"gcp": "ray down ", "gke": " delete ", "queued": "queued-resources delete "}
+"""The calls that delete machines."""
+
+
+@pytest.mark.parametrize("target", DELETES)
+def test_no_machine_is_deleted_while_a_savepoint_is_being_written(podzero, tmp_path, states, head, monkeypatch, target):
+    states("ACTIVE")
+    (head.folder / "SAVED").unlink()
+    monkeypatch.setenv("STOP_TIMEOUT", "1")
+    head("start")
+    code, _, err = podzero(*words(target, "--down"))
+    assert code == 2
+    assert "may still be writing a savepoint, so no machine was deleted" in err
+    assert "--down --force" in err
+    assert not any(DELETES[target] in call for call in calls(tmp_path))
+    (head.folder / "SAVED").touch()
+    monkeypatch.setenv("STOP_TIMEOUT", "60")
+    code, _, err = podzero(*words(target, "--down"))
+    assert code == 0, err
+    assert "saved" in (head.folder / "LOGFILE").read_text()
+    assert any(DELETES[target] in call for call in calls(tmp_path))
+
+
+@pytest.mark.parametrize("target", DELETES)
+def test_machines_are_deleted_under_a_run_only_by_force(podzero, tmp_path, states, head, target):
+    states("ACTIVE")
+    head("start")
+    calls(tmp_path)
+    code, _, err = podzero(*words(target, "--down", "--force"))
+    assert code == 0, err
+    everything = calls(tmp_path)
+    assert any(DELETES[target] in call for call in everything)
+    assert not any("run.sh" in call for call in everything)
+
+
+@pytest.mark.parametrize("target", DELETES)
+def test_machines_without_a_run_are_deleted(podzero, tools, tmp_path, states, target):
+    states("ACTIVE")
+    code, _, err = podzero(*words(target, "--down"))
+    assert code == 0, err
+    assert any(DELETES[target] in call for call in calls(tmp_path))
+
+
+def test_a_deletion_that_fails_is_named(podzero, tools):
+    stand_in(tools, "kubectl", "[[ $3 != delete ]]")
     code, _, err = podzero(*words("gke", "--down"))
     assert code == 2
-    assert "kubectl exec" in err
-    assert any(call.startswith("kubectl delete") for call in calls(tmp_path))
+    assert "what is left costs money" in err
+    assert f"kubectl {CONTEXT} delete" in err
+
+
+def test_files_of_others_are_never_overwritten(podzero, tools, tmp_path):
+    own = {".gitignore": "*.pyc\n", "cluster.yaml": "mine\n"}
+    for name, text in own.items():
+        (tmp_path / name).write_text(text)
+    for options in ([], ["--down"]):
+        code, _, err = podzero(*words("gcp", "--folder", ".", *options))
+        assert code == 2
+        assert "--folder .: this folder holds files that podzero launch did not write" in err
+    _, printed, _ = podzero(*words("gcp", "--folder", ".", "--dry-run"))
+    assert subprocess.run(["bash"], input=printed, text=True, check=False, timeout=60).returncode == 2
+    assert {name: (tmp_path / name).read_text() for name in own} == own
+    assert not (tmp_path / "token").exists()
+    assert calls(tmp_path) == []
+
+
+def test_a_launch_writes_to_a_new_an_empty_or_its_own_folder(podzero, tools, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for folder in ("new", "empty", "new"):
+        assert podzero(*words("gcp", "--folder", folder))[0] == 0
+        assert (tmp_path / folder / "cluster.yaml").is_file()
+
+
+def test_a_folder_that_cannot_be_one_is_named(podzero, tools, tmp_path):
+    (tmp_path / "file").touch()
+    code, _, err = podzero(*words("gcp", "--folder", "file"))
+    assert code == 2
+    assert "--folder file: cannot write there" in err
+    assert "Traceback" not in err
 
 
 def test_a_missing_tool_is_named_before_anything_is_run(podzero, tools, tmp_path, monkeypatch):
@@ -145,9 +209,10 @@ def test_a_missing_tool_is_named_before_anything_is_run(podzero, tools, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["gke", "connect_four", "cluster.slice=v5e-16", "replay.shards=4"], "must also be told: --project"),
+        (["gke", "connect_four", "cluster.slice=v5e-16", "replay.shards=4"], "also needs: --project"),
         (["gke", "connect_four", *OPTIONS], "set cluster.slice"),
         (["gke", "conect_four", *OPTIONS], "did you mean 'connect_four'"),
+        (["gke", "connect_four", *OPTIONS, "--force"], "--force changes what --down does"),
         (["aws", "connect_four"], "'gcp', 'gke', 'queued'"),
     ],
 )
@@ -158,123 +223,11 @@ def test_what_a_person_forgot_is_one_message_and_code_2(podzero, arguments, expe
     assert "Traceback" not in err
 
 
-GCLOUD = """
-case "$*" in
-  *"queued-resources describe"*) head -n 1 "$STATES"; sed -i 1d "$STATES" ;;
-  *"tpu-vm describe"*) echo 10.0.0.9 ;;
-esac"""
-
-
-@pytest.fixture
-def slice_queue(tools, tmp_path, monkeypatch):
-    """A stand-in of gcloud that answers with the given states of the queue, one a call."""
-
-    def answer(*states):
-        stand_in(tools, "gcloud", GCLOUD)
-        (tmp_path / "states").write_text("".join(f"{state}\n" for state in states))
-        monkeypatch.setenv("STATES", str(tmp_path / "states"))
-        monkeypatch.setenv("POLL", "0")
-
-    return answer
-
-
-def test_a_bare_slice_is_asked_for_awaited_joined_and_given_back(podzero, tools, tmp_path, slice_queue):
-    slice_queue("WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE")
-    code, _, err = podzero(*words("queued", "--spot"))
-    assert code == 0, err
-    made = calls(tmp_path)
-    create = shlex.split(made[0])
-    for words_of_create in (
-        ["--accelerator-type", "v5litepod-16"], ["--runtime-version", "v2-alpha-tpuv5-lite"], ["--spot"],
-        ["--node-id", "podzero-connect-four"], ["--project", "my-project"], ["--zone", "europe-west4-b"],
-    ):  # fmt: skip
-        assert " ".join(words_of_create) in " ".join(create)
-    assert sum("queued-resources describe" in call for call in made) == 3
-    heads = [call for call in made if "ray start --head" in call]
-    others = [call for call in made if "ray start --address 10.0.0.9:6379" in call]
-    assert [("--worker 0 " in call) for call in heads] == [True]
-    assert [("--worker 1-3 " in call) for call in others] == [True]
-    assert made.index(heads[0]) < made.index(others[0])
-    assert made[-1].endswith("run.sh start /mnt/podzero/connect-four")
-    podzero(*words("queued", "--down"))
-    stop, delete = calls(tmp_path)
-    assert "run.sh stop" in stop
-    assert "queued-resources delete podzero-connect-four" in delete
-    assert "--force" in delete
-
-
-@pytest.mark.parametrize("state", ["FAILED", "SUSPENDED"])
-def test_a_slice_that_will_not_come_ends_the_launch(podzero, tools, tmp_path, slice_queue, state):
-    slice_queue("WAITING_FOR_RESOURCES", state)
-    code, _, err = podzero(*words("queued"))
-    assert code == 2
-    assert "bash queued.sh await" in err
-    assert not any("tpu-vm ssh" in call for call in calls(tmp_path))
-
-
-def test_a_slice_of_one_host_starts_no_others(podzero, tools, tmp_path, slice_queue):
-    slice_queue("ACTIVE")
-    code, _, err = podzero("queued", "connect_four", "cluster.slice=v5e-4", *OPTIONS)
-    assert code == 0, err
-    made = calls(tmp_path)
-    assert sum("ray start" in call for call in made) == 1
-    assert "--spot" not in made[0]
-
-
-@pytest.fixture
-def head(tools, tmp_path, monkeypatch):
-    """The head of a cluster, with a stand-in of `podzero` that trains until it is told to stop."""
-    body = 'if [[ $1 == train ]]; then trap "echo saved; exit 0" TERM; sleep 60 & wait $!; fi'
-    stand_in(tools, "podzero", body)
-    for name, text in plan.cargo(load("connect_four")).items():
-        (tmp_path / name).write_text(text)
-    for name in ("LOGFILE", "PIDFILE"):
-        monkeypatch.setenv(name, str(tmp_path / name))
-    monkeypatch.setenv("SETTLE", "2")
-
-    def run(verb):
-        return subprocess.run(
-            ["bash", str(tmp_path / "run.sh"), verb, "/mnt/podzero/x"],
-            capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
-
-    yield run
-    run("stop")
-
-
-def test_a_run_on_the_head_starts_once_and_ends_with_its_savepoint(head, tmp_path):
-    assert head("start").returncode == 0
-    assert "under way here already" in head("start").stdout
-    (train,) = calls(tmp_path)
-    assert train == (
-        f"podzero train {tmp_path}/experiment.yaml --address 127.0.0.1:6379 --workdir /mnt/podzero/x --view plain"
-    )
-    assert head("status").returncode == 0
-    assert calls(tmp_path) == ["podzero status /mnt/podzero/x"]
-    assert head("stop").returncode == 0
-    assert "saved" in (tmp_path / "LOGFILE").read_text()
-    until = time.monotonic() + 20
-    while (tmp_path / "PIDFILE").exists():  # removed by whoever waits for the run
-        assert time.monotonic() < until
-        time.sleep(0.05)
-    assert head("stop").returncode == 0
-
-
-def test_a_run_that_ends_at_once_is_shown_as_a_failure(head, tools, tmp_path):
-    stand_in(tools, "podzero", 'echo "podzero: no such thing" >&2; exit 2')
-    done = head("start")
-    assert done.returncode == 1
-    assert "no such thing" in done.stdout
-    assert "ended with code 2" in done.stdout
-
-
-def test_a_run_survives_the_connection_that_started_it(head, tmp_path):
-    script = f"bash {tmp_path}/run.sh start /mnt/podzero/x"
-    starter = subprocess.Popen(["bash", "-c", script], start_new_session=True, stdout=subprocess.DEVNULL)
-    starter.wait(timeout=30)
-    os.killpg(starter.pid, 1)  # SIGHUP, as when a terminal goes away
-    time.sleep(0.2)
-    assert "under way here already" in head("start").stdout
+def test_the_help_shows_what_paths_are_used_by_default(podzero, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    _, out, _ = podzero("--help")
+    assert "/mnt/podzero/NAME" in out
+    assert "runs/launch/NAME-TARGET" in out
 
 
 @pytest.mark.parametrize("name", ["run.sh", "queued.sh"])
@@ -284,14 +237,3 @@ def test_shell_scripts_are_clean(name):
         [str(checker), str(plan.HERE / name)], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stdout
-
-
-def test_the_script_gets_every_setting_that_it_asks_for(monkeypatch):
-    monkeypatch.setattr(machines, "sample_bytes", lambda experiment: 1000)
-    config = load("connect_four", ["cluster.slice=v5e-16", "replay.shards=4"])
-    text = queued.plan(config, SITE).files["queued.env"]
-    given = {line.partition("=")[0] for line in text.splitlines()}
-    script = plan.template("queued.sh")
-    asked = {word.split("?")[0].rstrip(":") for word in script.split('"${')[1:] if "?" in word.split("}")[0]}
-    assert asked == given
-    assert yaml.safe_load(queued.plan(config, SITE).files["experiment.yaml"])["cluster"]["slice"] == "v5e-16"

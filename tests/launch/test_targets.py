@@ -1,21 +1,19 @@
-"""Plans of launches: valid by the schemas of those who will read them, and in agreement with the experiment."""
+"""Plans of launches: Ray and KubeRay accept their files, which agree with the experiment and docs/tpu.md."""
 
 import copy
 import math
+import re
 from pathlib import Path
 
 import jsonschema
 import pytest
 import yaml
+from cloud_tools import SITE
 
 from podzero.config import load, parse
 from podzero.errors import ConfigError
 from podzero.launch.targets import gcp, gke, machines, plan, queued
 
-SITE = plan.Site(
-    project="my-project", zone="europe-west4-b", image="europe-west4-docker.pkg.dev/my-project/podzero/podzero:1",
-    share="10.0.0.2:/podzero",
-)  # fmt: skip
 TARGETS = {"gcp": gcp, "gke": gke, "queued": queued}
 SLICES = {"v4-32": 4, "v5e-4": 1, "v5e-16": 4, "v5e-64": 16, "v5p-16": 2, "v6e-16": 4}
 """Slices and their hosts as Google's pages list them."""
@@ -74,6 +72,42 @@ def test_rays_validator_finds_what_is_wrong():
     broken["idle_timeout"] = 3
     with pytest.raises(jsonschema.ValidationError):
         validate_config(prepare_config(broken))
+
+
+def test_only_the_head_has_an_external_address_and_the_rights_of_rays_launcher():
+    found = ray_file(experiment())
+    nodes = {name: kind["node_config"] for name, kind in found["available_node_types"].items()}
+    assert "accessConfigs" in nodes["head"]["networkInterfaces"][0]
+    assert "serviceAccounts" not in nodes["head"]  # Ray's launcher fills in its own
+    assert "accessConfigs" not in nodes["actors"]["networkInterfaces"][0]
+    assert nodes["slice"]["networkConfig"]["enableExternalIps"] is False
+    worker_accounts = [nodes["actors"]["serviceAccounts"][0]["email"], nodes["slice"]["serviceAccount"]["email"]]
+    assert worker_accounts == [SITE.worker_account] * 2
+    assert "ray-autoscaler" not in SITE.worker_account
+
+
+@pytest.mark.parametrize(("is_head", "internal"), [(True, False), (False, True)])
+def test_ray_reaches_the_head_from_outside_and_the_others_from_the_head(is_head, internal):
+    from ray.autoscaler._private.updater import NodeUpdater
+
+    class Provider:
+        def get_command_runner(self, *arguments):
+            (self.internal,) = [value for value in arguments if isinstance(value, bool)]
+
+    provider, found = Provider(), ray_file(experiment())
+    NodeUpdater(
+        "node", found["provider"], provider, found["auth"], found["cluster_name"], {}, [], [], [], "", "", is_head
+    )
+    assert provider.internal is internal
+
+
+def test_the_accounts_of_the_guide_are_those_of_the_machines():
+    guide = (Path(__file__).parents[2] / "docs/tpu.md").read_text()
+    worker = SITE.worker_account.partition("@")[0]
+    assert f"gcloud iam service-accounts create {worker}\n" in guide
+    assert f"serviceAccount:{worker}@$PROJECT.iam.gserviceaccount.com" in guide
+    granted = set(re.findall(r"--role (roles/\S+)[^\n]*\\\n\s+--member serviceAccount:" + worker, guide))
+    assert granted == {"roles/artifactregistry.reader", "roles/container.defaultNodeServiceAccount"}
 
 
 def test_the_slice_is_one_node_of_fixed_number_and_the_pool_holds_all_actors():
@@ -141,8 +175,8 @@ def test_everything_that_pods_mount_is_in_the_same_file():
     groups = [things["RayCluster"]["spec"]["headGroupSpec"], *things["RayCluster"]["spec"]["workerGroupSpecs"]]
     for group in groups:
         pod = group["template"]["spec"]
-        assert {"share", "cargo"} == {mount["name"] for mount in pod["containers"][0]["volumeMounts"]}
-        assert {"share", "cargo"} == {volume["name"] for volume in pod["volumes"]}
+        assert {"share", "run-files"} == {mount["name"] for mount in pod["containers"][0]["volumeMounts"]}
+        assert {"share", "run-files"} == {volume["name"] for volume in pod["volumes"]}
     assert set(things["ConfigMap"]["data"]) == {"experiment.yaml", "run.sh"}
 
 

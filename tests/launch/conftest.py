@@ -1,0 +1,82 @@
+"""What tests of launches share: stand-ins for the cloud's tools, and a folder that plays the head of a cluster."""
+
+import subprocess
+import sys
+
+import pytest
+from cloud_tools import BODIES, TRAIN, stand_in
+
+from podzero.config import load
+from podzero.launch import cli
+from podzero.launch.targets import machines, plan
+
+
+@pytest.fixture
+def tools(tmp_path, monkeypatch):
+    """A folder of stand-ins; first on the path."""
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    for tool, body in BODIES.items():
+        stand_in(folder, tool, body)
+    for tool, body in {"sudo": '"$@"', "docker": '[[ $1 == exec && -d ${HEAD:-} ]] && shift 2 && "$@"'}.items():
+        (folder / tool).write_text(f"#!/usr/bin/env bash\n{body}\n")
+        (folder / tool).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
+    monkeypatch.setenv("RUN_FILES", plan.RUN_FILES)
+    monkeypatch.setattr(machines, "sample_bytes", lambda experiment: 1000)
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+@pytest.fixture
+def podzero(monkeypatch, capfd):
+    """Runs `podzero launch`; returns exit code, standard output, standard error."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["podzero", "launch", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capfd.readouterr()
+        return ended.value.code or 0, out, err
+
+    return run
+
+
+@pytest.fixture
+def states(tmp_path, monkeypatch):
+    """Sets the answers to `queued-resources describe`, one a call, of which the last one stays."""
+    monkeypatch.setenv("STATES", str(tmp_path / "states"))
+    monkeypatch.setenv("POLL", "0")
+
+    def answer(*found):
+        (tmp_path / "states").write_text("".join(f"{state}\n" for state in found))
+
+    answer("NOT_FOUND", "ACTIVE")
+    return answer
+
+
+@pytest.fixture
+def head(tools, tmp_path, monkeypatch):
+    """A folder that plays the head of a cluster; runs verbs of `run.sh` there."""
+    folder = tmp_path / "head"
+    folder.mkdir()
+    stand_in(tools, "podzero", TRAIN)
+    for name, text in plan.run_files(load("connect_four")).items():
+        (folder / name).write_text(text)
+    for name in ("LOGFILE", "PIDFILE", "SAVED"):
+        monkeypatch.setenv(name, str(folder / name))
+    (folder / "SAVED").touch()
+    monkeypatch.setenv("SETTLE", "2")
+    monkeypatch.setenv("HEAD", str(folder))
+
+    def run(verb):
+        return subprocess.run(
+            ["bash", str(folder / "run.sh"), verb, "/mnt/podzero/x"],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    run.folder = folder
+    yield run
+    (folder / "SAVED").touch()
+    run("stop")

@@ -1,0 +1,59 @@
+"""The script on the head of a cluster: a run starts once, outlives its connection, and ends with its savepoint."""
+
+import os
+import subprocess
+import time
+
+from cloud_tools import calls, stand_in
+
+
+def test_a_run_starts_once_and_ends_with_its_savepoint(head, tmp_path):
+    assert head("running").returncode == 1
+    assert head("start").returncode == 0
+    assert "a run is under way" in head("start").stdout
+    assert head("running").returncode == 0
+    (train,) = calls(tmp_path)
+    assert train == (
+        f"podzero train {head.folder}/experiment.yaml --address 127.0.0.1:6379 --workdir /mnt/podzero/x --view plain"
+    )
+    assert head("status").returncode == 0
+    assert calls(tmp_path) == ["podzero status /mnt/podzero/x"]
+    assert head("stop").returncode == 0
+    assert "saved" in (head.folder / "LOGFILE").read_text()
+    until = time.monotonic() + 20
+    while (head.folder / "PIDFILE").exists():  # removed by the process that waits for the run
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert head("stop").returncode == 0
+
+
+def test_a_stop_that_takes_too_long_leaves_the_run_to_its_savepoint(head, monkeypatch):
+    (head.folder / "SAVED").unlink()
+    monkeypatch.setenv("STOP_TIMEOUT", "1")
+    head("start")
+    stopped = head("stop")
+    assert stopped.returncode == 1
+    assert "may still be writing its savepoint" in stopped.stderr
+    assert "writes a savepoint first" in stopped.stdout
+    assert head("running").returncode == 0
+    (head.folder / "SAVED").touch()
+    monkeypatch.setenv("STOP_TIMEOUT", "60")
+    assert head("stop").returncode == 0
+    assert "saved" in (head.folder / "LOGFILE").read_text()
+
+
+def test_a_run_that_ends_at_once_is_shown_as_a_failure(head, tools):
+    stand_in(tools, "podzero", 'echo "podzero: no such thing" >&2; exit 2')
+    done = head("start")
+    assert done.returncode == 1
+    assert "no such thing" in done.stdout
+    assert "ended with code 2" in done.stdout
+
+
+def test_a_run_survives_the_connection_that_started_it(head):
+    script = f"bash {head.folder}/run.sh start /mnt/podzero/x"
+    starter = subprocess.Popen(["bash", "-c", script], start_new_session=True, stdout=subprocess.DEVNULL)
+    starter.wait(timeout=30)
+    os.killpg(starter.pid, 1)  # SIGHUP, as when a terminal goes away
+    time.sleep(0.2)
+    assert head("running").returncode == 0
