@@ -1,12 +1,18 @@
 """What the tests of several packages share."""
 
 import os
+from pathlib import Path
 
 import psutil
 import pytest
 
 # Before anything imports jax: the tests are about podzero, not about the accelerator that may be there.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# XLA's programs are kept for the next run of the tests, and shared by the processes of this one.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "xla"))
+os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(2**30))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 from podzero.config import load
 from podzero.monitoring.terminal import View
