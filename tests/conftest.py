@@ -77,9 +77,9 @@ def running():
     return processes
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def ray_cluster():
-    """A Ray cluster of one node with two CPUs, shared by all tests that need Ray and taken down with them."""
+    """A Ray cluster of one node with two CPUs, for the tests of one file: a process can be in one cluster at a time."""
     from podzero.cluster.ray_cluster import connect
 
     with connect(None, cpus=2) as cluster:
