@@ -5,17 +5,19 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from podzero.errors import PodzeroError
+
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 30.0
 VERDICT_TIMEOUT_S = 60.0
 """Longest time until Ray knows whether a process that broke off has died: it takes 15 s to give a machine up."""
 
 
-class ClusterError(RuntimeError):
+class ClusterError(PodzeroError, RuntimeError):
     """The cluster cannot be reached or has no room; the message says what was waited for."""
 
 
-class WorkerDied(RuntimeError):
+class WorkerDied(PodzeroError, RuntimeError):
     """A process of the run is gone; the message holds its last words."""
 
 

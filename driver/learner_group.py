@@ -9,6 +9,7 @@ from pathlib import Path
 
 from podzero.cluster.remote import STOP_TIMEOUT_S, ClusterError, NodeLost, WorkerDied
 from podzero.driver.worker import ANSWER_TIMEOUT_S, Worker
+from podzero.errors import PodzeroError
 from podzero.monitoring.reports import LogReport, MetricsReport
 
 log = logging.getLogger(__name__)
@@ -19,7 +20,7 @@ BLAME_TIMEOUT_S = 60.0
 _LOOK_S = 0.2
 
 
-class RunFailed(RuntimeError):
+class RunFailed(PodzeroError, RuntimeError):
     """The run cannot go on; the message says who failed, why, and what to do."""
 
 

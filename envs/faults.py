@@ -6,13 +6,14 @@ import logging
 import time
 
 from podzero.config import EnvConfig, GameConfig
+from podzero.errors import PodzeroError
 
 log = logging.getLogger(__name__)
 
 _LOG_EVERY_S = 1.0
 
 
-class EnvironmentFailed(RuntimeError):
+class EnvironmentFailed(PodzeroError, RuntimeError):
     """An environment that fails again and again; the message says how often, and the last error."""
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from podzero.deadline import DeadlineThread
 from podzero.envs.packing import packed_bytes
 from podzero.envs.simulator import Simulator
-from podzero.errors import ConfigError
+from podzero.errors import ConfigError, PodzeroError
 from podzero.types import Array, EnvSpec, Symmetry, View
 
 MAX_ACTIONS = 2**15
@@ -27,7 +27,7 @@ _SUM_TOLERANCE = 1e-4
 """How far rounding to float32 may carry the sum of two players' rewards away from zero."""
 
 
-class SimulatorError(RuntimeError):
+class SimulatorError(PodzeroError, RuntimeError):
     """A game failed while it was played; the message names it, the moves that led there, and what it said."""
 
 

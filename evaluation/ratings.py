@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import choix
 import numpy as np
 
+from podzero.errors import PodzeroError
 from podzero.evaluation.arena import MatchResult
 from podzero.evaluation.intervals import Z_95
 
@@ -24,7 +25,7 @@ ELO_PER_NAT = 400 / math.log(10)
 _PRIOR_DRAWS = 1.0
 
 
-class LadderError(ValueError):
+class LadderError(PodzeroError, ValueError):
     """A saved ladder that cannot be read."""
 
 

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from jax.sharding import Mesh
 
+from podzero.errors import PodzeroError
 from podzero.learner.fingerprint import as_text, fingerprint
 from podzero.learner.sharding import leaf_names, placed, replicated
 from podzero.learner.state import TrainState
@@ -31,11 +32,11 @@ _ARRAYS = "arrays"
 _MANIFEST = "manifest.json"
 
 
-class CheckpointMismatch(ValueError):
+class CheckpointMismatch(PodzeroError, ValueError):
     """A sound checkpoint of something else: another network or another optimizer."""
 
 
-class CheckpointDamaged(RuntimeError):
+class CheckpointDamaged(PodzeroError, RuntimeError):
     """A checkpoint that is incomplete or has changed since it was written; an older one may be sound."""
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import jax
 
 from podzero.chips import Slice, chip_of_kind
-from podzero.errors import ConfigError
+from podzero.errors import ConfigError, PodzeroError
 from podzero.learner.state import TrainState
 from podzero.learner.step import Stepped, StepSums, TrainStep
 from podzero.types import Batch
@@ -25,7 +25,7 @@ _MEMORY = {
 }
 
 
-class DoesNotFit(RuntimeError):
+class DoesNotFit(PodzeroError, RuntimeError):
     """Training takes more memory than a device has; the message says which switches take less."""
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import jax
 
 from podzero.config import Experiment
-from podzero.errors import ConfigError
+from podzero.errors import ConfigError, PodzeroError
 from podzero.workdir import differences
 
 _KEEP = 64
@@ -25,7 +25,7 @@ _KEEP = 64
 _LOOK_S = 0.001
 
 
-class HostLost(RuntimeError):
+class HostLost(PodzeroError, RuntimeError):
     """A host that trains with this one is gone or silent; the message says which, and for how long."""
 
 

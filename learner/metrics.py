@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import jax
 
+from podzero.errors import PodzeroError
 from podzero.learner.devices import Machine, Pace
 from podzero.learner.step import StepSums
 
@@ -14,7 +15,7 @@ MAX_SKIPPED_IN_A_ROW = 1000
 """Steps without a single finite one among them after which training is given up."""
 
 
-class TrainingDiverged(RuntimeError):
+class TrainingDiverged(PodzeroError, RuntimeError):
     """The NaN guard has skipped every step for so long that nothing is being learned any more."""
 
 

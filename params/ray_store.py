@@ -28,6 +28,7 @@ from typing import Any
 
 import jax
 
+from podzero.errors import PodzeroError
 from podzero.types import Params, Versioned
 
 log = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ LOST_PAUSE_S = 1.0
 """Pause before asking again after parameters were lost on the way: the same answer would come at once."""
 
 
-class ParamStoreLost(RuntimeError):
+class ParamStoreLost(PodzeroError, RuntimeError):
     """The store is gone for good, and with it the way between learner and actors."""
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from flax import serialization
 
 from podzero.config import Experiment, parse
-from podzero.errors import ConfigError
+from podzero.errors import ConfigError, PodzeroError
 from podzero.types import Params, Versioned
 from podzero.workdir import step_folder, step_folders
 
@@ -32,7 +32,7 @@ _FORMAT = 1
 _PARTIAL = ".partial-"
 
 
-class SnapshotError(RuntimeError):
+class SnapshotError(PodzeroError, RuntimeError):
     """A snapshot that is missing, damaged, or of another network; the message says which and where."""
 
 

@@ -1,4 +1,4 @@
-"""The one error of an experiment that cannot be run, and the words in which names are corrected."""
+"""Errors whose message tells a person what to do, and the suggestion of a similar name."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ import difflib
 from collections.abc import Iterable
 
 
-class ConfigError(ValueError):
-    """An experiment that cannot be run as written; the message is for the person who wrote it."""
+class PodzeroError(Exception):
+    """The base of all errors that a user can act on.
+
+    The message says what was wrong, where, and what to do. The command line prints it without a traceback.
+    """
+
+
+class ConfigError(PodzeroError, ValueError):
+    """An experiment or an argument that cannot be used as written."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """`" (did you mean 'x'?)"` for the closest of `known`, or nothing when none is close."""
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    """`" (did you mean 'x'?)"` for the most similar of `known`; empty if none is similar."""
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)
     return f" (did you mean '{close[0]}'?)" if close else ""

@@ -11,7 +11,7 @@ from typing import IO, Any
 import yaml
 
 from podzero.config import Experiment, parse
-from podzero.errors import ConfigError
+from podzero.errors import ConfigError, PodzeroError
 
 _FREE: Any = {
     **dict.fromkeys(("stop", "evaluation", "checkpoint", "cluster"), True),
@@ -22,7 +22,7 @@ _FREE: Any = {
 """What may change from one resumption to the next: it does not change what is learned."""
 
 
-class WorkdirError(RuntimeError):
+class WorkdirError(PodzeroError, RuntimeError):
     """A working directory that cannot be used; the message says why and what to do."""
 
 

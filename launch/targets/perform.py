@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
+from podzero.errors import PodzeroError
 from podzero.launch.targets.plan import Plan, Step
 
 _END = "END-OF-FILE"
@@ -16,7 +17,7 @@ _GITIGNORE = "# Created by podzero launch, which overwrites its files in this fo
 """Keeps the token out of version control, and marks a folder as one that `podzero launch` may write to."""
 
 
-class LaunchFailed(RuntimeError):
+class LaunchFailed(PodzeroError, RuntimeError):
     """A launch or teardown that did not finish; the message names the failed command and what to do."""
 
 
