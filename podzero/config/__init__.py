@@ -1,7 +1,7 @@
-"""The schema of an experiment: what a YAML file in `configs/` may say, and every check that needs no device.
+"""The schema of an experiment, and every check that needs no device.
 
-Models are frozen and refuse unknown keys. `load` reads a file and applies `section.field=value` overrides;
-whatever is wrong comes back as one `ConfigError` that names field, value, and the nearest right name.
+Models are frozen and refuse unknown keys. `load` reads a YAML file and applies `section.field=value` overrides.
+All faults are reported in one `ConfigError` that names each field, its value and the most similar right name.
 """
 
 from podzero.config.acting import ActorsConfig as ActorsConfig

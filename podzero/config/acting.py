@@ -1,4 +1,4 @@
-"""How experience is made and kept: search, actors, replay."""
+"""Sections for producing and storing experience: search, actors, replay, reanalyse."""
 
 from __future__ import annotations
 
@@ -11,106 +11,118 @@ from podzero.config.section import Fraction, Section
 
 
 class SearchConfig(Section):
-    """Tree search in self-play; evaluation takes the same with its own simulations and no noise."""
+    """Tree search in self-play. Evaluation uses the same search without exploration noise."""
 
     algorithm: Literal["gumbel", "puct"] = "gumbel"
+    """`gumbel` is Gumbel AlphaZero/MuZero (Danihelka et al. 2022); `puct` is the search of AlphaZero and MuZero."""
     simulations: PositiveInt = 32
+    """Simulations per move."""
     max_considered_actions: PositiveInt = 16
     """Gumbel: actions that enter sequential halving at the root."""
     dirichlet_alpha: PositiveFloat = 0.3
+    """PUCT: concentration of the Dirichlet noise at the root."""
     dirichlet_fraction: Fraction = 0.25
+    """PUCT: weight of the Dirichlet noise in the root's prior."""
     candidates: PositiveInt = 16
-    """Actions that each node chooses among where actions are continuous: so many are drawn from the policy."""
+    """Continuous actions: actions sampled from the policy at each node; the search chooses among them."""
     pb_c_init: PositiveFloat = 1.25
+    """PUCT: constant `c1` of the exploration term (Schrittwieser et al. 2020, appendix B)."""
     pb_c_base: PositiveFloat = 19652.0
+    """PUCT: constant `c2` of the exploration term."""
 
 
 class ActorsConfig(Section):
-    """Self-play: how many processes, how wide, how they explore and what they aim at."""
+    """Self-play: the number of processes, their batch size, exploration, and value targets."""
 
     count: PositiveInt = 1
+    """Actor processes."""
     min_count: PositiveInt | None = None
-    """Actors for which a cluster must have room before a run starts; the others start as nodes join.
-    By default all."""
+    """Actors that must fit into the cluster before a run starts; the others start when nodes join. By default all."""
     games: PositiveInt = 128
-    """Games, or environments, that one actor plays side by side: the batch of its network evaluations."""
+    """Games or environments that one actor steps in parallel: the batch size of its network evaluations."""
     cpus: PositiveFloat = 1.0
-    """CPUs that Ray reserves for each actor; its compute threads are held to the same number."""
+    """CPUs that Ray reserves for each actor. The actor uses as many compute threads."""
     temperature: NonNegativeFloat = 1.0
+    """Exploration in the first `temperature_plies` plies of a game; 0 plays the best move. Gumbel: scale of the Gumbel
+    noise. PUCT: temperature of the visit counts."""
     temperature_plies: NonNegativeInt = 1000
-    """Plies of a game that are played at `temperature`; later ones at `final_temperature`."""
+    """Plies of each game that are played at `temperature`. Later plies use `final_temperature`."""
     final_temperature: NonNegativeFloat = 0.0
+    """Temperature after `temperature_plies` plies."""
     opening_fraction: Fraction = 0.0
-    """Share of games that start after some uniformly random plies."""
+    """Fraction of games that start with uniformly random plies."""
     opening_plies: NonNegativeInt = 0
-    """Upper end of the uniform number of random plies (from 1) in such games."""
+    """Largest number of random plies at the start of such a game. The number is uniform from 1 to this."""
     root_value_weight: Fraction = 0.0
-    """Share of the root's search value in the value target; the rest is the outcome."""
+    """Weight of the root's search value in the value target. The game's outcome has the remaining weight."""
     max_restarts: NonNegativeInt = 100
-    """Deaths of actors that a run survives before it stops and says so."""
+    """Failed worker processes that are restarted before the run ends with an error. Counts all workers but the
+    learner."""
 
     @pydantic.model_validator(mode="after")
-    def _no_more_needed_than_wanted(self) -> ActorsConfig:
+    def _min_count_is_at_most_count(self) -> ActorsConfig:
         if self.min_count is not None and self.min_count > self.count:
-            raise ValueError(f"min_count {self.min_count} is above count {self.count}")
+            raise ValueError(f"min_count {self.min_count} is larger than count {self.count}")
         return self
 
 
 class ReplayConfig(Section):
-    """Reverb tables and what holds actors and learner together."""
+    """The Reverb tables, and the rate limiter between actors and learner."""
 
     shards: PositiveInt = 1
+    """Reverb servers. Each learner host reads an equal number of them."""
     capacity: PositiveInt = 200_000
-    """Samples held over all shards; the oldest leave first."""
+    """Samples held over all shards; the oldest are removed first."""
     min_size: PositiveInt = 4_096
     """Samples over all shards before learning starts."""
     samples_per_insert: PositiveFloat = 4.0
-    """How often each sample is learned from, on average; the limiter holds actors and learner to it."""
+    """Replay ratio: how often each sample is learned from on average. Reverb's rate limiter enforces it."""
     tolerance: PositiveFloat | None = None
-    """Samples by which the ratio may be off, either way and over all shards, before somebody waits;
-    by default four learner batches or a tenth of `samples_per_insert * min_size`, whichever is more."""
+    """Samples over all shards by which the replay ratio may be off, in either direction, before actors or learner are
+    blocked. By default four learner batches or a tenth of `samples_per_insert * min_size`, whichever is larger."""
     samples_per_item: Literal[1, 2, 4, 8, 16, 32] = 8
-    """Samples of different games that are stored, and always read, together: Reverb's cost is per item, not per byte.
-    A prioritized table, which ranks single samples, needs 1, and so do windows of episodes (MuZero); these have it by
-    default."""
+    """Samples of different games that are stored and read as one Reverb item; Reverb's cost is per item, not per byte.
+    Must be 1 for a prioritized table, whose priorities are per sample, and for MuZero, where it is the default."""
     sampler: Literal["uniform", "prioritized"] = "uniform"
+    """How samples are drawn. `prioritized` is prioritized experience replay (Schaul et al. 2016)."""
     priority_exponent: NonNegativeFloat = 0.6
-    """How much priorities matter: 0 samples uniformly, 1 in proportion to the errors."""
+    """Prioritized: the exponent of priorities. 0 samples uniformly, 1 in proportion to the value errors."""
     importance_exponent: Fraction = 1.0
-    """How much importance weights make up for it: 1 wholly, 0 not at all."""
+    """Prioritized: the exponent of importance weights. 1 corrects the sampling bias fully, 0 not at all."""
     timeout_s: PositiveFloat = 600.0
-    """Longest wait of any single insert or sample before it becomes an error."""
+    """Longest wait of one insert or one read before it fails."""
     warn_after_s: PositiveFloat = 30.0
-    """A wait this long is explained in the log: which limiter holds whom."""
+    """A wait of this length is logged, with the limit that blocks it."""
     port: NonNegativeInt = 0
-    """First port of the shards; 0 chooses free ones."""
+    """Port of the first shard; the others use the ports after it. 0 chooses free ports."""
 
     @pydantic.model_validator(mode="after")
-    def _priorities_are_of_single_samples(self) -> ReplayConfig:
+    def _priorities_need_single_samples(self) -> ReplayConfig:
         if self.sampler == "prioritized" and self.samples_per_item > 1:
             raise ValueError(
-                f"a prioritized table ranks single samples, so samples_per_item {self.samples_per_item} must be 1"
+                "a prioritized table has one priority per sample, so samples_per_item must be 1, "
+                f"not {self.samples_per_item}"
             )
         return self
 
 
 class ReanalyseConfig(Section):
-    """Searching old positions again with new parameters (Schrittwieser et al. 2021, MuZero Unplugged)."""
+    """Fresh search targets for old positions (Schrittwieser et al. 2021, MuZero Unplugged)."""
 
     share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """Share of every batch whose targets come from a later search than the one that played; 0 for none. In whole
-    samples of each learner host's part of the batch, at least one of either kind. `replay.samples_per_insert` holds for
-    fresh and refreshed samples each. Whatever was played is then kept a second time, with all that a search needs."""
+    """Fraction of every batch that consists of reanalysed samples; 0 turns reanalyse off. Each learner host rounds it
+    to whole samples, with at least one fresh and one reanalysed sample. `replay.samples_per_insert` applies to fresh
+    and to reanalysed samples separately. Played states are stored a second time, with what a search needs."""
     count: PositiveInt = 1
-    """Processes that search again."""
+    """Reanalyse processes."""
     games: PositiveInt = 128
-    """Positions, or windows of K + 1 of them, that one of them searches side by side."""
+    """Positions, or windows of K + 1 positions for MuZero, that one process searches in parallel."""
     cpus: PositiveFloat = 1.0
-    """CPUs that Ray reserves for each of them."""
+    """CPUs that Ray reserves for each process."""
     capacity: PositiveInt = 20_000
-    """Reanalysed samples held over all shards; the oldest leave first."""
+    """Reanalysed samples held over all shards; the oldest are removed first."""
 
     @property
     def processes(self) -> int:
-        """Processes that there are: none where nothing is searched again."""
+        """Reanalyse processes of the run: none if `share` is 0."""
         return self.count if self.share else 0

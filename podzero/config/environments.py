@@ -1,4 +1,4 @@
-"""What is played or solved: a game in JAX, a gymnasium environment, or a simulator on the host."""
+"""The section `env`: a game in JAX, a gymnasium environment, or a simulator on the host."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class GameConfig(Section):
     """A two-player game written in JAX."""
 
     name: Game
+    """The game."""
 
     @property
     def title(self) -> str:
@@ -27,7 +28,7 @@ class GameConfig(Section):
 
     @property
     def discount(self) -> float:
-        """What a reward one move later is worth: games are won whenever they are won."""
+        """The discount per move: 1, since the length of a game does not matter."""
         return 1.0
 
 
@@ -35,34 +36,36 @@ class WrapperConfig(Section):
     """A gymnasium wrapper around each environment."""
 
     name: str
-    """A class of `gymnasium.wrappers`, or `module:Class` or `file.py:Class` for any other."""
+    """A class of `gymnasium.wrappers`, or any other class as `module:Class` or `file.py:Class`."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments of the class."""
 
 
 class GymnasiumConfig(Section):
-    """A gymnasium environment, met by acting in it only; its model is learned."""
+    """A gymnasium environment. MuZero learns its model; the environment is never copied or reset to a state."""
 
     name: Literal["gymnasium"]
+    """Selects this kind of environment."""
     id: str
-    """As `gymnasium.make` takes it: `CartPole-v1`."""
+    """The id that `gymnasium.make` takes, for example `CartPole-v1`."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments of `gymnasium.make`."""
     module: str | None = None
-    """Imported first, for the registrations that it makes: a module, or the path of a Python file."""
+    """A module, or the path of a Python file, that registers the id when it is imported."""
     wrappers: tuple[WrapperConfig, ...] = ()
-    """Applied in this order, the first one innermost."""
+    """Wrappers around each environment, the innermost first."""
     vectorization: Literal["sync", "async", "own"] = "sync"
-    """Whether an actor's environments step one after the other, each in a process of its own, or as the vector
-    environment that comes with the id."""
+    """How an actor steps its environments: `sync` one after the other, `async` each in its own process, `own` with the
+    vector environment that is registered for the id."""
     discount: Fraction = 0.997
-    """What a reward one step later is worth."""
+    """Discount per step."""
     step_timeout_s: PositiveFloat = 60.0
-    """How long one step or reset of all environments of an actor may take before they are given up and rebuilt; making
-    those anew that failed in it is part of it."""
+    """Longest step or reset of all environments of an actor, including the replacement of failed ones. After it they
+    are discarded and made again."""
     build_timeout_s: PositiveFloat = 120.0
-    """How long it may take to make all environments of an actor, and to start their processes."""
+    """Longest time for making all environments of an actor and starting their processes."""
     max_failures: PositiveInt = 100
-    """Steps of an actor's environments that may fail one after the other, with no episode complete between them,
-    before it gives up."""
+    """Failed steps of an actor's environments, without a complete episode between them, after which the actor fails."""
 
     @property
     def title(self) -> str:
@@ -70,43 +73,47 @@ class GymnasiumConfig(Section):
         return f"gymnasium/{self.id}"
 
     @pydantic.model_validator(mode="after")
-    def _own_vectors_take_no_wrappers(self) -> GymnasiumConfig:
+    def _own_vectors_have_no_wrappers(self) -> GymnasiumConfig:
         if self.vectorization == "own" and self.wrappers:
-            raise ValueError("vectorization 'own' is the environment's own vector code, which takes no wrappers")
+            raise ValueError(
+                "vectorization 'own' steps the registered vector environment, which cannot be wrapped; "
+                "remove the wrappers, or set vectorization to sync or async"
+            )
         return self
 
 
 class SimulatorConfig(Section):
-    """A game or environment on the host that can be cloned: search plays it forward through callbacks."""
+    """A game or environment on the host that can be cloned. The search steps clones of it through JAX callbacks."""
 
     name: Literal["simulator", "open_spiel", "pettingzoo", "gymnasium_simulator"]
+    """`simulator` is a class of your own; the others name the library that has the game."""
     id: str
-    """`module:Class` or `file.py:Class` of a `podzero.envs.Simulator`; or the name of an OpenSpiel game, of a module of
-    `pettingzoo.classic` (as `tictactoe_v3`), or of a gymnasium environment."""
+    """For `simulator`, the `module:Class` or `file.py:Class` of a `podzero.envs.Simulator`. Otherwise the name of an
+    OpenSpiel game, a module of `pettingzoo.classic` (for example `tictactoe_v3`), or a gymnasium id."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments of the game or environment."""
     module: str | None = None
-    """Of a gymnasium environment: imported first, for the registrations that it makes; a module, or the path of a
-    Python file."""
+    """For `gymnasium_simulator`: a module, or the path of a Python file, that registers the id when it is imported."""
     max_plies: PositiveInt = 512
-    """Longest game. One that is not over by then is cut off and counts as drawn."""
+    """Longest game. A game that is not over by then is cut off and counts as a draw."""
     discount: Fraction = 1.0
-    """What a reward one move later is worth."""
+    """Discount per move."""
     reward_scale: PositiveFloat = 1.0
-    """What rewards are multiplied by, so that no discounted sum of them leaves [-1, 1]."""
+    """Factor on all rewards. Choose it so that every discounted sum of rewards lies in [-1, 1]."""
     step_timeout_s: PositiveFloat = 60.0
-    """How long one step of all games of a process may take before these games are given up."""
+    """Longest step of all games of a process. After it these games are discarded."""
     build_timeout_s: PositiveFloat = 120.0
-    """How long it may take to make the game and to check it by some random games."""
+    """Longest time for making the game and checking it with a few random games."""
     max_failures: PositiveInt = 100
-    """How often an actor's games may fail one after the other, with no game complete between, before it gives up."""
+    """Failures of an actor's games, without a complete game between them, after which the actor fails."""
     kept_positions: PositiveInt = 32_768
-    """Positions whose simulators a process keeps; one that was dropped is played again when a search returns to it. A
-    search visits `games * simulations` of them."""
+    """Positions whose simulators a process keeps. A dropped position is replayed when a search returns to it. A search
+    visits `games * simulations` positions."""
 
     @pydantic.model_validator(mode="after")
-    def _only_gymnasium_registers(self) -> SimulatorConfig:
+    def _module_is_for_gymnasium(self) -> SimulatorConfig:
         if self.module is not None and self.name != "gymnasium_simulator":
-            raise ValueError(f"module is for gymnasium_simulator only; '{self.name}' finds its games by id")
+            raise ValueError(f"module is only for gymnasium_simulator, not for '{self.name}'; remove it")
         return self
 
     @property

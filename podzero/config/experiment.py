@@ -1,4 +1,4 @@
-"""A whole experiment, and what its sections ask of one another."""
+"""A whole experiment, and the checks across its sections."""
 
 from __future__ import annotations
 
@@ -21,29 +21,43 @@ class Experiment(Section):
     """A whole experiment."""
 
     name: str
+    """Name of the experiment. By default the name of its file."""
     seed: NonNegativeInt = 0
+    """Seed of all random number generators."""
     env: EnvConfig
+    """What is played."""
     network: NetworkConfig = ResNetConfig()
+    """The network."""
     search: SearchConfig = SearchConfig()
+    """Tree search in self-play."""
     actors: ActorsConfig = ActorsConfig()
+    """Self-play."""
     replay: ReplayConfig = ReplayConfig()
+    """The replay buffer."""
     learner: LearnerConfig = LearnerConfig()
+    """Training."""
     muzero: MuZeroConfig = MuZeroConfig()
+    """Training of a learned model."""
     reanalyse: ReanalyseConfig = ReanalyseConfig()
+    """Fresh targets for old positions."""
     evaluation: EvaluationConfig = EvaluationConfig()
+    """Evaluation during training."""
     checkpoint: CheckpointConfig = CheckpointConfig()
+    """Savepoints."""
     cluster: ClusterConfig = ClusterConfig()
+    """Nodes of the Ray cluster."""
     stop: StopConfig = StopConfig()
+    """Limits of the run."""
 
     @property
     def learns_model(self) -> bool:
-        """Whether the rules are learned (MuZero) instead of known (AlphaZero)."""
+        """Whether the network learns a model (MuZero); otherwise the rules are known (AlphaZero)."""
         return isinstance(self.network, ModelNetworkConfig)
 
     @pydantic.model_validator(mode="before")
     @classmethod
-    def _windows_are_stored_alone(cls, tree: Any) -> Any:
-        """Windows of episodes come in any number: unlike positions, they are stored one by one."""
+    def _one_window_per_item(cls, tree: Any) -> Any:
+        """Sets the default of `replay.samples_per_item` for MuZero: an episode yields any number of windows."""
         if not isinstance(tree, dict):
             return tree
         network, replay = tree.get("network"), tree.get("replay", {})
@@ -54,29 +68,31 @@ class Experiment(Section):
 
     @pydantic.model_validator(mode="after")
     def _network_suits_environment(self) -> Experiment:
-        acts_only = isinstance(self.env, GymnasiumConfig)
-        if isinstance(self.env, GymnasiumConfig) and not self.learns_model:
+        if isinstance(self.env, GymnasiumConfig):
+            if not self.learns_model:
+                raise ValueError(
+                    f"{self.env.title} needs a network that learns a model, and '{self.network.name}' does not; set "
+                    "network.name to muzero_mlp or muzero_resnet, or env.name to gymnasium_simulator if the "
+                    "environment can be copied"
+                )
+            if self.evaluation.opponents:
+                raise ValueError(
+                    f"evaluation.opponents: {self.env.title} has one player, so there are no opponents; remove them"
+                )
+        elif self.learns_model:
             raise ValueError(
-                f"{self.env.id} can only be acted in, so its model must be learned, which network "
-                f"'{self.network.name}' does not; set network.name to muzero_mlp or muzero_resnet, or env.name to "
-                "gymnasium_simulator if it can be cloned"
-            )
-        if self.learns_model and not acts_only:
-            raise ValueError(
-                f"the rules of '{self.env.name}' are known, so network '{self.network.name}', which learns them, is "
-                "not for it; set network.name to resnet, transformer or mlp"
-            )
-        if isinstance(self.env, GymnasiumConfig) and self.evaluation.opponents:
-            raise ValueError(
-                f"evaluation.opponents: nobody is met in {self.env.title}, where one acts alone; leave them out"
+                f"'{self.network.name}' learns a model, but the rules of '{self.env.name}' are known; set network.name "
+                "to resnet, transformer or mlp"
             )
         if self.learns_model and self.replay.samples_per_item != 1:
             raise ValueError(
-                f"replay.samples_per_item {self.replay.samples_per_item}: episodes are cut into any number "
-                "of windows, so each item must hold one; set replay.samples_per_item=1"
+                f"replay.samples_per_item {self.replay.samples_per_item}: an episode yields any number of windows, so "
+                "each item must hold one window; set replay.samples_per_item=1"
             )
         if not self.learns_model and self.muzero != MuZeroConfig():
-            raise ValueError(f"section muzero is for networks that learn a model; '{self.network.name}' does not")
+            raise ValueError(
+                f"section muzero is only for networks that learn a model, and '{self.network.name}' does not; remove it"
+            )
         return self
 
     @pydantic.model_validator(mode="after")
@@ -84,7 +100,7 @@ class Experiment(Section):
         replay, batch = self.replay, self.learner.batch_size
         if replay.min_size > replay.capacity:
             raise ValueError(
-                f"replay.min_size {replay.min_size} is above replay.capacity {replay.capacity}: "
+                f"replay.min_size {replay.min_size} is larger than replay.capacity {replay.capacity}: "
                 "learning would never start"
             )
         least = self._least_tolerance(batch)
@@ -109,21 +125,21 @@ class Experiment(Section):
         for name, value in shares:
             if value % hosts:
                 raise ValueError(
-                    f"{name} {value} is not divided by the {hosts} learner hosts (cluster.slice, cluster.hosts), "
-                    f"each of which reads shards of its own; set {name}={(value // hosts + 1) * hosts}"
+                    f"{name} {value} is not a multiple of the {hosts} learner hosts (cluster.slice, cluster.hosts), "
+                    f"which share it equally; set {name}={(value // hosts + 1) * hosts}"
                 )
         return self
 
     @pydantic.model_validator(mode="after")
     def _reanalyse_fits(self) -> Experiment:
-        """Runs after `_hosts_share_equally`: the hosts have whole parts."""
+        """Runs after `_hosts_share_equally`, so the batch divides into equal parts."""
         reanalyse, replay = self.reanalyse, self.replay
         if not reanalyse.share:
             return self
         if self.learner.batch_size < 2 * self.cluster.learner_hosts:
             raise ValueError(
                 f"learner.batch_size {self.learner.batch_size} is too small for reanalyse.share {reanalyse.share:g}: "
-                f"each of {self.cluster.learner_hosts} hosts needs a fresh and a refreshed sample in every batch"
+                f"each of {self.cluster.learner_hosts} hosts needs a fresh and a reanalysed sample in every batch"
             )
         if reanalyse.games % replay.samples_per_item:
             raise ValueError(
@@ -133,13 +149,13 @@ class Experiment(Section):
         if reanalyse.capacity < self.reanalysed_min_size:
             raise ValueError(
                 f"reanalyse.capacity {reanalyse.capacity} is too small: learning starts from "
-                f"{self.reanalysed_min_size} reanalysed samples (replay.tolerance over replay.samples_per_insert)"
+                f"{self.reanalysed_min_size} reanalysed samples (replay.tolerance / replay.samples_per_insert)"
             )
         return self
 
     @property
     def batch_parts(self) -> tuple[int, int]:
-        """Fresh and refreshed samples of a batch, over all learner hosts."""
+        """The numbers of fresh and of reanalysed samples in a batch, over all learner hosts."""
         batch, hosts = self.learner.batch_size, self.cluster.learner_hosts
         if not self.reanalyse.share:
             return batch, 0
@@ -149,29 +165,30 @@ class Experiment(Section):
 
     @property
     def replay_tolerance(self) -> float:
-        """Samples by which the ratio may be off before somebody waits, over all shards."""
+        """`replay.tolerance`, or its default."""
         if self.replay.tolerance is not None:
             return self.replay.tolerance
         return max(4.0 * self.learner.batch_size, 0.1 * self.replay.samples_per_insert * self.replay.min_size)
 
     @property
     def reanalysed_tolerance(self) -> float:
-        """The same of refreshed samples: their part of `replay_tolerance`, or the least that cannot deadlock."""
+        """The tolerance of reanalysed samples: their share of `replay_tolerance`, or the smallest without deadlock."""
         reanalysed = self.batch_parts[1]
         return max(self.replay_tolerance * reanalysed / self.learner.batch_size, self._least_tolerance(reanalysed))
 
     @property
     def reanalysed_min_size(self) -> int:
-        """Reanalysed samples over all shards before learning starts: as few as the limiter's tolerance allows,
-        since the first ones are of few positions and of parameters that have hardly changed.
+        """Reanalysed samples over all shards before learning starts.
+
+        As few as the rate limiter's tolerance allows: the first ones come from few positions and early parameters.
         """
         return math.ceil(self.reanalysed_tolerance / self.replay.samples_per_insert)
 
     def _least_tolerance(self, batch: int) -> float:
-        """Of a table that gives `batch` samples to each batch: less might hold readers and writers at the same time."""
+        """The smallest tolerance at which reads of `batch` samples cannot block readers and writers at once."""
         replay = self.replay
         return replay.shards * replay.samples_per_item * max(1.0, replay.samples_per_insert) + batch
 
     def to_yaml(self) -> str:
-        """The experiment as YAML: `load` gives back an equal one."""
+        """The experiment as YAML; `load` reads an equal one from it."""
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)

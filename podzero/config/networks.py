@@ -1,4 +1,4 @@
-"""Networks by name."""
+"""The section `network`: one class per architecture."""
 
 from __future__ import annotations
 
@@ -9,31 +9,49 @@ from pydantic import Field, PositiveInt
 
 from podzero.config.section import Section
 
+ComputeDtype = Annotated[
+    Literal["auto", "float32", "bfloat16"],
+    Field(
+        description="Dtype of the computation: `auto` is bfloat16 on accelerators and float32 on CPUs. "
+        "Parameters are always float32."
+    ),
+]
+
 
 class ResNetConfig(Section):
-    """A residual tower (He et al. 2016) with policy and value heads; `haiku_resnet` is the same net in Haiku."""
+    """A residual tower (He et al. 2016) with policy and value heads."""
 
     name: Literal["resnet", "haiku_resnet"] = "resnet"
+    """`resnet` is the network in Flax; `haiku_resnet` is the same network in Haiku."""
     channels: PositiveInt = 64
+    """Channels of each convolution."""
     blocks: PositiveInt = 5
+    """Residual blocks."""
     value_hidden: PositiveInt = 64
-    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """`auto` is bfloat16 on accelerators and float32 on CPU; parameters are float32 always."""
+    """Width of the value head's hidden layer."""
+    compute_dtype: ComputeDtype = "auto"
     remat: bool = False
-    """Whether training computes the inside of each block a second time instead of keeping it (rematerialization)."""
+    """Rematerialization: the backward pass recomputes the activations inside each block instead of storing them."""
 
 
 class TransformerConfig(Section):
-    """A transformer over the squares of the board."""
+    """A transformer with one token per square of the board."""
 
     name: Literal["transformer"]
+    """Selects this architecture."""
     width: PositiveInt = 128
+    """Width of the residual stream, a multiple of `heads`."""
     layers: PositiveInt = 4
+    """Transformer blocks."""
     heads: PositiveInt = 4
+    """Attention heads."""
     mlp_ratio: PositiveInt = 4
+    """Width of a block's MLP as a multiple of `width`."""
     value_hidden: PositiveInt = 64
-    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Width of the value head's hidden layer."""
+    compute_dtype: ComputeDtype = "auto"
     remat: bool = False
+    """Rematerialization: the backward pass recomputes the activations inside each block instead of storing them."""
 
     @pydantic.model_validator(mode="after")
     def _heads_divide_width(self) -> TransformerConfig:
@@ -43,66 +61,73 @@ class TransformerConfig(Section):
 
 
 class MLPConfig(Section):
-    """A multilayer perceptron with policy and value heads, for observations that are vectors or small."""
+    """A multilayer perceptron with policy and value heads, for vectors and small boards."""
 
     name: Literal["mlp"]
+    """Selects this architecture."""
     width: PositiveInt = 256
+    """Width of each hidden layer."""
     layers: PositiveInt = 2
-    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Hidden layers."""
+    compute_dtype: ComputeDtype = "auto"
 
 
 class _MuZeroConfig(Section):
-    """What all networks that learn a model have in common (Schrittwieser et al. 2020)."""
+    """Fields of all networks that learn a model (Schrittwieser et al. 2020)."""
 
     support: PositiveInt = 30
-    """Value and reward are spread over `2 * support + 1` bins of the invertible scaling, which reach about
-    `+-support**2`."""
+    """Value and reward are categorical distributions over `2 * support + 1` bins. With the invertible scaling the bins
+    cover about `-support**2` to `support**2`."""
     projection: PositiveInt = 128
-    """Width of the projection in which the consistency loss compares states (EfficientZero)."""
-    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Width of the projection for the consistency loss (Ye et al. 2021, EfficientZero)."""
+    compute_dtype: ComputeDtype = "auto"
 
     @property
     def bins(self) -> int:
-        """Logits of a value or a reward."""
+        """The number of logits of a value or a reward."""
         return 2 * self.support + 1
 
 
 class MuZeroMLPConfig(_MuZeroConfig):
-    """Representation, dynamics and prediction as multilayer perceptrons, for observations that are vectors."""
+    """Representation, dynamics and prediction networks as multilayer perceptrons, for vector observations."""
 
     name: Literal["muzero_mlp"]
+    """Selects this architecture."""
     latent: PositiveInt = 64
-    """Width of the state that the model unrolls."""
+    """Width of the latent state."""
     width: PositiveInt = 128
+    """Width of each hidden layer."""
     layers: PositiveInt = 2
     """Hidden layers of each of the three networks."""
     normalize: bool = True
-    """Whether observations are normalized by running statistics, which are part of the parameters."""
+    """Normalize observations by running statistics, which are part of the parameters."""
 
 
 class MuZeroResNetConfig(_MuZeroConfig):
-    """Representation, dynamics and prediction as residual towers, for images."""
+    """Representation, dynamics and prediction networks as residual towers, for images."""
 
     name: Literal["muzero_resnet"]
+    """Selects this architecture."""
     channels: PositiveInt = 64
+    """Channels of each convolution."""
     blocks: PositiveInt = 2
-    """Residual blocks of the representation and of the dynamics."""
+    """Residual blocks of the representation and of the dynamics network."""
     downsample: Literal[1, 2, 4, 8, 16] = 1
-    """How many pixels of the observation, along each side, become one of the state."""
+    """Factor by which the latent state is smaller than the observation along each side."""
     hidden: PositiveInt = 64
     """Width of the heads' hidden layers."""
     channels_first: bool = False
-    """Whether observations come as [channels, height, width], as stacks of grey frames do."""
+    """Observations have the shape `[channels, height, width]`, for example stacked grey frames."""
 
 
 BoardNetworkConfig = ResNetConfig | TransformerConfig | MLPConfig
-"""Networks that judge states of which the rules are known."""
+"""Networks for AlphaZero: policy and value of a state, where the rules are known."""
 ModelNetworkConfig = MuZeroMLPConfig | MuZeroResNetConfig
-"""Networks that learn the rules as well."""
+"""Networks for MuZero: they learn a model as well."""
 LEARN_MODELS: tuple[str, ...] = tuple(
     name for kind in get_args(ModelNetworkConfig) for name in get_args(kind.model_fields["name"].annotation)
 )
-"""Their names."""
+"""The names of the networks that learn a model."""
 NetworkConfig = Annotated[
     ResNetConfig | TransformerConfig | MLPConfig | MuZeroMLPConfig | MuZeroResNetConfig, Field(discriminator="name")
 ]

@@ -1,39 +1,52 @@
-"""A run around its training: judgement, checkpoints, machines, the end."""
+"""Sections about a run: evaluation, checkpoints, cluster, stop limits."""
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import pydantic
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from podzero.chips import Slice, find_slice
 from podzero.config.section import Section
+from podzero.errors import nearest
 
-OPPONENT = r"^(random|solver|earlier|mcts:[1-9][0-9]*)$"
-"""Whom an evaluator can meet."""
+_OPPONENTS = ("random", "solver", "earlier", "mcts:N")
+
+
+def _known_opponent(name: str) -> str:
+    if re.fullmatch(r"random|solver|earlier|mcts:[1-9][0-9]*", name) is None:
+        raise ValueError(f"unknown opponent '{name}'{nearest(name, _OPPONENTS)}; known: {', '.join(_OPPONENTS)}")
+    return name
 
 
 class EvaluationConfig(Section):
-    """What the evaluator does while training goes on."""
+    """Evaluation during training."""
 
     every_minutes: PositiveFloat = 5.0
-    opponents: tuple[Annotated[str, Field(pattern=OPPONENT)], ...] | None = None
-    """Named players, `earlier` for snapshots of this run, `solver` for perfect play where one exists; by default
-    `random`, `mcts:100` and `earlier`. Environments for one have none."""
+    """Minutes between two evaluations."""
+    opponents: tuple[Annotated[str, AfterValidator(_known_opponent)], ...] | None = None
+    """Opponents: `random`, `mcts:N` (tree search with N random rollouts), `solver` (perfect play, where a solver
+    exists), `earlier` (snapshots of this run). By default `random`, `mcts:100` and `earlier`. Single-player
+    environments have none."""
     games: PositiveInt = 40
-    """Games per opponent and round; or episodes per round."""
+    """Games per opponent in one evaluation, or episodes per evaluation in single-player environments."""
     simulations: PositiveInt = 32
+    """Simulations per move of the evaluated network."""
     positions: PositiveInt = 300
-    """Positions that a solver judges per round."""
+    """Positions per evaluation in which a solver checks the network's moves."""
     cpus: NonNegativeFloat = 0.0
+    """CPUs that Ray reserves for the evaluator."""
 
 
 class CheckpointConfig(Section):
-    """Complete states from which a run goes on."""
+    """Savepoints: complete states from which a run can resume."""
 
     every_minutes: PositiveFloat = 10.0
+    """Minutes between two savepoints."""
     keep: PositiveInt = 2
+    """Savepoints that are kept; older ones are deleted."""
 
 
 class ClusterConfig(Section):
@@ -83,8 +96,20 @@ class ClusterConfig(Section):
 
 
 class StopConfig(Section):
-    """Ends a run, whichever comes first; nothing set means until somebody stops it. Counted over resumes."""
+    """Limits of a run, counted over all resumptions; the first one reached ends it. Without limits it runs on."""
 
     minutes: PositiveFloat | None = None
+    """Minutes of training."""
     steps: PositiveInt | None = None
+    """Learner steps."""
     games: PositiveInt | None = None
+    """Games or episodes played by the actors."""
+
+    def reached(self, minutes: float, steps: int, games: float) -> str | None:
+        """The first of the limits that a run has reached, for example `stop.steps=1000`; None if there is none."""
+        done = {"minutes": minutes, "steps": steps, "games": games}
+        limits = {name: getattr(self, name) for name in done}
+        return next(
+            (f"stop.{name}={limit:g}" for name, limit in limits.items() if limit is not None and done[name] >= limit),
+            None,
+        )

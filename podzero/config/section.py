@@ -1,4 +1,4 @@
-"""What all sections of an experiment have in common."""
+"""The base class of all sections of an experiment."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class Section(BaseModel):
-    """Common rules of all sections: frozen, no unknown keys."""
+    """The base of all sections: frozen, without unknown keys, each field described by the string below it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)

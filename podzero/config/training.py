@@ -1,4 +1,4 @@
-"""How a network is trained."""
+"""Sections for training: learner, optimizer, mesh, MuZero."""
 
 from __future__ import annotations
 
@@ -11,48 +11,55 @@ from podzero.config.section import Fraction, Section
 
 
 class OptimizerConfig(Section):
-    """optax optimizer with its schedule."""
+    """The optax optimizer and its learning rate schedule."""
 
     name: Literal["adamw", "sgd", "lion"] = "adamw"
+    """The optimizer."""
     learning_rate: PositiveFloat = 1e-3
+    """Peak learning rate."""
     schedule: Literal["constant", "cosine", "warmup_cosine", "linear"] = "constant"
+    """Shape of the learning rate after the warm-up. `warmup_cosine` is another name of `cosine`."""
     warmup_steps: NonNegativeInt = 0
+    """Steps of linear warm-up before the schedule begins."""
     decay_steps: PositiveInt | None = None
-    """Steps over which the schedule falls; needed by every schedule but `constant`."""
+    """Steps over which the learning rate decays. Required by every schedule but `constant`."""
     final_fraction: Fraction = 0.05
-    """Where the schedule ends, as a share of `learning_rate`."""
+    """Learning rate after the decay, as a fraction of `learning_rate`."""
     momentum: Fraction = 0.9
+    """Momentum of `sgd`."""
     weight_decay: NonNegativeFloat = 1e-4
+    """Weight decay of matrices and kernels: decoupled for `adamw` and `lion`, part of the gradient for `sgd`."""
     max_gradient_norm: PositiveFloat = 5.0
+    """Gradients are clipped to this global norm."""
 
     @pydantic.model_validator(mode="after")
-    def _schedule_has_length(self) -> OptimizerConfig:
+    def _schedule_needs_decay_steps(self) -> OptimizerConfig:
         if self.schedule != "constant" and self.decay_steps is None:
             raise ValueError(f"schedule '{self.schedule}' needs decay_steps")
         return self
 
 
 class SplitRule(Section):
-    """Which parameters are split along which of their dimensions."""
+    """A sharding rule: which parameters are split, and along which dimension."""
 
     match: str
-    """A regular expression, searched in the dotted path of a parameter, as `layer_0.mlp.hidden.kernel`."""
+    """A regular expression that is searched in the path of a parameter, for example `layer_0.mlp.hidden.kernel`."""
     dimension: int
-    """The dimension that is split; negative ones count from the last."""
+    """The dimension that is split; negative numbers count from the last."""
 
 
 class MeshConfig(Section):
-    """The device mesh of the learner."""
+    """The learner's device mesh, with the axes `data` and `model`."""
 
     data: int = Field(default=-1, ge=-1)
-    """Devices along the batch; -1 takes all that `model` leaves."""
+    """Devices along the axis `data`, which splits the batch; -1 uses all devices that `model` leaves."""
     model: PositiveInt = 1
-    """Devices among which single parameters are split (tensor parallelism)."""
+    """Devices along the axis `model`, which splits parameters (tensor parallelism)."""
     rules: tuple[SplitRule, ...] | None = None
-    """What `model` splits; the first rule that matches decides. By default the rules for podzero's own networks."""
+    """Which parameters `model` splits; the first matching rule applies. By default the rules of podzero's networks."""
     fsdp: bool = False
-    """Whether weights, averages and optimizer moments are split over `data` too (fully sharded data parallelism):
-    each device holds a part and fetches the rest when it is needed."""
+    """Fully sharded data parallelism: parameters, their averages and the optimizer state are split over `data` too, and
+    gathered when they are needed."""
 
     @pydantic.field_validator("data")
     @classmethod
@@ -63,31 +70,35 @@ class MeshConfig(Section):
 
 
 class LearnerConfig(Section):
-    """Training."""
+    """Training of the network."""
 
     batch_size: PositiveInt = 512
-    """Samples of one step over the whole mesh."""
+    """Samples per step over the whole mesh."""
     microbatches: PositiveInt = 1
-    """Parts of a batch whose gradients are added up one after the other, which takes less memory than all at once."""
+    """Gradient accumulation: parts into which a batch is split to save memory."""
     steps_per_dispatch: PositiveInt = 8
-    """Steps run on the device by one call."""
+    """Steps that one call runs on the device."""
     publish_every: PositiveInt = 32
-    """Steps between publications to the actors."""
+    """Steps between two publications of parameters to the actors; a multiple of `steps_per_dispatch`."""
     value_weight: NonNegativeFloat = 1.0
+    """Weight of the value loss."""
     ema: Fraction = 0.99
-    """Decay per step of the averaged weights that act; 0 acts with the raw ones."""
+    """Decay per step of the moving average of the parameters, which the actors use; 0 publishes the parameters
+    themselves."""
     augment: bool = True
-    """Whether each sample is put through a random symmetry of the game, on the device."""
+    """Apply a random symmetry of the game to each sample."""
     prefetch: PositiveInt = 4
-    """Dispatches prepared ahead, the bound of the queue between reader and step."""
+    """Dispatches that are read from replay in advance."""
     calibrate: bool = False
-    """Whether one chip is timed alone before training starts, for the figure of scaling efficiency; takes as long as
-    compiling the step once more and needs a chip that can hold a whole train state."""
+    """Time one chip alone before training, to report scaling efficiency. This compiles the step once more and needs a
+    chip that can hold a whole train state."""
     optimizer: OptimizerConfig = OptimizerConfig()
+    """The optimizer."""
     mesh: MeshConfig = MeshConfig()
+    """The device mesh."""
 
     @pydantic.model_validator(mode="after")
-    def _publish_on_a_dispatch(self) -> LearnerConfig:
+    def _publish_after_whole_dispatches(self) -> LearnerConfig:
         if self.publish_every % self.steps_per_dispatch:
             raise ValueError(
                 f"publish_every {self.publish_every} must be a multiple of steps_per_dispatch {self.steps_per_dispatch}"
@@ -96,17 +107,18 @@ class LearnerConfig(Section):
 
 
 class MuZeroConfig(Section):
-    """Learning a model by unrolling it along what was seen (Schrittwieser et al. 2020), for networks that learn one."""
+    """Training of a learned model, for the networks `muzero_mlp` and `muzero_resnet` (Schrittwieser et al. 2020)."""
 
     unroll_steps: PositiveInt = 5
-    """K: steps that the model is unrolled from each position."""
+    """K: steps for which the model is unrolled from each position."""
     td_steps: PositiveInt = 10
-    """n: rewards that a value target adds up before it takes the search's word for the rest."""
+    """n of the n-step value target: n rewards and the search value after them."""
     stride: PositiveInt = 1
-    """Steps between the beginnings of two windows of an episode: with K or less, every step is learned from."""
+    """Steps between the starts of two windows of an episode. With at most K, every step is learned from."""
     reward_weight: NonNegativeFloat = 1.0
+    """Weight of the reward loss."""
     consistency_weight: NonNegativeFloat = 0.0
-    """Weight of the self-supervised consistency loss (Ye et al. 2021, EfficientZero); 0 leaves it, and the observations
-    that it needs, out."""
+    """Weight of the self-supervised consistency loss (Ye et al. 2021, EfficientZero). With 0 the observations that it
+    needs are not stored."""
     entropy_weight: NonNegativeFloat = 0.0
-    """Weight of the policy's entropy, which keeps continuous policies from collapsing."""
+    """Weight of the entropy bonus, which keeps continuous policies from collapsing."""

@@ -1,4 +1,4 @@
-"""What the schema accepts, what it refuses, and whether a person can tell from the refusal what to write instead."""
+"""What the schema accepts and refuses, and that a refusal says what to write instead."""
 
 import re
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podzero.config import Experiment, builtin_configs, load, parse
-from podzero.errors import ConfigError
+from podzero.errors import ConfigError, nearest
 
 SMALL = {"name": "small", "env": {"name": "tic_tac_toe"}}
 
@@ -25,7 +25,7 @@ def refusal(**sections):
 
 
 @pytest.mark.parametrize("name", builtin_configs())
-def test_every_experiment_that_ships_loads_and_opens_with_its_card(name):
+def test_every_builtin_experiment_loads_and_begins_with_its_card(name):
     assert load(name).name == name
     text = builtin_configs()[name].read_text()
     assert text.startswith("# ")
@@ -33,7 +33,7 @@ def test_every_experiment_that_ships_loads_and_opens_with_its_card(name):
 
 
 @pytest.mark.parametrize("name", builtin_configs())
-def test_what_is_written_out_is_what_comes_back_in(name, tmp_path):
+def test_to_yaml_then_load_gives_an_equal_experiment(name, tmp_path):
     first = load(name, ["replay.samples_per_insert=8.5", "stop.minutes=2"])
     path = tmp_path / "other_name.yaml"
     path.write_text(first.to_yaml())
@@ -47,7 +47,7 @@ def test_what_is_written_out_is_what_comes_back_in(name, tmp_path):
     opponents=st.lists(st.sampled_from(["random", "mcts:100", "earlier", "solver"])),
     minutes=st.none() | st.floats(0.1, 1e6),
 )
-def test_any_experiment_survives_the_way_through_yaml(channels, learning_rate, tolerance, opponents, minutes):
+def test_yaml_round_trip_keeps_any_value(channels, learning_rate, tolerance, opponents, minutes):
     first = experiment(
         network={"name": "resnet", "channels": channels},
         replay={"tolerance": tolerance},
@@ -66,7 +66,7 @@ def test_any_experiment_survives_the_way_through_yaml(channels, learning_rate, t
         ({"lerner": {}}, "lerner", ["did you mean 'learner'"]),
         ({"learner": {"batch_size": 0}}, "learner.batch_size = 0", ["greater than 0"]),
         ({"learner": {"batch_size": "many"}}, "learner.batch_size = 'many'", ["integer"]),
-        ({"actors": {"count": 2, "min_count": 3}}, "actors", ["min_count 3 is above count 2"]),
+        ({"actors": {"count": 2, "min_count": 3}}, "actors", ["min_count 3 is larger than count 2"]),
         ({"learner": {"ema": 1.5}}, "learner.ema = 1.5", ["less than or equal to 1"]),
         ({"learner": {"mesh": {"data": 0}}}, "learner.mesh.data", ["-1 or at least 1"]),
         ({"learner": {"optimizer": {"schedule": "cosine"}}}, "learner.optimizer", ["'cosine' needs decay_steps"]),
@@ -74,10 +74,17 @@ def test_any_experiment_survives_the_way_through_yaml(channels, learning_rate, t
         ({"network": {"channels": 8}}, "network.name", ["missing", "transformer"]),
         ({"network": {"name": "resnet", "chanels": 8}}, "network.chanels", ["did you mean 'channels'"]),
         ({"network": {"name": "transformer", "width": 10, "heads": 4}}, "network", ["multiple of heads 4"]),
-        ({"search": "fast"}, "search = 'fast'", []),
+        ({"search": "fast"}, "search = 'fast'", ["must be a section"]),
+        ({"learner": {"augment": "perhaps"}}, "learner.augment = 'perhaps'", ["must be true or false"]),
+        ({"evaluation": {"opponents": "random"}}, "evaluation.opponents = 'random'", ["must be a list"]),
+        (
+            {"learner": {"mesh": {"rules": [{"match": "x", "dimensio": 1}]}}},
+            "learner.mesh.rules.0.dimensio",
+            ["did you mean 'dimension'"],
+        ),
     ],
 )
-def test_a_refusal_names_the_field_its_value_and_the_nearest_right_name(sections, field, words):
+def test_a_refusal_names_field_value_and_nearest_name(sections, field, words):
     message = refusal(**sections)
     assert message.startswith("test: this experiment cannot be run:\n")
     assert f"  {field}" in message
@@ -85,12 +92,12 @@ def test_a_refusal_names_the_field_its_value_and_the_nearest_right_name(sections
         assert word in message
 
 
-def test_everything_that_is_wrong_is_said_at_once():
+def test_all_faults_are_reported_at_once():
     message = refusal(learner={"batch_size": -1, "prefetch": 0}, env={"name": "tic_tac"})
     assert message.count("\n") == 3
 
 
-def test_a_refusal_carries_no_trace_of_the_machinery():
+def test_a_refusal_hides_pydantic():
     with pytest.raises(ConfigError) as caught:
         experiment(learner={"batch_size": 0})
     assert caught.value.__cause__ is None
@@ -117,7 +124,7 @@ def test_a_replay_that_would_deadlock_is_refused(replay, words):
     min_size=st.integers(1, 200_000),
     shards=st.integers(1, 16),
 )
-def test_an_accepted_replay_leaves_room_for_a_batch_and_an_insert_on_every_shard(batch, ratio, min_size, shards):
+def test_an_accepted_tolerance_admits_a_batch_and_an_insert_on_every_shard(batch, ratio, min_size, shards):
     try:
         accepted = experiment(
             learner={"batch_size": batch},
@@ -134,7 +141,7 @@ def test_an_accepted_replay_leaves_room_for_a_batch_and_an_insert_on_every_shard
     [(0.0, 512, 1, (512, 0)), (0.5, 512, 1, (256, 256)), (0.3, 10, 1, (7, 3)), (0.3, 20, 2, (14, 6)),
      (0.001, 512, 4, (508, 4)), (0.999, 512, 4, (4, 508))],
 )  # fmt: skip
-def test_a_batch_holds_whole_samples_of_either_kind_on_every_host(share, batch, hosts, parts):
+def test_a_batch_has_fresh_and_reanalysed_samples_on_every_host(share, batch, hosts, parts):
     accepted = experiment(
         reanalyse={"share": share},
         learner={"batch_size": batch},
@@ -152,7 +159,7 @@ def test_a_batch_holds_whole_samples_of_either_kind_on_every_host(share, batch, 
         ({"reanalyse": {"capacity": 100}}, "capacity 100 is too small: learning starts from 256 reanalysed samples"),
     ],
 )
-def test_a_reanalysis_that_could_not_work_is_refused(sections, words):
+def test_an_impossible_reanalyse_section_is_refused(sections, words):
     assert words in refusal(**sections | {"reanalyse": {"share": 0.5} | sections.get("reanalyse", {})})
 
 
@@ -163,17 +170,19 @@ def test_a_reanalysis_that_could_not_work_is_refused(sections, words):
     shards=st.integers(1, 16),
     tolerance=st.none() | st.floats(1.0, 1e5),
 )
-def test_refreshed_samples_leave_room_for_a_batch_and_an_insert_on_every_shard(share, batch, ratio, shards, tolerance):
+def test_an_accepted_reanalyse_tolerance_admits_a_batch_and_an_insert_on_every_shard(
+    share, batch, ratio, shards, tolerance
+):
     replay = {"samples_per_insert": ratio, "shards": shards, "min_size": 200_000, "tolerance": tolerance}
     try:
         accepted = experiment(learner={"batch_size": batch}, replay=replay, reanalyse={"share": share})
     except ConfigError:
         return
-    fresh, refreshed = accepted.batch_parts
+    fresh, reanalysed = accepted.batch_parts
     assert fresh > 0
-    assert refreshed > 0
-    assert fresh + refreshed == batch
-    assert accepted.reanalysed_tolerance >= refreshed + shards * accepted.replay.samples_per_item * max(1.0, ratio)
+    assert reanalysed > 0
+    assert fresh + reanalysed == batch
+    assert accepted.reanalysed_tolerance >= reanalysed + shards * accepted.replay.samples_per_item * max(1.0, ratio)
     assert accepted.reanalysed_tolerance <= ratio * accepted.reanalysed_min_size + 1e-6
     assert accepted.reanalysed_min_size <= accepted.reanalyse.capacity
 
@@ -195,12 +204,12 @@ def test_the_last_of_two_overrides_holds():
         ("learner.batch_size", "expected section.field=value"),
         ("=3", "expected section.field=value"),
         ("seed.deep=3", "seed"),
-        ("learner.batch_size=[1", "not YAML"),
+        ("learner.batch_size=[1", "not valid YAML"),
         ("learner.batchsize=3", "did you mean 'batch_size'"),
         ("stop.minuts=3", "did you mean 'minutes'"),
     ],
 )
-def test_a_wrong_override_is_refused_in_words(override, words):
+def test_a_wrong_override_is_refused(override, words):
     with pytest.raises(ConfigError, match="(?s).*" + re.escape(words)):
         load("tic_tac_toe", ["seed=1", override])
 
@@ -210,35 +219,51 @@ def test_an_unknown_experiment_is_refused_with_the_nearest_name():
         load("tictactoe")
 
 
-@pytest.mark.parametrize("text", ["", "- a\n- b\n", "just words"])
-def test_a_file_that_holds_no_sections_is_refused(tmp_path, text):
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("nothere.yaml", "no such file: nothere.yaml"),
+        ("no/such/dir", "no such file: no/such/dir"),
+        (".", "is a directory"),
+        ("nothere", "no experiment 'nothere'; built in: "),
+    ],
+)
+def test_a_missing_file_is_refused(config, message):
+    with pytest.raises(ConfigError, match=message):
+        load(config)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"), [("", "is empty"), ("- a\n- b\n", "holds a list"), ("just words", "holds a single value")]
+)
+def test_a_file_without_sections_is_refused(tmp_path, text, found):
     path = tmp_path / "odd.yaml"
     path.write_text(text)
-    with pytest.raises(ConfigError, match=r"expected `section: \.\.\.` lines"):
+    with pytest.raises(ConfigError, match=found):
         load(str(path))
 
 
 @pytest.mark.parametrize("content", [b"env: {name", b"\xff\xfe\x00", b"a: \x00"])
-def test_a_file_that_is_no_yaml_is_refused(tmp_path, content):
+def test_a_file_that_is_not_yaml_is_refused(tmp_path, content):
     path = tmp_path / "odd.yaml"
     path.write_bytes(content)
-    with pytest.raises(ConfigError, match="cannot be read as YAML"):
+    with pytest.raises(ConfigError, match="is not valid YAML"):
         load(str(path))
 
 
-def test_the_name_of_a_file_names_its_experiment(tmp_path):
+def test_an_experiment_is_named_after_its_file(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("env: {name: hex}\n")
     assert load(str(path)).name == "mine"
 
 
-def test_an_experiment_does_not_change():
+def test_an_experiment_is_frozen():
     with pytest.raises(pydantic.ValidationError):
         experiment().seed = 3
     assert isinstance(experiment(), Experiment)
 
 
-def test_the_hosts_of_a_learner_are_those_of_its_slice():
+def test_a_learner_has_the_hosts_of_its_slice():
     four = ("replay.shards=4", "replay.min_size=8192")
     experiment = load("connect_four", ["cluster.slice=v5e:4x4", *four])
     assert experiment.cluster.slice == "v5e-16"
@@ -252,28 +277,29 @@ def test_the_hosts_of_a_learner_are_those_of_its_slice():
     [
         (["cluster.slice=v5e-17"], "cluster.slice: unknown slice 'v5e-17'.*v5e-16"),
         (["cluster.slice=v5e-16", "cluster.hosts=3"], "v5e-16 has 4 hosts, not 3"),
-        (["cluster.hosts=4", "replay.shards=6"], "replay.shards 6 is not divided by the 4 learner hosts.*shards=8"),
-        (["cluster.hosts=3", "replay.shards=3"], "learner.batch_size 512 is not divided by the 3.*batch_size=513"),
+        (["cluster.hosts=4", "replay.shards=6"], "replay.shards 6 is not a multiple of the 4 learner hosts.*shards=8"),
+        (["cluster.hosts=3", "replay.shards=3"], "learner.batch_size 512 is not a multiple of the 3.*batch_size=513"),
     ],
 )
-def test_hosts_that_do_not_fit_are_refused_with_what_would(overrides, message):
+def test_wrong_hosts_are_refused_with_what_would_fit(overrides, message):
     with pytest.raises(ConfigError, match=message):
         load("connect_four", overrides)
 
 
 @pytest.mark.parametrize("name", ["randm", "mcts", "mcts:0", "runs/other"])
-def test_an_opponent_that_nobody_is_called_is_refused(name):
+def test_an_unknown_opponent_is_refused(name):
     refused = refusal(evaluation={"opponents": ["random", name]})
-    assert f"evaluation.opponents.1 = '{name}': string should match pattern '^(random|solver|earlier|mcts" in refused
+    assert f"evaluation.opponents.1: unknown opponent '{name}'" in refused
+    assert "known: random, solver, earlier, mcts:N" in refused
 
 
-def test_opponents_are_refused_where_nobody_is_met():
-    with pytest.raises(ConfigError, match="nobody is met in gymnasium/CartPole-v1"):
+def test_single_player_environments_have_no_opponents():
+    with pytest.raises(ConfigError, match="gymnasium/CartPole-v1 has one player"):
         load("cartpole", ["evaluation.opponents=[random]"])
 
 
-def test_files_of_ones_own_are_found_beside_the_experiment(tmp_path, monkeypatch):
-    """What is there is known by its whole path from then on; what is not is left as it was written."""
+def test_own_files_are_found_beside_the_experiment(tmp_path, monkeypatch):
+    """The path of an existing file becomes absolute; any other name stays as written."""
     (tmp_path / "beside").mkdir()
     for place in ("beside/mine.py", "here.py"):
         (tmp_path / place).touch()
@@ -288,5 +314,22 @@ def test_files_of_ones_own_are_found_beside_the_experiment(tmp_path, monkeypatch
     assert [wrapper.name for wrapper in found.wrappers] == names
 
 
-def test_only_gymnasium_environments_are_registered_by_a_module():
-    assert "module is for gymnasium_simulator only" in refusal(env={"name": "open_spiel", "id": "go", "module": "m"})
+def test_module_is_refused_for_other_simulators():
+    assert "module is only for gymnasium_simulator" in refusal(env={"name": "open_spiel", "id": "go", "module": "m"})
+
+
+@pytest.mark.parametrize(
+    ("minutes", "steps", "games", "reached"),
+    [(59.9, 9, 99.0, None), (60.0, 9, 0.0, "stop.minutes=60"), (0.0, 10, 100.0, "stop.steps=10"),
+     (0.0, 0, 100.0, "stop.games=100")],
+)  # fmt: skip
+def test_the_first_reached_limit_is_named(minutes, steps, games, reached):
+    assert experiment(stop={"minutes": 60, "steps": 10, "games": 100}).stop.reached(minutes, steps, games) == reached
+    assert experiment().stop.reached(minutes, steps, games) is None
+
+
+@pytest.mark.parametrize(
+    ("word", "suggestion"), [("Hoper-v5", " (did you mean 'Hopper-v5'?)"), ("Nope-v1", ""), ("", "")]
+)
+def test_only_similar_names_are_suggested(word, suggestion):
+    assert nearest(word, ["CartPole-v1", "Hopper-v5", "Ant-v5"]) == suggestion
