@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from podzero.config import EnvConfig, GymnasiumConfig, load
-from podzero.envs import GAMES, make_env, make_vector_env, simulator_errors
+from podzero.config import EnvConfig, GymnasiumConfig
+from podzero.envs import make_env, make_vector_env, simulator_errors
 from podzero.errors import ConfigError
 from podzero.evaluation.analysis import Analyst
 from podzero.evaluation.arena import play_match
@@ -19,7 +19,8 @@ from podzero.evaluation.judge import Judge, judged_positions
 from podzero.evaluation.players import Player, SearchPlayer
 from podzero.evaluation.returns import SIDE_BY_SIDE, play_alone, reward_scale, summary
 from podzero.evaluation.solvers import SOLVED
-from podzero.evaluation.who import acting, game_of, resolve
+from podzero.evaluation.who import acting, resolve
+from podzero.player_names import game_to_play
 from podzero.protocols import Env
 
 
@@ -38,7 +39,7 @@ def evaluate(
     In single-agent environments, whole episodes are played.
 
     Args:
-      who: the player, in the grammar of `podzero.evaluation.who`.
+      who: the player, see `podzero.player_names`.
       opponent: the other player; None for a judgement by the solver.
       games: games of the match, half of them from each side (an odd number is rounded up); or episodes.
       simulations: per move of players with a network; None means as many as in training.
@@ -57,7 +58,7 @@ def evaluate(
       ConfigError: no game or two different games were given, or the game has no solver.
       EnvironmentFailed, SimulatorError: the environments, or a game on the host, failed.
     """
-    where = _the_game(game, who, opponent)
+    where = game_to_play(game, who, opponent)
     if isinstance(where, GymnasiumConfig):
         _refuse_opponent(where.title, opponent)
         return _episodes(where, who, games, simulations, seed)
@@ -100,7 +101,7 @@ def analyze(
     Raises:
       ConfigError, WorkdirError, SnapshotError: see `resolve`; before the first line is read.
     """
-    where = _the_game(game, who, None)
+    where = game_to_play(game, who)
     env = make_env(where)
     player = resolve(who, env, simulations, _discount(where))
     if not isinstance(player, SearchPlayer):
@@ -141,18 +142,3 @@ def _alone(env: Env, player: Player, games: int, seed: int, scale: float) -> dic
 def _judgement(env: Env, player: Player, positions: int, seed: int) -> dict[str, Any]:
     result = Judge(env, judged_positions(env, positions, seed))(player, jax.random.key(seed))
     return {**result._asdict(), "interval": list(result.interval)}
-
-
-def _the_game(game: str | None, *players: str | None) -> str | EnvConfig:
-    """The game that all players and `game` have in common."""
-    games: dict[str, str | EnvConfig] = {
-        who: found for who in players if who is not None and (found := game_of(who)) is not None
-    }
-    if game is not None:  # first, because its keyword arguments decide
-        games = {"--game": game if game in GAMES else load(game).env} | games
-    if not games:
-        raise ConfigError(f"no game given: {', '.join(filter(None, players))} can play any; choose one with --game")
-    titles = {who: found if isinstance(found, str) else found.title for who, found in games.items()}
-    if len(set(titles.values())) > 1:
-        raise ConfigError("these play different games: " + ", ".join(f"{who} plays {g}" for who, g in titles.items()))
-    return next(iter(games.values()))

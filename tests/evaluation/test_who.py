@@ -4,10 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from podzero.config import GameConfig
 from podzero.envs import make_env
 from podzero.errors import ConfigError
-from podzero.evaluation.who import game_of, resolve
+from podzero.evaluation.who import resolve
 from podzero.networks import make_network
 from podzero.params import SnapshotError, save_snapshot
 from podzero.workdir import Workdir
@@ -58,28 +57,6 @@ def test_named_players(env, who):
     assert ((actions >= 0) & (actions < 9)).all()
 
 
-@pytest.mark.parametrize(
-    ("who", "message"),
-    [
-        ("rando", r"unknown player 'rando' \(did you mean 'random'\?\): expected random, mcts:N, solver"),
-        ("no/such/dir", "there is no such directory"),
-        ("mcts", "expected a positive number of simulations, as mcts:400"),
-        ("mcts:0", "expected a positive number"),
-        ("mcts:many", "expected a positive number"),
-        ("random:3", "'random' takes no number"),
-        ("", "unknown player ''"),
-    ],
-)
-def test_nobody_is_called_so(env, who, message):
-    with pytest.raises(ConfigError, match=message):
-        resolve(who, env)
-
-
-def test_a_step_that_is_no_number(env, workdir):
-    with pytest.raises(ConfigError, match="expected a learner step after the @"):
-        resolve(f"{workdir.root}@last", env)
-
-
 def test_a_step_that_is_not_there(env, workdir):
     with pytest.raises(SnapshotError, match="no snapshot of step 11; there are: 10, 20"):
         resolve(f"{workdir.root}@11", env)
@@ -101,8 +78,3 @@ def test_parameters_of_another_network(env, workdir, experiment, tmp_path):
     save_snapshot(copy.snapshots, 30, jax.jit(other.init)(jax.random.key(0)), experiment)
     with pytest.raises(SnapshotError, match="another network"):
         resolve(str(copy.root), env)
-
-
-def test_the_game_of_a_player(workdir):
-    assert game_of(f"{workdir.root}@10") == GameConfig(name="tic_tac_toe")
-    assert game_of("mcts:100") is None

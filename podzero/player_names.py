@@ -1,0 +1,109 @@
+"""How a command names a player.
+
+random            uniformly random legal moves
+solver            perfect play, where a solver of the game exists
+greedy            the action with the highest immediate reward, in gymnasium environments that can be copied
+mcts:400          tree search with 400 random rollouts per move, without a network
+runs/mine         the newest snapshot of a working directory
+runs/mine@1200    its snapshot of learner step 1200
+
+This module imports neither JAX nor an environment, so that a wrong name is refused at once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple, get_args
+
+from podzero.config import EnvConfig, Game, load
+from podzero.errors import ConfigError, nearest
+from podzero.workdir import Workdir
+
+_WITHOUT_NUMBER = ("random", "solver", "greedy")
+_KNOWN = (*_WITHOUT_NUMBER, "mcts:N")
+
+
+class BuiltinPlayer(NamedTuple):
+    """A player that needs no training."""
+
+    kind: str
+    """`random`, `solver`, `greedy` or `mcts`."""
+    simulations: int = 0
+    """Simulations per move of `mcts`."""
+
+
+class TrainedPlayer(NamedTuple):
+    """A snapshot of a working directory."""
+
+    workdir: Workdir
+    step: int | None
+    """The learner step of the snapshot; None for the newest."""
+
+
+def parse_player(name: str) -> BuiltinPlayer | TrainedPlayer:
+    """The player that `name` stands for.
+
+    Raises:
+      ConfigError: there is no such player.
+    """
+    kind, colon, number = name.partition(":")
+    if kind == "mcts":
+        if not _is_number(number) or int(number) == 0:
+            raise ConfigError(f"player '{name}': expected a positive number of simulations, as mcts:400")
+        return BuiltinPlayer(kind, int(number))
+    if kind in _WITHOUT_NUMBER:
+        if colon:
+            raise ConfigError(f"player '{name}': '{kind}' takes no number")
+        return BuiltinPlayer(kind)
+    return _trained_player(name)
+
+
+def game_to_play(game: str | None, *players: str | None) -> str | EnvConfig:
+    """The one game of all players.
+
+    Args:
+      game: the name of a game, or an experiment whose environment is played. It must be the game of all trained
+        players, but may have other arguments. None takes the game of the trained players.
+      *players: names of players; None is skipped.
+
+    Returns:
+      the name of a game in JAX, or the section `env` of an experiment.
+
+    Raises:
+      ConfigError: a player is unknown, no game is given, or two are.
+      WorkdirError: the experiment of a working directory cannot be read.
+    """
+    games: dict[str, str | EnvConfig] = {}
+    if game is not None:  # first, because its arguments take precedence
+        games["--game"] = game if game in get_args(Game) else load(game).env
+    names = [name for name in players if name is not None]
+    for name in names:
+        player = parse_player(name)
+        if isinstance(player, TrainedPlayer):
+            games[name] = player.workdir.experiment().env
+    if not games:
+        raise ConfigError(f"no game given: {', '.join(names)} can play any; choose one with --game")
+    titles = {name: found if isinstance(found, str) else found.title for name, found in games.items()}
+    if len(set(titles.values())) > 1:
+        listed = ", ".join(f"{name} plays {title}" for name, title in titles.items())
+        raise ConfigError(f"these play different games: {listed}")
+    return next(iter(games.values()))
+
+
+def _trained_player(name: str) -> TrainedPlayer:
+    """Finds the working directory. A directory whose own name contains an @ is found as well."""
+    if name and Path(name).expanduser().is_dir():
+        return TrainedPlayer(Workdir(name), None)
+    folder, at, step = name.rpartition("@")
+    if at and Path(folder).expanduser().is_dir():
+        if not _is_number(step):
+            raise ConfigError(f"player '{name}': expected a learner step after the @, as {folder}@1200")
+        return TrainedPlayer(Workdir(folder), int(step))
+    raise ConfigError(
+        f"unknown player '{name}'{nearest(name, _KNOWN)}; known: {', '.join(_KNOWN)}, or an existing working directory "
+        "as DIR or DIR@STEP"
+    )
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()

@@ -1,0 +1,74 @@
+import pytest
+
+from podzero.config import GameConfig, load
+from podzero.errors import ConfigError
+from podzero.player_names import BuiltinPlayer, game_to_play, parse_player
+from podzero.workdir import Workdir
+
+
+@pytest.fixture
+def workdir(tmp_path):
+    workdir = Workdir(tmp_path / "run@3")
+    workdir.open(load("hex"))
+    return workdir
+
+
+@pytest.mark.parametrize("name", ["random", "solver", "greedy"])
+def test_builtin_players(name):
+    assert parse_player(name) == BuiltinPlayer(name)
+
+
+def test_mcts_has_a_number_of_simulations():
+    assert parse_player("mcts:400") == BuiltinPlayer("mcts", 400)
+
+
+@pytest.mark.parametrize(("suffix", "step"), [("", None), ("@1200", 1200)])
+def test_a_working_directory_whose_name_contains_an_at(workdir, suffix, step):
+    player = parse_player(f"{workdir.root}{suffix}")
+    assert (player.workdir.root, player.step) == (workdir.root, step)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("rando", r"unknown player 'rando' \(did you mean 'random'\?\); known: random, solver, greedy, mcts:N, or "),
+        ("no/such/dir", "unknown player 'no/such/dir'; known: "),
+        ("", "unknown player ''"),
+        ("mcts", "expected a positive number of simulations, as mcts:400"),
+        ("mcts:0", "expected a positive number"),
+        ("mcts:many", "expected a positive number"),
+        ("random:3", "'random' takes no number"),
+    ],
+)
+def test_unknown_players_are_refused(name, message):
+    with pytest.raises(ConfigError, match=message):
+        parse_player(name)
+
+
+def test_a_step_that_is_not_a_number_is_refused(workdir):
+    with pytest.raises(ConfigError, match="expected a learner step after the @"):
+        parse_player(f"{workdir.root}@last")
+
+
+def test_the_game_is_that_of_the_trained_players(workdir):
+    assert game_to_play(None, str(workdir.root), "random", None) == GameConfig(name="hex")
+    assert game_to_play("hex", str(workdir.root)) == "hex"
+    assert game_to_play("tic_tac_toe", "random") == "tic_tac_toe"
+    assert game_to_play("own_game", "random") == load("own_game").env
+
+
+@pytest.mark.parametrize(
+    ("game", "message"),
+    [
+        ("othello", r"these play different games: --game plays othello, .*run@3 plays hex"),
+        ("othelo", "no experiment 'othelo' .did you mean 'othello'"),
+    ],
+)
+def test_a_wrong_game_is_refused(workdir, game, message):
+    with pytest.raises(ConfigError, match=message):
+        game_to_play(game, str(workdir.root))
+
+
+def test_no_game_is_refused():
+    with pytest.raises(ConfigError, match="no game given: random, mcts:10 can play any; choose one with --game"):
+        game_to_play(None, "random", "mcts:10")
