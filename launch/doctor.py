@@ -1,4 +1,4 @@
-"""What this machine can do: each part that a run needs is tried, with a hint where something is amiss."""
+"""Checks whether this machine can train: each part that a run needs is tried, with advice where it fails."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from packaging.requirements import Requirement
 
 Verdict = Literal["ok", "warn", "fail"]
 PROBE_TIMEOUT_S = 120.0
-"""Longest time for importing one library in a process of its own."""
-LEAST_MEMORY_GIB = 4.0
-LEAST_DISK_GIB = 5.0
+"""Longest time for importing a library in its own process."""
+MIN_MEMORY_GIB = 4.0
+MIN_DISK_GIB = 5.0
 
 
 class Check(NamedTuple):
-    """One finding."""
+    """The result of one check."""
 
     name: str
     verdict: Verdict
     found: str
     hint: str = ""
-    """What to do about it; empty if all is well."""
+    """What to do; empty if the verdict is `ok`."""
 
     @property
     def failed(self) -> bool:
-        """Whether podzero cannot train here because of this."""
+        """Whether podzero cannot train on this machine because of this."""
         return self.verdict == "fail"
 
 
 def examine() -> list[Check]:
-    """Tries everything; takes as long as the slowest library needs to be imported."""
+    """Runs all checks, two at a time. Importing the libraries takes most of the time."""
     checks: list[Callable[[], Check]] = [
         python, packages, cores, memory, disk, ports, jax_devices, ray, reverb, tpu_library,
     ]  # fmt: skip
@@ -48,7 +48,7 @@ def examine() -> list[Check]:
 
 
 def show(checks: list[Check]) -> None:
-    """Prints the findings for people."""
+    """Prints the results for people."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -63,73 +63,75 @@ def show(checks: list[Check]) -> None:
         table.add_row(f"[{colours[check.verdict]}]{check.verdict}[/]", check.name, f"{escape(check.found)}{hint}")
     console = Console(highlight=False)
     console.print(table)
-    worst = "cannot train here" if any(c.failed for c in checks) else "can train here"
-    console.print(f"\npodzero {worst}.")
+    verdict = "cannot" if any(check.failed for check in checks) else "can"
+    console.print(f"\npodzero {verdict} train on this machine.")
 
 
 def python() -> Check:
-    """The interpreter: Reverb has wheels for no Python beyond 3.11."""
+    """The interpreter. The newest Python that Reverb has wheels for is 3.11."""
     found = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     if sys.version_info[:2] != (3, 11):
-        return Check("Python", "fail", found, "podzero needs Python 3.11: `uv run` fetches it")
+        return Check("Python", "fail", found, "podzero needs Python 3.11; `uv run` installs it")
     return Check("Python", "ok", found)
 
 
 def packages() -> Check:
-    """Installed versions against what podzero pins."""
+    """The installed versions against the pinned ones."""
     wrong = [*_differing()]
     if wrong:
-        return Check("packages", "warn", "; ".join(wrong), "`uv sync --locked` installs what was tested")
-    return Check("packages", "ok", f"as {'the lock file' if _pins() else 'podzero'} asks")
+        return Check("packages", "warn", "; ".join(wrong), "`uv sync --locked` installs the tested versions")
+    return Check("packages", "ok", f"the versions of {'the lock file' if _pins() else 'the package metadata'}")
 
 
 def cores() -> Check:
-    """CPUs that this process may use."""
+    """The CPUs that this process may use."""
     usable = len(os.sched_getaffinity(0))
     if usable < 2:
-        return Check("CPU", "warn", f"{usable} core", "self-play and training share it: expect half the speed")
+        return Check("CPU", "warn", f"{usable} core", "self-play and training share it; expect half the speed")
     return Check("CPU", "ok", f"{usable} cores")
 
 
 def memory() -> Check:
-    """Memory that is free now."""
+    """The memory that is free now."""
     lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
     gib = {words[0].rstrip(":"): int(words[1]) / 2**20 for words in lines}
     free = gib["MemAvailable"]
     found = f"{free:.1f} GiB free of {gib['MemTotal']:.1f}"
-    if free < LEAST_MEMORY_GIB:
-        return Check("memory", "warn", found, "a small run takes about 4 GiB: close something, or lower actors.count")
+    if free < MIN_MEMORY_GIB:
+        return Check(
+            "memory", "warn", found, "a small run takes about 4 GiB; close other programs, or lower actors.count"
+        )
     return Check("memory", "ok", found)
 
 
 def disk() -> Check:
-    """Room where working directories go by default, and for Ray's session."""
-    scarce, places = "", []
+    """The free space for working directories, in the current directory, and for Ray's session, in /tmp."""
+    hint, places = "", []
     for place in dict.fromkeys((Path.cwd(), Path("/tmp"))):
         free = shutil.disk_usage(place).free / 2**30
         places.append(f"{free:.0f} GiB free in {place}")
-        if free < LEAST_DISK_GIB:
-            scarce = (
-                f"little room in {place}: train with --workdir elsewhere, or make room (Ray keeps its session in /tmp)"
+        if free < MIN_DISK_GIB:
+            hint = (
+                f"little space in {place}; free some, or train with --workdir elsewhere (Ray keeps its session in /tmp)"
             )
-    return Check("disk", "warn" if scarce else "ok", ", ".join(places), scarce)
+    return Check("disk", "warn" if hint else "ok", ", ".join(places), hint)
 
 
 def ports() -> Check:
-    """Whether this process may listen at all."""
+    """Whether this process may listen on a local port."""
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
-            return Check("ports", "ok", f"free ones are handed out (as {server.getsockname()[1]})")
+            return Check("ports", "ok", f"a process can listen (tried {server.getsockname()[1]})")
     except OSError as error:
-        return Check("ports", "fail", str(error), "Ray and Reverb listen on local ports: allow it")
+        return Check("ports", "fail", str(error), "Ray and Reverb listen on local ports; allow it")
 
 
 def jax_devices() -> Check:
-    """The devices that the learner would use."""
+    """The devices that the learner uses."""
     code = "import jax; d = jax.devices(); print(jax.__version__, len(d), d[0].platform, d[0].device_kind, sep='|')"
     answer, error = _probe(code)
     if error:
-        return Check("JAX", "fail", error, "`uv sync --locked`; a driver of an accelerator may be missing")
+        return Check("JAX", "fail", error, "run `uv sync --locked`; the driver of an accelerator may be missing")
     version, count, kind, name = answer.split("|")
     return Check("JAX", "ok", f"{version}, {count} {kind} device(s): {name}")
 
@@ -140,29 +142,34 @@ def ray() -> Check:
 
 
 def reverb() -> Check:
-    """Whether Reverb, and with it TensorFlow, can be imported beside JAX."""
+    """Whether Reverb and TensorFlow can be imported together with JAX."""
     return _importable("Reverb", "import jax, reverb, tensorflow as tf; print('TensorFlow', tf.__version__)")
 
 
 def tpu_library() -> Check:
-    """What is needed on TPU hosts, and to compile for TPUs anywhere."""
+    """libtpu, which is needed on TPU hosts and for `podzero compile`."""
     try:
         return Check("TPU library", "ok", f"libtpu {importlib.metadata.version('libtpu')}")
     except importlib.metadata.PackageNotFoundError:
         chips = [*Path("/dev").glob("accel*"), *Path("/dev/vfio").glob("[0-9]*")]
         verdict: Verdict = "warn" if chips else "ok"
-        return Check("TPU library", verdict, "not installed", "only for TPUs: `uv sync --extra tpu`")
+        return Check(
+            "TPU library",
+            verdict,
+            "not installed",
+            "needed for TPUs and `podzero compile`; `uv sync --extra tpu` installs it",
+        )
 
 
 def _importable(name: str, code: str) -> Check:
     answer, error = _probe(code)
     if error:
-        return Check(name, "fail", error, "`uv sync --locked` installs what was tested")
+        return Check(name, "fail", error, "`uv sync --locked` installs the tested versions")
     return Check(name, "ok", answer)
 
 
 def _probe(code: str) -> tuple[str, str]:
-    """Runs Python code in a process of its own; returns the last line of its output, or what went wrong."""
+    """Runs Python code in its own process; returns the last line of its output, or the error."""
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"}
     command = [sys.executable, "-c", code]
     try:
@@ -178,21 +185,21 @@ def _probe(code: str) -> tuple[str, str]:
 
 
 def _differing() -> Iterator[str]:
-    """`name installed, asked for` for each package that is not what it should be."""
+    """One text for each package that is missing or has another version."""
     for requirement in _pins() or _declared():
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
         try:
             version = importlib.metadata.version(requirement.name)
         except importlib.metadata.PackageNotFoundError:
-            yield f"{requirement.name} is missing, {requirement.specifier} asked for"
+            yield f"{requirement.name} is missing, expected {requirement.specifier}"
             continue
         if not requirement.specifier.contains(version, prereleases=True):
-            yield f"{requirement.name} {version}, {requirement.specifier} asked for"
+            yield f"{requirement.name} {version}, expected {requirement.specifier}"
 
 
 def _pins() -> list[Requirement]:
-    """All packages with their exact versions, where podzero runs from a checkout; empty elsewhere."""
+    """All packages with exact versions if podzero runs from a checkout; otherwise empty."""
     checkout = Path(__file__).resolve().parent.parent
     exported = checkout / "requirements.txt"
     if not ((checkout / "uv.lock").is_file() and exported.is_file()):
@@ -202,5 +209,5 @@ def _pins() -> list[Requirement]:
 
 
 def _declared() -> list[Requirement]:
-    """What podzero's own metadata asks for."""
+    """The requirements in podzero's own metadata."""
     return [Requirement(text) for text in importlib.metadata.requires("podzero") or []]

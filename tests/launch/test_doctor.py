@@ -7,20 +7,20 @@ from podzero.launch import cli, doctor
 from podzero.launch.doctor import Check
 
 
-def test_this_machine_is_fit():
+def test_no_check_fails_on_this_machine():
     for check in (doctor.python(), doctor.packages(), doctor.cores(), doctor.ports(), doctor.memory(), doctor.disk()):
         assert not check.failed, check
         assert check.found
         assert (check.verdict == "ok") == (not check.hint), check
 
 
-def test_jax_tells_its_devices():
+def test_the_devices_of_jax_are_named():
     check = doctor.jax_devices()
     assert check.verdict == "ok"
     assert "cpu" in check.found
 
 
-def test_a_library_that_cannot_be_imported_fails_with_its_last_words(monkeypatch):
+def test_a_library_that_cannot_be_imported_fails_with_its_error(monkeypatch):
     monkeypatch.setattr(doctor, "_probe", lambda code: ("", "ImportError: no such library"))
     for check in (doctor.ray(), doctor.reverb(), doctor.jax_devices()):
         assert check.failed
@@ -34,7 +34,7 @@ def test_a_probe_returns_the_answer_or_the_last_line_of_the_error():
     assert doctor._probe("import os; os._exit(9)") == ("", "exit code 9")
 
 
-def test_a_probe_that_hangs_is_given_up(monkeypatch):
+def test_a_probe_that_hangs_is_ended(monkeypatch):
     monkeypatch.setattr(doctor, "PROBE_TIMEOUT_S", 0.5)
     assert doctor._probe("import time; time.sleep(60)") == ("", "no answer within 0 s")
 
@@ -52,19 +52,19 @@ def test_a_package_of_another_version_and_a_missing_one_are_named(monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", version)
     check = doctor.packages()
     assert check.verdict == "warn"
-    assert "jax 0.1.0, ==0.7.1 asked for" in check.found
-    assert "mctx is missing, ==0.0.71 asked for" in check.found
+    assert "jax 0.1.0, expected ==0.7.1" in check.found
+    assert "mctx is missing, expected ==0.0.71" in check.found
     assert "uv sync" in check.hint
 
 
-def test_without_a_checkout_the_declared_versions_are_held_against(monkeypatch):
+def test_without_a_checkout_the_declared_versions_count(monkeypatch):
     monkeypatch.setattr(doctor, "_pins", list)
-    assert doctor.packages() == Check("packages", "ok", "as podzero asks")
+    assert doctor.packages() == Check("packages", "ok", "the versions of the package metadata")
 
 
 @pytest.mark.parametrize(("verdict", "code"), [("ok", 0), ("warn", 0), ("fail", 1)])
 @pytest.mark.parametrize("as_json", [True, False])
-def test_only_a_failure_is_a_bad_exit(monkeypatch, capsys, verdict, code, as_json):
+def test_only_a_failed_check_is_code_1(monkeypatch, capsys, verdict, code, as_json):
     monkeypatch.setattr(doctor, "examine", lambda: [Check("Ray", verdict, "found [this]", "do that")])
     monkeypatch.setattr(sys, "argv", ["podzero", "doctor", *(["--json"] if as_json else [])])
     with pytest.raises(SystemExit) as ended:
