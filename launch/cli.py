@@ -1,204 +1,272 @@
-"""The command line: one verb per job. Rooms are imported inside the verbs, so that a wrong word is refused at once."""
+"""The command line. A command imports what it needs when it runs, so that wrong arguments are refused at once."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from collections.abc import Mapping
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
+from typer.exceptions import TyperException
 
-from podzero.config import Experiment, builtin_configs, load
-from podzero.errors import ConfigError
+from podzero.config import load
+from podzero.errors import ConfigError, PodzeroError
+from podzero.launch.options import Config, GameOption, Json, OptionalConfig, Overrides, Simulations, Who
+from podzero.launch.output import print_json, print_result
+from podzero.launch.platforms import choose_platform
 from podzero.launch.targets.verb import launch
-from podzero.monitoring.status import read_status
-from podzero.workdir import Workdir, WorkdirError
+from podzero.player_names import game_to_play
+from podzero.workdir import Workdir
 
-app = typer.Typer(
-    help="Distributed AlphaZero: Ray actors, a Reverb replay server, a sharded JAX learner.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
+EXIT_CODES = (
+    "Exit codes: 0 success; 1 a negative result (compile: does not fit; doctor: a check failed), or an unexpected "
+    "error; 2 an error that its message explains; 130 interrupted by Ctrl-C."
 )
 
-ERRORS_FOR_PEOPLE: Mapping[str, tuple[str, ...]] = {
-    "podzero.envs": ("EnvironmentFailed", "SimulatorError"),
-    "podzero.cluster.remote": ("ClusterError", "WorkerDied"),
-    "podzero.driver.learner_group": ("RunFailed",),
-    "podzero.launch.targets.perform": ("LaunchFailed",),
-    "podzero.learner": ("CheckpointDamaged", "CheckpointMismatch", "HostLost", "TrainingDiverged"),
-    "podzero.params": ("ParamStoreLost", "SnapshotError"),
-    "podzero.replay": ("PortTaken", "ReplayRestoreError", "ReplayTimeout", "WrongServer"),
-}
-"""Errors whose message says all, by the door they come through; they are shown without a traceback."""
+app = typer.Typer(
+    help="Distributed AlphaZero and MuZero: Ray actors, Reverb replay, and a sharded JAX learner.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
-Json = Annotated[bool, typer.Option("--json", help="Print one line with one JSON object.")]
-Who = Annotated[str, typer.Argument(help="A working directory, DIR@STEP, or a named player: random, mcts:400, solver.")]
-Overrides = Annotated[list[str] | None, typer.Argument(help="section.field=value", show_default=False)]
-Simulations = Annotated[int | None, typer.Option(min=1, help="Simulations per move; default: as trained.")]
-Game = Annotated[str | None, typer.Option(help="The game, where no working directory tells it.")]
+
 Stage = Literal["selfplay", "simulators", "acting", "learner", "replay", "publish", "actors", "broadcast", "mesh"]
 ProgramName = Literal["learner", "evaluation", "selfplay"]
 
 
 def main() -> None:
-    """Runs the command line; what a person did wrong is told in one message and exit code 2."""
-    spare_metadata_queries(Path("/dev"))
+    """Runs the command line and ends the process with one of `EXIT_CODES`."""
+    choose_platform(Path("/dev"), os.environ)
+    as_json = "--json" in sys.argv[1:]
     try:
-        app()
-    except Exception as error:
-        if not isinstance(error, (ConfigError, WorkdirError, *_loaded_errors())):
-            raise
-        print(f"podzero: {error}", file=sys.stderr)
-        sys.exit(2)
+        code = app(standalone_mode=not as_json)  # typer prints its own errors unless they are to be JSON
+    except (PodzeroError, TyperException) as error:
+        message = error.format_message() if isinstance(error, TyperException) else str(error)
+        if as_json:
+            print_json({"error": message, "kind": type(error).__name__})
+        else:
+            print(f"podzero: {message}", file=sys.stderr)
+        code = 2
+    sys.exit(code)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(version("podzero"))
+        raise typer.Exit
+
+
+@app.callback()
+def podzero(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """The options of the program itself; the help text is that of `app`."""
 
 
 @app.command()
 def configs(as_json: Json = False) -> None:
     """List the experiments that come with podzero."""
-    cards = [{"name": name, "file": str(path), "card": card(path)} for name, path in builtin_configs().items()]
-    if as_json:
-        _print_json({"configs": cards})
-        return
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("name", no_wrap=True, style="cyan")
-    table.add_column("what it reaches")
-    for entry in cards:
-        table.add_row(entry["name"], entry["card"].partition("\n")[0])
+    from podzero.launch.experiments import builtin_table, list_builtin
+
+    experiments = list_builtin()
+    if as_json:
+        print_json({"configs": [experiment._asdict() for experiment in experiments]})
+        return
     console = Console()
-    console.print(table)
-    console.print("\nThe whole card stands at the top of each file. Start one with: podzero train NAME", style="dim")
+    console.print(builtin_table(experiments))
+    console.print("\nThe comment at the top of each file says more. Start one with: podzero train NAME", style="dim")
+
+
+@app.command()
+def settings(
+    section: Annotated[str | None, typer.Argument(help="Only this section.", show_default="all sections")] = None,
+) -> None:
+    """Print every setting of an experiment with type, default and meaning, as Markdown."""
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    from podzero.launch.settings import settings_page
+
+    page, console = settings_page(section), Console()
+    if console.is_terminal:
+        console.print(Markdown(page))
+    else:
+        print(page)
 
 
 @app.command()
 def train(
-    config: Annotated[str, typer.Argument(help="An experiment's name (see `podzero configs`) or a YAML file.")],
+    config: Config,
     overrides: Overrides = None,
     workdir: Annotated[
-        Path | None, typer.Option(help="Where everything goes; one that is in use is resumed.  [default: runs/NAME]")
+        Path | None,
+        typer.Option(help="The working directory. A run that is in it is resumed.", show_default="runs/NAME"),
     ] = None,
-    address: Annotated[str | None, typer.Option(help="Join this Ray cluster instead of starting one.")] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(help="The Ray cluster to join, as HOST:PORT.", show_default="start Ray on this machine"),
+    ] = None,
     view: Annotated[
-        Literal["auto", "plain", "live"], typer.Option(help="A live picture, or plain lines; auto: as the output is.")
+        Literal["auto", "plain", "live"], typer.Option(help="auto: live on a terminal, plain lines otherwise.")
     ] = "auto",
+    check: Annotated[
+        bool, typer.Option("--check", help="Check the experiment, print it as YAML, and start nothing.")
+    ] = False,
 ) -> None:
-    """Run an experiment, or go on with it."""
+    """Train an experiment, or resume it from its newest savepoint."""
     experiment = load(config, overrides or ())
     root = workdir or Path("runs") / experiment.name
+    from podzero.launch.checks import check_startable
+
+    check_startable(experiment, Workdir(root))
+    if check:
+        print(experiment.to_yaml(), end="")
+        return
     from podzero.driver.train import train as run
     from podzero.monitoring.terminal import make_view
 
     reason = run(experiment, root, address, make_view(view))
-    print(f"The run is over: {reason}. Everything is in {root}. To judge it: podzero evaluate {root}")
-    print("To go on, train again; beyond the experiment's end with a later one, as stop.minutes=60")
+    print(f"The run has ended: {reason}. Its files are in {root}. Evaluate it with: podzero evaluate {root}")
+    print("Train again to resume it; if it has reached a stop limit, with a higher one, as stop.minutes=60")
 
 
 @app.command()
 def status(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A working directory.")], as_json: Json = False
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The working directory of a run.")],
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Refresh every two seconds until the run ends or Ctrl-C.")
+    ] = False,
+    as_json: Json = False,
 ) -> None:
-    """Show what a run is doing, from its files, while it runs or after."""
-    found = read_status(Workdir(directory))
-    if as_json:
-        print(found.to_json())
-        return
+    """Show the status of a run, from its files: while it runs and after its end."""
+    from podzero.launch.runs import show_statuses, watch_status
+    from podzero.monitoring.status import read_status
+
+    workdir = Workdir(directory)
+    show_statuses(watch_status(workdir) if watch else [read_status(workdir)], directory, as_json)
+
+
+@app.command()
+def runs(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to look for runs.")] = Path("runs"),
+    as_json: Json = False,
+) -> None:
+    """List the runs in a directory with state, step and newest metrics."""
     from rich.console import Console
 
-    from podzero.monitoring.view import run_view
+    from podzero.launch.runs import find_runs, runs_table
 
-    console = Console()
-    console.print(run_view(found.status))
-    console.print(f"{directory}: {found.words}", highlight=False)
+    found = find_runs(directory)
+    if as_json:
+        print_json({"runs": [run._asdict() for run in found]})
+    else:
+        Console().print(runs_table(found))
 
 
 @app.command()
 def evaluate(
     who: Who,
-    opponent: Annotated[str | None, typer.Option(help="Whom to play; a solver judges positions if left out.")] = None,
+    opponent: Annotated[
+        str | None, typer.Option(help="Another player, as WHO.", show_default="compare moves with a solver")
+    ] = None,
     games: Annotated[int, typer.Option(min=1, help="Games, half of them as the first player; or episodes.")] = 100,
     simulations: Simulations = None,
-    positions: Annotated[int, typer.Option(min=1, help="Positions that the solver judges.")] = 1000,
-    seed: Annotated[int, typer.Option(min=0, help="Of openings, positions and every random choice.")] = 0,
-    game: Game = None,
+    positions: Annotated[int, typer.Option(min=1, help="Positions that the solver checks.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of openings, positions and all random choices.")] = 0,
+    game: GameOption = None,
     as_json: Json = False,
 ) -> None:
-    """Play a match, be judged by a solver, or act in episodes, with confidence intervals."""
+    """Measure how well a player plays, with confidence intervals.
+
+    With --opponent it plays a match.
+    Without, a solver of the game checks its moves in random positions.
+    In single-player environments it plays episodes.
+    """
+    game_to_play(game, who, opponent)  # refuses wrong names before JAX is imported
     from podzero.evaluation.evaluate import evaluate as run
 
-    _print_result(run(who, opponent, games, simulations, positions, seed, game), as_json)
+    print_result(run(who, opponent, games, simulations, positions, seed, game), as_json)
 
 
 @app.command()
-def analyze(
-    who: Who,
-    simulations: Simulations = None,
-    game: Game = None,
-) -> None:
-    """Answer positions: JSON lines in, as {"id": 1, "moves": [3, 3, 4]}, JSON lines out."""
+def analyze(who: Who, simulations: Simulations = None, game: GameOption = None) -> None:
+    """Search the positions on standard input.
+
+    Each line is a JSON object with the moves of a game, such as
+    {"id": 1, "moves": [3, 3, 4]}
+
+    Each answer is a line of JSON with the move, the policy, the visit counts,
+    and the value for the player to move.
+    """
+    game_to_play(game, who)  # refuses wrong names before JAX is imported
     from podzero.evaluation.evaluate import analyze as run
 
     for answer in run(who, sys.stdin, simulations, game):
-        _print_json(answer)
+        print_json(answer)
 
 
 @app.command()
 def bench(
-    which: Annotated[Stage, typer.Argument(help="The stage to hold against its own limit.")],
+    stage: Annotated[Stage, typer.Argument(help="The stage to measure.")],
     overrides: Overrides = None,
     config: Annotated[str, typer.Option(help="The experiment whose sizes are used.")] = "connect_four",
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long to measure, without start and compilation.")] = 20.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Time of measurement, without start and compilation.")] = 20.0,
     as_json: Json = False,
 ) -> None:
-    """Measure a stage beside the limit that it could reach, in one run."""
-    experiment: Experiment = load(config, overrides or ())
-    measure = getattr(import_module(f"podzero.benchmarks.{which}"), f"bench_{which}")
-    _print_result(measure(experiment, seconds), as_json)
+    """Measure the throughput of a stage and, in the same run, the limit that it could reach."""
+    experiment = load(config, overrides or ())
+    measure = getattr(import_module(f"podzero.benchmarks.{stage}"), f"bench_{stage}")
+    print_result(measure(experiment, seconds), as_json)
 
 
 @app.command("compile")
 def compile_for(
-    config: Annotated[
-        str | None, typer.Argument(help="An experiment's name or a YAML file.", show_default=False)
-    ] = None,
+    config: OptionalConfig = None,
     overrides: Overrides = None,
-    topology: Annotated[str, typer.Option(help="A slice, as v5e-16 or v5e:4x4.")] = "v5e-16",
-    program: Annotated[ProgramName | None, typer.Option(help="Only this program.  [default: all]")] = None,
+    topology: Annotated[str, typer.Option(help="A TPU slice, as v5e-16 or v5e:4x4.")] = "v5e-16",
+    program: Annotated[ProgramName | None, typer.Option(help="Only this program.", show_default="all programs")] = None,
     scaling: Annotated[
-        str | None, typer.Option(help="How well the learner scales over these slices, as v5e-4,v5e-256.")
+        str | None, typer.Option(help="Compare the learner on several slices, as v5e-4,v5e-256.", show_default=False)
     ] = None,
     per_chip: Annotated[
-        int | None, typer.Option(min=1, help="With --scaling, samples a step and chip; default: of the first slice.")
+        int | None,
+        typer.Option(min=1, help="With --scaling: samples per step and chip.", show_default="as on the first slice"),
     ] = None,
-    table: Annotated[bool, typer.Option("--table", help="All built-in experiments into docs/compile.md.")] = False,
-    again: Annotated[bool, typer.Option("--again", help="With --table, compile even what is known.")] = False,
-    minutes: Annotated[float, typer.Option(min=0.1, help="With --table, for one program.")] = 15.0,
+    table: Annotated[
+        bool, typer.Option("--table", help="Compile all built-in experiments and write docs/compile.md.")
+    ] = False,
+    again: Annotated[bool, typer.Option("--again", help="With --table: compile known results again.")] = False,
+    minutes: Annotated[float, typer.Option(min=0.1, help="With --table: longest time per program.")] = 15.0,
     as_json: Json = False,
 ) -> None:
-    """Let the TPU compiler judge an experiment for a slice, or all for several (--table); no TPU is needed."""
+    """Compile an experiment for a TPU slice: whether it fits, and its cost. Needs no TPU."""
     if table:
         from podzero.aot.table import make_table
 
         make_table(again, limit_s=60 * minutes)
         return
     if config is None:
-        raise ConfigError("which experiment? Name one (see `podzero configs`), or ask for all with --table")
+        raise ConfigError("no experiment given: name one (see `podzero configs`), or compile all with --table")
+    slices = None if scaling is None else scaling.split(",")
+    if slices is not None and len(slices) < 2:
+        raise ConfigError(f"--scaling {scaling}: expected at least two slices to compare, as v5e-4,v5e-256")
+    experiment = load(config, overrides or ())
     from podzero.aot.command import judge_programs, judge_scaling
 
-    experiment = load(config, overrides or ())
     found = (
-        judge_programs(experiment, topology, program)
-        if scaling is None
-        else judge_scaling(experiment, scaling.split(","), per_chip)
+        judge_programs(experiment, topology, program) if slices is None else judge_scaling(experiment, slices, per_chip)
     )
     if as_json:
-        _print_json(found.to_dict())
+        print_json(found.to_dict())
     else:
         from rich.console import Console
 
@@ -211,67 +279,12 @@ app.command()(launch)
 
 @app.command()
 def doctor(as_json: Json = False) -> None:
-    """Say what this machine can do, and what is missing."""
+    """Check whether this machine can train: libraries, devices, memory, disk, ports."""
     from podzero.launch.doctor import examine, show
 
     checks = examine()
     if as_json:
-        _print_json({"ok": not any(c.failed for c in checks), "checks": [c._asdict() for c in checks]})
+        print_json({"ok": not any(c.failed for c in checks), "checks": [c._asdict() for c in checks]})
     else:
         show(checks)
     raise typer.Exit(1 if any(c.failed for c in checks) else 0)
-
-
-def spare_metadata_queries(devices: Path) -> None:
-    """Keeps libtpu, where it is installed, from asking Google's metadata server about TPUs on a machine without any.
-
-    Where that server cannot be reached libtpu would try again for minutes before jax falls back to the CPU.
-    """
-    if not any(devices.glob("accel*")) and not (devices / "vfio").exists():
-        os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
-
-
-def card(config: Path) -> str:
-    """The comment that opens a config file: what it reaches, on what hardware, in how long, and the command."""
-    lines: list[str] = []
-    for line in config.read_text().splitlines():
-        if not line.startswith("#"):
-            break
-        lines.append(line.removeprefix("#").removeprefix(" ").rstrip())
-    return "\n".join(lines)
-
-
-def _print_json(result: Mapping[str, Any]) -> None:
-    print(json.dumps(result, allow_nan=False), flush=True)
-
-
-def _print_result(result: Mapping[str, Any], as_json: bool) -> None:
-    if as_json:
-        _print_json(result)
-        return
-    width = max(map(len, result), default=0)
-    for name, value in result.items():
-        print(f"{name:<{width}}  {_readable(value)}")
-
-
-def _readable(value: Any) -> str:
-    match value:
-        case float():
-            return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-        case list() | tuple():
-            return ", ".join(_readable(item) for item in value)
-        case dict():
-            return ", ".join(f"{key}: {_readable(item)}" for key, item in value.items())
-        case _:
-            return str(value)
-
-
-def _loaded_errors() -> tuple[type[Exception], ...]:
-    """The classes of `ERRORS_FOR_PEOPLE` whose modules were imported: no other can have been raised."""
-    return tuple(
-        getattr(sys.modules[module], name)
-        for module, names in ERRORS_FOR_PEOPLE.items()
-        if module in sys.modules
-        for name in names
-        if hasattr(sys.modules[module], name)
-    )

@@ -1,1 +1,1 @@
-"""podzero: distributed AlphaZero for TPU pods."""
+"""Distributed AlphaZero and MuZero for TPU pods."""

@@ -10,6 +10,7 @@ import typer
 
 from podzero.config import load
 from podzero.errors import ConfigError
+from podzero.launch.options import Config, Overrides
 from podzero.launch.targets.perform import perform, script, take_down
 from podzero.launch.targets.plan import MOUNT, Plan, Site, check, name_of
 
@@ -26,8 +27,8 @@ def launch(
             "through Cloud TPU's queued resources."
         ),
     ],
-    config: Annotated[str, typer.Argument(help="An experiment's name or a YAML file.")],
-    overrides: Annotated[list[str] | None, typer.Argument(help="section.field=value", show_default=False)] = None,
+    config: Config,
+    overrides: Overrides = None,
     project: Annotated[str | None, typer.Option(help="The id of the Google Cloud project.")] = None,
     zone: Annotated[str | None, typer.Option(help="The zone of all machines, as europe-west4-b.")] = None,
     image: Annotated[str | None, typer.Option(help="The container image; docs/tpu.md says how to build it.")] = None,

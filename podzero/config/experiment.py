@@ -21,13 +21,13 @@ class Experiment(Section):
     """A whole experiment."""
 
     name: str
-    """Name of the experiment. By default the name of its file."""
+    """Name of the experiment. `podzero` fills in the name of the file if it is missing."""
     seed: NonNegativeInt = 0
     """Seed of all random number generators."""
     env: EnvConfig
     """What is played."""
     network: NetworkConfig = ResNetConfig()
-    """The network."""
+    """The network, by default `resnet`."""
     search: SearchConfig = SearchConfig()
     """Tree search in self-play."""
     actors: ActorsConfig = ActorsConfig()

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 from cloud_tools import BODIES, TRAIN, stand_in
@@ -30,17 +31,23 @@ def tools(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def podzero(monkeypatch, capfd):
-    """Runs `podzero launch`; returns exit code, standard output, standard error."""
+def command(monkeypatch, capfd):
+    """Runs `podzero` in this process; returns exit code, standard output, standard error."""
 
     def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["podzero", "launch", *arguments])
+        monkeypatch.setattr(sys, "argv", ["podzero", *arguments])
         with pytest.raises(SystemExit) as ended:
             cli.main()
         out, err = capfd.readouterr()
         return ended.value.code or 0, out, err
 
     return run
+
+
+@pytest.fixture
+def podzero(command):
+    """Runs `podzero launch`, see `command`."""
+    return partial(command, "launch")
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import re
 import pydantic
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from podzero.config import Experiment, builtin_configs, load, parse
@@ -40,6 +40,7 @@ def test_to_yaml_then_load_gives_an_equal_experiment(name, tmp_path):
     assert load(str(path)) == first
 
 
+@settings(deadline=None)
 @given(
     channels=st.integers(1, 512),
     learning_rate=st.floats(1e-9, 10.0),
@@ -118,6 +119,7 @@ def test_a_replay_that_would_deadlock_is_refused(replay, words):
     assert words in refusal(replay=replay)
 
 
+@settings(deadline=None)
 @given(
     batch=st.integers(1, 4096),
     ratio=st.floats(0.1, 64.0),
@@ -163,6 +165,7 @@ def test_an_impossible_reanalyse_section_is_refused(sections, words):
     assert words in refusal(**sections | {"reanalyse": {"share": 0.5} | sections.get("reanalyse", {})})
 
 
+@settings(deadline=None)
 @given(
     share=st.floats(0.001, 0.999),
     batch=st.integers(2, 4096),

@@ -1,0 +1,74 @@
+"""What can be wrong with an experiment and is found out before Ray starts."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+
+from podzero.config import Experiment, GameConfig, ModelNetworkConfig
+from podzero.errors import ConfigError
+from podzero.workdir import Workdir
+
+IMPORT_TIMEOUT_S = 300.0
+"""Longest time for starting a Python process and importing JAX in it."""
+
+
+def check_startable(experiment: Experiment, workdir: Workdir) -> None:
+    """Makes sure that `experiment` can be trained in `workdir`, as far as that is known without Ray and devices.
+
+    Raises:
+      ConfigError: a stop limit is already reached, or the environment or network cannot be made.
+    """
+    _check_not_ended(experiment, workdir)
+    # With cluster.ship only the nodes need the environment's packages. Games in JAX are known by name.
+    if not (experiment.cluster.ship or isinstance(experiment.env, GameConfig)):
+        _check_environment(experiment)
+
+
+def _check_not_ended(experiment: Experiment, workdir: Workdir) -> None:
+    if not workdir.is_run:
+        return
+    from podzero.driver.savepoints import savepoints
+
+    newest = next(iter(savepoints(workdir)), None)
+    if newest is None:
+        return
+    minutes = newest.counters.get("elapsed_s", 0.0) / 60
+    games = newest.counters.get("games", 0.0)
+    reached = experiment.stop.reached(minutes, newest.step, games)
+    if reached is not None:
+        raise ConfigError(
+            f"{workdir.root} has already reached {reached}, after {minutes:.1f} minutes, {newest.step} steps and "
+            f"{games:.0f} games; to train longer, raise the limit, or choose another --workdir"
+        )
+
+
+def _check_environment(experiment: Experiment) -> None:
+    """Makes environment and network in a process of its own, which holds no device and may run a user's code."""
+    env = experiment.env
+    assert not isinstance(env, GameConfig)
+    limit_s = IMPORT_TIMEOUT_S + env.build_timeout_s
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        made = pool.submit(_make, experiment)
+        try:
+            made.result(timeout=limit_s)
+        except BrokenProcessPool:
+            raise ConfigError(f"{env.title} cannot be made: its process died") from None
+        except TimeoutError:
+            for process in multiprocessing.active_children():
+                process.kill()
+            raise ConfigError(f"{env.title} cannot be made: its process gave no answer within {limit_s:g} s") from None
+
+
+def _make(experiment: Experiment) -> None:
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    from podzero.envs import spec_of
+    from podzero.networks import make_model_network, make_network
+
+    spec = spec_of(experiment.env)
+    if isinstance(experiment.network, ModelNetworkConfig):
+        make_model_network(experiment.network, spec)
+    else:
+        make_network(experiment.network, spec)

@@ -1,0 +1,44 @@
+"""The list of the experiments that come with podzero."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.table import Table
+
+from podzero.config import builtin_configs
+
+
+class Builtin(NamedTuple):
+    """An experiment that comes with podzero."""
+
+    name: str
+    file: str
+    card: str
+    """The comment at the top of the file: what the experiment reaches, on what hardware, in how long."""
+
+
+def list_builtin() -> list[Builtin]:
+    """All experiments that come with podzero, by name."""
+    return [Builtin(name, str(path), card(path)) for name, path in builtin_configs().items()]
+
+
+def builtin_table(experiments: list[Builtin]) -> Table:
+    """The experiments for people: names and the first lines of their cards."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("name", no_wrap=True, style="cyan")
+    table.add_column("what it reaches")
+    for experiment in experiments:
+        table.add_row(experiment.name, experiment.card.partition("\n")[0])
+    return table
+
+
+def card(config: Path) -> str:
+    """The comment at the top of an experiment's file."""
+    lines: list[str] = []
+    for line in config.read_text().splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.removeprefix("#").removeprefix(" ").rstrip())
+    return "\n".join(lines)

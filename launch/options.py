@@ -1,0 +1,41 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from podzero.config import builtin_configs
+
+
+def _config_names() -> list[str]:
+    """The values that shell completion offers."""
+    return list(builtin_configs())
+
+
+CONFIG_HELP = "The name of an experiment (see `podzero configs`), or a YAML file."
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line, for errors as well.")]
+Config = Annotated[str, typer.Argument(metavar="CONFIG", help=CONFIG_HELP, autocompletion=_config_names)]
+OptionalConfig = Annotated[
+    str | None,
+    typer.Argument(metavar="CONFIG", help=CONFIG_HELP, show_default=False, autocompletion=_config_names),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="SECTION.FIELD=VALUE", help="Settings that replace those of CONFIG.", show_default=False),
+]
+Who = Annotated[
+    str,
+    typer.Argument(
+        metavar="WHO",
+        help="A working directory as DIR or DIR@STEP, or a built-in player: random, solver, mcts:400, greedy.",
+    ),
+]
+Simulations = Annotated[
+    int | None, typer.Option(min=1, help="Simulations per move of trained players.", show_default="as in training")
+]
+GameOption = Annotated[
+    str | None,
+    typer.Option(help="A game, or an experiment whose environment is played.", show_default="the game of WHO"),
+]

@@ -1,0 +1,73 @@
+"""Experiments that cannot be trained are refused before Ray starts."""
+
+import json
+import multiprocessing
+
+import pytest
+
+from podzero.config import load
+from podzero.errors import ConfigError
+from podzero.launch import checks
+from podzero.launch.checks import check_startable
+from podzero.workdir import Workdir, step_folder
+
+
+@pytest.fixture
+def ended(tmp_path):
+    """A working directory with a savepoint of step 100, after 2 minutes and 50 games."""
+    workdir = Workdir(tmp_path)
+    workdir.open(load("tic_tac_toe"))
+    folder = step_folder(workdir.checkpoints, 100)
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps({"counters": {"elapsed_s": 120.0, "games": 50.0}}))
+    return workdir
+
+
+@pytest.mark.parametrize("limit", ["stop.steps=100", "stop.minutes=2", "stop.games=50"])
+def test_a_run_at_its_stop_limit_is_refused(ended, limit):
+    with pytest.raises(ConfigError, match=f"has already reached {limit}, .* raise the limit"):
+        check_startable(load("tic_tac_toe", ["stop.minutes=", limit]), ended)
+
+
+def test_a_run_below_its_stop_limits_is_resumed(ended):
+    check_startable(load("tic_tac_toe", ["stop.minutes=3", "stop.steps=101", "stop.games=51"]), ended)
+
+
+@pytest.mark.parametrize(
+    ("config", "overrides", "message"),
+    [
+        ("cartpole", ["env.id=Nope-v1"], "gymnasium knows no 'Nope-v1'; "),
+        ("cartpole", ["env.vectorization=sync", "env.wrappers=[{name: TimeLimt}]"], "did you mean 'TimeLimit'"),
+        ("cartpole", ["network={name: muzero_resnet}"], "network.name = 'muzero_resnet'"),
+        ("own_game", ["env.id=nothere.py:Game"], "nothere.py cannot be imported"),
+    ],
+)
+def test_an_environment_that_cannot_be_made_is_refused(tmp_path, config, overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        check_startable(load(config, overrides), Workdir(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("import os\nos._exit(1)\n", "simulator/Game cannot be made: its process died"),
+        ("import time\ntime.sleep(600)\n", "simulator/Game cannot be made: no answer within 1 s"),
+    ],
+)
+def test_a_module_that_ends_or_blocks_its_process_is_refused(tmp_path, code, message):
+    (tmp_path / "fatal.py").write_text(code)
+    experiment = load("own_game", [f"env.id={tmp_path}/fatal.py:Game", "env.build_timeout_s=1"])
+    with pytest.raises(ConfigError, match=message):
+        check_startable(experiment, Workdir(tmp_path / "run"))
+
+
+def test_a_process_that_does_not_answer_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(checks, "IMPORT_TIMEOUT_S", 0.0)
+    experiment = load("own_game", ["env.build_timeout_s=0.1"])
+    with pytest.raises(ConfigError, match=r"gave no answer within 0\.1 s"):
+        check_startable(experiment, Workdir(tmp_path / "run"))
+    assert multiprocessing.active_children() == []
+
+
+def test_nothing_is_made_where_only_the_nodes_have_the_packages(tmp_path):
+    check_startable(load("cartpole", ["env.id=Nope-v1", "cluster.ship=true"]), Workdir(tmp_path / "run"))
