@@ -1,4 +1,4 @@
-"""Tree search on mctx: what is searched (the model) and how (the algorithm) meet in `make_search`."""
+"""Tree search on mctx: `make_search` combines a model (what is searched) with an algorithm (how it is searched)."""
 
 from podzero.search.algorithms import make_search as make_search
 from podzero.search.learned import ModelSearch as ModelSearch

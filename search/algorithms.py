@@ -1,4 +1,4 @@
-"""The tree searches, on mctx, behind one signature."""
+"""The search algorithms of mctx behind one signature."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from podzero.types import Array, EnvState, Params, SearchResult
 
 
 def make_search(config: SearchConfig, model: Model) -> Search:
-    """Builds a search over `model`; the result is traceable and holds no state."""
+    """Builds a search over `model`: a stateless function that JAX can trace."""
     match config.algorithm:
         case "gumbel":
             return _gumbel(config, model)
@@ -23,9 +23,10 @@ def make_search(config: SearchConfig, model: Model) -> Search:
 
 
 def _gumbel(config: SearchConfig, model: Model) -> Search:
-    """Gumbel AlphaZero (Danihelka et al. 2022): sequential halving at the root, completed Q-values as target.
+    """Gumbel AlphaZero (Danihelka et al. 2022): sequential halving at the root; completed Q-values give the policy
+    target.
 
-    `temperature` scales the Gumbel noise: 1 samples moves from the improved policy, 0 plays the best one.
+    `temperature` scales the Gumbel noise: 1 samples actions from the improved policy, 0 selects the best action.
     """
 
     def search(params: Params, key: Array, roots: EnvState, temperature: Array) -> SearchResult:
@@ -47,10 +48,11 @@ def _gumbel(config: SearchConfig, model: Model) -> Search:
 
 
 def _puct(config: SearchConfig, model: Model) -> Search:
-    """AlphaZero's search (Silver et al. 2018): PUCT with Dirichlet noise at the root, visits as target.
+    """AlphaZero's search (Silver et al. 2018): PUCT with Dirichlet noise at the root; visit counts give the policy
+    target.
 
-    `temperature` shapes the choice among visit counts, `visits ** (1 / temperature)`; where it is 0 the
-    root gets no noise and the most visited action is played.
+    Actions are sampled in proportion to `visits ** (1 / temperature)`. Where the temperature is 0 the root gets no
+    noise, and the most visited action is selected.
     """
 
     def search(params: Params, key: Array, roots: EnvState, temperature: Array) -> SearchResult:
@@ -78,7 +80,7 @@ def _puct(config: SearchConfig, model: Model) -> Search:
 
 
 def _masked(root: mctx.RootFnOutput, legal: Array) -> mctx.RootFnOutput:
-    """Takes illegal actions out of the prior before noise is mixed in, which would dilute it among them."""
+    """Removes illegal actions from the prior before mctx mixes in the noise: otherwise they would absorb part of it."""
     masked = jnp.where(legal, root.prior_logits, np.finfo(np.float32).min)
     return mctx.RootFnOutput(prior_logits=masked, value=root.value, embedding=root.embedding)
 

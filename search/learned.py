@@ -1,4 +1,4 @@
-"""A learned model as what a search expands: MuZero, and for continuous actions Sampled MuZero."""
+"""Search over a learned model: MuZero, and Sampled MuZero for continuous actions."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from podzero.search.models import Model
 from podzero.types import Array, EnvSpec, ModelNetwork, Params
 
 BROAD_SHARE = 0.25
-"""Share of the root's candidates that are drawn more broadly than the policy says, where the search explores."""
+"""Share of a root's candidates that are drawn from the broadened policy, where the search explores."""
 BROAD_FACTOR = 2.0
-"""How many times the policy's standard deviation they are drawn with."""
-LEAST_RANGE = 0.01
-"""A tree whose values differ by less is taken to have this range, so that rounding is not stretched to certainty."""
+"""Standard deviation of the broadened policy, as a multiple of the policy's own."""
+MIN_RANGE = 0.01
+"""Lower bound of the range by which a tree's values are divided, so that rounding errors are not magnified."""
 
 
 class ModelSearchResult(NamedTuple):
-    """What a search over a learned model says of B observations. P is A, or C candidates."""
+    """The result of searching B observations. P is the number of actions A, or of candidates C."""
 
     action: Array
     """`[B]` int32, or `[B, D]` float32 in [-1, 1]: the action to take."""
     choice: Array
-    """`[B]` int32, which of the P it is."""
+    """`[B]` int32, the index of that action among the P."""
     policy: Array
     """`[B, P]` float32, the improved policy: the training target."""
     value: Array
     """`[B]` float32, the root value after search."""
     candidates: Array
-    """`[B, P, D]` float32, the continuous actions that were chosen among, before squashing by tanh; else `[B, 0]`."""
+    """`[B, C, D]` float32, the root's sampled actions before squashing by tanh; `[B, 0]` for discrete actions."""
 
 
 ModelSearch = Callable[[Params, Array, Array, Array], ModelSearchResult]
@@ -44,16 +44,16 @@ ModelSearch = Callable[[Params, Array, Array, Array], ModelSearchResult]
 
 
 class Node(NamedTuple):
-    """B nodes of the tree, as their children need them."""
+    """The embedding of B nodes: what is needed to expand their children."""
 
     latent: jax.Array
     """`[B, ...]` float32."""
     candidates: Array
-    """`[B, C, D]` float32, before squashing; `[B, 0]` where actions are counted."""
+    """`[B, C, D]` float32, before squashing; `[B, 0]` for discrete actions."""
 
 
 class Roots(NamedTuple):
-    """B judged roots."""
+    """B evaluated roots."""
 
     node: Node
     logits: Array
@@ -62,8 +62,8 @@ class Roots(NamedTuple):
     """`[B]` float32."""
 
 
-class Choices(NamedTuple):
-    """What the nodes of a tree choose among."""
+class ActionSpace(NamedTuple):
+    """The actions that the nodes of a tree have."""
 
     propose: Callable[[Array, jax.Array, Array | None], tuple[jax.Array, jax.Array]]
     """`(key, policy of the network, explores [B] bool or None)` to prior logits `[B, P]` and candidates."""
@@ -72,38 +72,38 @@ class Choices(NamedTuple):
 
 
 def make_model_search(config: SearchConfig, network: ModelNetwork, spec: EnvSpec, discount: float) -> ModelSearch:
-    """Builds a search over `network`; the result is traceable and holds no state.
+    """Builds a search over `network`: a stateless function that JAX can trace.
 
-    All actions are legal, in the tree as in the environment. With continuous actions each node chooses among
-    `config.candidates` drawn from its own policy (Hubert et al. 2021, https://arxiv.org/abs/2104.06303).
+    All actions are legal, in the tree as in the environment. With continuous actions each node has
+    `config.candidates` actions, sampled from its own policy (Hubert et al. 2021, https://arxiv.org/abs/2104.06303).
 
     Args:
       config: algorithm, simulations and candidates.
       network: the learned model.
       spec: of the environment that it models.
-      discount: what a reward one step later is worth.
+      discount: per step.
     """
-    choices = sampled(config.candidates) if spec.action_shape else COUNTED
-    search = make_search(config, _model(network, choices, discount))
+    actions = sampled_actions(config.candidates) if spec.action_shape else DISCRETE_ACTIONS
+    search = make_search(config, _model(network, actions, discount))
 
     def run(params: Params, key: Array, observation: Array, temperature: Array) -> ModelSearchResult:
         propose_key, search_key = jax.random.split(key)
         latent = network.represent(params, observation)
         policy, value = network.predict(params, latent)
-        logits, candidates = choices.propose(propose_key, policy, temperature > 0)
+        logits, candidates = actions.propose(propose_key, policy, temperature > 0)
         roots = Roots(Node(latent, candidates), logits, network.decode(value))
         result = search(params, search_key, roots, temperature)
-        action = choices.action(result.action, candidates)
+        action = actions.action(result.action, candidates)
         return ModelSearchResult(action, result.action, result.policy, result.value, candidates)
 
     return run
 
 
-def _model(network: ModelNetwork, choices: Choices, discount: float) -> Model:
-    """The learned model in mctx's terms; its roots are `Roots`.
+def _model(network: ModelNetwork, actions: ActionSpace, discount: float) -> Model:
+    """The learned model as a `Model`; its roots are `Roots`.
 
-    Values have no known bounds, so PUCT sees those of each node's children stretched to [0, 1], as mctx does it; in the
-    paper (Schrittwieser et al. 2020, appendix B) the range is that of the whole tree.
+    Values have no known bounds. So PUCT rescales them to [0, 1] by the range at each node, as mctx does by default; in
+    the paper (Schrittwieser et al. 2020, appendix B) the range is that of the whole tree.
     """
 
     def root(params: Params, key: Array, roots: Roots) -> mctx.RootFnOutput:
@@ -111,9 +111,9 @@ def _model(network: ModelNetwork, choices: Choices, discount: float) -> Model:
         return mctx.RootFnOutput(prior_logits=roots.logits, value=roots.value, embedding=roots.node)
 
     def recurrent(params: Params, key: Array, index: Array, node: Node) -> tuple[mctx.RecurrentFnOutput, Node]:
-        latent, reward = network.dynamics(params, node.latent, choices.action(index, node.candidates))
+        latent, reward = network.dynamics(params, node.latent, actions.action(index, node.candidates))
         policy, value = network.predict(params, latent)
-        logits, candidates = choices.propose(key, policy, None)
+        logits, candidates = actions.propose(key, policy, None)
         output = mctx.RecurrentFnOutput(
             reward=network.decode(reward),
             discount=jnp.full(index.shape, discount, jnp.float32),
@@ -129,19 +129,19 @@ def _model(network: ModelNetwork, choices: Choices, discount: float) -> Model:
 
 
 def completed_by_range(tree: mctx.Tree, node_index: Array) -> jax.Array:
-    """A node's completed Q-values, over the range of all nodes' values in its tree (Danihelka et al. 2022, section 5),
-    the highest at zero.
+    """A node's completed Q-values, divided by the range of node values in its tree (Danihelka et al. 2022, section 5)
+    and shifted so that the highest is zero.
 
-    mctx's own default stretches the values of each node to [0, 1]: of two actions one is then always the best and the
-    other the worst, however little lies between them, and the policy learns noise. Over the whole tree's range small
+    mctx's default rescales the values at each node to [0, 1]: of two actions one then always gets 1 and the other 0,
+    however close their values are, and the policy learns noise. Divided by the range of the whole tree, small
     differences stay small.
     """
     visited = tree.node_visits > 0
     lowest = jnp.min(jnp.where(visited, tree.node_values, jnp.inf))
     highest = jnp.max(jnp.where(visited, tree.node_values, -jnp.inf))
     completed: jax.Array = mctx.qtransform_completed_by_mix_value(tree, node_index, rescale_values=False)
-    # Only differences count, and beside large numbers float32 would round away the noise that is added to them.
-    return (completed - jnp.max(completed)) / jnp.maximum(highest - lowest, LEAST_RANGE)
+    # Only differences matter. Beside large values float32 would round away the Gumbel noise that is added to them.
+    return (completed - jnp.max(completed)) / jnp.maximum(highest - lowest, MIN_RANGE)
 
 
 def _all_actions(key: Array, policy: jax.Array, explores: Array | None) -> tuple[jax.Array, jax.Array]:
@@ -149,16 +149,17 @@ def _all_actions(key: Array, policy: jax.Array, explores: Array | None) -> tuple
     return policy, jnp.zeros((policy.shape[0], 0))
 
 
-COUNTED = Choices(_all_actions, action=lambda index, candidates: index)
-"""Every node offers all actions; the network's logits are the prior."""
+DISCRETE_ACTIONS = ActionSpace(_all_actions, action=lambda index, candidates: index)
+"""Every node has all actions; the network's logits are the prior."""
 
 
-def sampled(count: int) -> Choices:
-    """Every node offers `count` actions, drawn from its own Gaussian policy.
+def sampled_actions(count: int) -> ActionSpace:
+    """Every node has `count` candidates, sampled from its own Gaussian policy.
 
-    Their prior is uniform: that more of them lie where the policy is dense says it all. Where a root explores, the last
-    `BROAD_SHARE` of its candidates is drawn with `BROAD_FACTOR` times the standard deviation, and the prior of each
-    candidate becomes policy over proposal density, so that looking further does not shift what the policy is taught.
+    Their prior is uniform, because their density already follows the policy. Where a root explores, the last
+    `BROAD_SHARE` of its candidates is sampled with `BROAD_FACTOR` times the standard deviation. The prior of every
+    candidate is then its density under the policy divided by that under the proposal: these importance weights keep the
+    policy target unbiased.
     """
     broad = math.ceil(BROAD_SHARE * count) if count > 1 else 0
     share = broad / count
@@ -178,4 +179,4 @@ def sampled(count: int) -> Choices:
     def action(index: Array, candidates: Array) -> jax.Array:
         return jnp.tanh(jnp.take_along_axis(candidates, index[:, None, None], axis=1)[:, 0])
 
-    return Choices(propose, action)
+    return ActionSpace(propose, action)

@@ -1,8 +1,9 @@
-"""What a search expands. A model is two functions in mctx's terms; here: the rules of a game written in JAX."""
+"""The interface of a searched model, and the model that applies the true rules of a game."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -14,37 +15,32 @@ from podzero.protocols import Env
 from podzero.types import Array, EnvState, Params
 
 Evaluate = Callable[[Params, Array, EnvState], tuple[jax.Array, jax.Array]]
-"""Judges B states: `(params, key, states)` to logits `[B, A]` and values `[B]` for the player to move."""
+"""Evaluates B states: `(params, key, states)` to logits `[B, A]` and values `[B]` for the player to move."""
 
 
 class Model(NamedTuple):
-    """The seam between a search and what it searches."""
+    """What a search needs to know of the model that it searches."""
 
     root: Callable[[Params, Array, EnvState], mctx.RootFnOutput]
-    """Judges B root states: `(params, key, states)`."""
+    """Evaluates B root states: `(params, key, states)`."""
     recurrent: mctx.RecurrentFn
-    """Plays one action in each of B nodes and judges where it leads."""
+    """Takes one action in each of B nodes and evaluates the resulting nodes."""
     legal: Callable[[EnvState], Array]
     """Legal actions of B states: `[B, A]` bool."""
     completed: Callable[[mctx.Tree, Array], Array]
-    """Gumbel's transform of a node's Q-values, unvisited ones completed, into additions to its logits."""
+    """Gumbel's Q-transform: `(tree, node)` of one game to what is added to the node's logits, `[A]`. It completes the
+    Q-values of unvisited actions."""
     qtransform: Callable[[mctx.Tree, Array], Array]
-    """Q-values of a node's actions as PUCT weighs them against the prior: `(tree, node)` of one game to `[A]` in
-    [0, 1]."""
+    """PUCT's Q-transform: `(tree, node)` of one game to `[A]` in [0, 1], unvisited actions 0."""
 
 
-def bounded_values(tree: mctx.Tree, node_index: Array) -> jax.Array:
-    """Q-values of a zero-sum game on the scale of the prior: from [-1, 1] to [0, 1]; unvisited ones count as lost.
-
-    mctx's own transforms stretch each node's values to [0, 1], which turns tiny differences into certainty.
-    """
-    visited = tree.children_visits[node_index] > 0
-    scaled: jax.Array = jnp.where(visited, 0.5 * (tree.qvalues(node_index) + 1.0), 0.0)
-    return scaled
+ZERO_SUM_QTRANSFORM = partial(mctx.qtransform_by_min_max, min_value=-1.0, max_value=1.0)
+"""Maps Q-values from [-1, 1] to [0, 1], and unvisited actions to 0. Transforms that rescale by the values at a node
+turn tiny differences into certainty."""
 
 
 def network_evaluation(env: Env, apply: Callable[[Params, Array], tuple[jax.Array, jax.Array]]) -> Evaluate:
-    """Judges states by a network that looks at their observations; it needs no key."""
+    """Evaluates states by a network that reads their observations; it needs no key."""
 
     def evaluate(params: Params, key: Array, states: EnvState) -> tuple[jax.Array, jax.Array]:
         del key
@@ -54,11 +50,10 @@ def network_evaluation(env: Env, apply: Callable[[Params, Array], tuple[jax.Arra
 
 
 def rules_model(env: Env, evaluate: Evaluate, discount: float = 1.0) -> Model:
-    """The true rules as a model: nodes are states of `env`, leaves are judged by `evaluate`.
+    """The true rules as a model: nodes are states of `env`, and `evaluate` evaluates them.
 
-    Values are for the player to move. A child's value counts for its parent with the sign that says whether
-    the same player moves again, times `discount` (what a reward one move later is worth), and with zero once the game
-    is over: the reward says it all then.
+    Values are for the player to move. So the discount from parent to child is `discount` where the same player moves
+    again and `-discount` where the opponent does. It is zero where the game is over: then the reward is the outcome.
     """
     view = jax.vmap(env.view)
     step = jax.vmap(env.step)
@@ -74,10 +69,10 @@ def rules_model(env: Env, evaluate: Evaluate, discount: float = 1.0) -> Model:
         children = step(states, action)
         seen = view(children)
         logits, value = evaluate(params, key, children)
-        worth = jnp.where(seen.player == mover, discount, -discount)
+        signed_discount = jnp.where(seen.player == mover, discount, -discount)
         output = mctx.RecurrentFnOutput(
             reward=jnp.take_along_axis(seen.rewards, mover[:, None], axis=1)[:, 0],
-            discount=jnp.where(seen.done, 0.0, worth),
+            discount=jnp.where(seen.done, 0.0, signed_discount),
             prior_logits=jnp.where(seen.legal, logits, np.finfo(np.float32).min),
             value=jnp.where(seen.done, 0.0, value),
         )
@@ -86,4 +81,4 @@ def rules_model(env: Env, evaluate: Evaluate, discount: float = 1.0) -> Model:
     def legal(states: EnvState) -> Array:
         return view(states).legal
 
-    return Model(root, recurrent, legal, mctx.qtransform_completed_by_mix_value, bounded_values)
+    return Model(root, recurrent, legal, mctx.qtransform_completed_by_mix_value, ZERO_SUM_QTRANSFORM)

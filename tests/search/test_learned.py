@@ -1,4 +1,4 @@
-"""Search over models in closed form, with the results worked out by hand."""
+"""Search over models in closed form, with results computed by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -7,16 +7,16 @@ import pytest
 
 from podzero.config import SearchConfig
 from podzero.search import make_model_search
-from podzero.search.learned import sampled
+from podzero.search.learned import sampled_actions
 from podzero.types import EnvSpec, ModelNetwork
 
 ALGORITHMS = ("gumbel", "puct")
-COUNTED = EnvSpec("chain", (1,), "float32", 2, players=1)
+DISCRETE = EnvSpec("chain", (1,), "float32", 2, players=1)
 ONE_D = EnvSpec("bandit", (1,), "float32", 0, players=1, action_bounds=((-5.0,), (5.0,)))
 
 
 def model(predict, dynamics):
-    """A network without parameters whose latent state is the observation, and whose logits are the numbers."""
+    """A network without parameters: the latent state is the observation, and a logit is the value or reward itself."""
     return ModelNetwork(
         init=lambda key: {},
         represent=lambda params, observation: jnp.asarray(observation, jnp.float32),
@@ -29,13 +29,13 @@ def model(predict, dynamics):
     )
 
 
-def ignorant(latent):
-    """Flat logits, value zero."""
+def uniform(latent):
+    """Equal logits, value zero."""
     return jnp.zeros((latent.shape[0], 2)), jnp.zeros((latent.shape[0], 1))
 
 
 def chain(latent, action):
-    """From cell x, action 1 leads to x + 1 and action 0 back to cell 0; stepping from cell 2 to 3 pays 1, once."""
+    """From cell x, action 1 leads to x + 1 and action 0 to cell 0. The step from cell 2 to 3 gives reward 1, once."""
     x = latent[:, 0]
     forward = jnp.where(x >= 0, x + 1, x)
     after = jnp.where(action == 1, forward, jnp.minimum(x, 0.0))
@@ -43,14 +43,14 @@ def chain(latent, action):
     return jnp.where(paid > 0, -1.0, after)[:, None], paid[:, None]
 
 
-def search_for(network, spec=COUNTED, discount=0.5, **config):
+def search_for(network, spec=DISCRETE, discount=0.5, **config):
     search = make_model_search(SearchConfig(**config), network, spec, discount)
     return jax.jit(search, compiler_options={"xla_backend_optimization_level": 0})
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_reward_two_steps_ahead_is_found(algorithm):
-    search = search_for(model(ignorant, chain), algorithm=algorithm, simulations=32)
+    search = search_for(model(uniform, chain), algorithm=algorithm, simulations=32)
     result = search({}, jax.random.key(0), jnp.array([[1.0], [2.0]]), jnp.zeros(2))
     np.testing.assert_array_equal(result.action, [1, 1])
     assert np.all(np.asarray(result.policy)[:, 1] > 0.5)
@@ -59,7 +59,7 @@ def test_a_reward_two_steps_ahead_is_found(algorithm):
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_rewards_and_values_are_discounted_by_hand(algorithm):
-    """One simulation: the root's own value 4 and one child's `r + discount * v = 1 + 0.5 * 8 = 5`, averaged."""
+    """One simulation averages the root's own value 4 and one child's `r + discount * v = 1 + 0.5 * 8 = 5`."""
 
     def predict(latent):
         return jnp.tile(jnp.array([0.0, 20.0]), (latent.shape[0], 1)), jnp.where(latent == 2, 4.0, 8.0)
@@ -69,27 +69,29 @@ def test_rewards_and_values_are_discounted_by_hand(algorithm):
     np.testing.assert_allclose(result.value, [4.5], rtol=1e-6)
 
 
-def test_golden_values_of_a_line():
-    """With one action there is one line: rewards 0, 0, 1, then values of zero. The k-th simulation backs up the line
-    to depth k, so that from cell 0 the root averages 0, 0, 0 and then 0.25 for the reward two steps later.
+def test_golden_values_of_a_tree_with_one_action():
+    """The only path has rewards 0, 0, 1, then values of zero. The k-th simulation backs up from depth k. So from cell 0
+    the root averages 0, 0, 0 and then 0.25 for the reward two steps later.
     """
 
     def predict(latent):
         return jnp.zeros((latent.shape[0], 1)), jnp.zeros((latent.shape[0], 1))
 
     search = search_for(
-        model(predict, lambda latent, action: chain(latent, action + 1)), COUNTED._replace(num_actions=1), simulations=5
+        model(predict, lambda latent, action: chain(latent, action + 1)),
+        DISCRETE._replace(num_actions=1),
+        simulations=5,
     )
     result = search({}, jax.random.key(0), jnp.array([[0.0], [2.0]]), jnp.ones(2))
-    # Root estimate plus five simulations; the reward is seen by the last three of cell 0, by all five of cell 2.
+    # The root's own value and five simulations: from cell 0 the last three reach the reward, from cell 2 all five.
     np.testing.assert_allclose(result.value, [3 * 0.25 / 6, 5 * 1.0 / 6], rtol=1e-6)
     np.testing.assert_array_equal(result.policy, [[1.0], [1.0]])
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("spec", [COUNTED, ONE_D], ids=["counted", "continuous"])
+@pytest.mark.parametrize("spec", [DISCRETE, ONE_D], ids=["discrete", "continuous"])
 def test_shapes_and_laws(algorithm, spec):
-    network = model(gaussian if spec.action_shape else ignorant, bandit if spec.action_shape else chain)
+    network = model(gaussian if spec.action_shape else uniform, bandit if spec.action_shape else chain)
     search = search_for(network, spec, algorithm=algorithm, simulations=8, candidates=6)
     result = search({}, jax.random.key(0), jnp.zeros((3, 1)), jnp.array([0.0, 1.0, 1.0]))
     wide = 6 if spec.action_shape else 2
@@ -108,9 +110,9 @@ def test_shapes_and_laws(algorithm, spec):
         np.testing.assert_array_equal(result.action, result.choice)
 
 
-@pytest.mark.parametrize("spec", [COUNTED, ONE_D], ids=["counted", "continuous"])
-def test_the_same_key_gives_the_same_and_another_another(spec):
-    network = model(gaussian if spec.action_shape else ignorant, bandit if spec.action_shape else chain)
+@pytest.mark.parametrize("spec", [DISCRETE, ONE_D], ids=["discrete", "continuous"])
+def test_equal_keys_give_equal_results_and_other_keys_give_others(spec):
+    network = model(gaussian if spec.action_shape else uniform, bandit if spec.action_shape else chain)
     search = search_for(network, spec, simulations=4, candidates=4)
     one, two, other = (search({}, jax.random.key(key), jnp.zeros((32, 1)), jnp.ones(32)) for key in (0, 0, 1))
     for a, b in zip(one, two, strict=True):
@@ -127,23 +129,23 @@ def gaussian(latent):
 
 
 def bandit(latent, action):
-    """The first action pays by its nearness to 0.5, later ones nothing."""
+    """The reward of the first action is 1 less its distance to 0.5; later actions give none."""
     return jnp.ones_like(latent), jnp.where(latent == 0, 1.0 - jnp.abs(action - 0.5), 0.0)
 
 
 @pytest.mark.parametrize(("algorithm", "candidates"), [("gumbel", 16), ("puct", 4)])
-def test_sampled_search_finds_the_best_of_its_candidates(algorithm, candidates):
+def test_sampled_search_selects_the_best_of_its_candidates(algorithm, candidates):
     network = model(gaussian, bandit)
     search = search_for(network, ONE_D, algorithm=algorithm, simulations=64, candidates=candidates)
     result = search({}, jax.random.key(0), jnp.zeros((20, 1)), jnp.zeros(20))
     nearness = 1.0 - np.abs(np.tanh(result.candidates)[..., 0] - 0.5)
     np.testing.assert_array_equal(result.choice, nearness.argmax(-1))
-    taught = np.sum(np.asarray(result.policy) * nearness, axis=-1)
-    assert np.all(taught > nearness.mean(axis=-1))
+    target = np.sum(np.asarray(result.policy) * nearness, axis=-1)
+    assert np.all(target > nearness.mean(axis=-1))
 
 
-def test_nodes_choose_among_candidates_of_their_own():
-    """With two candidates a node, sixteen simulations try many more than two actions."""
+def test_every_node_samples_its_own_candidates():
+    """With two candidates per node, sixteen simulations try many more than two actions."""
     seen = []
 
     def spy(latent, action):
@@ -156,41 +158,41 @@ def test_nodes_choose_among_candidates_of_their_own():
     assert len(set(seen)) > 8
 
 
-def test_candidates_are_drawn_from_the_policy():
+def test_candidates_are_sampled_from_the_policy():
     policy = jnp.tile(jnp.array([[[1.0, -2.0], [0.0, np.log(0.5)]]]), (4000, 1, 1))
-    logits, drawn = sampled(8).propose(jax.random.key(0), policy, None)
+    logits, drawn = sampled_actions(8).propose(jax.random.key(0), policy, None)
     np.testing.assert_allclose(drawn.mean((0, 1)), [1.0, -2.0], atol=0.03)
     np.testing.assert_allclose(drawn.std((0, 1)), [1.0, 0.5], atol=0.03)
     np.testing.assert_array_equal(logits, 0.0)
 
 
-def test_where_a_root_explores_a_quarter_is_drawn_twice_as_broadly():
+def test_exploring_roots_sample_a_quarter_of_their_candidates_with_twice_the_standard_deviation():
     explores = jnp.arange(8000) % 2 == 0
     policy = jnp.zeros((8000, 2, 1))
-    logits, drawn = sampled(8).propose(jax.random.key(0), policy, explores)
+    logits, drawn = sampled_actions(8).propose(jax.random.key(0), policy, explores)
     spread = np.asarray(drawn[::2].std((0, 2)))
     np.testing.assert_allclose(spread, [1, 1, 1, 1, 1, 1, 2, 2], atol=0.1)
     np.testing.assert_allclose(drawn[1::2].std((0, 2)), 1.0, atol=0.05)
     np.testing.assert_array_equal(logits[1::2], 0.0)
 
 
-def test_broader_candidates_do_not_shift_what_the_policy_is_taught():
-    """Prior weights of policy over proposal: the weighted spread is the policy's own, the unweighted one is not."""
-    logits, drawn = sampled(8).propose(jax.random.key(0), jnp.zeros((20_000, 2, 1)), jnp.ones(20_000, bool))
+def test_the_prior_corrects_for_broadened_candidates():
+    """Weighted by policy over proposal, the candidates have the policy's variance; unweighted they do not."""
+    logits, drawn = sampled_actions(8).propose(jax.random.key(0), jnp.zeros((20_000, 2, 1)), jnp.ones(20_000, bool))
     weight, u = np.exp(np.asarray(logits)), np.asarray(drawn)[..., 0]
     np.testing.assert_allclose(np.sum(weight * u**2) / np.sum(weight), 1.0, atol=0.02)
     np.testing.assert_allclose(np.mean(u**2), 0.75 * 1 + 0.25 * 4, atol=0.05)
 
 
 def test_prior_weights_by_hand():
-    """At u = 0 the densities are 1 and 1/2 (in units of the normal's), so the weight is 1 / (0.75 + 0.125)."""
-    logits, drawn = sampled(4).propose(jax.random.key(0), jnp.zeros((5000, 2, 1)), jnp.ones(5000, bool))
+    """At u = 0 the densities are 1 and 1/2 of the normal's, so the weight is 1 / (0.75 * 1 + 0.25 * 1/2)."""
+    logits, drawn = sampled_actions(4).propose(jax.random.key(0), jnp.zeros((5000, 2, 1)), jnp.ones(5000, bool))
     u, weight = np.asarray(drawn).ravel(), np.exp(np.asarray(logits)).ravel()
     np.testing.assert_allclose(weight[np.argmin(np.abs(u))], 1 / 0.875, rtol=1e-4)
 
 
 def two_values(latent):
-    """Cell 0 is worth 9, the cells behind its actions 0 and 1 are worth 11 and 12."""
+    """Cell 0 has value 9; its actions 0 and 1 lead to cells of value 11 and 12."""
     x = latent[:, 0]
     value = jnp.select([x == 0, x == 1, x == 2], [9.0, 11.0, 12.0], 9.0)
     return jnp.zeros((latent.shape[0], 2)), value[:, None]
@@ -201,10 +203,10 @@ def fork(latent, action):
     return after[:, None], jnp.zeros((latent.shape[0], 1))
 
 
-def test_small_differences_of_value_change_the_policy_a_little():
-    """Two simulations see both actions: Q 11 and 12, and 9 at the root before. The root then averages
-    (9 + 11 + 12) / 3 = 32 / 3, so that the tree's values lie between 32 / 3 and 12: a range of 4 / 3. Gumbel adds
-    0.1 * (50 + 1) * Q / range to flat logits: the odds of action 1 are exp(5.1 * 3 / 4).
+def test_the_policy_follows_differences_of_value_relative_to_the_range_of_the_tree():
+    """Two simulations visit both actions, of Q-values 11 and 12; the root's own value is 9. The root then averages
+    (9 + 11 + 12) / 3 = 32 / 3, so the tree's values lie between 32 / 3 and 12: a range of 4 / 3. Gumbel adds
+    0.1 * (50 + 1) * Q / range to equal logits: the odds of action 1 are exp(5.1 * 3 / 4).
     """
     search = search_for(model(two_values, fork), discount=1.0, simulations=2)
     result = search({}, jax.random.key(0), jnp.array([[0.0]]), jnp.zeros(1))
@@ -212,24 +214,24 @@ def test_small_differences_of_value_change_the_policy_a_little():
     np.testing.assert_allclose(result.policy, [[1 / (1 + odds), odds / (1 + odds)]], rtol=1e-4)
 
 
-def test_noise_is_not_rounded_away_beside_large_values():
-    """Eight actions lead nowhere, so that Gumbel's noise alone decides. Over the least range, values of -800 become
-    -400,000, where float32 knows steps of 1/32; nothing of that may be seen.
+def test_gumbel_noise_is_not_rounded_away_beside_large_values():
+    """All eight actions are equal, so the Gumbel noise alone decides. Divided by the smallest range, values of -800
+    become -400,000, where float32 has steps of 1/32; the actions must not change.
     """
 
-    def chosen(level):
+    def selected(level):
         def predict(latent):
             return jnp.zeros((latent.shape[0], 8)), jnp.full((latent.shape[0], 1), level)
 
         network = model(predict, lambda latent, action: (latent, jnp.zeros_like(latent)))
-        spec = COUNTED._replace(num_actions=8)
+        spec = DISCRETE._replace(num_actions=8)
         search = search_for(network, spec, discount=1.0, simulations=4, max_considered_actions=8)
         return search({}, jax.random.key(3), jnp.zeros((256, 1)), jnp.ones(256)).action
 
-    np.testing.assert_array_equal(chosen(-800.0), chosen(0.0))
+    np.testing.assert_array_equal(selected(-800.0), selected(0.0))
 
 
-def test_equal_values_leave_the_policy_as_it_is():
-    search = search_for(model(ignorant, lambda latent, action: (latent, jnp.zeros_like(latent))), simulations=4)
+def test_equal_values_leave_the_policy_unchanged():
+    search = search_for(model(uniform, lambda latent, action: (latent, jnp.zeros_like(latent))), simulations=4)
     result = search({}, jax.random.key(0), jnp.array([[0.0]]), jnp.zeros(1))
     np.testing.assert_allclose(result.policy, [[0.5, 0.5]], atol=1e-6)

@@ -1,10 +1,11 @@
-"""Searches against hand-made trees, golden results, and the laws every search must keep."""
+"""Search results of small positions, golden trees, and laws that hold for every search."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from podzero.config import SearchConfig
@@ -15,7 +16,7 @@ ALGORITHMS = ("gumbel", "puct")
 
 
 def uniform(params, key, states):
-    """Knows nothing: flat logits, value zero."""
+    """Equal logits, value zero."""
     batch = states.legal_action_mask.shape[0]
     return jnp.zeros((batch, states.legal_action_mask.shape[1])), jnp.zeros(batch)
 
@@ -35,9 +36,7 @@ def play(env, games):
 
     def ply(states, action):
         played = jax.vmap(env.step)(states, jnp.maximum(action, 0))
-        return jax.vmap(lambda go, new, old: jax.tree.map(lambda a, b: jnp.where(go, a, b), new, old))(
-            action >= 0, played, states
-        ), None
+        return jax.vmap(optax.tree.where)(action >= 0, played, states), None
 
     @jax.jit
     def run(actions):
@@ -48,13 +47,13 @@ def play(env, games):
 
 
 WIN_AT_2 = [0, 3, 1, 4]
-"""Tic-tac-toe: the mover holds 0 and 1 and wins at 2."""
+"""Tic-tac-toe: the player to move holds 0 and 1 and wins at 2."""
 MUST_BLOCK_2 = [0, 4, 1]
-"""Tic-tac-toe: the mover must answer at 2."""
+"""Tic-tac-toe: the player to move must block at 2."""
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_win_in_one_is_played_and_valued(algorithm):
+def test_a_winning_move_is_selected_and_valued(algorithm):
     env, search = search_for("tic_tac_toe", algorithm, 64)
     result = search(None, jax.random.key(1), play(env, [WIN_AT_2]), jnp.zeros(1))
     assert int(result.action[0]) == 2
@@ -62,7 +61,7 @@ def test_a_win_in_one_is_played_and_valued(algorithm):
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_loss_in_one_is_averted(algorithm):
+def test_a_threat_is_blocked(algorithm):
     env, search = search_for("tic_tac_toe", algorithm, 128)
     result = search(None, jax.random.key(1), play(env, [MUST_BLOCK_2]), jnp.zeros(1))
     assert int(result.action[0]) == 2
@@ -87,36 +86,36 @@ def test_policy_is_a_distribution_over_legal_actions(algorithm, game):
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_rows_of_a_batch_do_not_know_of_one_another(algorithm):
-    """The row with three legal actions searches alike beside an empty board and beside itself."""
+def test_rows_of_a_batch_are_independent(algorithm):
+    """A row with three legal actions gives the same result beside an empty board as beside a copy of itself."""
     env, search = search_for("tic_tac_toe", algorithm, 32)
     narrow, empty = [0, 1, 2, 4, 3, 5], []
     mixed = search(None, jax.random.key(1), play(env, [narrow, empty]), jnp.zeros(2))
-    alone = search(None, jax.random.key(1), play(env, [narrow, narrow]), jnp.zeros(2))
-    # PUCT breaks ties at random, by keys that belong to the row's place: only the first row is compared.
-    np.testing.assert_array_equal(mixed.visits[0], alone.visits[0])
-    np.testing.assert_allclose(mixed.policy[0], alone.policy[0], rtol=1e-6)
-    np.testing.assert_allclose(mixed.value[0], alone.value[0], rtol=1e-6)
+    equal = search(None, jax.random.key(1), play(env, [narrow, narrow]), jnp.zeros(2))
+    # PUCT breaks ties at random with a key per row index, so only row 0 is comparable.
+    np.testing.assert_array_equal(mixed.visits[0], equal.visits[0])
+    np.testing.assert_allclose(mixed.policy[0], equal.policy[0], rtol=1e-6)
+    np.testing.assert_allclose(mixed.value[0], equal.value[0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_temperature_zero_is_deterministic_and_one_explores(algorithm):
     env, search = search_for("connect_four", algorithm, 16)
     roots = play(env, [[]] * 32)
-    calm = search(None, jax.random.key(1), roots, jnp.zeros(32))
-    lively = search(None, jax.random.key(1), roots, jnp.ones(32))
-    assert len(set(np.asarray(lively.action).tolist())) > 1
+    greedy = search(None, jax.random.key(1), roots, jnp.zeros(32))
+    exploring = search(None, jax.random.key(1), roots, jnp.ones(32))
+    assert len(set(np.asarray(exploring.action).tolist())) > 1
     if algorithm == "gumbel":
-        assert len(set(np.asarray(calm.action).tolist())) == 1
+        assert len(set(np.asarray(greedy.action).tolist())) == 1
     else:
-        assert np.all(np.asarray(calm.action) == np.asarray(calm.visits).argmax(-1))
+        assert np.all(np.asarray(greedy.action) == np.asarray(greedy.visits).argmax(-1))
 
 
 def test_golden_tree_of_gumbel_with_a_fixed_prior():
     """Sequential halving over 4 considered actions with 16 simulations, prior [3, 2, 1, 0, 0, ...], no noise.
 
-    The schedule gives every considered action 2 visits, then the best two 4 more each, so that a value-free
-    game ends with visits 6, 6, 2, 2 in the order of the prior.
+    The schedule gives every considered action 2 visits, then the best two 4 more each. With values of zero the visits
+    are therefore 6, 6, 2, 2 in the order of the prior.
     """
 
     def prior(params, key, states):
@@ -134,7 +133,7 @@ def test_golden_tree_of_gumbel_with_a_fixed_prior():
 
 
 def test_values_change_sign_between_the_players():
-    """A leaf that is good for its mover is bad for the one who moved there."""
+    """A value for the player to move at a child counts negative for the opponent, who moved there."""
 
     def optimist(params, key, states):
         batch = states.legal_action_mask.shape[0]
@@ -142,12 +141,12 @@ def test_values_change_sign_between_the_players():
 
     env, search = search_for("tic_tac_toe", "puct", 1, optimist)
     result = search(None, jax.random.key(0), play(env, [[]]), jnp.zeros(1))
-    # The root's own 0.5 and one child worth -0.5 to the root.
+    # The mean of the root's own 0.5 and one child's -0.5.
     np.testing.assert_allclose(result.value[0], 0.0, atol=1e-6)
 
 
 def test_values_of_later_moves_are_discounted():
-    """The same leaf, one move later, at a discount of 0.8: (0.5 - 0.8 * 0.5) / 2."""
+    """As above, with a discount of 0.8: (0.5 - 0.8 * 0.5) / 2."""
 
     def optimist(params, key, states):
         batch = states.legal_action_mask.shape[0]
@@ -159,7 +158,7 @@ def test_values_of_later_moves_are_discounted():
     np.testing.assert_allclose(result.value[0], 0.05, atol=1e-6)
 
 
-def test_network_evaluation_sees_what_the_mover_sees():
+def test_network_evaluation_passes_the_observations_to_the_network():
     env = make_env("connect_four")
     seen = []
 
