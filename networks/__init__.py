@@ -1,4 +1,4 @@
-"""Networks: `make_network`, `make_inference` and `make_model_network`. Behind them are JAX, Flax and Haiku only."""
+"""The neural networks, in Flax and Haiku: `make_network`, `make_inference` and `make_model_network` build them."""
 
 from podzero.networks.registry import make_inference as make_inference
 from podzero.networks.registry import make_model_network as make_model_network

@@ -1,4 +1,4 @@
-"""What every board network asks of its configuration and its environment."""
+"""What the networks have in common: the check of observations, the dtype, and Flax modules as pure functions."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from podzero.types import Array, EnvSpec, Network, Params
 
 
 def check_boards(spec: EnvSpec, network: str) -> None:
-    """Makes sure that the observations of `spec` are boards `[H, W, C]`.
+    """Checks that the observations of `spec` are boards `[H, W, C]`.
 
     Raises:
-      ConfigError: the observations are no boards `[H, W, C]`.
+      ConfigError: the observations are not boards.
     """
     if len(spec.observation_shape) != 3:
         raise ConfigError(
@@ -29,8 +29,8 @@ def check_boards(spec: EnvSpec, network: str) -> None:
 def compute_dtype(name: str) -> np.dtype[np.generic]:
     """The dtype in which a network computes: `auto` is bfloat16 on accelerators and float32 on CPU.
 
-    Asks for the default backend, so call it while tracing, never at construction: whoever only builds a network
-    must not take hold of the chips.
+    This initializes JAX's default backend. So call it while tracing, never at construction: a process that only builds
+    a network must not acquire the chips.
     """
     if name == "auto":
         name = "float32" if jax.default_backend() == "cpu" else "bfloat16"
@@ -38,7 +38,7 @@ def compute_dtype(name: str) -> np.dtype[np.generic]:
 
 
 def flax_network(module: nn.Module, spec: EnvSpec) -> Network:
-    """A Flax module that maps boards of `spec` to logits and values, as a pair of pure functions."""
+    """Turns a Flax module that maps observations of `spec` to logits and values into a pair of pure functions."""
 
     def init(key: Array) -> Params:
         return module.init(jnp.asarray(key), jnp.zeros((1, *spec.observation_shape), spec.observation_dtype))["params"]

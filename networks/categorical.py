@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from podzero.types import Array
 
 EPSILON = 1e-3
-"""Slope of the scaling far from zero, which keeps it invertible with a bounded derivative."""
+"""Coefficient of the linear term, which keeps the derivative of the inverse scaling bounded."""
 
 
 def scale(x: Array) -> jax.Array:
@@ -32,10 +32,10 @@ def unscale(y: Array) -> jax.Array:
 
 
 def encode(x: Array, support: int) -> jax.Array:
-    """The distribution that stands for `x`: its scaled value lies between two bins, which share it (two-hot).
+    """The two-hot distribution of `x`: all probability lies on the two bins next to the scaled value.
 
     Args:
-      x: `[...]`; what is scaled beyond the outermost bins goes to these.
+      x: `[...]`; scaled values beyond the outermost bins are clipped to them.
       support: S.
 
     Returns:
@@ -46,7 +46,7 @@ def encode(x: Array, support: int) -> jax.Array:
 
 
 def decode(logits: Array, support: int) -> jax.Array:
-    """What logits over the bins stand for: the inverse scaling of their distribution's mean.
+    """The value that logits over the bins represent: the inverse scaling of their distribution's mean.
 
     Args:
       logits: `[..., 2 * S + 1]`.
@@ -56,10 +56,10 @@ def decode(logits: Array, support: int) -> jax.Array:
       `[...]` float32.
     """
     probabilities = jax.nn.softmax(jnp.asarray(logits, jnp.float32), axis=-1)
-    # No matrix product: some accelerators would round the probabilities to three digits.
+    # A sum instead of a matrix product, for which some accelerators would round the probabilities to bfloat16.
     return unscale(jnp.sum(probabilities * _bins(support), axis=-1))
 
 
 def _bins(support: int) -> jax.Array:
-    """`[2 * S + 1]` float32, where the bins lie on the scaled axis."""
+    """`[2 * S + 1]` float32, the positions of the bins on the scaled axis."""
     return jnp.arange(-support, support + 1, dtype=jnp.float32)

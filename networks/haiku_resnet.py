@@ -1,6 +1,8 @@
-"""The network of `resnet.py` in Haiku: the same maths, so parameters can be carried over leaf by leaf."""
+"""The network of `resnet.py` in Haiku: it computes the same function of the same parameters."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import haiku as hk
 import jax
@@ -15,54 +17,53 @@ from podzero.networks.standardized import fold
 from podzero.types import Array, EnvSpec, Network, Params
 
 
+@dataclass
 class Heads(hk.Module):
     """Policy and value heads, as `podzero.networks.heads.Heads`."""
 
-    def __init__(self, num_actions: int, value_hidden: int, name: str) -> None:
-        super().__init__(name=name)
-        self._num_actions = num_actions
-        self._value_hidden = value_hidden
+    num_actions: int
+    value_hidden: int
 
     def __call__(self, features: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Maps `[B, S, C]` to float32 logits `[B, A]` and values `[B]` in [-1, 1]."""
         batch = features.shape[0]
         planes = jax.nn.relu(Dense(POLICY_PLANES, 2.0, "policy_planes")(features))
         planes = planes.reshape(batch, -1).astype(jnp.float32)
-        logits = Dense(self._num_actions, LAST_LAYER_SCALE, "policy_logits")(planes)
+        logits = Dense(self.num_actions, LAST_LAYER_SCALE, "policy_logits")(planes)
 
         planes = jax.nn.relu(Dense(VALUE_PLANES, 2.0, "value_planes")(features))
-        planes = jax.nn.relu(Dense(self._value_hidden, 2.0, "value_hidden")(planes.reshape(batch, -1)))
+        planes = jax.nn.relu(Dense(self.value_hidden, 2.0, "value_hidden")(planes.reshape(batch, -1)))
         value = Dense(1, LAST_LAYER_SCALE, "value")(planes.astype(jnp.float32))
         return logits, jnp.tanh(value[:, 0])
 
 
+@dataclass
 class ResNet(hk.Module):
     """The tower with its heads."""
 
-    def __init__(self, config: ResNetConfig, num_actions: int, folded: bool) -> None:
-        super().__init__(name="resnet")
-        self._config = config
-        self._num_actions = num_actions
-        self._folded = folded
+    config: ResNetConfig
+    num_actions: int
+    folded: bool
+    name: str = "resnet"
 
     def __call__(self, observation: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Maps `[B, H, W, C]` of any real dtype or bool to float32 logits `[B, A]` and values `[B]` in [-1, 1]."""
-        config = self._config
+        config = self.config
         x = jnp.asarray(observation, compute_dtype(config.compute_dtype))
-        x = Conv(config.channels, self._folded, "stem")(x)
+        x = Conv(config.channels, self.folded, "stem")(x)
         start = residual_start(config.blocks)
         for index in range(config.blocks):
-            block = Block(self._folded, start, f"block_{index}")
+            block = Block(self.folded, start, f"block_{index}")
             x = hk.remat(block)(x) if config.remat else block(x)
         features = jax.nn.relu(x).reshape(x.shape[0], -1, config.channels)
-        return Heads(self._num_actions, config.value_hidden, "heads")(features)
+        return Heads(self.num_actions, config.value_hidden)(features)
 
 
 def haiku_resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
     """The trainable network, for boards of `spec`.
 
     Raises:
-      ConfigError: the observations are no boards.
+      ConfigError: the observations are not boards.
     """
     check_boards(spec, config.name)
     network = _transform(config, spec, folded=False)
@@ -74,7 +75,7 @@ def haiku_resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
 
 
 def folded_haiku_resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
-    """The same network for parameters that went through `fold`: plain convolutions, biases and relus."""
+    """The same network for parameters that `fold` returned: plain convolutions with biases."""
     trainable = haiku_resnet(config, spec)
     return Network(lambda key: fold(trainable.init(key)), _transform(config, spec, folded=True).apply)
 

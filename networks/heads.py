@@ -1,4 +1,4 @@
-"""Policy and value heads, shared by the Flax networks."""
+"""Policy and value heads of the Flax networks."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ import jax
 import jax.numpy as jnp
 
 POLICY_PLANES = 16
-"""Features of each square that the policy's dense layer sees."""
+"""Features of each square that the policy's dense layer receives."""
 VALUE_PLANES = 8
-"""Features of each square that the value's hidden layer sees."""
+"""Features of each square that the value's hidden layer receives."""
 LAST_LAYER_SCALE = 1e-2
-"""Variance scale of both last layers: an untrained network must be nearly uniform and nearly undecided, or search
-would only repeat its noise."""
+"""Variance scale of both last layers. An untrained network must have a nearly uniform policy and values near zero, or
+search would only amplify its noise."""
 
 
 class Heads(nn.Module):
-    """A few features per square, flattened: dense policy logits, and a value through one hidden layer and tanh.
+    """A few features per square, flattened, give the policy logits by a dense layer and the value by one hidden layer
+    and tanh.
 
-    The last layers compute in float32 whatever the tower computed in.
+    The last layers compute in float32, whatever the dtype of the tower.
     """
 
     num_actions: int
@@ -26,10 +27,10 @@ class Heads(nn.Module):
 
     @nn.compact
     def __call__(self, features: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Reads squares.
+        """Computes logits and values.
 
         Args:
-          features: `[B, S, C]`, S squares of the board, already through a nonlinearity or norm.
+          features: `[B, S, C]` for the S squares of the board, after an activation or normalization.
 
         Returns:
           float32 logits `[B, A]` and values `[B]` in [-1, 1].

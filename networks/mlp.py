@@ -1,4 +1,4 @@
-"""A multilayer perceptron with policy and value, in Flax."""
+"""A multilayer perceptron with policy and value heads, in Flax."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from podzero.types import EnvSpec, Network
 
 
 class MLP(nn.Module):
-    """Dense layers, each followed by layer normalization and relu, then policy and value."""
+    """Dense layers, each followed by layer normalization and relu, then the heads."""
 
     config: MLPConfig
     num_actions: int
 
     @nn.compact
     def __call__(self, observation: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Reads observations of any shape.
+        """Computes logits and values.
 
         Args:
           observation: `[B, ...]` of any real dtype or bool.
@@ -43,5 +43,5 @@ class MLP(nn.Module):
 
 
 def mlp(config: MLPConfig, spec: EnvSpec) -> Network:
-    """The network for any observations of `spec`, which it flattens; there is nothing to fold."""
+    """The network for observations of any shape, which it flattens; there is nothing to fold."""
     return flax_network(MLP(config, spec.num_actions), spec)

@@ -1,9 +1,10 @@
-"""What MuZero's networks have in common, whatever they read (Schrittwieser et al. 2020, appendices F and G)."""
+"""What MuZero's networks for vectors and images have in common (Schrittwieser et al. 2020, appendices F and G)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,22 +14,22 @@ import jax.numpy as jnp
 
 from podzero.config import ModelNetworkConfig
 from podzero.networks.categorical import decode, encode
-from podzero.networks.haiku_layers import Dense, LayerNorm
+from podzero.networks.haiku_layers import Dense, layer_norm
 from podzero.networks.heads import LAST_LAYER_SCALE
 from podzero.types import Array, EnvSpec, ModelNetwork, Params
 
 MEAN_BOUND = 3.0
-"""Means of continuous policies stay within it, before squashing: tanh(3) = 0.995."""
+"""Bound of the means of continuous policies before squashing: tanh(3) = 0.995."""
 LOG_STD_BOUNDS = (-3.0, 0.5)
-"""Log standard deviations of continuous policies stay between them."""
+"""Bounds of the log standard deviations of continuous policies."""
 START_STD = math.pi / (2.0 * math.sqrt(3.0))
-"""Standard deviation of an untrained policy: that of the distribution which tanh makes uniform, a logistic one of scale
-one half."""
-_LEAST_RANGE = 1e-5
+"""Standard deviation of an untrained policy: that of the logistic distribution of scale one half, which tanh maps to
+the uniform distribution on [-1, 1]."""
+_MIN_RANGE = 1e-5
 
 
 class Parts(NamedTuple):
-    """The functions of a `ModelNetwork` that depend on what it reads; `model_network` adds the projection."""
+    """The functions of a `ModelNetwork` that depend on the observations; `model_network` adds the projection."""
 
     represent: Callable[[Array], jax.Array]
     predict: Callable[[jax.Array], tuple[jax.Array, jax.Array]]
@@ -36,7 +37,7 @@ class Parts(NamedTuple):
 
 
 class _AllParts(NamedTuple):
-    """The functions that have parameters, as Haiku's `multi_transform` takes and gives them."""
+    """All functions that have parameters, as Haiku's `multi_transform` takes and returns them."""
 
     represent: Callable[..., jax.Array]
     predict: Callable[..., tuple[jax.Array, jax.Array]]
@@ -53,10 +54,10 @@ def model_network(
     """Turns Haiku modules into the pure functions of a network.
 
     Args:
-      build: makes the modules; runs while tracing.
-      config: says how values and rewards are spread over bins.
-      spec: what the network reads and decides about.
-      observe: `ModelNetwork.observe`; by default parameters hold no statistics.
+      build: makes the modules; called while tracing.
+      config: of the network.
+      spec: of the environment.
+      observe: `ModelNetwork.observe`; by default the parameters hold no statistics.
     """
 
     def modules() -> tuple[Callable[[Array, Array], Any], _AllParts]:
@@ -80,41 +81,40 @@ def model_network(
         **transformed.apply._asdict(),
         encode=partial(encode, support=config.support),
         decode=partial(decode, support=config.support),
-        observe=observe or _unchanged,
+        observe=observe or (lambda params, observations: params),
     )
 
 
+@dataclass
 class Projection(hk.Module):
     """Projector and predictor of the consistency loss (Chen & He 2021, SimSiam; Ye et al. 2021, EfficientZero)."""
 
-    def __init__(self, width: int) -> None:
-        super().__init__(name="projection")
-        self._width = width
+    width: int
 
     def __call__(self, latent: jax.Array, predicted: bool) -> jax.Array:
         """Maps `[B, ...]` to `[B, width]`."""
         x = latent.reshape(latent.shape[0], -1)
-        x = jax.nn.relu(LayerNorm("projector_norm")(Dense(self._width, 2.0, "projector_hidden")(x)))
-        x = Dense(self._width, 1.0, "projector")(x)
+        x = jax.nn.relu(layer_norm(Dense(self.width, 2.0, "projector_hidden")(x), "projector_norm"))
+        x = Dense(self.width, 1.0, "projector")(x)
         if not predicted:
             return x
-        x = jax.nn.relu(LayerNorm("predictor_norm")(Dense(max(1, self._width // 2), 2.0, "predictor_hidden")(x)))
-        return Dense(self._width, 1.0, "predictor")(x)
+        x = jax.nn.relu(layer_norm(Dense(max(1, self.width // 2), 2.0, "predictor_hidden")(x), "predictor_norm"))
+        return Dense(self.width, 1.0, "predictor")(x)
 
 
+@dataclass
 class PolicyLayer(hk.Module):
-    """The last layer of a policy, computed in float32; starts nearly uniform over the actions."""
+    """The last layer of a policy, computed in float32; untrained, the policy is nearly uniform over the actions."""
 
-    def __init__(self, spec: EnvSpec) -> None:
-        super().__init__(name="policy")
-        self._spec = spec
+    spec: EnvSpec
+    name: str = "policy"
 
     def __call__(self, features: jax.Array) -> jax.Array:
-        """Maps `[B, width]` to logits `[B, A]`; or to mean and log standard deviation `[B, 2, D]` within bounds."""
+        """Maps `[B, width]` to logits `[B, A]`, or to bounded means and log standard deviations `[B, 2, D]`."""
         wide = features.astype(jnp.float32)
-        if not self._spec.action_shape:
-            return Dense(self._spec.num_actions, LAST_LAYER_SCALE, "logits")(wide)
-        (dimensions,) = self._spec.action_shape
+        if not self.spec.action_shape:
+            return Dense(self.spec.num_actions, LAST_LAYER_SCALE, "logits")(wide)
+        (dimensions,) = self.spec.action_shape
         raw = Dense(2 * dimensions, LAST_LAYER_SCALE, "gaussian")(wide).reshape(-1, 2, dimensions)
         mean = MEAN_BOUND * jnp.tanh(raw[:, 0] / MEAN_BOUND)
         low, high = LOG_STD_BOUNDS
@@ -124,29 +124,25 @@ class PolicyLayer(hk.Module):
 
 
 def bins_layer(bins: int, name: str) -> Callable[[jax.Array], jax.Array]:
-    """The last layer of a value or reward, computed in float32: starts at zero, so that untrained ones are zero."""
+    """The last layer of a value or reward, computed in float32. Its kernel starts at zero: so do values and rewards."""
     layer = Dense(bins, 0.0, name)
     return lambda features: layer(features.astype(jnp.float32))
 
 
 def unit_range(x: jax.Array) -> jax.Array:
-    """Stretches each latent state `[B, ...]` to the range from 0 to 1, in float32: `(s - min) / (max - min)`."""
+    """Rescales each latent state `[B, ...]` to the range [0, 1], in float32: `(s - min) / (max - min)`."""
     axes = tuple(range(1, x.ndim))
     wide = x.astype(jnp.float32)
     low, high = jnp.min(wide, axes, keepdims=True), jnp.max(wide, axes, keepdims=True)
-    return (wide - low) / jnp.maximum(high - low, _LEAST_RANGE)
+    return (wide - low) / jnp.maximum(high - low, _MIN_RANGE)
 
 
 def action_features(action: Array, spec: EnvSpec) -> jax.Array:
-    """What dynamics reads of an action: `[B, A]` or `[B, D]` float32.
+    """The input of the dynamics network for an action: `[B, A]` or `[B, D]` float32.
 
-    Counted actions become one-hot, times sqrt(A): of mean square one, as important as the latent state's features.
+    Discrete actions become one-hot vectors times sqrt(A). Their mean square is then one, so that they weigh as much as
+    the features of the latent state.
     """
     if spec.action_shape:
         return jnp.asarray(action, jnp.float32)
     return math.sqrt(spec.num_actions) * jax.nn.one_hot(action, spec.num_actions)
-
-
-def _unchanged(params: Params, observations: Array) -> Params:
-    del observations
-    return params

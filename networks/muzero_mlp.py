@@ -1,6 +1,8 @@
-"""MuZero's networks as multilayer perceptrons in Haiku, for observations that are vectors."""
+"""MuZero's networks as multilayer perceptrons in Haiku, for vector observations."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import haiku as hk
 import jax
@@ -8,74 +10,64 @@ import jax.numpy as jnp
 
 from podzero.config import MuZeroMLPConfig
 from podzero.networks.boards import compute_dtype
-from podzero.networks.haiku_layers import Dense, Perceptron
-from podzero.networks.muzero import (
-    Parts,
-    PolicyLayer,
-    action_features,
-    bins_layer,
-    model_network,
-    unit_range,
-)
+from podzero.networks.haiku_layers import MLP, Dense
+from podzero.networks.muzero import Parts, PolicyLayer, action_features, bins_layer, model_network, unit_range
 from podzero.networks.normalization import Normalization, merge
 from podzero.types import Array, EnvSpec, ModelNetwork, Params
 
 _STATISTICS = "representation/normalization"
-"""Where Haiku keeps the running statistics."""
+"""The Haiku module that holds the running statistics."""
 
 
+@dataclass
 class Representation(hk.Module):
     """Observations, flattened and normalized, to latent states."""
 
-    def __init__(self, config: MuZeroMLPConfig) -> None:
-        super().__init__(name="representation")
-        self._config = config
+    config: MuZeroMLPConfig
 
     def __call__(self, observation: Array) -> jax.Array:
         """Maps `[B, ...]` to `[B, latent]` float32 in [0, 1]."""
-        config, x = self._config, _flat(observation)
+        config, x = self.config, _flat(observation)
         if config.normalize:
             x = Normalization("normalization")(x)
         x = x.astype(compute_dtype(config.compute_dtype))
-        x = Perceptron(config.width, config.layers, "trunk")(x)
+        x = MLP(config.width, config.layers, "trunk")(x)
         return unit_range(Dense(config.latent, 1.0, "latent")(x))
 
 
+@dataclass
 class Dynamics(hk.Module):
     """A latent state and an action to the next latent state, as a change of the old one, and the reward."""
 
-    def __init__(self, config: MuZeroMLPConfig, spec: EnvSpec) -> None:
-        super().__init__(name="dynamics")
-        self._config = config
-        self._spec = spec
+    config: MuZeroMLPConfig
+    spec: EnvSpec
 
     def __call__(self, latent: jax.Array, action: Array) -> tuple[jax.Array, jax.Array]:
         """Maps `[B, latent]` and actions to `[B, latent]` float32 in [0, 1] and reward logits `[B, bins]`."""
-        config = self._config
-        x = jnp.concatenate([latent, action_features(action, self._spec)], axis=-1)
+        config = self.config
+        x = jnp.concatenate([latent, action_features(action, self.spec)], axis=-1)
         x = x.astype(compute_dtype(config.compute_dtype))
-        x = Perceptron(config.width, config.layers, "trunk")(x)
+        x = MLP(config.width, config.layers, "trunk")(x)
         change = Dense(config.latent, 1.0, "change")(x)
         return unit_range(latent + change.astype(jnp.float32)), bins_layer(config.bins, "reward")(x)
 
 
+@dataclass
 class Prediction(hk.Module):
     """A latent state to policy and value."""
 
-    def __init__(self, config: MuZeroMLPConfig, spec: EnvSpec) -> None:
-        super().__init__(name="prediction")
-        self._config = config
-        self._spec = spec
+    config: MuZeroMLPConfig
+    spec: EnvSpec
 
     def __call__(self, latent: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Maps `[B, latent]` to the policy and value logits `[B, bins]`."""
-        x = latent.astype(compute_dtype(self._config.compute_dtype))
-        x = Perceptron(self._config.width, self._config.layers, "trunk")(x)
-        return PolicyLayer(self._spec)(x), bins_layer(self._config.bins, "value")(x)
+        x = latent.astype(compute_dtype(self.config.compute_dtype))
+        x = MLP(self.config.width, self.config.layers, "trunk")(x)
+        return PolicyLayer(self.spec)(x), bins_layer(self.config.bins, "value")(x)
 
 
 def muzero_mlp(config: MuZeroMLPConfig, spec: EnvSpec) -> ModelNetwork:
-    """The network for any observations of `spec`, which it flattens."""
+    """The network for observations of any shape, which it flattens."""
 
     def build() -> Parts:
         return Parts(Representation(config), Prediction(config, spec), Dynamics(config, spec))

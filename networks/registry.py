@@ -1,4 +1,4 @@
-"""The networks podzero knows, by the `name` of their configuration."""
+"""Builds networks from their configuration."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from podzero.types import EnvSpec, ModelNetwork, Network, Params
 
 
 def make_network(config: NetworkConfig, spec: EnvSpec) -> Network:
-    """The network to train on the observations of `spec`, whose rules are known.
+    """The network to train for a game with known rules.
 
     Raises:
-      ConfigError: the network cannot read such observations, or learns a model.
+      ConfigError: the network does not support such observations, or learns a model.
     """
     match config:
         case ResNetConfig():
@@ -45,32 +45,28 @@ def make_network(config: NetworkConfig, spec: EnvSpec) -> Network:
 
 
 def make_inference(config: NetworkConfig, spec: EnvSpec) -> tuple[Callable[[Params], Params], Network]:
-    """What acting needs: `fold`, which prepares trained parameters once, and the network for what it returns.
+    """The network for acting, and `fold`, which converts trained parameters into its parameters.
 
     `network.apply(fold(params), observation)` equals `make_network(...).apply(params, observation)` up to rounding.
-    A network with nothing to fold gets the identity.
+    For a network with nothing to fold, `fold` is the identity.
 
     Raises:
-      ConfigError: the network cannot read such observations, or learns a model.
+      ConfigError: the network does not support such observations, or learns a model.
     """
     if isinstance(config, ResNetConfig):
         folded = folded_haiku_resnet if config.name == "haiku_resnet" else folded_resnet
         return fold, folded(config, spec)
-    return _as_it_is, make_network(config, spec)
+    return lambda params: params, make_network(config, spec)
 
 
 def make_model_network(config: ModelNetworkConfig, spec: EnvSpec) -> ModelNetwork:
-    """The networks that learn a model of what is observed in `spec`.
+    """The networks that learn a model of an environment.
 
     Raises:
-      ConfigError: they cannot read such observations.
+      ConfigError: they do not support such observations.
     """
     match config:
         case MuZeroMLPConfig():
             return muzero_mlp(config, spec)
         case MuZeroResNetConfig():
             return muzero_resnet(config, spec)
-
-
-def _as_it_is(params: Params) -> Params:
-    return params

@@ -16,18 +16,18 @@ from podzero.types import EnvSpec, Network
 
 
 def residual_start(blocks: int) -> float:
-    """The gain at which each of `blocks` residual branches starts: `1 / sqrt(blocks)`.
+    """The initial gain of each of `blocks` residual branches: `1 / sqrt(blocks)`.
 
-    A branch adds its squared gain times the variance of its input, so the variance grows at most e-fold over the
-    whole tower, however deep. The gain is learned, per channel, and so it is the residual scale as well. Starting it
-    at zero (SkipInit, De and Smith 2020) is safe at any depth but learns slower: on solved connect-four positions, a
-    32x3 tower reached a value loss of 0.46 in 120 steps from 0.5, 0.49 from 0.2, and 0.53 from zero.
+    A branch adds its squared gain times the variance of its input. So the variance grows at most e-fold over the whole
+    tower, however deep. The gain is learned per channel. Starting it at zero (SkipInit, De and Smith 2020) is stable at
+    any depth but learns more slowly: on solved connect-four positions, a 32x3 tower reached a value loss of 0.46 after
+    120 steps from an initial gain of 0.5, of 0.49 from 0.2, and of 0.53 from zero.
     """
     return 1.0 / math.sqrt(blocks)
 
 
 class Conv(nn.Module):
-    """A 3x3 convolution with standardized weights; `folded` when its kernel has been through `fold`."""
+    """A 3x3 convolution with standardized weights; `folded` if `fold` has standardized its kernel already."""
 
     features: int
     folded: bool
@@ -71,7 +71,7 @@ class ResNet(nn.Module):
 
     @nn.compact
     def __call__(self, observation: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Reads boards.
+        """Computes logits and values.
 
         Args:
           observation: `[B, H, W, C]` of any real dtype or bool.
@@ -93,17 +93,17 @@ def resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
     """The trainable network, for boards of `spec`.
 
     Raises:
-      ConfigError: the observations are no boards.
+      ConfigError: the observations are not boards.
     """
     check_boards(spec, config.name)
     return flax_network(ResNet(config, spec.num_actions), spec)
 
 
 def folded_resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
-    """The same network for parameters that went through `fold`: plain convolutions, biases and relus.
+    """The same network for parameters that `fold` returned: plain convolutions with biases.
 
     Raises:
-      ConfigError: the observations are no boards.
+      ConfigError: the observations are not boards.
     """
     trainable = resnet(config, spec)
     folded = flax_network(ResNet(config, spec.num_actions, folded=True), spec)

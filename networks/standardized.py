@@ -1,12 +1,12 @@
-"""Scaled weight standardization: normalization that lives in the weights, so inference can leave it behind.
+"""Scaled weight standardization: it normalizes weights instead of activations, so that inference need not compute it.
 
 Batch statistics would make a network stateful, and layer normalization cannot be folded away. A convolution whose
 kernel is standardized (Brock, De and Smith 2021, "Characterizing signal propagation to close the performance gap in
-unnormalized ResNets") needs neither: the normalized kernel is a function of the parameters alone, so `fold` computes
-it once and what remains is a plain convolution with a bias.
+unnormalized ResNets") needs neither: the normalized kernel is a function of the parameters alone. So `fold` computes
+it once, and a plain convolution with a bias remains.
 
-The functions here are shared by the Flax and the Haiku networks, whose convolutions call their parameters
-`kernel [h, w, in, out]`, `gain [out]` and `bias [out]`.
+The Flax and the Haiku networks share these functions. Their convolutions have the parameters `kernel [h, w, in, out]`,
+`gain [out]` and `bias [out]`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from jax import lax
 from podzero.types import Params
 
 RELU_GAIN = math.sqrt(2.0 / (1.0 - 1.0 / math.pi))
-"""The gain at which relu of a standard normal keeps variance one, about 1.71."""
+"""With this gain, about 1.71, relu of a standard normal variable has variance one."""
 
 _EPSILON = 1e-4
 
 
 def standardize(kernel: jax.Array, gain: jax.Array) -> jax.Array:
-    """The kernel that a standardized convolution convolves with.
+    """The kernel with which a standardized convolution convolves.
 
     `RELU_GAIN * gain * (W - mean) / sqrt(max(fan_in * var, 1e-4))`, mean and variance taken for each output channel.
 
@@ -53,7 +53,7 @@ def fold(params: Params) -> Params:
       params: nested mappings; a mapping with `kernel` and `gain` is a standardized convolution.
 
     Returns:
-      The same tree of dicts with the standardized kernels in place and the gains gone.
+      The same tree of dicts with standardized kernels and without gains.
     """
     if not isinstance(params, Mapping):
         return params
@@ -70,7 +70,7 @@ def convolve(x: jax.Array, kernel: jax.Array, bias: jax.Array, stride: int = 1) 
       x: `[B, H, W, in]`.
       kernel: `[h, w, in, out]`.
       bias: `[out]`.
-      stride: pixels between two of the outcome, along both sides.
+      stride: in pixels, along both sides.
 
     Returns:
       `[B, ceil(H / stride), ceil(W / stride), out]`.

@@ -13,7 +13,7 @@ from podzero.types import EnvSpec, Network
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention among all squares; softmax in float32."""
+    """Multi-head self-attention between all squares; softmax in float32."""
 
     heads: int
     residual_scale: float
@@ -22,7 +22,7 @@ class Attention(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps `[B, S, width]` to the same shape."""
         width = x.shape[-1]
-        # Kernels keep the heads as a dimension of their own, so that a mesh can split them.
+        # Kernels have a dimension for the heads, so that a mesh can split it.
         parts = (3, self.heads, width // self.heads)
         qkv = nn.DenseGeneral(parts, use_bias=False, dtype=x.dtype, name="qkv")(x)
         query, key, value = jnp.moveaxis(qkv, 2, 0)
@@ -32,7 +32,7 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Two dense layers with gelu between, applied to each square alone."""
+    """Two dense layers with gelu between them, applied to each square separately."""
 
     ratio: int
     residual_scale: float
@@ -47,7 +47,7 @@ class Mlp(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention, then the MLP, each on the normalized sum of what came before."""
+    """Attention, then the MLP, each with layer normalization before it and a residual connection around it."""
 
     config: TransformerConfig
 
@@ -63,14 +63,14 @@ class Layer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """One token per square with a learned position, then layers of attention and MLP, then the heads."""
+    """One token per square with a learned position embedding, then layers of attention and MLP, then the heads."""
 
     config: TransformerConfig
     num_actions: int
 
     @nn.compact
     def __call__(self, observation: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Reads boards.
+        """Computes logits and values.
 
         Args:
           observation: `[B, H, W, C]` of any real dtype or bool.
@@ -96,7 +96,7 @@ def transformer(config: TransformerConfig, spec: EnvSpec) -> Network:
     """The network for boards of `spec`; there is nothing to fold.
 
     Raises:
-      ConfigError: the observations are no boards.
+      ConfigError: the observations are not boards.
     """
     check_boards(spec, config.name)
     return flax_network(Transformer(config, spec.num_actions), spec)

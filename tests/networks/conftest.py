@@ -1,4 +1,4 @@
-"""These tests compile much and compute little."""
+"""These tests spend more time compiling than computing."""
 
 import functools
 
@@ -8,5 +8,5 @@ import pytest
 
 @pytest.fixture(scope="session")
 def compiled():
-    """As `jax.jit`, without the optimizations of the compiler's backend: a fifth of the time."""
+    """`jax.jit` without the optimizations of XLA's backend: compiles in a fifth of the time."""
     return functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})

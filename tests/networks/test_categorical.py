@@ -1,4 +1,4 @@
-"""Values as distributions over scaled bins, against numbers worked out by hand."""
+"""Values as distributions over scaled bins, compared with numbers computed by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -17,46 +17,46 @@ SUPPORT = 30
     [(0.0, 0.0), (3.0, 1.003), (-3.0, -1.003), (24.0, 4.024), (-99.0, -9.099)],
 )
 def test_scaling_by_hand_and_back(x, scaled):
-    """sqrt(4) - 1 = 1, sqrt(25) - 1 = 4, sqrt(100) - 1 = 9, and a thousandth of x more."""
+    """sqrt(4) - 1 = 1, sqrt(25) - 1 = 4, sqrt(100) - 1 = 9, each plus a thousandth of x."""
     np.testing.assert_allclose(scale(x), scaled, rtol=1e-6)
     np.testing.assert_allclose(unscale(scaled), x, rtol=1e-5, atol=1e-7)
 
 
 @settings(deadline=None, max_examples=50)
 @given(x=st.floats(-900.0, 900.0, width=32))
-def test_what_is_encoded_is_decoded(x):
+def test_decode_inverts_encode(x):
     distribution = encode(jnp.float32(x), SUPPORT)
     np.testing.assert_allclose(distribution.sum(), 1.0, rtol=1e-6)
     assert np.count_nonzero(distribution) <= 2
     np.testing.assert_allclose(decode(jnp.log(distribution + 1e-30), SUPPORT), x, rtol=2e-5, atol=2e-5)
 
 
-def test_a_value_between_two_bins_is_shared_by_them():
+def test_a_value_between_two_bins_is_two_hot():
     # h(5) = sqrt(6) - 1 + 0.005 = 1.4544897, between bins 1 and 2 of -2 ... 2.
     np.testing.assert_allclose(encode(5.0, 2), [0.0, 0.0, 0.0, 0.5455103, 0.4544897], atol=1e-6)
     np.testing.assert_allclose(encode(-5.0, 2), [0.4544897, 0.5455103, 0.0, 0.0, 0.0], atol=1e-6)
 
 
-def test_values_beyond_the_outermost_bins_go_to_them():
+def test_values_beyond_the_outermost_bins_are_clipped():
     np.testing.assert_array_equal(encode(jnp.array([1e6, -1e6]), 2), [[0, 0, 0, 0, 1], [1, 0, 0, 0, 0]])
 
 
-def test_logits_stand_for_the_mean_of_their_distribution():
+def test_logits_represent_the_mean_of_their_distribution():
     # Half at bin 0 and half at bin 2: the mean is 1, which is h(x) for x just below 3.
     x = float(decode(jnp.array([-1e9, -1e9, 0.0, -1e9, 0.0]), 2))
     np.testing.assert_allclose(np.sqrt(x + 1) - 1 + 0.001 * x, 1.0, rtol=1e-6)
 
 
-def test_uniform_logits_stand_for_zero():
+def test_uniform_logits_represent_zero():
     assert float(decode(jnp.zeros(2 * SUPPORT + 1), SUPPORT)) == 0.0
 
 
-def test_small_values_keep_their_digits():
+def test_small_values_keep_their_precision():
     x = jnp.array([1e-4, 1e-3, 1e-2])
     np.testing.assert_allclose(unscale(scale(x)), x, rtol=2e-3)
 
 
-def test_any_leading_axes_will_do():
+def test_any_leading_axes_are_kept():
     x = jax.random.normal(jax.random.key(0), (2, 3))
     assert encode(x, 5).shape == (2, 3, 11)
     assert decode(encode(x, 5), 5).shape == (2, 3)

@@ -1,4 +1,4 @@
-"""One contract for every network on every kind of observation."""
+"""One contract that every network fulfils on every kind of observation."""
 
 import jax
 import jax.numpy as jnp
@@ -69,7 +69,7 @@ def test_shapes_dtypes_and_range(network, trained, spec):
     assert {leaf.dtype for leaf in jax.tree.leaves(trained)} == {jnp.dtype("float32")}
 
 
-def test_a_board_is_judged_by_itself_alone(network, trained, spec):
+def test_rows_of_a_batch_are_independent(network, trained, spec):
     mine, mixed = boards(spec), boards(spec, seed=1)
     mixed[2] = mine[2]
     alone, together = network.apply(trained, mine), network.apply(trained, mixed)
@@ -78,14 +78,14 @@ def test_a_board_is_judged_by_itself_alone(network, trained, spec):
     assert not np.allclose(alone[0][1], together[0][1], atol=1e-3)
 
 
-def test_same_key_same_parameters_other_key_others(network, params):
+def test_equal_keys_give_equal_parameters_and_other_keys_give_others(network, params):
     again, other = network.init(jax.random.key(0)), network.init(jax.random.key(1))
     for one, two in zip(jax.tree.leaves(params), jax.tree.leaves(again), strict=True):
         np.testing.assert_array_equal(one, two)
     assert any(not np.allclose(a, b) for a, b in zip(jax.tree.leaves(params), jax.tree.leaves(other), strict=True))
 
 
-def test_untrained_it_knows_nothing(network, params, spec):
+def test_untrained_policies_are_nearly_uniform_and_values_near_zero(network, params, spec):
     logits, value = network.apply(params, boards(spec))
     assert np.abs(value).max() < 0.3
     probabilities = np.asarray(jax.nn.softmax(logits))
@@ -93,7 +93,7 @@ def test_untrained_it_knows_nothing(network, params, spec):
     assert entropy.min() > 0.95 * np.log(spec.num_actions)
 
 
-def test_every_leaf_learns(compiled, config, trained, spec):
+def test_every_leaf_gets_a_gradient(compiled, config, trained, spec):
     def loss(params):
         logits, value = make_network(config, spec).apply(params, boards(spec))
         return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - logits[:, 1]) + jnp.mean((value - 0.5) ** 2)
@@ -110,12 +110,12 @@ def test_folded_equals_unfolded(compiled, config, network, trained, spec):
         np.testing.assert_allclose(one, two, atol=1e-4)
 
 
-def test_inference_starts_from_folded_parameters(config, network, params, spec):
+def test_inference_networks_initialize_folded_parameters(config, network, params, spec):
     fold, inference = make_inference(config, spec)
     assert jax.eval_shape(inference.init, jax.random.key(0)) == jax.eval_shape(fold, params)
 
 
-def test_bfloat16_computes_close_and_answers_in_float32(compiled, config, network, trained, spec):
+def test_bfloat16_is_close_and_outputs_are_float32(compiled, config, network, trained, spec):
     half = make_network(config.model_copy(update={"compute_dtype": "bfloat16"}), spec)
     logits, value = compiled(half.apply)(trained, boards(spec))
     exact_logits, exact_value = network.apply(trained, boards(spec))
@@ -127,7 +127,7 @@ def test_bfloat16_computes_close_and_answers_in_float32(compiled, config, networ
     assert {leaf.dtype for leaf in jax.tree.leaves(made)} == {jnp.dtype("float32")}
 
 
-def test_vmap_over_groups_equals_one_batch(compiled, config, network, trained, spec):
+def test_vmap_over_batches_equals_one_batch(compiled, config, network, trained, spec):
     grouped = compiled(jax.vmap(make_network(config, spec).apply, in_axes=(None, 0)))
     shaped = boards(spec).reshape(2, BATCH // 2, *spec.observation_shape)
     for one, two in zip(grouped(trained, shaped), network.apply(trained, boards(spec)), strict=True):

@@ -1,4 +1,4 @@
-"""One contract for every network that learns a model, with counted and with continuous actions."""
+"""One contract that every network of a learned model fulfils, for discrete and continuous actions."""
 
 import jax
 import jax.numpy as jnp
@@ -26,8 +26,8 @@ CONFIGS: dict[str, ModelNetworkConfig] = {
     ),
 }
 SPECS = {
-    "counted": EnvSpec("pictures", (10, 7, 3), "float32", 5, players=1),
-    "continuous": EnvSpec("pictures", (10, 7, 3), "float32", 0, players=1, action_bounds=((-2.0, 0.0), (2.0, 1.0))),
+    "discrete": EnvSpec("images", (10, 7, 3), "float32", 5, players=1),
+    "continuous": EnvSpec("images", (10, 7, 3), "float32", 0, players=1, action_bounds=((-2.0, 0.0), (2.0, 1.0))),
 }
 BATCH, BINS = 4, 11
 
@@ -63,7 +63,7 @@ def params(compiled, network):
 
 
 def anything(network):
-    """Parameters with no leaf at a special start, as if some steps had been taken; statistics as they begin."""
+    """Random parameters, as if after some steps; the running statistics have their initial values."""
     random = np.random.default_rng(1)
 
     def leaf(path, shape):
@@ -85,7 +85,7 @@ def trained(network):
 
 @pytest.fixture(scope="module")
 def outputs(compiled, network, spec):
-    """Everything the network says of observations, after one step of the model."""
+    """All outputs of the network, after one step of the model."""
 
     @compiled
     def run(params, observation, action):
@@ -102,24 +102,24 @@ def outputs(compiled, network, spec):
 
 
 def test_shapes_and_dtypes(outputs, trained, spec):
-    said = outputs(trained, observations(spec), actions(spec))
-    assert said["first"].shape == said["latent"].shape
-    assert said["reward"].shape == said["value"].shape == (BATCH, BINS)
-    assert said["policy"].shape == ((BATCH, 2, 2) if spec.action_shape else (BATCH, 5))
-    assert said["projected"].shape == said["predicted"].shape == (BATCH, 16)
-    assert {leaf.dtype for leaf in said.values()} == {jnp.dtype("float32")}
-    assert all(np.isfinite(leaf).all() for leaf in said.values())
+    found = outputs(trained, observations(spec), actions(spec))
+    assert found["first"].shape == found["latent"].shape
+    assert found["reward"].shape == found["value"].shape == (BATCH, BINS)
+    assert found["policy"].shape == ((BATCH, 2, 2) if spec.action_shape else (BATCH, 5))
+    assert found["projected"].shape == found["predicted"].shape == (BATCH, 16)
+    assert {leaf.dtype for leaf in found.values()} == {jnp.dtype("float32")}
+    assert all(np.isfinite(leaf).all() for leaf in found.values())
 
 
-def test_latent_states_reach_from_zero_to_one(outputs, trained, spec):
-    said = outputs(trained, observations(spec), actions(spec))
-    for latent in (said["first"], said["latent"]):
+def test_latent_states_have_the_range_from_zero_to_one(outputs, trained, spec):
+    found = outputs(trained, observations(spec), actions(spec))
+    for latent in (found["first"], found["latent"]):
         flat = np.asarray(latent).reshape(BATCH, -1)
         np.testing.assert_allclose(flat.min(axis=1), 0.0, atol=1e-6)
         np.testing.assert_allclose(flat.max(axis=1), 1.0, atol=1e-6)
 
 
-def test_one_is_judged_by_itself_alone(outputs, trained, spec):
+def test_rows_of_a_batch_are_independent(outputs, trained, spec):
     mine, mixed = observations(spec), observations(spec, seed=1)
     mixed[2] = mine[2]
     alone, together = outputs(trained, mine, actions(spec)), outputs(trained, mixed, actions(spec))
@@ -128,7 +128,7 @@ def test_one_is_judged_by_itself_alone(outputs, trained, spec):
     assert not np.allclose(alone["value"][1], together["value"][1], atol=1e-4)
 
 
-def test_what_comes_next_depends_on_the_action(outputs, trained, spec):
+def test_the_next_latent_state_and_the_reward_depend_on_the_action(outputs, trained, spec):
     one = outputs(trained, observations(spec), actions(spec))
     other = outputs(trained, observations(spec), np.roll(actions(spec), 1, axis=0))
     for name in ("latent", "reward"):
@@ -136,21 +136,21 @@ def test_what_comes_next_depends_on_the_action(outputs, trained, spec):
     np.testing.assert_array_equal(one["first"], other["first"])
 
 
-def test_untrained_it_knows_nothing(network, outputs, params, spec):
-    said = outputs(params, observations(spec), actions(spec))
-    np.testing.assert_array_equal(network.decode(said["value"]), 0.0)
-    np.testing.assert_array_equal(network.decode(said["reward"]), 0.0)
+def test_untrained_policies_are_nearly_uniform_and_values_and_rewards_zero(network, outputs, params, spec):
+    found = outputs(params, observations(spec), actions(spec))
+    np.testing.assert_array_equal(network.decode(found["value"]), 0.0)
+    np.testing.assert_array_equal(network.decode(found["reward"]), 0.0)
     if spec.action_shape:
-        assert np.abs(said["policy"][:, 0]).max() < 0.7
-        np.testing.assert_allclose(np.exp(said["policy"][:, 1]), 0.9, atol=0.4)
+        assert np.abs(found["policy"][:, 0]).max() < 0.7
+        np.testing.assert_allclose(np.exp(found["policy"][:, 1]), 0.9, atol=0.4)
     else:
-        probabilities = np.asarray(jax.nn.softmax(said["policy"]))
+        probabilities = np.asarray(jax.nn.softmax(found["policy"]))
         assert -np.sum(probabilities * np.log(probabilities), axis=-1).min() > 0.95 * np.log(5)
 
 
 def test_continuous_policies_stay_within_their_bounds(compiled, network, trained, outputs, spec):
     if not spec.action_shape:
-        pytest.skip("counted actions have no bounds")
+        pytest.skip("discrete actions have no bounds")
     wild = jax.tree.map(lambda leaf: 100.0 * leaf, trained)
     policy = outputs(wild, observations(spec), actions(spec))["policy"]
     assert np.abs(policy[:, 0]).max() <= MEAN_BOUND
@@ -158,7 +158,7 @@ def test_continuous_policies_stay_within_their_bounds(compiled, network, trained
     assert policy[:, 1].max() <= LOG_STD_BOUNDS[1]
 
 
-def test_every_leaf_learns_but_the_statistics(compiled, network, trained, spec):
+def test_every_leaf_but_the_statistics_gets_a_gradient(compiled, network, trained, spec):
     def loss(params):
         latent, reward = network.dynamics(params, network.represent(params, observations(spec)), actions(spec))
         policy, value = network.predict(params, latent)
@@ -170,7 +170,7 @@ def test_every_leaf_learns_but_the_statistics(compiled, network, trained, spec):
         assert np.any(np.asarray(gradient) != 0) != ("normalization" in str(path)), path
 
 
-def test_bfloat16_computes_close_and_answers_in_float32(compiled, config, network, outputs, trained, spec):
+def test_bfloat16_is_close_and_outputs_are_float32(compiled, config, network, outputs, trained, spec):
     half = make_model_network(config.model_copy(update={"compute_dtype": "bfloat16"}), spec)
     latent = compiled(half.represent)(trained, observations(spec))
     exact = outputs(trained, observations(spec), actions(spec))["first"]
@@ -183,36 +183,36 @@ def test_bfloat16_computes_close_and_answers_in_float32(compiled, config, networ
 
 @pytest.mark.parametrize("dtype", ["uint8", "bool", "float32"])
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_observations_of_any_dtype_are_read(compiled, kind, dtype):
-    network = make_model_network(CONFIGS[kind], SPECS["counted"]._replace(observation_dtype=dtype))
-    seen = (255 * observations(SPECS["counted"])).astype(dtype)
+def test_observations_may_have_any_dtype(compiled, kind, dtype):
+    network = make_model_network(CONFIGS[kind], SPECS["discrete"]._replace(observation_dtype=dtype))
+    seen = (255 * observations(SPECS["discrete"])).astype(dtype)
     latent = compiled(network.represent)(anything(network), seen)
     assert latent.dtype == jnp.float32
     assert np.isfinite(latent).all()
 
 
 @pytest.mark.parametrize(("downsample", "side"), [(1, (10, 7)), (2, (5, 4)), (4, (3, 2)), (8, (2, 1)), (16, (1, 1))])
-def test_images_shrink_as_configured_rounded_up(downsample, side):
+def test_latent_states_have_the_downsampled_sides_rounded_up(downsample, side):
     config = CONFIGS["resnet"].model_copy(update={"downsample": downsample})
-    network = make_model_network(config, SPECS["counted"])
+    network = make_model_network(config, SPECS["discrete"])
     shape = jax.eval_shape(
-        lambda key: network.represent(network.init(key), observations(SPECS["counted"])), jax.random.key(0)
+        lambda key: network.represent(network.init(key), observations(SPECS["discrete"])), jax.random.key(0)
     ).shape
     assert shape == (BATCH, *side, 8)
 
 
-def test_images_are_learned_from_however_far_they_shrink(compiled):
-    """Averages over pixels come into play from a factor of eight on."""
-    network = make_model_network(CONFIGS["resnet"].model_copy(update={"downsample": 8}), SPECS["counted"])
-    seen = observations(SPECS["counted"])
+def test_gradients_flow_through_average_pooling(compiled):
+    """Pooling begins at a downsampling of eight."""
+    network = make_model_network(CONFIGS["resnet"].model_copy(update={"downsample": 8}), SPECS["discrete"])
+    seen = observations(SPECS["discrete"])
     gradients = compiled(jax.grad(lambda params: jnp.mean(network.represent(params, seen) ** 2)))(anything(network))
     stem = gradients["representation/halving_0"]["kernel"]
     assert np.isfinite(stem).all()
     assert np.abs(stem).max() > 0
 
 
-def test_bytes_are_scaled_to_one(compiled):
-    spec = SPECS["counted"]
+def test_bytes_are_scaled_to_the_range_from_zero_to_one(compiled):
+    spec = SPECS["discrete"]
     network = make_model_network(CONFIGS["resnet"], spec)
     params = anything(network)
     seen = np.random.default_rng(0).integers(0, 256, (BATCH, 10, 7, 3), np.uint8)
@@ -236,7 +236,7 @@ def statistics(params):
     return next(leaves for module, leaves in params.items() if "normalization" in module)
 
 
-def test_statistics_are_those_of_everything_observed(vectors):
+def test_statistics_are_those_of_all_observations(vectors):
     network, params = vectors
     seen = np.random.default_rng(0).normal([1.0, -2.0, 0.0], [0.1, 3.0, 1.0], (60, 3)).astype(np.float32)
     for part in np.split(seen, [10, 15]):
@@ -246,8 +246,8 @@ def test_statistics_are_those_of_everything_observed(vectors):
     np.testing.assert_allclose(statistics(params)["variance"], seen.var(axis=0), rtol=1e-4)
 
 
-def test_statistics_keep_adapting(vectors):
-    """After 100,000 ones, as many threes leave a mean of two, and as many more of 2.5: half is forgotten each time."""
+def test_older_observations_decay_exponentially(vectors):
+    """After 100,000 ones, each further 100,000 threes halve the weight of what came before: 2, 2.5, 2.75."""
     network, params = vectors
     block = np.ones((10_000, 3), np.float32)
     for _ in range(10):
@@ -258,7 +258,7 @@ def test_statistics_keep_adapting(vectors):
         np.testing.assert_allclose(statistics(params)["mean"], expected, rtol=1e-4)
 
 
-def test_a_number_that_cannot_be_squared_leaves_the_statistics_as_they_were(vectors):
+def test_a_number_whose_square_overflows_leaves_the_statistics_unchanged(vectors):
     network, params = vectors
     params = network.observe(params, np.ones((8, 3), np.float32))
     huge = np.ones((8, 3), np.float32)
@@ -269,7 +269,7 @@ def test_a_number_that_cannot_be_squared_leaves_the_statistics_as_they_were(vect
         assert after[name][1] == statistics(params)[name][1]
 
 
-def test_before_anything_was_observed_nothing_is_normalized(vectors):
+def test_initial_statistics_normalize_nothing(vectors):
     network, params = vectors
     plain = make_model_network(CONFIGS["mlp"].model_copy(update={"normalize": False}), VECTOR)
     seen = np.random.default_rng(0).normal(size=(BATCH, 3)).astype(np.float32)
@@ -278,7 +278,7 @@ def test_before_anything_was_observed_nothing_is_normalized(vectors):
 
 
 def test_observations_are_normalized_and_clipped(vectors):
-    """Scale and offset are gone, and one far outlier looks like another."""
+    """Scale and offset have no effect, and all outliers look alike."""
     network, params = vectors
     seen = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
     one, other = network.observe(params, seen), network.observe(params, 100.0 * seen + 7.0)
@@ -291,7 +291,7 @@ def test_observations_are_normalized_and_clipped(vectors):
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd", "lion"])
-def test_no_optimizer_moves_the_statistics(compiled, vectors, name):
+def test_optimizers_do_not_change_the_statistics(compiled, vectors, name):
     network, params = vectors
     params = network.observe(params, np.random.default_rng(0).normal(2.0, 3.0, (50, 3)).astype(np.float32))
     optimizer = make_optimizer(OptimizerConfig(name=name, learning_rate=0.1, weight_decay=0.1))
@@ -314,19 +314,19 @@ def test_no_optimizer_moves_the_statistics(compiled, vectors, name):
 # The registry.
 
 
-def test_vectors_are_no_images():
+def test_networks_for_images_refuse_vectors():
     with pytest.raises(ConfigError, match=r"(?s)'vectors' have shape \[3\].*network.name=muzero_mlp"):
         make_model_network(CONFIGS["resnet"], VECTOR)
 
 
 @pytest.mark.parametrize("make", [make_network, make_inference])
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_networks_that_learn_rules_are_not_for_known_ones(kind, make):
-    with pytest.raises(ConfigError, match="learns the rules of 'pictures', which are known"):
-        make(CONFIGS[kind], SPECS["counted"])
+def test_networks_that_learn_the_rules_are_refused_for_games_with_known_rules(kind, make):
+    with pytest.raises(ConfigError, match="learns the rules of 'images', which are known"):
+        make(CONFIGS[kind], SPECS["discrete"])
 
 
-def test_mlp_reads_vectors_and_transformers_do_not():
+def test_the_mlp_accepts_vectors_and_the_transformer_refuses_them():
     network = make_network(MLPConfig(name="mlp", width=8), VECTOR)
     logits, value = network.apply(network.init(jax.random.key(0)), jnp.ones((BATCH, 3)))
     assert (logits.shape, value.shape) == ((BATCH, 2), (BATCH,))
@@ -334,20 +334,20 @@ def test_mlp_reads_vectors_and_transformers_do_not():
         make_network(TransformerConfig(name="transformer"), VECTOR)
 
 
-def test_building_a_network_takes_no_device(monkeypatch):
+def test_building_a_network_initializes_no_backend(monkeypatch):
     def taken():
         raise AssertionError("the backend was asked for")
 
     monkeypatch.setattr(jax, "default_backend", taken)
     for config in CONFIGS.values():
-        make_model_network(config, SPECS["counted"])
+        make_model_network(config, SPECS["discrete"])
 
 
-def test_stacked_frames_are_read_with_their_channels_first():
+def test_channels_first_images_give_the_same_latent_states():
     config = CONFIGS["resnet"]
-    last = make_model_network(config, SPECS["counted"])
-    spec = SPECS["counted"]._replace(observation_shape=(3, 10, 7))
+    last = make_model_network(config, SPECS["discrete"])
+    spec = SPECS["discrete"]._replace(observation_shape=(3, 10, 7))
     first = make_model_network(config.model_copy(update={"channels_first": True}), spec)
     params = first.init(jax.random.key(0))
-    images = observations(SPECS["counted"])
+    images = observations(SPECS["discrete"])
     np.testing.assert_array_equal(first.represent(params, np.moveaxis(images, -1, 1)), last.represent(params, images))

@@ -1,4 +1,4 @@
-"""What single networks promise beyond the shared contract."""
+"""Properties of single networks beyond the shared contract."""
 
 import jax
 import jax.numpy as jnp
@@ -38,7 +38,7 @@ def test_standardized_kernel_ignores_scale_and_mean(seed, scale, shift):
     np.testing.assert_allclose((one**2).sum(axis=(0, 1, 2)), RELU_GAIN**2, rtol=1e-4)
 
 
-def test_a_constant_kernel_is_no_division_by_zero():
+def test_a_constant_kernel_has_finite_gradients():
     assert np.isfinite(jax.grad(lambda k: standardize(k, jnp.ones(2)).sum())(jnp.ones((3, 3, 4, 2)))).all()
 
 
@@ -52,7 +52,7 @@ def test_folding_removes_every_gain_and_nothing_else(compiled):
 
 
 def test_inference_runs_without_standardizing():
-    """The folded program must not pay for the normalization that folding removed."""
+    """The folded program does not contain the normalization."""
     _, inference = make_inference(RESNET, BOARD)
     assert "rsqrt" not in program(inference)
     assert "rsqrt" in program(make_network(RESNET, BOARD))
@@ -64,7 +64,7 @@ def program(network):
 
 
 def to_haiku(tree, path=("resnet",)):
-    """Flax's nested tree as Haiku's two levels: module path, then parameter."""
+    """Converts Flax's nested tree to Haiku's two levels: module path, then parameter."""
     leaves = {name: child for name, child in tree.items() if not isinstance(child, dict)}
     two_levels = {"/".join(path): leaves} if leaves else {}
     for name, child in tree.items():
@@ -73,7 +73,7 @@ def to_haiku(tree, path=("resnet",)):
     return two_levels
 
 
-def test_haiku_and_flax_are_the_same_network(compiled):
+def test_haiku_and_flax_compute_the_same_function(compiled):
     flax_net, haiku_net = make_network(RESNET, BOARD), make_network(HAIKU, BOARD)
     params = compiled(flax_net.init)(jax.random.key(0))
     random = np.random.default_rng(1)
@@ -88,7 +88,7 @@ def test_haiku_and_flax_are_the_same_network(compiled):
 
 
 @pytest.mark.parametrize("config", [RESNET, HAIKU, TRANSFORMER], ids=lambda config: config.name)
-def test_a_small_batch_is_learned_by_heart(compiled, config):
+def test_networks_overfit_a_small_batch(compiled, config):
     network = make_network(config, BOARD)
     key = jax.random.key(0)
     observation = jax.random.bernoulli(key, 0.4, (32, *BOARD.observation_shape))
@@ -118,13 +118,13 @@ def test_a_small_batch_is_learned_by_heart(compiled, config):
 
 @pytest.mark.parametrize("config", [RESNET, HAIKU, TRANSFORMER], ids=lambda config: config.name)
 @pytest.mark.parametrize("make", [make_network, make_inference])
-def test_observations_that_are_no_boards_are_refused(config, make):
+def test_observations_that_are_not_boards_are_refused(config, make):
     cart_pole = EnvSpec("cart_pole", (4,), "float32", 2)
     with pytest.raises(ConfigError, match=r"(?s)'cart_pole' have shape \[4\].*board"):
         make(config, cart_pole)
 
 
-def test_building_a_network_takes_no_device(monkeypatch):
+def test_building_a_network_initializes_no_backend(monkeypatch):
     def taken():
         raise AssertionError("the backend was asked for")
 
@@ -135,6 +135,6 @@ def test_building_a_network_takes_no_device(monkeypatch):
 
 
 @pytest.mark.parametrize("blocks", [1, 4, 40])
-def test_activations_start_at_the_same_scale_however_deep(blocks):
+def test_the_initial_scale_of_activations_hardly_depends_on_depth(blocks):
     growth_of_variance = (1 + residual_start(blocks) ** 2) ** blocks
     assert 2 <= growth_of_variance < np.e
