@@ -1,10 +1,10 @@
-"""Published peaks of TPU chips, and the slices that can be rented, by the names that people use for them.
+"""Published peak performance of TPU chips, and the TPU slices of Google Cloud by their names.
 
-The figures are Google's (https://docs.cloud.google.com/tpu/docs/v4, .../v5e, .../v5p, .../v6e, read in November 2026).
-Where those pages give the interconnect in Gbit/s of one direction (v4: 2,400, v5p: 4,800), it is doubled here to the
-bytes/s of both directions that the pages of v5e and v6e give. Clocks are the published peak divided by what one cycle
-can do: two operations in each cell of all matrix units, which are eight of 128 x 128 in v4 and v5p and four in v5e. The
-page of v6e says two of 256 x 256, which would need 3.5 GHz; the compiler's own estimates of matrix products need four.
+The numbers are Google's (https://docs.cloud.google.com/tpu/docs/v4, .../v5e, .../v5p, .../v6e, read in November 2026).
+The pages of v4 and v5p give the interconnect in Gbit/s of one direction (2,400 and 4,800); they are converted here to
+bytes/s of both directions, as on the pages of v5e and v6e. The clock is the published peak divided by the operations
+per cycle: two per cell of each matrix unit. v4 and v5p have eight units of 128 x 128, v5e has four. The page of v6e
+says two units of 256 x 256, which would need 3.5 GHz; the compiler's own estimates of matrix products imply four.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from podzero.errors import ConfigError, nearest
 
 
 class Chip(NamedTuple):
-    """What one chip can do at most."""
+    """Peak performance of one chip."""
 
     name: str
     flops: float
@@ -26,12 +26,12 @@ class Chip(NamedTuple):
     hbm_bandwidth: float
     """Bytes/s."""
     link_bandwidth: float
-    """Bytes/s over all links of the chip to its neighbours, both directions together."""
+    """Bytes/s over all inter-chip links of the chip, both directions together."""
     cores: int
-    """What a short slice name counts for one chip: v4 and v5p count TensorCores, two in a chip."""
+    """What one chip adds to the number in a short slice name: v4 and v5p count TensorCores, two per chip."""
     chips_per_host: int
     dimensions: int
-    """Of the torus."""
+    """Dimensions of the torus."""
     clock: float
     """Cycles per second."""
 
@@ -45,7 +45,7 @@ CHIPS: dict[str, Chip] = {
         Chip("v6e", 918e12, 32 * 2**30, 1638e9, 800e9, cores=1, chips_per_host=4, dimensions=2, clock=1.75e9),
     )
 }
-"""The known generations. Slices of several hosts have four chips on each."""
+"""The known generations by name."""
 
 _FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 _CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8", "8x8x16", "8x16x16")
@@ -54,17 +54,17 @@ _KINDS = {
     "TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5e": "v5e", "TPU v5": "v5p", "TPU v5p": "v5p",
     "TPU v6 lite": "v6e", "TPU v6e": "v6e",
 }  # fmt: skip
-"""Chips by what `jax.Device.device_kind` calls them; newer libraries use the second name of each."""
+"""Chip names by `jax.Device.device_kind`, which differs between versions of libtpu."""
 
 
 def chip_of_kind(device_kind: str) -> Chip | None:
-    """The chip that jax calls `device_kind`; None for anything else than a known TPU."""
+    """The chip with this `jax.Device.device_kind`, or None if it is not a known TPU."""
     name = _KINDS.get(device_kind)
     return None if name is None else CHIPS[name]
 
 
 class Slice(NamedTuple):
-    """A slice of a pod: chips that are linked to one another."""
+    """A TPU slice: chips connected by an interconnect."""
 
     chip: Chip
     shape: tuple[int, ...]
@@ -72,15 +72,15 @@ class Slice(NamedTuple):
 
     @property
     def chips(self) -> int:
-        """How many chips it has."""
+        """The number of chips."""
         return math.prod(self.shape)
 
     @property
     def hops(self) -> int:
-        """Steps from neighbour to neighbour in which a sum along all dimensions, one after the other, is complete.
+        """Hops of an all-reduce that sums along one dimension after another.
 
-        A dimension whose ends are linked is a ring that is used in both directions. That is so for the 16 chips of a
-        whole pod's side (two dimensions) and for sides of whole cubes of four (three dimensions).
+        A dimension with wrap-around links is a ring, used in both directions. In two dimensions those are the
+        dimensions of 16 chips, in three dimensions all dimensions of slices whose sides are multiples of four.
         """
         rings = (
             [side == 16 for side in self.shape]
@@ -91,24 +91,24 @@ class Slice(NamedTuple):
 
     @property
     def hosts(self) -> int:
-        """How many machines hold them: eight chips of a flat torus are one machine of their own kind."""
+        """The number of hosts. Eight chips of a two-dimensional torus share one host, a machine type of its own."""
         if self.chips == 8 and self.chip.dimensions == 2:
             return 1
         return max(1, self.chips // self.chip.chips_per_host)
 
     @property
     def topology(self) -> str:
-        """As `v5e:4x4`, the compiler's name."""
+        """The compiler's name, as `v5e:4x4`."""
         return f"{self.chip.name}:{'x'.join(map(str, self.shape))}"
 
     @property
     def short_name(self) -> str:
-        """As `v5e-16`, the name on the bill."""
+        """Google Cloud's name, as `v5e-16`."""
         return f"{self.chip.name}-{self.chips * self.chip.cores}"
 
 
 def slices() -> tuple[Slice, ...]:
-    """All known slices, the smaller before the larger."""
+    """All known slices, ordered by generation and size."""
     return tuple(
         Slice(chip, tuple(map(int, shape.split("x"))))
         for chip in CHIPS.values()
@@ -117,10 +117,10 @@ def slices() -> tuple[Slice, ...]:
 
 
 def find_slice(name: str) -> Slice:
-    """The slice called `name`, which is a short name (`v4-16`, `v5litepod-256`) or a topology (`v5e:4x4`).
+    """The slice with this short name (`v4-16`, `v5litepod-256`) or topology (`v5e:4x4`).
 
     Raises:
-      ConfigError: there is none; names the nearest, and all known.
+      ConfigError: it does not exist; the message names the nearest slice and lists all.
     """
     wanted = re.sub(r"^v5lite(pod)?(?=[-:])", "v5e", name.strip().lower())
     for known in slices():

@@ -1,4 +1,4 @@
-"""Clocks for the stages of a loop, so that a bottleneck is read off and never guessed."""
+"""A clock that measures how a loop divides its time among its stages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 class StageClock:
-    """Adds up wall seconds by stage; `flush` hands out the shares since the last flush."""
+    """Adds up wall-clock seconds by stage; `flush` returns each stage's share of the time since the last flush."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = defaultdict(float)
@@ -17,7 +17,7 @@ class StageClock:
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
-        """Times the body as part of `stage`."""
+        """Adds the time of the `with` body to `stage`."""
         start = time.perf_counter()
         try:
             yield
@@ -26,11 +26,11 @@ class StageClock:
 
     @property
     def elapsed_s(self) -> float:
-        """Wall seconds since the last flush."""
+        """Wall-clock seconds since the last flush."""
         return time.perf_counter() - self._since
 
     def flush(self) -> dict[str, float]:
-        """Share of wall time spent in each stage since the last flush, as `time/STAGE` in [0, 1]; starts anew."""
+        """Each stage's share of wall-clock time since the last flush, as `time/STAGE` in [0, 1]; resets the clock."""
         elapsed = max(self.elapsed_s, 1e-9)
         shares = {f"time/{stage}": seconds / elapsed for stage, seconds in self._seconds.items()}
         self._seconds.clear()

@@ -1,4 +1,4 @@
-"""Calls that may hang: made in a thread of their own, which is left behind when it takes too long."""
+"""Calls that may hang, made in a separate thread that is abandoned after a timeout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 
 class Abandoned(BaseException):
-    """Raised in a thread that was left behind, wherever it is in Python, so that it ends."""
+    """Raised inside an abandoned thread, at whatever Python code it is executing, to end it."""
 
 
 _Argument = TypeVar("_Argument")
@@ -18,9 +18,9 @@ _Result = TypeVar("_Result")
 
 
 class DeadlineThread:
-    """A thread that makes one call after the other for somebody who waits a limited time for each.
+    """A thread that makes calls one after another; the caller waits a limited time for each.
 
-    A call costs about 20 us more than without it: two changes of threads.
+    The two thread switches of a call cost about 20 us.
     """
 
     def __init__(self, name: str) -> None:
@@ -28,10 +28,12 @@ class DeadlineThread:
         self._begin()
 
     def call(self, function: Callable[[_Argument], _Result], argument: _Argument, timeout_s: float) -> _Result:
-        """`function(argument)`, or what it raises; what is no `Exception`, as `sys.exit()`, as a `RuntimeError`.
+        """Returns `function(argument)`, or raises what it raised.
 
         Raises:
-          TimeoutError: it took longer. What it works on must not be touched again: it may be at it still.
+          TimeoutError: it took longer than `timeout_s`. Do not use the objects it works on again: it may still be
+            running.
+          RuntimeError: it raised something that is not an `Exception`, such as `SystemExit`.
         """
         self._calls.put((function, argument))
         try:
@@ -50,7 +52,7 @@ class DeadlineThread:
         return answer
 
     def stop(self) -> None:
-        """Lets the thread end."""
+        """Ends the thread after its current call."""
         self._calls.put(None)
 
     def _begin(self) -> None:
@@ -60,9 +62,9 @@ class DeadlineThread:
         self._thread.start()
 
     def _abandon(self) -> None:
-        """Another thread takes over. The old one ends when its call returns, or at once if that loops in Python."""
+        """Starts a new thread. The old one ends when its call returns, or at once if that is executing Python code."""
         self.stop()
-        # Raises in that thread at its next bytecode: nothing of Python's reaches into a blocking call.
+        # The exception is raised at the thread's next bytecode; Python cannot interrupt a blocking call.
         ident = ctypes.c_ulong(self._thread.ident or 0)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(Abandoned))
         self._begin()
@@ -78,4 +80,4 @@ def _serve(
             results.put((function(argument), None))
         except BaseException as error:
             results.put((None, error))
-        del call, function, argument  # a thread that waits should keep nothing alive
+        del call, function, argument  # a waiting thread must not keep objects alive

@@ -1,4 +1,4 @@
-"""What is imported only when an experiment names it: classes of one's own, and packages that few need."""
+"""Imports on demand: classes that an experiment names, and optional packages."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any
 
 from podzero.errors import ConfigError, nearest
 
-INSTALL_ENVS = "`uv sync --extra envs`, or `pip install --no-deps -r requirements.txt`, brings it"
-"""Advice where an environment's package is missing."""
+INSTALL_ENVS = "install it with `uv sync --extra envs`, or with `pip install --no-deps -r requirements.txt`"
+"""Advice for a missing package of an environment."""
 
 
 def import_class(identifier: str, field: str) -> type[Any]:
-    """The class called `module:Class`, or `path/to/file.py:Class`.
+    """The class named by `module:Class` or `path/to/file.py:Class`.
 
     Raises:
-      ConfigError: there is none; begins with the `field` that names it, and says what was found instead.
+      ConfigError: it does not exist; the message begins with the config `field` and lists the classes that do.
     """
     wanted_by = f"{field} = '{identifier}'"
     place, colon, name = identifier.rpartition(":")
@@ -39,10 +39,10 @@ def import_class(identifier: str, field: str) -> type[Any]:
 
 
 def import_place(place: str, wanted_by: str) -> ModuleType:
-    """A module by its name, or by the path of its file.
+    """Imports a module by its name, or by the path of its file.
 
     Raises:
-      ConfigError: there is none, or importing it fails; begins with `wanted_by`.
+      ConfigError: it does not exist, or importing it fails; the message begins with `wanted_by`.
     """
     try:
         return _import_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
@@ -51,10 +51,10 @@ def import_place(place: str, wanted_by: str) -> ModuleType:
 
 
 def import_extra(module: str, wanted_by: str) -> Any:
-    """A module of a package that comes with the extra `envs`.
+    """Imports a module of a package of the extra `envs`.
 
     Raises:
-      ConfigError: the package is missing; says how to install it.
+      ConfigError: the package is missing; the message says how to install it.
     """
     try:
         return importlib.import_module(module)
@@ -63,7 +63,7 @@ def import_extra(module: str, wanted_by: str) -> Any:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """Runs a file as a module, once in a process."""
+    """Imports a file as a module, once per process."""
     file = path.expanduser().absolute()
     name = f"podzero_file_{zlib.crc32(file.as_posix().encode()):08x}_{file.stem}"
     if name in sys.modules:
@@ -72,7 +72,7 @@ def _import_file(path: Path) -> ModuleType:
     if not file.is_file() or spec is None or spec.loader is None:
         raise FileNotFoundError(f"there is no such file (looked for {file})")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where dataclasses, and pickle, look for it
+    sys.modules[name] = module  # dataclasses and pickle look it up there
     try:
         spec.loader.exec_module(module)
     except BaseException:

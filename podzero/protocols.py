@@ -1,4 +1,4 @@
-"""The doors between the rooms: what each part may ask of another, and nothing else."""
+"""The interfaces through which packages use one another."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ from podzero.types import (
 
 
 class Env(Protocol):
-    """A two-player game written in JAX: pure functions of one game, batched by `vmap`."""
+    """A game with one or two players as pure JAX functions of one state; `vmap` batches them."""
 
     @property
     def spec(self) -> EnvSpec:
-        """Shapes and dtypes of observations, and the number of actions."""
+        """Observations, actions and players."""
         ...
 
     @property
     def symmetries(self) -> Sequence[Symmetry]:
-        """The symmetries besides the identity; empty when the game has none."""
+        """The symmetries other than the identity; empty if the game has none."""
         ...
 
     def init(self, key: Array) -> EnvState:
-        """Starts a game; `key` is consumed (it may choose who begins)."""
+        """Starts a game; `key` is consumed (it may decide which player moves first)."""
         ...
 
     def step(self, state: EnvState, action: Array) -> EnvState:
-        """Plays a legal `action` (`[]` int32). A state that is over stays as it is, with zero rewards."""
+        """Plays a legal `action` (`[]` int32). If the game is over, the state does not change and rewards are zero."""
         ...
 
     def view(self, state: EnvState) -> View:
-        """What can be seen of `state`."""
+        """The visible part of `state`."""
         ...
 
 
@@ -59,41 +59,41 @@ class Search(Protocol):
         Args:
           params: network parameters.
           key: PRNG key, consumed.
-          roots: states with a leading axis B; none of them over.
-          temperature: `[B]` float32, how much to explore when choosing the move: 1 is the full noise
-            of the algorithm, 0 plays the strongest move.
+          roots: states with a leading axis B; none of them is over.
+          temperature: `[B]` float32, the amount of exploration: 1 for the full noise of the algorithm, 0 for the action
+            that the search considers best.
         """
         ...
 
 
 class ReplayWriter(Protocol):
-    """The door of an actor or reanalyser into replay."""
+    """Writes samples of an actor or reanalyser to replay."""
 
     def write(self, samples: Sample | Window | StoredState, priorities: np.ndarray[Any, Any] | None = None) -> None:
-        """Writes T samples (`[T, ...]` on every field), waiting while the rate limiter holds inserts back.
+        """Writes T samples (`[T, ...]` on every field); blocks while the rate limiter blocks inserts.
 
         Args:
           samples: to write.
           priorities: `[T]` for a prioritized table, at least zero; 1 by default.
 
         Raises:
-          SignatureError: a field's name, shape or dtype is not the table's, it holds NaN or infinity, or T is no
-            multiple of `replay.samples_per_item`.
-          ReplayTimeout: the insert was held back or the server silent for longer than the configured wait.
+          SignatureError: a field's name, shape or dtype differs from the table's, a field contains NaN or infinity, or
+            T is not a multiple of `replay.samples_per_item`.
+          ReplayTimeout: the rate limiter blocked or the server did not respond for `replay.timeout_s`.
         """
         ...
 
     def flush(self) -> None:
-        """Waits until everything written has been confirmed."""
+        """Waits until the server has confirmed everything written."""
         ...
 
     def close(self) -> None:
-        """Gives the connection back."""
+        """Closes the connection."""
         ...
 
 
 class ReplayReader(Protocol):
-    """The door of the learner out of replay: an endless iterator over host batches."""
+    """Reads the learner's batches from replay: an endless iterator over host batches."""
 
     def __iter__(self) -> Iterator[Batch]: ...
 
@@ -101,43 +101,46 @@ class ReplayReader(Protocol):
         """The next batch (`[steps_per_dispatch, batch_size, ...]` on every field).
 
         Raises:
-          ReplayTimeout: no batch came within the configured wait; says which limiter holds whom.
-          StopIteration: `close` was called, perhaps while this waited.
+          ReplayTimeout: no batch arrived within `replay.timeout_s`; the message names the rate limiter that blocks.
+          StopIteration: `close` was called before or during the call.
         """
         ...
 
     def update_priorities(self, keys: Keys, errors: np.ndarray[Any, Any]) -> None:
-        """Says how wrong the learner was about samples of a batch, by their keys and absolute value errors, both
-        `[..., B]`; a prioritized table gives those with large errors more often from then on. Never waits.
+        """Sets the priorities of samples in a prioritized table; returns without waiting.
+
+        Args:
+          keys: of the samples, `[..., B]`.
+          errors: `[..., B]`, their absolute value errors; larger errors give higher priorities.
         """
         ...
 
     def close(self) -> None:
-        """Stops prefetching and gives the connections back; any thread may call it."""
+        """Stops prefetching and closes the connections; any thread may call it."""
         ...
 
 
 class StateReader(Protocol):
-    """The door of a reanalyser out of replay: an endless iterator over what was played, drawn at random."""
+    """Reads random stored samples for a reanalyser: an endless iterator over host batches."""
 
     def __iter__(self) -> Iterator[StoredState | Window]: ...
 
     def __next__(self) -> StoredState | Window:
-        """The next past samples (`[reanalyse.games, ...]` on every field).
+        """The next stored samples (`[reanalyse.games, ...]` on every field).
 
         Raises:
-          ReplayTimeout: none came within the configured wait; says who waits for whom.
-          StopIteration: `close` was called, perhaps while this waited.
+          ReplayTimeout: none arrived within `replay.timeout_s`; the message names who waits for whom.
+          StopIteration: `close` was called before or during the call.
         """
         ...
 
     def close(self) -> None:
-        """Stops prefetching and gives the connections back; any thread may call it."""
+        """Stops prefetching and closes the connections; any thread may call it."""
         ...
 
 
 class ParamSink(Protocol):
-    """Where the learner publishes."""
+    """Receives the parameters that the learner publishes."""
 
     def publish(self, version: int, params: Params) -> None:
         """Makes `params` the newest; returns without waiting for any reader."""
@@ -145,24 +148,24 @@ class ParamSink(Protocol):
 
 
 class ParamSource(Protocol):
-    """Where an actor looks for parameters."""
+    """Gives actors the published parameters."""
 
     def wait(self, timeout_s: float) -> Versioned:
-        """The newest parameters, waiting for the first ones if there are none yet.
+        """The newest parameters; waits until there are any.
 
         Raises:
-          TimeoutError: nothing was published within `timeout_s`; says who waits for whom.
+          TimeoutError: nothing was published within `timeout_s`; the message names who waits for whom.
         """
         ...
 
     def poll(self) -> Versioned | None:
-        """Parameters newer than the last ones returned, or None; never waits."""
+        """Parameters newer than those returned last, or None; never waits."""
         ...
 
 
 class Report(Protocol):
-    """Where a role drops its figures; never blocks, never raises."""
+    """Reports the metrics of a worker; never blocks, never raises."""
 
     def __call__(self, worker: str, metrics: Mapping[str, float]) -> None:
-        """Adds `figures`, named `stage/quantity` with units in the name, under `role` (as `actor-0`)."""
+        """Reports `metrics`, named `stage/quantity` with units in the name, of `worker` (as `actor-0`)."""
         ...

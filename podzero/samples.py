@@ -1,4 +1,4 @@
-"""The shapes of what actors write and the learner reads, from the experiment alone."""
+"""Shapes and dtypes of the samples that actors write and the learner reads, derived from the experiment."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _struct: Any = jax.ShapeDtypeStruct
 
 
 def sample_like(experiment: Experiment, spec: EnvSpec) -> Sample | Window:
-    """One sample of the experiment without data: a `jax.ShapeDtypeStruct` on every field, without a batch axis."""
+    """The shape of one training sample: a `jax.ShapeDtypeStruct` on every field, without a batch axis."""
     if not experiment.learns_model:
         return position_like(spec)
     return window_like(experiment, spec, observations_kept(experiment))
 
 
 def stored_state_like(experiment: Experiment, spec: EnvSpec) -> StoredState | Window:
-    """What is kept of a sample so that it can be searched again, without data: of a window every observation."""
+    """The shape of one sample as stored for reanalysis: windows have the observations of all positions."""
     if experiment.learns_model:
         return window_like(experiment, spec, window_steps(experiment) + 1)
     return StoredState(
@@ -32,7 +32,7 @@ def stored_state_like(experiment: Experiment, spec: EnvSpec) -> StoredState | Wi
 
 
 def position_like(spec: EnvSpec) -> Sample:
-    """One AlphaZero position without data."""
+    """The shape of one AlphaZero position."""
     return Sample(
         observation=_struct(spec.observation_shape, np.dtype(spec.observation_dtype)),
         legal=_struct((spec.num_actions,), np.dtype(np.bool_)),
@@ -43,36 +43,36 @@ def position_like(spec: EnvSpec) -> Sample:
 
 
 def window_like(experiment: Experiment, spec: EnvSpec, observations: int) -> Window:
-    """One MuZero window of so many `observations`, without data."""
+    """The shape of one MuZero window with the given number of observations."""
     unroll, steps = experiment.muzero.unroll_steps, window_steps(experiment)
-    counted = spec.action_bounds is None
-    choices = spec.num_actions if counted else experiment.search.candidates
-    floats, whole = np.dtype(np.float32), np.dtype(np.int32)
+    discrete = spec.action_bounds is None
+    policy_size = spec.num_actions if discrete else experiment.search.candidates
+    float32, int32 = np.dtype(np.float32), np.dtype(np.int32)
     return Window(
         observation=_struct((observations, *spec.observation_shape), np.dtype(spec.observation_dtype)),
-        action=_struct((unroll, *spec.action_shape), whole if counted else floats),
-        reward=_struct((steps,), floats),
-        value=_struct((steps + 1,), floats),
-        policy=_struct((unroll + 1, choices), floats),
-        candidates=_struct((unroll + 1, 0) if counted else (unroll + 1, choices, *spec.action_shape), floats),
-        length=_struct((), whole),
+        action=_struct((unroll, *spec.action_shape), int32 if discrete else float32),
+        reward=_struct((steps,), float32),
+        value=_struct((steps + 1,), float32),
+        policy=_struct((unroll + 1, policy_size), float32),
+        candidates=_struct((unroll + 1, 0) if discrete else (unroll + 1, policy_size, *spec.action_shape), float32),
+        length=_struct((), int32),
         terminated=_struct((), np.dtype(np.bool_)),
-        version=_struct((), whole),
+        version=_struct((), int32),
     )
 
 
 def window_steps(experiment: Experiment) -> int:
-    """K + n: steps of an episode that a window may reach over."""
+    """K + n, the steps of a window."""
     return experiment.muzero.unroll_steps + experiment.muzero.td_steps
 
 
 def observations_kept(experiment: Experiment) -> int:
-    """O of what is learned from: the loss needs the first observation alone; the consistency loss compares those of
-    all unrolled positions.
+    """The observations of a window that the loss needs: the first one, and with a consistency loss those of all
+    unrolled positions.
     """
     return experiment.muzero.unroll_steps + 1 if experiment.muzero.consistency_weight else 1
 
 
 def with_axes(like: Any, *leading: int) -> Any:
-    """A tree of shapes with the axes `leading` in front of each."""
+    """Adds leading axes to every shape of a tree."""
     return jax.tree.map(lambda leaf: _struct((*leading, *leaf.shape), leaf.dtype), like)

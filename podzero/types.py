@@ -1,6 +1,6 @@
-"""The words the rooms share: every structure that crosses a door of the house, with shapes and dtypes.
+"""The structures that packages exchange, with shapes and dtypes.
 
-Shape letters: B batch (games or samples), T time (moves of one game), A actions, N simulations.
+Shape letters: B batch (games or samples), T time (moves of one game), A actions, D dimensions of a continuous action.
 """
 
 from __future__ import annotations
@@ -12,59 +12,59 @@ import jax
 import numpy as np
 
 Array = jax.Array | np.ndarray[Any, Any]
-"""A device or host array; each field says its shape and dtype."""
+"""A device or host array; each field documents its shape and dtype."""
 
 Params = Any
 """A pytree of network parameters."""
 
 EnvState = Any
-"""The state of a game: a pytree that only its `Env` can read."""
+"""The state of a game: a pytree that only its `Env` interprets."""
 
 
 class EnvSpec(NamedTuple):
-    """What a network and a replay table must know of an environment."""
+    """The properties of an environment that networks and replay tables depend on."""
 
     name: str
     observation_shape: tuple[int, ...]
     observation_dtype: str
-    """NumPy name of the dtype in which observations are made and stored, as `bool` or `float32`."""
+    """NumPy name of the dtype of observations, as `bool` or `float32`."""
     num_actions: int
-    """Actions to choose among; 0 where they are continuous."""
+    """Number of discrete actions; 0 for continuous actions."""
     players: int = 2
     action_bounds: tuple[tuple[float, ...], tuple[float, ...]] | None = None
-    """Lowest and highest value of each dimension of a continuous action; None where actions are counted."""
+    """Lowest and highest value of each dimension of a continuous action; None for discrete actions."""
     state_bytes: int = 0
-    """Bytes of one packed state (`podzero.envs.pack_states`); 0 where the environment can only be acted in."""
+    """Bytes of one packed state (`podzero.envs.pack_states`); 0 if the environment has no states that can be stored."""
 
     @property
     def action_shape(self) -> tuple[int, ...]:
-        """Of one action: `()` for the number of one, `(D,)` for a continuous one."""
+        """The shape of one action: `()` if discrete, `(D,)` if continuous."""
         return () if self.action_bounds is None else (len(self.action_bounds[0]),)
 
 
 class View(NamedTuple):
-    """What anybody may see of a state. Without a batch axis; `vmap` adds it."""
+    """The visible part of a state. Without a batch axis; `vmap` adds it."""
 
     observation: Array
-    """`[*observation_shape]` the board from the side of the player to move."""
+    """`[*observation_shape]`, from the perspective of the player to move."""
     legal: Array
-    """`[A]` bool, the actions open to the player to move; all true once the game is over."""
+    """`[A]` bool, the legal actions of the player to move; all true once the game is over."""
     player: Array
-    """`[]` int32, the player to move: 0 or 1, fixed to a seat for the whole game."""
+    """`[]` int32, the player to move: 0 or 1."""
     rewards: Array
-    """`[2]` float32, what each seat received on the transition that led here; zero-sum where two play, and zero
-    for seat 1 where one does."""
+    """`[2]` float32, each player's reward for the transition that led here: zero-sum for two players; with one player,
+    the second entry is zero."""
     done: Array
     """`[]` bool, whether the game is over."""
 
 
 class Symmetry(NamedTuple):
-    """A change of coordinates under which the game looks the same."""
+    """A transformation of positions under which the game is invariant."""
 
     observation: Callable[[Array], Array]
-    """Maps `[*observation_shape]` to the same shape; traceable by JAX."""
+    """Maps `[*observation_shape]` to the same shape; JAX can trace it."""
     actions: np.ndarray[Any, Any]
-    """`[A]` int32: entry `a` of a policy in the new coordinates is entry `actions[a]` of the old one."""
+    """`[A]` int32: entry `a` of the transformed policy is entry `actions[a]` of the original."""
 
 
 class Sample(NamedTuple):
@@ -83,73 +83,73 @@ class Sample(NamedTuple):
 
 
 class Window(NamedTuple):
-    """What MuZero learns from: K steps of one episode, followed by up to n more rewards. Batches carry a leading axis.
+    """A MuZero training sample: K steps of one episode and up to n further rewards. Batches carry a leading axis.
 
-    Position k is the k-th from the beginning of the window; L = `length` steps of it lie within the episode, so
-    positions up to L exist: a position L < K + n is the last one, which no action follows. What belongs to steps and
-    positions that do not exist is zero. P is what a node's policy is about: the A actions, or C drawn candidates.
+    Position k is the k-th of the window. The first L = `length` steps belong to the episode, so positions 0 to L exist;
+    if L < K + n, the episode ends at position L, and no action was taken there. Entries of steps and positions that do
+    not exist are zero. P is the number of actions A, or of sampled candidates C.
     """
 
     observation: Array
-    """`[O, *observation_shape]` at position 0 (O = 1), at all that are learned from (K + 1), or, in windows that are
-    kept to be searched again, at all (K + n + 1)."""
+    """`[O, *observation_shape]`: at position 0 (O = 1), at all unrolled positions (K + 1), or, in windows stored for
+    reanalysis, at all positions (K + n + 1)."""
     action: Array
-    """`[K]` int32; or `[K, D]` float32 in [-1, 1], continuous actions on the scale of their bounds. Those beyond the
-    end are drawn at random: whatever is done there, nothing follows."""
+    """`[K]` int32; or `[K, D]` float32, continuous actions with their bounds scaled to [-1, 1]. Actions after the end
+    are random: the state after the end absorbs all actions."""
     reward: Array
-    """`[K + n]` float32, received for each step."""
+    """`[K + n]` float32, of each step."""
     value: Array
-    """`[K + n + 1]` float32, the search's value of each position, in windows that were searched again the network's of
-    positions beyond K; zero where the episode is truly over."""
+    """`[K + n + 1]` float32, the search value of each position; in reanalysed windows, positions after K have the value
+    of the network. Zero at the end of a terminated episode."""
     policy: Array
-    """`[K + 1, P]` float32, the search's policy at each position that is learned from; sums to one where it exists."""
+    """`[K + 1, P]` float32, the search policy of each unrolled position that an action follows; sums to one there."""
     candidates: Array
-    """`[K + 1, P, D]` float32, the continuous actions that the policy is about, before squashing; `[K + 1, 0]` where
-    actions are counted."""
+    """`[K + 1, C, D]` float32, the continuous actions before squashing to which the policy assigns probabilities;
+    `[K + 1, 0]` for discrete actions."""
     length: Array
     """`[]` int32, L."""
     terminated: Array
-    """`[]` bool, whether position L is truly the end, and not a time limit."""
+    """`[]` bool, whether the episode terminates at position L; False if it goes on or a time limit truncates it."""
     version: Array
     """`[]` int32, learner step of the parameters that searched position 0."""
 
 
 class StoredState(NamedTuple):
-    """What a later search of an AlphaZero position needs. Batches carry a leading axis on every field."""
+    """An AlphaZero position stored for reanalysis. Batches carry a leading axis on every field."""
 
     state: Array
-    """`[S]` uint8, the packed state, from which the position is searched as if it were played."""
+    """`[S]` uint8, the packed state."""
     outcome: Array
-    """`[]` float32, the discounted rewards that the player to move received from there on."""
+    """`[]` float32, the discounted sum of later rewards of the player to move."""
     version: Array
-    """`[]` int32, learner step of the parameters that searched this position when it was played."""
+    """`[]` int32, learner step of the parameters that searched this position in self-play."""
 
 
 class Keys(NamedTuple):
-    """Where samples of a prioritized table came from. On the host only."""
+    """The replay items of samples from a prioritized table. On the host only."""
 
     shard: np.ndarray[Any, Any]
-    """`[..., B]` int32, which of the reader's streams: shards of fresh samples come first, then those of refreshed
-    ones."""
+    """`[..., B]` int32, the index of the reader's stream: first the shards of new samples, then those of reanalysed
+    samples."""
     key: np.ndarray[Any, Any]
     """`[..., B]` uint64, the item's key in its table."""
 
 
 class Batch(NamedTuple):
-    """Samples as the learner takes them."""
+    """A training batch."""
 
     samples: Sample | Window
     """`[..., B, ...]` on every field."""
     weight: Array | None = None
-    """`[..., B]` float32, importance weights that undo the bias of a prioritized table; None from a uniform one."""
+    """`[..., B]` float32, importance weights that correct for prioritized sampling; None from a uniform table."""
     keys: Keys | None = None
-    """Whose priorities to set once the samples have been learned from; None from a uniform table."""
+    """The items whose priorities the learner updates after the step; None from a uniform table."""
 
 
 class ModelNetwork(NamedTuple):
-    """MuZero's three networks and what their loss needs: pure functions of one parameter tree.
+    """MuZero's networks and the functions that its loss needs: pure functions of one parameter tree.
 
-    Latent states are `[B, ...]` arrays; value and reward come as logits over the bins of a categorical distribution.
+    Latent states are `[B, ...]` arrays. Values and rewards are logits over the bins of a categorical distribution.
     """
 
     init: Callable[[Array], Params]
@@ -163,18 +163,18 @@ class ModelNetwork(NamedTuple):
     """`(params, latent, action [B] int32 or [B, D] float32 in [-1, 1])` to the next latent and reward logits
     `[B, bins]`."""
     project: Callable[[Params, jax.Array, bool], jax.Array]
-    """`(params, latent, predicted)` to the projection `[B, projection]` in which latents are compared; a `predicted`
-    one passes the predictor as well (SimSiam)."""
+    """`(params, latent, predicted)` to the projection `[B, projection]` for the consistency loss; latents predicted by
+    the model also pass the predictor (SimSiam)."""
     encode: Callable[[Array], jax.Array]
-    """Values or rewards `[...]` to the distributions over bins `[..., bins]` that stand for them."""
+    """Values or rewards `[...]` to distributions over bins `[..., bins]`."""
     decode: Callable[[Array], jax.Array]
-    """Logits over bins `[..., bins]` to the values or rewards `[...]` that they stand for."""
+    """Logits over bins `[..., bins]` to values or rewards `[...]`."""
     observe: Callable[[Params, Array], Params]
     """`(params, observations [N, *observation_shape])` to the parameters with updated running statistics."""
 
 
 class Network(NamedTuple):
-    """Two pure functions, whoever wrote them: Flax or Haiku."""
+    """A policy and value network as pure functions, built with Flax or Haiku."""
 
     init: Callable[[Array], Params]
     """Takes a PRNG key, returns float32 parameters."""
@@ -184,10 +184,10 @@ class Network(NamedTuple):
 
 
 class SearchResult(NamedTuple):
-    """What a search says of a batch of roots."""
+    """The result of searching a batch of roots."""
 
     action: Array
-    """`[B]` int32, the move to play."""
+    """`[B]` int32, the selected action."""
     policy: Array
     """`[B, A]` float32, the improved policy: the training target, zero on illegal actions."""
     value: Array
@@ -197,7 +197,7 @@ class SearchResult(NamedTuple):
 
 
 class Move(NamedTuple):
-    """One searched move of B parallel games, as the self-play core hands it to the host."""
+    """One searched move of B parallel games, as the self-play core returns it."""
 
     observation: Array
     """`[B, *observation_shape]` before the move."""
@@ -208,19 +208,19 @@ class Move(NamedTuple):
     value: Array
     """`[B]` float32, the root value for the player who moved."""
     action: Array
-    """`[B]` int32, the move played."""
+    """`[B]` int32."""
     player: Array
-    """`[B]` int32, the seat that moved."""
+    """`[B]` int32, the player that moved."""
     rewards: Array
-    """`[B, 2]` float32, each seat's reward for the move."""
+    """`[B, 2]` float32, each player's reward for the move."""
     done: Array
     """`[B]` bool, whether the move ended the game."""
     state: Array | None = None
-    """`[B, S]` uint8, the packed states before the move, where they are kept to be searched again."""
+    """`[B, S]` uint8, the packed states before the move, if they are stored for reanalysis."""
 
 
 class Versioned(NamedTuple):
-    """Parameters with the learner step that made them."""
+    """Parameters with the learner step that produced them."""
 
     version: int
     params: Params

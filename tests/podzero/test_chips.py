@@ -22,7 +22,7 @@ def test_a_slice_is_found_by_both_of_its_names(name, topology, chips, hosts):
     assert (found.topology, found.chips, found.hosts) == (topology, chips, hosts)
 
 
-def test_both_names_of_every_slice_lead_back_to_it():
+def test_every_slice_is_found_by_its_topology_and_its_short_name():
     for known in slices():
         assert find_slice(known.topology) == find_slice(known.short_name) == known
 
@@ -32,14 +32,14 @@ def test_both_names_of_every_slice_lead_back_to_it():
     [
         ("v5e:1x1", 0),
         ("v5e:2x2", 1 + 1),
-        ("v5e:4x4", 3 + 3),  # sides of four have ends
-        ("v5e:8x16", 7 + 8),  # a side of sixteen is a ring, used in both directions
+        ("v5e:4x4", 3 + 3),  # dimensions of four chips do not wrap around
+        ("v5e:8x16", 7 + 8),  # a dimension of sixteen chips is a ring, used in both directions
         ("v5e:16x16", 8 + 8),
         ("v4:2x2x4", 1 + 1 + 3),
-        ("v5p:4x4x8", 2 + 2 + 4),  # whole cubes are linked to rings
+        ("v5p:4x4x8", 2 + 2 + 4),  # with sides that are multiples of four, all dimensions are rings
     ],
 )
-def test_a_sum_over_a_slice_takes_the_hops_of_its_sides(topology, hops):
+def test_an_all_reduce_takes_the_hops_of_all_dimensions(topology, hops):
     assert find_slice(topology).hops == hops
 
 
@@ -52,12 +52,12 @@ def test_an_unknown_slice_lists_the_known_ones(name):
 @pytest.mark.parametrize(
     ("kind", "name"), [("TPU v4", "v4"), ("TPU v5 lite", "v5e"), ("TPU v5", "v5p"), ("TPU v6 lite", "v6e")]
 )
-def test_a_chip_is_known_by_what_jax_calls_it(kind, name):
+def test_a_chip_is_found_by_its_device_kind(kind, name):
     chip = chip_of_kind(kind)
     assert chip is not None
     assert chip.name == name
 
 
 @pytest.mark.parametrize("kind", ["cpu", "NVIDIA H200", "TPU v9"])
-def test_a_device_that_is_no_known_chip_has_no_peak(kind):
+def test_other_devices_are_not_chips(kind):
     assert chip_of_kind(kind) is None

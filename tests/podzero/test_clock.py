@@ -5,13 +5,13 @@ from podzero.clock import StageClock
 
 @pytest.fixture
 def ticks(monkeypatch):
-    """A clock that stands still until the test moves it."""
+    """A clock that only the test advances."""
     present = [100.0]
     monkeypatch.setattr("podzero.clock.time.perf_counter", lambda: present[0])
     return present
 
 
-def test_shares_are_parts_of_the_wall_time_since_the_last_flush(ticks):
+def test_shares_are_relative_to_the_wall_clock_time_since_the_last_flush(ticks):
     clock = StageClock()
     with clock("search"):
         ticks[0] += 6.0

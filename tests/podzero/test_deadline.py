@@ -19,14 +19,14 @@ def thread():
     thread.stop()
 
 
-def test_results_and_errors_come_back(thread):
+def test_results_are_returned_and_errors_raised(thread):
     assert thread.call(abs, -3, 10) == 3
     with pytest.raises(ValueError, match="invalid literal"):
         thread.call(int, "three", 10)
     assert thread.call(int, "3", 10) == 3
 
 
-def test_a_call_that_takes_too_long_is_left_behind_and_ended_where_it_can_be(thread):
+def test_a_call_that_takes_too_long_is_abandoned_and_ended_if_it_executes_python_code(thread):
     started = []
     with pytest.raises(TimeoutError, match=r"no answer within 0\.2 s"):
         thread.call(loop, started, 0.2)
