@@ -1,7 +1,4 @@
-"""Acting: self-play, a pure core (one jitted program a move), the assembly of games into samples, and the loop; and
-the loop of environments that can only be acted in, with the windows that are cut out of their episodes; and the loop
-that searches again what was played.
-"""
+"""The loops that produce training samples: self-play of games, acting in environments, and reanalysis."""
 
 from podzero.actors.assembly import GameAssembler as GameAssembler
 from podzero.actors.clients import ActorClients as ActorClients

@@ -1,4 +1,4 @@
-"""From moves to samples: finished games get their value targets. Pure NumPy, no clock, no I/O."""
+"""Assembles the moves of finished games into samples with value targets. Pure NumPy, no clock, no I/O."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ class Game(NamedTuple):
     samples: Sample
     """`[T, ...]` on every field, in the order played."""
     plies: int
-    """T, searched moves."""
+    """T, the number of searched moves."""
     states: StoredState | None = None
-    """`[T, ...]`, the same positions as a later search needs them, where the moves bring their states."""
+    """`[T, ...]`, the same positions for reanalysis, if the moves have states."""
 
 
 class GameAssembler:
-    """Keeps the moves of B running games and gives back each game once it is over."""
+    """Stores the moves of B running games until they are over."""
 
     def __init__(self, games: int, root_value_weight: float, discount: float = 1.0) -> None:
         self._root_value_weight = root_value_weight
         self._discount = discount
         self._moves: deque[tuple[Move, int]] = deque()
         self._first = 0
-        """Number of the oldest move kept, counted from the start."""
+        """Index of the oldest stored move, counted from the start."""
         self._started = np.zeros(games, np.int64)
-        """`[B]` number of the first move of each running game."""
+        """`[B]` index of the first move of each running game."""
 
     def add(self, move: Move, version: int) -> Iterator[Game]:
-        """Takes one move of all games (host arrays), searched with parameters `version`; yields those it ended."""
+        """Adds one move of all games (host arrays), searched with parameters `version`; yields the games it ended."""
         self._moves.append((move, version))
         end = self._first + len(self._moves)
         for slot in np.flatnonzero(move.done):
@@ -50,14 +50,14 @@ class GameAssembler:
             self._first += 1
 
     def _finish(self, slot: int, end: int) -> Game:
-        kept = [self._moves[i - self._first] for i in range(self._started[slot], end)]
-        moves = [move for move, _ in kept]
+        stored = [self._moves[i - self._first] for i in range(self._started[slot], end)]
+        moves = [move for move, _ in stored]
 
         def column(name: str) -> npt.NDArray[np.generic]:
             return np.stack([getattr(move, name)[slot] for move in moves])
 
         outcome = outcomes(column("rewards").astype(np.float32), column("player"), self._discount)
-        versions = np.array([version for _, version in kept], np.int32)
+        versions = np.array([version for _, version in stored], np.int32)
         samples = Sample(
             observation=column("observation"),
             legal=column("legal"),
@@ -70,17 +70,17 @@ class GameAssembler:
 
 
 def outcomes(rewards: Floats, players: npt.NDArray[np.generic], discount: float = 1.0) -> Floats:
-    """`[T]` outcomes of one game as seen from each of its positions: the discounted sum of the rewards that the player
-    to move receives from there on.
+    """`[T]` the outcome of a game from each of its positions: the discounted sum of the later rewards of the player to
+    move.
 
     Args:
-      rewards: `[T, 2]` each seat's reward on each move.
-      players: `[T]` the seat that moved.
-      discount: what a reward one move later is worth.
+      rewards: `[T, 2]` both players' rewards for each move.
+      players: `[T]` the player that moved.
+      discount: per move.
     """
     backwards = accumulate(rewards[::-1], lambda later, now: now + np.float32(discount) * later)
-    to_come = np.array(list(backwards))[::-1]
-    outcome: Floats = np.take_along_axis(to_come, players.astype(np.int64)[:, None], axis=1)[:, 0]
+    returns = np.array(list(backwards))[::-1]
+    outcome: Floats = np.take_along_axis(returns, players.astype(np.int64)[:, None], axis=1)[:, 0]
     return outcome
 
 
@@ -88,10 +88,10 @@ def value_targets(outcome: Floats, root_values: npt.NDArray[np.generic], root_va
     """Value targets of T positions, each for the player to move.
 
     `v_t = (1 - w) * z_t + w * r_t`, with the outcome `z_t` (Silver et al. 2017) and the root value `r_t` of the search.
-    The mix lowers the variance of the outcome (Young et al., Lessons from AlphaZero, 2018: averaging z and q).
+    The root value lowers the variance of the target (Young et al., Lessons from AlphaZero, 2018: averaging z and q).
 
     Args:
-      outcome: `[T]`, as `outcomes` gives it.
+      outcome: `[T]`, from `outcomes`.
       root_values: `[T]`.
       root_value_weight: w in [0, 1].
     """

@@ -1,4 +1,4 @@
-"""What an actor exchanges with the rest of the system."""
+"""An actor's clients of parameters, replay and metrics."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from podzero.types import Sample, StoredState, Window
 
 
 class ActorClients(NamedTuple):
-    """The doors of one actor to parameters, replay and the figures."""
+    """The clients of one actor."""
 
     source: ParamSource
     writer: ReplayWriter
     report: Report
     states: ReplayWriter | None = None
-    """Where goes what shall be searched again; None where nothing is."""
+    """Writes to the `states` table; None without reanalysis."""
 
     def write(
         self,

@@ -1,4 +1,4 @@
-"""The pure core of self-play: B games side by side, one move of all of them per call."""
+"""The pure core of self-play: each call plays one move in B parallel games."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from podzero.config import ActorsConfig
 from podzero.envs import pack_states
@@ -14,34 +15,34 @@ from podzero.types import Array, EnvState, Move, Params
 
 
 class SelfPlayState(NamedTuple):
-    """What lives on from move to move."""
+    """The state of self-play between two moves."""
 
     key: Array
     """PRNG key."""
     games: EnvState
-    """B states, none of them over."""
+    """B states, none of them is over."""
     plies: Array
-    """`[B]` int32, plies played in each game, random openings included."""
+    """`[B]` int32, plies played in each game, including random openings."""
 
 
 class SelfPlayCore:
-    """Search, move and auto-reset of B games as pure functions; `init` and `move` are ready for `jit`."""
+    """Search, move and auto-reset of B games as pure functions: `init` and `move` can be jitted."""
 
     def __init__(self, env: Env, search: Search, config: ActorsConfig, keep_states: bool = False) -> None:
-        """With `keep_states` each move brings the packed states that it was made in, to be searched again."""
+        """With `keep_states` each `Move` has the packed states before the move, which reanalysis needs."""
         self._env = env
         self._search = search
         self._config = config
         self._keep_states = keep_states
 
     def init(self, key: Array) -> SelfPlayState:
-        """B fresh games."""
+        """Starts B games."""
         key, start_key = jax.random.split(key)
         games, plies = self._start(start_key)
         return SelfPlayState(key, games, plies)
 
     def move(self, params: Params, state: SelfPlayState) -> tuple[SelfPlayState, Move]:
-        """Plays one searched move in every game; games that it ends start anew."""
+        """Plays one searched move in every game; finished games are replaced by new ones."""
         config = self._config
         key, search_key, start_key = jax.random.split(state.key, 3)
         temperature = jnp.where(state.plies < config.temperature_plies, config.temperature, config.final_temperature)
@@ -51,7 +52,7 @@ class SelfPlayCore:
         after = jax.vmap(self._env.view)(played)
 
         fresh, fresh_plies = self._start(start_key, needed=after.done)
-        games = _where(after.done, fresh, played)
+        games = jax.vmap(optax.tree.where)(after.done, fresh, played)
         plies = jnp.where(after.done, fresh_plies, state.plies + 1)
         move = Move(
             observation=before.observation,
@@ -67,11 +68,11 @@ class SelfPlayCore:
         return SelfPlayState(key, games, plies), move
 
     def _start(self, key: Array, needed: Array | None = None) -> tuple[EnvState, jax.Array]:
-        """B games at their first searched position, and the random plies behind it.
+        """B new games after their openings, and the number of random plies played in each.
 
-        A share of the games opens with uniformly random plies, so that replay covers positions that good play
-        never reaches; an opening stops before a ply that would end its game. Games not `needed` get no opening,
-        which spares the time.
+        A fraction of the games opens with uniformly random plies, so that replay covers positions that good play never
+        reaches. An opening stops before a ply that would end its game. To save time, only the games `needed` get an
+        opening.
         """
         config = self._config
         init_key, share_key, length_key, play_key = jax.random.split(key, 4)
@@ -92,16 +93,7 @@ class SelfPlayCore:
             action = jax.random.categorical(jax.random.fold_in(key, i), logits).astype(jnp.int32)
             after = jax.vmap(self._env.step)(games, action)
             goes_on = (plies == i) & (i < length) & ~jax.vmap(self._env.view)(after).done
-            return _where(goes_on, after, games), plies + goes_on
+            return jax.vmap(optax.tree.where)(goes_on, after, games), plies + goes_on
 
         opened: tuple[EnvState, jax.Array] = jax.lax.fori_loop(0, jnp.max(length), ply, (games, jnp.zeros_like(length)))
         return opened
-
-
-def _where(mask: Array, yes: EnvState, no: EnvState) -> EnvState:
-    """Chooses whole states by `mask` `[B]`."""
-
-    def choose(a: jax.Array, b: jax.Array) -> jax.Array:
-        return jnp.where(mask.reshape(mask.shape + (1,) * (a.ndim - 1)), a, b)
-
-    return jax.tree.map(choose, yes, no)

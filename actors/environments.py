@@ -1,41 +1,39 @@
-"""The acting loop of environments that can only be acted in: search a learned model, act, write windows."""
+"""The acting loop in environments without known rules: search a learned model, act, write windows."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import closing
 from typing import Any
 
 import jax
 import numpy as np
 
 from podzero.actors.clients import ActorClients
-from podzero.actors.windows import Cut, Outcome, Position, WindowCutter
-from podzero.clock import StageClock
+from podzero.actors.windows import CutWindows, Outcome, Position, WindowCutter
+from podzero.clock import REPORT_EVERY_S, StageClock
 from podzero.config import Experiment
 from podzero.envs import Step, VectorEnv
 from podzero.replay import priorities_of
 from podzero.search import ModelSearch, ModelSearchResult
 from podzero.types import EnvSpec
 
-REPORT_EVERY_S = 2.0
-
-_Acted = tuple[Position, Step]
-"""A position, and what came of the actions there."""
+_Transition = tuple[Position, Step]
+"""A position, and the step that the actions there led to."""
 
 
 class EnvironmentActor:
-    """One actor: acts in `actors.games` environments side by side and writes windows of their episodes to replay.
+    """One actor: acts in `actors.games` parallel environments and writes windows of their episodes to replay.
 
     Args:
-      experiment: the experiment; `env`, `actors`, `search` and `muzero` matter here.
-      name: the actor's name in figures and messages, as `actor-0`.
-      seed: seed of this actor; differs between actors and between restarts.
+      experiment: of which `env`, `actors`, `search` and `muzero` are used.
+      name: of the actor in metrics and messages, as `actor-0`.
+      seed: of this actor; differs between actors and between restarts.
       spec: of the environment.
-      make_environments: makes them; called at the beginning of `run`.
-      search: the search over the learned model.
-      doors: to parameters, replay and the figures.
+      make_environments: creates the environments; called at the beginning of `run`.
+      search: over the learned model.
+      clients: of parameters, replay and metrics.
     """
 
     def __init__(
@@ -55,7 +53,8 @@ class EnvironmentActor:
         self._key = jax.random.key(seed)
         self._spec = spec
         self._make_environments = make_environments
-        self._search = jax.jit(_keyed(search))
+        # The key of a step is derived inside the compiled program, where it costs nothing.
+        self._search = jax.jit(lambda params, key, step, *args: search(params, jax.random.fold_in(key, step), *args))
         self._clients = clients
         self._stopping = threading.Event()
 
@@ -64,50 +63,54 @@ class EnvironmentActor:
         self._stopping.set()
 
     def run(self) -> None:
-        """Acts until told to stop; called again, it starts fresh episodes.
+        """Acts until `stop` is called; each call of `run` starts new episodes.
 
         Raises:
-          EnvironmentFailed: the environments fail again and again.
+          EnvironmentFailed: the environments failed more often in a row than `env.max_failures` allows.
         """
         self._stopping.clear()
         experiment, clock, metrics = self._experiment, StageClock(), _Metrics(self._experiment)
         cutter = WindowCutter(experiment, self._spec, experiment.actors.games, self._seed)
-        with closing(self._make_environments()) as environments, ExitStack() as ending:
+        with closing(self._make_environments()) as environments:
 
             def report() -> None:
                 self._clients.report(self._name, metrics.flush(environments.failures) | clock.flush())
 
-            ending.callback(report)  # also when the environments fail for good: how often they did is wanted then
-            with clock("wait_params"):
-                version, params = self._clients.source.wait(experiment.replay.timeout_s)
-            step, age, turn = environments.reset(), np.zeros(experiment.actors.games, np.int64), 0
-            acted: _Acted | None = None
-            while not self._stopping.is_set():
-                with clock("search"):
-                    turn += 1
-                    found = self._search(params, self._key, turn, step.observation, self._temperature(age))
-                # Where dispatch is asynchronous, what the last actions led to is written while this is searched.
-                self._keep(acted, cutter, metrics, clock)
-                with clock("search"):
-                    found = jax.device_get(found)
-                position = _position(step, found, version)
-                with clock("environment"):
-                    step = environments.step(found.action)
-                acted, age = (position, step), np.where(step.started, 0, age + 1)
-                with clock("params"):
-                    version, params = self._clients.source.poll() or (version, params)
-                if clock.elapsed_s >= REPORT_EVERY_S:
-                    report()
-            self._keep(acted, cutter, metrics, clock)
+            try:
+                with clock("wait_params"):
+                    version, params = self._clients.source.wait(experiment.replay.timeout_s)
+                step, age, steps = environments.reset(), np.zeros(experiment.actors.games, np.int64), 0
+                transition: _Transition | None = None
+                while not self._stopping.is_set():
+                    with clock("search"):
+                        steps += 1
+                        result = self._search(params, self._key, steps, step.observation, self._temperature(age))
+                    # Dispatch is asynchronous: the last transition is written while the device searches.
+                    self._write(transition, cutter, metrics, clock)
+                    with clock("search"):
+                        result = jax.device_get(result)
+                    position = _position(step, result, version)
+                    with clock("environment"):
+                        step = environments.step(result.action)
+                    transition, age = (position, step), np.where(step.started, 0, age + 1)
+                    with clock("params"):
+                        version, params = self._clients.source.poll() or (version, params)
+                    if clock.elapsed_s >= REPORT_EVERY_S:
+                        report()
+                self._write(transition, cutter, metrics, clock)
+            finally:
+                report()  # also if the environments failed too often: the report counts the failures
 
-    def _keep(self, acted: _Acted | None, cutter: WindowCutter, metrics: _Metrics, clock: StageClock) -> None:
-        """Writes the windows that are complete with a position and the step that followed; counts both."""
-        if acted is None:
+    def _write(
+        self, transition: _Transition | None, cutter: WindowCutter, metrics: _Metrics, clock: StageClock
+    ) -> None:
+        """Adds a transition to the metrics and writes the windows that it completes."""
+        if transition is None:
             return
         with clock("assemble"):
-            position, step = acted
-            cut = cutter.add(position)
-            cutter.follow(Outcome(step.reward, step.terminated, step.truncated, step.started))
+            position, step = transition
+            cut = cutter.add_position(position)
+            cutter.add_outcome(Outcome(step.reward, step.terminated, step.truncated, step.started))
             metrics.add(position, step, cut)
         if cut is not None:
             with clock("write"):
@@ -115,32 +118,23 @@ class EnvironmentActor:
 
     def _temperature(self, age: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         config = self._experiment.actors
-        warm = age < config.temperature_plies
-        return np.where(warm, config.temperature, config.final_temperature).astype(np.float32)
+        early = age < config.temperature_plies
+        return np.where(early, config.temperature, config.final_temperature).astype(np.float32)
 
 
-def _keyed(search: ModelSearch) -> Callable[..., ModelSearchResult]:
-    """The search with the key of a turn, made where it costs nothing: inside of the compiled program."""
-
-    def turn(params: Any, key: Any, number: Any, observation: Any, temperature: Any) -> ModelSearchResult:
-        return search(params, jax.random.fold_in(key, number), observation, temperature)
-
-    return turn
-
-
-def _position(step: Step, found: ModelSearchResult, version: int) -> Position:
+def _position(step: Step, result: ModelSearchResult, version: int) -> Position:
     return Position(
         observation=step.observation,
-        action=found.action,
-        policy=found.policy,
-        candidates=found.candidates,
-        value=found.value,
+        action=result.action,
+        policy=result.policy,
+        candidates=result.candidates,
+        value=result.value,
         version=np.full(len(step.reward), version, np.int32),
     )
 
 
 class _Metrics:
-    """Counts what the loop did between two reports."""
+    """Adds up the metrics of the loop between two reports."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._evaluations = experiment.search.simulations + 1
@@ -151,7 +145,7 @@ class _Metrics:
         self._failures = 0
         self._version = 0
 
-    def add(self, position: Position, step: Step, cut: Cut | None) -> None:
+    def add(self, position: Position, step: Step, cut: CutWindows | None) -> None:
         self._return = np.where(step.started, 0.0, self._return + step.reward)
         self._length = np.where(step.started, 0, self._length + 1)
         for slot in np.flatnonzero(step.terminated | step.truncated):

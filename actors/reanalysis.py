@@ -1,4 +1,4 @@
-"""The reanalyser's loop: search again what was played, with parameters that have learned since."""
+"""The reanalyser's loop: read stored samples, search them with the newest parameters, write them with new targets."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from collections.abc import Callable
 import numpy as np
 
 from podzero.actors.reanalyse_targets import Reanalyse
-from podzero.clock import StageClock
+from podzero.clock import REPORT_EVERY_S, StageClock
 from podzero.config import Experiment
 from podzero.envs import SimulatorError, faults_of, simulator_errors
 from podzero.protocols import ParamSource, ReplayWriter, Report, StateReader
 from podzero.replay import priorities_of
 from podzero.types import Params, StoredState, Window
 
-REPORT_EVERY_S = 2.0
-
 
 class ReanalysisActor:
-    """One reanalyser: searches `reanalyse.games` old positions side by side and writes them back with new targets.
+    """One reanalyser: searches batches of `reanalyse.games` stored samples and writes them with new targets.
 
     Args:
-      experiment: the experiment; `replay` and `env` matter here.
-      name: the reanalyser's name in figures and messages, as `reanalyser-0`.
-      refresh: searches again.
-      prepare: prepares published parameters for the network that searches, once per version.
-      source, past, writer, report: the doors to parameters, what was played, refreshed samples and the figures.
+      experiment: of which `replay` and `env` are used.
+      name: of the reanalyser in metrics and messages, as `reanalyser-0`.
+      reanalyse: computes the new targets.
+      prepare: converts published parameters for the search, once per version.
+      source: of parameters.
+      states: reads stored samples.
+      writer: to the table of reanalysed samples.
+      report: of metrics.
     """
 
     def __init__(
@@ -49,19 +50,19 @@ class ReanalysisActor:
         self._states = states
         self._writer = writer
         self._report = report
-        self._turn = 0
+        self._batches = 0
         self._faults = faults_of(experiment.env)
         self._stopping = threading.Event()
 
     def stop(self) -> None:
-        """Ends `run` after what is being searched; thread-safe, returns at once. Closing `past` ends a wait for it."""
+        """Ends `run` after the current batch; thread-safe, returns at once. Close `states` to end a wait for it."""
         self._stopping.set()
 
     def run(self) -> None:
-        """Searches again until told to stop, or until there is no more to come from `past`.
+        """Reanalyses until `stop` is called or `states` is closed.
 
         Raises:
-          EnvironmentFailed: games on the host fail again and again.
+          EnvironmentFailed: games on the host failed more often in a row than `env.max_failures` allows.
         """
         self._stopping.clear()
         clock, metrics = StageClock(), _Metrics()
@@ -69,20 +70,20 @@ class ReanalysisActor:
             version, params = self._source.wait(self._experiment.replay.timeout_s)
             params = self._prepare(params)
         while not self._stopping.is_set():
-            with clock("wait_past"):
+            with clock("wait_states"):
                 states = next(self._states, None)
             if states is None:
                 break
             try:
                 with clock("search"), simulator_errors():
-                    self._turn += 1
-                    found = self._reanalyse(params, version, self._turn, states)
+                    self._batches += 1
+                    result = self._reanalyse(params, version, self._batches, states)
             except SimulatorError as error:
-                self._faults.add(str(error), episodes=0)  # what was played stays as it is
+                self._faults.add(str(error), episodes=0)  # no episode is lost: the stored samples are unchanged
                 continue
             self._faults.completed()
             with clock("write"):
-                self._writer.write(found.samples, None if found.errors is None else priorities_of(found.errors))
+                self._writer.write(result.samples, None if result.errors is None else priorities_of(result.errors))
             metrics.add(states, version)
             with clock("params"):
                 if newer := self._source.poll():
@@ -93,7 +94,7 @@ class ReanalysisActor:
 
 
 class _Metrics:
-    """Counts what the loop did between two reports."""
+    """Adds up the metrics of the loop between two reports."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -106,7 +107,7 @@ class _Metrics:
         self._version = version
 
     def flush(self) -> dict[str, float]:
-        """`reanalysis/age` is of what was searched last: learner steps since it was searched when it was played."""
+        """`reanalysis/age` is the mean of the last batch: learner steps since the actors searched its samples."""
         metrics = {
             "count/reanalysed": float(self._count),
             "reanalysis/age": self._age,

@@ -1,39 +1,36 @@
-"""The self-play loop: what one actor process does all day."""
+"""The self-play loop of one actor."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
 
 import jax
 import numpy as np
 
-from podzero.actors.assembly import GameAssembler
+from podzero.actors.assembly import Game, GameAssembler
 from podzero.actors.clients import ActorClients
 from podzero.actors.core import SelfPlayCore, SelfPlayState
 from podzero.actors.shuffling import SampleShuffler
-from podzero.clock import StageClock
+from podzero.clock import REPORT_EVERY_S, StageClock
 from podzero.config import Experiment
 from podzero.envs import SimulatorError, faults_of, simulator_errors
-from podzero.types import Params, Sample, StoredState
-
-REPORT_EVERY_S = 2.0
+from podzero.types import Move, Params, Sample, StoredState
 
 _Positions = tuple[Sample, StoredState | None]
-"""The same positions, to be learned from and to be searched again."""
+"""Training samples, and the same positions as stored for reanalysis."""
 
 
 class SelfPlayActor:
-    """One actor: plays `actors.games` games side by side and writes the finished ones to replay.
+    """One actor: plays `actors.games` games in parallel and writes the finished ones to replay.
 
     Args:
-      experiment: the experiment; `actors` and `search` matter here.
-      name: the actor's name in figures and messages, as `actor-0`.
-      seed: seed of this actor; differs between actors and between restarts.
-      core: the jittable self-play step.
-      fold: prepares published parameters for the network that searches, once per version.
-      doors: to parameters, replay and the figures.
+      experiment: of which `actors`, `search`, `replay` and `env` are used.
+      name: of the actor in metrics and messages, as `actor-0`.
+      seed: of this actor; differs between actors and between restarts.
+      core: the self-play step.
+      fold: converts published parameters for the search, once per version.
+      clients: of parameters, replay and metrics.
     """
 
     def __init__(
@@ -50,8 +47,8 @@ class SelfPlayActor:
         self._name = name
         self._seed = seed
         self._key = jax.random.key(seed)
-        self._start = jax.jit(core.init)
-        self._play = jax.jit(core.move, donate_argnums=1)
+        self._init = jax.jit(core.init)
+        self._move = jax.jit(core.move, donate_argnums=1)
         self._fold = fold
         self._clients = clients
         self._faults = faults_of(experiment.env)
@@ -62,10 +59,10 @@ class SelfPlayActor:
         self._stopping.set()
 
     def run(self) -> None:
-        """Plays until told to stop; called again, it starts fresh games.
+        """Plays until `stop` is called; each call of `run` starts new games.
 
         Raises:
-          EnvironmentFailed: games on the host fail again and again.
+          EnvironmentFailed: games on the host failed more often in a row than `env.max_failures` allows.
         """
         self._stopping.clear()
         experiment = self._experiment
@@ -76,26 +73,18 @@ class SelfPlayActor:
         def report() -> None:
             self._clients.report(self._name, metrics.flush(self._faults.total) | clock.flush())
 
-        with ExitStack() as ending:
-            ending.callback(report)  # also when games fail for good: how many were lost is wanted then
-            state = self._fresh()
+        try:
+            state = self._start_games()
             with clock("wait_params"):
                 version, params = self._clients.source.wait(experiment.replay.timeout_s)
                 params = self._fold(params)
             while not self._stopping.is_set():
                 if clock.elapsed_s >= REPORT_EVERY_S:
                     report()
-                # Where dispatch is asynchronous, what the last move ended is written while this one is found.
                 try:
-                    with simulator_errors():
-                        with clock("search"):
-                            state, move = self._play(params, state)
-                        with clock("write"):
-                            self._write(shuffler.take())
-                        with clock("search"):
-                            move = jax.device_get(move)
+                    state, move = self._play_move(params, state, shuffler, clock)
                 except SimulatorError as error:
-                    state, assembler = self._fresh(error), self._assembler()
+                    state, assembler = self._start_games(error), self._assembler()
                     continue
                 with clock("assemble"):
                     games = list(assembler.add(move, version))
@@ -104,33 +93,50 @@ class SelfPlayActor:
                 with clock("params"):
                     if newer := self._clients.source.poll():
                         version, params = newer.version, self._fold(newer.params)
-                metrics.add([game.plies for game in games], float(np.mean(np.abs(move.value))), version)
+                metrics.add(move, games, version)
                 if games:
                     self._faults.completed()
+        finally:
+            report()  # also if games failed too often: the report counts the failures
         self._write(shuffler.take())
         self._write(shuffler.take_rest())
+
+    def _play_move(
+        self, params: Params, state: SelfPlayState, shuffler: SampleShuffler[_Positions], clock: StageClock
+    ) -> tuple[SelfPlayState, Move]:
+        """Plays one move of all games; writes the games that ended before it while the device searches.
+
+        Raises:
+          SimulatorError: a game on the host failed.
+        """
+        with simulator_errors():
+            with clock("search"):
+                state, move = self._move(params, state)
+            with clock("write"):
+                self._write(shuffler.take())
+            with clock("search"):
+                return state, jax.device_get(move)
 
     def _assembler(self) -> GameAssembler:
         actors = self._experiment.actors
         return GameAssembler(actors.games, actors.root_value_weight, self._experiment.env.discount)
 
-    def _fresh(self, error: SimulatorError | None = None) -> SelfPlayState:
-        """Fresh games, after `error` if one on the host failed, which takes all of them along: they are one batch.
+    def _start_games(self, error: SimulatorError | None = None) -> SelfPlayState:
+        """Starts new games; all running games are lost after an `error`, because they are stepped as one batch.
 
         Raises:
-          EnvironmentFailed: it has happened too often.
+          EnvironmentFailed: games on the host failed more often in a row than `env.max_failures` allows.
         """
         while True:
             if error is not None:
                 self._faults.add(str(error), episodes=self._experiment.actors.games)
             try:
                 with simulator_errors():
-                    state: SelfPlayState = self._start(jax.random.fold_in(self._key, self._faults.total))
-                    jax.device_get(state.plies)  # waits
-            except SimulatorError as again:
-                error = again
-            else:
+                    state: SelfPlayState = self._init(jax.random.fold_in(self._key, self._faults.total))
+                    jax.device_get(state.plies)  # waits for the games, which raises their errors
                 return state
+            except SimulatorError as another:
+                error = another
 
     def _write(self, positions: _Positions | None) -> None:
         if positions is not None:
@@ -138,32 +144,32 @@ class SelfPlayActor:
 
 
 class _Metrics:
-    """Counts what the loop did between two reports."""
+    """Adds up the metrics of the loop between two reports."""
 
     def __init__(self, experiment: Experiment, failures: int) -> None:
-        self._games_aside = experiment.actors.games
+        self._parallel_games = experiment.actors.games
         self._evaluations_per_move = experiment.search.simulations + 1
         self._moves = 0
         self._plies: list[int] = []
-        self._certainty = 0.0
+        self._abs_root_value = 0.0
         self._version = 0
         self._failures = failures
 
-    def add(self, plies: list[int], certainty: float, version: int) -> None:
+    def add(self, move: Move, games: list[Game], version: int) -> None:
         self._moves += 1
-        self._plies += plies
-        self._certainty = certainty
+        self._plies += [game.plies for game in games]
+        self._abs_root_value = float(np.mean(np.abs(move.value)))
         self._version = version
 
     def flush(self, failures: int) -> dict[str, float]:
-        moves = self._moves * self._games_aside
+        moves = self._moves * self._parallel_games
         metrics = {
             "count/moves": float(moves),
             "count/evaluations": float(moves * self._evaluations_per_move),
             "count/games": float(len(self._plies)),
             "count/samples": float(sum(self._plies)),
             "count/failed_episodes": float(failures - self._failures),
-            "selfplay/abs_root_value": self._certainty,
+            "selfplay/abs_root_value": self._abs_root_value,
             "selfplay/version": float(self._version),
         }
         if self._plies:

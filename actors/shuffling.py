@@ -1,4 +1,4 @@
-"""From finished games to bundles: samples that replay stores together come from different games."""
+"""Shuffles samples across games, so that the samples of one replay item come from different games."""
 
 from __future__ import annotations
 
@@ -8,67 +8,65 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
-Played = TypeVar("Played")
-"""A tree of arrays `[T, ...]`, of samples and what goes with them."""
+Samples = TypeVar("Samples")
+"""A pytree of arrays `[T, ...]`."""
 
 
-class SampleShuffler(Generic[Played]):
-    """Holds finished games until their samples can be bundled.
+class SampleShuffler(Generic[Samples]):
+    """Buffers the samples of finished games until they fill replay items.
 
-    Replay reads a bundle always as a whole, so its samples should be as independent as single ones: each comes from
-    another game, at a random place in it. After `take` fewer than `bundle` games are left over.
+    Replay always samples a whole item. So that the samples of a batch are nearly independent, each sample of an item
+    comes from a different game and a random position in it. After `take`, fewer than `samples_per_item` games remain.
     """
 
     def __init__(self, samples_per_item: int, seed: int) -> None:
         self._samples_per_item = samples_per_item
         self._random = np.random.default_rng(seed)
-        self._games: list[Played] = []
+        self._games: list[Samples] = []
 
-    def add(self, game: Played) -> None:
-        """Takes the samples of one finished game, `[T, ...]` on every field."""
-        self._games.append(_chosen(game, self._random.permutation(_plies(game))))
+    def add(self, game: Samples) -> None:
+        """Adds the samples of one finished game, `[T, ...]` on every field."""
+        self._games.append(_rows(game, self._random.permutation(_length(game))))
 
-    def take(self) -> Played | None:
-        """All whole bundles, `[n * bundle, ...]` on every field, each of `bundle` neighbours; None if there is none."""
-        left = np.array([*map(_plies, self._games)], np.int64)
+    def take(self) -> Samples | None:
+        """Removes and returns all full items, `[n * samples_per_item, ...]` on every field; None if there is none."""
+        left = np.array([*map(_length, self._games)], np.int64)
         items = []
         while np.count_nonzero(left) >= self._samples_per_item:
-            longest = np.argsort(-left, kind="stable")[
-                : self._samples_per_item
-            ]  # the long ones first, so that few are left over
+            # Taking from the longest games leaves the fewest samples over.
+            longest = np.argsort(-left, kind="stable")[: self._samples_per_item]
             left[longest] -= 1
             items.append(np.stack([longest, left[longest]], axis=1))
         return self._remove(np.concatenate(items), left) if items else None
 
-    def take_rest(self) -> Played | None:
-        """What `take` left over, up to a whole bundle, now regardless of which game it is from."""
+    def take_rest(self) -> Samples | None:
+        """Removes all remaining samples and returns as many as fill items, whose samples may share games."""
         if not self._games:
             return None
-        rest = _all_of(self._games)
+        rest = _concatenated(self._games)
         self._games = []
-        order = self._random.permutation(_plies(rest))
-        whole = order[: len(order) - len(order) % self._samples_per_item]
-        return _chosen(rest, whole) if whole.size else None
+        order = self._random.permutation(_length(rest))
+        full = order[: len(order) - len(order) % self._samples_per_item]
+        return _rows(rest, full) if full.size else None
 
-    def _remove(self, chosen: npt.NDArray[np.int64], left: npt.NDArray[np.int64]) -> Played:
-        """The samples `chosen`, rows (game, place); keeps the first `left` samples of each game."""
-        starts = np.cumsum([0, *map(_plies, self._games[:-1])])
-        taken = _chosen(_all_of(self._games), starts[chosen[:, 0]] + chosen[:, 1])
+    def _remove(self, taken: npt.NDArray[np.int64], left: npt.NDArray[np.int64]) -> Samples:
+        """Returns the samples `taken`, as rows (game, index); keeps the first `left` samples of each game."""
+        starts = np.cumsum([0, *map(_length, self._games[:-1])])
+        samples = _rows(_concatenated(self._games), starts[taken[:, 0]] + taken[:, 1])
         kept = zip(self._games, left.tolist(), strict=True)
-        self._games = [_chosen(game, slice(n)) for game, n in kept if n]
-        return taken
+        self._games = [_rows(game, slice(n)) for game, n in kept if n]
+        return samples
 
 
-def _plies(game: Played) -> int:
+def _length(game: Samples) -> int:
     return len(jax.tree.leaves(game)[0])
 
 
-def _chosen(game: Played, which: npt.NDArray[np.int64] | slice) -> Played:
-    chosen: Played = jax.tree.map(lambda field: field[which], game)
-    return chosen
+def _rows(game: Samples, index: npt.NDArray[np.int64] | slice) -> Samples:
+    rows: Samples = jax.tree.map(lambda field: field[index], game)
+    return rows
 
 
-def _all_of(games: list[Played]) -> Played:
-    """The samples of all games, one game after the other."""
-    together: Played = jax.tree.map(lambda *fields: np.concatenate(fields), *games)
-    return together
+def _concatenated(games: list[Samples]) -> Samples:
+    concatenated: Samples = jax.tree.map(lambda *fields: np.concatenate(fields), *games)
+    return concatenated

@@ -7,6 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+REPORT_EVERY_S = 2.0
+"""Seconds between two reports of a loop."""
+
 
 class StageClock:
     """Adds up wall-clock seconds by stage; `flush` returns each stage's share of the time since the last flush."""

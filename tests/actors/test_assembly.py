@@ -1,4 +1,4 @@
-"""Games become samples: hand-computed targets, and nothing lost between moves."""
+"""Value targets computed by hand, and the assembly of parallel games."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from podzero.types import Move
 
 
 def move(done, tag=0.0, player=0, rewards=None):
-    """One move of len(done) games; observations carry `tag` and the slot."""
+    """One move of len(done) games; observations encode `tag` and the slot."""
     games = len(done)
     return Move(
         observation=np.stack([np.full((2,), 100 * slot + tag, np.float32) for slot in range(games)]),
@@ -25,40 +25,40 @@ def move(done, tag=0.0, player=0, rewards=None):
     )
 
 
-def test_the_outcome_is_the_sum_of_the_movers_rewards_to_come():
+def test_the_outcome_is_the_sum_of_the_movers_later_rewards():
     rewards = np.array([[0, 0], [0, 0], [1, -1]], np.float32)
     np.testing.assert_array_equal(outcomes(rewards, np.array([0, 1, 0])), [1, -1, 1])
 
 
-def test_root_value_mixes_in_by_its_weight():
+def test_targets_are_weighted_means_of_outcome_and_root_value():
     """0.75 * 1 + 0.25 * 0.2 = 0.8 and 0.75 * -1 + 0.25 * -0.6 = -0.9."""
     rewards = np.array([[0, 0], [1, -1]], np.float32)
     targets = value_targets(outcomes(rewards, np.array([0, 1])), np.array([0.2, -0.6], np.float32), 0.25)
     np.testing.assert_allclose(targets, [0.8, -0.9], rtol=1e-6)
 
 
-def test_rewards_to_come_are_discounted_per_move():
-    """At 1/2: 1/4 for the winner's first move and -1/2 for the loser's; for one player who is paid 1/4 a move
-    1/4 (1 + 1/2 + 1/4), 1/4 (1 + 1/2), 1/4."""
-    won = np.array([[0, 0], [0, 0], [1, -1]], np.float32)
-    np.testing.assert_array_equal(outcomes(won, np.array([0, 1, 0]), 0.5), [0.25, -0.5, 1])
-    paid = np.array([[0.25, 0]] * 3, np.float32)
-    np.testing.assert_array_equal(outcomes(paid, np.zeros(3), 0.5), [0.4375, 0.375, 0.25])
+def test_later_rewards_are_discounted_per_move():
+    """A discount of 1/2 gives 1/4 for the winner's first move and -1/2 for the loser's; and for a single player with a
+    reward of 1/4 per move 1/4 (1 + 1/2 + 1/4), 1/4 (1 + 1/2), 1/4."""
+    final = np.array([[0, 0], [0, 0], [1, -1]], np.float32)
+    np.testing.assert_array_equal(outcomes(final, np.array([0, 1, 0]), 0.5), [0.25, -0.5, 1])
+    each_move = np.array([[0.25, 0]] * 3, np.float32)
+    np.testing.assert_array_equal(outcomes(each_move, np.zeros(3), 0.5), [0.4375, 0.375, 0.25])
 
 
-def test_a_game_is_assembled_with_the_discount():
+def test_the_assembler_applies_the_discount():
     assembler = GameAssembler(1, 0.0, discount=0.5)
     assert list(assembler.add(move([False]), version=0)) == []
     (game,) = assembler.add(move([True], rewards=[[1, -1]]), version=0)
     np.testing.assert_array_equal(game.samples.value_target, [0.5, 1])
 
 
-def test_a_player_who_moves_twice_keeps_the_sign():
+def test_consecutive_moves_of_one_player_have_equal_signs():
     rewards = np.array([[0, 0], [0, 0], [-1, 1]], np.float32)
     np.testing.assert_array_equal(outcomes(rewards, np.array([1, 1, 0])), [1, 1, -1])
 
 
-def test_a_game_gives_its_own_moves_in_order_with_their_versions():
+def test_a_game_consists_of_its_own_moves_in_order_with_their_versions():
     assembler = GameAssembler(2, 0.0)
     assert list(assembler.add(move([False, False], tag=1), version=7)) == []
     assert list(assembler.add(move([False, False], tag=2), version=8)) == []
@@ -73,7 +73,7 @@ def test_a_game_gives_its_own_moves_in_order_with_their_versions():
     np.testing.assert_array_equal(game.samples.observation[:, 0], [104, 105])
 
 
-def test_states_of_a_game_are_kept_with_its_outcome_and_not_with_its_targets():
+def test_states_for_reanalysis_have_outcomes_instead_of_value_targets():
     assembler = GameAssembler(2, root_value_weight=0.5)
     for number in range(3):
         last = move(
@@ -89,7 +89,7 @@ def test_states_of_a_game_are_kept_with_its_outcome_and_not_with_its_targets():
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=40))
-def test_every_move_is_in_exactly_one_game_or_still_running(ends):
+def test_every_move_is_in_exactly_one_finished_or_running_game(ends):
     assembler = GameAssembler(3, 0.0)
     written = sorted(
         float(tag)

@@ -32,8 +32,8 @@ def core_for(game="tic_tac_toe", **config):
     return env, jax.jit(core.init), jax.jit(core.move)
 
 
-def test_games_on_the_host_are_played_like_those_in_jax():
-    """The same openings and moves: what differs is who begins, which pgx draws and OpenSpiel does not."""
+def test_host_games_and_jax_games_are_played_alike():
+    """Openings and moves are equal; only the first player differs, which pgx draws at random and OpenSpiel does not."""
     config = {"opening_fraction": 0.5, "opening_plies": 3}
     _, init, move = core_for(**config)
     _, host_init, host_move = core_for(SimulatorConfig(name="open_spiel", id="tic_tac_toe"), **config)
@@ -46,8 +46,8 @@ def test_games_on_the_host_are_played_like_those_in_jax():
         np.testing.assert_array_equal(*won)
 
 
-def test_finished_games_start_anew_and_the_others_go_on():
-    """Playing squares in order, 0 1 2 3 4 5 6: the first player holds 2, 4, 6 and wins on the seventh move."""
+def test_finished_games_are_replaced_and_the_others_go_on():
+    """With moves 0 1 2 3 4 5 6 the first player holds 2, 4, 6 and wins on the seventh move."""
     env, init, move = core_for()
     state = init(jax.random.key(0))
     for number in range(1, 15):
@@ -73,7 +73,7 @@ def test_a_move_records_the_position_before_it():
     np.testing.assert_array_equal(played.player, before.player)
 
 
-def test_temperature_falls_after_its_plies():
+def test_the_final_temperature_applies_after_the_temperature_plies():
     _, init, move = core_for(temperature=0.8, temperature_plies=2, final_temperature=0.25)
     state, seen = init(jax.random.key(0)), []
     for _ in range(4):
@@ -83,7 +83,7 @@ def test_temperature_falls_after_its_plies():
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.5, 1.0])
-def test_openings_are_taken_by_their_share_of_games(fraction):
+def test_the_configured_fraction_of_games_gets_an_opening(fraction):
     _, init, _ = core_for("connect_four", games=512, opening_fraction=fraction, opening_plies=10)
     plies = np.asarray(init(jax.random.key(3)).plies)
     assert abs(np.mean(plies > 0) - fraction) < 0.08

@@ -1,4 +1,4 @@
-"""The acting loop with everything around it in memory."""
+"""The acting loop with in-memory environments and clients."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +16,7 @@ ENVIRONMENTS = 2
 
 
 class Counting:
-    """Episodes of three steps: each observation is the number of the step, each reward the action."""
+    """Episodes of three steps: an observation is the index of the step, a reward is the action."""
 
     count = ENVIRONMENTS
     spec = SPEC
@@ -50,21 +50,21 @@ class Counting:
 
 
 class Source:
-    """Version 0 at once; version 1 from the fifth look on."""
+    """Version 0 at once, version 1 from the fifth poll."""
 
     def __init__(self):
-        self.looks = 0
+        self.polls = 0
 
     def wait(self, timeout_s):
         return Versioned(0, 0.0)
 
     def poll(self):
-        self.looks += 1
-        return Versioned(1, 1.0) if self.looks == 5 else None
+        self.polls += 1
+        return Versioned(1, 1.0) if self.polls == 5 else None
 
 
 class Writer:
-    """Stops the actor after some windows."""
+    """Stops the actor after `enough` windows."""
 
     def __init__(self, enough):
         self.written, self.errors, self._enough, self.stop = [], [], enough, None
@@ -77,20 +77,20 @@ class Writer:
 
 
 def search(params, key, observation, temperature):
-    """Takes action 1 always; the value is the version of the parameters, the policy tells the temperature."""
+    """Always takes action 1; the value is the version of the parameters, the policy depends on the temperature."""
     batch = observation.shape[0]
-    warm = jnp.where(temperature[:, None] > 0, jnp.array([0.25, 0.5, 0.25]), jnp.array([0.0, 1.0, 0.0]))
+    policy = jnp.where(temperature[:, None] > 0, jnp.array([0.25, 0.5, 0.25]), jnp.array([0.0, 1.0, 0.0]))
     return ModelSearchResult(
         action=jnp.ones(batch, jnp.int32),
         choice=jnp.ones(batch, jnp.int32),
-        policy=warm,
+        policy=policy,
         value=jnp.full(batch, params),
         candidates=jnp.zeros((batch, 0)),
     )
 
 
 def run_actor(states=None, **sections):
-    """Runs an actor until it has written 12 windows; returns windows, errors, figures and environments."""
+    """Runs an actor until it has written 12 windows; returns its writer, its reports and the environments."""
     experiment = parse(
         {
             "name": "t",
@@ -122,15 +122,15 @@ def run():
     return run_actor()
 
 
-def test_windows_that_shall_be_searched_again_are_left_with_all_observations():
+def test_windows_for_reanalysis_are_written_with_all_observations():
     states = Writer(enough=1000)
     writer, _, _ = run_actor(states, reanalyse={"share": 0.5})
     assert len(states.written) == len(writer.written)
-    for kept, learned in zip(states.written, writer.written, strict=True):
-        assert kept.observation.shape[1:] == (1 + 2 + 1, 1)
-        assert learned.observation.shape[1:] == (1, 1)
-        np.testing.assert_array_equal(kept.observation[:, 0], learned.observation[:, 0])
-        np.testing.assert_array_equal(kept.value, learned.value)
+    for stored, samples in zip(states.written, writer.written, strict=True):
+        assert stored.observation.shape[1:] == (1 + 2 + 1, 1)
+        assert samples.observation.shape[1:] == (1, 1)
+        np.testing.assert_array_equal(stored.observation[:, 0], samples.observation[:, 0])
+        np.testing.assert_array_equal(stored.value, samples.value)
 
 
 def test_windows_are_written_as_episodes_end(run):
@@ -142,7 +142,7 @@ def test_windows_are_written_as_episodes_end(run):
     assert all(each.terminated.all() for each in writer.written)
 
 
-def test_windows_carry_the_version_that_searched_them(run):
+def test_windows_have_the_version_that_searched_them(run):
     writer, _, _ = run
     versions = np.concatenate([each.version for each in writer.written])
     assert set(versions.tolist()) == {0, 1}
@@ -151,12 +151,12 @@ def test_windows_carry_the_version_that_searched_them(run):
         np.testing.assert_array_equal(each.value[:, 0], each.version)
 
 
-def test_priorities_are_what_the_search_was_wrong_by(run):
+def test_priorities_follow_the_value_errors(run):
     writer, _, _ = run
     np.testing.assert_allclose(writer.errors[0], priorities_of(np.array([2.0, 2.0, 2.0, 2.0, 1.0, 1.0])))
 
 
-def test_exploration_ends_with_the_plies_it_was_given(run):
+def test_the_final_temperature_applies_after_the_temperature_plies(run):
     writer, _, _ = run
     np.testing.assert_allclose(writer.written[0].policy[0], [[0.25, 0.5, 0.25]] * 2)
     last = next(each for each in writer.written if 1 in each.length)
@@ -164,7 +164,7 @@ def test_exploration_ends_with_the_plies_it_was_given(run):
     np.testing.assert_allclose(last.policy[row, 0], [0.0, 1.0, 0.0])
 
 
-def test_figures_count_what_happened(run):
+def test_metrics_count_moves_samples_and_returns(run):
     writer, reports, environments = run
     total = {name: sum(report.get(name, 0.0) for report in reports) for name in ("count/moves", "count/samples")}
     ignored = sum(1 for index in range(len(environments.actions)) if index % 4 == 3)

@@ -1,4 +1,4 @@
-"""The loop that searches again, and the loops that leave it something to search, with everything around in memory."""
+"""The reanalyser's loop, and the states that self-play stores for it, with in-memory clients."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from .test_core import first_legal
 
 
 class Source:
-    """Version 3 at once; version 7 from the second look on."""
+    """Version 3 at once, version 7 from the second poll."""
 
     def __init__(self):
-        self.looks = 0
+        self.polls = 0
 
     def wait(self, timeout_s):
         return Versioned(3, 0.5)
 
     def poll(self):
-        self.looks += 1
-        return Versioned(7, 0.75) if self.looks == 2 else None
+        self.polls += 1
+        return Versioned(7, 0.75) if self.polls == 2 else None
 
 
 class Writer:
-    """Calls `enough` after some writes."""
+    """Calls `enough` after `writes` writes."""
 
     def __init__(self, diary, name, writes=0, enough=None):
         self.written, self.priorities = [], []
@@ -46,7 +46,7 @@ class Writer:
 
 
 BROKEN = 5
-"""Version of the positions in which the game fails."""
+"""Version of the stored positions whose game raises an error."""
 
 
 def samples_of(version, count):
@@ -54,7 +54,7 @@ def samples_of(version, count):
     return Sample(one, one > 0, one, one[:, 0], np.full(count, version, np.int32))
 
 
-def past_of(version):
+def states_of(version):
     return StoredState(np.zeros((4, 2), np.uint8), np.zeros(4, np.float32), np.full(4, version, np.int32))
 
 
@@ -72,13 +72,13 @@ def experiment():
 
 @pytest.fixture
 def reanalyse(experiment):
-    """Runs a reanalyser over `past`, for `writes` writes at most; what it asked for, wrote and reported."""
+    """Runs a reanalyser over `states` for at most `writes` writes; returns its searches, its writer and its reports."""
 
     def run(states, writes=0, experiment=experiment):
-        asked, reports, writer = [], [], Writer([], "reanalysed", writes)
+        searches, reports, writer = [], [], Writer([], "reanalysed", writes)
 
-        def reanalyse(params, version, turn, states):
-            asked.append((params, version, turn))
+        def reanalyse(params, version, index, states):
+            searches.append((params, version, index))
             if states.version[0] == BROKEN:
                 raise jax.errors.JaxRuntimeError("INTERNAL: SimulatorError: the game raised KeyError: 'seven'")
             return Reanalysed(samples_of(version, len(states.version)), np.full(len(states.version), 0.25, np.float32))
@@ -95,50 +95,50 @@ def reanalyse(experiment):
         )
         writer.enough = actor.stop
         actor.run()
-        return asked, writer, reports
+        return searches, writer, reports
 
     return run
 
 
 def test_each_batch_is_searched_once_with_the_newest_parameters(reanalyse):
-    asked, writer, _ = reanalyse(iter([past_of(1)] * 4))
+    searches, writer, _ = reanalyse(iter([states_of(1)] * 4))
     old, new = ("prepared", 0.5), ("prepared", 0.75)
-    assert asked == [(old, 3, 1), (old, 3, 2), (new, 7, 3), (new, 7, 4)]
+    assert searches == [(old, 3, 1), (old, 3, 2), (new, 7, 3), (new, 7, 4)]
     assert [each.version.tolist() for each in writer.written] == [[3] * 4, [3] * 4, [7] * 4, [7] * 4]
     np.testing.assert_array_equal(writer.priorities[0], priorities_of(np.full(4, 0.25)))
 
 
-def test_it_reports_how_much_and_how_old(reanalyse):
-    _, _, reports = reanalyse(iter([past_of(1), past_of(2), past_of(2)]))
+def test_reports_count_samples_and_measure_their_age(reanalyse):
+    _, _, reports = reanalyse(iter([states_of(1), states_of(2), states_of(2)]))
     name, metrics = reports[-1]
     assert name == "reanalyser-0"
     assert sum(metrics["count/reanalysed"] for _, metrics in reports) == 12
     assert metrics["reanalysis/age"] == 7 - 2
     assert metrics["reanalysis/version"] == 7
-    assert {"time/wait_past", "time/search", "time/write", "time/params"} <= metrics.keys()
+    assert {"time/wait_states", "time/search", "time/write", "time/params"} <= metrics.keys()
 
 
-def test_positions_in_which_a_game_fails_are_passed_over(reanalyse, experiment):
+def test_batches_whose_game_fails_are_skipped(reanalyse, experiment):
     game = SimulatorConfig(name="simulator", id="game:Game", max_failures=2)
     hosted = experiment.model_copy(update={"env": game})
-    states = [past_of(1), past_of(BROKEN), past_of(BROKEN), past_of(2), past_of(BROKEN)]
-    asked, writer, _ = reanalyse(iter(states), experiment=hosted)
-    assert (len(asked), len(writer.written)) == (5, 2)
+    states = [states_of(1), states_of(BROKEN), states_of(BROKEN), states_of(2), states_of(BROKEN)]
+    searches, writer, _ = reanalyse(iter(states), experiment=hosted)
+    assert (len(searches), len(writer.written)) == (5, 2)
     with pytest.raises(EnvironmentFailed, match=r"failed 3 times.*The last failure: the game raised KeyError: 'seven'"):
-        reanalyse(iter([past_of(BROKEN)] * 3), experiment=hosted)
+        reanalyse(iter([states_of(BROKEN)] * 3), experiment=hosted)
 
 
-def test_it_ends_when_told_to(reanalyse):
+def test_stop_ends_the_loop(reanalyse):
     def endless():
         while True:
-            yield past_of(1)
+            yield states_of(1)
 
     _, writer, _ = reanalyse(endless(), writes=3)
     assert len(writer.written) == 3
 
 
-def test_self_play_leaves_its_positions_with_their_states(experiment):
-    """Each row of the past is the position of the sample at the same place, before it is learned from."""
+def test_self_play_writes_the_states_of_its_samples_before_the_samples(experiment):
+    """Row i of the states is the position of row i of the samples."""
     env, diary = make_env("tic_tac_toe"), []
     states, writer = Writer(diary, "states"), Writer(diary, "samples", writes=2)
     actor = SelfPlayActor(
@@ -154,9 +154,9 @@ def test_self_play_leaves_its_positions_with_their_states(experiment):
     assert diary == ["states", "samples"] * (len(diary) // 2)
     like = jax.eval_shape(env.init, jax.random.key(0))
     assert sum(len(samples.version) for samples in writer.written) >= 28
-    for kept, samples in zip(states.written, writer.written, strict=True):
-        view = jax.vmap(env.view)(unpack_states(kept.state, like))
+    for stored, samples in zip(states.written, writer.written, strict=True):
+        view = jax.vmap(env.view)(unpack_states(stored.state, like))
         np.testing.assert_array_equal(view.observation, samples.observation)
         np.testing.assert_array_equal(view.legal, samples.legal)
-        np.testing.assert_array_equal(kept.version, samples.version)
-        np.testing.assert_array_equal(kept.outcome, samples.value_target)
+        np.testing.assert_array_equal(stored.version, samples.version)
+        np.testing.assert_array_equal(stored.outcome, samples.value_target)

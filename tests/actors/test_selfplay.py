@@ -1,4 +1,4 @@
-"""The self-play loop with games on the host that go wrong, and everything around it in memory."""
+"""The self-play loop with host games that fail, and with in-memory clients."""
 
 import time
 
@@ -16,7 +16,7 @@ GAMES = 4
 
 
 class Fragile:
-    """Three moves to the end; every so many steps of all games, one goes wrong."""
+    """A game of three moves; every `every`-th step of all games calls `fault`."""
 
     num_actions, players = 2, 2
     steps = 0
@@ -59,7 +59,7 @@ def fail():
 
 
 def play(every, fault, writes, max_failures=3, timeout_s=60.0):
-    """Runs an actor until it has written so often; what it wrote and its figures."""
+    """Runs an actor for `writes` writes; returns its samples and its metrics."""
     experiment = parse(
         {
             "name": "test",
@@ -90,7 +90,7 @@ def _from_the_start():
     Fragile.steps = 0
 
 
-def test_a_game_that_raises_costs_the_games_of_its_actor_and_no_more():
+def test_a_game_that_raises_loses_the_running_games_of_its_actor_only():
     written, metrics = play(every=30, fault=fail, writes=5)
     assert sum(reported["count/failed_episodes"] for reported in metrics) >= GAMES
     lengths = [len(samples.value_target) for samples in written]
@@ -98,13 +98,13 @@ def test_a_game_that_raises_costs_the_games_of_its_actor_and_no_more():
     assert sum(reported["count/samples"] for reported in metrics) >= sum(lengths)
 
 
-def test_a_game_that_hangs_is_given_up():
+def test_a_game_that_hangs_is_abandoned():
     started = time.monotonic()
     _, metrics = play(every=30, fault=lambda: time.sleep(20), writes=3, timeout_s=1.0)
     assert time.monotonic() - started < 20
     assert sum(reported["count/failed_episodes"] for reported in metrics) >= GAMES
 
 
-def test_games_that_do_nothing_but_fail_end_the_actor():
+def test_games_that_always_fail_end_the_actor():
     with pytest.raises(EnvironmentFailed, match=r"failed 4 times.*env.max_failures allows 3.*OSError: the game broke"):
         play(every=3, fault=fail, writes=10**6)

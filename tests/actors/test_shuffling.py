@@ -12,7 +12,7 @@ LENGTHS = st.lists(st.lists(st.integers(1, 12), max_size=4), max_size=12)
 
 
 def game(number, plies):
-    """A game whose samples tell its number (version) and their place in it (value)."""
+    """A game whose samples contain its number (version) and their index in it (value)."""
     return Sample(
         observation=np.full((plies, 1), number, np.float32),
         legal=np.ones((plies, 2), bool),
@@ -23,7 +23,7 @@ def game(number, plies):
 
 
 def played(shuffler, lengths):
-    """Adds games and takes bundles as an actor does; returns all games and what was taken."""
+    """Adds games and takes items as an actor does; returns all games and the samples taken."""
     games, taken = [], []
     for ended in lengths:
         for plies in ended:
@@ -39,7 +39,7 @@ def identities(samples):
 
 
 @given(LENGTHS, st.sampled_from([1, 2, 4]))
-def test_the_samples_of_a_bundle_come_from_different_games(lengths, samples_per_item):
+def test_the_samples_of_an_item_come_from_different_games(lengths, samples_per_item):
     _, taken = played(SampleShuffler(samples_per_item, seed=0), lengths)
     for samples in taken:
         for numbers in samples.version.reshape(-1, samples_per_item):
@@ -47,7 +47,7 @@ def test_the_samples_of_a_bundle_come_from_different_games(lengths, samples_per_
 
 
 @given(LENGTHS, st.sampled_from([1, 2, 4]))
-def test_every_sample_is_taken_once_but_for_less_than_a_bundle(lengths, samples_per_item):
+def test_every_sample_is_taken_once_except_for_less_than_one_item(lengths, samples_per_item):
     shuffler = SampleShuffler(samples_per_item, seed=0)
     games, taken = played(shuffler, lengths)
     if (rest := shuffler.take_rest()) is not None:
@@ -61,22 +61,22 @@ def test_every_sample_is_taken_once_but_for_less_than_a_bundle(lengths, samples_
 
 
 @given(LENGTHS, st.sampled_from([2, 4]))
-def test_fewer_games_than_a_bundle_are_left_over(lengths, samples_per_item):
+def test_fewer_games_than_samples_per_item_remain(lengths, samples_per_item):
     shuffler = SampleShuffler(samples_per_item, seed=0)
     games, taken = played(shuffler, lengths)
     left = set(identities(games)) - set(identities(taken))
     assert len({number for number, _ in left}) < samples_per_item
 
 
-def test_a_game_is_mixed_at_random():
+def test_the_samples_of_a_game_are_shuffled():
     shuffler = SampleShuffler(1, seed=3)
     shuffler.add(game(0, 30))
-    places = shuffler.take().value_target.tolist()
-    assert sorted(places) == list(range(30))
-    assert places not in (list(range(30)), list(range(30))[::-1])
+    order = shuffler.take().value_target.tolist()
+    assert sorted(order) == list(range(30))
+    assert order not in (list(range(30)), list(range(30))[::-1])
 
 
-def test_what_goes_with_a_sample_stays_with_it():
+def test_all_arrays_of_a_sample_stay_together():
     shuffler = SampleShuffler(2, seed=1)
     for number, plies in enumerate((8, 2, 2)):
         shuffler.add((game(number, plies), np.arange(plies) + 100 * number))
@@ -84,6 +84,6 @@ def test_what_goes_with_a_sample_stays_with_it():
         np.testing.assert_array_equal(samples.version * 100 + samples.value_target, beside)
 
 
-def test_nothing_comes_out_of_nothing():
+def test_an_empty_shuffler_returns_none():
     assert SampleShuffler(4, seed=0).take() is None
     assert SampleShuffler(4, seed=0).take_rest() is None

@@ -1,9 +1,9 @@
-"""Windows cut out of scripted episodes, compared with what `Window` promises."""
+"""Windows cut out of scripted episodes, compared with the definition of `Window`."""
 
 import numpy as np
 import pytest
 
-from podzero.actors.windows import Outcome, Position, WindowCutter, first_return
+from podzero.actors.windows import Outcome, Position, WindowCutter
 from podzero.config import parse
 from podzero.types import EnvSpec
 
@@ -22,7 +22,7 @@ def experiment_of(unroll=2, td=2, stride=1, discount=0.5, **sections):
 
 
 def position(numbers, spec=SPEC):
-    """Environment b at its position `numbers[b]`: everything about it says that number."""
+    """Environment b at its position `numbers[b]`, from which all fields are derived."""
     numbers = np.asarray(numbers)
     size = len(numbers)
     policy = np.full((size, 3), 0.25, np.float32)
@@ -51,13 +51,13 @@ def play(cutter, steps, **end):
     """One environment for `steps` steps with the rewards 1, 2, ..., then `end`; returns all windows."""
     cuts = []
     for number in range(steps):
-        cuts.append(cutter.add(position([number])))
-        cutter.follow(outcome(number + 1.0, **(end if number == steps - 1 else {})))
-    cuts.append(cutter.add(position([steps])))
+        cuts.append(cutter.add_position(position([number])))
+        cutter.add_outcome(outcome(number + 1.0, **(end if number == steps - 1 else {})))
+    cuts.append(cutter.add_position(position([steps])))
     return [cut.windows for cut in cuts if cut is not None]
 
 
-def test_a_window_is_cut_when_all_of_its_positions_are_judged():
+def test_a_window_is_cut_when_all_of_its_positions_have_been_searched():
     cutter = WindowCutter(experiment_of(), SPEC, 1)
     (window,) = play(cutter, 4)  # K + n = 4: position 4 completes the window of position 0
     np.testing.assert_array_equal(window.observation, [[[0.0]]])
@@ -69,7 +69,7 @@ def test_a_window_is_cut_when_all_of_its_positions_are_judged():
     assert window.candidates.shape == (1, 3, 0)
 
 
-def test_a_true_end_cuts_all_that_is_left_and_is_worth_nothing():
+def test_termination_cuts_all_remaining_windows_and_has_value_zero():
     cutter = WindowCutter(experiment_of(), SPEC, 1)
     (windows,) = play(cutter, 3, terminated=True)
     np.testing.assert_array_equal(windows.length, [3, 2, 1])
@@ -79,7 +79,7 @@ def test_a_true_end_cuts_all_that_is_left_and_is_worth_nothing():
     np.testing.assert_array_equal(windows.policy.sum(axis=-1), [[1, 1, 1], [1, 1, 0], [1, 0, 0]])
 
 
-def test_a_time_limit_keeps_the_value_of_its_last_position():
+def test_truncation_keeps_the_value_of_the_last_position():
     cutter = WindowCutter(experiment_of(), SPEC, 1)
     (windows,) = play(cutter, 2, truncated=True)
     np.testing.assert_array_equal(windows.length, [2, 1])
@@ -88,26 +88,26 @@ def test_a_time_limit_keeps_the_value_of_its_last_position():
     np.testing.assert_array_equal(windows.policy.sum(axis=-1), [[1, 1, 0], [1, 0, 0]])
 
 
-def test_no_window_reaches_into_the_next_episode():
+def test_no_window_spans_two_episodes():
     cutter = WindowCutter(experiment_of(), SPEC, 1)
     play(cutter, 2, terminated=True)
-    cutter.follow(outcome(0.0, started=True))  # the step after the end, which began another episode
+    cutter.add_outcome(outcome(0.0, started=True))  # the step that starts the next episode
     for number in range(100, 104):
-        assert cutter.add(position([number])) is None
-        cutter.follow(outcome(1.0))
-    cut = cutter.add(position([104]))
+        assert cutter.add_position(position([number])) is None
+        cutter.add_outcome(outcome(1.0))
+    cut = cutter.add_position(position([104]))
     np.testing.assert_array_equal(cut.windows.observation, [[[100.0]]])
     np.testing.assert_array_equal(cut.windows.reward, [[1, 1, 1, 1]])
 
 
-def test_a_failed_episode_leaves_no_window():
+def test_a_failed_episode_gives_no_windows():
     cutter = WindowCutter(experiment_of(), SPEC, 1)
     for number in range(3):
-        assert cutter.add(position([number])) is None
-        cutter.follow(outcome(1.0, started=number == 2))
-    assert cutter.add(position([50])) is None
-    cutter.follow(outcome(1.0, terminated=True))
-    np.testing.assert_array_equal(cutter.add(position([51])).windows.observation, [[[50.0]]])
+        assert cutter.add_position(position([number])) is None
+        cutter.add_outcome(outcome(1.0, started=number == 2))
+    assert cutter.add_position(position([50])) is None
+    cutter.add_outcome(outcome(1.0, terminated=True))
+    np.testing.assert_array_equal(cutter.add_position(position([51])).windows.observation, [[[50.0]]])
 
 
 def test_the_stride_counts_from_the_beginning_of_each_episode():
@@ -116,30 +116,30 @@ def test_the_stride_counts_from_the_beginning_of_each_episode():
     assert [int(number) for window in windows for number in window.observation[:, 0, 0]] == [0, 2, 4, 6]
 
 
-def test_environments_side_by_side_are_kept_apart():
+def test_parallel_environments_are_independent():
     cutter = WindowCutter(experiment_of(), SPEC, 2)
     neither = [False] * 2
     for number in range(2):
-        cutter.add(position([number, 100 + number]))
-        cutter.follow(outcome([1.0, 2.0], [number == 1, False], neither, neither))
-    cut = cutter.add(position([2, 102]))
+        cutter.add_position(position([number, 100 + number]))
+        cutter.add_outcome(outcome([1.0, 2.0], [number == 1, False], neither, neither))
+    cut = cutter.add_position(position([2, 102]))
     np.testing.assert_array_equal(cut.windows.observation[:, 0, 0], [0, 1])
-    cutter.follow(outcome([0.0, 2.0], neither, neither, [True, False]))
-    cutter.add(position([200, 103]))
-    cutter.follow(outcome([5.0, 2.0], neither, neither, neither))
-    cut = cutter.add(position([201, 104]))
+    cutter.add_outcome(outcome([0.0, 2.0], neither, neither, [True, False]))
+    cutter.add_position(position([200, 103]))
+    cutter.add_outcome(outcome([5.0, 2.0], neither, neither, neither))
+    cut = cutter.add_position(position([201, 104]))
     np.testing.assert_array_equal(cut.windows.observation[:, 0, 0], [100])
     np.testing.assert_array_equal(cut.windows.reward, [[2, 2, 2, 2]])
 
 
 @pytest.mark.parametrize(("sections", "kept"), [({}, 1), ({"muzero": {"consistency_weight": 2.0}}, 3)])
 @pytest.mark.parametrize("share", [0.0, 0.5])
-def test_only_those_observations_are_kept_that_somebody_looks_at(sections, kept, share):
+def test_windows_have_only_the_observations_that_the_loss_or_reanalysis_needs(sections, kept, share):
     cutter = WindowCutter(experiment_of(**sections, reanalyse={"share": share}), SPEC, 1)
     for number in range(4):
-        assert cutter.add(position([number])) is None
-        cutter.follow(outcome(number + 1.0))
-    cut = cutter.add(position([4]))
+        assert cutter.add_position(position([number])) is None
+        cutter.add_outcome(outcome(number + 1.0))
+    cut = cutter.add_position(position([4]))
     np.testing.assert_array_equal(cut.windows.observation[0, :, 0], np.arange(kept))
     assert (cut.states is None) == (share == 0)
     if cut.states is not None:
@@ -148,7 +148,7 @@ def test_only_those_observations_are_kept_that_somebody_looks_at(sections, kept,
             np.testing.assert_array_equal(getattr(cut.states, field), getattr(cut.windows, field))
 
 
-def test_actions_beyond_the_end_are_drawn_from_all():
+def test_actions_after_the_end_are_uniformly_random():
     seen = set()
     for seed in range(20):
         (windows,) = play(WindowCutter(experiment_of(), SPEC, 1, seed), 2, terminated=True)
@@ -161,23 +161,17 @@ def test_continuous_actions_keep_their_candidates():
     spec = SPEC._replace(num_actions=0, action_bounds=((-2.0, -2.0), (2.0, 2.0)))
     cutter = WindowCutter(experiment_of(), spec, 1)
     for number in range(4):
-        assert cutter.add(position([number], spec)) is None
-        cutter.follow(outcome(1.0))
-    windows = cutter.add(position([4], spec)).windows
+        assert cutter.add_position(position([number], spec)) is None
+        cutter.add_outcome(outcome(1.0))
+    windows = cutter.add_position(position([4], spec)).windows
     assert windows.candidates.shape == (1, 3, 3, 2)
     np.testing.assert_array_equal(windows.action, np.full((1, 2, 2), 0.5))
 
 
-def test_first_return_adds_n_rewards_and_the_value_after_them():
-    cutter = WindowCutter(experiment_of(td=2, discount=0.5), SPEC, 1)
-    (windows,) = play(cutter, 3, terminated=True)
-    # From position 0: 1 + 0.5 * 2 + 0.25 * 20; from 1: 2 + 0.5 * 3, and nothing after the end; from 2: 3.
-    np.testing.assert_allclose(first_return(windows, 0.5, 2), [7.0, 3.5, 3.0])
-
-
-def test_errors_are_what_the_search_was_wrong_by():
+def test_errors_are_the_differences_between_search_values_and_nstep_returns():
+    """The returns are 1 + 0.5 * 2 + 0.25 * 20 from position 0, 2 + 0.5 * 3 from 1 and 3 from 2."""
     cutter = WindowCutter(experiment_of(td=2, discount=0.5), SPEC, 1)
     for number in range(3):
-        cutter.add(position([number]))
-        cutter.follow(outcome(number + 1.0, terminated=number == 2))
-    np.testing.assert_allclose(cutter.add(position([3])).errors, [7.0 - 0.0, 10.0 - 3.5, 20.0 - 3.0])
+        cutter.add_position(position([number]))
+        cutter.add_outcome(outcome(number + 1.0, terminated=number == 2))
+    np.testing.assert_allclose(cutter.add_position(position([3])).errors, [7.0 - 0.0, 10.0 - 3.5, 20.0 - 3.0])
