@@ -22,7 +22,7 @@ from podzero.cluster.stale_processes import end_stale_processes
 log = logging.getLogger(__name__)
 
 PACKAGES = (
-    "chex", "dm-haiku", "dm-reverb", "flax", "jax", "jaxlib", "mctx", "numpy", "optax", "orbax-checkpoint", "pgx",
+    "dm-haiku", "dm-reverb", "flax", "jax", "jaxlib", "mctx", "numpy", "optax", "orbax-checkpoint", "pgx",
     "pydantic", "ray", "tensorflow-cpu",
 )  # fmt: skip
 """Packages whose versions must agree: they compute, or speak to one another."""
