@@ -178,11 +178,11 @@ class LearnerProcess(Process):
         snapshots: Path,
         restore_from: Path | None,
     ) -> None:
-        from podzero.learner import Learner, Membership, check_chips, join
+        from podzero.learner import HostInfo, Learner, check_chips, join
 
         hosts = experiment.cluster.learner_hosts
         watch_for_notices(self._reports.announce)
-        agreement = join(Membership(rank, hosts, coordinator), experiment)  # before anything that uses JAX
+        host_sync = join(HostInfo(rank, hosts, coordinator), experiment)  # before anything that uses JAX
         if experiment.cluster.tpu is not None:
             check_chips(experiment.cluster.tpu)
         from podzero.driver.build import learner_parts
@@ -203,7 +203,7 @@ class LearnerProcess(Process):
             sink=RayParamSink(store) if rank == 0 else None,
             report=self._reports.report,
             restore_from=restore_from,
-            agreement=agreement,
+            host_sync=host_sync,
         )
 
     def run(self) -> None:

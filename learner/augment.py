@@ -1,4 +1,4 @@
-"""Augmentation: every sample seen through a random symmetry of its game, on the device."""
+"""Data augmentation on the device: a random symmetry of the game transforms each sample."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Augment = Callable[[Array, Sample], Sample]
 
 
 def make_augment(symmetries: Sequence[Symmetry], num_actions: int) -> Augment:
-    """Draws one symmetry for each sample, the identity among them, all with the same chance."""
+    """Transforms each sample by one of the symmetries or the identity, drawn uniformly."""
     if not symmetries:
         return lambda key, batch: batch
-    observations = [_identity, *(symmetry.observation for symmetry in symmetries)]
+    observations = [lambda observation: observation, *(symmetry.observation for symmetry in symmetries)]
     actions = np.stack([np.arange(num_actions), *(symmetry.actions for symmetry in symmetries)])
 
     def one(choice: jax.Array, sample: Sample) -> Sample:
@@ -34,7 +34,3 @@ def make_augment(symmetries: Sequence[Symmetry], num_actions: int) -> Augment:
         return jax.vmap(one)(choices, batch)
 
     return augment
-
-
-def _identity(observation: Array) -> Array:
-    return observation

@@ -1,7 +1,7 @@
-"""Checkpoints of the learner: Orbax files, written by all hosts, and beside them the fingerprint of every leaf.
+"""Checkpoints of the learner: Orbax files, written by all hosts, and a manifest with the fingerprint of every leaf.
 
-Orbax restores flipped bytes without a word, so what it gives back is compared with what was saved. With several hosts
-all must save, and all restore, in the same order; the folder lies on storage that they share.
+Orbax does not detect flipped bytes, so restored leaves are compared with the fingerprints. With several hosts, all must
+save and restore in the same order, in a folder on shared storage.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from podzero.learner.state import TrainState
 from podzero.workdir import write_atomically
 
 FOLDER = "learner"
-"""Where the learner's files lie in the folder of a step."""
+"""The folder of the learner's files in the folder of a step."""
 SAVE_TIMEOUT_S = 600.0
-"""Longest time that a new save waits for the one before it."""
+"""Longest time that a save waits for the previous one."""
 _ARRAYS = "arrays"
 _MANIFEST = "manifest.json"
 
 
 class CheckpointMismatch(PodzeroError, ValueError):
-    """A sound checkpoint of something else: another network or another optimizer."""
+    """An intact checkpoint of another network or optimizer."""
 
 
 class CheckpointDamaged(PodzeroError, RuntimeError):
-    """A checkpoint that is incomplete or has changed since it was written; an older one may be sound."""
+    """A checkpoint that is incomplete or was changed after it was written; an older one may be intact."""
 
 
 class LearnerCheckpoints:
-    """Saves train states without holding training up, and restores them onto any mesh.
+    """Saves train states in the background, and restores them onto any mesh.
 
     Args:
       mesh: the devices that hold the states.
@@ -55,26 +55,27 @@ class LearnerCheckpoints:
         self._fingerprints = jax.jit(partial(jax.tree.map, fingerprint), out_shardings=replicated(mesh))
 
     def save(self, step_dir: Path, state: TrainState) -> Future[None]:
-        """Begins to write `state` into `step_dir/learner`; the future resolves once everything lies on disk.
+        """Starts to write `state` into `step_dir/learner`; the future resolves when the files are complete.
 
-        The state may be donated as soon as this returns. A save that is still under way is waited for first.
+        The state may be donated as soon as this returns. Waits first for a previous save in progress.
         """
         if self._last is not None:
             wait([self._last], SAVE_TIMEOUT_S)
         leaves = self._copy(_leaves(state))
-        fingerprints = self._fingerprints(leaves)  # which all hosts compute, before anything that may fail on one
+        # All hosts must compute these, so they come before anything that may fail on one host.
+        fingerprints = self._fingerprints(leaves)
         folder = step_dir.absolute() / FOLDER
         folder.mkdir(parents=True, exist_ok=True)
-        with jax.transfer_guard_host_to_device("allow"):  # where hosts meet, Orbax sends a number to every device
+        with jax.transfer_guard_host_to_device("allow"):  # Orbax synchronizes hosts through a transfer to the devices
             self._orbax.save(folder / _ARRAYS, args=ocp.args.StandardSave(leaves), force=True)
         self._last = self._writer.submit(self._finish, folder, leaves, fingerprints)
         return self._last
 
     def wait(self, timeout_s: float) -> None:
-        """Waits until the last save has ended, and raises what went wrong in it.
+        """Waits until the last save has ended, and raises its error if it failed.
 
         Raises:
-          TimeoutError: it is still under way after `timeout_s`.
+          TimeoutError: it is still in progress after `timeout_s`.
         """
         if self._last is not None:
             try:
@@ -87,11 +88,11 @@ class LearnerCheckpoints:
 
         Args:
           step_dir: the folder of a step, as given to `save`.
-          like: a state of shapes with shardings (`jax.ShapeDtypeStruct`), or of arrays: where the leaves shall lie.
+          like: a state of arrays, or of shapes with shardings (`jax.ShapeDtypeStruct`), that the result shall match.
 
         Raises:
-          CheckpointMismatch: it holds other leaves than `like`; names the first one.
-          CheckpointDamaged: it is incomplete, or what it holds is not what was saved.
+          CheckpointMismatch: its leaves differ from those of `like`; the message names the first one.
+          CheckpointDamaged: it is incomplete or was changed after it was written.
         """
         folder = step_dir.absolute() / FOLDER
         manifest = _read_manifest(folder)
@@ -99,11 +100,11 @@ class LearnerCheckpoints:
         _check_match(folder, manifest, targets)
         try:
             leaves = self._orbax.restore(folder / _ARRAYS, args=ocp.args.StandardRestore(targets))
-        except Exception as error:  # Orbax and TensorStore raise many kinds for damaged files
+        except Exception as error:  # Orbax and TensorStore raise many types for damaged files
             raise CheckpointDamaged(f"{folder} cannot be read: {error}") from error
         for name, found in jax.device_get(self._fingerprints(leaves)).items():
             if as_text(found) != manifest[name]["fingerprint"]:
-                raise CheckpointDamaged(f"{folder}: '{name}' is not what was saved (its fingerprint differs)")
+                raise CheckpointDamaged(f"{folder}: '{name}' was changed after it was saved (its fingerprint differs)")
         return _unflatten(like, leaves)
 
     def close(self) -> None:
@@ -119,8 +120,8 @@ class LearnerCheckpoints:
         }
         self._orbax.wait_until_finished()
         if jax.process_index() == 0:
-            sealed = {"sha256": _seal(manifest), "leaves": manifest}
-            write_atomically(folder / _MANIFEST, json.dumps(sealed, indent=1))
+            content = {"sha256": _digest(manifest), "leaves": manifest}
+            write_atomically(folder / _MANIFEST, json.dumps(content, indent=1))
 
 
 def _named(state: TrainState) -> dict[str, Any]:
@@ -128,7 +129,7 @@ def _named(state: TrainState) -> dict[str, Any]:
 
 
 def _leaves(state: TrainState) -> dict[str, Any]:
-    """The leaves by name; PRNG keys as their raw words."""
+    """The leaves by name, with PRNG keys as raw arrays."""
     return {name: jax.random.key_data(leaf) if _is_key(leaf) else leaf for name, leaf in _named(state).items()}
 
 
@@ -145,37 +146,37 @@ def _is_key(leaf: Any) -> bool:
 
 
 def _stored_shape(leaf: Any) -> jax.ShapeDtypeStruct:
-    """Shape, dtype and place of a leaf as it lies in a checkpoint."""
+    """Shape, dtype and sharding of a leaf as stored in a checkpoint."""
     stored = jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf
     target: jax.ShapeDtypeStruct = placed(stored, leaf.sharding)
     return target
 
 
-def _seal(manifest: dict[str, dict[str, Any]]) -> str:
-    """The digest of the manifest itself: a damaged one must not pass for one of another network."""
+def _digest(manifest: dict[str, dict[str, Any]]) -> str:
+    """The digest of the manifest, so that a damaged one is not mistaken for that of another network."""
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def _read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
     try:
-        sealed = json.loads((folder / _MANIFEST).read_text())
-        manifest: dict[str, dict[str, Any]] = sealed["leaves"]
-        if sealed["sha256"] == _seal(manifest):
+        content = json.loads((folder / _MANIFEST).read_text())
+        manifest: dict[str, dict[str, Any]] = content["leaves"]
+        if content["sha256"] == _digest(manifest):
             return manifest
     except FileNotFoundError:
-        raise CheckpointDamaged(f"{folder} holds no {_MANIFEST}: the checkpoint was not finished") from None
+        raise CheckpointDamaged(f"{folder} has no {_MANIFEST}: the checkpoint was not finished") from None
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise CheckpointDamaged(f"{folder / _MANIFEST} cannot be read: {error}") from error
-    raise CheckpointDamaged(f"{folder / _MANIFEST} is not what was written (its SHA-256 differs)")
+    raise CheckpointDamaged(f"{folder / _MANIFEST} was changed after it was written (its SHA-256 differs)")
 
 
 def _check_match(folder: Path, manifest: dict[str, dict[str, Any]], targets: dict[str, jax.ShapeDtypeStruct]) -> None:
-    held = {name: f"{leaf['dtype']}{leaf['shape']}" for name, leaf in manifest.items()}
-    wanted = {name: f"{leaf.dtype}{list(leaf.shape)}" for name, leaf in targets.items()}
-    for name in [*wanted, *held]:
-        if held.get(name) != wanted.get(name):
+    stored = {name: f"{leaf['dtype']}{leaf['shape']}" for name, leaf in manifest.items()}
+    expected = {name: f"{leaf.dtype}{list(leaf.shape)}" for name, leaf in targets.items()}
+    for name in [*expected, *stored]:
+        if stored.get(name) != expected.get(name):
             raise CheckpointMismatch(
-                f"{folder} is of another network or optimizer: '{name}' is {held.get(name, 'absent')} there and "
-                f"{wanted.get(name, 'absent')} in this experiment; choose another working directory, or the "
-                "network and optimizer that it was made with"
+                f"{folder} belongs to another network or optimizer: '{name}' is {stored.get(name, 'absent')} there and "
+                f"{expected.get(name, 'absent')} in this experiment; choose another working directory, or the network "
+                "and optimizer of the checkpoint"
             )

@@ -1,4 +1,4 @@
-"""What the learner's devices are, whether they are all there, what of their memory is in use, how long they work."""
+"""The learner's devices: their number, memory and busy time, and the checks that all chips are found."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import jax
 from podzero.chips import Slice, chip_of_kind
 from podzero.errors import ConfigError, PodzeroError
 from podzero.learner.state import TrainState
-from podzero.learner.step import Stepped, StepSums, TrainStep
+from podzero.learner.step import StepOutput, StepSums, TrainStep
 from podzero.types import Batch
 
 _MEMORY = {
@@ -26,91 +26,91 @@ _MEMORY = {
 
 
 class DoesNotFit(PodzeroError, RuntimeError):
-    """Training takes more memory than a device has; the message says which switches take less."""
+    """Training needs more memory than a device has; the message names the config fields that reduce it."""
 
 
-class Machine(NamedTuple):
-    """The devices that train together."""
+class DeviceSummary(NamedTuple):
+    """The devices of a mesh."""
 
     chips: int
-    """Devices of the mesh, over all hosts."""
+    """Number of devices, over all hosts."""
     hosts: int
-    """Processes that hold them."""
+    """Number of processes that own them."""
     peak_flops: float | None
-    """bfloat16 operations per second of all chips together; None where no peak is known."""
+    """bfloat16 operations per second of all devices together; None where the peak is unknown."""
 
 
-def machine_of(devices: Sequence[jax.Device]) -> Machine:
-    """What `devices`, all of one kind, are together."""
+def device_summary(devices: Sequence[jax.Device]) -> DeviceSummary:
+    """Summarizes `devices`, which must be of one kind."""
     chip = chip_of_kind(devices[0].device_kind)
     hosts = len({device.process_index for device in devices})
-    return Machine(len(devices), hosts, chip.flops * len(devices) if chip else None)
+    return DeviceSummary(len(devices), hosts, chip.flops * len(devices) if chip else None)
 
 
-def check_chips(where: Slice) -> None:
-    """Makes sure that JAX finds all chips of this host of a slice.
+def check_chips(tpu_slice: Slice) -> None:
+    """Checks that JAX finds all chips of this host of a TPU slice.
 
-    Devices that stand in for chips pass, where JAX_PLATFORMS asks for them by name.
+    Devices of another platform are accepted if JAX_PLATFORMS names it.
 
     Raises:
-      ConfigError: it finds other devices, or not all chips.
+      ConfigError: JAX finds other devices, or not all chips.
     """
     devices = jax.local_devices()
-    platform, chips = devices[0].platform, where.chips // where.hosts
-    here = f"{socket.gethostname()} is a host of {where.short_name}"
+    platform, chips = devices[0].platform, tpu_slice.chips // tpu_slice.hosts
+    host = f"{socket.gethostname()} is a host of {tpu_slice.short_name}"
     if platform != "tpu":
         if os.environ.get("JAX_PLATFORMS") != platform:
             raise ConfigError(
-                f"{here}, but JAX finds only {platform} devices there: install libtpu (`uv sync --extra tpu`), and see "
-                "that no other process holds the chips"
+                f"{host}, but JAX finds only {platform} devices there: install libtpu (`uv sync --extra tpu`), and "
+                "check that no other process uses the chips"
             )
     elif len(devices) != chips:
         raise ConfigError(
-            f"{here} with {chips} chips, but JAX finds {len(devices)} of them: another process may hold the others"
+            f"{host} with {chips} chips, but JAX finds {len(devices)} of them: another process may use the others"
         )
 
 
 def explained(failure: Exception) -> Exception:
-    """The failure itself, or what it means for whoever wrote the experiment."""
+    """Turns an out-of-memory error of JAX into `DoesNotFit`; returns other exceptions unchanged."""
     if isinstance(failure, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(failure):
         return DoesNotFit(
             "training does not fit into the memory of a device: try learner.mesh.fsdp=true (with several devices), "
-            "network.remat=true or more learner.microbatches; `podzero compile` says beforehand what fits a slice. "
-            f"JAX said: {failure}"
+            "network.remat=true or more learner.microbatches; `podzero compile` predicts what fits a slice. "
+            f"JAX reported: {failure}"
         )
     return failure
 
 
-def memory_figures(devices: Sequence[jax.Device]) -> dict[str, float]:
-    """Bytes in use, their peak so far and their limit, of the fullest of some local devices.
+def memory_metrics(devices: Sequence[jax.Device]) -> dict[str, float]:
+    """Bytes in use, their peak so far and their limit: the maximum over local devices.
 
-    Devices that do not tell, as CPUs, give no figures.
+    Empty for devices without memory statistics, such as CPUs.
     """
-    told = [stats for device in devices if (stats := device.memory_stats())]
+    known = [stats for device in devices if (stats := device.memory_stats())]
     return {
-        name: float(max(stats[key] for stats in told))
+        name: float(max(stats[key] for stats in known))
         for key, name in _MEMORY.items()
-        if told and all(key in stats for stats in told)
+        if known and all(key in stats for stats in known)
     }
 
 
-class Pace(NamedTuple):
-    """What a `DeviceClock` has seen since it was asked last."""
+class DeviceTime(NamedTuple):
+    """Busy time of the devices since the last flush of a `DeviceClock`."""
 
     busy_s: float
-    """Seconds of device work in the dispatches that ended."""
+    """Device seconds of the dispatches that ended."""
     busy: float
-    """The same as a share of wall time, in [0, 1]."""
+    """The same as a share of wall-clock time, in [0, 1]."""
     dispatch_s: float | None
-    """The same by dispatches; None when none ended."""
+    """The same per dispatch; None if no dispatch ended."""
 
 
 class DeviceClock:
-    """A train step that notes how long the devices work on each dispatch.
+    """A train step that measures how long the devices execute each dispatch.
 
-    The loop's own clock cannot tell: it asks for a dispatch and goes on, and may wait for replay, publish or save while
-    the devices work. So a thread waits for each dispatch to end. A dispatch begins when it is asked for or, if that is
-    later, when the one before ends. The first one, which compiles, is not counted.
+    Dispatch is asynchronous: the loop may wait for replay, publish or save while the devices execute. So a thread waits
+    for each dispatch to end. Its execution starts when it is dispatched or, if that is later, when the one before ends.
+    The first dispatch, which compiles, is not counted.
     """
 
     def __init__(self, step: TrainStep) -> None:
@@ -120,39 +120,39 @@ class DeviceClock:
         self._flushed = time.perf_counter()
         self._busy_s = 0.0
         self._dispatches = 0
-        self._asked: queue.SimpleQueue[tuple[float, StepSums] | None] = queue.SimpleQueue()
+        self._in_flight: queue.SimpleQueue[tuple[float, StepSums] | None] = queue.SimpleQueue()
         threading.Thread(target=self._watch, name="learner-devices", daemon=True).start()
 
-    def __call__(self, state: TrainState, batches: Batch) -> Stepped:
-        """Asks for a dispatch, as the train step itself."""
-        asked = time.perf_counter()
-        stepped = self._step(state, batches)
-        self._asked.put((asked, stepped.sums))
-        return stepped
+    def __call__(self, state: TrainState, batches: Batch) -> StepOutput:
+        """Dispatches the train step."""
+        start = time.perf_counter()
+        output = self._step(state, batches)
+        self._in_flight.put((start, output.sums))
+        return output
 
-    def flush(self) -> Pace:
-        """The pace since the last flush; starts anew."""
+    def flush(self) -> DeviceTime:
+        """The busy time since the last flush; resets the clock."""
         with self._lock:
             now = time.perf_counter()
             busy = min(1.0, self._busy_s / max(now - self._flushed, 1e-9))
-            pace = Pace(self._busy_s, busy, self._busy_s / self._dispatches if self._dispatches else None)
+            found = DeviceTime(self._busy_s, busy, self._busy_s / self._dispatches if self._dispatches else None)
             self._flushed, self._busy_s, self._dispatches = now, 0.0, 0
-        return pace
+        return found
 
     def close(self) -> None:
-        """Ends the thread once the dispatches under way have ended."""
-        self._asked.put(None)
+        """Ends the thread after the dispatches in flight."""
+        self._in_flight.put(None)
 
     def _watch(self) -> None:
-        while (asked := self._asked.get()) is not None:
-            began, sums = asked
+        while (dispatch := self._in_flight.get()) is not None:
+            start, sums = dispatch
             try:
                 jax.block_until_ready(sums)  # type: ignore[no-untyped-call]
             except Exception:
-                return  # the loop, which needs these sums, meets the same error and tells it
+                return  # the loop needs these sums as well, and raises the same error
             with self._lock:
                 now = time.perf_counter()
                 if self._free_at is not None:
-                    self._busy_s += now - max(began, self._free_at)
+                    self._busy_s += now - max(start, self._free_at)
                     self._dispatches += 1
                 self._free_at = now

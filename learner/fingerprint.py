@@ -1,8 +1,8 @@
-"""Fingerprints of arrays: computed where the arrays lie, and the same however they are split over devices and hosts.
+"""Fingerprints of sharded arrays, computed on the devices and independent of the sharding.
 
-A digest such as SHA-256 reads an array from front to back, so that arrays split over hosts would have to be gathered.
-Here each 32-bit word is mixed with its position, and the results are added up, which any number of devices can do in
-parts.
+A digest such as SHA-256 reads an array from front to back, so arrays that are sharded over hosts would have to be
+gathered. Here each 32-bit word is hashed together with its position, and the hashes are summed: each device sums its
+own shard.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 
 _SALTS = (0x9E3779B9, 0x85EBCA6B)
-"""One for each of the two sums: the golden ratio's fraction, and a constant of MurmurHash3."""
+"""One salt for each of the two sums: the fraction of the golden ratio, and a constant of MurmurHash3."""
 
 
 def fingerprint(leaf: jax.Array) -> jax.Array:
-    """`[2]` uint32 of an array of any shape whose elements have at most 32 bits.
+    """The fingerprint, `[2]` uint32, of an array of any shape whose elements have at most 32 bits.
 
-    An array that differs in one word has another fingerprint for certain, since the mixing is a bijection of the word;
-    one that differs anyhow has the same with a chance of 2**-64. It guards against damage, not against forgery.
+    Arrays that differ in exactly one word have different fingerprints, because the hash is a bijection of the word.
+    Other arrays that differ have equal fingerprints with a probability of about 2**-64. The fingerprint protects
+    against damage, not against forgery.
     """
     words, position = _words(leaf), _positions(leaf.shape)
     return jnp.stack([jnp.sum(_mix(words ^ _mix(position + np.uint32(salt))), dtype=jnp.uint32) for salt in _SALTS])
@@ -51,7 +52,7 @@ def _positions(shape: tuple[int, ...]) -> jax.Array:
 
 
 def _mix(word: jax.Array) -> jax.Array:
-    """The finalizer of MurmurHash3 (Appleby 2011, public domain): a bijection that spreads each bit over all 32."""
+    """The finalizer of MurmurHash3 (Appleby 2011, public domain): a bijection in which each bit affects all 32."""
     word = (word ^ (word >> 16)) * np.uint32(0x85EBCA6B)
     word = (word ^ (word >> 13)) * np.uint32(0xC2B2AE35)
     return word ^ (word >> 16)

@@ -1,9 +1,9 @@
-"""The arithmetic that training a network needs, counted from its definition: nothing is compiled or run.
+"""The FLOPs of training a network, counted in its jaxpr without compiling or running it.
 
-What is counted is the useful work of model flops utilization (Chowdhery et al. 2022, appendix B,
-https://arxiv.org/abs/2204.02311): the multiply-adds, two operations each, of the matrix products and convolutions of
-the loss and of its gradients. Elementwise work, the optimizer, symmetries and whatever is computed a second time to
-save memory (`network.remat`) do not count, nor do products with the zeros around a board, as in XLA's own count.
+The count is that of model FLOPs utilization (Chowdhery et al. 2022, appendix B, https://arxiv.org/abs/2204.02311): the
+multiply-adds, two operations each, of the matrix products and convolutions of the loss and of its gradients. It
+excludes elementwise operations, the optimizer, augmentation and rematerialization (`network.remat`). Like XLA's own
+count it also excludes products with the zero padding around a board.
 """
 
 from __future__ import annotations
@@ -22,10 +22,15 @@ from podzero.types import Batch, Params, Sample, Window
 
 
 def training_flops(objective: Objective, like: Sample | Window, batch_size: int) -> float:
-    """Useful floating point operations of one step, forward and backward, by samples of its batch.
+    """FLOPs per sample of one step, forward and backward.
 
-    They are read off the forward-mode derivative: each of its products is transposed into one of equal size by
-    reverse mode, and it has nothing to compute twice. `like` is one sample without data.
+    They are counted in the forward-mode derivative: reverse mode transposes each of its products into one of equal
+    size, and forward mode rematerializes nothing.
+
+    Args:
+      objective: of which the loss is counted.
+      like: the shape of one sample.
+      batch_size: samples of a batch.
     """
 
     def derivative(params: Params, direction: Params, batch: Batch) -> Any:
@@ -37,8 +42,8 @@ def training_flops(objective: Objective, like: Sample | Window, batch_size: int)
 
 
 def flops_of(jaxpr: Jaxpr) -> float:
-    """Operations of all products in a traced function: those of a scan times its length, of a `cond` the largest
-    branch, of a `while`, whose turns depend on data, one turn.
+    """FLOPs of all products in a jaxpr: of a scan times its length, of a `cond` those of the largest branch, of a
+    `while`, whose trip count depends on data, those of one iteration.
     """
     return sum(map(_flops, jaxpr.eqns))
 
@@ -70,6 +75,5 @@ def _convolution(eqn: JaxprEqn) -> float:
     return 2.0 * float(pairs * batch * features * kernel[layout.rhs_spec[1]])
 
 
-def _shape(of: Any) -> tuple[int, ...]:
-    """The shape of an operand or a result."""
-    return tuple(map(int, of.aval.shape))
+def _shape(variable: Any) -> tuple[int, ...]:
+    return tuple(map(int, variable.aval.shape))

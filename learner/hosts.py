@@ -1,10 +1,10 @@
-"""Several hosts that train as one: they form one mesh, make sure that they mean the same, and do the same in one order.
+"""Multi-host training: hosts join one mesh, check that they run the same experiment, and execute the same commands.
 
-Programs that span hosts must be started by all of them in the same order. Whether to take a step, save or stop depends
-on what each host alone knows (whether replay gave it a batch, whether somebody asked for a checkpoint), so host 0 keeps
-a log of orders in the coordination service of `jax.distributed`, and all follow it. A step is ordered only when every
-host has its part of the batch, so that nobody waits inside a program for a host that waits for replay. The service
-lives on the hosts' CPUs: the log runs ahead of the devices and leaves no gap there.
+All hosts must start programs that span them in the same order. But each host alone knows whether replay gave it a
+batch, and host 0 alone whether to save or to stop. So host 0 writes a log of commands to the coordination service of
+`jax.distributed`, and the other hosts read it. Host 0 writes a step only when every host has its part of the batch: no
+host then waits inside a program for another one that waits for replay. The service runs on the hosts' CPUs, so the log
+is ahead of the devices, and they do not idle.
 """
 
 from __future__ import annotations
@@ -20,66 +20,66 @@ from podzero.config import Experiment
 from podzero.errors import ConfigError, PodzeroError
 from podzero.workdir import differences
 
-_KEEP = 64
-"""Orders that stay in the log: nobody is further behind than the few that need no batch."""
-_LOOK_S = 0.001
+_LOG_LENGTH = 64
+"""Commands that stay in the log. No host is further behind: a step waits for all hosts, and other commands are rare."""
+_POLL_S = 0.001
 
 
 class HostLost(PodzeroError, RuntimeError):
-    """A host that trains with this one is gone or silent; the message says which, and for how long."""
+    """Another host of the learner is gone or does not respond; the message names it."""
 
 
-class Order(NamedTuple):
+class Command(NamedTuple):
     """What all hosts do next."""
 
-    what: Literal["step", "save", "stop"]
+    action: Literal["step", "save", "stop"]
     folder: str = ""
-    """Where to save."""
+    """The folder to save to."""
 
 
-class Agreement(Protocol):
-    """How hosts come to do the same."""
+class HostSync(Protocol):
+    """Makes all hosts of a learner execute the same commands in the same order."""
 
-    def next(self, wish: Order | None, wait_s: float) -> Order | None:
-        """The next order of all hosts, or None when there is none within `wait_s`.
+    def next(self, proposal: Command | None, wait_s: float) -> Command | None:
+        """The next command for all hosts, or None if there is none within `wait_s`.
 
         Args:
-          wish: what this host would do: a step if it holds a batch, else None; host 0 may also wish to save or to stop.
-          wait_s: how long to wait for an order.
+          proposal: a step if this host has a batch, else None; host 0 may also propose to save or to stop.
+          wait_s: how long to wait for a command.
 
         Raises:
-          HostLost: another host is gone, or has kept this one waiting for too long.
+          HostLost: another host is gone, or this host has waited too long for it.
         """
         ...
 
 
-class Alone:
-    """One host: what it wishes is done. An `Agreement`."""
+class SingleHost:
+    """The `HostSync` of a learner with one host."""
 
-    def next(self, wish: Order | None, wait_s: float) -> Order | None:
-        """The wish."""
+    def next(self, proposal: Command | None, wait_s: float) -> Command | None:
+        """The proposal itself."""
         del wait_s
-        return wish
+        return proposal
 
 
-class Membership(NamedTuple):
-    """The place of this process among the hosts of a learner."""
+class HostInfo(NamedTuple):
+    """This process among the hosts of a learner."""
 
     rank: int
     hosts: int
     coordinator: str
-    """`host:port` at which host 0 serves the others."""
+    """`host:port` of the coordination service, which host 0 runs."""
 
 
-def join(membership: Membership, experiment: Experiment) -> Agreement:
+def join(membership: HostInfo, experiment: Experiment) -> HostSync:
     """Makes this process one host of a learner; must run before JAX is used for anything else.
 
     Raises:
-      HostLost: not all hosts came within `cluster.join_minutes`.
-      ConfigError: host 0 runs another experiment; names what differs.
+      HostLost: not all hosts joined within `cluster.join_minutes`.
+      ConfigError: this host has another experiment than host 0; the message lists the differences.
     """
     if membership.hosts == 1:
-        return Alone()
+        return SingleHost()
     jax.config.update("jax_cpu_collectives_implementation", "gloo")  # type: ignore[no-untyped-call]
     try:
         jax.distributed.initialize(
@@ -94,43 +94,46 @@ def join(membership: Membership, experiment: Experiment) -> Agreement:
             f"learner host {membership.rank} waited {experiment.cluster.join_minutes:g} minutes "
             f"(cluster.join_minutes) for all {membership.hosts} hosts to join at {membership.coordinator}: {error}"
         ) from None
-    team = Team(membership, _client(), experiment.replay.timeout_s + experiment.cluster.host_timeout_s)
-    team.compare(experiment)
-    return team
+    sync = MultiHost(membership, _client(), experiment.replay.timeout_s + experiment.cluster.host_timeout_s)
+    sync.compare(experiment)
+    return sync
 
 
-class Team:
-    """The log of orders, kept by host 0 and followed by all. An `Agreement`.
+class MultiHost:
+    """The `HostSync` of several hosts: a log of commands, which host 0 writes and all hosts execute.
 
     Args:
-      membership: who this host is.
+      host: this host.
       client: of the coordination service.
-      patience_s: how long host 0 waits for the others' batches, and they for its orders, before that is an error:
-        longer than a host may wait for replay.
+      timeout_s: how long host 0 waits for the batches of the others, and they for its commands; longer than a host may
+        wait for replay.
     """
 
-    def __init__(self, membership: Membership, client: Any, patience_s: float) -> None:
-        self._rank, self._hosts, _ = membership
+    def __init__(self, host: HostInfo, client: Any, timeout_s: float) -> None:
+        self._rank, self._hosts, _ = host
         self._client = client
-        self._patience_s = patience_s
-        self._orders = 0
+        self._timeout_s = timeout_s
+        self._commands = 0
         self._steps = 0
-        self._told = -1
+        self._ready_step = -1
+        """The last step for which this host announced its batch."""
         self._since = time.monotonic()
 
     def compare(self, experiment: Experiment) -> None:
-        """Makes sure that this host runs the experiment of host 0.
+        """Checks that this host has the experiment of host 0.
 
         Raises:
-          ConfigError: it does not; names what differs.
-          HostLost: host 0 does not say what it runs.
+          ConfigError: it does not; the message lists the differences.
+          HostLost: host 0 did not publish its experiment.
         """
         if self._rank == 0:
-            self._tell(lambda: self._client.key_value_set("podzero/experiment", experiment.model_dump_json()))
+            self._write(lambda: self._client.key_value_set("podzero/experiment", experiment.model_dump_json()))
             return
-        text = self._read("podzero/experiment", self._patience_s)
+        text = self._get("podzero/experiment", self._timeout_s)
         if text is None:
-            raise HostLost(f"host 0 did not tell host {self._rank} its experiment within {self._patience_s:g} s")
+            raise HostLost(
+                f"learner host {self._rank} has waited {self._timeout_s:g} s for host 0 to publish its experiment"
+            )
         listed = differences(Experiment.model_validate(json.loads(text)), experiment)
         if listed:
             lines = "\n".join(f"  {line}" for line in listed)
@@ -139,90 +142,91 @@ class Team:
                 "start all hosts with the same config and the same version of podzero"
             )
 
-    def next(self, wish: Order | None, wait_s: float) -> Order | None:
-        """The next order of all hosts, or None when there is none within `wait_s`."""
-        order = self._lead(wish, wait_s) if self._rank == 0 else self._follow(wish, wait_s)
-        if order is not None:
-            self._orders += 1
-            self._steps += order.what == "step"
+    def next(self, proposal: Command | None, wait_s: float) -> Command | None:
+        """The next command for all hosts, or None if there is none within `wait_s`."""
+        command = self._lead(proposal, wait_s) if self._rank == 0 else self._follow(proposal, wait_s)
+        if command is not None:
+            self._commands += 1
+            self._steps += command.action == "step"
             self._since = time.monotonic()
-        return order
+        return command
 
-    def _lead(self, wish: Order | None, wait_s: float) -> Order | None:
-        """Puts the wish on the log; a step only once all hosts have their batches."""
-        if wish is None:
-            self._since = time.monotonic()  # it is this host that keeps the others waiting
+    def _lead(self, proposal: Command | None, wait_s: float) -> Command | None:
+        """Appends the proposal to the log; a step only if all hosts have their batches."""
+        if proposal is None:
+            self._since = time.monotonic()  # the others wait for this host, not this host for them
             return None
-        if wish.what == "step" and not self._all_ready(wait_s):
+        if proposal.action == "step" and not self._all_ready(wait_s):
             return None
-        self._tell(lambda: self._client.key_value_set(_order(self._orders), json.dumps(wish)))
-        if self._orders >= _KEEP:
-            self._tell(lambda: self._client.key_value_delete(_order(self._orders - _KEEP)))
-        return wish
+        self._write(lambda: self._client.key_value_set(_key(self._commands), json.dumps(proposal)))
+        if self._commands >= _LOG_LENGTH:
+            self._write(lambda: self._client.key_value_delete(_key(self._commands - _LOG_LENGTH)))
+        return proposal
 
-    def _follow(self, wish: Order | None, wait_s: float) -> Order | None:
-        """Says that this host has its batch, and reads the log."""
-        if wish is not None and self._told < self._steps:
+    def _follow(self, proposal: Command | None, wait_s: float) -> Command | None:
+        """Announces that this host has its batch, and reads the log."""
+        if proposal is not None and self._ready_step < self._steps:
             key, steps = f"podzero/ready/{self._rank}", str(self._steps)
-            self._tell(lambda: self._client.key_value_set(key, steps, allow_overwrite=True))
-            self._told = self._steps
-        text = self._read(_order(self._orders), wait_s)
+            self._write(lambda: self._client.key_value_set(key, steps, allow_overwrite=True))
+            self._ready_step = self._steps
+        text = self._get(_key(self._commands), wait_s)
         if text is not None:
-            return Order(*json.loads(text))
-        self._check_patience("the orders of host 0")
+            return Command(*json.loads(text))
+        self._check_timeout("the commands of host 0")
         return None
 
     def _all_ready(self, wait_s: float) -> bool:
-        """Whether every other host has its batch for the coming step within `wait_s`."""
+        """Whether every other host has its batch for the next step within `wait_s`."""
         until = time.monotonic() + wait_s
         while late := self._late():
             if time.monotonic() > until:
-                self._check_patience(f"the batches of host(s) {', '.join(map(str, late))}")
+                self._check_timeout(f"the batches of host(s) {', '.join(map(str, late))}")
                 return False
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         return True
 
     def _late(self) -> list[int]:
-        """The hosts that have no batch for the coming step yet."""
-        told = self._ask(lambda: self._client.key_value_dir_get("podzero/ready/"))
-        ready = {int(key.rpartition("/")[2]) for key, steps in told or () if int(steps) >= self._steps}
+        """The hosts that have no batch for the next step yet."""
+        announced = self._read(lambda: self._client.key_value_dir_get("podzero/ready/"))
+        ready = {int(key.rpartition("/")[2]) for key, steps in announced or () if int(steps) >= self._steps}
         return [rank for rank in range(1, self._hosts) if rank not in ready]
 
-    def _read(self, key: str, wait_s: float) -> str | None:
-        value: str | None = self._ask(lambda: self._client.blocking_key_value_get(key, max(1, round(1000 * wait_s))))
+    def _get(self, key: str, wait_s: float) -> str | None:
+        milliseconds = max(1, round(1000 * wait_s))
+        value: str | None = self._read(lambda: self._client.blocking_key_value_get(key, milliseconds))
         return value
 
-    def _tell(self, news: Callable[[], None]) -> None:
-        """Has the service note something."""
+    def _write(self, call: Callable[[], None]) -> None:
         try:
-            news()
+            call()
         except jax.errors.JaxRuntimeError as error:
-            raise self._cut_off(error) from None
+            raise self._unreachable(error) from None
 
-    def _ask(self, question: Callable[[], Any]) -> Any:
-        """The service's answer, or None when it has none in time."""
+    def _read(self, call: Callable[[], Any]) -> Any:
+        """The answer of the coordination service, or None if it has none in time."""
         try:
-            return question()
+            return call()
         except jax.errors.JaxRuntimeError as error:
             if "DEADLINE_EXCEEDED" in str(error):
                 return None
-            raise self._cut_off(error) from None
+            raise self._unreachable(error) from None
 
-    def _cut_off(self, error: Exception) -> HostLost:
-        return HostLost(f"host {self._rank} cannot reach host 0, which coordinates the learner: {error}")
+    def _unreachable(self, error: Exception) -> HostLost:
+        return HostLost(f"learner host {self._rank} cannot reach host 0, which runs the coordination service: {error}")
 
-    def _check_patience(self, what: str) -> None:
+    def _check_timeout(self, awaited: str) -> None:
         waited = time.monotonic() - self._since
-        if waited > self._patience_s:
-            raise HostLost(f"learner host {self._rank} has waited {waited:.0f} s for {what}")
+        if waited > self._timeout_s:
+            raise HostLost(f"learner host {self._rank} has waited {waited:.0f} s for {awaited}")
 
 
-def _order(number: int) -> str:
-    return f"podzero/order/{number}"
+def _key(index: int) -> str:
+    """The key of a command in the coordination service."""
+    return f"podzero/command/{index}"
 
 
 def _client() -> Any:
-    """The client of the coordination service that `jax.distributed` started; there is no public door to it."""
+    """The client of the coordination service that `jax.distributed` started; JAX has no public API for it."""
     from jax._src import distributed
 
     return distributed.global_state.client

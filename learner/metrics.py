@@ -1,4 +1,4 @@
-"""The learner's figures: sums of the steps since the last report, turned into means and rates."""
+"""The learner's metrics: means and rates of the steps since the last report."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import NamedTuple
 import jax
 
 from podzero.errors import PodzeroError
-from podzero.learner.devices import Machine, Pace
+from podzero.learner.devices import DeviceSummary, DeviceTime
 from podzero.learner.step import StepSums
 
 MAX_SKIPPED_IN_A_ROW = 1000
-"""Steps without a single finite one among them after which training is given up."""
+"""Training ends with an error after so many consecutive steps that were not finite."""
 
 
 class TrainingDiverged(PodzeroError, RuntimeError):
-    """The NaN guard has skipped every step for so long that nothing is being learned any more."""
+    """The NaN guard skipped `MAX_SKIPPED_IN_A_ROW` consecutive steps."""
 
 
-class Figures:
-    """Adds up what the dispatches return."""
+class LearnerMetrics:
+    """Adds up the sums of the dispatches between two reports."""
 
     def __init__(self, batch_size: int) -> None:
         self._batch_size = batch_size
         self._skipped_in_a_row = 0
-        self._start_anew()
+        self._reset()
 
     def add(self, sums: StepSums) -> None:
-        """Takes in the sums of one dispatch, waiting until the device has made them.
+        """Adds the sums of one dispatch; waits until the device has computed them.
 
         Raises:
-          TrainingDiverged: `MAX_SKIPPED_IN_A_ROW` steps were skipped one after the other.
+          TrainingDiverged: `MAX_SKIPPED_IN_A_ROW` consecutive steps were skipped.
         """
         host: StepSums = jax.device_get(sums)
         for name, total in _named(host).items():
@@ -40,56 +40,56 @@ class Figures:
         self._skipped_in_a_row = 0 if steps else self._skipped_in_a_row + int(skipped)
         if self._skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
             raise TrainingDiverged(
-                f"the last {self._skipped_in_a_row} steps all had a loss or gradient that is not finite; "
-                "go back to an earlier checkpoint with a smaller learner.optimizer.learning_rate"
+                f"the loss or gradient of the last {self._skipped_in_a_row} steps was not finite; "
+                "resume from an earlier checkpoint with a smaller learner.optimizer.learning_rate"
             )
 
     def flush(self, step: int) -> dict[str, float]:
-        """The figures since the last flush; means are left out when no step was made."""
+        """The metrics since the last flush; without means if all steps were skipped."""
         seconds = max(time.perf_counter() - self._since, 1e-9)
         sums = dict(self._sums)
-        moved, skipped = sums.pop("steps", 0.0), sums.pop("skipped", 0.0)
+        applied, skipped = sums.pop("steps", 0.0), sums.pop("skipped", 0.0)
         metrics: dict[str, float] = {
             "learner/step": float(step),
-            "learner/steps_per_s": (moved + skipped) / seconds,
-            "learner/samples_per_s": (moved + skipped) * self._batch_size / seconds,
+            "learner/steps_per_s": (applied + skipped) / seconds,
+            "learner/samples_per_s": (applied + skipped) * self._batch_size / seconds,
             "count/skipped_steps": skipped,
         }
-        if moved:
-            metrics |= {f"learner/{name}": total / moved for name, total in sums.items()}
-        self._start_anew()
+        if applied:
+            metrics |= {f"learner/{name}": total / applied for name, total in sums.items()}
+        self._reset()
         return metrics
 
-    def _start_anew(self) -> None:
+    def _reset(self) -> None:
         self._sums: dict[str, float] = {}
         self._since = time.perf_counter()
 
 
 def _named(sums: StepSums) -> dict[str, float]:
-    """All sums by name, those of the objective among them."""
-    flat = sums._asdict() | sums.parts
-    return {name: float(total) for name, total in flat.items() if name != "parts"}
+    """All sums by name, including those of the objective's metrics."""
+    flat = sums._asdict() | sums.metrics
+    return {name: float(total) for name, total in flat.items() if name != "metrics"}
 
 
-class ChipFigures(NamedTuple):
-    """Turns the rates of a report into the figures that TPUs are judged by."""
+class ChipMetrics(NamedTuple):
+    """Computes metrics of utilization and scaling from the rates of a report."""
 
-    machine: Machine
+    devices: DeviceSummary
     batch_size: int
     steps_per_dispatch: int
     flops_per_sample: float
-    """Useful operations, see `training_flops`."""
+    """See `training_flops`."""
     one_chip_samples_per_s: float | None
-    """What one chip learns alone, where that was measured."""
+    """Training speed of one chip alone, if measured."""
 
-    def of(self, samples_per_s: float, pace: Pace) -> dict[str, float]:
-        """The figures; what is not known is left out.
+    def compute(self, samples_per_s: float, device_time: DeviceTime) -> dict[str, float]:
+        """The metrics, without those that are unknown.
 
-        `learner/flops_per_s` and `learner/share_of_peak` are over wall time: chips that wait for replay are paid for as
-        well. `learner/scaling_efficiency` is over the time in which the devices work: waiting for replay is no fault of
-        the mesh, exchanging gradients is.
+        `learner/flops_per_s` and `learner/share_of_peak` refer to wall-clock time, so they include waiting for replay.
+        `learner/scaling_efficiency` refers to the busy time of the devices: it measures the cost of communication in
+        the mesh, not of waiting for replay.
         """
-        chips, hosts, peak = self.machine
+        chips, hosts, peak = self.devices
         flops_per_s = samples_per_s * self.flops_per_sample
         metrics = {
             "learner/chips": float(chips),
@@ -98,18 +98,17 @@ class ChipFigures(NamedTuple):
             "learner/samples_per_s_per_host": samples_per_s / hosts,
             "learner/flops_per_sample": self.flops_per_sample,
             "learner/flops_per_s": flops_per_s,
-            "learner/device_busy": pace.busy,
-            "count/device_s": pace.busy_s,
+            "learner/device_busy": device_time.busy,
+            "count/device_s": device_time.busy_s,
         }
         if peak is not None:
             metrics["learner/peak_flops"] = peak
             metrics["learner/share_of_peak"] = flops_per_s / peak
-        if pace.dispatch_s is not None:
-            metrics["learner/device_s_per_step"] = pace.dispatch_s / self.steps_per_dispatch
+        if device_time.dispatch_s is not None:
+            metrics["learner/device_s_per_step"] = device_time.dispatch_s / self.steps_per_dispatch
         if self.one_chip_samples_per_s is not None:
-            alone = chips * self.one_chip_samples_per_s
             metrics["learner/one_chip_samples_per_s"] = self.one_chip_samples_per_s
-            if pace.dispatch_s:
-                together = self.batch_size * self.steps_per_dispatch / pace.dispatch_s
-                metrics["learner/scaling_efficiency"] = together / alone
+            if device_time.dispatch_s:
+                busy_samples_per_s = self.batch_size * self.steps_per_dispatch / device_time.dispatch_s
+                metrics["learner/scaling_efficiency"] = busy_samples_per_s / (chips * self.one_chip_samples_per_s)
         return metrics

@@ -1,4 +1,4 @@
-"""The loss of a learned model, unrolled along what was seen (Schrittwieser et al. 2020, appendix G)."""
+"""MuZero's loss: the model is unrolled along the actions of a window (Schrittwieser et al. 2020, appendix G)."""
 
 from __future__ import annotations
 
@@ -7,46 +7,24 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.scipy.special import xlogy
 from jax.scipy.stats import norm
 
 from podzero.config import MuZeroConfig
+from podzero.learner.losses import LossOutput
 from podzero.learner.targets import Targets, nstep_targets
 from podzero.types import Array, ModelNetwork, Params, Window
 
 DYNAMICS_GRADIENT = 0.5
-"""Share of its gradient that each step of the unroll hands back to the latent state it started from."""
-
-
-class ModelLoss(NamedTuple):
-    """The loss of a batch and its parts, each `[]` float32, averaged over the batch with its importance weights.
-
-    Each part is that of position 0 plus the mean over the K unrolled steps; what is not learned from counts as zero.
-    """
-
-    total: jax.Array
-    policy: jax.Array
-    """Cross-entropy of the policy against the search's, in nats; of its density, where actions are continuous."""
-    policy_kl: jax.Array
-    """The same less the target's own entropy: zero for a perfect fit where actions are counted."""
-    value: jax.Array
-    """Cross-entropy of the value's distribution against the target's."""
-    reward: jax.Array
-    """The same of the rewards, which only the K steps have."""
-    consistency: jax.Array
-    """Negative cosine similarity, in [-1, 1], of the latent states that the model predicts to those of the
-    observations; 0 where it has no weight."""
-    entropy: jax.Array
-    """Entropy of the policy; of its density before squashing, where actions are continuous."""
-    errors: jax.Array
-    """`[B]` float32, absolute error of the value at position 0."""
+"""Factor by which each unrolled step scales the gradient of the latent state that it starts from."""
 
 
 class Unroll(NamedTuple):
-    """What the model says of B windows."""
+    """The outputs of the model for B windows."""
 
     latents: jax.Array
-    """`[B, K + 1, ...]` float32, the first one represented, the others predicted."""
+    """`[B, K + 1, ...]` float32: the first from the representation, the others from the dynamics."""
     policy: jax.Array
     """`[B, K + 1, A]` logits, or `[B, K + 1, 2, D]`."""
     value: jax.Array
@@ -63,75 +41,81 @@ def muzero_loss(
     params: Params,
     window: Window,
     weight: Array | None = None,
-) -> ModelLoss:
+) -> LossOutput:
     """`mean(w * (policy + value_weight * value + reward_weight * reward + consistency_weight * consistency -
     entropy_weight * entropy))` over a batch of B windows.
 
-    All steps of the unroll together weigh as much as position 0, however many they are.
+    Each part is that of position 0 plus the mean over the K unrolled steps; masked positions count as zero.
 
     Args:
       network: the model.
       config: K, n and the weights of the parts.
       value_weight: weight of the value.
-      discount: what a reward one step later is worth.
+      discount: per step.
       params: of the network.
-      window: what was seen, `[B, ...]` on every field; with K + 1 observations or more where consistency has a weight.
-      weight: w, `[B]` importance weights; 1 without.
+      window: `[B, ...]` on every field, with at least K + 1 observations if consistency has a weight.
+      weight: w, `[B]` importance weights; 1 if None.
+
+    Returns:
+      The loss, the errors of the value at position 0, and the metrics
+        `policy_loss`: cross-entropy of the policy with the search policy, in nats; of its density for continuous
+          actions.
+        `policy_kl`: the same minus the entropy of the search policy: for discrete actions zero for a perfect fit.
+        `policy_entropy`: entropy of the policy; for continuous actions of its density before squashing.
+        `value_loss`: cross-entropy of the value distribution with the target distribution.
+        `reward_loss`: the same of the rewards, which only the K steps have.
+        `consistency_loss`: negative cosine similarity, in [-1, 1], of predicted latent states and those of the
+          observations, if the config gives it a weight.
     """
     targets = nstep_targets(window, discount, config.td_steps, config.unroll_steps)
-    unroll = unrolled(network, params, window)
-    log_policy, entropy = _judged(unroll.policy, window)
-    learned = jnp.where(targets.policy_mask[..., None], window.policy, 0.0)
-    # Where the target is zero the term is zero by definition, and 0 * -infinity must not come near it.
-    policy = -jnp.sum(jnp.where(learned > 0, learned * log_policy, 0.0), axis=-1)
+    unroll = unroll_model(network, params, window)
+    log_policy, entropy = _log_policy_and_entropy(unroll.policy, window)
+    policy_target = jnp.where(targets.policy_mask[..., None], window.policy, 0.0)
+    # The convention 0 log 0 = 0: without the mask, 0 * -infinity would be NaN.
+    policy = -jnp.sum(jnp.where(policy_target > 0, policy_target * log_policy, 0.0), axis=-1)
 
-    def averaged(first_and_steps: jax.Array) -> jax.Array:
-        return _averaged(first_and_steps, weight)
+    def mean(first_and_steps: jax.Array) -> jax.Array:
+        return _mean(first_and_steps, weight)
 
-    parts = {
-        "policy": averaged(policy),
-        "value": averaged(_distance(network, unroll.value, targets.value, targets.value_mask)),
-        "reward": averaged(_no_first(_distance(network, unroll.reward, targets.reward, targets.reward_mask))),
-        "consistency": jnp.zeros(()),
-        "entropy": averaged(jnp.where(targets.policy_mask, entropy, 0.0)),
+    metrics = {
+        "policy_loss": mean(policy),
+        "policy_kl": mean(policy + jnp.sum(xlogy(policy_target, policy_target), axis=-1)),
+        "policy_entropy": mean(jnp.where(targets.policy_mask, entropy, 0.0)),
+        "value_loss": mean(_cross_entropy(network, unroll.value, targets.value, targets.value_mask)),
+        "reward_loss": mean(_pad_first(_cross_entropy(network, unroll.reward, targets.reward, targets.reward_mask))),
     }
+    total = metrics["policy_loss"] + value_weight * metrics["value_loss"]
+    total += config.reward_weight * metrics["reward_loss"] - config.entropy_weight * metrics["policy_entropy"]
     if config.consistency_weight > 0:
-        parts["consistency"] = averaged(_no_first(_inconsistency(network, params, unroll, window, targets)))
-    return ModelLoss(
-        total=parts["policy"]
-        + value_weight * parts["value"]
-        + config.reward_weight * parts["reward"]
-        + config.consistency_weight * parts["consistency"]
-        - config.entropy_weight * parts["entropy"],
-        policy_kl=averaged(policy + jnp.sum(xlogy(learned, learned), axis=-1)),
-        errors=jnp.abs(network.decode(unroll.value[:, 0]) - targets.value[:, 0]),
-        **parts,
-    )
+        metrics["consistency_loss"] = mean(_pad_first(_inconsistency(network, params, unroll, window, targets)))
+        total += config.consistency_weight * metrics["consistency_loss"]
+    errors = jnp.abs(network.decode(unroll.value[:, 0]) - targets.value[:, 0])
+    return LossOutput(total, {"loss": total, **metrics}, errors)
 
 
-def unrolled(network: ModelNetwork, params: Params, window: Window) -> Unroll:
-    """Represents position 0 of B windows and follows their K actions through the model.
+def unroll_model(network: ModelNetwork, params: Params, window: Window) -> Unroll:
+    """Represents position 0 of B windows and applies the dynamics to their K actions.
 
-    Steps follow one another, but what is said of the K + 1 latent states is computed for all of them at once.
+    Dynamics are applied step by step; policies and values of all K + 1 latent states are computed in one batch.
     """
     latents, rewards = [network.represent(params, window.observation[:, 0])], []
     for action in jnp.moveaxis(jnp.asarray(window.action), 1, 0):
         latent, reward = network.dynamics(params, _scaled_gradient(latents[-1]), action)
         latents.append(latent)
         rewards.append(reward)
-    along = jnp.stack(latents, axis=1)
-    policy, value = network.predict(params, _merged(along))
-    batch = along.shape[0]
-    return Unroll(along, _split(policy, batch), _split(value, batch), jnp.stack(rewards, axis=1))
+    stacked = jnp.stack(latents, axis=1)
+    policy, value = network.predict(params, jax.lax.collapse(stacked, 0, 2))
+    batch = stacked.shape[0]
+    return Unroll(stacked, _split(policy, batch), _split(value, batch), jnp.stack(rewards, axis=1))
 
 
 def _scaled_gradient(x: jax.Array) -> jax.Array:
-    """`x`, with `DYNAMICS_GRADIENT` of its gradient."""
+    """`x`, with its gradient scaled by `DYNAMICS_GRADIENT`."""
     return DYNAMICS_GRADIENT * x + (1.0 - DYNAMICS_GRADIENT) * jax.lax.stop_gradient(x)
 
 
-def _judged(policy: jax.Array, window: Window) -> tuple[jax.Array, jax.Array]:
-    """Log-probabilities or densities of what the search chose among, `[B, K + 1, P]`, and entropies `[B, K + 1]`."""
+def _log_policy_and_entropy(policy: jax.Array, window: Window) -> tuple[jax.Array, jax.Array]:
+    """Log-probabilities of actions or log-densities of candidates `[B, K + 1, P]`, and entropies `[B, K + 1]`."""
     if policy.ndim == 3:
         log_policy = jax.nn.log_softmax(policy)
         return log_policy, -jnp.sum(jnp.exp(log_policy) * log_policy, axis=-1)
@@ -141,47 +125,37 @@ def _judged(policy: jax.Array, window: Window) -> tuple[jax.Array, jax.Array]:
     return jnp.sum(log_density, axis=-1), entropy
 
 
-def _distance(network: ModelNetwork, logits: jax.Array, target: jax.Array, learned: jax.Array) -> jax.Array:
-    """Cross-entropy of distributions over bins against those of targets: `[B, T]` from `[B, T, bins]`."""
-    cross_entropy = -jnp.sum(network.encode(target) * jax.nn.log_softmax(logits), axis=-1)
-    return jnp.where(learned, cross_entropy, 0.0)
+def _cross_entropy(network: ModelNetwork, logits: jax.Array, target: jax.Array, mask: jax.Array) -> jax.Array:
+    """Cross-entropy of distributions over bins `[B, T, bins]` with those of the targets `[B, T]`."""
+    cross_entropy: jax.Array = optax.softmax_cross_entropy(logits, network.encode(target))
+    return jnp.where(mask, cross_entropy, 0.0)
 
 
 def _inconsistency(
     network: ModelNetwork, params: Params, unroll: Unroll, window: Window, targets: Targets
 ) -> jax.Array:
-    """Negative cosine similarity of predicted latent states to those of the observations, which get no gradient:
-    `[B, K]`.
+    """Negative cosine similarity `[B, K]` of predicted latent states and those of the observations, which get no
+    gradient.
     """
     batch, steps = targets.state_mask.shape
-    seen = network.represent(params, _merged(window.observation[:, 1 : steps + 1]))
-    target = jax.lax.stop_gradient(network.project(params, seen, False))
-    predicted = network.project(params, _merged(unroll.latents[:, 1:]), True)
-    similarity = jnp.sum(_direction(predicted) * _direction(target), axis=-1)
+    observed = jax.lax.collapse(jnp.asarray(window.observation)[:, 1 : steps + 1], 0, 2)
+    target = jax.lax.stop_gradient(network.project(params, network.represent(params, observed), False))
+    predicted = network.project(params, jax.lax.collapse(unroll.latents[:, 1:], 0, 2), True)
+    similarity: jax.Array = optax.losses.cosine_similarity(predicted, target, epsilon=1e-8)
     return jnp.where(targets.state_mask, -_split(similarity, batch), 0.0)
 
 
-def _direction(x: jax.Array) -> jax.Array:
-    """Vectors `[N, width]` stretched to length one; finite, and with finite gradients, where they are zero."""
-    return x * jax.lax.rsqrt(jnp.sum(x**2, axis=-1, keepdims=True) + 1e-8)
-
-
-def _averaged(parts: jax.Array, weight: Array | None) -> jax.Array:
+def _mean(parts: jax.Array, weight: Array | None) -> jax.Array:
     """Position 0 plus the mean over the K steps of `[B, K + 1]`, averaged over the batch."""
     each = parts[:, 0] + jnp.mean(parts[:, 1:], axis=1)
     return jnp.mean(each if weight is None else weight * each)
 
 
-def _no_first(steps: jax.Array) -> jax.Array:
-    """`[B, K]` of the steps as `[B, K + 1]` with nothing at position 0."""
+def _pad_first(steps: jax.Array) -> jax.Array:
+    """Pads `[B, K]` of the steps to `[B, K + 1]` with zeros at position 0."""
     return jnp.pad(steps, ((0, 0), (1, 0)))
 
 
-def _merged(x: Array) -> jax.Array:
-    """`[B, T, ...]` as `[B * T, ...]`."""
-    return jnp.asarray(x).reshape(-1, *x.shape[2:])
-
-
 def _split(x: jax.Array, batch: int) -> jax.Array:
-    """`[B * T, ...]` as `[B, T, ...]`."""
+    """Reshapes `[B * T, ...]` to `[B, T, ...]`."""
     return x.reshape(batch, -1, *x.shape[1:])

@@ -1,4 +1,4 @@
-"""optax optimizers and schedules from the experiment's words."""
+"""Builds optax optimizers and learning rate schedules from the config."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from podzero.config import OptimizerConfig
 def make_schedule(config: OptimizerConfig) -> optax.Schedule:
     """The learning rate as a function of the optimizer step.
 
-    Over the first `warmup_steps` W it rises linearly, `rate(t) = learning_rate * (t + 1) / W` (the first step
-    already learns). Then, for s = t - W steps, `constant` stays, `linear` and both cosines fall over `decay_steps`
+    Over the first `warmup_steps` W it rises linearly: `rate(t) = learning_rate * (t + 1) / W`, so that the first step
+    has a positive rate. Then `constant` stays constant. `linear`, `cosine` and `warmup_cosine` fall over `decay_steps`
     to `final_fraction * learning_rate` and stay there.
     """
     peak, warmup = config.learning_rate, config.warmup_steps
@@ -40,11 +40,11 @@ def _main_schedule(config: OptimizerConfig) -> optax.Schedule:
 
 
 def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
-    """Clips the gradient to a global norm, then takes an optimizer step.
+    """Clips the gradient to a global norm, then applies the optimizer.
 
-    Weight decay pulls on matrices and kernels only, never on biases or scales. AdamW and Lion decay decoupled from the
+    Weight decay applies to matrices and kernels only, not to biases or scales. AdamW and Lion decouple it from the
     gradient (Loshchilov & Hutter 2019, https://arxiv.org/abs/1711.05101; Chen et al. 2023,
-    https://arxiv.org/abs/2302.06675); SGD takes it as part of the gradient, as AlphaZero did.
+    https://arxiv.org/abs/2302.06675); SGD adds it to the gradient, as AlphaZero did.
     """
     rate, decay = make_schedule(config), config.weight_decay
     clip = optax.clip_by_global_norm(config.max_gradient_norm)
@@ -54,10 +54,10 @@ def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
         case "lion":
             return optax.chain(clip, optax.lion(rate, weight_decay=decay, mask=decayed))
         case "sgd":
-            pull = optax.add_decayed_weights(decay, mask=decayed)
-            return optax.chain(clip, pull, optax.sgd(rate, momentum=config.momentum))
+            add_decay = optax.add_decayed_weights(decay, mask=decayed)
+            return optax.chain(clip, add_decay, optax.sgd(rate, momentum=config.momentum))
 
 
 def decayed(params: Any) -> Any:
-    """Which leaves weight decay pulls on: those of two dimensions and more."""
+    """The mask of weight decay: leaves of two or more dimensions."""
     return jax.tree.map(lambda leaf: jnp.ndim(leaf) >= 2, params)

@@ -1,4 +1,4 @@
-"""Publication: acting parameters leave the device and reach the sink beside the training loop."""
+"""Publishes the acting parameters in the background of the training loop."""
 
 from __future__ import annotations
 
@@ -13,49 +13,50 @@ from podzero.protocols import ParamSink
 from podzero.types import Params, Versioned
 
 PUBLISH_TIMEOUT_S = 120.0
-"""Longest time a publication may take before it counts as lost."""
+"""Longest time that one publication may take."""
 
 
 class Publisher:
-    """Publishes in order and one at a time, from a thread of its own.
+    """Publishes in order, one version at a time, in a separate thread.
 
     Args:
-      sink: where parameters go. None on all hosts but the first: they take part in gathering what is split over
-        hosts, and that is all.
+      sink: receives the parameters. None on all hosts but host 0: they only take part in gathering sharded parameters.
       mesh: the devices that hold the parameters.
     """
 
     def __init__(self, sink: ParamSink | None, mesh: Mesh) -> None:
         self._sink = sink
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="learner-publish")
-        self._under_way: Future[None] | None = None
+        self._in_progress: Future[None] | None = None
         self._gather = jax.jit(lambda params: jax.tree.map(jnp.copy, params), out_shardings=replicated(mesh))
         self.newest: Versioned | None = None
-        """The last parameters published, as host arrays."""
+        """The parameters published last, as host arrays."""
 
     def publish(self, version: int, params: Params) -> None:
-        """Begins to publish device arrays, which may be donated as soon as this returns.
+        """Starts to publish device arrays, which may be donated as soon as this returns.
 
-        Waits for the publication before it, if that is still under way: there is no queue to grow.
+        Waits first for a previous publication in progress, so that no queue builds up.
 
         Raises:
-          TimeoutError: that publication did not end within `PUBLISH_TIMEOUT_S`.
+          TimeoutError: the previous publication did not end within `PUBLISH_TIMEOUT_S`.
         """
         self.wait()
-        whole = self._gather(params)
+        gathered = self._gather(params)
         if self._sink is not None:
-            self._under_way = self._thread.submit(self._publish, self._sink, version, whole)
+            self._in_progress = self._thread.submit(self._publish, self._sink, version, gathered)
 
     def wait(self) -> None:
-        """Waits for the publication under way and raises what went wrong in it."""
-        if self._under_way is not None:
+        """Waits for the publication in progress, and raises its error if it failed."""
+        if self._in_progress is not None:
             try:
-                self._under_way.result(PUBLISH_TIMEOUT_S)
+                self._in_progress.result(PUBLISH_TIMEOUT_S)
             except TimeoutError:
-                raise TimeoutError(f"a publication of parameters did not end within {PUBLISH_TIMEOUT_S:g} s") from None
+                raise TimeoutError(
+                    f"the learner waited {PUBLISH_TIMEOUT_S:g} s for the parameter store to take its parameters"
+                ) from None
 
     def close(self) -> None:
-        """Ends the thread, without waiting for a sink that hangs."""
+        """Ends the thread; does not wait for a sink that hangs."""
         self._thread.shutdown(wait=False)
 
     def _publish(self, sink: ParamSink, version: int, params: Params) -> None:

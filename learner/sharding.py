@@ -1,4 +1,4 @@
-"""Where arrays lie: the mesh, the batch over its `data` axis, and the rules that place parameters."""
+"""The mesh, and the sharding of batches and parameters over it."""
 
 from __future__ import annotations
 
@@ -25,19 +25,20 @@ TENSOR_PARALLEL = (
     SplitRule(match=r"conv_0\.(kernel|bias|gain)$", dimension=-1),
     SplitRule(match=r"conv_1\.kernel$", dimension=-2),
 )
-"""How podzero's networks are split over `model` (Shoeybi et al. 2019, https://arxiv.org/abs/1909.08053): of each pair
+"""How podzero's networks are sharded over `model` (Shoeybi et al. 2019, https://arxiv.org/abs/1909.08053): of each pair
 of layers the first by its outputs (heads, hidden units, channels), the second by its inputs, so that a block needs one
-reduction."""
+all-reduce."""
 
-_SPLIT_FROM = 2**14
-"""Elements from which fully sharded data parallelism splits a leaf: smaller ones cost more to fetch than to hold."""
+_MIN_FSDP_SIZE = 2**14
+"""Fully sharded data parallelism shards leaves of at least so many elements: gathering smaller ones costs more than the
+memory is worth."""
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """The learner's mesh over the devices of all hosts, or over `devices`.
 
     Raises:
-      ConfigError: the devices cannot be laid out as the experiment says.
+      ConfigError: the number of devices does not fit the configured mesh.
     """
     found = list(devices if devices is not None else jax.devices())
     data = config.data if config.data > 0 else len(found) // config.model
@@ -45,7 +46,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
         _check_hosts(config.model, found)
         if config.model == 1:
             return jax.make_mesh((data, 1), AXES, (AxisType.Auto,) * 2, devices=found)
-        # The parts of a parameter stay on one host, so that each host brings batches of its own.
+        # The shards of a parameter stay on one host, so that each host can load its own part of the batch.
         by_host = sorted(found, key=lambda device: (device.process_index, device.id))
         return Mesh(np.array(by_host).reshape(data, config.model), AXES, axis_types=(AxisType.Auto,) * 2)
     wanted = f"{data} (data)" if config.data > 0 else "all the rest (data)"
@@ -56,12 +57,12 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
 
 
 def _check_hosts(model: int, devices: Sequence[jax.Device]) -> None:
-    """Checks that devices that share a parameter share a host."""
+    """Checks that the devices of one `model` axis belong to one host."""
     here = min(Counter(device.process_index for device in devices).values())
     if here % model:
         raise ConfigError(
             f"learner.mesh.model {model} would split parameters across hosts, which have {here} devices each; choose "
-            f"a learner.mesh.model that divides {here}, and learner.mesh.fsdp=true to split over all hosts"
+            f"a learner.mesh.model that divides {here}, and learner.mesh.fsdp=true to shard over all hosts"
         )
 
 
@@ -69,7 +70,7 @@ def check_batch(config: LearnerConfig, mesh: Mesh) -> None:
     """Checks that every device of the `data` axis gets the same number of samples of each microbatch.
 
     Raises:
-      ConfigError: batch size and parts do not fit; names the sizes that would do.
+      ConfigError: it does not; the message names the nearest batch sizes that fit.
     """
     data, size = mesh.shape["data"], config.batch_size
     parts = data * config.microbatches
@@ -78,18 +79,18 @@ def check_batch(config: LearnerConfig, mesh: Mesh) -> None:
         sizes = f"{below} or {above}" if below else f"{above}"
         micro = f" times {config.microbatches} microbatches" if config.microbatches > 1 else ""
         raise ConfigError(
-            f"learner.batch_size {size} is not divided by the {data} devices of the mesh's data axis{micro}; "
+            f"learner.batch_size {size} is not divisible by the {data} devices of the mesh's data axis{micro}; "
             f"set learner.batch_size={sizes}, or another learner.mesh.data"
         )
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """For the batches `[K, B, ...]` of one dispatch: B is split over `data`."""
+    """The sharding of the batches `[K, B, ...]` of one dispatch: B over `data`."""
     return NamedSharding(mesh, PartitionSpec(None, "data"))  # type: ignore[no-untyped-call]
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """For what every device holds whole."""
+    """The sharding of arrays that every device holds completely."""
     return NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]
 
 
@@ -99,17 +100,18 @@ def leaf_names(tree: Any) -> list[str]:
 
 
 def name_of(path: Any) -> str:
-    """A key path as dotted words; Haiku's slashes become dots as well."""
+    """A key path as names separated by dots, which also replace the slashes in Haiku's module names."""
     return jax.tree_util.keystr(path, simple=True, separator=".").replace("/", ".")
 
 
 def state_shardings(mesh: Mesh, state: Any, config: MeshConfig) -> Any:
     """A sharding for each leaf of a state (arrays or shapes).
 
-    Optimizer moments and averaged weights carry the path of their parameter, so that one rule places all of them.
+    The paths of optimizer moments and averaged weights end with the path of their parameter, so one rule applies to all
+    of them.
 
     Raises:
-      ConfigError: a rule splits a dimension that `model` does not divide, or that is not there.
+      ConfigError: a rule splits a dimension that `model` does not divide, or that does not exist.
     """
 
     def place(path: Any, leaf: Any) -> NamedSharding:
@@ -120,12 +122,12 @@ def state_shardings(mesh: Mesh, state: Any, config: MeshConfig) -> Any:
 
 
 def _spec(mesh: Mesh, name: str, shape: tuple[int, ...], config: MeshConfig) -> list[str | None]:
-    """The mesh axis that splits each dimension of a leaf, or None."""
+    """The mesh axis over which each dimension of a leaf is sharded, or None."""
     axes: list[str | None] = [None] * len(shape)
     rule = _rule(name, config)
     if rule is not None and mesh.shape["model"] > 1:
         axes[_dimension(mesh, name, shape, rule)] = "model"
-    if config.fsdp and math.prod(shape) >= _SPLIT_FROM:
+    if config.fsdp and math.prod(shape) >= _MIN_FSDP_SIZE:
         free = [d for d, size in enumerate(shape) if axes[d] is None and size % mesh.shape["data"] == 0]
         if free:
             axes[max(free, key=lambda d: shape[d])] = "data"
@@ -142,7 +144,7 @@ def _dimension(mesh: Mesh, name: str, shape: tuple[int, ...], rule: SplitRule) -
     if not -len(shape) <= rule.dimension < len(shape):
         raise ConfigError(
             f"learner.mesh.rules: '{rule.match}' splits dimension {rule.dimension} of {name}, which has shape "
-            f"{list(shape)}; name one of its {len(shape)} dimensions"
+            f"{list(shape)}; give one of its {len(shape)} dimensions"
         )
     if shape[rule.dimension] % devices:
         raise ConfigError(
@@ -153,7 +155,7 @@ def _dimension(mesh: Mesh, name: str, shape: tuple[int, ...], rule: SplitRule) -
 
 
 def placed(shapes: Any, shardings: Any) -> Any:
-    """`shapes` (a tree of `jax.ShapeDtypeStruct`) with `shardings` written into them."""
+    """Adds `shardings` to `shapes`, a tree of `jax.ShapeDtypeStruct`."""
     struct: Any = jax.ShapeDtypeStruct
     return jax.tree.map(lambda leaf, sharding: struct(leaf.shape, leaf.dtype, sharding=sharding), shapes, shardings)
 
@@ -161,14 +163,14 @@ def placed(shapes: Any, shardings: Any) -> Any:
 def put_batch(batch: Any, sharding: NamedSharding) -> Any:
     """Starts the transfer of a host batch `[K, B, ...]` to the devices and returns at once.
 
-    With several hosts each brings its own part of B, in the order of the mesh.
+    With several hosts, each passes its own part of B, in the order of the mesh.
     """
     put: Any = jax.make_array_from_process_local_data
-    with jax.transfer_guard_host_to_device("allow"):  # with several hosts JAX takes this for an accident
+    with jax.transfer_guard_host_to_device("allow"):  # with several hosts the guard would refuse this transfer
         return jax.tree.map(lambda leaf: put(sharding, np.asarray(leaf)), batch)
 
 
 def local_part(array: jax.Array) -> np.ndarray[Any, Any]:
-    """This host's part of an array `[K, B, ...]` that lies as `batch_sharding` says: what it brought to `put_batch`."""
+    """This host's part of an array `[K, B, ...]` with `batch_sharding`: the samples that it passed to `put_batch`."""
     parts = {shard.index[1].start or 0: shard for shard in array.addressable_shards}
     return np.concatenate([np.asarray(parts[start].data) for start in sorted(parts)], axis=1)

@@ -1,4 +1,4 @@
-"""Everything that training changes, as one pytree."""
+"""The train state as one pytree."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from podzero.types import Array, Params
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class TrainState:
-    """The state of the learner: what a checkpoint holds and a train step maps to its successor."""
+    """The state that a train step updates and a checkpoint contains."""
 
     step: Array
-    """`[]` int32, optimizer steps attempted so far; a step skipped by the NaN guard counts too."""
+    """`[]` int32, optimizer steps so far, including those that the NaN guard skipped."""
     params: Params
-    """The weights that the optimizer moves, float32."""
+    """The weights that the optimizer updates, float32."""
     ema: Params
-    """Their running average: the weights that act."""
+    """Their exponential moving average, which actors use."""
     opt_state: Any
     """The state of the optax optimizer."""
     key: Array
@@ -31,7 +31,7 @@ class TrainState:
 
 
 def init_state(init: Callable[[Array], Params], optimizer: optax.GradientTransformation, key: Array) -> TrainState:
-    """The state before the first step, with the parameters that `init` makes from a key; `key` is consumed."""
+    """The state before the first step, with parameters from `init`; `key` is consumed."""
     init_key, train_key = jax.random.split(key)
     params = init(init_key)
     return TrainState(

@@ -1,4 +1,4 @@
-"""From an experiment to the functions that train it: what the loop and the learner's bench are made of."""
+"""Builds the functions that train an experiment, for the learner and its benchmark."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from podzero.learner.objectives import make_objective
 from podzero.learner.optimizers import make_optimizer
 from podzero.learner.sharding import batch_sharding, check_batch, make_mesh, placed, put_batch, state_shardings
 from podzero.learner.state import TrainState, init_state
-from podzero.learner.step import Recipe, TrainStep, make_train_step
+from podzero.learner.step import TrainStep, TrainStepSpec, make_train_step
 from podzero.samples import sample_like, with_axes
 from podzero.types import Batch, EnvSpec, ModelNetwork, Network, Symmetry
 
 
 class Training(NamedTuple):
-    """How to train one experiment on the devices found."""
+    """The functions that train one experiment on a mesh."""
 
     init: Callable[[], TrainState]
-    """Makes the state before the first step, from the experiment's seed, where it belongs on the mesh."""
+    """Creates the sharded state before the first step, from the experiment's seed."""
     like: TrainState
     """Shape, dtype and sharding of each leaf of a state."""
     mesh: Mesh
-    """All devices that train."""
+    """The devices."""
     batch_sharding: NamedSharding
-    """How dispatches `[K, B, ...]` lie."""
+    """The sharding of the batches `[K, B, ...]` of one dispatch."""
     put: Callable[[Batch], Batch]
-    """Starts the transfer of a host dispatch `[K, B, ...]` to the devices."""
+    """Starts the transfer of the host batches `[K, B, ...]` of one dispatch to the devices."""
     step: TrainStep
-    """Trains a state on such a dispatch."""
+    """Trains a state on such batches."""
 
 
 def make_training(
@@ -43,7 +43,7 @@ def make_training(
     symmetries: Sequence[Symmetry],
     devices: Sequence[jax.Device] | None = None,
 ) -> Training:
-    """Lays the experiment's training out over `devices`, by default all that are found.
+    """Builds the training of an experiment over `devices`, by default all that JAX finds.
 
     Raises:
       ConfigError: the devices or the batch do not fit the mesh.
@@ -56,7 +56,7 @@ def make_training(
     init = partial(init_state, objective.init, optimizer, jax.random.key(experiment.seed))
     shapes = jax.eval_shape(init)
     one = Batch(with_axes(sample_like(experiment, spec), 1))
-    parts = tuple(jax.eval_shape(objective.loss, shapes.params, one).parts)
+    metric_names = tuple(jax.eval_shape(objective.loss, shapes.params, one).metrics)
     shardings, batches = state_shardings(mesh, shapes, config.mesh), batch_sharding(mesh)
     return Training(
         init=jax.jit(init, out_shardings=shardings),
@@ -65,8 +65,6 @@ def make_training(
         batch_sharding=batches,
         put=partial(put_batch, sharding=batches),
         step=make_train_step(
-            Recipe(objective, parts, optimizer, config.ema, config.microbatches),
-            mesh,
-            shardings,
+            TrainStepSpec(objective, metric_names, optimizer, config.ema, config.microbatches), mesh, shardings
         ),
     )

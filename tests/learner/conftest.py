@@ -28,7 +28,7 @@ def apply(params, observation):
 
 
 class Reader:
-    """An endless reader in memory: the given dispatches, over and over."""
+    """An endless in-memory reader that cycles through the given dispatches."""
 
     def __init__(self, dispatches):
         self._dispatches = itertools.cycle(dispatches)
@@ -58,7 +58,7 @@ class Sink:
 
 @pytest.fixture(scope="package", autouse=True)
 def compilation_cache(tmp_path_factory):
-    """Many learners of the same shapes are built here; each program is compiled once."""
+    """Compiles each program once for the many learners of equal shapes."""
     settings = {
         "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("xla")),
         "jax_persistent_cache_min_compile_time_secs": 0.0,
@@ -81,13 +81,13 @@ def spec():
 
 @pytest.fixture
 def network():
-    """Two dense layers: tests of training need no more."""
+    """A network of two dense layers."""
     return Network(init, apply)
 
 
 @pytest.fixture
 def make_dispatch():
-    """Makes host batches `[K, B, ...]` of random positions, each with a policy and a value of its own."""
+    """Makes host batches `[K, B, ...]` of random positions with random policies and values."""
 
     def make(steps, batch, seed=0):
         rng = np.random.default_rng(seed)

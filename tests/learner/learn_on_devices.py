@@ -1,4 +1,4 @@
-"""Runs a calibrated learner on all devices found and saves the figures it reported last; run by test_calibration."""
+"""Runs a calibrated learner on all devices and saves the metrics that it reports last; run by test_calibration."""
 
 import itertools
 import json
@@ -54,7 +54,7 @@ def main(out: str) -> None:
         env.symmetries,
         reader=Reader(),
         sink=Sink(),
-        report=lambda role, reported: metrics.update(reported),
+        report=lambda worker, reported: metrics.update(reported),
     )
     learner.run()
     learner.close()

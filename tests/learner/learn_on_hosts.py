@@ -1,7 +1,7 @@
-"""One host of a learner, from its own reader in memory; run by test_hosts, once for each host.
+"""One host of a learner with an in-memory reader; test_hosts runs it once per host.
 
-Obeys the lines of its input, `save FOLDER` and `stop`, and says in lines of JSON what happens; on SIGUSR1 it says where
-its threads are.
+Executes the commands `save FOLDER` and `stop` from its input, and prints events as lines of JSON. On SIGUSR1 it prints
+the stacks of its threads.
 """
 
 import faulthandler
@@ -16,13 +16,13 @@ import numpy as np
 from conftest import SPEC, apply, init
 
 from podzero.config import parse
-from podzero.learner import Learner, Membership, join
+from podzero.learner import HostInfo, Learner, join
 from podzero.types import Batch, Network, Sample
 
 BATCH, STEPS = 16, 2
 HEARTBEAT_S = 10
-"""The shortest time after which jax gives a silent host up."""
-SPEAKING = threading.Lock()
+"""The shortest heartbeat timeout that JAX accepts."""
+PRINTING = threading.Lock()
 
 
 def experiment_of(hosts):
@@ -50,7 +50,7 @@ class Reader:
     def __next__(self):
         self._count -= 1
         if self._count < 0:
-            say(starved=True)
+            emit(starved=True)
             self._closed.wait()
             raise StopIteration
         time.sleep(self._delay_s)
@@ -71,28 +71,27 @@ class Reader:
 
 class Sink:
     def publish(self, version, params):
-        say(published=version)
+        emit(published=version)
 
 
-def say(**news):
-    with SPEAKING:
-        print(json.dumps(news), flush=True)
+def emit(**event):
+    with PRINTING:
+        print(json.dumps(event), flush=True)
 
 
-def obey(learner):
-    """Does what the lines of the input say."""
+def execute_commands(learner):
     for line in sys.stdin:
         match line.split():
             case ["save", folder]:
                 saved = learner.request_checkpoint(Path(folder))
-                saved.add_done_callback(lambda done: say(saved=done.result()))
+                saved.add_done_callback(lambda done: emit(saved=done.result()))
             case ["stop"]:
                 learner.stop()
 
 
 def main(rank, hosts, coordinator, delay_s=0.0, count=10**9, restore_from=None):
     experiment = experiment_of(hosts)
-    agreement = join(Membership(rank, hosts, coordinator), experiment)
+    host_sync = join(HostInfo(rank, hosts, coordinator), experiment)
     learner = Learner(
         experiment,
         Network(init, apply),
@@ -100,14 +99,14 @@ def main(rank, hosts, coordinator, delay_s=0.0, count=10**9, restore_from=None):
         [],
         reader=Reader(rank, BATCH // hosts, delay_s, count),
         sink=Sink() if rank == 0 else None,
-        report=lambda worker, metrics: say(worker=worker, metrics=sorted(metrics)),
+        report=lambda worker, metrics: emit(worker=worker, metrics=sorted(metrics)),
         restore_from=Path(restore_from) if restore_from else None,
-        agreement=agreement,
+        host_sync=host_sync,
     )
-    threading.Thread(target=obey, args=(learner,), daemon=True).start()
+    threading.Thread(target=execute_commands, args=(learner,), daemon=True).start()
     learner.run()
     newest = learner.acting_params()
-    say(ended=learner._step, acting=newest.version if newest else None)
+    emit(ended=learner._step, acting=newest.version if newest else None)
     learner.close()
 
 

@@ -6,13 +6,13 @@ from podzero.envs import make_env
 from podzero.learner.augment import make_augment
 from podzero.types import Sample, Symmetry
 
-# A game on a strip of three squares; actions are squares. One symmetry mirrors it, one (for the test) turns it by one.
+# A game on a strip of three squares; actions are squares. One symmetry mirrors the strip, the other rotates it by one.
 MIRROR = Symmetry(lambda x: jnp.flip(x, axis=0), np.array([2, 1, 0], np.int32))
-TURN = Symmetry(lambda x: jnp.roll(x, 1, axis=0), np.array([2, 0, 1], np.int32))
+ROTATION = Symmetry(lambda x: jnp.roll(x, 1, axis=0), np.array([2, 0, 1], np.int32))
 
 
 def strip(batch):
-    """Samples whose legal mask and policy repeat what the observation shows, square by square."""
+    """Samples whose legal mask and policy follow from the observation, square by square."""
     return Sample(
         observation=jnp.tile(jnp.array([1.0, 0.0, 3.0]), (batch, 1)),
         legal=jnp.tile(jnp.array([True, False, True]), (batch, 1)),
@@ -22,33 +22,33 @@ def strip(batch):
     )
 
 
-def test_legal_and_policy_move_with_the_observation():
-    seen = jax.jit(make_augment([MIRROR, TURN], 3))(jax.random.key(0), strip(64))
-    np.testing.assert_array_equal(np.asarray(seen.observation) > 0, seen.legal)
-    np.testing.assert_allclose(np.asarray(seen.observation) / 4.0, seen.policy_target)
+def test_legal_actions_and_policy_are_transformed_with_the_observation():
+    augmented = jax.jit(make_augment([MIRROR, ROTATION], 3))(jax.random.key(0), strip(64))
+    np.testing.assert_array_equal(np.asarray(augmented.observation) > 0, augmented.legal)
+    np.testing.assert_allclose(np.asarray(augmented.observation) / 4.0, augmented.policy_target)
 
 
-def test_value_and_version_stay_where_they_are():
-    seen = make_augment([MIRROR, TURN], 3)(jax.random.key(0), strip(16))
-    np.testing.assert_array_equal(seen.value_target, np.arange(16))
-    np.testing.assert_array_equal(seen.version, np.arange(16))
+def test_value_and_version_are_unchanged():
+    augmented = make_augment([MIRROR, ROTATION], 3)(jax.random.key(0), strip(16))
+    np.testing.assert_array_equal(augmented.value_target, np.arange(16))
+    np.testing.assert_array_equal(augmented.version, np.arange(16))
 
 
-def test_identity_and_each_symmetry_come_with_the_same_chance():
-    seen = make_augment([MIRROR, TURN], 3)(jax.random.key(3), strip(3000))
-    kinds, counts = np.unique(np.asarray(seen.observation), axis=0, return_counts=True)
+def test_identity_and_symmetries_are_drawn_uniformly():
+    augmented = make_augment([MIRROR, ROTATION], 3)(jax.random.key(3), strip(3000))
+    kinds, counts = np.unique(np.asarray(augmented.observation), axis=0, return_counts=True)
     assert len(kinds) == 3
     # Binomial with p = 1/3 and n = 3000 has a standard deviation of 26.
     assert (abs(counts - 1000) < 5 * 26).all()
 
 
-def test_another_key_gives_other_draws():
+def test_another_key_draws_other_symmetries():
     augment = make_augment([MIRROR], 3)
     first, second = (augment(jax.random.key(k), strip(64)).observation for k in (0, 1))
     assert (np.asarray(first) != np.asarray(second)).any()
 
 
-def test_without_symmetries_samples_pass_untouched():
+def test_without_symmetries_samples_are_unchanged():
     batch = strip(4)
     assert make_augment([], 3)(jax.random.key(0), batch) is batch
 
@@ -56,16 +56,16 @@ def test_without_symmetries_samples_pass_untouched():
 def test_mirrored_connect_four_has_the_legal_columns_of_the_mirrored_game():
     env = make_env("connect_four")
     state, step = jax.jit(env.init)(jax.random.key(0)), jax.jit(env.step)
-    for _ in range(6):  # fills the leftmost column
+    for _ in range(6):  # fill the leftmost column
         state = step(state, jnp.int32(0))
     view = env.view(state)
     policy = np.array([0, 1, 2, 3, 4, 5, 6], np.float32) / 21
     batch = Sample(
         *(jnp.tile(jnp.asarray(x), (32,) + (1,) * jnp.ndim(x)) for x in (view.observation, view.legal, policy, 0.0, 0))
     )
-    seen = make_augment(env.symmetries, 7)(jax.random.key(0), batch)
-    full = np.asarray(seen.observation).any(axis=-1).all(axis=1)  # [B, columns]
-    np.testing.assert_array_equal(full, ~np.asarray(seen.legal))
+    augmented = make_augment(env.symmetries, 7)(jax.random.key(0), batch)
+    full = np.asarray(augmented.observation).any(axis=-1).all(axis=1)  # [B, columns]
+    np.testing.assert_array_equal(full, ~np.asarray(augmented.legal))
     assert set(full.argmax(axis=1)) == {0, 6}
-    heaviest = np.where(full.argmax(axis=1) == 0, 6, 0)
-    np.testing.assert_array_equal(np.asarray(seen.policy_target).argmax(axis=1), heaviest)
+    most_probable = np.where(full.argmax(axis=1) == 0, 6, 0)
+    np.testing.assert_array_equal(np.asarray(augmented.policy_target).argmax(axis=1), most_probable)

@@ -1,4 +1,4 @@
-"""One chip alone, by which many are measured."""
+"""The speed of one chip alone, the reference of the scaling efficiency."""
 
 import json
 import os
@@ -10,27 +10,27 @@ import jax
 import pytest
 
 from podzero.config import LearnerConfig, MeshConfig
-from podzero.learner.calibration import alone, chip_figures, one_chip_samples_per_s
+from podzero.learner.calibration import chip_metrics, one_chip_config, one_chip_samples_per_s
 from podzero.learner.sharding import make_mesh
 
 
 @pytest.mark.parametrize(
     ("batch", "chips", "microbatches", "share"), [(512, 16, 1, 32), (512, 16, 8, 32), (96, 8, 8, 8), (32, 8, 8, 8)]
 )
-def test_one_chip_alone_gets_its_share_in_whole_microbatches_and_splits_nothing(batch, chips, microbatches, share):
+def test_one_chip_alone_gets_its_share_in_whole_microbatches_without_sharding(batch, chips, microbatches, share):
     config = LearnerConfig(batch_size=batch, microbatches=microbatches, mesh=MeshConfig(model=2, fsdp=True))
-    found = alone(config, chips)
+    found = one_chip_config(config, chips)
     assert (found.batch_size, found.microbatches, found.mesh) == (share, microbatches, MeshConfig())
 
 
-def test_one_chip_has_nothing_to_be_measured_by(network, spec, make_experiment):
+def test_a_single_chip_is_not_calibrated(network, spec, make_experiment):
     experiment = make_experiment(calibrate=True)
-    metrics = chip_figures(experiment, network, spec, [], make_mesh(MeshConfig(), jax.devices()[:1]))
-    assert metrics.machine.chips == 1
+    metrics = chip_metrics(experiment, network, spec, [], make_mesh(MeshConfig(), jax.devices()[:1]))
+    assert metrics.devices.chips == 1
     assert metrics.one_chip_samples_per_s is None
 
 
-def test_a_chip_that_cannot_hold_the_network_is_said_and_leaves_the_figure_out(
+def test_without_memory_for_the_network_on_one_chip_a_warning_replaces_the_metric(
     network, spec, make_experiment, monkeypatch, caplog
 ):
     def full(training, batch):
@@ -42,11 +42,11 @@ def test_a_chip_that_cannot_hold_the_network_is_said_and_leaves_the_figure_out(
 
 
 @pytest.mark.slow
-def test_several_devices_are_measured_by_one_of_them(tmp_path):
-    """A learner on four devices of a process of its own: jax settles their number when it is first used."""
+def test_several_devices_are_compared_with_one(tmp_path):
+    """The learner runs in another process, because JAX fixes the number of devices at its first use."""
     script = Path(__file__).with_name("learn_on_devices.py")
     environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
-    out = tmp_path / "figures.json"
+    out = tmp_path / "metrics.json"
     subprocess.run([sys.executable, str(script), str(out)], check=True, env=environment, timeout=280)
     metrics = json.loads(out.read_text())
     assert (metrics["learner/chips"], metrics["learner/hosts"]) == (4, 1)

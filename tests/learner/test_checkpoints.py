@@ -45,19 +45,19 @@ def words(state):
     ]
 
 
-def test_what_is_saved_comes_back_to_the_bit(checkpoints, state, tmp_path):
+def test_restored_states_are_bitwise_equal(checkpoints, state, tmp_path):
     save(checkpoints, tmp_path / "7", state)
-    back = checkpoints.restore(tmp_path / "7", like(state))
-    assert jax.tree.structure(back) == jax.tree.structure(state)
-    for saved, restored in zip(words(state), words(back), strict=True):
+    found = checkpoints.restore(tmp_path / "7", like(state))
+    assert jax.tree.structure(found) == jax.tree.structure(state)
+    for saved, restored in zip(words(state), words(found), strict=True):
         np.testing.assert_array_equal(saved, restored)
-    assert jax.random.key_impl(back.key) == jax.random.key_impl(state.key)
+    assert jax.random.key_impl(found.key) == jax.random.key_impl(state.key)
 
 
-def test_restored_leaves_lie_where_the_mesh_wants_them(checkpoints, state, tmp_path):
+def test_restored_leaves_have_the_shardings_of_the_mesh(checkpoints, state, tmp_path):
     save(checkpoints, tmp_path / "7", state)
-    back = checkpoints.restore(tmp_path / "7", like(state))
-    assert back.params["heads"]["kernel"].sharding.mesh.axis_names == ("data", "model")
+    found = checkpoints.restore(tmp_path / "7", like(state))
+    assert found.params["heads"]["kernel"].sharding.mesh.axis_names == ("data", "model")
 
 
 def test_a_state_may_be_donated_as_soon_as_save_returns(checkpoints, state, tmp_path):
@@ -67,8 +67,8 @@ def test_a_state_may_be_donated_as_soon_as_save_returns(checkpoints, state, tmp_
     jax.block_until_ready(double(state.params))
     assert state.params["heads"]["kernel"].is_deleted()
     future.result(60)
-    back = checkpoints.restore(tmp_path / "7", like(make_state_like(state)))
-    for saved, restored in zip(expected, words(back), strict=True):
+    found = checkpoints.restore(tmp_path / "7", like(make_state_like(state)))
+    for saved, restored in zip(expected, words(found), strict=True):
         np.testing.assert_array_equal(saved, restored)
 
 
@@ -76,26 +76,26 @@ def make_state_like(state):
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), state)
 
 
-def test_a_flipped_byte_in_any_file_is_damage_or_changes_nothing(checkpoints, state, tmp_path):
-    """Some files hold what a restore does not need; none may change what it gives back."""
+def test_a_flipped_byte_in_any_file_is_damage_or_has_no_effect(checkpoints, state, tmp_path):
+    """Some files contain what a restore does not need; no flipped byte may change the result."""
     save(checkpoints, tmp_path / "7", state)
-    expected, found = words(state), []
+    expected, errors = words(state), []
     for file in [path for path in (tmp_path / "7").rglob("*") if path.is_file()]:
-        sound = file.read_bytes()
+        intact = file.read_bytes()
         for part in (0.2, 0.5, 0.8):
-            content = bytearray(sound)
+            content = bytearray(intact)
             content[int(part * len(content))] ^= 0x10
             file.write_bytes(bytes(content))
             try:
-                back = checkpoints.restore(tmp_path / "7", like(state))
+                found = checkpoints.restore(tmp_path / "7", like(state))
             except CheckpointDamaged as damage:
-                found.append(str(damage))
+                errors.append(str(damage))
             else:
-                for saved, restored in zip(expected, words(back), strict=True):
+                for saved, restored in zip(expected, words(found), strict=True):
                     np.testing.assert_array_equal(saved, restored)
-        file.write_bytes(sound)
-    # Orbax restores flipped array data without complaint: only the fingerprints of the leaves can have found these.
-    assert any("is not what was saved" in damage for damage in found)
+        file.write_bytes(intact)
+    # Orbax does not detect flipped bytes in array data: only the fingerprints can have detected these.
+    assert any("its fingerprint differs" in error for error in errors)
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "[]", '{"leaves": {}}', '{"leaves": {}, "sha256": "0"}'])
@@ -139,16 +139,16 @@ def test_another_optimizer_is_a_mismatch(checkpoints, state, network, tmp_path):
         checkpoints.restore(tmp_path / "7", like(make_state(network, name="sgd")))
 
 
-def test_a_save_that_fails_is_heard_by_whoever_waits(checkpoints, state, tmp_path):
-    (tmp_path / "file").write_text("in the way")
+def test_a_failed_save_raises(checkpoints, state, tmp_path):
+    (tmp_path / "file").write_text("not a folder")
     with pytest.raises(OSError, match="file"):
         checkpoints.save(tmp_path / "file" / "7", state)
 
 
-def test_saving_again_replaces_what_lay_there(checkpoints, network, tmp_path):
+def test_saving_again_replaces_the_checkpoint(checkpoints, network, tmp_path):
     for seed in (1, 2):
         state = make_state(network, seed)
         save(checkpoints, tmp_path / "7", state)
     checkpoints.wait(60)
-    back = checkpoints.restore(tmp_path / "7", like(state))
-    np.testing.assert_array_equal(back.params["heads"]["kernel"], state.params["heads"]["kernel"])
+    found = checkpoints.restore(tmp_path / "7", like(state))
+    np.testing.assert_array_equal(found.params["heads"]["kernel"], state.params["heads"]["kernel"])

@@ -11,16 +11,16 @@ from podzero.learner.devices import DoesNotFit
 
 @pytest.fixture
 def devices(monkeypatch):
-    """Lets JAX find some devices on this host."""
+    """Replaces the devices that JAX finds on this host."""
 
-    def find(platform, count, asked_for=""):
+    def find(platform, count, jax_platforms=""):
         monkeypatch.setattr(jax, "local_devices", lambda: [SimpleNamespace(platform=platform)] * count)
-        monkeypatch.setenv("JAX_PLATFORMS", asked_for)
+        monkeypatch.setenv("JAX_PLATFORMS", jax_platforms)
 
     return find
 
 
-def test_the_chips_of_a_host_are_counted(devices):
+def test_a_host_with_missing_chips_is_refused(devices):
     devices("tpu", 4)
     check_chips(find_slice("v5e-16"))
     devices("tpu", 2)
@@ -28,18 +28,18 @@ def test_the_chips_of_a_host_are_counted(devices):
         check_chips(find_slice("v5e-16"))
 
 
-def test_a_host_without_libtpu_does_not_train_on_its_cpu_unnoticed(devices):
+def test_a_host_without_libtpu_is_refused(devices):
     devices("cpu", 1)
     with pytest.raises(ConfigError, match=r"JAX finds only cpu devices there: install libtpu"):
         check_chips(find_slice("v5e-16"))
 
 
-def test_devices_that_stand_in_for_chips_must_be_asked_for(devices):
-    devices("cpu", 2, asked_for="cpu")
+def test_other_devices_are_accepted_if_jax_platforms_names_them(devices):
+    devices("cpu", 2, jax_platforms="cpu")
     check_chips(find_slice("v4-16"))
 
 
-def test_a_lack_of_memory_names_the_switches_and_other_failures_stay_what_they_are():
+def test_out_of_memory_errors_name_config_fields_and_other_errors_are_unchanged():
     full = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9876 bytes")
     found = explained(full)
     assert isinstance(found, DoesNotFit)

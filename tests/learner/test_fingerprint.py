@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from podzero.learner.fingerprint import as_text, fingerprint
@@ -12,21 +12,22 @@ def of(array):
     return as_text(jax.jit(fingerprint)(jnp.asarray(array)))
 
 
+@settings(deadline=None)
 @given(word=st.integers(0, 11), bit=st.integers(0, 31))
-def test_every_single_bit_counts(word, bit):
-    sound = np.arange(12, dtype=np.float32).reshape(3, 4)
-    flipped = sound.copy()
+def test_every_bit_changes_the_fingerprint(word, bit):
+    original = np.arange(12, dtype=np.float32).reshape(3, 4)
+    flipped = original.copy()
     flipped.view(np.uint32).reshape(-1)[word] ^= np.uint32(1 << bit)
-    assert of(flipped) != of(sound)
+    assert of(flipped) != of(original)
 
 
-def test_order_counts_and_the_shape_alone_does_not():
+def test_the_fingerprint_depends_on_the_order_and_not_on_the_shape():
     assert of([1.0, 2.0]) != of([2.0, 1.0])
-    assert of(np.arange(6.0).reshape(2, 3)) == of(np.arange(6.0))  # the manifest holds the shape
+    assert of(np.arange(6.0).reshape(2, 3)) == of(np.arange(6.0))  # the manifest contains the shape
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint32", "uint8", "bool"])
-def test_all_dtypes_of_a_state_have_one(dtype):
+def test_all_dtypes_of_a_state_have_fingerprints(dtype):
     zeros, one = jnp.zeros((4,), dtype), jnp.zeros((4,), dtype).at[2].set(1)
     assert of(zeros) != of(one)
     assert len(of(zeros)) == 16

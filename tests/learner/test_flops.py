@@ -1,4 +1,4 @@
-"""The count of useful arithmetic beside counts by hand and by XLA."""
+"""FLOPs compared with counts by hand and by XLA."""
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ def objective_of(network, spec):
 
 def test_two_dense_layers_by_hand(network, spec):
     forward = 2 * (18 * 32 + 32 * 10)
-    backward = 2 * 18 * 32 + 2 * 2 * 32 * 10  # nobody needs the gradient of the observation
+    backward = 2 * 18 * 32 + 2 * 2 * 32 * 10  # the first layer needs no gradient of the observation
     assert flops_per_sample(network, spec, 16) == forward + backward
 
 
@@ -47,13 +47,13 @@ def test_a_padded_convolution_by_hand():
         x = x.reshape(x.shape[0], -1) @ params["heads"]
         return x[:, :9], jnp.tanh(x[:, 9])
 
-    # Along a side of 3 the middle meets 3 squares and both ends 2: 7 x 7 pairs of the board.
+    # Along a side of 3, the kernel covers 3 squares in the middle and 2 at both ends: 7 x 7 pairs on the board.
     convolution, dense = 2 * 7 * 7 * 2 * 5, 2 * 45 * 10
     spec = EnvSpec("tic_tac_toe", (3, 3, 2), "bool", 9)
     assert flops_per_sample(Network(init, apply), spec, 4) == 2 * convolution + 3 * dense
 
 
-def test_strides_dilations_and_groups_count_as_xla_counts_them():
+def test_convolutions_with_strides_dilations_and_groups_count_as_in_xla():
     def strided(x, kernel):
         return jax.lax.conv_general_dilated(
             x, kernel, (2, 1), ((2, 1), (0, 3)), lhs_dilation=(2, 1), rhs_dilation=(1, 2), feature_group_count=2
@@ -63,7 +63,7 @@ def test_strides_dilations_and_groups_count_as_xla_counts_them():
     assert count(strided, (3, 4, 9, 8), (6, 2, 3, 2)) == lowered.cost_analysis()["flops"]
 
 
-def test_a_scan_counts_as_often_as_it_runs_and_a_choice_as_its_largest_branch():
+def test_a_scan_counts_its_length_and_a_cond_its_largest_branch():
     product = 2 * 4 * 4 * 4
 
     def scanned(x, w):
@@ -80,14 +80,14 @@ def test_a_scan_counts_as_often_as_it_runs_and_a_choice_as_its_largest_branch():
     ("network", "elementwise"),
     [("{name: resnet, channels: 64, blocks: 2}", 0.02), ("{name: transformer, width: 64, layers: 2, heads: 4}", 0.08)],
 )
-def test_what_is_computed_twice_counts_once_and_all_else_agrees_with_xla(network, elementwise):
+def test_rematerialization_is_not_counted_and_the_rest_agrees_with_xla(network, elementwise):
     env = make_env("connect_four")
-    plain, saving = (
+    plain, remat = (
         make_network(load("connect_four", [f"network={network}", f"network.remat={remat}"]).network, env.spec)
         for remat in ("false", "true")
     )
     flops = flops_per_sample(plain, env.spec, 32)
-    assert flops_per_sample(saving, env.spec, 32) == flops
+    assert flops_per_sample(remat, env.spec, 32) == flops
 
     def xla(network):
         gradient = jax.grad(lambda params, batch: objective_of(network, env.spec).loss(params, batch).total)
@@ -97,4 +97,4 @@ def test_what_is_computed_twice_counts_once_and_all_else_agrees_with_xla(network
         return lowered.cost_analysis()["flops"] / 32
 
     assert (1 - elementwise) * xla(plain) <= flops <= xla(plain)
-    assert xla(saving) > 1.1 * flops
+    assert xla(remat) > 1.1 * flops

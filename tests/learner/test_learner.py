@@ -30,8 +30,8 @@ def start(network, spec, make_dispatch, make_reader, make_sink):
         learner.close()
 
 
-class Starved:
-    """A reader whose replay stays empty until it is closed."""
+class EmptyReader:
+    """A reader that blocks until it is closed."""
 
     def __init__(self):
         self._closed = threading.Event()
@@ -52,8 +52,8 @@ def test_stops_at_stop_steps_and_publishes_each_version_in_order(start, make_exp
     learner.run()
     assert sink.versions == [0, 4, 8, 10]
     assert reader.closed
-    role, metrics = reports[-1]
-    assert role == "learner"
+    worker, metrics = reports[-1]
+    assert worker == "learner"
     assert metrics["learner/step"] == 10
     assert learner.acting_params().version == 10
 
@@ -68,7 +68,7 @@ def test_published_parameters_are_the_averaged_ones_on_the_host(start, make_expe
     jax.tree.map(np.testing.assert_array_equal, last, ema)
 
 
-def test_reports_carry_every_figure_that_is_promised(start, make_experiment):
+def test_reports_contain_all_metrics(start, make_experiment):
     learner, _, _, reports = start(make_experiment(steps=10))
     learner.run()
     metrics = {name for _, report in reports for name in report}
@@ -79,7 +79,7 @@ def test_reports_carry_every_figure_that_is_promised(start, make_experiment):
     }  # fmt: skip
 
 
-def test_policy_age_is_measured_from_the_samples_version(start, make_experiment):
+def test_the_policy_age_is_the_step_minus_the_version_of_the_samples(start, make_experiment):
     learner, _, _, reports = start(make_experiment(steps=10))
     learner.run()  # all samples are of version 0, the steps are 0 to 9
     ages = [report["learner/policy_age"] for _, report in reports if "learner/policy_age" in report]
@@ -89,10 +89,10 @@ def test_policy_age_is_measured_from_the_samples_version(start, make_experiment)
         assert ages[0] == pytest.approx(4.5)
 
 
-def test_resuming_goes_on_as_if_nothing_had_happened(start, make_experiment, make_reader, make_dispatch, tmp_path):
+def test_a_resumed_run_equals_an_uninterrupted_run(start, make_experiment, make_reader, make_dispatch, tmp_path):
     dispatches = [make_dispatch(2, 16, seed) for seed in range(6)]
-    straight, *_ = start(make_experiment(steps=12), make_reader(dispatches))
-    straight.run()
+    uninterrupted, *_ = start(make_experiment(steps=12), make_reader(dispatches))
+    uninterrupted.run()
 
     first, *_ = start(make_experiment(steps=6), make_reader(dispatches[:3]))
     first.run()
@@ -103,12 +103,12 @@ def test_resuming_goes_on_as_if_nothing_had_happened(start, make_experiment, mak
     second.run()
     assert sink.versions == [6, 8, 12]
     assert reports[-1][1]["learner/step"] == 12
-    assert np.array_equal(jax.random.key_data(second._state.key), jax.random.key_data(straight._state.key))
-    jax.tree.map(np.testing.assert_array_equal, second._state.params, straight._state.params)
+    assert np.array_equal(jax.random.key_data(second._state.key), jax.random.key_data(uninterrupted._state.key))
+    jax.tree.map(np.testing.assert_array_equal, second._state.params, uninterrupted._state.params)
 
 
-def test_first_parameters_are_published_and_checkpoints_served_while_replay_is_empty(start, make_experiment, tmp_path):
-    learner, _, sink, _ = start(make_experiment(), Starved())
+def test_parameters_are_published_and_checkpoints_saved_while_replay_is_empty(start, make_experiment, tmp_path):
+    learner, _, sink, _ = start(make_experiment(), EmptyReader())
     thread = threading.Thread(target=learner.run)
     thread.start()
     try:
@@ -135,8 +135,8 @@ def test_a_checkpoint_is_taken_at_a_dispatch_boundary_of_a_running_learner(start
     assert int(restored._state.step) == step
 
 
-def test_a_checkpoint_that_cannot_be_written_fails_its_request_and_not_the_training(start, make_experiment, tmp_path):
-    (tmp_path / "file").write_text("in the way")
+def test_a_failed_save_fails_its_future_and_not_the_training(start, make_experiment, tmp_path):
+    (tmp_path / "file").write_text("not a folder")
     learner, _, sink, _ = start(make_experiment(steps=4))
     future = learner.request_checkpoint(tmp_path / "file" / "x")
     learner.run()
@@ -146,7 +146,7 @@ def test_a_checkpoint_that_cannot_be_written_fails_its_request_and_not_the_train
 
 
 def test_an_error_of_the_reader_ends_the_run_with_that_error(start, make_experiment):
-    class Broken(Starved):
+    class Broken(EmptyReader):
         def __next__(self):
             raise ConnectionError("replay is gone")
 
@@ -159,10 +159,10 @@ def test_an_error_of_the_sink_ends_the_run_with_that_error(start, make_experimen
     learner, _, sink, _ = start(make_experiment(steps=40))
 
     def publish(version, params):
-        raise ConnectionError("nobody takes parameters")
+        raise ConnectionError("the sink is gone")
 
     sink.publish = publish
-    with pytest.raises(ConnectionError, match="nobody takes"):
+    with pytest.raises(ConnectionError, match="the sink is gone"):
         learner.run()
 
 
@@ -174,7 +174,7 @@ def test_steps_that_are_not_finite_are_counted_in_the_report(start, make_experim
     assert sum(report["count/skipped_steps"] for _, report in reports) == 2
 
 
-def test_training_that_is_never_finite_again_gives_up_and_says_so(start, make_experiment, make_reader, make_dispatch):
+def test_training_that_stays_not_finite_ends_with_an_error(start, make_experiment, make_reader, make_dispatch):
     bad = make_dispatch(100, 1)
     bad.samples.value_target[:] = np.nan
     experiment = make_experiment(batch_size=1, steps_per_dispatch=100, publish_every=100)
@@ -183,40 +183,40 @@ def test_training_that_is_never_finite_again_gives_up_and_says_so(start, make_ex
         learner.run()
 
 
-def test_stop_before_run_trains_nothing_but_still_publishes(start, make_experiment):
+def test_stop_before_run_publishes_without_training(start, make_experiment):
     learner, _, sink, _ = start(make_experiment())
     learner.stop()
     learner.run()
     assert sink.versions == [0]
 
 
-def test_a_slow_sink_holds_the_loop_back_instead_of_queueing(start, make_experiment):
+def test_a_slow_sink_blocks_the_loop_instead_of_queueing(start, make_experiment):
     learner, _, sink, _ = start(make_experiment(steps=12))
-    busy, most = [], []
-    taken = sink.publish
+    in_progress, counts = [], []
+    fast_publish = sink.publish
 
     def publish(version, params):
-        busy.append(version)
-        most.append(len(busy))
+        in_progress.append(version)
+        counts.append(len(in_progress))
         time.sleep(0.05)
-        taken(version, params)
-        busy.remove(version)
+        fast_publish(version, params)
+        in_progress.remove(version)
 
     sink.publish = publish
     learner.run()
-    assert max(most) == 1
+    assert max(counts) == 1
     assert sink.versions == [0, 4, 8, 12]
 
 
-def test_a_mesh_that_does_not_fit_is_refused_before_anything_runs(start, make_experiment):
+def test_a_mesh_that_does_not_fit_the_devices_is_refused(start, make_experiment):
     with pytest.raises(ConfigError, match=r"learner\.mesh"):
         start(make_experiment(mesh={"data": 64}))
 
 
-def test_the_feed_reads_one_dispatch_ahead_and_no_more(make_dispatch):
+def test_the_prefetcher_reads_at_most_one_dispatch_ahead(make_dispatch):
     read = []
 
-    class Counting(Starved):
+    class Counting(EmptyReader):
         def __next__(self):
             read.append(len(read))
             return make_dispatch(1, 4)

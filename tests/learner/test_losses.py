@@ -1,14 +1,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from podzero.learner.losses import alphazero_loss, masked_log_policy
+from podzero.learner.losses import alphazero_loss
 from podzero.types import Network, Sample
 
 
-def net_saying(logits, value):
-    """A network whose answer is its parameters."""
+def constant_network(logits, value):
+    """A network whose outputs are its parameters."""
     return Network(
         init=lambda key: {"logits": jnp.asarray(logits, jnp.float32), "value": jnp.asarray(value, jnp.float32)},
         apply=lambda params, observation: (params["logits"], params["value"]),
@@ -16,7 +15,7 @@ def net_saying(logits, value):
 
 
 def loss_of(logits, value, legal, target, outcome, *, value_weight=1.0):
-    network = net_saying(logits, value)
+    network = constant_network(logits, value)
     batch = Sample(
         observation=jnp.zeros((len(value), 1)),
         legal=jnp.asarray(legal),
@@ -26,8 +25,8 @@ def loss_of(logits, value, legal, target, outcome, *, value_weight=1.0):
     )
 
     def objective(params):
-        parts = alphazero_loss(network, value_weight, params, batch)
-        return parts.total, parts
+        loss = alphazero_loss(network, value_weight, params, batch)
+        return loss.total, loss
 
     return jax.value_and_grad(objective, has_aux=True)(network.init(jax.random.key(0)))
 
@@ -35,46 +34,40 @@ def loss_of(logits, value, legal, target, outcome, *, value_weight=1.0):
 def test_loss_is_cross_entropy_plus_weighted_squared_error():
     # Logits (ln 3, 0) give p = (3/4, 1/4); the target (1/2, 1/2) gives -(ln(3/4) + ln(1/4)) / 2 = 0.8369882.
     # The value -0.5 against the outcome 1 gives 2.25.
-    (total, parts), _ = loss_of([[np.log(3.0), 0.0]], [-0.5], [[True, True]], [[0.5, 0.5]], [1.0], value_weight=2.0)
-    np.testing.assert_allclose(parts.policy, 0.8369882, rtol=1e-6)
-    np.testing.assert_allclose(parts.value, 2.25, rtol=1e-6)
+    (total, loss), _ = loss_of([[np.log(3.0), 0.0]], [-0.5], [[True, True]], [[0.5, 0.5]], [1.0], value_weight=2.0)
+    np.testing.assert_allclose(loss.metrics["policy_loss"], 0.8369882, rtol=1e-6)
+    np.testing.assert_allclose(loss.metrics["value_loss"], 2.25, rtol=1e-6)
     np.testing.assert_allclose(total, 0.8369882 + 2 * 2.25, rtol=1e-6)
 
 
-def test_kl_is_cross_entropy_less_the_entropy_of_the_target():
+def test_kl_is_cross_entropy_minus_the_entropy_of_the_target():
     # 0.8369882 - ln 2 = 0.1438410.
-    (_, parts), _ = loss_of([[np.log(3.0), 0.0]], [0.0], [[True, True]], [[0.5, 0.5]], [0.0])
-    np.testing.assert_allclose(parts.policy_kl, 0.1438410, rtol=1e-5)
+    (_, loss), _ = loss_of([[np.log(3.0), 0.0]], [0.0], [[True, True]], [[0.5, 0.5]], [0.0])
+    np.testing.assert_allclose(loss.metrics["policy_kl"], 0.1438410, rtol=1e-5)
 
 
-def test_kl_is_zero_for_the_target_itself_and_its_zeros_do_no_harm():
-    (_, parts), gradient = loss_of([[0.0, 0.0, -1e9]], [0.0], [[True, True, True]], [[0.5, 0.5, 0.0]], [0.0])
-    np.testing.assert_allclose(parts.policy_kl, 0.0, atol=1e-6)
+def test_kl_of_the_target_itself_is_zero_with_finite_gradients():
+    (_, loss), gradient = loss_of([[0.0, 0.0, -1e9]], [0.0], [[True, True, True]], [[0.5, 0.5, 0.0]], [0.0])
+    np.testing.assert_allclose(loss.metrics["policy_kl"], 0.0, atol=1e-6)
     assert np.isfinite(gradient["logits"]).all()
 
 
-def test_illegal_logits_have_no_part_in_the_loss_and_no_gradient():
-    # The huge logit is illegal: over the two legal ones p = (1/2, 1/2).
-    (_, parts), gradient = loss_of([[0.0, 0.0, 50.0]], [0.0], [[True, True, False]], [[1.0, 0.0, 0.0]], [0.0])
-    np.testing.assert_allclose(parts.policy, np.log(2.0), rtol=1e-6)
+def test_illegal_actions_have_no_effect_and_no_gradient():
+    # The large logit is illegal; the policy over the two legal actions is (1/2, 1/2).
+    (_, loss), gradient = loss_of([[0.0, 0.0, 50.0]], [0.0], [[True, True, False]], [[1.0, 0.0, 0.0]], [0.0])
+    np.testing.assert_allclose(loss.metrics["policy_loss"], np.log(2.0), rtol=1e-6)
     np.testing.assert_allclose(gradient["logits"], [[-0.5, 0.5, 0.0]], atol=1e-6)
 
 
-def test_gradient_of_the_policy_is_policy_less_target_and_of_the_value_twice_the_error():
+def test_the_gradient_of_the_policy_is_policy_minus_target_and_of_the_value_twice_the_error():
     _, gradient = loss_of([[np.log(3.0), 0.0]], [0.25], [[True, True]], [[0.5, 0.5]], [1.0])
     np.testing.assert_allclose(gradient["logits"], [[0.25, -0.25]], atol=1e-6)
     np.testing.assert_allclose(gradient["value"], [-1.5], atol=1e-6)
 
 
 def test_loss_is_the_mean_over_the_batch():
-    (_, parts), _ = loss_of(
+    (_, loss), _ = loss_of(
         [[0.0, 0.0], [0.0, 0.0]], [1.0, 0.0], [[True, True]] * 2, [[1.0, 0.0], [0.5, 0.5]], [0.0, 0.5]
     )
-    np.testing.assert_allclose(parts.value, (1.0 + 0.25) / 2, rtol=1e-6)
-    np.testing.assert_allclose(parts.policy_kl, np.log(2.0) / 2, rtol=1e-6)
-
-
-def test_masked_policy_sums_to_one_over_legal_actions_and_is_exactly_zero_elsewhere():
-    policy = np.exp(masked_log_policy(jnp.array([[1.0, 2.0, 3.0]]), jnp.array([[True, False, True]])))
-    assert policy[0, 1] == 0.0
-    assert policy.sum() == pytest.approx(1.0)
+    np.testing.assert_allclose(loss.metrics["value_loss"], (1.0 + 0.25) / 2, rtol=1e-6)
+    np.testing.assert_allclose(loss.metrics["policy_kl"], np.log(2.0) / 2, rtol=1e-6)

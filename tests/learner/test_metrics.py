@@ -1,4 +1,4 @@
-"""The figures that TPUs are judged by, with numbers made by hand and devices that the test holds."""
+"""Metrics of utilization computed by hand, and the device clock with fake devices."""
 
 import threading
 from types import SimpleNamespace
@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from podzero.learner.devices import DeviceClock, Machine, Pace, machine_of, memory_figures
-from podzero.learner.metrics import ChipFigures
-from podzero.learner.step import Stepped
+from podzero.learner.devices import DeviceClock, DeviceSummary, DeviceTime, device_summary, memory_metrics
+from podzero.learner.metrics import ChipMetrics
+from podzero.learner.step import StepOutput
 
-POD = ChipFigures(
-    Machine(chips=16, hosts=4, peak_flops=16e12),
+POD = ChipMetrics(
+    DeviceSummary(chips=16, hosts=4, peak_flops=16e12),
     batch_size=1000,
     steps_per_dispatch=8,
     flops_per_sample=2e6,
@@ -23,8 +23,8 @@ def device(kind="TPU v5 lite", host=0, **memory):
     return SimpleNamespace(device_kind=kind, process_index=host, memory_stats=lambda: memory or None)
 
 
-def test_the_figures_of_a_pod_by_hand():
-    assert POD.of(800_000.0, Pace(busy_s=1.0, busy=0.5, dispatch_s=0.005)) == {
+def test_the_metrics_of_a_pod_by_hand():
+    assert POD.compute(800_000.0, DeviceTime(busy_s=1.0, busy=0.5, dispatch_s=0.005)) == {
         "learner/chips": 16,
         "learner/hosts": 4,
         "learner/samples_per_s_per_chip": 50_000,
@@ -37,38 +37,39 @@ def test_the_figures_of_a_pod_by_hand():
         "count/device_s": 1.0,
         "learner/device_s_per_step": 0.005 / 8,
         "learner/one_chip_samples_per_s": 125_000,
-        "learner/scaling_efficiency": (8000 / 0.005) / (16 * 125_000),  # while it works; it waits half of the time
+        "learner/scaling_efficiency": (8000 / 0.005) / (16 * 125_000),  # of the busy half of the time
     }
 
 
-def test_figures_that_are_not_known_are_left_out():
-    metrics = POD._replace(machine=Machine(1, 1, None), one_chip_samples_per_s=None).of(0.0, Pace(0.0, 0.0, None))
-    assert metrics.keys() == {
+def test_unknown_metrics_are_omitted():
+    idle = DeviceTime(0.0, 0.0, None)
+    unknown = POD._replace(devices=DeviceSummary(1, 1, None), one_chip_samples_per_s=None)
+    assert unknown.compute(0.0, idle).keys() == {
         "learner/chips", "learner/hosts", "learner/samples_per_s_per_chip", "learner/samples_per_s_per_host",
         "learner/flops_per_sample", "learner/flops_per_s", "learner/device_busy", "count/device_s",
     }  # fmt: skip
-    assert "learner/scaling_efficiency" not in POD.of(0.0, Pace(0.0, 0.0, None))
+    assert "learner/scaling_efficiency" not in POD.compute(0.0, idle)
 
 
-def test_a_machine_is_what_its_devices_are_together():
+def test_devices_are_counted_and_their_peaks_added():
     devices = [device(host=index // 4) for index in range(16)]
-    assert machine_of(devices) == Machine(16, 4, 16 * 197e12)
-    assert machine_of(jax.devices()[:1]) == Machine(1, 1, None)
+    assert device_summary(devices) == DeviceSummary(16, 4, 16 * 197e12)
+    assert device_summary(jax.devices()[:1]) == DeviceSummary(1, 1, None)
 
 
-def test_memory_is_that_of_the_fullest_device_and_left_out_where_nobody_tells():
+def test_memory_metrics_are_maxima_over_the_devices_that_have_statistics():
     full = device(bytes_in_use=7, peak_bytes_in_use=8, bytes_limit=16)
     peaked = device(bytes_in_use=3, peak_bytes_in_use=12, bytes_limit=16)
-    assert memory_figures([full, peaked]) == {
+    assert memory_metrics([full, peaked]) == {
         "learner/hbm_bytes": 7, "learner/hbm_peak_bytes": 12, "learner/hbm_limit_bytes": 16,
     }  # fmt: skip
-    assert memory_figures([device(bytes_in_use=7)]) == {"learner/hbm_bytes": 7}
-    assert memory_figures([device(), device()]) == {}
+    assert memory_metrics([device(bytes_in_use=7)]) == {"learner/hbm_bytes": 7}
+    assert memory_metrics([device(), device()]) == {}
 
 
 @pytest.fixture
-def held(monkeypatch):
-    """A device clock over dispatches that end when the test says so, on a clock that the test holds."""
+def controlled(monkeypatch):
+    """A device clock whose time and dispatches the test controls."""
     present, ended = [0.0], threading.Semaphore(0)
     ends = {name: threading.Event() for name in ("first", "second", "third")}
 
@@ -77,7 +78,7 @@ def held(monkeypatch):
 
     monkeypatch.setattr("podzero.learner.devices.time.perf_counter", lambda: present[0])
     monkeypatch.setattr("podzero.learner.devices.jax.block_until_ready", wait)
-    clock = DeviceClock(lambda state, name: Stepped(state, name, ()))
+    clock = DeviceClock(lambda state, name: StepOutput(state, name, ()))
 
     def end(name, at):
         present[0] = at
@@ -90,22 +91,22 @@ def held(monkeypatch):
     clock.close()
 
 
-def test_devices_are_timed_from_when_they_are_asked_or_free_until_they_end(held):
-    clock, present, end = held
+def test_a_dispatch_is_timed_from_when_the_devices_can_execute_it(controlled):
+    clock, present, end = controlled
     assert clock("state", "first") == ("state", "first", ())
-    end("first", at=100.0)  # compiled: not counted
-    assert clock.flush() == Pace(0.0, 0.0, None)
+    end("first", at=100.0)  # compiles, so it is not counted
+    assert clock.flush() == DeviceTime(0.0, 0.0, None)
     present[0] = 110.0
     clock("state", "second")
     clock("state", "third")
-    end("second", at=120.0)  # asked at 110, ten seconds after the one before had ended
-    end("third", at=140.0)  # asked at 110, but the devices were free at 120 only
-    assert clock.flush() == Pace(busy_s=30.0, busy=30.0 / 40.0, dispatch_s=15.0)
+    end("second", at=120.0)  # dispatched at 110, when the devices were idle
+    end("third", at=140.0)  # dispatched at 110, but the devices were busy until 120
+    assert clock.flush() == DeviceTime(busy_s=30.0, busy=30.0 / 40.0, dispatch_s=15.0)
     present[0] = 150.0
-    assert clock.flush() == Pace(0.0, 0.0, None)
+    assert clock.flush() == DeviceTime(0.0, 0.0, None)
 
 
-def test_a_dispatch_that_fails_ends_the_watch_and_not_the_loop(monkeypatch):
+def test_a_failed_dispatch_ends_the_thread_and_not_the_loop(monkeypatch):
     failed = threading.Event()
 
     def fail(sums):
@@ -113,8 +114,8 @@ def test_a_dispatch_that_fails_ends_the_watch_and_not_the_loop(monkeypatch):
         raise RuntimeError("the device is gone")
 
     monkeypatch.setattr("podzero.learner.devices.jax.block_until_ready", fail)
-    clock = DeviceClock(lambda state, batch: Stepped(state, batch, ()))
+    clock = DeviceClock(lambda state, batch: StepOutput(state, batch, ()))
     clock(1, 2)
     assert failed.wait(60)
     assert clock(3, 4) == (3, 4, ())
-    assert clock.flush() == Pace(0.0, 0.0, None)
+    assert clock.flush() == DeviceTime(0.0, 0.0, None)

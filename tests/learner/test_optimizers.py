@@ -12,40 +12,40 @@ def rates(steps, **config):
     return [float(schedule(step)) for step in steps]
 
 
-def test_constant_schedule_stays():
+def test_the_constant_schedule_is_constant():
     assert rates([0, 10, 10_000], learning_rate=0.5) == pytest.approx([0.5, 0.5, 0.5])
 
 
-def test_linear_schedule_falls_evenly_to_the_final_fraction_and_stays():
+def test_the_linear_schedule_falls_linearly_to_the_final_fraction_and_stays_there():
     # From 1 to 0.2 over 8 steps: 0.1 a step.
     values = rates([0, 1, 4, 8, 100], learning_rate=1.0, schedule="linear", decay_steps=8, final_fraction=0.2)
     assert values == pytest.approx([1.0, 0.9, 0.6, 0.2, 0.2])
 
 
-def test_cosine_schedule_is_halfway_at_half_time():
+def test_the_cosine_schedule_is_halfway_at_half_of_its_steps():
     # final + (1 - final) * (1 + cos(pi t / T)) / 2: 1, (1 + 0.5) / 2 + ..., 0.5.
     values = rates([0, 50, 100, 200], learning_rate=1.0, schedule="cosine", decay_steps=100, final_fraction=0.5)
     assert values == pytest.approx([1.0, 0.75, 0.5, 0.5])
 
 
 @pytest.mark.parametrize("schedule", ["constant", "linear", "cosine", "warmup_cosine"])
-def test_warmup_rises_evenly_from_a_first_step_that_already_learns(schedule):
+def test_warmup_rises_linearly_from_a_positive_first_rate(schedule):
     values = rates([0, 1, 2, 3, 4], learning_rate=2.0, schedule=schedule, warmup_steps=4, decay_steps=1000)
     assert values == pytest.approx([0.5, 1.0, 1.5, 2.0, 2.0])
 
 
-def test_decay_begins_when_warmup_has_ended():
+def test_decay_begins_after_warmup():
     values = rates([4, 8, 12], learning_rate=1.0, schedule="linear", warmup_steps=4, decay_steps=8, final_fraction=0.0)
     assert values == pytest.approx([1.0, 0.5, 0.0])
 
 
-def test_weight_decay_pulls_on_matrices_and_kernels_only():
+def test_weight_decay_applies_to_matrices_and_kernels_only():
     params = {"kernel": jnp.ones((3, 3, 2, 4)), "matrix": jnp.ones((2, 4)), "bias": jnp.ones(4), "scale": jnp.ones(())}
     assert decayed(params) == {"kernel": True, "matrix": True, "bias": False, "scale": False}
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd", "lion"])
-def test_without_gradient_decay_shrinks_the_matrix_by_rate_times_decay(name):
+def test_without_a_gradient_matrices_shrink_by_rate_times_decay(name):
     optimizer = make_optimizer(OptimizerConfig(name=name, learning_rate=0.1, weight_decay=0.5))
     params = {"matrix": jnp.ones((2, 2)), "bias": jnp.ones(2)}
     zero = {"matrix": jnp.zeros((2, 2)), "bias": jnp.zeros(2)}
@@ -63,8 +63,8 @@ def test_gradients_are_clipped_to_the_global_norm():
     np.testing.assert_allclose([updates["a"][0], updates["b"][0]], [-0.6, -0.8], rtol=1e-6)
 
 
-def test_sgd_momentum_adds_up():
-    # Twice the gradient 1 with momentum 0.5: steps of 1 and 1.5.
+def test_sgd_accumulates_momentum():
+    # Two gradients of 1 with momentum 0.5 give steps of 1 and 1.5.
     config = OptimizerConfig(name="sgd", learning_rate=1.0, weight_decay=0.0, momentum=0.5)
     optimizer = make_optimizer(config)
     params = {"a": jnp.zeros(1)}

@@ -29,11 +29,11 @@ LAYOUTS = {
     "2 processes, data 8": (2, 4, {}),
     "2 processes, fsdp 4 x model 2": (2, 4, {"mesh": {"model": 2, "fsdp": True}}),
 }
-"""Processes, devices of each, and what differs in `learner`."""
+"""Number of processes, devices per process, and changes of the learner section."""
 
 
 def trained(layout, network, out):
-    """What 50 steps in a layout end at: every leaf, restored onto one device, and the figures of the last dispatch."""
+    """The state after 50 steps in a layout, restored onto one device, with the sums of the last dispatch."""
     hosts, devices, learner = LAYOUTS[layout]
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",
@@ -55,12 +55,12 @@ def trained(layout, network, out):
     finally:
         for run in runs:
             run.kill()
-    alone = training_of(experiment_of(network, {}))
-    checkpoints = LearnerCheckpoints(alone.mesh)
-    state = checkpoints.restore(out, alone.like)
+    training = training_of(experiment_of(network, {}))
+    checkpoints = LearnerCheckpoints(training.mesh)
+    state = checkpoints.restore(out, training.like)
     checkpoints.close()
-    learned = (state.params, state.ema)
-    return dict(zip(leaf_names(learned), map(np.asarray, jax.tree.leaves(learned)), strict=True)) | {
+    weights = (state.params, state.ema)
+    return dict(zip(leaf_names(weights), map(np.asarray, jax.tree.leaves(weights)), strict=True)) | {
         "sums": np.array(json.loads(sums))
     }
 
@@ -79,10 +79,10 @@ def free_port():
     ],
 )
 def test_the_layout_does_not_change_what_is_learned(tmp_path, network, layouts):
-    """50 steps from the same batches end at the same parameters, up to the order of float32 sums.
+    """50 steps on the same batches give the same parameters, up to the order of float32 sums.
 
-    The transformer learns by AdamW, which divides by small gradients and so makes more of that order; the ResNet by
-    SGD, to the tighter tolerance. Each state is written by all processes of its layout and restored onto one device.
+    The transformer trains with AdamW, which amplifies differences of small gradients; the ResNet trains with SGD and
+    has a tighter tolerance. All processes of a layout write its state, which is restored onto one device.
     """
     rtol, atol = {"transformer": (1e-3, 2e-4), "resnet": (1e-4, 1e-5)}[network]
     results = {layout: trained(layout, network, tmp_path / layout) for layout in layouts}
@@ -93,13 +93,13 @@ def test_the_layout_does_not_change_what_is_learned(tmp_path, network, layouts):
             np.testing.assert_allclose(found[name], expected, rtol=rtol, atol=atol, err_msg=f"{layout}: {name}")
 
 
-def test_mesh_takes_all_devices_for_data_by_default():
+def test_by_default_the_data_axis_has_all_devices():
     mesh = make_mesh(MeshConfig())
     assert dict(mesh.shape) == {"data": len(jax.devices()), "model": 1}
 
 
 @pytest.mark.parametrize("config", [MeshConfig(data=3), MeshConfig(model=5), MeshConfig(data=2, model=2)])
-def test_a_mesh_that_does_not_fit_says_the_numbers_and_what_to_change(config):
+def test_a_mesh_that_does_not_fit_is_refused_with_advice(config):
     with pytest.raises(ConfigError) as refused:
         make_mesh(config, jax.devices()[:1])
     message = str(refused.value)
@@ -115,8 +115,8 @@ class OnHost:
         self.id, self.process_index = number, host
 
 
-def test_parts_of_a_parameter_stay_on_one_host():
-    """Four hosts of four, numbered as a torus is: two of each row."""
+def test_the_shards_of_a_parameter_are_on_one_host():
+    """Four hosts with four devices each, numbered as in a torus: two per row."""
     devices = [OnHost(number, (number // 8) * 2 + number % 4 // 2) for number in range(16)]
     mesh = make_mesh(MeshConfig(model=2), devices)
     assert all(len({device.process_index for device in row}) == 1 for row in mesh.devices)
@@ -128,7 +128,7 @@ class EightWide:
     shape = {"data": 8, "model": 1}  # noqa: RUF012
 
 
-def test_a_batch_that_the_mesh_does_not_divide_is_refused_with_sizes_that_would_do():
+def test_a_batch_that_the_mesh_does_not_divide_is_refused_with_the_nearest_sizes():
     with pytest.raises(ConfigError, match=r"learner.batch_size 100 .* 8 devices .*learner.batch_size=96 or 104"):
         check_batch(LearnerConfig(batch_size=100), EightWide())
     check_batch(LearnerConfig(batch_size=104), EightWide())
@@ -136,7 +136,7 @@ def test_a_batch_that_the_mesh_does_not_divide_is_refused_with_sizes_that_would_
         check_batch(LearnerConfig(batch_size=104, microbatches=2), EightWide())
 
 
-def test_leaves_are_named_by_their_path_and_haikus_slashes_become_dots():
+def test_leaves_are_named_by_their_path_with_dots_for_haikus_slashes():
     assert leaf_names({"resnet/~/conv": {"w": 1}, "b": [2]}) == ["b.0", "resnet.~.conv.w"]
 
 
@@ -150,7 +150,7 @@ def spec_of(name, shape, data=4, model=2, **mesh):
     return _spec(Wide(), name, shape, MeshConfig(**mesh))
 
 
-def test_the_first_matching_rule_splits_a_parameter_and_all_that_follows_it():
+def test_the_first_matching_rule_shards_a_parameter_its_average_and_its_moments():
     rules = [{"match": "heads.kernel$", "dimension": 0}, {"match": "kernel$", "dimension": -1}]
     for prefix in ("params.", "ema.", "opt_state.1.0.mu."):
         assert spec_of(prefix + "heads.kernel", (6, 10), rules=rules) == ["model", None]
@@ -158,11 +158,11 @@ def test_the_first_matching_rule_splits_a_parameter_and_all_that_follows_it():
         assert spec_of(prefix + "hidden.bias", (10,), rules=rules) == [None]
 
 
-def test_nothing_is_split_over_a_single_device():
+def test_a_model_axis_of_one_device_shards_nothing():
     assert spec_of("params.layer_0.mlp.out.kernel", (256, 64), model=1) == [None, None]
 
 
-def test_full_sharding_splits_the_largest_free_dimension_that_divides():
+def test_fsdp_shards_the_largest_free_dimension_that_the_data_axis_divides():
     assert spec_of("params.layer_0.mlp.hidden.kernel", (128, 512), fsdp=True) == ["data", "model"]
     assert spec_of("params.embed.kernel", (130, 512), fsdp=True) == [None, "data"]
     assert spec_of("params.embed.kernel", (130, 510), fsdp=True) == [None, None]
@@ -174,13 +174,13 @@ def test_full_sharding_splits_the_largest_free_dimension_that_divides():
     [((64, 5), r"learner.mesh.model 2 does not divide dimension -1 of w.kernel, \[64, 5\].*divides 5"),
      ((), r"splits dimension -1 of w.kernel, which has shape \[\]")],
 )  # fmt: skip
-def test_a_split_that_cannot_be_is_refused_with_the_parameter_s_name(shape, message):
+def test_an_impossible_rule_is_refused_with_the_name_of_the_parameter(shape, message):
     with pytest.raises(ConfigError, match=message):
         spec_of("w.kernel", shape, rules=[{"match": "kernel", "dimension": -1}])
 
 
-def test_every_rule_for_podzero_s_networks_meets_a_parameter():
-    """A renamed layer would silently stay whole."""
+def test_every_tensor_parallel_rule_matches_a_parameter():
+    """Otherwise a renamed layer would silently not be sharded."""
     spec = EnvSpec("tic_tac_toe", (3, 3, 2), "bool", 9)
     networks = [
         ResNetConfig(channels=4, blocks=1),

@@ -9,20 +9,20 @@ from podzero.learner.objectives import alphazero_objective
 from podzero.learner.optimizers import make_optimizer
 from podzero.learner.sharding import batch_sharding, make_mesh, put_batch, state_shardings
 from podzero.learner.state import init_state
-from podzero.learner.step import Recipe, ema_decay_at, make_train_step
+from podzero.learner.step import TrainStepSpec, ema_decay_at, make_train_step
 
-PARTS = ("loss", "policy_kl", "policy_loss", "value_loss")
+METRICS = ("loss", "policy_kl", "policy_loss", "value_loss")
 
 
 @pytest.fixture(scope="module")
 def compiled():
-    """Train steps by their configuration, so that each is compiled once for all tests."""
+    """Train steps by their configuration, each compiled once for all tests."""
     return {}
 
 
 @pytest.fixture
 def training(network, compiled):
-    """A fresh state and a function that trains it on a host dispatch."""
+    """A new state and a function that trains it on the host batches of a dispatch."""
 
     def make(ema=0.9, **optimizer):
         transform = make_optimizer(OptimizerConfig(**optimizer))
@@ -32,8 +32,8 @@ def training(network, compiled):
         state = jax.device_put(state, shardings)
         name = (ema, *optimizer.items())
         if name not in compiled:
-            recipe = Recipe(alphazero_objective(network, 1.0, make_augment([], 9)), PARTS, transform, ema)
-            compiled[name] = make_train_step(recipe, mesh, shardings)
+            spec = TrainStepSpec(alphazero_objective(network, 1.0, make_augment([], 9)), METRICS, transform, ema)
+            compiled[name] = make_train_step(spec, mesh, shardings)
         step = compiled[name]
         return state, lambda state, host: step(state, put_batch(host, batch_sharding(mesh)))
 
@@ -55,8 +55,8 @@ def test_overfits_one_batch(training, make_dispatch):
     for _ in range(60):
         state, sums, _ = train(state, batch)
     assert float(sums.steps) == 10
-    assert float(sums.parts["policy_kl"]) / 10 < 0.01
-    assert float(sums.parts["value_loss"]) / 10 < 0.01
+    assert float(sums.metrics["policy_kl"]) / 10 < 0.01
+    assert float(sums.metrics["value_loss"]) / 10 < 0.01
 
 
 def test_one_dispatch_of_k_steps_equals_k_dispatches_of_one(training, make_dispatch):
@@ -67,9 +67,9 @@ def test_one_dispatch_of_k_steps_equals_k_dispatches_of_one(training, make_dispa
     losses = []
     for k in range(4):
         one_by_one, single, _ = train(one_by_one, jax.tree.map(lambda leaf, k=k: leaf[k : k + 1], batch))
-        losses.append(float(single.parts["loss"]))
+        losses.append(float(single.metrics["loss"]))
     assert int(together.step) == int(one_by_one.step) == 4
-    assert float(sums.parts["loss"]) == pytest.approx(sum(losses), rel=1e-5)
+    assert float(sums.metrics["loss"]) == pytest.approx(sum(losses), rel=1e-5)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), host(together.params), host(one_by_one.params)
     )
@@ -77,7 +77,7 @@ def test_one_dispatch_of_k_steps_equals_k_dispatches_of_one(training, make_dispa
 
 @pytest.mark.parametrize("field", ["value_target", "policy_target"])
 @pytest.mark.parametrize("poison", [np.nan, np.inf])
-def test_a_step_that_is_not_finite_leaves_the_weights_and_is_counted(training, make_dispatch, field, poison):
+def test_a_step_that_is_not_finite_is_skipped_and_counted(training, make_dispatch, field, poison):
     state, train = training()
     batch = make_dispatch(1, 8)
     state, *_ = train(state, batch)
@@ -85,12 +85,12 @@ def test_a_step_that_is_not_finite_leaves_the_weights_and_is_counted(training, m
     getattr(batch.samples, field)[0, 3, ...] = poison
     state, sums, _ = train(state, batch)
     assert float(sums.skipped) == 1
-    assert float(sums.steps) == float(sums.parts["loss"]) == float(sums.gradient_norm) == 0.0
+    assert float(sums.steps) == float(sums.metrics["loss"]) == float(sums.gradient_norm) == 0.0
     assert int(state.step) == 2
     assert_equal((state.params, state.ema, state.opt_state), before)
 
 
-def test_a_poisoned_step_does_not_spoil_the_others_of_its_dispatch(training, make_dispatch):
+def test_a_skipped_step_does_not_affect_the_others_of_its_dispatch(training, make_dispatch):
     state, train = training()
     batch = make_dispatch(3, 8)
     batch.samples.value_target[1, 0] = np.nan
@@ -99,32 +99,32 @@ def test_a_poisoned_step_does_not_spoil_the_others_of_its_dispatch(training, mak
     for k in (0, 2):
         reference, *_ = train(reference, jax.tree.map(lambda leaf, k=k: leaf[k : k + 1], batch))
     assert (float(sums.steps), float(sums.skipped)) == (2.0, 1.0)
-    assert np.isfinite(float(sums.parts["loss"]))
+    assert np.isfinite(float(sums.metrics["loss"]))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), host(state.params), host(reference.params))
 
 
-def test_average_is_taken_with_the_warmed_up_decay(training, make_dispatch):
+def test_the_average_uses_the_warmed_up_decay(training, make_dispatch):
     state, train = training(ema=0.9)
     start = host(state.params)
     state, *_ = train(state, make_dispatch(1, 8))
-    # Step 0 has decay 1/10: a tenth of the random start, nine tenths of the weights after the step.
+    # Step 0 has decay 1/10: a tenth of the initial weights, nine tenths of the weights after the step.
     expected = jax.tree.map(lambda old, new: 0.1 * old + 0.9 * new, start, host(state.params))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), host(state.ema), expected)
 
 
-def test_without_averaging_the_raw_weights_act(training, make_dispatch):
+def test_with_a_decay_of_zero_the_average_equals_the_raw_weights(training, make_dispatch):
     state, train = training(ema=0.0)
     state, *_ = train(state, make_dispatch(3, 8))
     assert_equal(state.ema, state.params)
 
 
-def test_decay_of_the_average_is_warmed_up_and_capped():
+def test_the_decay_is_warmed_up_and_capped():
     assert float(ema_decay_at(0, 0.99)) == pytest.approx(0.1)
     assert float(ema_decay_at(8, 0.99)) == pytest.approx(0.5)
     assert float(ema_decay_at(10_000, 0.99)) == pytest.approx(0.99)
 
 
-def test_gradient_norm_is_reported_before_clipping(training, make_dispatch):
+def test_the_gradient_norm_is_measured_before_clipping(training, make_dispatch):
     batch = make_dispatch(1, 8)
     norms = []
     for bound in (1e-3, 1e3):
@@ -134,7 +134,7 @@ def test_gradient_norm_is_reported_before_clipping(training, make_dispatch):
     assert norms[0] > 1e-2
 
 
-def test_policy_age_is_the_mean_of_step_less_version(training, make_dispatch):
+def test_the_policy_age_is_the_mean_of_step_minus_version(training, make_dispatch):
     state, train = training()
     batch = make_dispatch(2, 4)
     batch.samples.version[:] = [[0, 0, 0, 0], [-1, -1, 1, 1]]
@@ -150,7 +150,7 @@ def test_the_state_is_donated(training, make_dispatch):
     assert kernel.is_deleted()
 
 
-def test_augmentation_draws_anew_each_step(training, make_dispatch):
+def test_each_step_has_a_new_augmentation_key(training, make_dispatch):
     state, train = training()
     first = np.array(jax.random.key_data(state.key))
     state, *_ = train(state, make_dispatch(1, 8))

@@ -1,4 +1,4 @@
-"""n-step targets against sums done by hand: the discount is one half, K = 2, n = 3."""
+"""n-step targets compared with sums computed by hand: the discount is one half, K = 2, n = 3."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ VALUE = [100.0, 200.0, 300.0, 400.0, 500.0, 600.0]
 
 
 def window(length, terminated, reward=REWARD, value=VALUE):
-    """A batch of one; what does not exist is zero."""
+    """A batch of one window; entries that do not exist are zero."""
     return Window(
         observation=jnp.zeros((1, 1, 1)),
         action=jnp.zeros((1, K), jnp.int32),
@@ -32,7 +32,7 @@ def targets(window, discount=0.5):
     return jax.tree.map(lambda leaf: np.asarray(leaf)[0], nstep_targets(window, discount, N, K))
 
 
-def test_within_an_episode_n_rewards_and_the_value_behind_them_count():
+def test_within_an_episode_returns_have_n_rewards_and_the_value_after_them():
     found = targets(window(5, terminated=False))
     # 1 + 2/2 + 4/4 + 400/8; 2 + 4/2 + 8/4 + 500/8; 4 + 8/2 + 16/4 + 600/8.
     np.testing.assert_allclose(found.value, [53.0, 68.5, 87.0])
@@ -41,36 +41,36 @@ def test_within_an_episode_n_rewards_and_the_value_behind_them_count():
         assert mask.all()
 
 
-def test_without_a_discount_returns_are_sums():
+def test_with_a_discount_of_one_returns_are_sums():
     found = targets(window(5, terminated=False), discount=1.0)
     np.testing.assert_allclose(found.value, [407.0, 514.0, 628.0])
 
 
-def test_with_a_discount_of_zero_only_the_next_reward_counts():
+def test_with_a_discount_of_zero_returns_are_the_next_rewards():
     np.testing.assert_allclose(targets(window(5, terminated=False), discount=0.0).value, [1.0, 2.0, 4.0])
 
 
-def test_no_return_crosses_a_true_end_and_nothing_follows_it():
+def test_returns_end_with_a_terminated_episode():
     found = targets(window(2, terminated=True))
-    # 1 + 2/2; 2; the end itself.
+    # 1 + 2/2; 2; 0 at the end itself.
     np.testing.assert_allclose(found.value, [2.0, 2.0, 0.0])
     np.testing.assert_allclose(found.reward, [1.0, 2.0])
 
 
-def test_at_a_time_limit_the_value_stands_for_what_was_cut_off():
+def test_returns_of_a_truncated_episode_bootstrap_from_its_last_value():
     found = targets(window(2, terminated=False))
     # 1 + 2/2 + 300/4; 2 + 300/2.
     np.testing.assert_allclose(found.value, [77.0, 152.0, 0.0])
 
 
 def test_an_end_between_k_and_k_plus_n_shortens_the_sum():
-    # 1 + 2/2 + 4/4 + 400/8 is untouched; 2 + 4/2 + 8/4 ends early; 4 + 8/2 as well.
+    # 1 + 2/2 + 4/4 + 400/8 as before; 2 + 4/2 + 8/4 and 4 + 8/2 without a value after the end.
     np.testing.assert_allclose(targets(window(4, terminated=True)).value, [53.0, 6.0, 8.0])
-    # A time limit: 2 + 4/2 + 8/4 + 500/8, and 4 + 8/2 + 500/4.
+    # Truncated: 2 + 4/2 + 8/4 + 500/8, and 4 + 8/2 + 500/4.
     np.testing.assert_allclose(targets(window(4, terminated=False)).value, [53.0, 68.5, 133.0])
 
 
-def test_a_true_end_absorbs_values_and_rewards_but_no_policies():
+def test_after_termination_values_and_rewards_are_trained_and_policies_are_not():
     found = targets(window(1, terminated=True))
     np.testing.assert_array_equal(found.value_mask, [True, True, True])
     np.testing.assert_array_equal(found.reward_mask, [True, True])
@@ -80,7 +80,7 @@ def test_a_true_end_absorbs_values_and_rewards_but_no_policies():
     np.testing.assert_allclose(found.reward, [1.0, 0.0])
 
 
-def test_from_a_time_limit_on_nothing_is_learned():
+def test_after_truncation_nothing_is_trained():
     found = targets(window(1, terminated=False))
     np.testing.assert_array_equal(found.value_mask, [True, False, False])
     np.testing.assert_array_equal(found.reward_mask, [True, False])
@@ -90,7 +90,7 @@ def test_from_a_time_limit_on_nothing_is_learned():
 
 @pytest.mark.parametrize("terminated", [True, False])
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5])
-def test_nothing_beyond_the_end_matters(length, terminated):
+def test_entries_after_the_end_are_ignored(length, terminated):
     clean = window(length, terminated)
     dirty = clean._replace(
         reward=jnp.where(jnp.arange(K + N) < length, clean.reward, np.nan),
@@ -100,7 +100,7 @@ def test_nothing_beyond_the_end_matters(length, terminated):
         np.testing.assert_array_equal(one, other)
 
 
-def test_rows_of_a_batch_have_ends_of_their_own():
+def test_rows_of_a_batch_may_end_at_different_positions():
     rows = [window(5, terminated=False), window(2, terminated=True), window(2, terminated=False)]
     batch = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *rows)
     together = jax.jit(lambda batch: nstep_targets(batch, 0.5, N, K))(batch)

@@ -1,6 +1,6 @@
-"""Trains a small network for 50 steps on all devices of one or several processes and saves what it ends at.
+"""Trains a small network for 50 steps on all devices of one or several processes and saves the final state.
 
-Run by test_sharding, once for each process; each brings its own part of the same batches.
+test_sharding runs it once per process; each process passes its own part of the same batches.
 """
 
 import json
@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from podzero.config import parse
-from podzero.learner import LearnerCheckpoints, Membership, join, make_training
+from podzero.learner import HostInfo, LearnerCheckpoints, join, make_training
 from podzero.learner.sharding import local_part
 from podzero.networks import make_network
 from podzero.types import Batch, Sample
@@ -45,14 +45,14 @@ def experiment_of(network, learner, hosts=1):
 
 
 def training_of(experiment):
-    from podzero.envs import make_env  # its games use JAX when they are imported, which must not be before `join`
+    from podzero.envs import make_env  # importing the games initializes JAX, which must not happen before `join`
 
     env = make_env("tic_tac_toe")
     return make_training(experiment, make_network(experiment.network, env.spec), env.spec, env.symmetries)
 
 
 def batches(part):
-    """Ten dispatches; of each batch the given part."""
+    """The given part of the batches of ten dispatches."""
     rng = np.random.default_rng(0)
     for _ in range(10):
         batch = Sample(
@@ -67,13 +67,13 @@ def batches(part):
 
 def main(network, learner, out, rank, hosts, coordinator):
     experiment = experiment_of(network, learner, hosts)
-    join(Membership(rank, hosts, coordinator), experiment)
+    join(HostInfo(rank, hosts, coordinator), experiment)
     training = training_of(experiment)
     state, share = training.init(), 32 // hosts
     for batch in batches(slice(rank * share, (rank + 1) * share)):
         put = training.put(batch)
         state, sums, errors = training.step(state, put)
-        # Each host gets its own samples' errors back, in the order in which it brought the samples.
+        # Each host gets the errors of its own samples, in the order of the samples.
         np.testing.assert_array_equal(local_part(put.samples.value_target), batch.samples.value_target)
         assert np.concatenate([local_part(part) for part in errors]).shape == (5, share)
     assert int(state.step) == 50
