@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
-from podzero.evaluation.players import SearchPlayer, where
+from podzero.evaluation.players import SearchPlayer
 from podzero.protocols import Env
 from podzero.types import Array, EnvState
 
@@ -77,7 +78,7 @@ class Analyst:
         over = np.asarray(self._view(states).done)
         for i in np.flatnonzero(over):
             errors[i] = errors[i] or f"the game is over after these {len(requests[i].moves)} moves"
-        return where(over, fresh, states), errors
+        return jax.vmap(optax.tree.where)(over, fresh, states), errors
 
     def _play_where_legal(self, states: EnvState, actions: Array) -> tuple[EnvState, Array]:
         """Plays the actions except -1; refuses illegal ones and all in terminal states. Returns states, refused."""
@@ -85,7 +86,7 @@ class Analyst:
         legal = jnp.take_along_axis(view.legal, jnp.maximum(actions, 0)[:, None], axis=1)[:, 0] & ~view.done
         goes_on = (actions >= 0) & legal
         played = jax.vmap(self._env.step)(states, jnp.where(goes_on, actions, jnp.argmax(view.legal, axis=1)))
-        return where(goes_on, played, states), (actions >= 0) & ~legal
+        return jax.vmap(optax.tree.where)(goes_on, played, states), (actions >= 0) & ~legal
 
 
 def _parse(line: str, num_actions: int) -> _Request:

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import optax
 
 from podzero.evaluation.intervals import wilson
-from podzero.evaluation.players import Player, random_actions, where
+from podzero.evaluation.players import Player, random_actions
 from podzero.protocols import Env
 from podzero.types import Array, EnvState
 
@@ -57,7 +58,7 @@ class Arena:
         self._init = jax.jit(jax.vmap(env.init))
         self._step = jax.jit(jax.vmap(env.step))
         self._view = jax.jit(jax.vmap(env.view))
-        self._where = jax.jit(where)
+        self._where = jax.jit(jax.vmap(optax.tree.where))
 
     def play(
         self,

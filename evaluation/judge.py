@@ -14,9 +14,10 @@ from zipfile import BadZipFile
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from podzero.evaluation.intervals import wilson
-from podzero.evaluation.players import Player, random_actions, where
+from podzero.evaluation.players import Player, random_actions
 from podzero.evaluation.solvers import Scores, Solver, game_values, make_solver
 from podzero.protocols import Env
 from podzero.types import Array, EnvState
@@ -133,7 +134,7 @@ def replay(env: Env, moves: np.ndarray[Any, Any]) -> EnvState:
         goes_on = actions[:, t] >= 0
         any_legal = jnp.argmax(jax.vmap(env.view)(states).legal, axis=1)
         played = jax.vmap(env.step)(states, jnp.where(goes_on, actions[:, t], any_legal))
-        return where(goes_on, played, states)
+        return jax.vmap(optax.tree.where)(goes_on, played, states)
 
     actions = jnp.asarray(moves)
     starts = jax.vmap(env.init)(jnp.broadcast_to(jax.random.key(0), actions.shape[:1]))

@@ -168,12 +168,3 @@ def random_game_returns(env: Env, key: Array, states: EnvState, discount: float)
 def random_actions(key: Array, among: Array) -> jax.Array:
     """One action of each row of the mask `among` (`[B, A]` bool), drawn uniformly: `[B]` int32."""
     return jax.random.categorical(key, jnp.where(among, 0.0, -jnp.inf), axis=-1).astype(jnp.int32)
-
-
-def where(mask: Array, these: EnvState, others: EnvState) -> EnvState:
-    """Selects B states: from `these` where `mask` (`[B]` bool) is set, from `others` elsewhere."""
-
-    def choose(this: Array, other: Array) -> jax.Array:
-        return jnp.where(mask.reshape(mask.shape + (1,) * (this.ndim - 1)), this, other)
-
-    return jax.tree.map(choose, these, others)

@@ -10,12 +10,13 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from podzero.config import EnvConfig, Experiment, GymnasiumConfig, ModelNetworkConfig, SearchConfig, SimulatorConfig
 from podzero.envs import make_vector_env, spec_of
 from podzero.evaluation.arena import Interrupted
 from podzero.evaluation.episodes import Choose, EpisodesResult, play_episodes
-from podzero.evaluation.players import NetworkPlayers, Player, where
+from podzero.evaluation.players import NetworkPlayers, Player
 from podzero.networks import make_model_network
 from podzero.protocols import Env
 from podzero.search import make_model_search
@@ -125,7 +126,7 @@ def play_alone(
             raise Interrupted
         key, move_key = jax.random.split(key)
         # A game that is over shows its initial state to the player, and the action is ignored.
-        shown = where(jnp.asarray(over), starts, states)
+        shown = jax.vmap(optax.tree.where)(over, starts, states)
         states = step(states, player.choose(move_key, shown))
         seen = jax.device_get(view(states))
         returns += seen.rewards[:, 0]
