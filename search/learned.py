@@ -29,8 +29,6 @@ class ModelSearchResult(NamedTuple):
 
     action: Array
     """`[B]` int32, or `[B, D]` float32 in [-1, 1]: the action to take."""
-    choice: Array
-    """`[B]` int32, the index of that action among the P."""
     policy: Array
     """`[B, P]` float32, the improved policy: the training target."""
     value: Array
@@ -94,7 +92,7 @@ def make_model_search(config: SearchConfig, network: ModelNetwork, spec: EnvSpec
         roots = Roots(Node(latent, candidates), logits, network.decode(value))
         result = search(params, search_key, roots, temperature)
         action = actions.action(result.action, candidates)
-        return ModelSearchResult(action, result.action, result.policy, result.value, candidates)
+        return ModelSearchResult(action, result.policy, result.value, candidates)
 
     return run
 

@@ -82,7 +82,6 @@ def search(params, key, observation, temperature):
     policy = jnp.where(temperature[:, None] > 0, jnp.array([0.25, 0.5, 0.25]), jnp.array([0.0, 1.0, 0.0]))
     return ModelSearchResult(
         action=jnp.ones(batch, jnp.int32),
-        choice=jnp.ones(batch, jnp.int32),
         policy=policy,
         value=jnp.full(batch, params),
         candidates=jnp.zeros((batch, 0)),

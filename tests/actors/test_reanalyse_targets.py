@@ -121,8 +121,7 @@ def model_search(continuous=False):
         size = len(observation)
         policy = jnp.tile(jnp.array([0.0, 0.75, 0.25]), (size, 1))
         candidates = jnp.full((size, 3, 2), params) if continuous else jnp.zeros((size, 0))
-        choice = jnp.ones(size, jnp.int32)
-        return ModelSearchResult(choice, choice, policy, 100 * params + observation[:, 0], candidates)
+        return ModelSearchResult(jnp.ones(size, jnp.int32), policy, 100 * params + observation[:, 0], candidates)
 
     return search
 
