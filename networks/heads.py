@@ -27,14 +27,7 @@ class Heads(nn.Module):
 
     @nn.compact
     def __call__(self, features: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Computes logits and values.
-
-        Args:
-          features: `[B, S, C]` for the S squares of the board, after an activation or normalization.
-
-        Returns:
-          float32 logits `[B, A]` and values `[B]` in [-1, 1].
-        """
+        """Maps features `[B, S, C]` of the S squares to float32 logits `[B, A]` and values `[B]` in [-1, 1]."""
         batch, dtype = features.shape[0], features.dtype
         last = nn.initializers.variance_scaling(LAST_LAYER_SCALE, "fan_in", "truncated_normal")
         hidden = nn.initializers.he_normal()

@@ -20,14 +20,7 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, observation: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Computes logits and values.
-
-        Args:
-          observation: `[B, ...]` of any real dtype or bool.
-
-        Returns:
-          float32 logits `[B, A]` and values `[B]` in [-1, 1].
-        """
+        """Maps `[B, ...]` of any real dtype or bool to float32 logits `[B, A]` and values `[B]` in [-1, 1]."""
         dtype = compute_dtype(self.config.compute_dtype)
         x = jnp.asarray(observation, dtype).reshape(observation.shape[0], -1)
         for index in range(self.config.layers):

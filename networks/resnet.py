@@ -71,14 +71,7 @@ class ResNet(nn.Module):
 
     @nn.compact
     def __call__(self, observation: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Computes logits and values.
-
-        Args:
-          observation: `[B, H, W, C]` of any real dtype or bool.
-
-        Returns:
-          float32 logits `[B, A]` and values `[B]` in [-1, 1].
-        """
+        """Maps `[B, H, W, C]` of any real dtype or bool to float32 logits `[B, A]` and values `[B]` in [-1, 1]."""
         x = jnp.asarray(observation, compute_dtype(self.config.compute_dtype))
         x = Conv(self.config.channels, self.folded, name="stem")(x)
         start = residual_start(self.config.blocks)

@@ -70,14 +70,7 @@ class Transformer(nn.Module):
 
     @nn.compact
     def __call__(self, observation: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Computes logits and values.
-
-        Args:
-          observation: `[B, H, W, C]` of any real dtype or bool.
-
-        Returns:
-          float32 logits `[B, A]` and values `[B]` in [-1, 1].
-        """
+        """Maps `[B, H, W, C]` of any real dtype or bool to float32 logits `[B, A]` and values `[B]` in [-1, 1]."""
         config = self.config
         batch, height, width, planes = observation.shape
         dtype = compute_dtype(config.compute_dtype)
