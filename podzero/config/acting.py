@@ -47,7 +47,7 @@ class ActorsConfig(Section):
     root_value_weight: Fraction = 0.0
     """Share of the root's search value in the value target; the rest is the outcome."""
     max_restarts: NonNegativeInt = 100
-    """Deaths of actors that a run survives before it stops and says so."""
+    """Failures of actors, reanalysers, shards and evaluators that a run survives; one more ends it."""
 
     @pydantic.model_validator(mode="after")
     def _no_more_needed_than_wanted(self) -> ActorsConfig:
