@@ -55,9 +55,9 @@ class Supervisor:
         self._nodes = RunNodes(cluster, experiment, home, CPU_ONLY)
         self._spawner = Spawner(cluster, experiment, workdir.snapshots, store)
         self.shards = ReplayShards(self._spawner.shard)
-        self.actors = self._producers(ActorProcess, "actor", experiment.actors.count, experiment.actors.cpus)
+        self._actors = self._producers(ActorProcess, "actor", experiment.actors.count, experiment.actors.cpus)
         reanalyse = experiment.reanalyse
-        self.reanalysers = self._producers(ReanalysisProcess, "reanalyser", reanalyse.processes, reanalyse.cpus)
+        self._reanalysers = self._producers(ReanalysisProcess, "reanalyser", reanalyse.processes, reanalyse.cpus)
         self._evaluators = WorkerGroup(
             ["evaluator"],
             experiment.evaluation.cpus,
@@ -65,7 +65,7 @@ class Supervisor:
         )
         self._evaluators.wanted = 0
         self._reconciler = Reconciler(
-            self._nodes, self.shards, self.actors, self.reanalysers, self._evaluators, experiment.actors.max_restarts
+            self._nodes, self.shards, self._actors, self._reanalysers, self._evaluators, experiment.actors.max_restarts
         )
 
     def start(self, savepoint: Savepoint | None) -> None:
@@ -141,7 +141,7 @@ class Supervisor:
         Returns:
           their last reports.
         """
-        workers = [*self.actors.workers.values(), *self.reanalysers.workers.values()]
+        workers = [*self._actors.workers.values(), *self._reanalysers.workers.values()]
         for worker in workers:
             worker.actor.begin("stop")
         await_end(workers, STOP_TIMEOUT_S / 3)
@@ -150,8 +150,8 @@ class Supervisor:
             if worker.failure is not None:
                 log.warning("%s failed before the run ended: %s", worker.actor.name, worker.failure)
         reports = last_reports(workers)
-        self.actors.kill()
-        self.reanalysers.kill()
+        self._actors.kill()
+        self._reanalysers.kill()
         return reports
 
     def stop_learner(self) -> list[MetricsReport | LogReport]:
@@ -184,8 +184,8 @@ class Supervisor:
 
     def kill(self) -> None:
         """Ends all workers at once and gives the reserved resources back."""
-        self.actors.kill()
-        self.reanalysers.kill()
+        self._actors.kill()
+        self._reanalysers.kill()
         self.stop_evaluator()
         if self.learner is not None:
             self.learner.kill()
