@@ -134,17 +134,17 @@ def _learner(experiment: Experiment, devices: list[Any]) -> Program:
 def _evaluation(experiment: Experiment, devices: list[Any]) -> Program:
     import jax
 
-    from podzero.driver.build import judgement
+    from podzero.driver.build import acting_network
     from podzero.envs import spec_of
 
     spec, games = spec_of(experiment.env), experiment.actors.games
 
     def lower() -> Any:
-        init, judge = judgement(experiment, spec)
+        init, predict = acting_network(experiment, spec)
         params = jax.eval_shape(init, jax.random.key(0))
         struct: Any = jax.ShapeDtypeStruct
         observation = struct((games, *spec.observation_shape), spec.observation_dtype)
-        return jax.jit(judge).lower(*_on_chip((params, observation), devices[0]))
+        return jax.jit(predict).lower(*_on_chip((params, observation), devices[0]))
 
     return Program(
         "evaluation", f"the network on {games:,} positions, one chip", f"actors.games below {games}", lower, games

@@ -1,38 +1,41 @@
-"""Processes with methods, each call bounded in time, and what became of a process that no longer answers."""
+"""Remote actors: every call is bounded in time, and every error of Ray becomes one of podzero's errors."""
 
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ray.exceptions import RayError
 
 from podzero.errors import PodzeroError
 
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 30.0
 VERDICT_TIMEOUT_S = 60.0
-"""Longest time until Ray knows whether a process that broke off has died: it takes 15 s to give a machine up."""
+"""Longest time until Ray knows whether an actor has died: it takes 15 s to declare a silent node dead."""
 
 
 class ClusterError(PodzeroError, RuntimeError):
-    """The cluster cannot be reached or has no room; the message says what was waited for."""
+    """The cluster cannot be reached, has no room, or did not answer; the message says what was waited for."""
 
 
 class WorkerDied(PodzeroError, RuntimeError):
-    """A process of the run is gone; the message holds its last words."""
+    """The process of an actor has died or could not be started; the message holds what Ray says of it."""
 
 
 class NodeLost(WorkerDied):
-    """A process is gone because its whole machine is: preempted, shut down, or cut off."""
+    """The process of an actor is gone because its node is: preempted, shut down, or cut off."""
 
 
 class RemoteActor:
-    """A running process: a plain Python object in a Ray actor, reached by method name."""
+    """A plain Python object in a Ray actor; its methods are called by name."""
 
     def __init__(self, name: str, actor: Any, node: str | None = None) -> None:
         self.name = name
         self.actor = actor
         self.node = node
-        """Id of the node that it was sent to; None where Ray chose."""
+        """Id of the node to which the actor was sent; None where Ray chose the node."""
 
     def begin(self, method: str, *args: Any) -> Call:
         """Starts a method and returns at once."""
@@ -42,42 +45,57 @@ class RemoteActor:
         """Calls a method and waits for its result.
 
         Raises:
-          ClusterError: no answer within `timeout_s`.
+          ClusterError: no answer within `timeout_s`, or the answer was lost.
           WorkerDied: the process is gone.
+          Exception: whatever the method raised.
         """
         return self.begin(method, *args).result(timeout_s)
 
     def kill(self) -> None:
-        """Ends the process without ceremony; one that is gone already is no error."""
+        """Ends the process at once; does nothing if it has ended."""
         import ray
 
         ray.kill(self.actor, no_restart=True)
 
-    def fate(self) -> WorkerDied:
-        """What became of this process, which broke off a call: asks Ray until it knows."""
-        import ray
-        from ray.exceptions import GetTimeoutError, RayActorError
+    def diagnose(self, method: str, error: RayError) -> ClusterError | WorkerDied:
+        """Finds out why a call failed: its node is lost, its process has died, or only the answer was lost.
 
-        until, said = time.monotonic() + VERDICT_TIMEOUT_S, "it does not answer any more"
-        while time.monotonic() < until:
+        Args:
+          method: that was called.
+          error: with which Ray ended the call.
+        """
+        death = self._death(error)
+        if death is None:
+            return ClusterError(f"{self.name} is alive, but Ray lost its answer to '{method}': {error}")
+        kind = NodeLost if self.node is not None and not _alive(self.node) else WorkerDied
+        return kind(f"{self.name} is gone: {death}")
+
+    def _death(self, error: RayError) -> RayError | None:
+        """Asks Ray until it knows whether the process lives; returns the last error, or None if the process answers."""
+        import ray
+        from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError
+
+        deadline = time.monotonic() + VERDICT_TIMEOUT_S
+        while time.monotonic() < deadline:
             try:
                 ray.get(self.actor.__ray_ready__.remote(), timeout=5.0)
             except GetTimeoutError:
                 continue
-            except RayActorError as error:
-                said = str(error)
-                if "temporarily unavailable" not in said:
-                    break
+            except ActorUnavailableError as unavailable:  # Ray does not know yet
+                error = unavailable
+            except RayError as final:
+                return final
+            else:
+                return None
             time.sleep(0.5)
-        kind = NodeLost if self.node is not None and not _alive(self.node) else WorkerDied
-        return kind(f"{self.name} is gone: {said}")
+        return error
 
 
 class Call:
-    """The pending result of a method of a `Role`."""
+    """The pending result of a method of a `RemoteActor`."""
 
-    def __init__(self, role: RemoteActor, method: str, reference: Any) -> None:
-        self._role = role
+    def __init__(self, actor: RemoteActor, method: str, reference: Any) -> None:
+        self._actor = actor
         self._method = method
         self._reference = reference
 
@@ -93,29 +111,29 @@ class Call:
         """The result.
 
         Raises:
-          ClusterError: none within `timeout_s`.
-          NodeLost: the process is gone with its machine.
-          WorkerDied: the process is gone.
-          Exception: whatever the method raised.
+          ClusterError: no result within `timeout_s`, or the result was lost although the process lives.
+          NodeLost: the process is gone with its node.
+          WorkerDied: the process is gone, or could not be started.
+          Exception: whatever the method raised; its cause is Ray's error with the remote traceback.
         """
         import ray
-        from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+        from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
         try:
             return ray.get(self._reference, timeout=timeout_s)
         except GetTimeoutError:
             raise ClusterError(
-                f"waited {timeout_s:.0f} s for {self._role.name} to answer '{self._method}'; "
+                f"waited {timeout_s:.0f} s for {self._actor.name} to answer '{self._method}'; "
                 "it may be starting, overloaded, or without a node that has room for it"
             ) from None
         except RayTaskError as error:
             raise _cause(error) from error
-        except RayActorError:
-            raise self._role.fate() from None
+        except RayError as error:
+            raise self._actor.diagnose(self._method, error) from error
 
 
 def _cause(error: Any) -> Exception:
-    """What a method raised, as it was raised there; the traceback of the other process is in `error`."""
+    """The exception that a method raised in the other process, with its own type."""
     cause: Exception = error.cause if isinstance(error.cause, Exception) else error.as_instanceof_cause()
     return cause
 

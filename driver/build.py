@@ -1,4 +1,4 @@
-"""Builds what an actor is made of, for the actor's process and for benchmarks alike."""
+"""Builds learners' networks, actors and reanalysers from an experiment: for processes, benchmarks and compilation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from podzero.types import Array, EnvSpec, ModelNetwork, Network, Params, Symmetr
 
 
 def learner_parts(experiment: Experiment) -> tuple[Network | ModelNetwork, EnvSpec, Sequence[Symmetry]]:
-    """The network of an experiment, the shapes it sees, and the symmetries of what it sees."""
+    """The network of an experiment, the specification of its environment, and the symmetries of its observations."""
     if isinstance(experiment.network, ModelNetworkConfig):
         spec = spec_of(experiment.env)
         return make_model_network(experiment.network, spec), spec, ()
@@ -41,28 +41,32 @@ def make_actor(
     seed: int,
     clients: ActorClients,
 ) -> SelfPlayActor | EnvironmentActor:
-    """The actor that the experiment's environment asks for."""
-    about: dict[str, Any] = {"experiment": experiment, "name": name, "seed": seed, "clients": clients}
+    """The actor for the environment of an experiment: self-play for games, acting for Gymnasium environments."""
+    common: dict[str, Any] = {"experiment": experiment, "name": name, "seed": seed, "clients": clients}
     if not isinstance(experiment.env, GymnasiumConfig):
         core, fold = actor_parts(experiment)
-        return SelfPlayActor(core=core, fold=fold, **about)
+        return SelfPlayActor(core=core, fold=fold, **common)
     spec = spec_of(experiment.env)
     environments = partial(make_vector_env, experiment.env, experiment.actors.games, seed)
     search = model_search(experiment, spec)
-    return EnvironmentActor(spec=spec, make_environments=environments, search=search, **about)
+    return EnvironmentActor(spec=spec, make_environments=environments, search=search, **common)
 
 
 def model_search(experiment: Experiment, spec: EnvSpec) -> ModelSearch:
-    """The search over the model that an experiment learns."""
+    """The search of an experiment that learns a model of its environment."""
     assert isinstance(experiment.network, ModelNetworkConfig)
     network = make_model_network(experiment.network, spec)
     return make_model_search(experiment.search, network, spec, experiment.env.discount)
 
 
-def judgement(
+def acting_network(
     experiment: Experiment, spec: EnvSpec
 ) -> tuple[Callable[[Array], Params], Callable[[Params, Array], tuple[jax.Array, jax.Array]]]:
-    """What a network says of observations: how its acting parameters begin, and policy and value of a batch."""
+    """The two functions of the network that actors evaluate.
+
+    Returns:
+      `init(key)`, which gives acting parameters, and `predict(params, observations)`, which gives policy and value.
+    """
     if isinstance(experiment.network, ModelNetworkConfig):
         model = make_model_network(experiment.network, spec)
         return model.init, lambda params, observation: model.predict(params, model.represent(params, observation))
@@ -72,7 +76,7 @@ def judgement(
 
 
 def actor_parts(experiment: Experiment) -> tuple[SelfPlayCore, Callable[[Params], Params]]:
-    """The self-play core of an experiment, and the jitted function that prepares published parameters for it."""
+    """The self-play core of an experiment, and the jitted function that turns published parameters into its own."""
     env, search, fold = _search_parts(experiment)
     keep_states = experiment.reanalyse.share > 0
     return SelfPlayCore(env, search, experiment.actors, keep_states), fold
@@ -87,7 +91,7 @@ def make_reanalyser(
     writer: ReplayWriter,
     report: Report,
 ) -> ReanalysisActor:
-    """The actor that searches again what the experiment's actors have played."""
+    """The reanalyser, which searches stored states again with newer parameters."""
     reanalyse, prepare = make_reanalysis(experiment, seed)
     return ReanalysisActor(
         experiment=experiment,
@@ -102,7 +106,7 @@ def make_reanalyser(
 
 
 def make_reanalysis(experiment: Experiment, seed: int) -> tuple[Reanalyse, Callable[[Params], Params]]:
-    """What searches old positions of an experiment again, and the function that prepares parameters for it."""
+    """The search of stored states, and the function that turns published parameters into those it takes."""
     if isinstance(experiment.network, ModelNetworkConfig):
         spec = spec_of(experiment.env)
         network = make_model_network(experiment.network, spec)
@@ -112,7 +116,7 @@ def make_reanalysis(experiment: Experiment, seed: int) -> tuple[Reanalyse, Calla
 
 
 def _search_parts(experiment: Experiment) -> tuple[Env, Search, Callable[[Params], Params]]:
-    """A game, the search of its true rules, and the function that prepares parameters for the search."""
+    """A game, the search with the game's rules as model, and the jitted function that prepares parameters for it."""
     env = make_env(experiment.env)
     fold, network = make_inference(experiment.network, env.spec)
     model = rules_model(env, network_evaluation(env, network.apply), experiment.env.discount)

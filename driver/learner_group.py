@@ -1,4 +1,4 @@
-"""The learner's processes, one on each host: started together, saved together, ended together."""
+"""The learner's processes, one on each host: they start, save and end together."""
 
 from __future__ import annotations
 
@@ -7,33 +7,43 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from podzero.cluster.remote import STOP_TIMEOUT_S, ClusterError, NodeLost, WorkerDied
-from podzero.driver.worker import ANSWER_TIMEOUT_S, Worker
+from podzero.cluster.remote import START_TIMEOUT_S, STOP_TIMEOUT_S, ClusterError, NodeLost, WorkerDied
+from podzero.driver.worker import ANSWER_TIMEOUT_S, Worker, last_reports
 from podzero.errors import PodzeroError
 from podzero.monitoring.reports import LogReport, MetricsReport
 
 log = logging.getLogger(__name__)
 
-SAVE_TIMEOUT_S = 600.0
+CHECKPOINT_TIMEOUT_S = 600.0
+"""Longest time for a host to reach the end of its dispatch and to write its part of a checkpoint."""
 BLAME_TIMEOUT_S = 60.0
-"""How long to look for the host whose loss made others fail: Ray takes 15 s to give a machine up."""
-_LOOK_S = 0.2
+"""How long to look for the lost host that made another one fail: Ray takes 15 s to declare a node dead."""
+POLL_S = 0.2
 
 
 class RunFailed(PodzeroError, RuntimeError):
-    """The run cannot go on; the message says who failed, why, and what to do."""
+    """The run cannot go on; the message says which worker failed, why, and what to do."""
 
 
 class LearnerGroup:
-    """All hosts of the learner, rank 0 first."""
+    """The workers of all learner hosts, rank 0 first."""
 
     def __init__(self, workers: Sequence[Worker]) -> None:
         self.workers = list(workers)
 
     @property
     def leader(self) -> Worker:
-        """Host 0, which decides, publishes and reports."""
+        """The worker of host 0, which decides, publishes and reports."""
         return self.workers[0]
+
+    def await_ready(self) -> None:
+        """Waits until all hosts have built their learners.
+
+        Raises:
+          Exception: whatever kept a host from building its learner.
+        """
+        for worker in self.workers:
+            worker.actor.ask("ready", timeout_s=2 * START_TIMEOUT_S)
 
     def begin(self) -> None:
         """Starts training."""
@@ -42,10 +52,10 @@ class LearnerGroup:
 
     @property
     def working(self) -> bool:
-        """Whether all hosts are at work; False once host 0 has ended as it should.
+        """Whether all hosts train; False once host 0 has ended its work without an error.
 
         Raises:
-          NodeLost: a host is gone with its machine.
+          NodeLost: a host is gone with its node.
           RunFailed: a host failed.
         """
         for worker in self.workers:
@@ -55,77 +65,80 @@ class LearnerGroup:
         return work is not None and not work.done
 
     def checkpoint(self, folder: Path) -> int:
-        """Saves the state of the next dispatch boundary; returns its step once all hosts have written their parts.
+        """Saves the state at the end of the dispatch under way; returns its step once all hosts have written.
 
         Raises:
           ClusterError, WorkerDied: a host did not answer.
+          TimeoutError: a host did not write its part within `CHECKPOINT_TIMEOUT_S`.
         """
-        saves = [worker.actor.begin("checkpoint", folder) for worker in self.workers]
-        steps = {int(save.result(SAVE_TIMEOUT_S)) for save in saves}
+        saves = [worker.actor.begin("checkpoint", folder, CHECKPOINT_TIMEOUT_S) for worker in self.workers]
+        # A host raises its own error first, which says more than that it did not answer.
+        deadline = time.monotonic() + CHECKPOINT_TIMEOUT_S + ANSWER_TIMEOUT_S
+        steps = {int(save.result(max(0.0, deadline - time.monotonic()))) for save in saves}
         assert len(steps) == 1, f"the hosts saved different steps: {steps}"
         return steps.pop()
 
     def stop(self) -> list[MetricsReport | LogReport]:
-        """Ends training on all hosts, which still answer afterwards; returns their last words.
+        """Ends training on all hosts, which still answer afterwards; returns their last reports.
 
         Raises:
-          ClusterError: they did not end in time, or failed on the way.
-          WorkerDied: one is gone.
+          ClusterError: the hosts did not end in time, or failed while they ended.
+          WorkerDied: a host is gone.
         """
         self.leader.actor.ask("stop", timeout_s=STOP_TIMEOUT_S)
         for worker in self.workers:
             if worker.work is not None:
-                _await(worker)
-        return [item for worker in self.workers for item in worker.last_words()]
+                _await_end(worker)
+        return last_reports(self.workers)
 
     def kill(self) -> None:
-        """Ends all hosts without ceremony, host 0 last: the others would complain about its silence."""
+        """Ends all hosts at once, host 0 last: the others would report that it is silent."""
         for worker in reversed(self.workers):
             worker.actor.kill()
 
     def _check(self, worker: Worker) -> None:
-        """Raises what ended a host's work; where it was the loss of another host, that."""
+        """Raises what ended the work of a host; if that was the loss of another host, raises the loss."""
         assert worker.work is not None
         try:
             worker.work.result(ANSWER_TIMEOUT_S)
         except NodeLost:
             raise
         except Exception as failure:
-            gone = self._gone(besides=worker)
-            for loss in gone:
+            dead = self._dead(besides=worker)
+            for loss in dead:
                 if isinstance(loss, NodeLost):
                     raise loss from failure
             if isinstance(failure, WorkerDied):
-                gone.insert(0, failure)
-            words = "; ".join(map(str, gone)) or f"the {worker.actor.name} failed: {failure}"
-            raise RunFailed(words) from failure
+                dead.insert(0, failure)
+            reason = "; ".join(map(str, dead)) or f"{worker.actor.name} failed: {failure}"
+            raise RunFailed(reason) from failure
 
-    def _gone(self, besides: Worker) -> list[WorkerDied]:
-        """The hosts whose processes are gone, which may be why another one failed; ends at the first lost machine."""
-        until = time.monotonic() + BLAME_TIMEOUT_S
-        others, gone = [worker for worker in self.workers if worker is not besides], list[WorkerDied]()
-        while others and time.monotonic() < until:
+    def _dead(self, besides: Worker) -> list[WorkerDied]:
+        """The other hosts whose processes died, which may be why a host failed; returns early on a lost node."""
+        deadline = time.monotonic() + BLAME_TIMEOUT_S
+        others, dead = [worker for worker in self.workers if worker is not besides], list[WorkerDied]()
+        while others and time.monotonic() < deadline:
             for worker in [other for other in others if other.work and other.work.done]:
                 others.remove(worker)
                 assert worker.work is not None
                 try:
                     worker.work.result(ANSWER_TIMEOUT_S)
                 except WorkerDied as loss:
-                    gone.append(loss)
+                    dead.append(loss)
                     if isinstance(loss, NodeLost):
-                        return gone
-                except Exception as failure:  # it failed as the first one did
+                        return dead
+                except Exception as failure:  # an error of the program, like that of the first host
                     log.warning("%s failed as well: %s", worker.actor.name, failure)
-            time.sleep(_LOOK_S)
-        return gone
+            time.sleep(POLL_S)
+        return dead
 
 
-def _await(worker: Worker) -> None:
+def _await_end(worker: Worker) -> None:
     """Waits for the end of a host's work."""
     assert worker.work is not None
     try:
         worker.work.result(4 * STOP_TIMEOUT_S)
     except (ClusterError, WorkerDied):
         raise
-    except Exception as failure:  # of any kind that a program has
-        raise ClusterError(f"the {worker.actor.name} failed while it ended: {failure}") from failure
+    except Exception as failure:
+        raise ClusterError(f"{worker.actor.name} failed while it ended: {failure}") from failure

@@ -1,15 +1,14 @@
-"""The processes of a run. Each is a thin shell: it builds one room's object in its own process and lets it run.
+"""The classes that Ray runs as the processes of a run: each builds one object of a package and calls it.
 
-Everything heavy is imported inside the constructors: a process pays only for what its role needs, and the driver
-for nothing.
+Heavy imports stand inside the methods, so that a process loads only what its object needs, and the driver none of it.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import time
 from abc import ABC, abstractmethod
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,10 @@ log = logging.getLogger(__name__)
 
 
 class Process(ABC):
-    """What every role shares: an outbox that the driver drains, and a failure to build that is told as it was.
+    """What all processes share: a buffer of reports that the driver drains, and the error of a failed construction.
 
-    Ray reports an exception of a constructor as a dead process and drops its type, so the constructor keeps it
-    for whoever asks whether the role is `ready`.
+    Ray reports an exception of a constructor as a dead process and drops its type. The constructor therefore keeps
+    the exception, and `ready` raises it.
     """
 
     def __init__(self, name: str, **arguments: Any) -> None:
@@ -45,20 +44,19 @@ class Process(ABC):
 
     @abstractmethod
     def _build(self, *none: Any, **arguments: Any) -> None:
-        """Builds the object that this process is for."""
+        """Builds the object that this process runs."""
 
-    def ready(self) -> int:
-        """The operating system's number of this process, once the role is built.
+    def ready(self) -> None:
+        """Returns once the object of this process is built.
 
         Raises:
-          Exception: whatever kept it from being built.
+          Exception: whatever kept the object from being built.
         """
         if self._failure is not None:
             raise self._failure
-        return os.getpid()
 
     def drain(self) -> list[MetricsReport | LogReport]:
-        """Figures and log lines since the last call."""
+        """Metrics and log lines since the last call."""
         return self._reports.drain()
 
 
@@ -73,31 +71,31 @@ class ReplayProcess(Process):
         self._server = ReplayServer(experiment, spec, shard, restore_from)
 
     def address(self) -> Any:
-        """What writers and readers need to find this shard, once it listens.
+        """The address at which writers and readers reach this shard, once it listens.
 
         Raises:
-          Exception: whatever kept it from being built.
+          Exception: whatever kept the shard from being built.
         """
         self.ready()
         return self._server.address()
 
-    def metrics(self) -> None:
-        """Puts the table's figures into the outbox."""
-        self._reports.report(self._name, self._server.info())
+    def drain(self) -> list[MetricsReport | LogReport]:
+        """The metrics of the tables now, and the log lines since the last call."""
+        if self._failure is None:
+            self._reports.report(self._name, self._server.info())
+        return super().drain()
 
     def checkpoint(self, folder: Path) -> None:
         """Writes the shard's contents below `folder`."""
         self._server.checkpoint(folder)
 
-    def stop(self) -> None:
-        """Takes the server down."""
-        self._server.stop()
-
 
 class ActorProcess(Process):
-    """One actor; `life` counts its restarts, so that a new life plays other games."""
+    """One actor; `attempt` counts its earlier processes, so that a restarted actor plays other games."""
 
-    def _build(self, *, experiment: Experiment, index: int, life: int, shards: list[RemoteActor], store: Any) -> None:
+    def _build(
+        self, *, experiment: Experiment, index: int, attempt: int, shards: list[RemoteActor], store: Any
+    ) -> None:
         from podzero.actors import ActorClients
         from podzero.driver.build import make_actor
         from podzero.envs import spec_of
@@ -108,21 +106,21 @@ class ActorProcess(Process):
         writer = make_writer(list(addresses), spec, experiment, near=_near(addresses))
         states = None
         if experiment.reanalyse.share:
-            # Nothing holds it back, so if near shards came first, all of the past would stay there.
+            # Writes of states never block, so a preference for near shards would put all states there.
             states = make_writer(list(addresses), spec, experiment, table=STATES)
         self._writers = [writer] if states is None else [writer, states]
-        seed, source = seed_of(experiment.seed, index, life), RayParamSource(store)
+        seed, source = seed_of(experiment.seed, index, attempt), RayParamSource(store)
         self._actor = make_actor(
             experiment, self._name, seed, ActorClients(source, writer, self._reports.report, states)
         )
 
     def run(self) -> None:
-        """Plays, or acts, until stopped."""
+        """Plays games, or acts in environments, until stopped."""
         self.ready()
         self._actor.run()
 
     def moved(self, old: str, new: str) -> None:
-        """A replay shard has come to life again at another address."""
+        """Takes note that the replay shard at the address `old` was restarted at `new`."""
         for writer in self._writers:
             writer.moved(old, new)
 
@@ -132,9 +130,11 @@ class ActorProcess(Process):
 
 
 class ReanalysisProcess(Process):
-    """One reanalyser; `life` as for an actor."""
+    """One reanalyser; `attempt` as for an actor."""
 
-    def _build(self, *, experiment: Experiment, index: int, life: int, shards: list[RemoteActor], store: Any) -> None:
+    def _build(
+        self, *, experiment: Experiment, index: int, attempt: int, shards: list[RemoteActor], store: Any
+    ) -> None:
         from podzero.driver.build import make_reanalyser
         from podzero.envs import spec_of
         from podzero.params import RayParamSource
@@ -143,29 +143,29 @@ class ReanalysisProcess(Process):
         spec, addresses = spec_of(experiment.env), _addresses(shards)
         self._states = make_state_reader(list(addresses), spec, experiment)
         self._writer = make_writer(list(addresses), spec, experiment, near=_near(addresses), table=REANALYSED)
-        seed, source = seed_of(experiment.seed, experiment.actors.count + index, life), RayParamSource(store)
+        seed, source = seed_of(experiment.seed, experiment.actors.count + index, attempt), RayParamSource(store)
         self._actor = make_reanalyser(
             experiment, self._name, seed, source, self._states, self._writer, self._reports.report
         )
 
     def run(self) -> None:
-        """Searches again until stopped."""
+        """Searches stored states again until stopped."""
         self.ready()
         self._actor.run()
 
     def moved(self, old: str, new: str) -> None:
-        """A replay shard has come to life again at another address."""
+        """Takes note that the replay shard at the address `old` was restarted at `new`."""
         self._states.moved(old, new)
         self._writer.moved(old, new)
 
     def stop(self) -> None:
-        """Asks `run` to end, wherever it waits."""
+        """Asks `run` to end, even while it waits for states."""
         self._actor.stop()
         self._states.close()
 
 
 class LearnerProcess(Process):
-    """The learner of one host."""
+    """The learner's process on one host."""
 
     def _build(
         self,
@@ -207,7 +207,7 @@ class LearnerProcess(Process):
         )
 
     def run(self) -> None:
-        """Trains until stopped or done."""
+        """Trains until stopped, or until all steps are done."""
         from podzero.learner import explained
 
         self.ready()
@@ -217,19 +217,30 @@ class LearnerProcess(Process):
             raise explained(failure) from failure
 
     def moved(self, old: str, new: str) -> None:
-        """A replay shard has come to life again at another address."""
+        """Takes note that the replay shard at the address `old` was restarted at `new`."""
         self._reader.moved(old, new)
 
     def stop(self) -> None:
         """Asks `run` to end."""
         self._learner.stop()
 
-    def checkpoint(self, folder: Path) -> int:
-        """Writes this host's part of the learner's state below `folder`; returns the step once it is complete."""
-        return self._learner.request_checkpoint(folder).result(timeout=self._experiment.replay.timeout_s)
+    def checkpoint(self, folder: Path, timeout_s: float) -> int:
+        """Writes this host's part of the learner's state below `folder`; returns the step once it is complete.
+
+        Raises:
+          TimeoutError: it was not complete within `timeout_s`.
+        """
+        future = self._learner.request_checkpoint(folder)
+        wait([future], timeout_s)
+        if not future.done():
+            raise TimeoutError(
+                f"waited {timeout_s:g} s for {self._name} to write a checkpoint: it may still be waiting for samples, "
+                "or the file system is slow"
+            )
+        return future.result()
 
     def snapshot(self) -> int:
-        """Writes the acting parameters published last as a snapshot; returns their step, -1 before the first."""
+        """Writes the parameters published last as a snapshot; returns their step, -1 if none were published yet."""
         from podzero.params import save_snapshot
 
         newest = self._learner.acting_params()
@@ -249,30 +260,33 @@ class EvaluatorProcess(Process):
         self._evaluator = Evaluator(rounds, experiment.evaluation.every_minutes, snapshots, self._reports.report)
 
     def run(self) -> None:
-        """Judges snapshots until stopped."""
+        """Evaluates snapshots until the process is killed."""
         self.ready()
         self._evaluator.run()
 
-    def stop(self) -> None:
-        """Asks `run` to end."""
-        self._evaluator.stop()
-
     def ladder(self) -> dict[str, Any]:
         """The rating ladder as plain values."""
+        self.ready()
         ladder: dict[str, Any] = self._evaluator.ladder()
         return ladder
 
 
 def _addresses(shards: list[RemoteActor]) -> dict[str, str | None]:
-    """The nodes of shards by their addresses, once they listen."""
+    """The node of each shard by its address; waits until all shards listen."""
     return {shard.ask("address"): shard.node for shard in shards}
 
 
 def _near(addresses: dict[str, str | None]) -> list[str]:
-    """The addresses on this process's node."""
+    """The addresses of shards on the node of this process."""
     return [address for address, node in addresses.items() if node == here()]
 
 
-def seed_of(seed: int, index: int, life: int) -> int:
-    """A seed for the `life`-th process of actor `index` (reanalysers count on): distinct for all, below 2**31."""
-    return (seed * 1_000_003 + index * 1_009 + life * 65_537 + 1) % (2**31)
+def seed_of(seed: int, index: int, attempt: int) -> int:
+    """The random seed, below 2**31, of an actor or, counting on from the last actor, of a reanalyser.
+
+    Args:
+      seed: of the experiment.
+      index: of the actor.
+      attempt: how many processes it had before.
+    """
+    return (seed * 1_000_003 + index * 1_009 + attempt * 65_537 + 1) % (2**31)

@@ -1,30 +1,36 @@
-"""The replay shards of a run: one that dies comes to life again elsewhere, and its readers and writers follow it."""
+"""The replay shards of a run: a shard that dies is restarted, and its readers and writers are told its new address."""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from podzero.cluster.placement import Node
-from podzero.cluster.remote import START_TIMEOUT_S, Call, RemoteActor, WorkerDied
+from podzero.cluster.remote import START_TIMEOUT_S, Call, ClusterError, RemoteActor, WorkerDied
 from podzero.driver.worker import ANSWER_TIMEOUT_S, Worker
 
 log = logging.getLogger(__name__)
 
+MOVE_ATTEMPTS = 3
+"""How often a worker is told that a shard has moved before it counts as failed."""
+MOVE_TIMEOUT_S = START_TIMEOUT_S
+"""Longest wait for a worker to confirm a move: it answers only when it is built."""
+
 
 class Move(NamedTuple):
-    """A shard that lives elsewhere now."""
+    """A shard that was restarted at another address."""
 
     old: str
-    """The address at which it is known."""
+    """The address that readers and writers know."""
     new: str
 
 
-class _Coming(NamedTuple):
-    """A shard on its way up."""
+class _Restart(NamedTuple):
+    """A shard that is being restarted."""
 
     address: Call
     node: Node
@@ -35,18 +41,18 @@ class ReplayShards:
     """All replay shards, by index.
 
     Args:
-      spawn: starts the process of a shard on a node, with contents from a folder or without.
+      spawn: starts the process of a shard, given its index, on a node, with the contents of a folder or empty.
     """
 
     def __init__(self, spawn: Callable[[int, Node, Path | None], RemoteActor]) -> None:
         self._spawn = spawn
         self.workers: list[Worker] = []
         self._addresses: list[str] = []
-        self._coming: dict[int, _Coming] = {}
+        self._restarts: dict[int, _Restart] = {}
 
     @property
     def actors(self) -> list[RemoteActor]:
-        """The processes, of which some may be starting."""
+        """The remote actors of the shards, some of which may be starting."""
         return [worker.actor for worker in self.workers]
 
     def start(self, nodes: Sequence[Node], contents: Sequence[Path | None]) -> None:
@@ -62,63 +68,103 @@ class ReplayShards:
         """
         self._addresses = [worker.actor.ask("address", timeout_s=2 * START_TIMEOUT_S) for worker in self.workers]
 
-    def lost(self) -> list[tuple[int, WorkerDied]]:
-        """The shards whose processes are gone, and how they ended."""
-        gone = []
-        for index, worker in enumerate(self.workers):
-            if worker.fetch is not None and worker.fetch.done:
-                try:
-                    worker.fetch.result(ANSWER_TIMEOUT_S)
-                except WorkerDied as loss:
-                    gone.append((index, loss))
-        return gone
+    def lost(self) -> list[tuple[int, Exception]]:
+        """The indices of the shards that failed, and why each failed."""
+        return [(index, end) for index, worker in enumerate(self.workers) if (end := worker.ended()) is not None]
 
     def replace(self, index: int, nodes: Sequence[Node], content: Path | None) -> bool:
-        """Starts a lost shard anew, where the fewest are; False when there is no node for it yet.
+        """Restarts a lost shard on the node with the fewest shards; returns False when there is no node for it.
 
         Args:
           index: of the shard.
-          nodes: where shards may go.
+          nodes: where shards may be started.
           content: of the last savepoint; without, the shard starts empty.
         """
         if not nodes:
             return False
         crowded = Counter(worker.actor.node for other, worker in enumerate(self.workers) if other != index)
-        self._revive(index, min(nodes, key=lambda node: (crowded[node.id], -node.cpus, node.id)), content)
+        self._restart(index, min(nodes, key=lambda node: (crowded[node.id], -node.cpus, node.id)), content)
         return True
 
     def moves(self) -> list[Move]:
-        """The replaced shards that have come up since the last call, for everybody who reads and writes.
+        """The restarted shards that have begun to listen since the last call.
 
-        Raises:
-          Exception: whatever keeps an empty shard from being built.
+        A shard that cannot restore its contents is restarted empty. One that fails otherwise is `lost` again.
         """
-        made = []
-        for index, (call, node, content) in [item for item in self._coming.items() if item[1].address.done]:
-            del self._coming[index]
+        moves = []
+        for index, (address, node, content) in [item for item in self._restarts.items() if item[1].address.done]:
+            del self._restarts[index]
             try:
-                new = call.result(ANSWER_TIMEOUT_S)
-            except WorkerDied:
-                continue  # it is found lost once more
+                new = address.result(ANSWER_TIMEOUT_S)
             except Exception as failure:
-                if content is None:
-                    raise
-                log.warning("replay-%d could not take the contents of the last savepoint: %s", index, failure)
-                self._revive(index, node, None)
+                if content is None or isinstance(failure, (ClusterError, WorkerDied)):
+                    self.workers[index].failure = failure
+                else:
+                    log.warning("replay-%d cannot restore the contents of the last savepoint: %s", index, failure)
+                    self._restart(index, node, None)
                 continue
-            made.append(Move(self._addresses[index], new))
+            moves.append(Move(self._addresses[index], new))
             self._addresses[index] = new
-        return made
-
-    def _revive(self, index: int, node: Node, content: Path | None) -> None:
-        held = "what the last savepoint holds of it" if content else "nothing"
-        log.warning("replay-%d starts again on %s with %s", index, node, held)
-        self.workers[index].actor.kill()
-        self.workers[index] = Worker(self._spawn(index, node, content))
-        self._coming[index] = _Coming(self.workers[index].actor.begin("address"), node, content)
+        return moves
 
     def kill(self) -> None:
-        """Ends all shards without ceremony."""
+        """Ends all shards at once."""
         for worker in self.workers:
             worker.actor.kill()
-        self.workers, self._coming = [], {}
+        self.workers, self._restarts = [], {}
+
+    def _restart(self, index: int, node: Node, content: Path | None) -> None:
+        held = "the contents of the last savepoint" if content else "no contents"
+        log.warning("replay-%d restarts on %s with %s", index, node, held)
+        self.workers[index].actor.kill()
+        self.workers[index] = Worker(self._spawn(index, node, content))
+        self._restarts[index] = _Restart(self.workers[index].actor.begin("address"), node, content)
+
+
+class _Announcement(NamedTuple):
+    """A move of which a worker is being told."""
+
+    worker: Worker
+    move: Move
+    call: Call
+    attempt: int
+    deadline: float
+
+
+class MoveAnnouncer:
+    """Tells workers that shards have moved, and reads whether each has understood."""
+
+    def __init__(self) -> None:
+        self._pending: list[_Announcement] = []
+
+    def announce(self, moves: Iterable[Move], workers: Sequence[Worker]) -> None:
+        """Tells all `workers` of all `moves`; returns at once."""
+        self._pending += [_tell(worker, move) for move in moves for worker in workers]
+
+    def failures(self) -> list[tuple[Worker, Exception]]:
+        """The workers that could not be told of a move in `MOVE_ATTEMPTS` attempts, and why; repeats failed attempts.
+
+        A worker that died meanwhile is not among them: whoever takes its place asks the shards for their addresses.
+        """
+        announcements, self._pending, failures = self._pending, [], []
+        for announcement in announcements:
+            worker, move, call, attempt, deadline = announcement
+            if not call.done and time.monotonic() < deadline:
+                self._pending.append(announcement)
+                continue
+            try:
+                call.result(ANSWER_TIMEOUT_S if call.done else 0.0)
+            except WorkerDied:
+                continue
+            except Exception as failure:
+                log.warning("%s did not learn that replay moved to %s: %s", worker.actor.name, move.new, failure)
+                if attempt < MOVE_ATTEMPTS:
+                    self._pending.append(_tell(worker, move, attempt + 1))
+                else:
+                    failures.append((worker, failure))
+        return failures
+
+
+def _tell(worker: Worker, move: Move, attempt: int = 1) -> _Announcement:
+    call = worker.actor.begin("moved", move.old, move.new)
+    return _Announcement(worker, move, call, attempt, time.monotonic() + MOVE_TIMEOUT_S)

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -17,9 +17,10 @@ from typing import Any
 
 from podzero.cluster.placement import reserved_cpus
 from podzero.cluster.ray_cluster import connect
-from podzero.cluster.remote import ClusterError, NodeLost, WorkerDied
+from podzero.cluster.remote import NodeLost, here
 from podzero.config import Experiment, GameConfig
 from podzero.driver.learner_group import RunFailed
+from podzero.driver.recovery import RestartPolicy
 from podzero.driver.savepoints import Savepoint, savepoints, set_aside, write_savepoint
 from podzero.driver.supervisor import Supervisor
 from podzero.monitoring.metrics import MetricsLog
@@ -34,8 +35,8 @@ log = logging.getLogger(__name__)
 TICK_S = 0.5
 STATUS_EVERY_S = 2.0
 FIRST_SNAPSHOT_S = 30.0
-RETRY_S = 10.0
-"""Pause between two attempts to start again after a machine was lost."""
+SAVING_TIMEOUT_S = 600.0
+"""How long the end of a run waits for a savepoint that is being written."""
 
 
 def train(experiment: Experiment, root: str | Path, address: str | None, view: View) -> str:
@@ -64,7 +65,8 @@ def train(experiment: Experiment, root: str | Path, address: str | None, view: V
         told_to_stop = stack.enter_context(_signals())
         from podzero.params import start_param_store
 
-        supervisor = Supervisor(cluster, experiment, workdir, start_param_store(), told_to_stop)
+        home = here()
+        supervisor = Supervisor(cluster, experiment, workdir, start_param_store(home), told_to_stop, home)
         stack.callback(supervisor.kill)
         savepoint = _start(supervisor, workdir)
         run = Run(experiment, workdir, supervisor, view)
@@ -102,25 +104,20 @@ class Run:
 
     def until_end(self, told_to_stop: threading.Event) -> str:
         """The loop of the driver; ends with a savepoint and returns why it ended."""
-        while True:
-            try:
-                while (reason := self._over(told_to_stop)) is None:
-                    self._hear(self._supervisor.listen())
-                    for name in self._supervisor.reconcile(self._savepoint):
-                        self._monitor.add(name, {"count/restarts": 1.0}, time.monotonic())
-                    self._save_when_due()
-                    self._show()
-                    time.sleep(TICK_S)
-            except NodeLost as loss:
-                if not self._recover(loss, told_to_stop):
-                    self._enter("ended")
-                    return "stopped by a signal"
-            except RunFailed as failure:
-                self._enter("ended")
-                raise self._with_advice(failure) from failure
-            else:
-                self._wind_down()
-                return reason
+        try:
+            while True:
+                try:
+                    reason = self._until_over(told_to_stop)
+                except NodeLost as loss:
+                    if not self._recover(loss, told_to_stop):
+                        self._enter("ended")
+                        return "stopped by a signal"
+                else:
+                    self._wind_down()
+                    return reason
+        except RunFailed as failure:
+            self._enter("ended")
+            raise self._with_advice(failure) from failure
 
     def close(self) -> None:
         """Closes the files."""
@@ -128,18 +125,31 @@ class Run:
         if self._metrics is not None:
             self._metrics.close()
 
+    def _until_over(self, told_to_stop: threading.Event) -> str:
+        """Runs until the run is over or a learner host is lost; returns why it is over."""
+        while (reason := self._over(told_to_stop)) is None:
+            self._hear(self._supervisor.listen())
+            for name in self._supervisor.reconcile(self._savepoint):
+                self._monitor.add(name, {"count/restarts": 1.0}, time.monotonic())
+            self._save_when_due()
+            self._show()
+            time.sleep(TICK_S)
+        return reason
+
     def _recover(self, loss: NodeLost, told_to_stop: threading.Event) -> bool:
         """Goes on from the last savepoint on machines that replace a lost one, however often; False if told to stop."""
         log.warning("%s\nEverything is released; the run goes on once machines have joined again", loss)
         self._supervisor.kill()
         began = time.monotonic()
         restarts = self._monitor.status(began).restarts + 1
+        policy = RestartPolicy()
         while not told_to_stop.is_set():
             try:
                 savepoint = _start(self._supervisor, self._workdir)
-            except (ClusterError, WorkerDied) as failure:
-                log.warning("could not start again: %s", failure)
-                told_to_stop.wait(RETRY_S)
+            except Exception as failure:
+                pause_s = policy.pause_s(failure)
+                log.warning("could not start again, next attempt in %g s: %s", pause_s, failure)
+                told_to_stop.wait(pause_s)
             else:
                 self.begin(savepoint, began)
                 self._monitor.add("driver", {"count/restarts": float(restarts)}, time.monotonic())
@@ -208,7 +218,7 @@ class Run:
         step = self._supervisor.learner.leader.actor.ask("snapshot")
         if step <= 0:
             self._snapshot_at = time.monotonic() + FIRST_SNAPSHOT_S
-        elif self._supervisor.evaluator is None:
+        else:
             self._supervisor.start_evaluator()
 
     def _savepoint(self) -> Savepoint | None:
@@ -227,13 +237,13 @@ class Run:
     def _wind_down(self) -> None:
         """Stops everybody so that nothing is lost: writers, then learner, then a last savepoint."""
         self._enter("stopping")
-        if self._saving is not None:
-            self._saving.exception(timeout=600)
-        self._hear(self._supervisor.stop_actors())
+        if self._saving is not None and wait([self._saving], SAVING_TIMEOUT_S).not_done:
+            log.error("the savepoint that was being written is not complete after %g s", SAVING_TIMEOUT_S)
         try:
+            self._hear(self._supervisor.stop_actors())
             self._hear(self._supervisor.stop_learner())
             self._save()
-        except (ClusterError, WorkerDied) as failure:
+        except Exception as failure:
             log.error("the last savepoint could not be written: %s", failure)
         self._supervisor.stop_evaluator()
         self._enter("ended")

@@ -1,64 +1,84 @@
-"""A place in the crew of a run, whoever fills it: what it works at, and what it has to say."""
+"""One worker of a run: its remote actor, the work that it was given, and the reports that the driver fetches."""
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 from podzero.cluster.remote import Call, ClusterError, RemoteActor, WorkerDied
 from podzero.monitoring.reports import LogReport, MetricsReport
 
+log = logging.getLogger(__name__)
+
 ANSWER_TIMEOUT_S = 20.0
-"""A role that does not hand over its figures for so long is only skipped: it may be compiling."""
-LAST_WORDS_S = 2.0
+"""Longest wait for a short answer of a worker that may be compiling."""
+_POLL_S = 0.1
 
 
-@dataclass
+@dataclass(eq=False)
 class Worker:
-    """One place, and the process that fills it at present."""
+    """A remote actor, the pending call of its work, and the pending call for its reports."""
 
     actor: RemoteActor
     work: Call | None = None
-    """The pending `run`; None for roles that only answer."""
-    fetch: Call | None = None
-    """The pending `drain`."""
+    """The pending `run`; None for workers that only answer calls."""
+    failure: Exception | None = None
+    """Why the worker is of no use any more, once that is known."""
+    _drain: Call | None = None
+    """The pending `drain`: at most one, however long the worker takes to answer."""
 
     def ended(self) -> Exception | None:
-        """What ended its work, which was to go on; None while it does."""
-        if self.work is None or not self.work.done:
-            return None
-        try:
-            self.work.result(ANSWER_TIMEOUT_S)
-        except Exception as raised:
-            return raised
-        return WorkerDied(f"{self.actor.name} returned")
-
-    def fetched(self) -> list[MetricsReport | LogReport]:
-        """What it has said, if its answer is there; asks for more."""
-        items: list[MetricsReport | LogReport] = []
-        if self.fetch is not None:
-            if not self.fetch.done:
-                return items
+        """Why the worker no longer works; None while it does."""
+        if self.failure is None and self.work is not None and self.work.done:
             try:
-                items = self.fetch.result(ANSWER_TIMEOUT_S)
-            except (ClusterError, WorkerDied):
-                return items  # its death is found by the crew, which knows what to do
-        self.fetch = self.actor.begin("drain")
-        return items
+                self.work.result(ANSWER_TIMEOUT_S)
+            except Exception as failure:
+                self.failure = failure
+            else:
+                return WorkerDied(f"{self.actor.name} ended its work before the end of the run")
+        return self.failure
 
-    def last_words(self) -> list[MetricsReport | LogReport]:
-        """What it had not yet said when it ended its work."""
-        items: list[MetricsReport | LogReport] = []
-        for fetch in filter(None, [self.fetch, self.actor.begin("drain")]):
-            with suppress(ClusterError, WorkerDied):
-                items += fetch.result(LAST_WORDS_S)
-        return items
+    def reports(self) -> list[MetricsReport | LogReport]:
+        """The reports that have arrived since the last call; asks the worker for more."""
+        reports: list[MetricsReport | LogReport] = []
+        if self.failure is not None:
+            return reports
+        if self._drain is not None:
+            if not self._drain.done:
+                return reports
+            try:
+                reports = self._drain.result(ANSWER_TIMEOUT_S)
+            except ClusterError as lost:
+                log.warning("reports of %s are lost: %s", self.actor.name, lost)
+            except Exception as failure:
+                self.failure = failure
+                return reports
+        self._drain = self.actor.begin("drain")
+        return reports
+
+    def last_drains(self) -> list[Call]:
+        """Begins to fetch the last reports of a worker that has stopped."""
+        return [call for call in (self._drain, self.actor.begin("drain")) if call is not None]
 
 
 def await_end(workers: Sequence[Worker], timeout_s: float) -> None:
-    """Waits until each post's work has ended, all together no longer than `timeout_s`."""
+    """Waits until the work of all workers has ended, at most `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline and any(worker.work and not worker.work.done for worker in workers):
-        time.sleep(0.1)
+        time.sleep(_POLL_S)
+
+
+def last_reports(workers: Sequence[Worker], timeout_s: float = ANSWER_TIMEOUT_S) -> list[MetricsReport | LogReport]:
+    """The reports that workers made before they stopped; waits for all of them together at most `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    drains = [(worker, worker.last_drains()) for worker in workers if worker.failure is None]
+    reports: list[MetricsReport | LogReport] = []
+    for worker, calls in drains:
+        try:
+            for call in calls:
+                reports += call.result(max(0.0, deadline - time.monotonic()))
+        except Exception as failure:
+            log.warning("the last reports of %s are lost: %s", worker.actor.name, failure)
+    return reports

@@ -1,4 +1,4 @@
-"""Processes of one kind, of which a run has as many as there is room for: hired, missed, dismissed."""
+"""Workers of one kind, as many as the experiment wants and the nodes have room for."""
 
 from __future__ import annotations
 
@@ -10,53 +10,57 @@ from podzero.driver.worker import Worker
 
 
 class WorkerGroup:
-    """The actors, or the reanalysers, of a run.
+    """The actors, the reanalysers, or the evaluator of a run.
 
     Args:
-      kind: the first part of their names, as in `actor-3`.
-      count: how many are wanted.
-      cpus: that each takes.
-      spawn: starts the process of an index on a node.
+      names: of all workers that the group may have, by index.
+      cpus: that each worker takes.
+      spawn: starts the process of a worker, given its name and index, on a node.
     """
 
-    def __init__(self, kind: str, count: int, cpus: float, spawn: Callable[[str, int, Node], RemoteActor]) -> None:
+    def __init__(self, names: Sequence[str], cpus: float, spawn: Callable[[str, int, Node], RemoteActor]) -> None:
         self.cpus = cpus
-        self.count = count
-        self.workers: dict[int, Worker] = {}
-        """By index; one for which no node has room yet is absent."""
-        self._kind = kind
+        self.wanted = len(names)
+        """How many of the names shall have a worker, from the first on."""
+        self.workers: dict[str, Worker] = {}
+        """The workers by name; one for which no node has room yet is absent."""
+        self._names = list(names)
         self._spawn = spawn
 
     @property
     def complete(self) -> bool:
-        """Whether nobody is missing."""
-        return len(self.workers) == self.count
+        """Whether every wanted worker has been started."""
+        return len(self.workers) >= self.wanted
 
-    def scale(self, nodes: Sequence[Node], taken: Mapping[str, float], most: int | None = None) -> dict[str, Node]:
-        """Starts those that are missing, as far as nodes have room; returns who went where.
+    def scale(self, nodes: Sequence[Node], taken: Mapping[str, float], limit: int | None = None) -> dict[str, Node]:
+        """Starts the wanted workers that are absent, as far as nodes have room.
 
         Args:
-          nodes: where they may go.
+          nodes: where workers may be started.
           taken: CPUs that the run uses already, by node id.
-          most: only the first so many.
+          limit: considers only the first so many workers; all by default.
+
+        Returns:
+          the nodes of the started workers, by name.
         """
-        absent = [index for index in range(self.count)[:most] if index not in self.workers]
+        wanted = self._names[: self.wanted][:limit]
+        absent = [index for index, name in enumerate(wanted) if name not in self.workers]
         started = {}
         for index, node in zip(absent, actor_places(nodes, taken, self.cpus, len(absent)), strict=False):
-            actor = self._spawn(f"{self._kind}-{index}", index, node)
-            self.workers[index] = Worker(actor, actor.begin("run"))
-            started[actor.name] = node
+            actor = self._spawn(wanted[index], index, node)
+            self.workers[wanted[index]] = Worker(actor, actor.begin("run"))
+            started[wanted[index]] = node
         return started
 
-    def lost(self) -> dict[str, Exception]:
-        """Gives up those whose processes ended by themselves; returns how, by name."""
-        ends = {index: end for index, worker in self.workers.items() if (end := worker.ended()) is not None}
-        for index in ends:
-            self.workers.pop(index).actor.kill()
-        return {f"{self._kind}-{index}": end for index, end in ends.items()}
+    def remove_ended(self) -> dict[str, Exception]:
+        """Removes the workers that ended by themselves; returns why each ended, by name."""
+        ended = {name: end for name, worker in self.workers.items() if (end := worker.ended()) is not None}
+        for name in ended:
+            self.workers.pop(name).actor.kill()
+        return ended
 
     def kill(self) -> None:
-        """Ends all of them without ceremony."""
+        """Ends all workers at once."""
         for worker in self.workers.values():
             worker.actor.kill()
         self.workers = {}

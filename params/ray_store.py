@@ -89,18 +89,20 @@ class ParamStore:
         return self._version, self._refs
 
 
-def start_param_store(name: str | None = None) -> Any:
+def start_param_store(node: str) -> Any:
     """Starts the store in the connected Ray cluster and returns its actor handle.
 
-    It reserves no CPU, and Ray restarts it, on another node if need be, for as long as its owner lives.
+    It reserves no CPU, and Ray restarts it on the same node for as long as its owner lives.
 
     Args:
-      name: a name by which `ray.get_actor` finds it; none by default.
+      node: id of the node where it runs. Choose the driver's: the store must survive every node but that one.
     """
     import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     options = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "max_concurrency": MAX_READERS}
-    return ray.remote(ParamStore).options(name=name, **options).remote()
+    strategy = NodeAffinitySchedulingStrategy(node, soft=False)
+    return ray.remote(ParamStore).options(scheduling_strategy=strategy, **options).remote()
 
 
 class RayParamSink:

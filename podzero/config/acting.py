@@ -56,8 +56,7 @@ class ActorsConfig(Section):
     root_value_weight: Fraction = 0.0
     """Weight of the root's search value in the value target. The game's outcome has the remaining weight."""
     max_restarts: NonNegativeInt = 100
-    """Failed worker processes that are restarted before the run ends with an error. Counts all workers but the
-    learner."""
+    """Failures of actors, reanalysers, shards and evaluators that a run survives. One more ends the run."""
 
     @pydantic.model_validator(mode="after")
     def _min_count_is_at_most_count(self) -> ActorsConfig:

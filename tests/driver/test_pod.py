@@ -15,6 +15,7 @@ from podzero.config import load
 from podzero.driver.savepoints import savepoints
 from podzero.driver.train import train
 from podzero.evaluation.evaluate import evaluate
+from podzero.params import start_param_store
 from podzero.workdir import Workdir
 
 SLICE = (
@@ -117,7 +118,7 @@ def test_two_hosts_train_while_cpu_nodes_and_a_host_of_the_slice_are_lost_and_re
     assert reason == "1,200 steps are done"
     assert events == ["cpu node", "host"]
     lines = "\n".join(watcher.lines)
-    assert "was lost with its machine" in lines
+    assert "was lost with its node" in lines
     assert "Everything is released; the run goes on once machines have joined again" in lines
     assert "resumed from the savepoint of step" in lines
     assert savepoints(workdir)[0].step == 1200
@@ -142,7 +143,7 @@ def test_a_slice_learns_tic_tac_toe_to_perfection_while_a_cpu_node_dies_and_anot
     watcher = watch(act)
     with joined(pod, *nodes):
         train(experiment, tmp_path / "run", pod.address, watcher)
-    assert "was lost with its machine" in "\n".join(watcher.lines)
+    assert "was lost with its node" in "\n".join(watcher.lines)
     result = evaluate(str(tmp_path / "run"), "solver", 400, 32, 0, 0, None)
     print(watcher.statuses[-1].step, result)
     assert result["losses"] == 0
@@ -195,7 +196,7 @@ def wait_for(condition, timeout_s):
 
 
 def revived(watcher):
-    return " ".join(line for line in watcher.lines if "goes on at" in line or "starts again on" in line)
+    return " ".join(line for line in watcher.lines if "goes on at" in line or "restarts on" in line)
 
 
 def test_a_host_of_the_slice_that_never_joins_is_named(pod, tmp_path, tiny, watch):
@@ -219,3 +220,16 @@ def test_a_place_that_another_run_holds_is_refused_with_its_holder(pod, tmp_path
         with pytest.raises(ClusterError, match=r"another run holds this place.*process 1 at elsewhere trains it"):
             cluster.claim("process 2")
         del held
+
+
+def test_the_parameter_store_runs_on_the_node_that_it_is_given(pod):
+    """Ray alone would choose any node, also one that preflight refused or that may be preempted."""
+    import ray
+    from ray._private.state import actors
+
+    with joined(pod, pod.add_cpus(4), pod.add_cpus(4)), connect(pod.address, 0) as cluster:
+        for node in cluster.nodes():
+            store = start_param_store(node.id)
+            ray.get(store.newer_than.remote(-1, 0.0), timeout=120)
+            assert actors(store._actor_id.hex())["Address"]["NodeID"] == node.id
+            ray.kill(store)

@@ -14,9 +14,11 @@ from podzero.monitoring.status import read_status
 from podzero.params import snapshot_steps
 from podzero.workdir import Workdir, WorkdirError
 
+pytestmark = pytest.mark.timeout(900)
+
 
 def metrics(workdir, actor, name):
-    """(step, value) of a figure, in the order written."""
+    """(step, value) of a metric, in the order written."""
     lines = [json.loads(line) for line in workdir.metrics_file.read_text().splitlines()]
     return [
         (line["step"], line["metrics"][name]) for line in lines if line["worker"] == actor and name in line["metrics"]
@@ -25,17 +27,20 @@ def metrics(workdir, actor, name):
 
 @pytest.fixture(scope="module")
 def first_run(tmp_path_factory, tiny, watch, running):
-    """A run of 200 steps whose actor is killed on the way."""
+    """A run of 200 steps whose actor is killed as soon as there is one.
 
-    def kill_an_actor(status):
-        found = running("ray::ActorProcess") if status.games else []
+    An actor that is killed later may have written all samples of the 200 steps, and the run ends without another one.
+    """
+
+    def kill_the_actor(status):
+        found = running("ray::ActorProcess")
         for process in found:
             process.kill()
         return bool(found)
 
     workdir = Workdir(tmp_path_factory.mktemp("run") / "tiny")
-    watcher = watch(kill_an_actor)
-    reason = train(tiny("stop.steps=200"), workdir.root, None, watcher)
+    watcher = watch(kill_the_actor)
+    reason = train(tiny("stop.steps=200", "stop.minutes=12"), workdir.root, None, watcher)
     return workdir, watcher, reason
 
 
@@ -58,7 +63,7 @@ def test_a_run_ends_at_its_steps_with_a_savepoint_a_snapshot_and_figures(first_r
 def test_a_killed_actor_is_replaced_counted_and_the_run_goes_on(first_run):
     _, watcher, _ = first_run
     assert watcher.statuses[-1].restarts == 1
-    assert any("actor-0 died and is started again" in line for line in watcher.lines)
+    assert any(line.startswith("actor-0 failed") for line in watcher.lines)
 
 
 def test_no_process_is_left_behind(first_run, running):
@@ -111,7 +116,7 @@ def test_a_damaged_savepoint_is_set_aside_and_the_one_before_is_used(tmp_path, t
     manifest = newest.folder / "learner" / "manifest.json"
     manifest.write_text(manifest.read_text()[: manifest.stat().st_size // 2])
     watcher = watch()
-    train(tiny("stop.steps=200"), workdir.root, None, watcher)
+    train(tiny("stop.steps=200", "stop.minutes=12"), workdir.root, None, watcher)
     assert any("resumed from the savepoint of step 80" in line for line in watcher.lines)
     assert (workdir.checkpoints / f"damaged-{newest.folder.name}").is_dir()
 
@@ -144,7 +149,7 @@ def test_half_of_what_is_learned_was_searched_again_with_newer_parameters(tmp_pa
     again = ("reanalyse.share=0.5", "reanalyse.games=16", "actors.root_value_weight=0.5", "stop.minutes=15")
     assert train(tiny(*again, "stop.steps=2000"), workdir.root, None, watcher) == "2,000 steps are done"
     assert watcher.statuses[-1].restarts == 1
-    assert any("reanalyser-0 died and is started again" in line for line in watcher.lines)
+    assert any(line.startswith("reanalyser-0 failed") for line in watcher.lines)
 
     def last(actor, name):
         return metrics(workdir, actor, name)[-1][1]

@@ -1,22 +1,22 @@
-"""Processes and clusters in memory, whose answers and ends a test decides."""
+"""A cluster in memory: the test decides which nodes it has, what its processes answer, and when they die."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from podzero.cluster.placement import Node
-from podzero.cluster.preflight import PreflightCheck
+from podzero.cluster.preflight import PreflightCheck, versions
 from podzero.cluster.remote import ClusterError
 from podzero.driver.processes import ActorProcess, EvaluatorProcess, LearnerProcess, ReanalysisProcess, ReplayProcess
 
 PENDING = object()
-"""The answer of a method that does not return yet."""
+"""The answer of a method that has not returned yet."""
 
 
 class FakeCall:
-    """What `Role.begin` returns."""
-
     def __init__(self, method, args, answer):
         self.method, self.args = method, args
-        self._answer = answer
+        self.end(answer(*args) if callable(answer) else answer)
 
     @property
     def done(self):
@@ -30,21 +30,20 @@ class FakeCall:
         return self._answer
 
     def end(self, answer):
+        """Returns, or raises if it is an exception, the answer of a pending call."""
         self._answer = answer
 
 
 class FakeRemoteActor:
-    """A `Role`. What is not in `answers`, by method, returns None at once; exceptions are raised."""
+    """Answers each method by `answers`: a value, an exception to raise, or a function of the arguments."""
 
-    def __init__(self, name, node=None, diary=None, **answers):
-        self.name, self.node = name, node
-        self.answers = answers
-        self.calls = []
-        self.killed = False
-        self._diary = [] if diary is None else diary
+    def __init__(self, name, node=None, history=None, **answers):
+        self.name, self.node, self.answers = name, node, answers
+        self.calls, self.killed = [], False
+        self._history = [] if history is None else history
 
     def begin(self, method, *args):
-        self._diary.append(f"{self.name} {method}")
+        self._history.append(f"{self.name} {method}")
         self.calls.append(FakeCall(method, args, self.answers.get(method)))
         return self.calls[-1]
 
@@ -52,85 +51,73 @@ class FakeRemoteActor:
         return self.begin(method, *args).result(timeout_s)
 
     def kill(self):
-        self._diary.append(f"{self.name} killed")
+        self._history.append(f"{self.name} killed")
         self.killed = True
 
-    def call(self, method):
+    def last(self, method):
         """The last call of a method."""
         return [call for call in self.calls if call.method == method][-1]
 
     def die(self, failure):
-        """Ends everything that is pending, and everything that is asked later."""
+        """Ends all pending calls and all later ones with `failure`."""
         for call in self.calls:
             if not call.done:
                 call.end(failure)
-        self.answers = dict.fromkeys([*self.answers, "run", "drain", "metrics"], failure)
-
-
-class FakeGang:
-    def __init__(self, nodes, resources):
-        self.nodes, self.resources = nodes, resources
-        self.bundles = [f"bundle on {node.id}" for node in nodes]
-        self.released = False
-
-    def release(self):
-        self.released = True
+        self.answers = dict.fromkeys([*self.answers, "drain"], failure)
 
 
 class FakeCluster:
-    """A cluster of the given nodes, which may change at any time."""
+    """A cluster of the given nodes, which may be changed at any time."""
 
-    address = "10.0.0.1:6379"
-
-    def __init__(self, *nodes, joined=True, versions=None):
-        self.listed = list(nodes)
-        self.joined = joined
+    def __init__(self, *nodes, joined=True):
+        self.listed, self.joined = list(nodes), joined
         self.processes = []
-        """Every process that was started, in order, scouts left out."""
+        """All processes that were started, in order, without preflight checks."""
         self.arguments = {}
-        """What the last process of a name was started with."""
-        self.gangs = []
-        self.asked_for = []
-        self.diary = []
-        drain = {"drain": []}
+        """The arguments with which the last process of each name was started."""
+        self.placement_groups, self.requests, self.history = [], [], []
         self.answers = {
-            PreflightCheck: {"versions": versions or {}, "end_stale_processes": [], "free_port": 4321},
-            ReplayProcess: drain,
-            LearnerProcess: {"ready": 1, "run": PENDING} | drain,
-            ActorProcess: {"run": PENDING} | drain,
-            ReanalysisProcess: {"run": PENDING} | drain,
-            EvaluatorProcess: {"run": PENDING, "ladder": {"rounds": 3}} | drain,
+            PreflightCheck: {"versions": versions, "end_stale_processes": [], "free_port": 4321},
+            ReplayProcess: {"drain": []},
+            LearnerProcess: {"run": PENDING, "drain": []},
+            ActorProcess: {"run": PENDING, "drain": []},
+            ReanalysisProcess: {"run": PENDING, "drain": []},
+            EvaluatorProcess: {"run": PENDING, "drain": [], "ladder": {"rounds": 3}},
         }
+        """What a process of each class answers when it is started."""
 
     def nodes(self):
         return list(self.listed)
 
-    def spawn(self, role, name, *, node=None, **arguments):
-        answers = dict(self.answers[role])
-        if role is PreflightCheck:
+    def spawn(self, process, name, *, node, **arguments):
+        answers = dict(self.answers[process])
+        if process is PreflightCheck:
             return FakeRemoteActor(name, node.id, **answers)
-        if role is ReplayProcess:
-            answers["address"] = f"{name}, life {sum(made.name == name for made in self.processes)}"
-        self.processes.append(FakeRemoteActor(name, node.id, self.diary, **answers))
+        if process is ReplayProcess:
+            answers.setdefault("address", f"{name}:{sum(made.name == name for made in self.processes)}")
+        self.processes.append(FakeRemoteActor(name, node.id, self.history, **answers))
         self.arguments[name] = arguments
         return self.processes[-1]
 
-    def named(self, name):
-        """The last process of that name."""
-        return [role for role in self.processes if role.name == name][-1]
-
-    def living(self, name):
-        """The processes whose names begin so and that nobody killed."""
-        return [role for role in self.processes if role.name.startswith(name) and not role.killed]
-
     def reserve(self, nodes, resources, timeout_s):
-        self.gangs.append(FakeGang(nodes, resources))
-        return self.gangs[-1]
+        group = SimpleNamespace(nodes=nodes, resources=resources, bundles=[f"bundle {node.id}" for node in nodes])
+        group.released = False
+        group.release = lambda: setattr(group, "released", True)
+        self.placement_groups.append(group)
+        return group
 
     def ask_for(self, cpus):
-        self.asked_for.append(list(cpus))
+        self.requests.append(list(cpus))
+
+    def named(self, name):
+        """The last process of that name."""
+        return [process for process in self.processes if process.name == name][-1]
+
+    def alive(self, prefix=""):
+        """The names of the processes that nobody killed."""
+        return [process.name for process in self.processes if process.name.startswith(prefix) and not process.killed]
 
 
 def cpu_node(name, cpus=8.0, **resources):
-    """A machine without labels."""
+    """A node without accelerators and labels."""
     return Node(name, f"host-{name}", cpus, {"CPU": cpus, **resources}, {})

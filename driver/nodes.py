@@ -1,0 +1,100 @@
+"""The nodes of a run: waiting until those that it needs have joined, and choosing those that may run workers."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+
+from podzero.cluster.placement import Machines, Missing, Node, choose, playing_nodes, reserved_cpus
+from podzero.cluster.preflight import Preflight
+from podzero.cluster.ray_cluster import Cluster
+from podzero.cluster.remote import START_TIMEOUT_S, ClusterError
+from podzero.config import Experiment
+
+log = logging.getLogger(__name__)
+
+LOG_EVERY_S = 30.0
+"""Time between two log lines about the nodes that are still missing."""
+_POLL_S = 1.0
+
+
+class RunNodes:
+    """The nodes that a run may use: all of a local cluster, those of a joined one that pass the preflight check.
+
+    Args:
+      cluster: whose nodes they are.
+      experiment: that is run.
+      home: id of the driver's node.
+      environment: environment variables of the preflight checks.
+    """
+
+    def __init__(self, cluster: Cluster, experiment: Experiment, home: str, environment: Mapping[str, str]) -> None:
+        self._cluster = cluster
+        self._experiment = experiment
+        self._home = home
+        self._preflight = Preflight(cluster, environment)
+
+    def wait(self, stopping: threading.Event) -> Machines:
+        """Waits until all nodes that the run needs have joined; returns what runs where.
+
+        Args:
+          stopping: ends the wait when it is set.
+
+        Raises:
+          ClusterError: nodes did not join within `cluster.join_minutes`, or `stopping` was set.
+        """
+        self._cluster.ask_for(reserved_cpus(self._experiment))
+        minutes = self._experiment.cluster.join_minutes if self._cluster.joined else 0.0
+        deadline, log_at = time.monotonic() + 60 * minutes, time.monotonic()
+        while True:
+            try:
+                return choose(self._usable(wait=True), self._experiment, self._home)
+            except Missing as missing:
+                refused = self._preflight.refusals(self._cluster.nodes())
+                reason = "\n  refused: ".join([str(missing), *refused])
+            now = time.monotonic()
+            if now >= deadline:
+                raise ClusterError(f"waited {minutes:g} minutes (cluster.join_minutes) for nodes to join: {reason}")
+            if now >= log_at:
+                log_at = now + LOG_EVERY_S
+                log.info("waiting for nodes to join: %s", reason)
+            if stopping.wait(_POLL_S):
+                raise ClusterError(f"stopped while waiting for nodes to join: {reason}")
+
+    def for_workers(self) -> list[Node]:
+        """The nodes on which actors, reanalysers, shards and the evaluator may run now; never waits."""
+        try:
+            return playing_nodes(self._usable(wait=False), self._experiment.cluster)
+        except Missing:
+            return []
+
+    def prepare_hosts(self, hosts: Sequence[Node], run: str) -> str:
+        """Ends the processes that earlier runs left on the learner hosts' chips.
+
+        Args:
+          hosts: of the learner, by rank.
+          run: id of this run, whose processes are spared.
+
+        Returns:
+          the address at which host 0 coordinates the others; empty for a learner on this machine alone.
+
+        Raises:
+          ClusterError: a process that may not be ended holds the chips of a host.
+        """
+        if not self._cluster.joined and len(hosts) == 1:
+            return ""
+        checks = [self._preflight.send(host) for host in hosts]
+        try:
+            for clear in [check.begin("end_stale_processes", run) for check in checks]:
+                clear.result(START_TIMEOUT_S)
+            return f"{hosts[0].host}:{checks[0].ask('free_port')}"
+        finally:
+            for check in checks:
+                check.kill()
+
+    def _usable(self, wait: bool) -> list[Node]:
+        """The nodes that may be used; `wait` waits for preflight checks that are under way."""
+        nodes = self._cluster.nodes()
+        return self._preflight.fit(nodes, wait) if self._cluster.joined else nodes

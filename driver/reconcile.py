@@ -1,0 +1,157 @@
+"""Compares the workers that a run wants with those that are alive, and starts the difference."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from podzero.cluster.remote import NodeLost
+from podzero.driver.learner_group import RunFailed
+from podzero.driver.nodes import RunNodes
+from podzero.driver.replay_shards import MoveAnnouncer, ReplayShards
+from podzero.driver.savepoints import Savepoint
+from podzero.driver.worker import Worker
+from podzero.driver.worker_group import WorkerGroup
+from podzero.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 2.0
+"""Time between two looks for nodes with room for the workers that are missing."""
+
+
+class FailureCount:
+    """Counts the workers that failed, and ends the run when there are too many.
+
+    Args:
+      limit: how many failures a run survives.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.failures = 0
+        """Workers that failed although their nodes did not."""
+        self._limit = limit
+
+    def add(self, name: str, error: Exception) -> None:
+        """Counts a worker that ended. The loss of its node is no failure.
+
+        Raises:
+          RunFailed: there were too many failures, or the experiment is at fault and the worker would fail again.
+        """
+        if isinstance(error, ConfigError):
+            raise RunFailed(f"{name} cannot do what the experiment asks for: {error}") from error
+        if isinstance(error, NodeLost):
+            log.warning("%s was lost with its node; it restarts on a node that has room for it", name)
+            return
+        self.failures += 1
+        log.warning("%s failed and restarts (failure %d, at most %d): %s", name, self.failures, self._limit, error)
+        if self.failures > self._limit:
+            raise RunFailed(
+                f"{name} failed: workers of this run failed {self.failures} times, at most {self._limit} are allowed "
+                f"(actors.max_restarts); last error: {error}"
+            ) from error
+
+
+class Reconciler:
+    """Keeps replay shards, actors, reanalysers and the evaluator of a run alive.
+
+    Args:
+      nodes: where workers may be started.
+      shards: of replay.
+      actors: who play.
+      reanalysers: who search stored positions again.
+      evaluator: a group of at most one worker.
+      max_failures: how many failures of these workers the run survives.
+    """
+
+    def __init__(
+        self,
+        nodes: RunNodes,
+        shards: ReplayShards,
+        actors: WorkerGroup,
+        reanalysers: WorkerGroup,
+        evaluator: WorkerGroup,
+        max_failures: int,
+    ) -> None:
+        self._nodes = nodes
+        self._shards = shards
+        self._groups = (actors, reanalysers, evaluator)
+        # The learner needs samples of actors and of at least one reanalyser, but no ratings.
+        self._start_order = ((reanalysers, 1), (actors, None), (reanalysers, None), (evaluator, None))
+        self._failures = FailureCount(max_failures)
+        self._announcer = MoveAnnouncer()
+        self._look_at = 0.0
+
+    @property
+    def workers(self) -> list[Worker]:
+        """All actors and reanalysers, and the evaluator."""
+        return [worker for group in self._groups for worker in list(group.workers.values())]
+
+    def reconcile(self, learners: Sequence[Worker], newest: Callable[[], Savepoint | None]) -> list[str]:
+        """Replaces the workers that ended, and starts those for which there is room now.
+
+        Args:
+          learners: told when a shard moves.
+          newest: finds the newest savepoint, from which a shard takes its contents.
+
+        Returns:
+          the names of the workers that ended, and of the shards that were replaced.
+
+        Raises:
+          RunFailed: more than `max_failures` workers failed, or one failed because of the experiment, or a learner
+            could not be told that a shard moved.
+        """
+        ended = self._replace_shards(newest)
+        for group in self._groups:
+            ended |= group.remove_ended()
+        ended |= self._announce_moves(learners)
+        for name, error in ended.items():
+            self._failures.add(name, error)
+        if ended or time.monotonic() >= self._look_at:
+            self.scale()
+        return list(ended)
+
+    def scale(self) -> None:
+        """Starts the wanted workers that are not alive, as far as nodes have room."""
+        self._look_at = time.monotonic() + LOOK_EVERY_S
+        if all(group.complete for group in self._groups):
+            return
+        nodes = self._nodes.for_workers()
+        for group, limit in self._start_order:
+            for name, node in group.scale(nodes, self._taken(), limit).items():
+                log.info("%s starts on %s", name, node)
+
+    def _taken(self) -> dict[str, float]:
+        """CPUs that the workers use, by node."""
+        taken: dict[str, float] = {}
+        for group in self._groups:
+            for worker in group.workers.values():
+                if worker.actor.node is not None:
+                    taken[worker.actor.node] = taken.get(worker.actor.node, 0.0) + group.cpus
+        return taken
+
+    def _replace_shards(self, newest: Callable[[], Savepoint | None]) -> dict[str, Exception]:
+        """Restarts lost shards; returns why they were lost, by name."""
+        replaced = {}
+        for index, loss in self._shards.lost():
+            saved = newest()
+            if self._shards.replace(index, self._nodes.for_workers(), saved.shard(index) if saved else None):
+                replaced[f"replay-{index}"] = loss
+        return replaced
+
+    def _announce_moves(self, learners: Sequence[Worker]) -> dict[str, Exception]:
+        """Tells readers and writers where restarted shards are; removes workers that could not be told."""
+        actors, reanalysers, _ = self._groups
+        users = [*actors.workers.values(), *reanalysers.workers.values(), *learners]
+        self._announcer.announce(self._shards.moves(), users)
+        ended: dict[str, Exception] = {}
+        for worker, failure in self._announcer.failures():
+            if worker in learners:
+                raise RunFailed(
+                    f"{worker.actor.name} could not be told that a replay shard moved: {failure}"
+                ) from failure
+            worker.failure = failure
+            for group in (actors, reanalysers):
+                ended |= group.remove_ended()
+        return ended

@@ -1,0 +1,139 @@
+"""Starts the processes of a run, each with its resources, environment variables and arguments."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from podzero.cluster.placement import Node, host_resources
+from podzero.cluster.ray_cluster import Cluster, PlacementGroup
+from podzero.cluster.remote import RemoteActor
+from podzero.cluster.stale_processes import RUN_VARIABLE
+from podzero.config import Experiment
+from podzero.driver.processes import ActorProcess, EvaluatorProcess, LearnerProcess, ReanalysisProcess, ReplayProcess
+
+CPU_ONLY = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"}
+"""Environment of every process but the learner's: one process of a host owns its accelerators."""
+
+
+class Spawner:
+    """Starts processes on the nodes that it is given.
+
+    Args:
+      cluster: where they run.
+      experiment: of the run.
+      snapshots: folder of the snapshots.
+      store: handle of the parameter store.
+    """
+
+    def __init__(self, cluster: Cluster, experiment: Experiment, snapshots: Path, store: Any) -> None:
+        self._cluster = cluster
+        self._experiment = experiment
+        self._snapshots = snapshots
+        self._store = store
+        self._starts: Counter[str] = Counter()
+        self._placement_group: PlacementGroup | None = None
+        self.begin_run()
+
+    def begin_run(self) -> None:
+        """Assigns a new run id, so that all processes started before count as left by an earlier run."""
+        self.run = uuid.uuid4().hex
+
+    def shard(self, index: int, node: Node, content: Path | None) -> RemoteActor:
+        """Starts a replay shard, with the contents of a folder or empty."""
+        return self._spawn(
+            ReplayProcess, f"replay-{index}", node, shard=index, restore_from=content, environment=self._cpu_only()
+        )
+
+    def learner(
+        self, hosts: Sequence[Node], coordinator: str, shards: Sequence[RemoteActor], restore_from: Path | None
+    ) -> list[RemoteActor]:
+        """Starts the learner's processes, one on each host, and reserves the resources of all hosts together.
+
+        Args:
+          hosts: by rank.
+          coordinator: address at which host 0 coordinates the others.
+          shards: of replay.
+          restore_from: the savepoint's folder, or None.
+
+        Raises:
+          ClusterError: the resources are not free within `cluster.join_minutes`.
+        """
+        resources, bundles = host_resources(self._experiment.cluster), None
+        if resources:
+            timeout_s = 60 * self._experiment.cluster.join_minutes
+            self._placement_group = self._cluster.reserve(hosts, resources, timeout_s)
+            bundles = self._placement_group.bundles
+        return [
+            self._spawn(
+                LearnerProcess,
+                "learner" if rank == 0 else f"learner-{rank}",
+                node,
+                environment={RUN_VARIABLE: self.run},
+                bundle=bundles[rank] if bundles else None,
+                rank=rank,
+                coordinator=coordinator,
+                shards=list(shards),
+                store=self._store,
+                snapshots=self._snapshots,
+                restore_from=restore_from,
+            )
+            for rank, node in enumerate(hosts)
+        ]
+
+    def producer(
+        self,
+        process: type[ActorProcess | ReanalysisProcess],
+        name: str,
+        index: int,
+        node: Node,
+        cpus: float,
+        shards: Sequence[RemoteActor],
+    ) -> RemoteActor:
+        """Starts an actor or a reanalyser, which produce samples for `shards`."""
+        attempt = self._starts[name]
+        self._starts[name] += 1
+        return self._spawn(
+            process,
+            name,
+            node,
+            cpus=cpus,
+            # XLA sizes its thread pool by NPROC.
+            environment=self._cpu_only() | {"NPROC": str(max(1, round(cpus)))},
+            index=index,
+            attempt=attempt,
+            shards=list(shards),
+            store=self._store,
+        )
+
+    def evaluator(self, name: str, node: Node, ladder: dict[str, Any]) -> RemoteActor:
+        """Starts the evaluator, which continues the rating `ladder`."""
+        cpus = self._experiment.evaluation.cpus
+        return self._spawn(
+            EvaluatorProcess,
+            name,
+            node,
+            cpus=cpus,
+            environment=self._cpu_only(),
+            snapshots=self._snapshots,
+            ladder=ladder,
+        )
+
+    def release(self) -> None:
+        """Gives the reserved resources back."""
+        if self._placement_group is not None:
+            self._placement_group.release()
+        self._placement_group = None
+
+    def _spawn(
+        self, process: type, name: str, node: Node, *, environment: dict[str, str], cpus: float = 0.0, **arguments: Any
+    ) -> RemoteActor:
+        return self._cluster.spawn(
+            process, name, cpus=cpus, environment=environment, node=node, experiment=self._experiment, **arguments
+        )
+
+    def _cpu_only(self) -> dict[str, str]:
+        return CPU_ONLY | {RUN_VARIABLE: self.run}

@@ -1,0 +1,249 @@
+"""Reconciling over a cluster in memory: which workers are replaced, where, and what ends a run."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+from fake_cluster import cpu_node
+
+from podzero.cluster.remote import ClusterError, NodeLost, WorkerDied
+from podzero.driver.learner_group import RunFailed
+from podzero.driver.processes import ReplayProcess
+from podzero.driver.replay_shards import MOVE_ATTEMPTS
+from podzero.driver.savepoints import Savepoint
+from podzero.errors import ConfigError
+
+TWO_SHARDS = {"shards": 2, "min_size": 8192}
+REANALYSE = {"share": 0.5, "count": 2, "cpus": 2.0}
+SAVED = Savepoint(40, Path("saves/40"), {}, {})
+
+
+def nothing_saved():
+    return None
+
+
+@pytest.fixture
+def start(make_supervisor):
+    """Starts a supervisor over the given nodes; returns it and its cluster."""
+
+    def make(*nodes, **sections):
+        supervisor, cluster = make_supervisor(*nodes, **sections)
+        supervisor.start(None)
+        list(supervisor.listen())
+        return supervisor, cluster
+
+    return make
+
+
+def places(cluster, prefix="actor"):
+    """The node of each living process whose name begins so."""
+    living = [process for process in cluster.processes if process.name.startswith(prefix) and not process.killed]
+    return {process.name: process.node for process in sorted(living, key=lambda process: process.name)}
+
+
+def test_actors_without_room_start_on_nodes_that_join_later(start):
+    supervisor, cluster = start(cpu_node("a", 2), actors={"count": 5})
+    assert places(cluster) == {"actor-0": "a", "actor-1": "a"}
+    assert supervisor.reconcile(nothing_saved) == []
+    cluster.listed.append(cpu_node("b", 2))
+    assert supervisor.reconcile(nothing_saved) == []
+    assert places(cluster) == {"actor-0": "a", "actor-1": "a", "actor-2": "b", "actor-3": "b"}
+    cluster.listed.append(cpu_node("c", 8))
+    assert supervisor.reconcile(nothing_saved) == []
+    assert places(cluster)["actor-4"] == "c"
+
+
+@pytest.mark.parametrize("name", ["actor-1", "reanalyser-1"])
+def test_a_dead_worker_is_replaced_once_and_its_successor_differs_in_its_seed(start, name, caplog):
+    supervisor, cluster = start(cpu_node("home", 8), reanalyse=REANALYSE)
+    first, before = cluster.named(name), cluster.arguments[name]
+    first.die(WorkerDied(f"{name} is gone: SIGKILL"))
+    with caplog.at_level(logging.WARNING, "podzero"):
+        assert supervisor.reconcile(nothing_saved) == [name]
+    assert any("SIGKILL" in message for message in caplog.messages)
+    assert first.killed
+    assert cluster.named(name) is not first
+    assert cluster.arguments[name]["attempt"] != before["attempt"]
+    assert supervisor.reconcile(nothing_saved) == []
+
+
+@pytest.mark.parametrize("end", [ValueError("wrong board"), None], ids=["raised", "returned"])
+def test_a_worker_whose_work_ends_by_itself_is_replaced(start, end):
+    supervisor, cluster = start(cpu_node("home", 4))
+    cluster.named("actor-0").last("run").end(end)
+    assert supervisor.reconcile(nothing_saved) == ["actor-0"]
+    assert places(cluster).keys() == {"actor-0", "actor-1"}
+
+
+def test_workers_lost_with_their_node_are_no_failures_and_start_where_there_is_room(start):
+    supervisor, cluster = start(cpu_node("a", 3), cpu_node("b", 4), actors={"max_restarts": 0})
+    assert places(cluster) == {"actor-0": "b", "actor-1": "b"}  # the last name, where room is equal
+    cluster.listed.pop()
+    for name in ("actor-0", "actor-1"):
+        cluster.named(name).die(NodeLost(f"{name} is gone"))
+    assert supervisor.reconcile(nothing_saved) == ["actor-0", "actor-1"]
+    assert places(cluster) == {"actor-0": "a", "actor-1": "a"}
+
+
+def test_a_worker_lost_with_its_node_waits_for_room(start):
+    supervisor, cluster = start(cpu_node("a", 1), cpu_node("b", 1))
+    (lost,) = [name for name, node in places(cluster).items() if node == "b"]
+    cluster.listed.pop()
+    cluster.named(lost).die(NodeLost("gone"))
+    assert supervisor.reconcile(nothing_saved) == [lost]
+    assert lost not in places(cluster)
+    assert supervisor.reconcile(nothing_saved) == []
+    cluster.listed.append(cpu_node("b2", 1))
+    supervisor.reconcile(nothing_saved)
+    assert places(cluster)[lost] == "b2"
+
+
+def test_more_failures_than_max_restarts_end_the_run_with_the_last_error(start):
+    supervisor, cluster = start(cpu_node("home", 4), actors={"max_restarts": 2})
+    for _ in range(2):
+        cluster.named("actor-0").die(WorkerDied("actor-0 is gone"))
+        supervisor.reconcile(nothing_saved)
+    last = WorkerDied("actor-1 is gone: a bug")
+    cluster.named("actor-1").die(last)
+    with pytest.raises(RunFailed, match=r"3 times, at most 2 .*actors\.max_restarts.*actor-1 is gone: a bug") as failed:
+        supervisor.reconcile(nothing_saved)
+    assert failed.value.__cause__ is last
+
+
+def test_an_error_of_the_experiment_ends_the_run_at_once(start):
+    supervisor, cluster = start(cpu_node("home", 4))
+    cluster.named("actor-0").last("run").end(ConfigError("env.kwargs: no such map"))
+    with pytest.raises(RunFailed, match=r"actor-0 .*env\.kwargs: no such map"):
+        supervisor.reconcile(nothing_saved)
+
+
+def test_the_evaluator_is_started_when_it_is_wanted_and_continues_its_ladder_after_a_failure(start):
+    supervisor, cluster = start(cpu_node("home", 4))
+    supervisor.reconcile(nothing_saved)
+    assert cluster.alive("evaluator") == []
+    supervisor.start_evaluator()
+    supervisor.reconcile(nothing_saved)
+    assert supervisor.newest_ladder() == {"rounds": 3}
+    cluster.named("evaluator").die(WorkerDied("evaluator is gone"))
+    assert supervisor.reconcile(nothing_saved) == ["evaluator"]
+    assert cluster.arguments["evaluator"]["ladder"] == {"rounds": 3}
+    assert cluster.alive("evaluator") == ["evaluator"]
+
+
+@pytest.mark.parametrize("failure", [NodeLost("evaluator is gone"), WorkerDied("evaluator is gone")])
+def test_an_evaluator_without_room_starts_when_a_node_joins(start, failure):
+    supervisor, cluster = start(cpu_node("a", 2), cpu_node("b", 8), evaluation={"cpus": 4.0})
+    supervisor.start_evaluator()
+    supervisor.reconcile(nothing_saved)
+    assert places(cluster, "evaluator") == {"evaluator": "b"}
+    cluster.listed.pop()
+    cluster.named("evaluator").die(failure)
+    supervisor.reconcile(nothing_saved)
+    assert cluster.alive("evaluator") == []
+    cluster.listed.append(cpu_node("c", 8))
+    supervisor.reconcile(nothing_saved)
+    assert places(cluster, "evaluator") == {"evaluator": "c"}
+
+
+def test_one_reanalyser_starts_before_all_actors_and_the_others_after_them(start):
+    supervisor, cluster = start(cpu_node("home", 4), reanalyse=REANALYSE | {"cpus": 1.5})
+    assert {*cluster.alive("actor"), *cluster.alive("reanalyser")} == {"reanalyser-0", "actor-0", "actor-1"}
+    cluster.listed.append(cpu_node("late", 2))
+    supervisor.reconcile(nothing_saved)
+    assert places(cluster, "reanalyser")["reanalyser-1"] == "late"
+
+
+def lose_shard(supervisor, cluster, name, failure):
+    """The process of a shard dies, and the driver listens to it."""
+    lost = cluster.named(name)
+    lost.die(failure)
+    lost.last("drain").end(failure)
+    list(supervisor.listen())
+    return lost
+
+
+def test_a_lost_shard_restarts_on_another_node_from_the_savepoint_and_all_users_learn_its_address(start):
+    nodes = cpu_node("a", 8), cpu_node("b", 4)
+    supervisor, cluster = start(*nodes, replay=TWO_SHARDS, reanalyse=REANALYSE, cluster={"hosts": 1})
+    lost = cluster.named("replay-1")
+    cluster.listed = [node for node in cluster.listed if node.id != lost.node]
+    lose_shard(supervisor, cluster, "replay-1", NodeLost("replay-1 is gone"))
+    assert supervisor.reconcile(lambda: SAVED) == ["replay-1"]
+    found = cluster.named("replay-1")
+    assert found is not lost
+    assert found.node != lost.node
+    assert cluster.arguments["replay-1"]["restore_from"] == SAVED.shard(1)
+    for name in ("learner", "actor-0", "actor-1", "reanalyser-0", "reanalyser-1"):
+        assert cluster.named(name).last("moved").args == ("replay-1:0", "replay-1:1")
+
+
+def test_a_shard_that_cannot_restore_its_contents_restarts_empty(start):
+    supervisor, cluster = start(cpu_node("home", 8))
+    cluster.answers[ReplayProcess]["address"] = ValueError("the contents are damaged")
+    lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
+    assert supervisor.reconcile(lambda: SAVED) == ["replay-0"]
+    assert cluster.arguments["replay-0"]["restore_from"] is None
+    assert len([process for process in cluster.processes if process.name == "replay-0"]) == 3
+
+
+def test_a_restarted_shard_that_cannot_be_built_is_a_failure_that_is_tried_again(start):
+    supervisor, cluster = start(cpu_node("home", 8), actors={"max_restarts": 2})
+    taken = RuntimeError("port 7 is taken")
+    cluster.answers[ReplayProcess]["address"] = taken
+    lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
+    assert supervisor.reconcile(nothing_saved) == ["replay-0"]
+    del cluster.answers[ReplayProcess]["address"]
+    assert supervisor.reconcile(nothing_saved) == ["replay-0"]
+    assert supervisor.reconcile(nothing_saved) == []
+    assert cluster.named("learner").last("moved").args == ("replay-0:0", "replay-0:2")
+
+
+def moves_told(cluster, name):
+    return len([call for call in cluster.named(name).calls if call.method == "moved"])
+
+
+def test_a_worker_that_does_not_learn_of_a_move_is_told_again(start, caplog):
+    supervisor, cluster = start(cpu_node("home", 8))
+    answers = iter([ClusterError("the answer is lost"), None])
+    cluster.named("actor-0").answers["moved"] = lambda old, new: next(answers)
+    lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
+    assert supervisor.reconcile(nothing_saved) == ["replay-0"]
+    for _ in range(3):
+        assert supervisor.reconcile(nothing_saved) == []
+    assert moves_told(cluster, "actor-0") == 2
+    assert moves_told(cluster, "actor-1") == moves_told(cluster, "learner") == 1
+    assert any("actor-0" in message and "the answer is lost" in message for message in caplog.messages)
+
+
+def test_an_actor_that_cannot_be_told_of_a_move_is_replaced(start):
+    supervisor, cluster = start(cpu_node("home", 8))
+    deaf = cluster.named("actor-0")
+    deaf.answers["moved"] = AttributeError("no writer")
+    lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
+    names = [name for _ in range(MOVE_ATTEMPTS + 3) for name in supervisor.reconcile(nothing_saved)]
+    assert names == ["replay-0", "actor-0"]
+    assert deaf.killed
+    assert cluster.named("actor-0") is not deaf
+    assert moves_told(cluster, "actor-0") == 0
+
+
+def test_a_learner_that_cannot_be_told_of_a_move_ends_the_run(start):
+    supervisor, cluster = start(cpu_node("home", 8))
+    cluster.named("learner").answers["moved"] = AttributeError("no reader")
+    lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
+    for _ in range(MOVE_ATTEMPTS - 1):
+        supervisor.reconcile(nothing_saved)
+    with pytest.raises(RunFailed, match=r"learner .*no reader"):
+        supervisor.reconcile(nothing_saved)
+
+
+def test_a_worker_that_dies_while_it_is_told_of_a_move_is_replaced_once(start):
+    supervisor, cluster = start(cpu_node("home", 8))
+    cluster.named("actor-0").answers["moved"] = WorkerDied("actor-0 is gone")
+    lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
+    assert supervisor.reconcile(nothing_saved) == ["replay-0"]
+    cluster.named("actor-0").die(WorkerDied("actor-0 is gone"))
+    assert supervisor.reconcile(nothing_saved) == ["actor-0"]
+    assert supervisor.reconcile(nothing_saved) == []
