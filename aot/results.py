@@ -1,4 +1,4 @@
-"""What was compiled, kept in a file: each result with what it depends on, so that nothing is compiled twice."""
+"""Stored results of compilations: each is kept with a digest of its inputs, so that nothing is compiled twice."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
+
+import yaml
 
 from podzero.config import builtin_configs
 
@@ -23,44 +25,45 @@ class Job:
     config: str
     """The name of a built-in experiment."""
     slice: str
-    """The slice, by its short name; of those to scale over the largest."""
+    """Short name of the slice; for `scaling` the largest one."""
     program: str
     """As in `podzero compile --program`, or `scaling`."""
     arguments: tuple[str, ...]
-    """Words behind `podzero compile`."""
+    """Command-line arguments after `podzero compile`."""
 
     @property
     def key(self) -> str:
-        """Tells it from all others."""
+        """Identifies the job."""
         return " ".join(self.arguments)
 
     def digest(self) -> str:
-        """Changes with the text of the experiment and the version of the compiler."""
-        text = builtin_configs()[self.config].read_text()
-        return hashlib.sha256(f"{text}\n{compiler()}".encode()).hexdigest()[:16]
+        """Hash of the experiment, without its comments, and of the compiler's version."""
+        experiment = yaml.safe_load(builtin_configs()[self.config].read_text())
+        inputs = json.dumps([experiment, compiler()], sort_keys=True)
+        return hashlib.sha256(inputs.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a job."""
+    """The result of a job."""
 
     outcome: Outcome
     seconds: float
-    """How long it took."""
+    """Duration."""
     digest: str
     report: dict[str, Any] = field(default_factory=dict)
-    """What `--json` printed; nothing where it did not get there."""
+    """What `--json` printed; empty if the program was not compiled."""
     message: str = ""
-    """Why not, in words."""
+    """The error, if there was one."""
 
-    def stands(self, job: Job, limit_s: float) -> bool:
-        """Whether compiling again could only give the same."""
+    def is_valid(self, job: Job, limit_s: float) -> bool:
+        """Whether the result is still valid: compiling the job again would give the same."""
         gave_up = self.outcome == "timeout" and self.seconds < limit_s
         return self.digest == job.digest() and self.outcome != "crashed" and not gave_up
 
 
 class Results:
-    """All results, in one JSON file that is complete after every one of them."""
+    """All results, in one JSON file that is rewritten after each result."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -68,23 +71,23 @@ class Results:
         self._results = {key: Result(**result) for key, result in stored.items()}
 
     def get(self, job: Job) -> Result | None:
-        """What came of a job, if it was ever run."""
+        """The stored result of a job, or None."""
         return self._results.get(job.key)
 
     def missing(self, jobs: Iterable[Job], limit_s: float) -> list[Job]:
-        """The jobs without a result that stands."""
-        return [job for job in jobs if (found := self.get(job)) is None or not found.stands(job, limit_s)]
+        """The jobs without a valid result."""
+        return [job for job in jobs if (found := self.get(job)) is None or not found.is_valid(job, limit_s)]
 
     def fill(
         self, jobs: Iterable[Job], run: Callable[[Job, float], Result], limit_s: float, tell: Callable[[str], None]
     ) -> None:
-        """Runs jobs one after the other and keeps each result at once.
+        """Runs jobs one after the other and saves each result at once.
 
         Args:
-          jobs: what to run.
-          run: runs a job within a number of seconds and never raises for what goes wrong in it.
-          limit_s: those seconds.
-          tell: takes a line about each.
+          jobs: the jobs.
+          run: runs a job within a time limit; reports its failure in the `Result` instead of raising an exception.
+          limit_s: the time limit of each job in seconds.
+          tell: is called with a line of text about each result.
         """
         wanted = list(jobs)
         for place, job in enumerate(wanted, 1):
@@ -104,5 +107,5 @@ class Results:
 
 
 def compiler() -> str:
-    """The versions that decide what comes out."""
+    """The versions of libtpu and jax, on which the results depend."""
     return f"libtpu {version('libtpu')}, jax {version('jax')}"

@@ -84,6 +84,14 @@ def test_another_compiler_or_another_text_makes_it_stale(path, monkeypatch, tmp_
     assert Results(path).missing([LEARNER], 60) == []
 
 
+def test_a_changed_comment_does_not_make_it_stale(path, monkeypatch, tmp_path):
+    Results(path).fill([LEARNER], answers(), 60, silent)
+    commented = tmp_path / "connect_four.yaml"
+    commented.write_text("# Another comment.\n" + builtin_configs()["connect_four"].read_text())
+    monkeypatch.setattr(results, "builtin_configs", lambda: {"connect_four": commented})
+    assert Results(path).missing([LEARNER], 60) == []
+
+
 def test_each_result_is_on_disk_before_the_next_job_starts(path):
     def run(job, limit_s):
         if job == SELFPLAY:
