@@ -1,1 +1,1 @@
-"""What the TPU compiler says of an experiment before any TPU is rented."""
+"""Ahead-of-time compilation: whether an experiment fits a TPU slice, and its cost there, without a TPU."""

@@ -1,4 +1,4 @@
-"""What `podzero compile` finds: the programs of one slice, or the learner on several."""
+"""The results of `podzero compile`: the programs of one slice, or the learner on several slices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from podzero.config import Experiment
 
 @dataclass(frozen=True)
 class OneSlice:
-    """Verdicts on the programs of an experiment."""
+    """The verdicts on the programs of an experiment for one slice."""
 
     name: str
     where: Slice
@@ -26,11 +26,11 @@ class OneSlice:
 
     @property
     def fits(self) -> bool:
-        """Whether all of them do."""
+        """Whether all programs fit into the memory of a chip."""
         return all(verdict.fits for verdict in self.verdicts)
 
     def to_dict(self) -> dict[str, Any]:
-        """For `--json`."""
+        """The output of `--json`."""
         where = self.where
         return {
             "config": self.name, "topology": where.topology, "chips": where.chips, "hosts": where.hosts,
@@ -38,33 +38,33 @@ class OneSlice:
         }  # fmt: skip
 
     def show(self, console: Console) -> None:
-        """For people."""
+        """Prints the results as text."""
         show(console, self.where, self.verdicts)
 
 
 @dataclass(frozen=True)
 class SeveralSlices:
-    """What becomes of the learner's step from slice to slice at a fixed batch per chip."""
+    """How the time of the learner's step changes from slice to slice at a fixed batch per chip."""
 
     name: str
     report: dict[str, Any]
     fits: bool = True
-    """Where it does not, there is nothing to compare, and no such object."""
+    """Always true: `judge_scaling` raises an error where the learner does not fit."""
 
     def to_dict(self) -> dict[str, Any]:
-        """For `--json`."""
+        """The output of `--json`."""
         return {"config": self.name} | self.report
 
     def show(self, console: Console) -> None:
-        """For people."""
+        """Prints the results as text."""
         show_scaling(console, self.name, self.report)
 
 
 def judge_programs(experiment: Experiment, where: str, program: str | None) -> OneSlice:
-    """Compiles one program, or all, for the slice called `where`.
+    """Compiles one program, or all if `program` is None, for the slice named `where`.
 
     Raises:
-      ConfigError: no such slice, no compiler, or the experiment cannot run there.
+      ConfigError: the slice is unknown, libtpu is missing, or the experiment cannot run on the slice.
     """
     found = find_slice(where)
     names = NAMES if program is None else (program,)
@@ -73,15 +73,15 @@ def judge_programs(experiment: Experiment, where: str, program: str | None) -> O
 
 
 def judge_scaling(experiment: Experiment, names: Sequence[str], per_chip: int | None) -> SeveralSlices:
-    """Compiles the learner for each of the slices called `names`, the batch growing with the chips.
+    """Compiles the learner for several slices, with a batch proportional to the number of chips.
 
     Args:
-      experiment: whose learner.
-      names: of slices; the others are held against the first.
-      per_chip: samples of each step on each chip; if None, what the experiment's batch gives on the first slice.
+      experiment: the experiment.
+      names: of the slices; each is compared with the first.
+      per_chip: samples per step and chip; None means those of the experiment's batch on the first slice.
 
     Raises:
-      ConfigError: no such slice, no compiler, or the learner cannot run, or does not fit, on one of them.
+      ConfigError: a slice is unknown, libtpu is missing, or the learner cannot run or does not fit on a slice.
     """
     slices = [find_slice(name) for name in names]
     each = per_chip or max(1, experiment.learner.batch_size // slices[0].chips)

@@ -1,4 +1,4 @@
-"""Floating point operations of an instruction."""
+"""Floating point operations of an HLO instruction."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from podzero.aot.hlo import Computation, Instruction
 
 
 def flops_of(computation: Computation, instruction: Instruction) -> float:
-    """Two for each multiply-add of a convolution or a matrix product; none for anything else.
+    """Counts two for each multiply-add of a convolution or matrix product, and zero for all other instructions.
 
     As in XLA's own cost analysis, products with the zeros of padding and dilation do not count.
     """
@@ -39,7 +39,7 @@ def _convolution(instruction: Instruction, image: tuple[int, ...], kernel: tuple
 
 
 class _Window:
-    """How a convolution moves along one dimension."""
+    """The window of a convolution along one dimension."""
 
     def __init__(self, text: str, place: int) -> None:
         fields = dict(re.findall(r"(\w+)=(\S+)", text))
@@ -54,10 +54,10 @@ class _Window:
         self._kernel_dilation = int(at("rhs_dilate", "1"))
 
     def pairs(self, image: int, kernel: int, result: int) -> int:
-        """How many (result, kernel) positions meet an element of the image."""
-        met = 0
+        """Number of (result, kernel) positions that multiply an element of the image."""
+        pairs = 0
         for at in range(result):
             for k in range(kernel):
                 position = at * self._stride - self._before + k * self._kernel_dilation
-                met += position % self._image_dilation == 0 and 0 <= position < image * self._image_dilation
-        return met
+                pairs += position % self._image_dilation == 0 and 0 <= position < image * self._image_dilation
+        return pairs

@@ -1,6 +1,6 @@
-"""Reads the optimized HLO text of an XLA program: computations, instructions, shapes with layout.
+"""Parses the optimized HLO text of an XLA program: computations, instructions, and shapes with their layout.
 
-The grammar is that of `compiled.as_text()`. Only what traffic, flops and collectives need is kept.
+The grammar is that of `compiled.as_text()`. Only what `traffic`, `flops` and `loops` need is kept.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ BITS = {
     "pred": 8, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16, "s32": 32, "u32": 32, "s64": 64, "u64": 64,
     "f8e4m3fn": 8, "f8e5m2": 8, "f8e4m3b11fnuz": 8, "bf16": 16, "f16": 16, "f32": 32, "f64": 64, "c64": 64, "c128": 128,
 }  # fmt: skip
-"""Width of each element type; types without data (`token`, `opaque`) are missing."""
+"""Bits of each element type; types without data (`token`, `opaque`) are missing."""
 
 _ARRAY = re.compile(r"(\w+)\[([^\]]*)\](?:\{([^}]*)\})?")
 _TILE = re.compile(r"T\(([\d,]+)\)")
@@ -26,25 +26,25 @@ _COMMENT = re.compile(r"/\*.*?\*/")
 
 @dataclass(frozen=True)
 class Array:
-    """One array of a shape: elements, and how they lie in memory."""
+    """The shape of one array, with its layout in memory."""
 
     dtype: str
     dims: tuple[int, ...]
     order: tuple[int, ...] = ()
     """Dimensions from the fastest changing to the slowest."""
     tile: tuple[int, ...] = ()
-    """The outermost tile, `(8, 128)` for most; what it covers is padded to its multiples."""
+    """The outermost tile, mostly `(8, 128)`; the dimensions that it covers are padded to its multiples."""
     space: int = 0
-    """Memory space: 0 is HBM, 1 is VMEM, others are small or elsewhere."""
+    """Number of the memory space: 0 is HBM, 1 is VMEM; see `verdict.SPACES`."""
 
     @property
     def elements(self) -> int:
-        """Without padding."""
+        """Number of elements, without padding."""
         return math.prod(self.dims)
 
     @cached_property
     def bytes(self) -> int:
-        """With padding to whole tiles, as it lies in memory."""
+        """Size in memory, padded to whole tiles."""
         bits = BITS.get(self.dtype, 0)
         dims = [self.dims[d] for d in reversed(self.order)] if self.order else list(self.dims)
         dims = [1] * (len(self.tile) - len(dims)) + dims
@@ -60,12 +60,12 @@ class Instruction:
     name: str
     opcode: str
     arrays: tuple[Array, ...]
-    """What it gives: one array, or the parts of a tuple in order."""
+    """Its result: one array, or the parts of a tuple in order."""
     operands: tuple[str, ...]
     literal: str
-    """The text between its parentheses: of a parameter its number, of a constant its value."""
+    """The text between its parentheses: the number of a parameter, the value of a constant."""
     attributes: str
-    """Everything behind the operands."""
+    """The text after the operands."""
     root: bool
 
     def attribute(self, pattern: str) -> str | None:
@@ -81,14 +81,14 @@ class Instruction:
 
 @dataclass
 class Computation:
-    """Instructions in the order in which they are scheduled."""
+    """A computation; its instructions are in scheduled order."""
 
     name: str
     instructions: dict[str, Instruction] = field(default_factory=dict)
 
     @cached_property
     def users(self) -> dict[str, list[Instruction]]:
-        """Who takes the result of each instruction."""
+        """The instructions that use the result of each instruction."""
         users: dict[str, list[Instruction]] = {name: [] for name in self.instructions}
         for instruction in self.instructions.values():
             for operand in dict.fromkeys(instruction.operands):
@@ -102,24 +102,24 @@ class Computation:
 
     @property
     def parameters(self) -> list[Instruction]:
-        """In the order of the arguments."""
+        """The parameters in the order of the arguments."""
         found = [i for i in self.instructions.values() if i.opcode == "parameter"]
         return sorted(found, key=lambda i: int(i.literal))
 
 
 @dataclass
 class Module:
-    """A program."""
+    """A parsed HLO program."""
 
     computations: dict[str, Computation]
     entry: Computation
 
 
 def parse(text: str) -> Module:
-    """Reads what `compiled.as_text()` gives.
+    """Parses the result of `compiled.as_text()`.
 
     Raises:
-      ValueError: a line cannot be read, or there is no entry computation.
+      ValueError: a line cannot be parsed, or there is no entry computation.
     """
     computations: dict[str, Computation] = {}
     entry = current = None
@@ -154,17 +154,17 @@ def _instruction(line: str) -> Instruction:
 
 
 def _end_of_shape(text: str) -> int:
-    """Where the first space outside all brackets stands."""
+    """Index of the first space outside all brackets."""
     depth = 0
     for place, letter in enumerate(text):
         depth += (letter in "([{") - (letter in ")]}")
         if letter == " " and depth == 0:
             return place
-    raise ValueError(f"no instruction behind the shape: {text[:200]}")
+    raise ValueError(f"no instruction after the shape: {text[:200]}")
 
 
 def _closing(text: str) -> int:
-    """Where the parenthesis opened before `text` closes."""
+    """Index at which the parenthesis that was opened before `text` is closed."""
     depth = 1
     for place, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")

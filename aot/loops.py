@@ -1,4 +1,4 @@
-"""How often a loop of an optimized HLO program runs, where that stands in the program."""
+"""Trip counts of the loops of an optimized HLO program."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ _SAME_VALUE = frozenset({"copy", "bitcast", "convert"})
 
 
 def trip_count(module: Module, computation: Computation, loop: Instruction) -> int | None:
-    """Turns of a `while`; None when they depend on data.
+    """The trip count of a `while`; None if it depends on data.
 
-    XLA writes down the turns of many loops. The TPU compiler drops that, so the loops that `lax.scan` and
-    `lax.fori_loop` make are recognized: a counter, part of what the loop carries, starts at a constant, goes up by one,
-    and is compared with a constant or with another part that starts at a constant.
+    XLA annotates many loops with their trip count, but the TPU compiler drops the annotation. The loops of `lax.scan`
+    and `lax.fori_loop` are therefore recognized by their form: one element of the loop state is a counter that starts
+    at a constant, is incremented by one, and is compared with a constant, or with an element that starts at a constant
+    and does not change.
     """
-    written = loop.attribute(r'known_trip_count":\{"n":"(\d+)"')
-    if written is not None:
-        return int(written)
+    annotated = loop.attribute(r'known_trip_count":\{"n":"(\d+)"')
+    if annotated is not None:
+        return int(annotated)
     condition = module.computations[loop.called("condition")[0]]
     compare = condition.root
     if compare.opcode != "compare" or "direction=LT" not in compare.attributes:
@@ -25,9 +26,9 @@ def trip_count(module: Module, computation: Computation, loop: Instruction) -> i
     if counter.opcode != "get-tuple-element":
         return None
     first, last = _start(computation, loop, counter), _constant(condition, bound)
-    if last is None and _carried_unchanged(module, loop, bound):
+    if last is None and _is_unchanged(module, loop, bound):
         last = _start(computation, loop, bound)
-    if first is None or last is None or not _goes_up_by_one(module, loop, counter):
+    if first is None or last is None or not _incremented_by_one(module, loop, counter):
         return None
     return max(0, last - first)
 
@@ -37,11 +38,11 @@ def _index(element: Instruction) -> int:
 
 
 def _start(computation: Computation, loop: Instruction, element: Instruction) -> int | None:
-    """The constant with which a carried part starts."""
-    carried = computation.instructions[loop.operands[0]]
-    if element.opcode != "get-tuple-element" or carried.opcode != "tuple":
+    """The constant with which an element of the loop state starts, or None."""
+    state = computation.instructions[loop.operands[0]]
+    if element.opcode != "get-tuple-element" or state.opcode != "tuple":
         return None
-    return _constant(computation, computation.instructions[carried.operands[_index(element)]])
+    return _constant(computation, computation.instructions[state.operands[_index(element)]])
 
 
 def _constant(computation: Computation, instruction: Instruction) -> int | None:
@@ -53,21 +54,21 @@ def _constant(computation: Computation, instruction: Instruction) -> int | None:
 
 
 def _body_result(module: Module, loop: Instruction, element: Instruction) -> tuple[Computation, Instruction | None]:
-    """What the body puts in the place of a carried part."""
+    """The body, and its new value of an element of the loop state."""
     body = module.computations[loop.called("body")[0]]
     if body.root.opcode != "tuple":
         return body, None
     return body, body.instructions[body.root.operands[_index(element)]]
 
 
-def _carried_unchanged(module: Module, loop: Instruction, element: Instruction) -> bool:
+def _is_unchanged(module: Module, loop: Instruction, element: Instruction) -> bool:
     if element.opcode != "get-tuple-element":
         return False
     _, result = _body_result(module, loop, element)
     return result is not None and result.opcode == "get-tuple-element" and _index(result) == _index(element)
 
 
-def _goes_up_by_one(module: Module, loop: Instruction, counter: Instruction) -> bool:
+def _incremented_by_one(module: Module, loop: Instruction, counter: Instruction) -> bool:
     body, result = _body_result(module, loop, counter)
     while result is not None and result.opcode in _SAME_VALUE:
         result = body.instructions[result.operands[0]]

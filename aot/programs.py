@@ -1,4 +1,4 @@
-"""The programs that a slice runs, lowered for devices that need not exist."""
+"""The programs of an experiment, lowered for TPU devices that need not be present."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from podzero.config import Experiment, GameConfig
 from podzero.errors import ConfigError
 
 NAMES = ("learner", "evaluation", "selfplay")
-"""Of all programs. The first depends on the slice, the others only on the chip; the last only games in JAX have."""
+"""The names of all programs. The learner depends on the slice, the others only on the chip. Only games in JAX have the
+program `selfplay`."""
 
 
 def names_of(experiment: Experiment) -> tuple[str, ...]:
-    """The programs of an experiment, of `NAMES`."""
+    """The names of an experiment's programs, a subset of `NAMES`."""
     return NAMES if isinstance(experiment.env, GameConfig) else NAMES[:2]
 
 
@@ -25,51 +26,49 @@ class Program(NamedTuple):
 
     name: str
     what: str
-    """In words, with its sizes."""
+    """Description with sizes."""
     advice: str
-    """The switches that would make it smaller, the cheapest first."""
+    """Settings that reduce its memory, the cheapest first."""
     lower: Callable[[], Any]
-    """Gives the `jax.stages.Lowered` of it."""
+    """Returns its `jax.stages.Lowered`."""
     batch: int
-    """Samples of a step, positions, or games."""
+    """Number of samples of a step (learner), positions (evaluation) or games (selfplay)."""
     trip_count: int = 1
-    """Steps in one execution."""
+    """Steps per execution."""
     parameter_bytes: int = 0
-    """Of the parameters that it trains."""
+    """Bytes of the parameters that it trains."""
 
 
 def check_compiler() -> None:
-    """Checks that there is one.
+    """Checks that the TPU compiler is installed.
 
     Raises:
       ConfigError: libtpu is missing.
     """
     if find_spec("libtpu") is None:
-        raise ConfigError(
-            "the TPU compiler is missing: install libtpu, as `uv sync --extra tpu` or `pip install 'podzero[tpu]'` do"
-        )
+        raise ConfigError("the TPU compiler (libtpu) is not installed: run `uv sync --extra tpu` in podzero's checkout")
 
 
 def devices_of(where: Slice) -> list[Any]:
-    """The devices of a slice as the TPU compiler describes them; no TPU is touched.
+    """The devices of a slice as the TPU compiler describes them; needs no TPU.
 
-    Must run in a process that has not used jax yet.
+    Must be called in a process that has not used jax yet.
 
     Raises:
       ConfigError: libtpu is missing.
     """
     check_compiler()
     os.environ["JAX_PLATFORMS"] = "cpu"
-    # Nobody of Google's Cloud answers here, so libtpu is told what it would ask.
+    # Outside Google Cloud no metadata server answers libtpu, so it gets the answers from the environment.
     os.environ["TPU_SKIP_MDS_QUERY"] = "1"
-    # It guards its chips with a lock, but a compiler may run beside another one, or beside a training run.
+    # libtpu locks the chips of its node. Compilation uses no chip, so it may run beside other processes with libtpu.
     os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
     os.environ.setdefault("TPU_ACCELERATOR_TYPE", f"{where.chip.name}-{where.chips}")
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
     from jax.experimental import topologies
 
     options: dict[str, Any] = {}
-    if where.chip.name == "v4":  # the compiler does not know its hosts by itself
+    if where.chip.name == "v4":  # the compiler needs the layout of its hosts
         options = {"chip_config_name": "megacore", "chips_per_host_bounds": (2, 2, 1), "wrap": (False,) * 3}
     if where.chips == 1:
         options["chips_per_host_bounds"] = (1, 1, 1)
@@ -79,23 +78,23 @@ def devices_of(where: Slice) -> list[Any]:
 
 
 def programs_of(experiment: Experiment, devices: list[Any], names: Collection[str] = NAMES) -> list[Program]:
-    """What the slice runs: the learner's dispatch on all devices, and on each chip the programs beside it.
+    """The experiment's programs: the learner's dispatch for all devices, the others for one chip.
 
     Args:
-      experiment: what is run.
-      devices: of the slice, as `devices_of` gives them.
-      names: the programs that are wanted, of `NAMES`; those that the experiment does not have are left out.
+      experiment: the experiment.
+      devices: the devices of the slice, from `devices_of`.
+      names: the requested programs, of `NAMES`; programs that the experiment does not have are left out.
 
     Raises:
-      ConfigError: nothing is left; or, where the learner is wanted, the mesh does not fit the devices or the batch the
-        mesh.
+      ConfigError: the experiment has none of the requested programs, the learner's mesh does not fit the devices, or
+        the batch does not fit the mesh.
     """
     experiment = _for_accelerators(experiment)
     makers = {"learner": _learner, "evaluation": _evaluation, "selfplay": _selfplay}
     wanted = [name for name in names_of(experiment) if name in names]
     if not wanted:
         raise ConfigError(
-            f"{experiment.env.title} is not played on chips: its programs are {' and '.join(names_of(experiment))}"
+            f"{experiment.env.title} is not a game in JAX: its programs are {' and '.join(names_of(experiment))}"
         )
     return [makers[name](experiment, devices) for name in wanted]
 
@@ -177,7 +176,7 @@ def _selfplay(experiment: Experiment, devices: list[Any]) -> Program:
 
 
 def _on_chip(tree: Any, device: Any) -> Any:
-    """Shapes with the sharding that puts them on one chip."""
+    """Shapes with a sharding that places them on one chip."""
     import jax
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -187,20 +186,20 @@ def _on_chip(tree: Any, device: Any) -> Any:
 
 
 def _advice(experiment: Experiment, chips: int) -> str:
-    """What makes training smaller and is not switched on yet."""
+    """Settings that reduce the memory of training and are not yet used."""
     config = experiment.learner
     switches = []
     if chips > 1 and not config.mesh.fsdp:
         switches.append("learner.mesh.fsdp=true, which splits weights and optimizer state over the chips")
     if not getattr(experiment.network, "remat", True):
-        switches.append("network.remat=true, which computes activations twice instead of keeping them")
-    switches.append(f"learner.microbatches={2 * config.microbatches}, which takes the batch in parts")
+        switches.append("network.remat=true, which recomputes activations instead of storing them")
+    switches.append(f"learner.microbatches={2 * config.microbatches}, which splits the batch into parts")
     switches.append("a slice of more chips" if config.mesh.fsdp else "a smaller network")
     return "; ".join(switches)
 
 
 def _for_accelerators(experiment: Experiment) -> Experiment:
-    """With the compute dtype that `auto` means on a TPU."""
+    """The experiment with `compute_dtype: auto` resolved as on a TPU, to bfloat16."""
     if experiment.network.compute_dtype != "auto":
         return experiment
     network = experiment.network.model_copy(update={"compute_dtype": "bfloat16"})

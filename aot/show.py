@@ -1,4 +1,4 @@
-"""Verdicts as people read them."""
+"""Prints verdicts as text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from podzero.chips import Slice
 
 
 def show(console: Console, where: Slice, verdicts: list[Verdict]) -> None:
-    """Prints what was found, one block for each program."""
+    """Prints the slice and one table for each program."""
     chip = where.chip
     console.print(
         f"[bold]{where.short_name}[/] ({where.topology}): {where.chips} chips on {where.hosts} hosts; each chip "
@@ -31,16 +31,16 @@ def _table(verdict: Verdict) -> Table:
     capacity = verdict.where.chip.hbm_bytes
     share = f"{amount(verdict.bytes_needed)} of {amount(capacity)} ({verdict.bytes_needed / capacity:.1%})"
     if verdict.cost is None:
-        table.add_row("memory", f"[red]does not fit:[/] {share}. What would help: {verdict.program.advice}")
+        table.add_row("memory", f"[red]does not fit:[/] {share}. To reduce it: {verdict.program.advice}")
         return table
     table.add_row("memory", f"fits: {share}")
     cost, seconds = verdict.cost, verdict.seconds()
     moved = ", ".join(f"{amount(b)} {SPACES.get(s, str(s)).upper()}" for s, b in sorted(cost.traffic.items()))
     intensity = f", {cost.flops / cost.traffic[0]:,.0f} flops per byte of HBM" if cost.traffic[0] else ""
-    table.add_row("work", f"{cost.flops / 1e9:,.2f} GFLOP; moves {moved}{intensity}")
+    table.add_row("cost", f"{cost.flops / 1e9:,.2f} GFLOP; memory traffic {moved}{intensity}")
     bound = max(seconds, key=lambda name: seconds[name])
     times = ", ".join(f"{name} {value * 1e3:,.3f} ms" for name, value in seconds.items())
-    table.add_row("least time", f"{times}: bound by {bound}, at most {verdict.share_of_peak():.1%} of peak flops")
+    table.add_row("lower bound", f"{times}: bound by {bound}, at most {verdict.share_of_peak():.1%} of peak flops")
     if estimate := verdict.estimated_seconds():
         peak = f"{seconds['compute'] / estimate:.1%} of peak flops"
         table.add_row("estimate", f"{estimate * 1e3:,.3f} ms by the compiler, without communication: {peak}")
@@ -52,12 +52,15 @@ def _table(verdict: Verdict) -> Table:
         )
     table.add_row("host", f"{cost.host_transfers} transfers")
     if cost.unknown_loops:
-        table.add_row("note", f"{cost.unknown_loops} loops whose turns depend on data count as one turn: least figures")
+        table.add_row(
+            "note",
+            f"{cost.unknown_loops} loops with an unknown trip count are counted once: cost and times are lower bounds",
+        )
     return table
 
 
 def amount(size: float) -> str:
-    """Bytes with a binary unit."""
+    """A number of bytes with a binary unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:
             return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
@@ -66,7 +69,7 @@ def amount(size: float) -> str:
 
 
 def show_scaling(console: Console, name: str, report: dict[str, Any]) -> None:
-    """Prints what `podzero compile --scaling` found, one line for each slice."""
+    """Prints the report of `podzero compile --scaling`, one line for each slice."""
     console.print(
         f"[bold]{name}[/]: the learner's step at {report['per_chip']:,} samples a chip, "
         f"{amount(report['parameter_bytes'])} of parameters, nothing overlapped",

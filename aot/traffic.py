@@ -1,9 +1,9 @@
-"""Counts what an optimized HLO program moves, computes and communicates, on one chip and op by op.
+"""Counts the memory traffic, flops and communication of an optimized HLO program on one chip, op by op.
 
-`cost_analysis()` of XLA counts a loop's body once and knows no tile padding; here bodies are multiplied by their trip
-counts and every array has the size that it has in memory. What is counted is the traffic of scheduled instructions:
-a fusion reads its operands and writes its results once, whatever happens inside it. A fusion that only slices or
-gathers from an operand reads what it takes, and one that updates a slice in place writes the slice.
+XLA's `cost_analysis()` counts the body of a loop once and ignores tile padding. Here a body is multiplied by its trip
+count, and every array has its padded size in memory. Traffic is that of scheduled instructions: a fusion reads its
+operands and writes its results once. If a fusion only slices or gathers from an operand, only the slices are counted as
+read; if it updates a slice in place, only the slice is counted as written.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ _FREE = frozenset({
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "opt-barrier", "partition-id",
     "replica-id", "domain", "add-dependency",
 })  # fmt: skip
-"""Instructions that move nothing."""
-_TAKES_A_PART = frozenset({"dynamic-slice", "slice", "gather"})
-_PASSES_ON = frozenset({"bitcast", "get-tuple-element"})
+"""Instructions without memory traffic."""
+_SLICES = frozenset({"dynamic-slice", "slice", "gather"})
+_ALIASES = frozenset({"bitcast", "get-tuple-element"})
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all", "ragged-all-to-all")
 _HOST = frozenset({"infeed", "outfeed"})
 
 
 @dataclass(frozen=True)
 class Collective:
-    """One kind of communication, added up over the program."""
+    """One collective operation, and how often the program runs it."""
 
     opcode: str
     group: int
-    """Chips that take part in each."""
+    """Number of chips that take part."""
     bytes: int
-    """Size of the array on one chip where it is whole: the operand of a reduction, the result of a gather."""
+    """Size of the whole array on one chip: the operand of a reduction, the result of a gather."""
     times: int
-    """How often it runs."""
+    """How often it runs in one execution of the program."""
 
     @property
     def sent(self) -> float:
-        """Bytes that each chip sends at least, over all runs (Patarasuk and Yuan 2009 for the rings)."""
+        """Lower bound on the bytes that each chip sends over all runs (for rings: Patarasuk and Yuan 2009)."""
         share = (self.group - 1) / self.group if self.group else 0.0
         factor = {"all-reduce": 2 * share, "collective-permute": 1.0}.get(self.opcode, share)
         return factor * self.bytes * self.times
@@ -49,22 +49,22 @@ class Collective:
 
 @dataclass
 class Cost:
-    """What a program does on one chip in one execution."""
+    """The cost of one execution of a program on one chip."""
 
     flops: float = 0.0
-    """Of convolutions and matrix products, two per multiply-add."""
+    """Flops of convolutions and matrix products, two per multiply-add."""
     cycles: float = 0.0
-    """The compiler's own estimates, which it writes beside all that computes; it has none for communication."""
+    """Sum of the compiler's estimates, with which it annotates compute instructions; it has none for communication."""
     traffic: Counter[int] = field(default_factory=Counter)
     """Bytes read and written, by memory space."""
     collectives: list[Collective] = field(default_factory=list)
     host_transfers: int = 0
-    """Exchanges with the host in the middle of the program."""
+    """Transfers to or from the host during the program."""
     unknown_loops: int = 0
-    """Loops whose turns depend on data; their body counts once."""
+    """Loops whose trip count depends on data; their body counts once."""
 
     def add(self, other: Cost, times: int = 1) -> None:
-        """Adds what happens `times` times."""
+        """Adds `times` times another cost."""
         self.flops += other.flops * times
         self.cycles += other.cycles * times
         for space, moved in other.traffic.items():
@@ -75,7 +75,7 @@ class Cost:
 
 
 def count(module: Module) -> Cost:
-    """Counts one execution of a program."""
+    """The cost of one execution of a program."""
     return _Counter(module).computation(module.entry)
 
 
@@ -85,7 +85,7 @@ class _Counter:
         self._known: dict[str, Cost] = {}
 
     def computation(self, computation: Computation) -> Cost:
-        """One run of a computation whose instructions are scheduled one by one."""
+        """The cost of running a computation once; its instructions are scheduled one by one."""
         if computation.name not in self._known:
             cost = Cost()
             for instruction in computation.instructions.values():
@@ -109,7 +109,7 @@ class _Counter:
             for name in instruction.called("to_apply") or instruction.called("calls"):
                 cost.add(self.computation(self._module.computations[name]))
         else:
-            self._work(computation, instruction, cost)
+            self._scheduled(computation, instruction, cost)
 
     def _loop(self, computation: Computation, instruction: Instruction, cost: Cost) -> None:
         trips = trip_count(self._module, computation, instruction)
@@ -118,15 +118,15 @@ class _Counter:
         for name in instruction.called("body") + instruction.called("condition"):
             cost.add(self.computation(self._module.computations[name]), trips)
 
-    def _work(self, computation: Computation, instruction: Instruction, cost: Cost) -> None:
-        """An instruction that reads operands and writes results."""
+    def _scheduled(self, computation: Computation, instruction: Instruction, cost: Cost) -> None:
+        """Adds the cost of an instruction that reads operands and writes results."""
         for array in self._moved(computation, instruction):
             cost.traffic[array.space] += array.bytes
         cost.cycles += float(instruction.attribute(r'"estimated_cycles":"(\d+)"') or 0)
-        self._parts(computation, instruction, cost)
+        self._computed(computation, instruction, cost)
 
-    def _parts(self, computation: Computation, instruction: Instruction, cost: Cost) -> None:
-        """What an instruction computes and communicates, and all that is fused into it."""
+    def _computed(self, computation: Computation, instruction: Instruction, cost: Cost) -> None:
+        """Adds the flops, host transfers and collectives of an instruction and of all that is fused into it."""
         cost.flops += flops_of(computation, instruction)
         cost.host_transfers += instruction.opcode in _HOST or "is_host_transfer=true" in instruction.attributes
         if collective := _collective(computation, instruction):
@@ -134,23 +134,23 @@ class _Counter:
         for name in instruction.called("calls"):
             fused, inside = self._module.computations[name], Cost()
             for part in fused.instructions.values():
-                self._parts(fused, part, inside)
+                self._computed(fused, part, inside)
             if name.startswith("all-reduce-scatter"):
                 inside.collectives = [replace(c, opcode="reduce-scatter") for c in inside.collectives]
             cost.add(inside)
 
     def _moved(self, computation: Computation, instruction: Instruction) -> list[Array]:
-        """The arrays, or the parts of them, that an instruction reads and writes."""
+        """The arrays, or their slices, that an instruction reads and writes."""
         operands = [computation.instructions[name] for name in instruction.operands]
         opcode = instruction.opcode
         if opcode == "fusion":
             return self._fusion(instruction, operands)
-        if opcode in _TAKES_A_PART:
+        if opcode in _SLICES:
             small = [array for operand in operands[1:] for array in operand.arrays]
             return [*instruction.arrays, *instruction.arrays, *small]
         if opcode == "dynamic-update-slice":
             return [*operands[1].arrays, *operands[1].arrays]
-        if opcode.endswith("-start"):  # gives (operands, results, flags) of what ends at `-done`
+        if opcode.endswith("-start"):  # its result is (operands, results, flags); `-done` ends it
             read = [array for operand in operands for array in operand.arrays]
             return [*read, *_results_of_start(instruction, read)]
         return [*(array for operand in operands for array in operand.arrays), *instruction.arrays]
@@ -177,31 +177,31 @@ class _Counter:
 
 
 def _origin(computation: Computation, instruction: Instruction) -> Instruction:
-    """The instruction behind renamings that move nothing."""
-    while instruction.opcode in _PASSES_ON:
+    """The instruction whose result this one is an alias of."""
+    while instruction.opcode in _ALIASES:
         instruction = computation.instructions[instruction.operands[0]]
     return instruction
 
 
 def _read(fused: Computation, parameter: Instruction, arrays: tuple[Array, ...]) -> list[Array]:
-    """What a fusion reads of one operand: the slices, when it takes nothing else of it."""
+    """What a fusion reads of one operand: only slices, if it uses nothing else of the operand."""
     users = list(fused.users[parameter.name])
     names = {parameter.name}
     for user in users:
-        if user.opcode in _PASSES_ON:
+        if user.opcode in _ALIASES:
             names.add(user.name)
             users += fused.users[user.name]
-    takers = [user for user in users if user.opcode not in _PASSES_ON]
-    sliced = [user for user in takers if user.opcode in _TAKES_A_PART and user.operands[0] in names]
-    if takers and len(sliced) == len(takers):
-        parts = [Array(a.dtype, a.dims, a.order, a.tile, arrays[0].space) for user in takers for a in user.arrays]
+    readers = [user for user in users if user.opcode not in _ALIASES]
+    sliced = [user for user in readers if user.opcode in _SLICES and user.operands[0] in names]
+    if readers and len(sliced) == len(readers):
+        parts = [Array(a.dtype, a.dims, a.order, a.tile, arrays[0].space) for user in readers for a in user.arrays]
         if sum(part.bytes for part in parts) < sum(array.bytes for array in arrays):
             return parts
     return list(arrays)
 
 
 def _results_of_start(instruction: Instruction, read: list[Array]) -> list[Array]:
-    """The results among the arrays of a `-start`, which repeats its operands and adds small flags."""
+    """The results of a `-start`, whose arrays also contain its operands and small flags."""
     if instruction.opcode == "all-reduce-start":
         return list(instruction.arrays)
     if instruction.opcode == "copy-start":

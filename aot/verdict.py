@@ -1,4 +1,4 @@
-"""One program judged by the TPU compiler: does it fit, what does it move, and what bounds its speed."""
+"""Compiles one program for a TPU slice: whether it fits, its cost, and what bounds its speed."""
 
 from __future__ import annotations
 
@@ -12,49 +12,49 @@ from podzero.aot.traffic import Cost, count
 from podzero.chips import Slice
 
 SPACES = {0: "hbm", 1: "vmem", 2: "sflag", 3: "cmem", 5: "host", 6: "smem"}
-"""Memory spaces by their number in the layouts of optimized HLO."""
+"""Names of the memory spaces, by their number in the layouts of optimized HLO."""
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 class Verdict(NamedTuple):
-    """What the compiler and the counter say of a program, per chip and execution."""
+    """Memory and cost of a program per chip and execution."""
 
     program: Program
     where: Slice
     bytes_needed: float
-    """Memory: arguments, results, temporaries and code."""
+    """Memory of arguments, results, temporaries and code."""
     cost: Cost | None
-    """None when it does not fit."""
+    """None if the program does not fit."""
 
     @property
     def fits(self) -> bool:
-        """Whether the compiler found room."""
+        """Whether the program fits into the memory of a chip."""
         return self.cost is not None
 
     def seconds(self) -> dict[str, float]:
-        """The least time that arithmetic, memory and links need, by the published peaks of the chip."""
+        """Lower bounds on the time of arithmetic, memory and links, from the published peak rates of the chip."""
         assert self.cost is not None
         chip = self.where.chip
         return {
             "compute": self.cost.flops / chip.flops,
             "hbm": self.cost.traffic[0] / chip.hbm_bandwidth,
-            # Both directions together are published, and every byte sent is a byte received.
+            # The published bandwidth is the sum of both directions; a chip receives as much as it sends.
             "links": sum(c.sent for c in self.cost.collectives) / (chip.link_bandwidth / 2),
         }
 
     def estimated_seconds(self) -> float:
-        """How long the compiler itself expects the chip to compute, without any communication."""
+        """The compiler's estimate of the compute time, without communication."""
         assert self.cost is not None
         return self.cost.cycles / self.where.chip.clock
 
     def share_of_peak(self) -> float:
-        """The share of peak flops that is left when the slowest of the three decides and all overlap perfectly."""
+        """Upper bound on the share of peak flops, if the three of `seconds` overlap perfectly."""
         seconds = self.seconds()
         longest = max(seconds.values())
         return seconds["compute"] / longest if longest else 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """For `--json`; sizes in bytes, times in seconds."""
+        """The output of `--json`; sizes in bytes, times in seconds."""
         found = {
             "name": self.program.name,
             "what": self.program.what,
@@ -86,7 +86,7 @@ def judge(program: Program, where: Slice) -> Verdict:
     """Compiles a program for a slice.
 
     Raises:
-      JaxRuntimeError: the compiler refuses it for another reason than its size.
+      JaxRuntimeError: the compiler rejects the program for another reason than its size.
     """
     import jax
 
@@ -109,7 +109,7 @@ def judge(program: Program, where: Slice) -> Verdict:
 
 
 def summary(cost: Cost) -> list[dict[str, Any]]:
-    """Collectives added up by kind and group: how many runs, bytes of their arrays, bytes that a chip sends."""
+    """Sums collectives by kind and group size: number of runs, bytes of their arrays, bytes that a chip sends."""
     rows: dict[tuple[str, int], dict[str, float]] = defaultdict(lambda: {"times": 0, "bytes": 0, "sent": 0.0})
     for collective in cost.collectives:
         row = rows[collective.opcode, collective.group]
@@ -120,6 +120,6 @@ def summary(cost: Cost) -> list[dict[str, Any]]:
 
 
 def _bytes_that_do_not_fit(message: str) -> float | None:
-    """What the compiler says that a program needs, if it was refused for its size."""
+    """The memory that a program needs, from the message with which the compiler rejects it; None for other errors."""
     found = re.search(r"Used ([\d.]+)([KMGT]?) of [\d.]+[KMGT]? hbm", message)
     return float(found.group(1)) * _UNITS[found.group(2)] if found else None

@@ -1,4 +1,4 @@
-"""The counter on programs whose flops, bytes and communication are known by hand."""
+"""Costs of programs whose flops, bytes and communication are computed by hand."""
 
 import pytest
 
@@ -9,7 +9,7 @@ HBM, VMEM = 0, 1
 
 
 def program(entry, *computations):
-    """The text of a module around the lines of its entry computation."""
+    """The text of a module with these lines as its entry computation."""
     body = "\n".join(f"  {line}" for line in entry)
     return "\n\n".join(
         ["HloModule test, is_scheduled=true", *computations, f"ENTRY %main (p: f32[]) -> f32[] {{\n{body}\n}}"]
@@ -34,11 +34,11 @@ def computation(name, *lines):
         (Array("s4", (16, 128), (1, 0), (8, 128)), 1024),
     ],
 )
-def test_an_array_is_as_large_as_its_whole_tiles(array, size):
+def test_arrays_are_padded_to_whole_tiles(array, size):
     assert array.bytes == size
 
 
-def test_a_fusion_reads_its_operands_and_writes_its_result_where_they_lie():
+def test_a_fusion_reads_its_operands_and_writes_its_result_in_their_memory_spaces():
     cost = count(parse(program(
         ["%a = f32[8,128]{1,0:T(8,128)} parameter(0)",
          "%b = f32[8,128]{1,0:T(8,128)S(1)} parameter(1)",
@@ -52,7 +52,7 @@ def test_a_fusion_reads_its_operands_and_writes_its_result_where_they_lie():
     assert (cost.flops, cost.collectives, cost.host_transfers) == (0, [], 0)
 
 
-def test_a_fusion_that_slices_reads_the_slice():
+def test_a_fusion_that_slices_reads_only_the_slice():
     cost = count(parse(program(
         ["%table = f32[1000,8,128]{2,1,0:T(8,128)} parameter(0)",
          "%i = s32[]{:T(128)S(2)} parameter(1)",
@@ -67,7 +67,7 @@ def test_a_fusion_that_slices_reads_the_slice():
     assert cost.traffic[HBM] == 2 * 4096
 
 
-def test_an_update_in_place_writes_the_update():
+def test_an_update_in_place_writes_only_the_slice():
     cost = count(parse(program(
         ["%table = f32[1000,8,128]{2,1,0:T(8,128)} parameter(0)",
          "%row = f32[1,8,128]{2,1,0:T(8,128)} parameter(1)",
@@ -112,7 +112,7 @@ def loop(bound="%k", step="%one", attributes=""):
 
 
 SCALARS = 3 * 4 + 2 * 4 + 1
-"""Bytes of the counter's addition and comparison in each turn (pred is a byte)."""
+"""Bytes of the counter's addition and comparison in each iteration (pred is a byte)."""
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ SCALARS = 3 * 4 + 2 * 4 + 1
         ({"step": "fused"}, 7 - 2),
     ],
 )
-def test_a_loop_counts_its_body_as_often_as_it_runs(arguments, trip_count):
+def test_the_body_of_a_loop_is_multiplied_by_the_trip_count(arguments, trip_count):
     cost = count(loop(**arguments))
     copied = 8
     fused_saves = 4 if arguments.get("step") == "fused" else 0
@@ -133,35 +133,35 @@ def test_a_loop_counts_its_body_as_often_as_it_runs(arguments, trip_count):
 
 
 @pytest.mark.parametrize("arguments", [{"step": "%two"}, {"bound": "%i"}])
-def test_a_loop_whose_turns_are_not_seen_counts_once_and_is_noted(arguments):
+def test_a_loop_with_an_unknown_trip_count_counts_once_and_is_reported(arguments):
     cost = count(loop(**arguments))
     assert cost.traffic[HBM] == 8 + 2 * 1024 + SCALARS
     assert cost.unknown_loops == 1
 
 
-def test_a_product_and_a_convolution_count_two_per_multiply_add():
+def test_products_and_convolutions_count_two_flops_per_multiply_add():
     cost = count(parse(program(
         ["%a = f32[32,64] parameter(0)", "%b = f32[64,16] parameter(1)",
          "%x = f32[10,6,7,32] parameter(2)", "%k = f32[3,3,32,5] parameter(3)",
          "%d = f32[32,16] dot(%a, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
          "ROOT %c = f32[10,6,7,5] convolution(%x, %k), window={size=3x3 pad=1_1x1_1}, dim_labels=b01f_01io->b01f"],
     )))  # fmt: skip
-    # Along 6 squares with one of padding on both sides a window of 3 meets 3 * 6 - 2 of them.
+    # A window of 3 slides over 6 elements, padded by one on each side: 3 * 6 - 2 products are not with padding.
     assert cost.flops == 2 * 32 * 16 * 64 + 2 * (10 * 5 * 32) * (3 * 6 - 2) * (3 * 7 - 2)
 
 
-def test_a_strided_and_a_dilated_convolution_count_what_they_meet():
+def test_products_with_padding_and_dilation_do_not_count():
     cost = count(parse(program(
         ["%x = f32[1,8,1] parameter(0)", "%y = f32[1,4,1] parameter(1)", "%k = f32[3,1,1] parameter(2)",
          "%s = f32[1,3,1] convolution(%x, %k), window={size=3 stride=2}, dim_labels=b0f_0io->b0f",
-         # Four elements with zeros between them: 0 . 1 . 2 . 3, seen through five windows of three.
+         # Four elements with zeros between them, 0 . 1 . 2 . 3, and five windows of three.
          "ROOT %d = f32[1,5,1] convolution(%y, %k), window={size=3 lhs_dilate=2}, dim_labels=b0f_0io->b0f"],
     )))  # fmt: skip
     assert cost.flops == 2 * 3 * 3 + 2 * (2 + 1 + 2 + 1 + 2)
 
 
-def test_flops_and_bytes_agree_with_xla_where_it_can_be_trusted():
-    """A program without loops, compiled for the CPU: XLA's own cost analysis gives the same flops."""
+def test_flops_agree_with_xla_for_a_program_without_loops():
+    """Compiled for the CPU, where XLA's own cost analysis gives the same flops."""
     import jax
     import jax.numpy as jnp
 
@@ -215,7 +215,7 @@ def test_a_reduction_fused_with_its_slice_is_a_reduce_scatter():
     assert cost.collectives[0].sent == 3072
 
 
-def test_the_compiler_s_estimates_add_up_over_turns_and_leave_out_what_is_fused():
+def test_estimated_cycles_are_summed_over_iterations_without_fused_instructions():
     cost = count(parse(program(
         ["%zero = s32[] constant(0)", "%v = f32[256] parameter(0)",
          "%p = (s32[], f32[256]) tuple(%zero, %v)",
@@ -242,7 +242,7 @@ def test_the_compiler_s_estimates_add_up_over_turns_and_leave_out_what_is_fused(
     assert cost.cycles == 5 * 20 + 1000
 
 
-def test_exchanges_with_the_host_are_counted():
+def test_transfers_to_the_host_are_counted():
     cost = count(parse(program(
         ["%a = f32[256] parameter(0)", "%t = token[] after-all()",
          "%s = (f32[256], u32[], token[]) send(%a, %t), channel_id=1, is_host_transfer=true",
@@ -252,6 +252,6 @@ def test_exchanges_with_the_host_are_counted():
 
 
 @pytest.mark.parametrize("text", ["HloModule x", "ENTRY %m () -> f32[] {\n  nonsense\n}"])
-def test_text_that_is_no_program_is_refused(text):
+def test_text_that_is_not_hlo_is_refused(text):
     with pytest.raises(ValueError, match=r"no entry computation|not an HLO instruction"):
         parse(text)
