@@ -1,4 +1,4 @@
-"""Domineering: two players lay dominoes on a board in turn, and whoever finds no room for one loses."""
+"""Domineering: two players place dominoes on a board in turn; a player who cannot place one loses."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ SIZE = 5
 
 
 class Domineering:
-    """Player 0 lays dominoes upright, player 1 across; an action is the number of a domino's first cell."""
+    """Player 0 places vertical dominoes, player 1 horizontal ones; an action is the number of a domino's first cell."""
 
     num_actions = SIZE * SIZE
     players = 2
 
     def reset(self, seed: int) -> None:
-        """An empty board; nothing is left to chance, so the seed does not matter."""
+        """Clears the board. The game has no chance events, so the seed is not used."""
         self.taken = np.zeros((SIZE, SIZE), bool)
         self.mover = 0
 
     def step(self, action: int) -> None:
-        """Covers the cell and the one below it, or the one to its right."""
+        """Covers a cell and the one below it (player 0) or to its right (player 1)."""
         row, column = divmod(action, SIZE)
         self.taken[row, column] = True
         self.taken[(row + 1, column) if self.mover == 0 else (row, column + 1)] = True
         self.mover = 1 - self.mover
 
     def legal_actions(self) -> npt.NDArray[np.intp]:
-        """Where both cells are free."""
+        """The first cells of all places where both cells are free."""
         free = ~self.taken
         fits = np.zeros_like(free)
         if self.mover == 0:
@@ -37,25 +37,25 @@ class Domineering:
         return np.flatnonzero(fits)
 
     def observation(self) -> npt.NDArray[np.bool_]:
-        """A board `[rows, columns, planes]`: what is taken, and whose turn it is."""
+        """A board `[rows, columns, planes]`: the covered cells, and whose turn it is."""
         return np.stack([self.taken, np.full((SIZE, SIZE), self.mover == 0)], axis=-1)
 
     def player(self) -> int:
-        """Who is to move."""
+        """The player to move."""
         return self.mover
 
     def done(self) -> bool:
-        """Whether whoever is to move cannot."""
+        """Whether the player to move has no legal action."""
         return len(self.legal_actions()) == 0
 
     def rewards(self) -> tuple[float, float]:
-        """Nothing until the end; then -1 for whoever is to move and +1 for the other."""
+        """Zero until the end; then -1 for the player to move and +1 for the other."""
         if not self.done():
             return 0.0, 0.0
         return (-1.0, 1.0) if self.mover == 0 else (1.0, -1.0)
 
     def clone(self) -> Domineering:
-        """A copy with a board of its own."""
+        """A copy with its own board."""
         twin = Domineering()
         twin.taken, twin.mover = self.taken.copy(), self.mover
         return twin

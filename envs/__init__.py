@@ -1,12 +1,12 @@
-"""Games. `make_env` is the door; nothing behind it knows of Ray or Reverb."""
+"""Environments. Create them with `make_env` or `make_vector_env`; nothing in this package knows Ray or Reverb."""
 
+from podzero.envs.callback_errors import SimulatorError as SimulatorError
+from podzero.envs.callback_errors import simulator_errors as simulator_errors
 from podzero.envs.faults import EnvironmentFailed as EnvironmentFailed
 from podzero.envs.faults import faults_of as faults_of
 from podzero.envs.gymnasium_envs import Step as Step
 from podzero.envs.gymnasium_envs import VectorEnv as VectorEnv
 from podzero.envs.host import HostEnv as HostEnv
-from podzero.envs.host import SimulatorError as SimulatorError
-from podzero.envs.host import simulator_errors as simulator_errors
 from podzero.envs.packing import pack_states as pack_states
 from podzero.envs.packing import unpack_states as unpack_states
 from podzero.envs.pgx_games import PgxGame as PgxGame

@@ -1,13 +1,11 @@
-"""Simulators on the host behind the `Env` protocol: JAX reaches them through callbacks."""
+"""Simulators on the host as an `Env`: JAX calls them through callbacks."""
 
 from __future__ import annotations
 
-import re
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -15,66 +13,51 @@ import jax.numpy as jnp
 import numpy as np
 
 from podzero.deadline import DeadlineThread
+from podzero.envs.callback_errors import SimulatorError, kept_errors
 from podzero.envs.packing import packed_bytes
 from podzero.envs.simulator import Simulator
-from podzero.errors import ConfigError, PodzeroError
+from podzero.errors import ConfigError
 from podzero.types import Array, EnvSpec, Symmetry, View
 
 MAX_ACTIONS = 2**15
-"""Moves are kept as int16."""
+"""Moves are stored as int16."""
 _OVER, _PLAY, _ILLEGAL = 0, 1, 2
 _SUM_TOLERANCE = 1e-4
-"""How far rounding to float32 may carry the sum of two players' rewards away from zero."""
-
-
-class SimulatorError(PodzeroError, RuntimeError):
-    """A game failed while it was played; the message names it, the moves that led there, and what it said."""
-
-
-@contextmanager
-def simulator_errors() -> Iterator[None]:
-    """Within, what fails in a computation because a game failed raises the `SimulatorError` that the game's callback
-    raised; JAX keeps the text of it alone.
-    """
-    try:
-        yield
-    except jax.errors.JaxRuntimeError as error:
-        said = re.search(r"SimulatorError: (.*)", str(error))
-        if said is None:
-            raise
-        raise SimulatorError(said[1]) from error
+"""How far the sum of two players' rewards may be from zero, because they are rounded to float32."""
 
 
 class HostState(NamedTuple):
-    """A position as a complete value: seed and moves say all, and what can be seen of it is at hand."""
+    """A position as a complete value: seed and moves determine it, and its view is included."""
 
     seed: Array
-    """`[]` uint32, what the game was reset with."""
+    """`[]` uint32, the argument of the simulator's `reset`."""
     moves: Array
     """`[max_plies]` int16, the actions played; zero from `plies` on."""
     plies: Array
-    """`[]` int32, actions played."""
+    """`[]` int32, number of actions played."""
     view: View
 
 
 class HostEnv:
     """A `Simulator` as an `Env`.
 
-    A step of a whole batch is one callback: for each state the simulator of the position is cloned, stepped and looked
-    at. Simulators of recent positions are kept, the least recently used ones are dropped; they are found by seed and
-    moves, and a position that was dropped is played again from the nearest one before it. So what is kept decides how
-    long a step takes, and nothing else: the callback is a pure function, as JAX asks for.
+    A step of a whole batch is one callback. For each state it clones the simulator of the position, steps the clone and
+    reads its view. The simulators of recent positions are cached by seed and moves; the least recently used ones are
+    dropped. The simulator of a dropped position is rebuilt: the moves since the nearest cached earlier position are
+    played again. The cache therefore changes only how long a step takes: the callback is a pure function, as JAX
+    requires.
 
     Args:
-      simulator: the game; it is reset, and from then on only its clones are played.
-      name: of the game, for the spec and in messages.
-      max_plies: a game that is not over after so many moves is cut off: over, with no reward beyond its last step's.
-      reward_scale: what rewards are multiplied by.
-      step_timeout_s: how long one callback may take.
-      kept: positions whose simulators are kept; a search visits games times simulations of them.
+      simulator: the game; it is reset once, and from then on only its clones are played.
+      name: of the game, for the spec and for messages.
+      max_plies: a game that is not over after so many moves is truncated: it counts as over, and the only reward is
+        that of its last step.
+      reward_scale: rewards are multiplied by it.
+      step_timeout_s: time limit of one callback.
+      cache_size: number of positions whose simulators are cached; a search visits games times simulations positions.
 
     Raises:
-      ConfigError: the game has more actions than fit into a move.
+      ConfigError: the game has more actions than int16 can number.
     """
 
     def __init__(
@@ -85,7 +68,7 @@ class HostEnv:
         max_plies: int,
         reward_scale: float = 1.0,
         step_timeout_s: float = 60.0,
-        kept: int = 32_768,
+        cache_size: int = 32_768,
     ) -> None:
         if simulator.num_actions > MAX_ACTIONS:
             raise ConfigError(f"{name} has {simulator.num_actions} actions; at most {MAX_ACTIONS} are supported")
@@ -94,8 +77,8 @@ class HostEnv:
         self._name = name
         self._max_plies = max_plies
         self._reward_scale = reward_scale
-        self._kept = kept
-        self._held: OrderedDict[bytes, Simulator] = OrderedDict()
+        self._cache_size = cache_size
+        self._cache: OrderedDict[bytes, Simulator] = OrderedDict()
         self._timeout_s = step_timeout_s
         self._thread = DeadlineThread(name)
         weakref.finalize(self, self._thread.stop)
@@ -119,45 +102,45 @@ class HostEnv:
 
     @property
     def symmetries(self) -> Sequence[Symmetry]:
-        """None are known."""
+        """Empty: a `Simulator` declares no symmetries."""
         return ()
 
     def init(self, key: Array) -> HostState:
-        """Starts a game; the key gives its seed."""
+        """Starts a game whose seed is drawn with `key`."""
         seed = jax.random.bits(jnp.asarray(key), (), jnp.uint32)
         view = jax.pure_callback(self._reset_all, self._blank(), seed, vmap_method="broadcast_all")
         return HostState(seed, jnp.zeros(self._max_plies, jnp.int16), jnp.zeros((), jnp.int32), view)
 
     def step(self, state: HostState, action: Array) -> HostState:
-        """Plays a legal `action`; a state that is over stays as it is, with zero rewards, and calls nobody.
+        """Plays a legal `action`. A state that is over stays the same, with zero rewards; its simulator is not called.
 
         Raises:
-          SimulatorError: within a `jax.errors.JaxRuntimeError`: the action is illegal, or the game failed, or did not
-            answer in time.
+          jax.errors.JaxRuntimeError: the action is illegal, the game raised an exception or returned an invalid value,
+            or it exceeded the time limit; `simulator_errors` re-raises it as a `SimulatorError`.
         """
         action = jnp.asarray(action, jnp.int32)
         over = jnp.asarray(state.view.done)
         order = jnp.where(over, _OVER, jnp.where(jnp.asarray(state.view.legal)[action], _PLAY, _ILLEGAL))
         request = jnp.stack([order.astype(jnp.int32), jnp.asarray(state.plies), action])
-        seen = jax.pure_callback(
+        view = jax.pure_callback(
             self._step_all, self._blank(), state.seed, state.moves, request, vmap_method="broadcast_all"
         )
         played = HostState(
             seed=state.seed,
             moves=jnp.asarray(state.moves).at[state.plies].set(action.astype(jnp.int16)),
             plies=state.plies + 1,
-            view=seen,
+            view=view,
         )
-        stays = state._replace(view=state.view._replace(rewards=jnp.zeros(2, jnp.float32)))
-        after: HostState = jax.tree.map(lambda old, new: jnp.where(over, old, new), stays, played)
+        unchanged = state._replace(view=state.view._replace(rewards=jnp.zeros(2, jnp.float32)))
+        after: HostState = jax.tree.map(lambda old, new: jnp.where(over, old, new), unchanged, played)
         return after
 
     def view(self, state: HostState) -> View:
-        """What can be seen of `state`."""
+        """The view of `state`."""
         return state.view
 
     def _blank(self, *lead: int) -> View:
-        """Views `[*lead, ...]` to be filled in."""
+        """Views `[*lead, ...]` of zeros."""
         spec = self._spec
         return View(
             observation=np.zeros((*lead, *spec.observation_shape), spec.observation_dtype),
@@ -167,14 +150,19 @@ class HostEnv:
             done=np.zeros(lead, np.bool_),
         )
 
+    @kept_errors()
     def _reset_all(self, seed: Array) -> View:
-        """Callback: seeds `[...]` to the views of fresh games."""
+        """Callback: the views `[...]` of new games with the seeds `[...]`."""
         seeds = np.asarray(seed)
         keys = [one.tobytes() for one in seeds.ravel()]
-        return self._finished(self._in_time(keys), seeds.shape, keys)
+        return self._validated(self._views_in_time(keys), seeds.shape, keys)
 
+    @kept_errors()
     def _step_all(self, seed: Array, moves: Array, request: Array) -> View:
-        """Callback: seeds `[...]`, moves `[..., max_plies]`, requests `[..., 3]` to views; zeros where all is over."""
+        """Callback: seeds `[...]`, moves `[..., max_plies]`, requests `[..., 3]` to views; zeros where a game is over.
+
+        The views are those after the requested actions.
+        """
         seeds, history, requests = np.asarray(seed), np.asarray(moves), np.asarray(request)
         orders, plies, actions = requests.reshape(-1, 3).T.tolist()
         starts, played = seeds.tobytes(), history.tobytes()
@@ -186,42 +174,42 @@ class HostEnv:
         wanted: list[bytes | None] = [None] * len(keys)
         for row, order in enumerate(orders):
             if order == _ILLEGAL:
-                raise self._fault(keys[row], f"action {actions[row]} is illegal there")
+                raise self._error(keys[row], f"action {actions[row]} is illegal in this position")
             if order == _PLAY:
                 wanted[row] = keys[row] = keys[row] + actions[row].to_bytes(2, _BYTE_ORDER)
-        return self._finished(self._in_time(wanted), seeds.shape, keys)
+        return self._validated(self._views_in_time(wanted), seeds.shape, keys)
 
-    def _in_time(self, keys: Sequence[bytes | None]) -> View:
-        """`_seen(keys)` within the time that there is, for one caller at a time."""
+    def _views_in_time(self, keys: Sequence[bytes | None]) -> View:
+        """`_views(keys)` within the time limit; one caller at a time."""
         with self._lock:
             try:
-                return self._thread.call(self._seen, keys, self._timeout_s)
+                return self._thread.call(self._views, keys, self._timeout_s)
             except TimeoutError as error:
-                self._held = OrderedDict()  # the thread that was left behind may be at the old ones still
+                self._cache = OrderedDict()  # the abandoned thread may still use the old one
                 raise SimulatorError(f"{self._name}: {error} (env.step_timeout_s)") from None
 
-    def _seen(self, keys: Sequence[bytes | None]) -> View:
-        """Views `[N, ...]` of positions, zeros where there is None."""
+    def _views(self, keys: Sequence[bytes | None]) -> View:
+        """Views `[N, ...]` of the positions with these keys; zeros where the key is None."""
         views = self._blank(len(keys))
         for row, key in enumerate(keys):
             if key is not None:
-                self._look(views, row, key, self._at(key))
+                self._fill_row(views, row, key, self._simulator_at(key))
         return views
 
-    def _at(self, key: bytes) -> Simulator:
-        """The simulator of a position: kept, or played from the nearest position before it that is."""
-        held = self._held
-        found = held.get(key)
+    def _simulator_at(self, key: bytes) -> Simulator:
+        """The simulator of a position: from the cache, or played on from the nearest cached earlier position."""
+        cache = self._cache
+        found = cache.get(key)
         if found is not None:
-            held.move_to_end(key)
+            cache.move_to_end(key)
             return found
         end = len(key) - 2
-        while end >= _SEED_BYTES and key[:end] not in held:
+        while end >= _SEED_BYTES and key[:end] not in cache:
             end -= 2
         try:
             if end >= _SEED_BYTES:
-                held.move_to_end(key[:end])
-                simulator = held[key[:end]].clone()
+                cache.move_to_end(key[:end])
+                simulator = cache[key[:end]].clone()
             else:
                 end = _SEED_BYTES
                 simulator = self._simulator.clone()
@@ -229,14 +217,14 @@ class HostEnv:
             for at in range(end, len(key), 2):
                 simulator.step(int.from_bytes(key[at : at + 2], _BYTE_ORDER))
         except Exception as error:
-            raise self._fault(key, f"the game raised {type(error).__name__}: {error}") from error
-        held[key] = simulator
-        if len(held) > self._kept:
-            held.popitem(last=False)
+            raise self._error(key, f"the game raised {type(error).__name__}: {error}") from error
+        cache[key] = simulator
+        if len(cache) > self._cache_size:
+            cache.popitem(last=False)
         return simulator
 
-    def _look(self, views: View, row: int, key: bytes, simulator: Simulator) -> None:
-        """Fills in one row of the views."""
+    def _fill_row(self, views: View, row: int, key: bytes, simulator: Simulator) -> None:
+        """Writes the simulator's view into one row of `views`."""
         try:
             observation = np.asarray(simulator.observation())
             if (observation.shape, observation.dtype) != self._form:
@@ -254,34 +242,40 @@ class HostEnv:
                 return
             legal = list(simulator.legal_actions())
             if not legal:
-                raise ValueError("legal_actions() is empty, but done() says that the game is not over")
+                raise ValueError("legal_actions() is empty, but done() is false")
             if min(legal) < 0 or max(legal) >= self._spec.num_actions:
                 raise ValueError(f"legal_actions() = {legal}: expected numbers below {self._spec.num_actions}")
             views.legal[row, legal] = True
             views.player[row] = simulator.player()
         except Exception as error:
-            raise self._fault(key, f"the game raised {type(error).__name__}: {error}") from error
+            raise self._error(key, f"the game raised {type(error).__name__}: {error}") from error
 
-    def _finished(self, views: View, shape: tuple[int, ...], keys: list[bytes]) -> View:
-        """The views `[*shape, ...]`, rewards scaled, if all numbers can be."""
-        if (wrong := (views.player < 0) | (views.player >= self._spec.players)).any():
+    def _validated(self, views: View, shape: tuple[int, ...], keys: list[bytes]) -> View:
+        """The views reshaped to `[*shape, ...]` and with scaled rewards.
+
+        Raises:
+          SimulatorError: a player, reward or observation is invalid.
+        """
+        players = self._spec.players
+        if (wrong := (views.player < 0) | (views.player >= players)).any():
             row = int(np.argmax(wrong))
-            raise self._fault(keys[row], f"player() = {views.player[row]}: expected less than {self._spec.players}")
-        if self._spec.players == 2 and (wrong := np.abs(views.rewards.sum(axis=1)) > _SUM_TOLERANCE).any():
+            raise self._error(keys[row], f"player() = {views.player[row]}: expected a number below {players}")
+        if players == 2 and (wrong := np.abs(views.rewards.sum(axis=1)) > _SUM_TOLERANCE).any():
             row = int(np.argmax(wrong))
-            paid = views.rewards[row].tolist()
-            raise self._fault(keys[row], f"rewards() = {paid}: what one of two players wins the other must lose")
+            raise self._error(
+                keys[row], f"rewards() = {views.rewards[row].tolist()}: the rewards of two players must sum to 0"
+            )
         views = views._replace(rewards=views.rewards * np.float32(self._reward_scale))
         for field in ("observation", "rewards"):
             values = getattr(views, field).reshape(len(keys), -1)
             if values.dtype.kind == "f" and not np.isfinite(values).all():
                 row = int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
-                raise self._fault(keys[row], f"{field}() holds NaN or infinity")
+                raise self._error(keys[row], f"{field}() contains NaN or infinity")
         return View(*(field.reshape((*shape, *field.shape[1:])) for field in views))
 
-    def _fault(self, key: bytes, what: str) -> SimulatorError:
+    def _error(self, key: bytes, what: str) -> SimulatorError:
         seed, moves = int.from_bytes(key[:_SEED_BYTES], _BYTE_ORDER), np.frombuffer(key[_SEED_BYTES:], np.int16)
-        return SimulatorError(f"{self._name}: {what} (seed {seed}, after the moves {moves.tolist()})")
+        return SimulatorError(f"{self._name}: {what} (seed {seed}, moves so far {moves.tolist()})")
 
 
 _SEED_BYTES = 4

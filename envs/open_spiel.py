@@ -1,4 +1,4 @@
-"""Games of OpenSpiel behind the `Simulator` protocol (Lanctot et al. 2019, https://arxiv.org/abs/1908.09453)."""
+"""OpenSpiel games as `Simulator`s (Lanctot et al. 2019, https://arxiv.org/abs/1908.09453)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from podzero.importing import import_extra
 
 
 class OpenSpielGame:
-    """A game for one or two players, who move in turn and see everything.
+    """A sequential game of perfect information for one or two players.
 
-    A tensor `[planes, rows, columns]` becomes a board `[rows, columns, planes]`, any other one a vector. Many of
-    OpenSpiel's tensors do not say who is to move: those that look the same to both players get one more plane, or
-    number, which is 0 or 1.
+    An observation tensor `[planes, rows, columns]` becomes a board `[rows, columns, planes]`, any other tensor becomes
+    a vector. Many of OpenSpiel's tensors do not tell whose turn it is. A tensor that is the same for both players gets
+    one more plane (or number): the player to move, 0 or 1.
 
     Args:
-      name: of the game, with its parameters if wanted: `go(board_size=9)`.
-      parameters: of the game, if not in `name`.
+      name: the game's name, optionally with its parameters: `go(board_size=9)`.
+      parameters: the game's parameters, if they are not in `name`.
 
     Raises:
-      ConfigError: there is no such game, it refuses a parameter, or it is of a kind that search cannot play.
+      ConfigError: the game is unknown, OpenSpiel rejects a parameter, or tree search cannot play this kind of game.
     """
 
     def __init__(self, name: str, parameters: Mapping[str, Any]) -> None:
@@ -34,15 +34,15 @@ class OpenSpielGame:
         self.reset(0)
 
     @property
-    def longest(self) -> int:
-        """Moves, those of chance included, after which every game is over."""
-        return self._rules.longest
+    def max_length(self) -> int:
+        """Length of the max_length possible game in moves, chance moves included."""
+        return self._rules.max_length
 
     def reset(self, seed: int) -> None:
         """See `Simulator`."""
         self._seed = seed
         self._state = self._rules.game.new_initial_state()
-        self._let_chance_move()
+        self._play_chance_moves()
         self._returns = self._state.returns()
         self._rewards = [0.0] * self.players
 
@@ -50,7 +50,7 @@ class OpenSpielGame:
         """See `Simulator`."""
         state = self._state
         state.apply_action(action)
-        self._let_chance_move()
+        self._play_chance_moves()
         before, self._returns = self._returns, state.returns()
         self._rewards = [now - then for now, then in zip(self._returns, before, strict=True)]
 
@@ -66,7 +66,7 @@ class OpenSpielGame:
     def player(self) -> int:
         """See `Simulator`."""
         player: int = self._state.current_player()
-        return max(0, player)  # negative numbers are OpenSpiel's signs for nobody
+        return max(0, player)  # OpenSpiel uses negative numbers for no player
 
     def rewards(self) -> list[float]:
         """See `Simulator`."""
@@ -82,19 +82,19 @@ class OpenSpielGame:
         twin = object.__new__(OpenSpielGame)
         twin._rules, twin.num_actions, twin.players = self._rules, self.num_actions, self.players
         twin._seed, twin._state = self._seed, self._state.clone()
-        twin._returns, twin._rewards = self._returns, self._rewards  # replaced by each step, never changed
+        twin._returns, twin._rewards = self._returns, self._rewards  # replaced by a step, never changed in place
         return twin
 
-    def _let_chance_move(self) -> None:
-        """Draws what chance does, from the seed and the number of moves before it."""
+    def _play_chance_moves(self) -> None:
+        """Samples the outcomes of chance nodes with a generator seeded by the game's seed and the move number."""
         while self._state.is_chance_node():
-            outcomes, chances = zip(*self._state.chance_outcomes(), strict=True)
-            dice = random.Random(self._seed << 32 | self._state.move_number())
-            self._state.apply_action(dice.choices(outcomes, chances)[0])
+            outcomes, probabilities = zip(*self._state.chance_outcomes(), strict=True)
+            generator = random.Random(self._seed << 32 | self._state.move_number())
+            self._state.apply_action(generator.choices(outcomes, probabilities)[0])
 
 
 class _Rules:
-    """What all positions of a game share."""
+    """What is the same for all positions of a game."""
 
     def __init__(self, name: str, parameters: Mapping[str, Any]) -> None:
         pyspiel = import_extra("pyspiel", "OpenSpiel")
@@ -102,26 +102,26 @@ class _Rules:
         _check_kind(pyspiel, self.game, name)
         self.num_actions: int = self.game.num_distinct_actions()
         self.players: int = self.game.num_players()
-        self.longest: int = self.game.max_game_length() + self.game.max_chance_nodes_in_history()
+        self.max_length: int = self.game.max_game_length() + self.game.max_chance_nodes_in_history()
         module = import_extra("open_spiel.python.observation", "OpenSpiel")
         self._observer = module.make_observation(self.game)
         self._shape = tuple(self.game.observation_tensor_shape())
-        self._names_mover = self.players == 2 and self._looks_the_same_to_both()
+        self._adds_player = self.players == 2 and self._same_for_both_players()
 
     def observe(self, state: Any, player: int) -> np.ndarray[Any, Any]:
-        """What `player` sees, as a board or a vector, float32."""
+        """The observation of `player`, a board or a vector, float32."""
         self._observer.set_from(state, player)
         if len(self._shape) != 3:
             vector: np.ndarray[Any, Any] = self._observer.tensor
-            return np.append(vector, np.float32(player)) if self._names_mover else vector.copy()
+            return np.append(vector, np.float32(player)) if self._adds_player else vector.copy()
         planes, rows, columns = self._shape
-        board = np.empty((rows, columns, planes + self._names_mover), np.float32)
+        board = np.empty((rows, columns, planes + self._adds_player), np.float32)
         board[..., :planes] = self._observer.tensor.reshape(self._shape).transpose(1, 2, 0)
         board[..., planes:] = player
         return board
 
-    def _looks_the_same_to_both(self) -> bool:
-        """Judged by the first positions of a game."""
+    def _same_for_both_players(self) -> bool:
+        """Whether both players' observations are equal in the first eight positions of a game."""
         state = self.game.new_initial_state()
         for _ in range(8):
             if state.is_terminal():
@@ -138,11 +138,11 @@ def _load(pyspiel: Any, name: str, parameters: Mapping[str, Any]) -> Any:
     if short not in known:
         raise ConfigError(f"OpenSpiel has no game '{short}'{nearest(short, known)}")
     if "(" in name and parameters:
-        raise ConfigError(f"env.id = '{name}' has parameters, and so has env.kwargs: write them in one place")
+        raise ConfigError(f"both env.id = '{name}' and env.kwargs set parameters: set them in one of the two")
     try:
         return pyspiel.load_game(name, dict(parameters)) if parameters else pyspiel.load_game(name)
     except (pyspiel.SpielError, TypeError) as error:
-        raise ConfigError(f"OpenSpiel refuses '{name}' with the parameters {dict(parameters)}: {error}") from None
+        raise ConfigError(f"OpenSpiel cannot load '{name}' with the parameters {dict(parameters)}: {error}") from None
 
 
 def _check_kind(pyspiel: Any, game: Any, name: str) -> None:
@@ -150,11 +150,10 @@ def _check_kind(pyspiel: Any, game: Any, name: str) -> None:
     faults = {
         f"it has {players} players (1 or 2 are supported)": players > 2,
         "its players move at the same time": kind.dynamics != pyspiel.GameType.Dynamics.SEQUENTIAL,
-        "its players do not see everything": kind.information != pyspiel.GameType.Information.PERFECT_INFORMATION,
-        "its chance cannot be drawn from a seed": kind.chance_mode == pyspiel.GameType.ChanceMode.SAMPLED_STOCHASTIC,
-        "what one player wins the other does not lose": players == 2
-        and kind.utility != pyspiel.GameType.Utility.ZERO_SUM,
+        "it has hidden information": kind.information != pyspiel.GameType.Information.PERFECT_INFORMATION,
+        "its chance outcomes cannot be seeded": kind.chance_mode == pyspiel.GameType.ChanceMode.SAMPLED_STOCHASTIC,
+        "it is not zero-sum": players == 2 and kind.utility != pyspiel.GameType.Utility.ZERO_SUM,
         "it has no observation tensor": not kind.provides_observation_tensor,
     }
     if found := [fault for fault, present in faults.items() if present]:
-        raise ConfigError(f"OpenSpiel's {name} cannot be searched: {'; '.join(found)}")
+        raise ConfigError(f"tree search cannot play OpenSpiel's {name}: {'; '.join(found)}")

@@ -1,4 +1,4 @@
-"""States of games as rows of bytes, so that they can be kept anywhere and come back exactly as they were."""
+"""Packs states of games into rows of bytes, which can be stored anywhere and unpacked bit for bit."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from podzero.types import Array, EnvState
 
 
 def packed_bytes(like: EnvState) -> int:
-    """Bytes of one packed state: `like` is one without data, as `jax.eval_shape(env.init, key)` gives."""
+    """Bytes of one packed state; `like` is a state or its shapes, such as `jax.eval_shape(env.init, key)`."""
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(_plain_like(like)))
 
 
 def pack_states(states: EnvState) -> jax.Array:
-    """B states (a leading axis on every leaf) as `[B, S]` uint8, bit by bit; traceable.
+    """Packs B states (a leading axis on every leaf) into `[B, S]` uint8, without loss; traceable.
 
-    The leaves follow one another in the order of the tree, each in the machine's order of bytes.
+    A row is the concatenation of the leaves in tree order, each in the byte order of the machine.
     """
     return jnp.concatenate([_bytes(_plain(leaf)) for leaf in jax.tree.leaves(states)], axis=1)
 
@@ -29,8 +29,8 @@ def unpack_states(rows: Array, like: EnvState) -> EnvState:
     """The B states that `pack_states` packed into `rows` `[B, S]` uint8; traceable.
 
     Args:
-      rows: as packed from states of the same game.
-      like: one state without data.
+      rows: packed states of the same game.
+      like: one state, or its shapes.
     """
     leaves, structure = jax.tree.flatten(like)
     ends = np.cumsum([packed_bytes(leaf) for leaf in leaves])[:-1]
@@ -43,12 +43,12 @@ def _is_key(leaf: Any) -> bool:
 
 
 def _plain(leaf: Array) -> jax.Array:
-    """The leaf; of PRNG keys their data."""
+    """The leaf as an array; for PRNG keys the key data."""
     return jax.random.key_data(leaf) if _is_key(leaf) else jnp.asarray(leaf)
 
 
 def _plain_like(like: EnvState) -> EnvState:
-    """A tree of shapes with those of their data in the place of PRNG keys."""
+    """`like` with every PRNG key replaced by the shape of its key data."""
     return jax.tree.map(lambda leaf: jax.eval_shape(_plain, leaf) if _is_key(leaf) else leaf, like)
 
 
@@ -60,7 +60,7 @@ def _bytes(leaf: jax.Array) -> jax.Array:
 
 
 def _restored(rows: jax.Array, like: Any) -> jax.Array:
-    """The inverse of `_bytes`, with the shape and dtype of `like` behind the leading axis."""
+    """The inverse of `_bytes`: `[B, n]` uint8 to `[B, *like.shape]` in the dtype of `like`."""
     plain = _plain_like(like)
     lead, size = rows.shape[0], plain.dtype.itemsize
     if plain.dtype == np.bool_:
@@ -68,11 +68,11 @@ def _restored(rows: jax.Array, like: Any) -> jax.Array:
     else:
         width = (size,) if size > 1 else ()
         data = jax.lax.bitcast_convert_type(rows.reshape(lead, *plain.shape, *width), plain.dtype)
-    return jax.random.wrap_key_data(data, impl=_key_kind(like)) if _is_key(like) else data
+    return jax.random.wrap_key_data(data, impl=_key_impl(like)) if _is_key(like) else data
 
 
-def _key_kind(like: Any) -> Any:
-    """What kind of PRNG key it is, which JAX says of (traced) keys alone."""
-    kinds: list[Any] = []
-    jax.eval_shape(lambda key: kinds.append(jax.random.key_impl(key)), like)
-    return kinds[0]
+def _key_impl(like: Any) -> Any:
+    """The PRNG implementation of a key. `jax.random.key_impl` takes keys, not shapes, so it is called in a trace."""
+    impls: list[Any] = []
+    jax.eval_shape(lambda key: impls.append(jax.random.key_impl(key)), like)
+    return impls[0]

@@ -1,4 +1,4 @@
-"""Classic games of PettingZoo behind the `Simulator` protocol (Terry et al. 2021, https://arxiv.org/abs/2009.14471)."""
+"""Classic games of PettingZoo as `Simulator`s (Terry et al. 2021, https://arxiv.org/abs/2009.14471)."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ GAMES: Mapping[str, frozenset[str]] = {
     "chess_v6": frozenset({"board_history"}),
     "go_v5": frozenset({"board_history", "_go", "_last_obs", "next_legal_moves"}),
 }
-"""The games in which both players see everything, and what a step of each replaces as a whole."""
+"""The games of perfect information. For each, the attributes that a step replaces but never changes in place: clones
+may share their values."""
 _CONSTANT = frozenset({"action_spaces", "observation_spaces", "possible_agents", "_ezpickle_args", "_ezpickle_kwargs"})
 
 
 class PettingZooGame:
-    """A game for two players who see everything.
+    """A two-player game of perfect information.
 
-    Boards keep PettingZoo's planes, as bool.
+    Boards have PettingZoo's planes, as bool.
 
     Args:
-      name: the module in `pettingzoo.classic`, as `connect_four_v3`.
-      kwargs: of the environment.
+      name: the module in `pettingzoo.classic`, such as `connect_four_v3`.
+      kwargs: arguments of the environment.
 
     Raises:
-      ConfigError: there is no such game, it hides something, or it refuses `kwargs`.
+      ConfigError: the game is unknown, has hidden information, or rejects `kwargs`.
     """
 
     players = 2
@@ -43,27 +44,27 @@ class PettingZooGame:
             self._env = module.raw_env(**kwargs)
             self.reset(0)
         except Exception as error:
-            raise ConfigError(f"PettingZoo's {name} refuses the arguments {dict(kwargs)}: {error}") from None
+            raise ConfigError(f"PettingZoo cannot make {name} with the arguments {dict(kwargs)}: {error}") from None
         self._shared = GAMES[name] | _CONSTANT
         self.num_actions = int(self._env.action_space(self._env.possible_agents[0]).n)
 
     def reset(self, seed: int) -> None:
         """See `Simulator`."""
         self._env.reset(seed)
-        self._look()
+        self._observe()
 
     def step(self, action: int) -> None:
         """See `Simulator`."""
         self._env.step(action)
-        self._look()
+        self._observe()
 
     def legal_actions(self) -> np.ndarray[Any, Any]:
         """See `Simulator`."""
-        return np.flatnonzero(self._seen["action_mask"])
+        return np.flatnonzero(self._observed["action_mask"])
 
     def observation(self) -> np.ndarray[Any, Any]:
         """See `Simulator`."""
-        return np.asarray(self._seen["observation"], np.bool_)
+        return np.asarray(self._observed["observation"], np.bool_)
 
     def player(self) -> int:
         """See `Simulator`."""
@@ -82,13 +83,13 @@ class PettingZooGame:
     def clone(self) -> PettingZooGame:
         """See `Simulator`."""
         twin = object.__new__(PettingZooGame)
-        twin._env, twin._seen = copy_of(self._env, self._shared), self._seen
+        twin._env, twin._observed = copy_of(self._env, self._shared), self._observed
         twin._shared, twin.num_actions = self._shared, self.num_actions
         return twin
 
-    def _look(self) -> None:
-        """One look for both observation and legal actions; what it finds is never changed."""
-        self._seen = self._env.observe(self._env.agent_selection)
+    def _observe(self) -> None:
+        """Stores observation and legal actions, which PettingZoo computes together; they are never changed in place."""
+        self._observed = self._env.observe(self._env.agent_selection)
 
 
 def _module(name: str) -> Any:
@@ -98,6 +99,6 @@ def _module(name: str) -> Any:
     known = ", ".join(GAMES)
     if any(module.name == name for module in pkgutil.iter_modules(classic.__path__)):
         raise ConfigError(
-            f"PettingZoo's {name} cannot be searched, because its players hide something; these can: {known}"
+            f"tree search cannot play PettingZoo's {name}, which has hidden information; supported: {known}"
         )
-    raise ConfigError(f"PettingZoo has no classic game '{name}'{nearest(name, GAMES)}; known: {known}")
+    raise ConfigError(f"PettingZoo has no classic game '{name}'{nearest(name, GAMES)}; supported: {known}")

@@ -1,4 +1,4 @@
-"""pgx games behind the `Env` protocol (Koyamada et al. 2023, https://arxiv.org/abs/2303.17503)."""
+"""pgx games as `Env`s (Koyamada et al. 2023, https://arxiv.org/abs/2303.17503)."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ _ROTATED = np.rot90(np.arange(25).reshape(5, 5))
 
 
 def _rotate(board: jax.Array) -> jax.Array:
-    """`jnp.rot90` of a `[5, 5]` board, looked up instead of reversed."""
+    """`jnp.rot90` of a `[5, 5]` board by a gather instead of a reversal."""
     return board.reshape(-1)[_ROTATED]
 
 
-# The TPU compiler (libtpu 0.0.20) aborts where it fuses the reversal of eight such boards with what follows.
+# The TPU compiler (libtpu 0.0.20) aborts when it fuses the reversal of eight such boards with the next operation.
 gardner_chess._rotate = _rotate
 
 
 class PgxGame:
     """One game of pgx.
 
-    States drop pgx's cached observation: a search tree holds many states and looks at each board once, so
-    `view` makes the observation when it is asked for.
+    A state has no cached observation, unlike pgx's states: a search tree stores many states but needs the observation
+    of each only once, so `view` computes it.
     """
 
     def __init__(self, name: str) -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # pgx announces every game that is not at its last version
+            warnings.simplefilter("ignore")  # pgx warns about every game that has a newer version
             self._game: Any = pgx.make(cast(Any, name))
         self._name = name
 
@@ -63,18 +63,18 @@ class PgxGame:
         return symmetries_of(self._name)
 
     def init(self, key: Array) -> EnvState:
-        """Starts a game; the key decides which seat begins."""
+        """Starts a game; the key decides which player begins."""
         return _without_observation(self._game.init(key))
 
     def step(self, state: EnvState, action: Array) -> EnvState:
-        """Plays a legal `action`; a state that is over stays as it is, with zero rewards.
+        """Plays a legal `action`; a state that is over stays the same, with zero rewards.
 
-        Chance has no part in these games, so the key that pgx asks for is a constant.
+        These games are deterministic, so the key that pgx requires is a constant.
         """
         return _without_observation(self._game.step(state, action, jax.random.key(0)))
 
     def view(self, state: EnvState) -> View:
-        """What can be seen of `state`, from the side of the player to move."""
+        """The view of `state`, from the perspective of the player to move."""
         return View(
             observation=self._game.observe(state),
             legal=state.legal_action_mask,

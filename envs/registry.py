@@ -1,4 +1,4 @@
-"""From the `env` section of an experiment to what it names."""
+"""Makes the environment that the `env` section of an experiment names."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from podzero.protocols import Env
 from podzero.types import EnvSpec
 
 GAMES: tuple[str, ...] = get_args(Game)
-"""All two-player perfect-information games of pgx."""
+"""The supported pgx games: two players, perfect information."""
 
 _Config = TypeVar("_Config", GymnasiumConfig, SimulatorConfig)
 _Made = TypeVar("_Made")
 
 
 def make_env(env: str | EnvConfig) -> Env:
-    """The game or simulator that search can play forward; a name alone is that of a game in JAX.
+    """Makes a game or simulator for tree search; a string is the name of a game in JAX.
 
     Raises:
-      ConfigError: there is none, and what is the nearest one; or it cannot be made, or not in time.
+      ConfigError: the name is unknown (the message suggests the closest known one), or the environment cannot be made,
+        or not within `env.build_timeout_s`.
     """
     match env:
         case GameConfig(name=name):
@@ -37,29 +38,31 @@ def make_env(env: str | EnvConfig) -> Env:
         case SimulatorConfig():
             return _in_time(make_host_env, env)
         case GymnasiumConfig():
-            raise ConfigError(f"{env.id} is a gymnasium environment: it can be acted in, but not be played forward")
+            raise ConfigError(
+                f"{env.id} is a gymnasium environment, which cannot be cloned: tree search needs a game or a simulator"
+            )
 
 
 def spec_of(env: EnvConfig) -> EnvSpec:
     """Shapes and dtypes of an environment of any kind.
 
     Raises:
-      ConfigError: there is no such environment, it has spaces that podzero does not know, or it is not made in time.
+      ConfigError: the environment is unknown, its spaces are not supported, or it is not made in time.
     """
     return _in_time(interface_of, env).spec if isinstance(env, GymnasiumConfig) else make_env(env).spec
 
 
 def make_vector_env(config: GymnasiumConfig, count: int, seed: int) -> VectorEnv:
-    """`count` environments that step together; see `VectorEnv`.
+    """Makes `count` environments that step together; see `VectorEnv`.
 
     Raises:
-      ConfigError: there is no such environment, it has spaces that podzero does not know, or breaks its own.
+      ConfigError: the environment is unknown, its spaces are not supported, or its first observation is not in them.
     """
     return VectorEnv(config, count, seed)
 
 
 def _in_time(make: Callable[[_Config], _Made], config: _Config) -> _Made:
-    """What `make` makes of `config`: whatever it runs is somebody else's code, which may never be done."""
+    """`make(config)` within `env.build_timeout_s`: it runs foreign code, which may hang."""
     thread = DeadlineThread(config.title)
     try:
         return thread.call(make, config, config.build_timeout_s)

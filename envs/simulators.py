@@ -1,4 +1,4 @@
-"""From a `SimulatorConfig` to the game on the host that it names."""
+"""Makes the simulator that a `SimulatorConfig` names."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from podzero.importing import import_class
 
 
 def make_host_env(config: SimulatorConfig) -> HostEnv:
-    """The game of `config`, after some random games that show whether it keeps its contract.
+    """Makes the game of `config` and checks it with two short random games.
 
     Raises:
-      ConfigError: there is no such game, it cannot be searched, or it breaks the contract (`check_simulator`).
+      ConfigError: the game is unknown, tree search cannot play it, or it violates the contract (`check_simulator`).
     """
     simulator = make_simulator(config)
     check_simulator(
         simulator, config.title, games=2, max_plies=12, discount=config.discount, reward_scale=config.reward_scale
     )
-    longest = simulator.longest if isinstance(simulator, OpenSpielGame) else config.max_plies
+    max_plies = simulator.max_length if isinstance(simulator, OpenSpielGame) else config.max_plies
     return HostEnv(
         simulator,
         config.title,
-        max_plies=min(longest, config.max_plies),
+        max_plies=min(max_plies, config.max_plies),
         reward_scale=config.reward_scale,
         step_timeout_s=config.step_timeout_s,
-        kept=config.kept_positions,
+        cache_size=config.kept_positions,
     )
 
 
 def make_simulator(config: SimulatorConfig) -> Simulator:
-    """The game of `config`, unchecked.
+    """Makes the game of `config` without checking it.
 
     Raises:
-      ConfigError: there is no such game, or it cannot be searched.
+      ConfigError: the game is unknown, or tree search cannot play it.
     """
     match config.name:
         case "open_spiel":
@@ -59,5 +59,5 @@ def _own_game(config: SimulatorConfig) -> Simulator:
         raise ConfigError(f"env.id = '{config.id}': {game.__name__}(**{config.kwargs}) raised {found}") from error
     expected = (name for name in vars(Simulator) if not name.startswith("_"))
     if missing := sorted(name for name in expected if not hasattr(simulator, name)):
-        raise ConfigError(f"env.id = '{config.id}' is no podzero.envs.Simulator: it lacks {', '.join(missing)}")
+        raise ConfigError(f"env.id = '{config.id}' is not a podzero.envs.Simulator: it lacks {', '.join(missing)}")
     return simulator

@@ -1,7 +1,7 @@
-"""Symmetries of the games: changes of coordinates that training may apply to any position.
+"""Symmetries of the games: board transformations with which training augments positions.
 
-A symmetry keeps the rules: legal moves, results, and whose turn it is. Chess, shogi and their small relatives
-get none: castling or the set-up of the pieces breaks the mirror, so mirrored positions are not theirs.
+A symmetry preserves legal moves, results, and whose turn it is. Chess, shogi and their small variants have none:
+castling and the initial set-up are not mirror-symmetric, so a mirrored position may not be reachable.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from podzero.types import Array, Symmetry
 
 
 def symmetries_of(name: str) -> Sequence[Symmetry]:
-    """The symmetries of a game besides the identity."""
+    """The symmetries of a game, without the identity."""
     return _SYMMETRIES[name]() if name in _SYMMETRIES else []
 
 
 def _mirror(board: Array) -> Array:
-    """Left to right, `[rows, columns, ...]`."""
+    """Swaps left and right of a board `[rows, columns, ...]`."""
     return jnp.flip(board, axis=1)
 
 
@@ -31,22 +31,22 @@ def _half_turn(board: Array) -> Array:
 
 
 def _square(size: int, extra_actions: int) -> list[Symmetry]:
-    """The seven turns and reflections of a square board; actions after the cells (a pass) stay as they are."""
-    moves = [_turn_and_mirror(turns, mirrored) for mirrored, turns in product((False, True), range(4))]
-    return [Symmetry(move, _cell_actions(move, size, extra_actions)) for move in moves[1:]]
+    """The seven rotations and reflections of a square board; actions after the cells (a pass) stay the same."""
+    transforms = [_rotate_and_mirror(turns, mirrored) for mirrored, turns in product((False, True), range(4))]
+    return [Symmetry(transform, _cell_actions(transform, size, extra_actions)) for transform in transforms[1:]]
 
 
-def _turn_and_mirror(turns: int, mirrored: bool) -> Callable[[Array], Array]:
-    def move(board: Array) -> Array:
-        turned = jnp.rot90(board, turns, axes=(0, 1))
-        return _mirror(turned) if mirrored else turned
+def _rotate_and_mirror(quarter_turns: int, mirrored: bool) -> Callable[[Array], Array]:
+    def transform(board: Array) -> Array:
+        rotated = jnp.rot90(board, quarter_turns, axes=(0, 1))
+        return _mirror(rotated) if mirrored else rotated
 
-    return move
+    return transform
 
 
-def _cell_actions(move: Callable[[Array], Array], size: int, extra_actions: int) -> np.ndarray[Any, Any]:
-    """`[A]` int32: the cell that comes to lie on each cell when the board is moved."""
-    cells = np.asarray(move(np.arange(size * size).reshape(size, size))).ravel()
+def _cell_actions(transform: Callable[[Array], Array], size: int, extra_actions: int) -> np.ndarray[Any, Any]:
+    """`[A]` int32: for each cell of the transformed board, the number of the cell that it was before."""
+    cells = np.asarray(transform(np.arange(size * size).reshape(size, size))).ravel()
     extra = np.arange(size * size, size * size + extra_actions)
     actions: np.ndarray[Any, Any] = np.concatenate([cells, extra]).astype(np.int32)
     return actions
@@ -55,12 +55,11 @@ def _cell_actions(move: Callable[[Array], Array], size: int, extra_actions: int)
 _SYMMETRIES: dict[str, Callable[[], list[Symmetry]]] = {
     "connect_four": lambda: [Symmetry(_mirror, np.arange(7, dtype=np.int32)[::-1].copy())],
     "tic_tac_toe": lambda: _square(3, extra_actions=0),
-    # Only half of these keep Othello's set-up (the others swap its colours), but all keep the rules, and the value of
-    # a position is a matter of the rules.
+    # Half of these swap the colours of Othello's initial set-up. All preserve the rules and so the value of a position.
     "othello": lambda: _square(8, extra_actions=1),
     "go_9x9": lambda: _square(9, extra_actions=1),
     "go_19x19": lambda: _square(19, extra_actions=1),
-    # Each side of Hex must keep its own pair of edges, and a cell its six neighbours: the half turn is all. Transposing
-    # the board would exchange the sides as well, and the swap rule belongs to one of them.
+    # A symmetry of Hex must preserve each player's pair of edges and the six neighbours of a cell: only the half turn
+    # does. Transposing the board would also swap the players, but the swap rule applies to only one of them.
     "hex": lambda: [Symmetry(_half_turn, _cell_actions(_half_turn, 11, extra_actions=1))],
 }

@@ -13,8 +13,10 @@ from typing import Any
 
 from podzero.errors import ConfigError, nearest
 
-INSTALL_ENVS = "install it with `uv sync --extra envs`, or with `pip install --no-deps -r requirements.txt`"
-"""Advice for a missing package of an environment."""
+INSTALL_ENVS = (
+    "install it in podzero's checkout with `uv sync --extra envs` or `pip install --no-deps -r requirements.txt`"
+)
+"""How to install a missing package of an environment."""
 
 
 def import_class(identifier: str, field: str) -> type[Any]:
@@ -59,7 +61,7 @@ def import_extra(module: str, wanted_by: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ConfigError(f"{wanted_by} is missing a package ({error}): {INSTALL_ENVS}") from error
+        raise ConfigError(f"{wanted_by} needs a package that is not installed ({error}): {INSTALL_ENVS}") from error
 
 
 def _import_file(path: Path) -> ModuleType:

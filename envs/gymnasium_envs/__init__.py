@@ -1,7 +1,7 @@
-"""Gymnasium environments side by side: one vector interface with one way to begin, end and fail an episode.
+"""Vectors of gymnasium environments: one interface, in which episodes start, end and fail in the same way.
 
-Nothing here needs JAX. What runs in the processes of `vectorization: async` travels there by value, so that they
-import no more than gymnasium and the environment itself.
+Nothing here needs JAX. The code that the processes of `vectorization: async` run is pickled by value, so that they
+import nothing but gymnasium and the environment itself.
 """
 
 from podzero.envs.gymnasium_envs.interface import interface_of as interface_of

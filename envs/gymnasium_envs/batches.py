@@ -1,4 +1,4 @@
-"""Gymnasium's own vector environments: building, ending and copying them."""
+"""Builds, kills and copies gymnasium's vector environments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ Batch = gymnasium.vector.VectorEnv[Any, Any, Any]
 
 
 def build(config: GymnasiumConfig, count: int, observations: Observations, actions: Actions) -> Batch:
-    """`count` environments, each behind a `Guard` unless they are one; all in the autoreset mode `NEXT_STEP`."""
+    """Builds a vector of `count` environments in the autoreset mode `NEXT_STEP`.
+
+    Each environment is wrapped in a `Guard`, except with `vectorization: own`, which has no single environments.
+    """
     if config.vectorization == "own":
         return make_own(config, count)
     guarded: Callable[[], Guard] = partial(Guard, Factory(config), observations, actions, config.max_failures + 1)
@@ -34,14 +37,14 @@ def build(config: GymnasiumConfig, count: int, observations: Observations, actio
     if config.vectorization == "sync":
         return SyncVectorEnv([guarded] * count, copy=False, autoreset_mode=mode)
     with _by_value():
-        # A fork of this process would inherit locks of the threads that JAX and Ray run in it, held for ever.
+        # A fork of this process would inherit locks that threads of JAX and Ray hold and never release in the child.
         multiprocessing.set_forkserver_preload(["__main__", "gymnasium"])
         return AsyncVectorEnv([guarded] * count, copy=False, context="forkserver", autoreset_mode=mode)
 
 
 @contextlib.contextmanager
 def no_orphans() -> Iterator[None]:
-    """Kills the processes that were started in here, by whatever thread, if what is done in here fails."""
+    """If the body raises, kills the child processes that were started since it began, by any thread."""
     before = set(multiprocessing.active_children())
     try:
         yield
@@ -53,7 +56,7 @@ def no_orphans() -> Iterator[None]:
 
 
 def kill(batch: Batch) -> None:
-    """Ends the processes of `batch`, if it has any, without asking them."""
+    """Kills the processes of `batch`, if it has any."""
     if isinstance(batch, AsyncVectorEnv):
         for process in batch.processes:
             process.kill()
@@ -63,8 +66,13 @@ def kill(batch: Batch) -> None:
 
 
 def peek(batch: Batch, actions: Actions, candidates: Array, idle: Array) -> Array:
-    """What each of `candidates` `[B, C]` or `[B, C, D]` would earn in a `sync` batch, where it is not `idle` (`[B]`
-    bool): `[B, C]` float32.
+    """The rewards `[B, C]` float32 of candidate actions, each stepped in a copy of its environment in a `sync` batch.
+
+    Args:
+      batch: the environments.
+      actions: decodes the candidates.
+      candidates: `[B, C]` int32 or `[B, C, D]` float32.
+      idle: `[B]` bool, the environments to leave out; their rewards are zero.
 
     Raises:
       ConfigError: the environments cannot be copied.
@@ -80,7 +88,7 @@ def peek(batch: Batch, actions: Actions, candidates: Array, idle: Array) -> Arra
 
 def _copy(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
     if isinstance(env.unwrapped, EzPickle):
-        raise ConfigError(f"{env} cannot be copied: a copy of it (gymnasium.utils.EzPickle) is a new environment")
+        raise ConfigError(f"{env} cannot be copied: copying it (gymnasium.utils.EzPickle) makes a new environment")
     try:
         return deepcopy(env)
     except Exception as error:
@@ -97,7 +105,7 @@ def _reward(env: gymnasium.Env[Any, Any], action: Any) -> float:
 
 @contextlib.contextmanager
 def _by_value() -> Iterator[None]:
-    """Sends what this package defines to other processes as it is: importing it there would import JAX and pgx."""
+    """Pickles this package by value. Subprocesses that imported it would also import JAX and pgx."""
     package = sys.modules[__name__.rpartition(".")[0]]
     cloudpickle.register_pickle_by_value(package)
     try:

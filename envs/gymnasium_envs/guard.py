@@ -1,4 +1,4 @@
-"""What stands around each single environment: it turns all that may go wrong in it into the end of one episode."""
+"""Wraps one environment: any failure in it ends only its current episode."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from podzero.deadline import Abandoned
 from podzero.envs.gymnasium_envs.spaces import Actions, Observations
 
 FAULTS = "podzero_faults"
-"""Key of `info`: how often the environment failed in this step, int. Absent where it did not."""
+"""Key of `info`: how often the environment failed in this step, int. Absent if it did not fail."""
 ERROR = "podzero_error"
-"""Key of `info`: what the last of these failures was."""
+"""Key of `info`: message of the last of these failures."""
 REBUILD = "podzero_rebuild"
-"""Key of the `options` of `reset`: whether to make the environment anew first."""
+"""Key of the `options` of `reset`: whether to make the environment anew before the reset."""
 
 _Info = dict[str, Any]
 _NOT_A_FAULT = (KeyboardInterrupt, GeneratorExit, Abandoned)
-"""What may be raised within an environment without being its doing. All else is, even `sys.exit()`."""
+"""Raised into an environment from outside. Every other exception is a fault of the environment, even `SystemExit`."""
 
 
 class Guard(gymnasium.Env[Any, Any]):
-    """One environment, made by a factory, and made again whenever it raises.
+    """One environment, which is made anew whenever it raises an exception.
 
-    What it gives has the shape and dtype of `Observations`, and no `info` but `FAULTS` and `ERROR`. A step that
-    failed returns the first observation of a new episode, with reward zero.
+    Observations have the shape and dtype of `Observations`; `info` contains only `FAULTS` and `ERROR`. A step that
+    fails returns the first observation of a new episode, with reward zero.
     """
 
     def __init__(
@@ -36,19 +36,23 @@ class Guard(gymnasium.Env[Any, Any]):
         make: Callable[[], gymnasium.Env[Any, Any]],
         observations: Observations,
         actions: Actions,
-        patience: int,
+        max_faults: int,
     ) -> None:
-        """Makes the environment; `patience` is how often it is made anew within one step before this gives up.
+        """Makes the environment; if that raises an exception, the first `reset` reports it.
 
-        Should making it fail, which may happen in another process only, the first `reset` says so.
+        Args:
+          make: makes the environment.
+          observations: converts its observations.
+          actions: give its action space.
+          max_faults: after so many failures in one step or reset, the environment is not made anew again.
         """
         self._make = make
         self._observations = observations
-        self._patience = patience
+        self._max_faults = max_faults
         self._seed: int | None = None
         self._rebuilt = 0
         self.inner: gymnasium.Env[Any, Any] | None = None
-        """The environment as it is now."""
+        """The current environment; None if it could not be made."""
         self._error: BaseException | None = None
         self.observation_space = observations.box
         self.action_space = actions.source
@@ -61,7 +65,7 @@ class Guard(gymnasium.Env[Any, Any]):
             self._error = error
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, _Info]:
-        """A new episode; of a new environment if `options` say `REBUILD`."""
+        """Starts a new episode, in a new environment if `options` has `REBUILD`."""
         if seed is not None:
             self._seed, self._rebuilt = seed, 0
         if self.inner is None or (options and options.get(REBUILD)):
@@ -76,8 +80,8 @@ class Guard(gymnasium.Env[Any, Any]):
             return self._rebuild(error)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, _Info]:
-        """One step, or the first observation of a new episode if it failed."""
-        assert self.inner is not None, "reset comes first"
+        """Steps the environment; if that fails, returns the first observation of a new episode."""
+        assert self.inner is not None, "reset must be called first"
         try:
             observation, reward, terminated, truncated, _ = self.inner.step(action)
             return self._observations.convert(observation), float(reward), bool(terminated), bool(truncated), {}
@@ -88,37 +92,37 @@ class Guard(gymnasium.Env[Any, Any]):
             return first, 0.0, False, False, info
 
     def close(self) -> None:
-        """Closes the environment, whatever state it is in."""
+        """Closes the environment and ignores its exceptions."""
         if self.inner is not None:
             with contextlib.suppress(Exception):
                 self.inner.close()
 
     def _rebuild(self, error: BaseException | None) -> tuple[Any, _Info]:
-        """The first observation of a new environment, and how often something failed until there was one.
+        """Makes the environment anew until its reset succeeds.
 
-        Zeros where there is none after all the patience: the count of failures then tells the caller.
+        Returns the first observation, and the failures so far in `info`. After `max_faults` failures the observation is
+        zeros, which the caller recognizes by the number of failures.
         """
         faults = 0 if error is None else 1
-        while faults < self._patience:
+        while faults < self._max_faults:
             self.close()
             try:
                 self.inner = self._make()
                 observation, _ = self.inner.reset(seed=self._next_seed())
-                first = self._observations.convert(observation)
-                return first, _told(faults, error)
+                return self._observations.convert(observation), _failure_info(faults, error)
             except _NOT_A_FAULT:
                 raise
             except BaseException as again:
                 faults, error = faults + 1, again
-        return np.zeros(self._observations.shape, self._observations.dtype), _told(faults, error)
+        return np.zeros(self._observations.shape, self._observations.dtype), _failure_info(faults, error)
 
     def _next_seed(self) -> int | None:
-        """As random as the first one and determined by it, so that a run can be repeated, faults and all."""
+        """A seed derived from the first one, so that runs with faults are reproducible."""
         self._rebuilt += 1
         if self._seed is None:
             return None
         return int(np.random.SeedSequence((self._seed, self._rebuilt)).generate_state(1)[0] >> 1)
 
 
-def _told(faults: int, error: BaseException | None) -> _Info:
+def _failure_info(faults: int, error: BaseException | None) -> _Info:
     return {FAULTS: faults, ERROR: f"{type(error).__name__}: {error}"} if faults else {}

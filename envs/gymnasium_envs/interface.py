@@ -1,4 +1,4 @@
-"""What an environment takes and gives, found out by making one."""
+"""The observation and action spaces of an environment, found by making one."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import gymnasium
 
 from podzero.config import GymnasiumConfig
 from podzero.envs.gymnasium_envs.making import Factory, make_own
-from podzero.envs.gymnasium_envs.spaces import Actions, Observations, complaint
+from podzero.envs.gymnasium_envs.spaces import Actions, Observations, mismatch
 from podzero.errors import ConfigError
 from podzero.types import EnvSpec
 
 
 class Interface(NamedTuple):
-    """An environment's spaces in podzero's words."""
+    """An environment's spaces, with their conversion to and from podzero's arrays."""
 
     name: str
     observations: Observations
@@ -35,11 +35,11 @@ class Interface(NamedTuple):
 
 
 def interface_of(config: GymnasiumConfig, seed: int | None = None) -> Interface:
-    """Makes an environment and closes it again; with a `seed`, looks at its first observation too.
+    """Makes an environment, reads its spaces and closes it; given a `seed`, checks its first observation too.
 
     Raises:
-      ConfigError: it cannot be made, has spaces that podzero does not know, or its first observation is not in its
-        own space.
+      ConfigError: the environment cannot be made, its spaces are not supported, or its first observation is not in its
+        observation space.
     """
     if config.vectorization == "own":
         with closing(make_own(config, 1)) as own:
@@ -70,8 +70,8 @@ def _first_observation(interface: Interface, env: Any, seed: int) -> Any:
 
 def _check(interface: Interface, first: Any) -> None:
     space = interface.observations.source
-    if (wrong := complaint(space, first, bounds=True)) is not None:
+    if (wrong := mismatch(space, first, bounds=True)) is not None:
         raise ConfigError(
-            f"{interface.name}: its first observation is not in its own observation space {space}: {wrong}. "
-            "Correct the environment, or convert its observations with a wrapper"
+            f"{interface.name}: its first observation is not in its observation space {space}: {wrong}. "
+            "Fix the environment, or convert its observations with a wrapper"
         )

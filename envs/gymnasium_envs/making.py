@@ -1,4 +1,4 @@
-"""From an `env` section to gymnasium's own objects; whatever cannot be made is told to the person who wrote it."""
+"""Makes gymnasium environments from an `env` section, and explains in a `ConfigError` what cannot be made."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import importlib.metadata
 import inspect
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,12 +20,12 @@ from podzero.errors import ConfigError, nearest
 from podzero.importing import INSTALL_ENVS, import_class, import_place
 
 REGISTERED_BY = {"ALE": "ale_py", "MinAtar": "minatar"}
-"""The module that registers the ids of a namespace; both come with the extra `envs`."""
+"""Namespaces of ids, and the module that registers each; the extra `envs` installs both."""
 
 
 @dataclass(frozen=True)
 class Factory:
-    """Makes one environment with its wrappers, in whatever process it is called."""
+    """Makes one environment with its wrappers. It can be pickled and called in another process."""
 
     config: GymnasiumConfig
 
@@ -37,8 +37,8 @@ class Factory:
         """
         config = self.config
         find(config.id, config.module)
-        with _telling(f"env: '{config.id}'", config.kwargs):
-            # The layer's own checks stand for gymnasium's checker, which would warn, and cost a call a step.
+        with explained(f"env: '{config.id}'", config.kwargs):
+            # `Guard` checks every step itself; gymnasium's checker would only add warnings and a call per step.
             env = gymnasium.make(config.id, **{"disable_env_checker": True, **config.kwargs})
         for wrapper in config.wrappers:
             env = _wrap(env, wrapper)
@@ -46,7 +46,7 @@ class Factory:
 
 
 def make_own(config: GymnasiumConfig, count: int) -> gymnasium.vector.VectorEnv[Any, Any, Any]:
-    """The vector environment that comes with the id, with the autoreset mode `NEXT_STEP`.
+    """The vector environment that is registered for the id, with the autoreset mode `NEXT_STEP`.
 
     Raises:
       ConfigError: there is none, it cannot be made, or it has another autoreset mode.
@@ -54,9 +54,9 @@ def make_own(config: GymnasiumConfig, count: int) -> gymnasium.vector.VectorEnv[
     entry_point = find(config.id, config.module).vector_entry_point
     if entry_point is None:
         raise ConfigError(
-            f"env.vectorization: '{config.id}' has no vector environment of its own; use 'sync' or 'async'"
+            f"env.vectorization: no vector environment is registered for '{config.id}'; use 'sync' or 'async'"
         )
-    with _telling(f"env: '{config.id}'", config.kwargs):
+    with explained(f"env: '{config.id}'", config.kwargs):
         creator = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
         asked = {"autoreset_mode": AutoresetMode.NEXT_STEP} if _takes_mode(creator) else {}
         own = gymnasium.make_vec(config.id, count, "vector_entry_point", **{**asked, **config.kwargs})
@@ -64,22 +64,22 @@ def make_own(config: GymnasiumConfig, count: int) -> gymnasium.vector.VectorEnv[
     if mode != AutoresetMode.NEXT_STEP:
         own.close()
         raise ConfigError(
-            f"env.vectorization: the vector environment of '{config.id}' has the autoreset mode {mode}, and podzero "
-            f"knows {AutoresetMode.NEXT_STEP} only; use 'sync' or 'async'"
+            f"env.vectorization: the vector environment of '{config.id}' has the autoreset mode {mode}, but podzero "
+            f"supports only {AutoresetMode.NEXT_STEP}; use 'sync' or 'async'"
         )
     return own
 
 
 def find(identifier: str, module: str | None) -> EnvSpec:
-    """The registration of an id, after importing what registers it.
+    """The registration of an id.
 
-    Besides what a module registers when it is imported, the functions count that its distribution names under the
-    entry points `gymnasium.envs` (MinAtar's way): they are called if the id is not there yet.
+    Imports `module` first, if given. If that does not register the id, calls the functions that the module's
+    distribution lists under the entry point `gymnasium.envs`, which is how MinAtar registers its ids.
 
     Raises:
-      ConfigError: the module cannot be imported, or no such id is registered.
+      ConfigError: the module cannot be imported, or the id is not registered.
     """
-    # Looked up in its module: what travels to other processes by value must not take the registry along.
+    # Not imported by name: this function is pickled by value, which would pickle the whole registry with it.
     known = registration.registry
     if module is not None:
         _import(module)
@@ -87,7 +87,7 @@ def find(identifier: str, module: str | None) -> EnvSpec:
             _call_plugins(module)
     if identifier not in known:
         advice = _advice(identifier, module)
-        raise ConfigError(f"env.id: gymnasium knows no '{identifier}'{nearest(identifier, known)}{advice}")
+        raise ConfigError(f"env.id: unknown gymnasium id '{identifier}'{nearest(identifier, known)}{advice}")
     return known[identifier]
 
 
@@ -103,7 +103,7 @@ def _call_plugins(module: str) -> None:
     for plugin in importlib.metadata.entry_points(group="gymnasium.envs"):
         if _top(plugin.module) == _top(module):
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # it may have been called before, for another id
+                warnings.simplefilter("ignore")  # an earlier call for another id may have registered the same ids
                 plugin.load()()
 
 
@@ -115,16 +115,16 @@ def _advice(identifier: str, module: str | None) -> str:
     if module is not None:
         return f"; importing '{module}' did not register it"
     known = REGISTERED_BY.get(identifier.partition("/")[0])
-    return f"; set env.module: {known}" if known else "; if a module of its own registers it, name it in env.module"
+    return f"; set env.module: {known}" if known else "; if a module registers it, name that module in env.module"
 
 
 @contextlib.contextmanager
-def _telling(what: str, kwargs: dict[str, Any]) -> Iterator[None]:
-    """Turns whatever is raised while `what` is made with `kwargs` into a `ConfigError`."""
+def explained(what: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """Turns any exception raised while `what` is made with `kwargs` into a `ConfigError`."""
     try:
         yield
     except gymnasium.error.DependencyNotInstalled as error:
-        raise ConfigError(f"{what} needs what is not installed: {error}; {INSTALL_ENVS}") from error
+        raise ConfigError(f"{what} needs a package that is not installed: {error}; {INSTALL_ENVS}") from error
     except Exception as error:
         raise ConfigError(f"{what} cannot be made with kwargs {kwargs}: {type(error).__name__}: {error}") from error
 
@@ -135,21 +135,21 @@ def _takes_mode(creator: Any) -> bool:
 
 def _wrap(env: gymnasium.Env[Any, Any], wrapper: WrapperConfig) -> gymnasium.Env[Any, Any]:
     kind = _wrapper_class(wrapper.name)
-    with _telling(f"env.wrappers: '{wrapper.name}'", wrapper.kwargs):
+    with explained(f"env.wrappers: '{wrapper.name}'", wrapper.kwargs):
         return kind(env, **wrapper.kwargs)
 
 
 def _wrapper_class(name: str) -> type[gymnasium.Wrapper[Any, Any, Any, Any]]:
-    """A wrapper of gymnasium's by its name, or any other as `module:Class` or `file.py:Class`."""
+    """The wrapper of this name in `gymnasium.wrappers`, or the class named by `module:Class` or `file.py:Class`."""
     module_name = name.rpartition(":")[0]
     known = [known for known in gymnasium.wrappers.__all__ if known not in {"vector", "Autoreset"}]
     if name == "Autoreset":
-        raise ConfigError("env.wrappers: leave out 'Autoreset': podzero begins the episodes itself")
+        raise ConfigError("env.wrappers: leave out 'Autoreset': podzero starts the episodes itself")
     if not module_name and name not in known:
         raise ConfigError(
-            f"env.wrappers: gymnasium.wrappers has no '{name}'{nearest(name, known)}; write module:Class for any other"
+            f"env.wrappers: gymnasium.wrappers has no '{name}'{nearest(name, known)}; write others as module:Class"
         )
     kind = getattr(gymnasium.wrappers, name) if not module_name else import_class(name, "env.wrappers")
     if not (isinstance(kind, type) and issubclass(kind, gymnasium.Wrapper)):
-        raise ConfigError(f"env.wrappers: '{name}' is no gymnasium.Wrapper")
+        raise ConfigError(f"env.wrappers: '{name}' is not a gymnasium.Wrapper")
     return kind

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
+from failing_callback import fail_in_callback
 
 from podzero.actors import ActorClients, ReanalysisActor, SelfPlayActor, SelfPlayCore
 from podzero.actors.reanalyse_targets import Reanalysed
@@ -80,7 +81,7 @@ def reanalyse(experiment):
         def reanalyse(params, version, index, states):
             searches.append((params, version, index))
             if states.version[0] == BROKEN:
-                raise jax.errors.JaxRuntimeError("INTERNAL: SimulatorError: the game raised KeyError: 'seven'")
+                fail_in_callback("the game raised KeyError: 'seven'")
             return Reanalysed(samples_of(version, len(states.version)), np.full(len(states.version), 0.25, np.float32))
 
         actor = ReanalysisActor(

@@ -1,4 +1,4 @@
-"""The page about a game of one's own, run as it stands there."""
+"""The code and the commands of docs/own_game.md work."""
 
 import re
 import subprocess
@@ -26,7 +26,7 @@ def blocks(language):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """The files of the page in a folder where its commands are run."""
+    """A working directory with the files of the page."""
     for name, text in files().items():
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
@@ -35,11 +35,11 @@ def folder(tmp_path, monkeypatch):
     sys.modules.pop("own_game", None)
 
 
-def test_the_files_are_those_of_the_experiment_that_ships(folder):
+def test_the_files_of_the_page_are_the_built_in_experiment(folder):
     assert files()["own_game.py"] == (ROOT / "configs" / "own_game.py").read_text()
-    here, shipped = load("own_game.yaml"), load("own_game")
+    here, built_in = load("own_game.yaml"), load("own_game")
     assert here.env.id == f"{folder / 'own_game.py'}:Domineering"
-    assert here.model_copy(update={"env": shipped.env}) == shipped
+    assert here.model_copy(update={"env": built_in.env}) == built_in
 
 
 def test_the_python_of_the_page_runs(folder, capsys):
@@ -50,7 +50,7 @@ def test_the_python_of_the_page_runs(folder, capsys):
     assert won > lost
 
 
-def test_the_error_of_the_page_is_what_one_gets(folder):
+def test_the_error_of_the_page_is_raised(folder):
     game = (folder / "own_game.py").read_text().replace("self.taken.copy()", "self.taken")
     (folder / "own_game.py").write_text(game)
     with pytest.raises(ValueError, match="clones are not independent") as refusal:
@@ -59,7 +59,7 @@ def test_the_error_of_the_page_is_what_one_gets(folder):
 
 
 @pytest.mark.parametrize("text", blocks("yaml"))
-def test_the_other_games_of_the_page_are_there(text):
+def test_the_other_simulators_of_the_page_can_be_made(text):
     network = {"network": {"name": "mlp"}} if "CartPole" in text else {}
     make_env(parse({"name": "page", **yaml.safe_load(text), **network}, "page").env)
 
@@ -67,7 +67,7 @@ def test_the_other_games_of_the_page_are_there(text):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_commands_of_the_page_run(folder):
-    """Training for a moment, with a small network."""
+    """Trains for a few steps, with a small network."""
     short = "stop.steps=40 network.channels=8 replay.min_size=512 search.simulations=8 actors.games=32"
     podzero = Path(sys.executable).parent / "podzero"
     script = "\n".join(blocks("sh")).replace("podzero train own_game.yaml", f"podzero train own_game.yaml {short}")

@@ -1,7 +1,8 @@
-"""Random games, played once per game and looked at by every law."""
+"""Fixtures: traces of random games, vectors of gymnasium environments, and a small simulator."""
 
 import warnings
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -9,26 +10,27 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podzero.envs import GAMES, make_env
+from podzero.config import GymnasiumConfig
+from podzero.envs import GAMES, make_env, make_vector_env
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import pgx
 
 LEADERS = 4
-"""Games of random moves; as many more as there are symmetries follow the first of them, transformed."""
+"""Number of games with random moves. For each symmetry, one more game plays the transformed moves of the first."""
 
 WHOLE = {"tic_tac_toe": 12, "connect_four": 45, "hex": 125, "othello": 130, "animal_shogi": 260, "go_9x9": 165,
          "gardner_chess": 260, "go_19x19": 725, "chess": 515, "shogi": 515}  # fmt: skip
-"""Plies after which random games are over, and a few more."""
+"""More plies than any of the random games lasts."""
 QUICK_COMPILE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-"""These programs run once: most of their time would be spent on making them fast."""
+"""These programs run once, so compiling them fast matters more than fast code."""
 HEAVY = ("animal_shogi", "chess", "gardner_chess", "go_19x19", "shogi")
-"""Games that take long to compile: their steps are taken by the slow tests alone."""
+"""Games whose step takes long to compile: only the slow tests step them."""
 
 
 def play_trace(name, plies):
-    """Plays B = LEADERS + number of symmetries games; states, views and pgx's observations lead with `[T + 1, B]`."""
+    """Plays B = LEADERS + number of symmetries games; views and pgx's observations lead with `[T + 1, B]`."""
     env = make_env(name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -65,7 +67,7 @@ def play_trace(name, plies):
 
 
 def transformed_set_up(name, env, starts):
-    """Othello's set-up is not the same from every side: the followers start from the transformed one."""
+    """Othello's initial set-up is not symmetric: the followers start from the transformed one."""
     if name != "othello":
         return starts
     cells = np.stack([np.arange(65)] * LEADERS + [s.actions for s in env.symmetries])
@@ -76,7 +78,7 @@ def transformed_set_up(name, env, starts):
 
 def _lengths():
     for name in GAMES:
-        if name in HEAVY and name != "shogi":  # even shogi's set-up takes half a minute
+        if name in HEAVY and name != "shogi":  # even shogi's `init` compiles for half a minute
             yield pytest.param((name, 0), id=f"{name}-start")
         whole = [pytest.mark.slow, pytest.mark.timeout(900)] if name in HEAVY else []
         yield pytest.param((name, WHOLE[name]), id=name, marks=whole)
@@ -88,7 +90,7 @@ def trace(request):
 
 
 class Countdown:
-    """Eleven stones, one to three are taken in turn, and whoever takes the last one wins."""
+    """Eleven stones; the players take one to three in turn, and the player who takes the last one wins."""
 
     num_actions = 3
     players = 2
@@ -123,5 +125,41 @@ class Countdown:
 
 @pytest.fixture(scope="session")
 def countdown():
-    """The class of a small game, for games that break one rule or another."""
+    """The class of a small game; tests derive games from it that violate the contract."""
     return Countdown
+
+
+@pytest.fixture(scope="session")
+def check_views():
+    """Checks the shapes and dtypes of views against those of a spec."""
+
+    def check(spec, views):
+        lead = views.done.shape
+        assert views.observation.shape == (*lead, *spec.observation_shape)
+        assert views.observation.dtype == np.dtype(spec.observation_dtype)
+        assert (views.legal.shape, views.legal.dtype) == ((*lead, spec.num_actions), np.bool_)
+        assert (views.player.shape, views.player.dtype) == (lead, np.int32)
+        assert (views.rewards.shape, views.rewards.dtype) == ((*lead, 2), np.float32)
+        assert views.done.dtype == np.bool_
+
+    return check
+
+
+@pytest.fixture
+def toys(monkeypatch):
+    """Makes `gymnasium_toys` importable, also in subprocesses."""
+    monkeypatch.syspath_prepend(Path(__file__).parent)
+
+
+@pytest.fixture
+def make_vector(toys):
+    """Makes vector environments, which are closed after the test."""
+    made = []
+
+    def make(count=3, seed=0, **config):
+        made.append(make_vector_env(GymnasiumConfig(name="gymnasium", **config), count, seed))
+        return made[-1]
+
+    yield make
+    for vector in made:
+        vector.close()

@@ -1,4 +1,4 @@
-"""Environments made to be seen through, registered when this module is imported (also in other processes)."""
+"""Small environments with known behaviour, registered when this module is imported (also in subprocesses)."""
 
 import multiprocessing
 import os
@@ -12,12 +12,11 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
 FAULT = 2
-"""The action of `Toy` upon which everything goes wrong."""
+"""The action of `Toy` that causes its fault."""
 CLOSED = {"vectors": 0}
-"""How many vectors of `OwnToys` were closed, in this process."""
+"""How many `OwnToys` were closed in this process."""
 RESETS = {"allowed": 10**9}
-"""How many more resets of `Toy` succeed, in this process."""
-
+"""How many more resets of `Toy` succeed in this process."""
 
 BROKEN = {
     "nan": lambda observation: observation * np.nan,
@@ -26,7 +25,7 @@ BROKEN = {
     "shape": lambda observation: observation[:2],
     "kind": lambda observation: observation.astype(complex),
 }
-"""Faults of `Toy` in what it shows."""
+"""Faults of `Toy` that make an observation invalid."""
 
 
 def _break():
@@ -38,18 +37,18 @@ def _loop():
         pass
 
 
-DISASTERS = {
+FATAL = {
     "raise": _break,
     "exit": lambda: sys.exit("the toy left"),
     "hang": lambda: time.sleep(30),
     "loop": _loop,
     "die": lambda: os._exit(3),
 }
-"""Faults of `Toy` that let no step come of it."""
+"""Faults of `Toy` that keep a step from returning."""
 
 
 class Toy(gymnasium.Env):
-    """Shows `[steps of this episode, last action or -1, episode]`; truly ends after `length` steps."""
+    """Observes `[steps of this episode, last action or -1, episode]`; terminates after `length` steps."""
 
     def __init__(self, length=4, fault="raise"):
         self.observation_space = Box(-1, 100, (3,), np.float32)
@@ -63,39 +62,39 @@ class Toy(gymnasium.Env):
             raise OSError("no more resets")
         self.episode += 1
         self.time = 0
-        return self.look(-1), {"not": "carried"}
+        return self.observe(-1), {"not": "carried"}
 
     def step(self, action):
         self.time += 1
-        observation, reward = self.look(action), float(action)
+        observation, reward = self.observe(action), float(action)
         if action == FAULT:
-            observation, reward = self.go_wrong(observation, reward)
+            observation, reward = self.cause_fault(observation, reward)
         return observation, reward, self.time == self.length, False, {"not": "carried"}
 
-    def look(self, action):
+    def observe(self, action):
         return np.array([self.time, action, self.episode], np.float32)
 
-    def go_wrong(self, observation, reward):
+    def cause_fault(self, observation, reward):
         if self.fault in BROKEN:
             observation = BROKEN[self.fault](observation)
-        elif self.fault in DISASTERS:
-            DISASTERS[self.fault]()
+        elif self.fault in FATAL:
+            FATAL[self.fault]()
         elif self.fault != "none":
             reward = {"nan reward": float("nan"), "no reward": None}[self.fault]
         return observation, reward
 
 
 class Homebody(Toy):
-    """Can be made in the process of the test only; elsewhere it raises, or is never done."""
+    """Can be made only in the test's own process; in a subprocess its constructor raises, or hangs."""
 
-    def __init__(self, abroad="raise"):
+    def __init__(self, in_subprocess="raise"):
         super().__init__()
         if multiprocessing.parent_process() is not None:
-            DISASTERS[abroad]()
+            FATAL[in_subprocess]()
 
 
 class Joint(gymnasium.Env):
-    """Shows the two parts of its action, `[2]`."""
+    """Observes the two parts of its last action, `[2]`."""
 
     def __init__(self):
         self.observation_space = Box(-10, 10, (2,), np.float64)
@@ -111,7 +110,7 @@ class Joint(gymnasium.Env):
 
 
 class Parts(gymnasium.Env):
-    """Shows a Dict of a number from 1 to 3 and two floats; its actions are `[2, 1]` floats, which the floats show."""
+    """Observes a Dict of a number from 1 to 3 and two floats: those of its last action, `[2, 1]`."""
 
     def __init__(self, first=1):
         self.observation_space = Dict({"speed": Box(-4, 4, (2,), np.float64), "where": Discrete(3, start=1)})
@@ -142,23 +141,22 @@ class Reaching(Toy):
 
 class Lacking(Toy):
     def __init__(self):
-        raise gymnasium.error.DependencyNotInstalled("no box to put it in")
+        raise gymnasium.error.DependencyNotInstalled("box2d is missing")
 
 
 class Imported(Toy):
-    """Shows whether a module is imported where it lives."""
+    """Observes whether a module is imported in its process."""
 
     def __init__(self, module):
         super().__init__()
         self.module = module
 
-    def look(self, action):
+    def observe(self, action):
         return np.full(3, self.module in sys.modules, np.float32)
 
 
 class OwnToys(gymnasium.vector.VectorEnv):
-    """`Toy` as one vector environment: all episodes begin together, and each is as long as its environment's number
-    plus two."""
+    """`Toy` as a registered vector environment; the episodes of environment i are i + 2 steps long."""
 
     def __init__(self, num_envs, mode="NextStep", fault="raise"):
         self.num_envs = num_envs
@@ -189,7 +187,7 @@ class OwnToys(gymnasium.vector.VectorEnv):
 
 
 class Doubled(gymnasium.RewardWrapper):
-    """A wrapper of one's own."""
+    """A wrapper that is not gymnasium's."""
 
     def __init__(self, env, factor=2.0):
         super().__init__(env)

@@ -1,4 +1,4 @@
-"""One contract for every game: whoever adds a game adds a name, and these laws judge it."""
+"""One contract for all pgx games: the tests run for every name in `GAMES`."""
 
 import jax
 import jax.numpy as jnp
@@ -9,33 +9,22 @@ from podzero.envs import GAMES, make_env
 from podzero.errors import ConfigError
 
 
-def movers(values, views):
-    """Entry of each mover in values `[T, B, 2]`."""
-    return np.take_along_axis(values, views.player[..., None], axis=-1)[..., 0]
-
-
-def test_views_have_the_shapes_and_dtypes_of_the_spec(trace):
-    spec, views, lead = trace.env.spec, trace.views, trace.views.done.shape
-    assert spec.name == trace.name
-    assert views.observation.shape == (*lead, *spec.observation_shape)
-    assert views.observation.dtype == np.dtype(spec.observation_dtype)
-    assert (views.legal.shape, views.legal.dtype) == ((*lead, spec.num_actions), np.bool_)
-    assert (views.player.shape, views.player.dtype) == (lead, np.int32)
-    assert (views.rewards.shape, views.rewards.dtype) == ((*lead, 2), np.float32)
-    assert views.done.dtype == np.bool_
+def test_views_have_the_shapes_and_dtypes_of_the_spec(trace, check_views):
+    assert trace.env.spec.name == trace.name
+    check_views(trace.env.spec, trace.views)
 
 
 @pytest.mark.parametrize("name", GAMES)
-def test_states_carry_no_cached_observation(name):
+def test_states_have_no_cached_observation(name):
     env = make_env(name)
     assert jax.eval_shape(env.init, jax.random.key(0)).observation.size == 0
 
 
-def test_observation_is_that_of_pgx_from_the_movers_side(trace):
+def test_observations_are_those_of_pgx(trace):
     np.testing.assert_array_equal(trace.views.observation, trace.reference_observation)
 
 
-def test_a_legal_move_exists_until_the_game_is_over(trace):
+def test_every_position_has_a_legal_action(trace):
     assert trace.views.legal.any(axis=-1).all()
 
 
@@ -43,8 +32,8 @@ def test_all_actions_are_legal_once_the_game_is_over(trace):
     assert trace.views.legal[trace.views.done].all()
 
 
-def test_legal_moves_never_lose_by_illegality(trace):
-    """pgx gives -1 to whoever plays illegally; the loser of the last move would then be the mover, with moves left."""
+def test_games_are_played_with_legal_actions(trace):
+    """Including the transformed actions of the followers: pgx ends a game after an illegal action."""
     played = np.take_along_axis(trace.views.legal[:-1], trace.actions[..., None], axis=-1)
     assert played.all()
 
@@ -55,7 +44,7 @@ def test_players_alternate_while_the_game_lasts(trace):
     assert (after == 1 - before)[going_on].all()
 
 
-def test_seats_are_zero_and_one(trace):
+def test_players_are_zero_and_one(trace):
     assert set(np.unique(trace.views.player)) <= {0, 1}
 
 
@@ -63,7 +52,7 @@ def test_rewards_are_zero_sum(trace):
     np.testing.assert_array_equal(trace.views.rewards.sum(axis=-1), 0)
 
 
-def test_rewards_come_only_with_the_last_move(trace):
+def test_only_the_last_move_is_rewarded(trace):
     done = trace.views.done
     before = np.concatenate([np.zeros_like(done[:1]), done[:-1]])
     last_move = done & ~before
@@ -71,7 +60,7 @@ def test_rewards_come_only_with_the_last_move(trace):
     assert np.isin(trace.views.rewards, [-1, 0, 1]).all()
 
 
-def test_games_end_and_stay_over(trace):
+def test_games_end_and_remain_over(trace):
     done = trace.views.done
     assert not done[0].any()
     assert (done[1:] >= done[:-1]).all()
@@ -79,7 +68,7 @@ def test_games_end_and_stay_over(trace):
         assert done[-1].all()
 
 
-def test_a_state_that_is_over_stays_as_it_is(trace):
+def test_steps_do_not_change_a_state_that_is_over(trace):
     before = trace.views.done[:-1]
     for field in ("observation", "legal", "player"):
         values = getattr(trace.views, field)
@@ -108,17 +97,17 @@ def test_vmap_equals_single(name):
 @pytest.mark.parametrize("name", ["tic_tac_toe", "go_9x9", "hex"])
 def test_the_key_decides_who_begins(name):
     env = make_env(name)
-    seats = jax.vmap(lambda key: env.view(env.init(key)).player)(jax.random.split(jax.random.key(0), 64))
-    assert 16 < int(seats.sum()) < 48
+    players = jax.vmap(lambda key: env.view(env.init(key)).player)(jax.random.split(jax.random.key(0), 64))
+    assert 16 < int(players.sum()) < 48
 
 
-def test_unknown_game_is_refused_with_the_nearest_name():
+def test_an_unknown_game_is_refused_with_the_closest_name():
     with pytest.raises(ConfigError, match=r"unknown game 'conect_four' \(did you mean 'connect_four'\?\)"):
         make_env("conect_four")
 
 
-def test_boards_of_gardner_chess_are_seen_as_pgx_turns_them():
-    """White begins on the lowest row of the observation, with a rook, a knight, a bishop, the queen and the king."""
+def test_gardner_chess_boards_are_rotated_correctly():
+    """White's pieces start in the lowest row of the observation: rook, knight, bishop, queen, king."""
     env = make_env("gardner_chess")
     seen = np.asarray(env.view(env.init(jax.random.key(0))).observation)
     pieces = {"pawn": 0, "knight": 1, "bishop": 2, "rook": 3, "queen": 4, "king": 5}

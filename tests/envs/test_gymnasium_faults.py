@@ -1,44 +1,30 @@
-"""What an environment does wrong costs an episode, or all of them where it cannot be helped, and never the run."""
+"""A failing environment ends its episode, or all running episodes of the vector, but never the run."""
 
 import logging
 import multiprocessing
 import sys
-from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from podzero.config import GymnasiumConfig
-from podzero.envs import EnvironmentFailed, make_vector_env
+from podzero.envs import EnvironmentFailed
 from podzero.errors import ConfigError
 
 GOOD, FAULT = 1, 2
 """Actions of the toy."""
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _toys():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(Path(__file__).parent)
-        yield
-
-
 @pytest.fixture
-def make():
-    """Makes vector environments of the toy that goes wrong in a way of its own; they are closed afterwards."""
-    made = []
+def make(make_vector):
+    """Makes and resets vectors of the toy whose action `FAULT` causes the given fault."""
 
     def make(fault, count=3, *, length=None, **config):
         kwargs = {"fault": fault} if length is None else {"fault": fault, "length": length}
-        config = GymnasiumConfig(name="gymnasium", id="toys/Toy-v0", module="gymnasium_toys", kwargs=kwargs, **config)
-        made.append(make_vector_env(config, count, seed=0))
-        made[-1].reset()
-        return made[-1]
+        vector = make_vector(count, id="toys/Toy-v0", module="gymnasium_toys", kwargs=kwargs, **config)
+        vector.reset()
+        return vector
 
-    yield make
-    for vector in made:
-        vector.close()
+    return make
 
 
 def step(vector, *actions):
@@ -52,20 +38,20 @@ def step(vector, *actions):
         ("exit", "SystemExit: the toy left", "sync"),
         ("nan reward", "its reward is nan", "sync"),
         ("no reward", "TypeError: float", "sync"),
-        ("nan", "its observation holds nan", "sync"),
-        ("far", "its observation holds 5002.0, where -1011 to 1110 may be expected", "sync"),
+        ("nan", "its observation contains nan", "sync"),
+        ("far", "its observation contains 5002.0, outside the range -1011 to 1110", "sync"),
         ("shape", r"ValueError: shape \[2\] instead of \[3\]", "sync"),
         ("kind", "ValueError: dtype complex128 instead of float32", "sync"),
         ("raise", "ZeroDivisionError: the toy broke", "async"),
         ("exit", "SystemExit: the toy left", "async"),
-        ("nan", "its observation holds nan", "async"),
+        ("nan", "its observation contains nan", "async"),
     ],
 )
-def test_one_environment_loses_its_episode_and_the_others_nothing(make, vectorization, fault, message):
+def test_a_failing_environment_loses_its_episode_and_the_others_continue(make, vectorization, fault, message):
     vector = make(fault, vectorization=vectorization)
     step(vector, GOOD, GOOD, GOOD)
     second = step(vector, GOOD, FAULT, GOOD)
-    np.testing.assert_array_equal(second.observation, [[2, 1, 1], [0, -1, 1], [2, 1, 1]])  # a new one: episode 1
+    np.testing.assert_array_equal(second.observation, [[2, 1, 1], [0, -1, 1], [2, 1, 1]])  # new: episode 1
     assert second.reward.tolist() == [1, 0, 1]
     assert second.failed.tolist() == second.started.tolist() == [False, True, False]
     assert not (second.terminated | second.truncated).any()
@@ -80,15 +66,15 @@ def test_one_environment_loses_its_episode_and_the_others_nothing(make, vectoriz
     assert fourth.terminated.tolist() == [True, False, True]
 
 
-def test_bounds_of_floats_are_nominal_up_to_ten_of_their_widths(make):
-    """The toy's are -1 and 100: 502 is let pass, where 5002 was not."""
+def test_floats_may_lie_up_to_ten_widths_outside_their_bounds(make):
+    """The toy's bounds are -1 and 100: 502 is accepted, 5002 was not."""
     vector = make("near")
     step(vector, GOOD, GOOD, GOOD)
     assert step(vector, FAULT, GOOD, GOOD).observation[0].tolist() == [502, 502, 501]
     assert vector.failures == 0
 
 
-def test_two_environments_may_fail_at_once(make):
+def test_two_environments_fail_in_one_step(make):
     vector = make("nan")
     both = step(vector, FAULT, GOOD, FAULT)
     assert both.failed.tolist() == [True, False, True]
@@ -105,17 +91,17 @@ def test_two_environments_may_fail_at_once(make):
         ("own", "hang", "TimeoutError"),
         ("own", "raise", "ZeroDivisionError: the toy broke"),
         ("own", "exit", "SystemExit: the toy left"),
-        ("own", "nan", "its observation holds nan"),
+        ("own", "nan", "its observation contains nan"),
         ("own", "nan reward", "its reward is nan"),
     ],
 )
-def test_what_no_environment_survives_costs_the_episodes_that_are_running(make, vectorization, fault, message):
-    """Environment 0 has just ended an episode: it has none to lose. (Of the vector of its own it lasts two steps.)"""
+def test_a_hang_or_a_dead_process_loses_all_running_episodes(make, vectorization, fault, message):
+    """With `own`, environment 0 has just ended its episode of two steps, so it has no running episode to lose."""
     vector = make(fault, vectorization=vectorization, length=None if vectorization == "own" else 2, step_timeout_s=1.5)
     step(vector, GOOD, GOOD, GOOD)
     if vectorization != "own":
         step(vector, GOOD, GOOD, GOOD)
-        after = step(vector, GOOD, GOOD, FAULT)  # all begin anew, so the fault does not happen
+        after = step(vector, GOOD, GOOD, FAULT)  # all episodes ended: this step resets them and ignores the action
         assert not after.failed.any()
         step(vector, GOOD, GOOD, GOOD)
         expected = [True, True, True]
@@ -134,7 +120,7 @@ def test_what_no_environment_survives_costs_the_episodes_that_are_running(make, 
     np.testing.assert_array_equal(step(vector, GOOD, GOOD, GOOD).observation[:, 0], [1, 1, 1])
 
 
-def test_only_failures_without_a_complete_episode_between_exhaust_the_patience(make):
+def test_max_failures_counts_failures_since_the_last_completed_episode(make):
     vector = make("raise", 1, length=1, max_failures=2)
     for _ in range(3):
         step(vector, FAULT)
@@ -151,7 +137,7 @@ def test_only_failures_without_a_complete_episode_between_exhaust_the_patience(m
         step(vector, FAULT)
 
 
-def test_environments_that_fail_at_the_same_time_exhaust_the_patience_once(make):
+def test_simultaneous_failures_count_once_towards_max_failures(make):
     vector = make("raise", 3, max_failures=2)
     for _ in range(2):
         assert step(vector, FAULT, FAULT, FAULT).failed.all()
@@ -160,31 +146,23 @@ def test_environments_that_fail_at_the_same_time_exhaust_the_patience_once(make)
         step(vector, FAULT, FAULT, FAULT)
 
 
-def test_an_environment_that_cannot_be_made_in_its_process_says_why():
-    config = GymnasiumConfig(
-        name="gymnasium", id="toys/Homebody-v0", module="gymnasium_toys", vectorization="async", max_failures=2
-    )
-    vector = make_vector_env(config, 2, seed=0)
-    with closing(vector), pytest.raises(EnvironmentFailed, match="ZeroDivisionError: the toy broke"):
+def test_the_error_of_an_environment_that_cannot_be_made_in_its_process_is_reported(make_vector):
+    vector = make_vector(
+        2, id="toys/Homebody-v0", module="gymnasium_toys", vectorization="async", max_failures=2
+    )  # fmt: skip
+    with pytest.raises(EnvironmentFailed, match="ZeroDivisionError: the toy broke"):
         vector.reset()
 
 
-def test_processes_that_are_never_done_with_making_an_environment_are_ended():
+def test_processes_that_hang_while_making_an_environment_are_killed(make_vector):
     before = set(multiprocessing.active_children())
-    config = GymnasiumConfig(
-        name="gymnasium",
-        id="toys/Homebody-v0",
-        module="gymnasium_toys",
-        kwargs={"abroad": "hang"},
-        vectorization="async",
-        build_timeout_s=4.0,
-    )
+    config = {"id": "toys/Homebody-v0", "module": "gymnasium_toys", "kwargs": {"in_subprocess": "hang"}}
     with pytest.raises(ConfigError, match=r"no answer within 4 s \(env.build_timeout_s\)"):
-        make_vector_env(config, 2, seed=0)
+        make_vector(2, **config, vectorization="async", build_timeout_s=4.0)
     assert set(multiprocessing.active_children()) <= before
 
 
-def test_a_vector_of_its_own_is_closed_when_it_is_given_up(make):
+def test_a_registered_vector_environment_is_closed_before_it_is_replaced(make):
     vector = make("raise", vectorization="own")
     closed = sys.modules["gymnasium_toys"].CLOSED
     before = closed["vectors"]
@@ -193,8 +171,8 @@ def test_a_vector_of_its_own_is_closed_when_it_is_given_up(make):
 
 
 @pytest.mark.parametrize("allowed", [1, 0])
-def test_an_environment_that_cannot_begin_another_episode_is_tried_as_often_as_failures_may_be(make, allowed):
-    """Two environments reach their end: one may begin again, or none."""
+def test_a_failing_reset_is_retried_max_failures_times(make, allowed):
+    """The episodes of two environments end, but only one more reset, or none, succeeds."""
     vector = make("raise", 2, length=1, max_failures=3)
     step(vector, GOOD, GOOD)
     resets = sys.modules["gymnasium_toys"].RESETS
@@ -206,7 +184,7 @@ def test_an_environment_that_cannot_begin_another_episode_is_tried_as_often_as_f
         resets["allowed"] = 10**9
 
 
-def test_failures_are_logged_once_a_second(make, caplog):
+def test_failures_are_logged_at_most_once_a_second(make, caplog):
     vector = make("raise", 1)
     with caplog.at_level(logging.WARNING):
         for _ in range(5):
@@ -216,7 +194,7 @@ def test_failures_are_logged_once_a_second(make, caplog):
     assert vector.failures == 5
 
 
-def test_a_run_with_failures_can_be_repeated(make):
+def test_a_run_with_failures_is_reproducible(make):
     def play():
         vector = make("raise", 2)
         return [step(vector, *actions) for actions in ((1, 1), (1, 2), (2, 1), (1, 1), (1, 1), (1, 1))]

@@ -1,4 +1,4 @@
-"""Environments of gymnasium that are played forward: they go the way that gymnasium's own go."""
+"""Gymnasium environments as simulators: their episodes are the same as gymnasium's."""
 
 import gymnasium
 import numpy as np
@@ -11,7 +11,7 @@ from podzero.errors import ConfigError
 
 
 class Slippery(gymnasium.Env):
-    """Walks a step ahead with probability 1/2; the goal is at 5. It writes on into the array that it returned."""
+    """Moves one step with probability 1/2; terminates at 5. It changes the array that it returned earlier."""
 
     observation_space = gymnasium.spaces.Box(0, 5, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -52,11 +52,11 @@ def test_episodes_are_those_of_gymnasium(name):
                 break
 
 
-def test_clones_throw_the_same_dice_and_leave_those_of_others_alone():
+def test_clones_draw_the_same_random_numbers_independently():
     check_simulator(GymnasiumSimulator("Slippery-v0", {}), "slippery", games=10, max_plies=30)
 
 
-def test_time_limits_are_left_to_max_plies():
+def test_time_limits_of_the_registration_are_not_applied():
     env = make_env(
         SimulatorConfig(name="gymnasium_simulator", id="MountainCar-v0", max_plies=300, reward_scale=1 / 300)
     )
@@ -76,13 +76,13 @@ def test_arguments_reach_the_environment():
 @pytest.mark.parametrize(
     ("name", "kwargs", "message"),
     [
-        ("CartPol-v1", {}, "gymnasium knows no 'CartPol-v1'.*CartPole-v1"),
-        ("Pendulum-v1", {}, r"Pendulum-v1 has the actions Box.*search can play Discrete ones"),
-        ("FrozenLake-v1", {}, r"FrozenLake-v1 has observations Discrete\(16\); expected a Box"),
-        ("CartPole-v1", {"length": 2}, "cannot make CartPole-v1 with the arguments {'length': 2}"),
+        ("CartPol-v1", {}, "unknown gymnasium id 'CartPol-v1'.*CartPole-v1"),
+        ("Pendulum-v1", {}, r"Pendulum-v1 has the action space Box.*tree search needs a Discrete space"),
+        ("FrozenLake-v1", {}, r"FrozenLake-v1 has the observation space Discrete\(16\); expected a Box"),
+        ("CartPole-v1", {"length": 2}, "'CartPole-v1' cannot be made with kwargs {'length': 2}"),
         ("LunarLander-v3", {}, "LunarLander-v3 cannot be copied .*env.name: gymnasium and network.name: muzero_mlp"),
     ],
 )
-def test_what_cannot_be_played_is_refused(name, kwargs, message):
+def test_environments_that_search_cannot_play_are_refused(name, kwargs, message):
     with pytest.raises(ConfigError, match=message):
         make_env(SimulatorConfig(name="gymnasium_simulator", id=name, kwargs=kwargs))

@@ -1,8 +1,10 @@
+"""Conversion of gymnasium's spaces: observations to arrays, actions from integers and [-1, 1]."""
+
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscrete, Sequence, Text, Tuple
 
-from podzero.envs.gymnasium_envs.spaces import Actions, Observations, complaint
+from podzero.envs.gymnasium_envs.spaces import Actions, Observations, mismatch
 from podzero.errors import ConfigError
 
 PARTS = Dict({"a": Discrete(3, start=1), "b": Tuple((MultiBinary(2), MultiDiscrete([2, 2]), Box(-1, 1, (1, 2))))})
@@ -37,20 +39,20 @@ def test_observations_become_arrays_of_one_shape_and_dtype(space, shape, dtype, 
     [
         (Box(-1, 1, (2,)), [0.0], r"shape \[1\] instead of \[2\]"),
         (Box(0, 255, (1,), np.uint8), np.array([0.5]), "dtype float64 instead of uint8"),
-        (Box(0, 9, (1,), np.int64), [10], "10 is outside of its bounds 0.0 to 9.0"),
+        (Box(0, 9, (1,), np.int64), [10], "10 is outside its bounds 0.0 to 9.0"),
         (Discrete(3, start=1), 0, r"0 is not in Discrete\(3, start=1\)"),
         (MultiDiscrete([2, 2]), np.array([0, 2]), "is not in MultiDiscrete"),
-        (PARTS, {"a": 1}, "has not the keys"),
-        (Tuple((Discrete(2), Discrete(2))), (0,), "has not 2 parts"),
+        (PARTS, {"a": 1}, "does not have the keys"),
+        (Tuple((Discrete(2), Discrete(2))), (0,), "does not have 2 parts"),
         (Tuple((Discrete(2), Discrete(2))), (0, 5), r"\[1\]: 5 is not in Discrete\(2\)"),
     ],
 )
-def test_what_is_not_in_its_space_is_told(space, given, wrong):
+def test_values_outside_their_space_are_described(space, given, wrong):
     with pytest.raises(AssertionError, match=wrong):
-        raise AssertionError(complaint(space, given, bounds=True))
+        raise AssertionError(mismatch(space, given, bounds=True))
 
 
-def test_shapes_dtypes_and_counted_parts_are_checked_while_converting():
+def test_conversion_checks_shapes_dtypes_and_integers():
     for space, given in (
         (Box(-1, 1, (2,)), [0.0]),
         (Box(0, 255, (1,), np.uint8), np.array([0.5])),
@@ -60,47 +62,46 @@ def test_shapes_dtypes_and_counted_parts_are_checked_while_converting():
             Observations(space, "toy").convert(given)
 
 
-def test_a_first_observation_may_lie_outside_of_its_bounds_by_rounding_only():
+def test_first_observations_may_exceed_their_bounds_only_by_rounding():
     space = Box(-1, 1, (1,))
-    assert complaint(space, np.array([1.001]), bounds=True) is None
-    assert "1.1 is outside of its bounds -1.0 to 1.0" in complaint(space, np.array([1.1]), bounds=True)
-    assert complaint(space, np.array([1.1]), bounds=False) is None
-    assert "NaN or infinity" in complaint(Box(-np.inf, np.inf, (1,)), np.array([np.nan]), bounds=True)
+    assert mismatch(space, np.array([1.001]), bounds=True) is None
+    assert "1.1 is outside its bounds -1.0 to 1.0" in mismatch(space, np.array([1.1]), bounds=True)
+    assert mismatch(space, np.array([1.1]), bounds=False) is None
+    assert "NaN or infinity" in mismatch(Box(-np.inf, np.inf, (1,)), np.array([np.nan]), bounds=True)
 
 
-def test_later_ones_must_be_finite_and_within_ten_widths():
-    """The first is between -1 and 1 (a width of 2), the second has no upper bound, the third none at all."""
+def test_later_observations_must_be_finite_and_within_ten_widths_of_their_bounds():
+    """The first dimension has the bounds -1 and 1 (width 2), the second no upper bound, the third no bound."""
     space = Box(np.array([-1, 0, -np.inf]), np.array([1, np.inf, np.inf]), dtype=np.float32)
     observations = Observations(space, "toy")
     batch = np.array([
         [0, 0, 0], [21, 1e30, -1e30], [-21, -1e30, 1e30], [21.5, 0, 0], [-21.5, 0, 0],
         [np.nan, 0, 0], [0, np.inf, 0], [0, 0, -np.inf],
     ], np.float32)  # fmt: skip
-    np.testing.assert_array_equal(observations.fits(batch), [True] * 3 + [False] * 5)
-    assert observations.fits(batch[:3]) is None
-    assert observations.misfit(batch[3]) == "21.5, where -21 to 21 may be expected"
-    assert observations.misfit(batch[0]) is None
+    np.testing.assert_array_equal(observations.valid(batch), [True] * 3 + [False] * 5)
+    assert observations.invalid_value(batch[3]) == "21.5, outside the range -21 to 21"
+    assert observations.invalid_value(batch[0]) is None
 
 
-def test_integers_must_be_within_their_bounds_unless_their_dtype_says_so():
+def test_integers_must_be_within_their_bounds():
     small = Observations(Box(0, 3, (2,), np.uint8), "toy")
-    np.testing.assert_array_equal(small.fits(np.array([[0, 3], [0, 4]], np.uint8)), [True, False])
+    np.testing.assert_array_equal(small.valid(np.array([[0, 3], [0, 4]], np.uint8)), [True, False])
     wide = Observations(Box(0, 3, (1,), np.int64), "toy")
-    np.testing.assert_array_equal(wide.fits(np.array([[3], [4]], np.float32)), [True, False])
-    assert Observations(Box(0, 255, (2,), np.uint8), "toy").fits(np.zeros((1, 2), np.uint8)) is None
-    assert Observations(Box(0, 1, (2,), np.bool_), "toy").fits(np.ones((1, 2), bool)) is None
+    np.testing.assert_array_equal(wide.valid(np.array([[3], [4]], np.float32)), [True, False])
+    images = Observations(Box(0, 255, (2,), np.uint8), "toy")
+    np.testing.assert_array_equal(images.valid(np.array([[0, 255], [9, 9]], np.uint8)), [True, True])
 
 
 @pytest.mark.parametrize("part", [Text(3), Graph(Box(-1, 1), None), Sequence(Discrete(2))], ids=str)
-def test_observations_without_a_shape_are_refused_by_name(part):
-    with pytest.raises(ConfigError, match=rf"toy: its observation space holds {type(part).__name__}\("):
+def test_spaces_without_a_fixed_shape_are_refused_by_name(part):
+    with pytest.raises(ConfigError, match=rf"toy: its observation space contains {type(part).__name__}\("):
         Observations(Dict({"a": Discrete(2), "b": Tuple((part,))}), "toy")
 
 
-def test_actions_are_decoded_into_what_the_environment_takes():
-    counted = Actions(Discrete(3, start=5), "toy")
-    assert (counted.count, counted.bounds) == (3, None)
-    np.testing.assert_array_equal(counted.decode(np.array([0, 2], np.int32)), [5, 7])
+def test_actions_are_decoded_into_those_of_the_space():
+    discrete = Actions(Discrete(3, start=5), "toy")
+    assert (discrete.count, discrete.bounds) == (3, None)
+    np.testing.assert_array_equal(discrete.decode(np.array([0, 2], np.int32)), [5, 7])
 
     joint = Actions(MultiDiscrete([[2, 3]], start=[[0, -1]]), "toy")
     assert joint.count == 6
@@ -119,13 +120,13 @@ def test_actions_are_decoded_into_what_the_environment_takes():
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        (Box(-1, np.inf, (1,)), "must be of floats between finite bounds"),
-        (Box(0, 3, (1,), np.int32), "must be of floats between finite bounds"),
-        (MultiDiscrete([64, 65]), "has 4160 combinations, and podzero lists 4096 at most"),
-        (Tuple((Discrete(2), Discrete(2))), "podzero knows Discrete, MultiDiscrete, MultiBinary and Box"),
+        (Box(-1, np.inf, (1,)), "must contain floats between finite bounds"),
+        (Box(0, 3, (1,), np.int32), "must contain floats between finite bounds"),
+        (MultiDiscrete([64, 65]), "has 4160 combinations, but podzero supports at most 4096"),
+        (Tuple((Discrete(2), Discrete(2))), "podzero supports Discrete, MultiDiscrete, MultiBinary and Box"),
     ],
     ids=str,
 )
-def test_actions_that_cannot_be_chosen_are_refused(space, message):
+def test_unsupported_action_spaces_are_refused(space, message):
     with pytest.raises(ConfigError, match=f"toy: its action space .*{message}"):
         Actions(space, "toy")

@@ -1,13 +1,12 @@
-"""What every gymnasium environment must look like from outside, however it is vectorized."""
+"""One contract for all gymnasium environments and all ways to vectorize them."""
 
 import importlib.util
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from podzero.config import GymnasiumConfig
-from podzero.envs import make_env, make_vector_env, spec_of
+from podzero.envs import make_env, spec_of
 from podzero.errors import ConfigError
 
 STACK = {"name": "FrameStackObservation", "kwargs": {"stack_size": 4}}
@@ -34,33 +33,12 @@ COUNT = 3
 """Environments of each vector."""
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _toys():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(Path(__file__).parent)
-        yield
-
-
-@pytest.fixture
-def make():
-    """Makes vector environments that are closed afterwards."""
-    made = []
-
-    def make(count=COUNT, seed=0, **config):
-        made.append(make_vector_env(GymnasiumConfig(name="gymnasium", **config), count, seed))
-        return made[-1]
-
-    yield make
-    for vector in made:
-        vector.close()
-
-
 def toy(**config):
     return {"id": "toys/Toy-v0", "module": "gymnasium_toys", **config}
 
 
 def random_play(vector, steps, seed=5):
-    """All steps of random play, the first observations included, as one `Step` of arrays `[T + 1, B, ...]`."""
+    """The reset and T random steps as one `Step` of arrays `[T + 1, B, ...]`."""
     rng = np.random.default_rng(seed)
     seen = [vector.reset()]
     for _ in range(steps):
@@ -73,11 +51,11 @@ def random_play(vector, steps, seed=5):
 
 
 @pytest.mark.parametrize(("config", "shape", "dtype", "actions"), CONTRACT.values(), ids=CONTRACT)
-def test_contract(make, config, shape, dtype, actions):
+def test_contract(make_vector, config, shape, dtype, actions):
     if config is PREPROCESSED and importlib.util.find_spec("cv2") is None:
         pytest.skip("gymnasium's AtariPreprocessing needs OpenCV")
     steps = 25 if "ALE" in config["id"] else 120
-    vector = make(**config)
+    vector = make_vector(**config)
     spec = vector.spec
     assert spec == spec_of(GymnasiumConfig(name="gymnasium", **config))
     assert spec.name == f"gymnasium/{config['id']}"
@@ -99,22 +77,22 @@ def test_contract(make, config, shape, dtype, actions):
     assert not ended[played.started].any()
     assert vector.failures == 0
 
-    again = random_play(make(**config), steps)
+    again = random_play(make_vector(**config), steps)
     for one, other in zip(played, again, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("vectorization", ["sync", "async", "own"])
-def test_another_seed_and_another_environment_begin_differently(make, vectorization):
+def test_seeds_and_environments_start_differently(make_vector, vectorization):
     starts = np.concatenate([
-        make(seed=seed, id="CartPole-v1", vectorization=vectorization).reset().observation for seed in (0, 1)
+        make_vector(seed=seed, id="CartPole-v1", vectorization=vectorization).reset().observation for seed in (0, 1)
     ])  # fmt: skip
     assert len(np.unique(starts, axis=0)) == 2 * COUNT
 
 
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
-def test_an_episode_shows_its_end_and_the_next_step_begins_another(make, vectorization):
-    vector = make(**toy(vectorization=vectorization, kwargs={"length": 2}))
+def test_the_step_after_the_final_observation_starts_a_new_episode(make_vector, vectorization):
+    vector = make_vector(**toy(vectorization=vectorization, kwargs={"length": 2}))
     first = vector.reset()
     np.testing.assert_array_equal(first.observation, [[0, -1, 1]] * COUNT)
     steps = [vector.step(np.ones(COUNT, np.int32)) for _ in range(4)]
@@ -126,9 +104,9 @@ def test_an_episode_shows_its_end_and_the_next_step_begins_another(make, vectori
     np.testing.assert_array_equal([step.started[0] for step in steps], [False, False, True, False])
 
 
-def test_the_vector_environment_of_an_id_obeys_the_same_law(make):
-    """Its episodes last two, three and four steps, and it gives out one buffer again and again."""
-    vector = make(**toy(vectorization="own"))
+def test_a_registered_vector_environment_ends_episodes_in_the_same_way(make_vector):
+    """Its episodes last two, three and four steps, and it returns the same buffer in every step."""
+    vector = make_vector(**toy(vectorization="own"))
     vector.reset()
     steps = [vector.step(np.ones(COUNT, np.int32)) for _ in range(5)]
     np.testing.assert_array_equal(
@@ -138,10 +116,10 @@ def test_the_vector_environment_of_an_id_obeys_the_same_law(make):
     np.testing.assert_array_equal(steps[2].started, [True, False, False])
 
 
-def test_a_time_limit_is_no_true_end(make):
-    """Three steps are allowed: an episode of five is cut off, one of three comes to its end just then."""
+def test_a_time_limit_truncates_and_does_not_terminate(make_vector):
+    """With a limit of three steps, an episode of five is truncated and one of three terminates at the limit."""
     for length, truly in ((5, False), (3, True)):
-        vector = make(1, **toy(id="toys/Limited-v0", kwargs={"length": length}))
+        vector = make_vector(1, **toy(id="toys/Limited-v0", kwargs={"length": length}))
         vector.reset()
         steps = [vector.step(np.zeros(1, np.int32)) for _ in range(4)]
         assert [bool(step.terminated[0]) for step in steps] == [False, False, truly, False]
@@ -150,13 +128,13 @@ def test_a_time_limit_is_no_true_end(make):
 
 
 @pytest.mark.parametrize("vectorization", ["sync", "async", "own"])
-def test_observations_and_flags_are_the_callers_to_keep_and_to_change(make, vectorization):
-    vector = make(**toy(vectorization=vectorization))
+def test_callers_may_keep_and_change_the_arrays_of_a_step(make_vector, vectorization):
+    vector = make_vector(**toy(vectorization=vectorization))
     steps = [vector.reset()] + [vector.step(np.zeros(COUNT, np.int32)) for _ in range(2)]
     np.testing.assert_array_equal([step.observation[:, 0] for step in steps], [[0] * 3, [1] * 3, [2] * 3])
     expected = vector.step(np.zeros(COUNT, np.int32))
 
-    changed = make(**toy(vectorization=vectorization))
+    changed = make_vector(**toy(vectorization=vectorization))
     for _ in range(3):
         for field in changed.reset():
             field[...] = 1
@@ -167,42 +145,42 @@ def test_observations_and_flags_are_the_callers_to_keep_and_to_change(make, vect
         np.testing.assert_array_equal(one[..., :2], other[..., :2])  # it is in its third episode, not the first
 
 
-def test_joint_actions_are_numbered_in_c_order_and_keep_their_start(make):
-    vector = make(6, id="toys/Joint-v0", module="gymnasium_toys")
+def test_joint_actions_are_numbered_in_c_order_from_their_start(make_vector):
+    vector = make_vector(6, id="toys/Joint-v0", module="gymnasium_toys")
     vector.reset()
     shown = vector.step(np.arange(6, dtype=np.int32)).observation
     np.testing.assert_array_equal(shown, [[0, 5], [0, 6], [0, 7], [1, 5], [1, 6], [1, 7]])
 
 
-def test_floats_between_minus_one_and_one_reach_the_bounds_of_each_dimension(make):
-    """Between 0 and 4, and between -1 and 1; parts are flattened, the number 1 of 1 to 3 becoming one-hot."""
-    vector = make(id="toys/Parts-v0", module="gymnasium_toys")
+def test_actions_in_minus_one_to_one_are_scaled_to_the_bounds_of_each_dimension(make_vector):
+    """The bounds are 0 to 4 and -1 to 1. The Dict is flattened: the number 1 of 1 to 3 becomes one-hot."""
+    vector = make_vector(id="toys/Parts-v0", module="gymnasium_toys")
     np.testing.assert_array_equal(vector.reset().observation[:, 2:], [[1, 0, 0]] * COUNT)
     shown = vector.step(np.array([[-1, -1], [0, 0.5], [3, 1]], np.float32)).observation
     np.testing.assert_array_equal(shown, [[0, -1, 0, 1, 0], [2, 0.5, 0, 1, 0], [4, 1, 0, 1, 0]])
 
 
-def test_wrappers_are_applied_from_the_inside_out(make):
+def test_the_first_wrapper_is_the_innermost(make_vector):
     wrappers = [
         {"name": "gymnasium_toys:Doubled", "kwargs": {"factor": 3.0}},
         {"name": "ClipReward", "kwargs": {"max_reward": 2.0}},
     ]
-    vector = make(**toy(wrappers=wrappers))
+    vector = make_vector(**toy(wrappers=wrappers))
     vector.reset()
     assert vector.step(np.ones(COUNT, np.int32)).reward.tolist() == [2.0] * COUNT
 
 
-def test_processes_of_environments_do_not_import_jax(make):
-    here = make(1, id="toys/Imported-v0", module="gymnasium_toys", kwargs={"module": "jax"})
-    there = make(
+def test_subprocesses_of_environments_do_not_import_jax(make_vector):
+    here = make_vector(1, id="toys/Imported-v0", module="gymnasium_toys", kwargs={"module": "jax"})
+    there = make_vector(
         1, id="toys/Imported-v0", module="gymnasium_toys", kwargs={"module": "jax"}, vectorization="async"
     )  # fmt: skip
     assert here.reset().observation.all()
     assert not there.reset().observation.any()
 
 
-def test_the_number_of_actions_is_checked(make):
-    vector = make(**toy())
+def test_the_number_of_actions_is_checked(make_vector):
+    vector = make_vector(**toy())
     vector.reset()
     with pytest.raises(ValueError, match="2 actions for 3 environments"):
         vector.step(np.zeros(2, np.int32))
@@ -212,8 +190,8 @@ def test_the_number_of_actions_is_checked(make):
         vector.step(np.zeros(3, np.int32))
 
 
-def test_looking_one_step_ahead_leaves_the_environments_alone(make):
-    vector = make(**toy(kwargs={"length": 2}))
+def test_peek_does_not_change_the_environments(make_vector):
+    vector = make_vector(**toy(kwargs={"length": 2}))
     vector.reset()
     vector.step(np.zeros(COUNT, np.int32))
     actions = np.tile(np.arange(3, dtype=np.int32), (COUNT, 1))
@@ -225,12 +203,12 @@ def test_looking_one_step_ahead_leaves_the_environments_alone(make):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"id": "LunarLander-v3"}, "EzPickle.* is a new environment"),
+        ({"id": "LunarLander-v3"}, "EzPickle.* makes a new environment"),
         ({"id": "CartPole-v1", "vectorization": "own"}, "needs 'sync'"),
     ],
 )
-def test_looking_ahead_is_refused_where_copies_are_none(make, config, message):
-    vector = make(**config)
+def test_peek_is_refused_where_environments_cannot_be_copied(make_vector, config, message):
+    vector = make_vector(**config)
     vector.reset()
     with pytest.raises(ConfigError, match=message):
         vector.peek(np.zeros((COUNT, 1), np.int32))
@@ -239,13 +217,13 @@ def test_looking_ahead_is_refused_where_copies_are_none(make, config, message):
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"id": "cartpole-v1"}, "gymnasium knows no 'cartpole-v1' .did you mean 'CartPole-v1'"),
+        ({"id": "cartpole-v1"}, "unknown gymnasium id 'cartpole-v1' .did you mean 'CartPole-v1'"),
         ({"id": "MinAtar/Breakout-v7", "module": "minatar"}, "did you mean 'MinAtar/Breakout-v.*did not register it"),
         ({"id": "ALE/Pung-v9"}, "set env.module: ale_py"),
         ({"id": "toys/Toy-v0", "module": "gymnasium_tois"}, "gymnasium_tois cannot be imported: ModuleNotFoundError"),
         ({"id": "toys/Toy-v0", "module": "toys.py"}, "env.module: toys.py cannot be imported: FileNotFoundError"),
         ({"id": "CartPole-v1", "kwargs": {"gravity": 1}}, "cannot be made with kwargs .'gravity': 1.: TypeError"),
-        (toy(id="toys/Lacking-v0"), "needs what is not installed: no box to put it in.*uv sync --extra envs"),
+        (toy(id="toys/Lacking-v0"), "needs a package that is not installed: box2d.*uv sync --extra envs"),
         ({"id": "CartPole-v1", "wrappers": [{"name": "TimeLimits"}]}, "has no 'TimeLimits' .did you mean 'TimeLimit'"),
         ({"id": "CartPole-v1", "wrappers": [{"name": "TimeLimit", "kwargs": {"n": 1}}]}, "'TimeLimit' cannot be made"),
         ({"id": "CartPole-v1", "wrappers": [{"name": "Autoreset"}]}, "leave out 'Autoreset'"),
@@ -253,22 +231,28 @@ def test_looking_ahead_is_refused_where_copies_are_none(make, config, message):
         ({"id": "CartPole-v1", "wrappers": [{"name": "json:loads"}]}, "json has no class 'loads'"),
         (
             {"id": "CartPole-v1", "wrappers": [{"name": "json:JSONDecoder"}]},
-            "'json:JSONDecoder' is no gymnasium.Wrapper",
+            "'json:JSONDecoder' is not a gymnasium.Wrapper",
         ),
-        ({"id": "Acrobot-v1", "vectorization": "own"}, "has no vector environment of its own; use 'sync'"),
-        (toy(vectorization="own", kwargs={"mode": "SameStep"}), "AutoresetMode.SAME_STEP.*NEXT_STEP only"),
-        (toy(id="toys/Words-v0"), r"observation space holds Text\("),
-        (toy(id="toys/Reaching-v0"), "must be of floats between finite bounds"),
-        (toy(id="toys/Reaching-v0", kwargs={"count": 6}), "has 15625 combinations, and podzero lists 4096"),
+        (
+            {"id": "Acrobot-v1", "vectorization": "own"},
+            "no vector environment is registered for 'Acrobot-v1'",
+        ),
+        (
+            toy(vectorization="own", kwargs={"mode": "SameStep"}),
+            "SAME_STEP.*supports only AutoresetMode.NEXT_STEP",
+        ),
+        (toy(id="toys/Words-v0"), r"observation space contains Text\("),
+        (toy(id="toys/Reaching-v0"), "must contain floats between finite bounds"),
+        (toy(id="toys/Reaching-v0", kwargs={"count": 6}), "has 15625 combinations, but podzero supports at most 4096"),
         (toy(id="toys/Parts-v0", kwargs={"first": 4}), r"first observation.*\['where'\]: 4 is not in Discrete"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_cannot_be_made_is_told_to_people(make, config, message):
+def test_environments_that_cannot_be_made_are_refused(make_vector, config, message):
     with pytest.raises(ConfigError, match=message):
-        make(**config)
+        make_vector(**config)
 
 
-def test_a_gymnasium_environment_cannot_be_played_forward():
-    with pytest.raises(ConfigError, match="can be acted in, but not be played forward"):
+def test_tree_search_cannot_play_a_gymnasium_environment():
+    with pytest.raises(ConfigError, match="CartPole-v1 is a gymnasium environment, which cannot be cloned"):
         make_env(GymnasiumConfig(name="gymnasium", id="CartPole-v1"))

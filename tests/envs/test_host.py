@@ -1,4 +1,4 @@
-"""Simulators behind `Env`: the laws of every game, the cache that nobody may notice, and faults in words."""
+"""Simulators as `Env`s: the contract of every game, the cache, and error messages."""
 
 import threading
 import time
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from podzero.config import SimulatorConfig, load
-from podzero.envs import HostEnv, make_env
+from podzero.envs import HostEnv, SimulatorError, make_env, simulator_errors
 from podzero.errors import ConfigError
 
 HOSTED = {
@@ -23,7 +23,7 @@ HOSTED = {
     "gymnasium_simulator/CartPole-v1": 60,
     "own_game": 13,
 }
-"""Games, and plies of each that are played."""
+"""Games, and how many plies of each are played."""
 REWARD_SCALES = {"open_spiel/2048": 1e-4, "gymnasium_simulator/CartPole-v1": 0.01}
 ENDLESS = ("open_spiel/pig", "open_spiel/2048")
 GAMES = 6
@@ -60,18 +60,12 @@ def trace(request):
     return request.param, env, actions, views
 
 
-def test_views_have_the_shapes_and_dtypes_of_the_spec(trace):
+def test_views_have_the_shapes_and_dtypes_of_the_spec(trace, check_views):
     _, env, _, views = trace
-    spec, lead = env.spec, views.done.shape
-    assert views.observation.shape == (*lead, *spec.observation_shape)
-    assert views.observation.dtype == np.dtype(spec.observation_dtype)
-    assert (views.legal.shape, views.legal.dtype) == ((*lead, spec.num_actions), np.bool_)
-    assert (views.player.shape, views.player.dtype) == (lead, np.int32)
-    assert (views.rewards.shape, views.rewards.dtype) == ((*lead, 2), np.float32)
-    assert views.done.dtype == np.bool_
+    check_views(env.spec, views)
 
 
-def test_legal_moves_exist_and_all_are_legal_once_the_game_is_over(trace):
+def test_a_legal_action_exists_and_all_are_legal_once_the_game_is_over(trace):
     _, _, actions, views = trace
     assert views.legal.any(axis=-1).all()
     assert views.legal[views.done].all()
@@ -87,7 +81,7 @@ def test_rewards_are_zero_sum_or_those_of_one_player(trace):
         np.testing.assert_array_equal(views.rewards.sum(axis=-1), 0)
 
 
-def test_games_end_and_stay_as_they_are(trace):
+def test_games_end_and_no_longer_change(trace):
     name, _, _, views = trace
     done = views.done
     assert not done[0].any()
@@ -99,13 +93,13 @@ def test_games_end_and_stay_as_they_are(trace):
     np.testing.assert_array_equal(views.rewards[1:][done[:-1]], 0)
 
 
-def test_same_keys_give_the_same_games_whatever_is_kept(trace):
+def test_the_cache_size_does_not_change_the_games(trace):
     name, _, actions, views = trace
     other = hosted(name)
-    other._kept = 4
+    other._cache_size = 4
     again = jax.device_get(played(other, HOSTED[name], jax.random.key(1)))
     jax.tree.map(np.testing.assert_array_equal, again, (actions, views))
-    assert len(other._held) == 4
+    assert len(other._cache) == 4
 
 
 def test_vmap_equals_single():
@@ -132,14 +126,17 @@ def after(env, actions):
 
 
 def test_a_state_is_a_complete_value(countdown):
-    """Another environment, which never saw the position, goes on from it."""
+    """Another environment, whose cache does not contain the position, continues from it."""
     state = jax.device_get(after(countdown_env(countdown()), [2, 0, 1]))
     assert state.moves[:4].tolist() == [2, 0, 1, 0]
     state = countdown_env(countdown()).step(state, 2)
     np.testing.assert_array_equal(state.view.observation, [11 - 3 - 1 - 2 - 3, 0])
 
 
-def test_each_position_is_stepped_once_and_none_that_is_over(countdown):
+@pytest.fixture
+def counting(countdown):
+    """The game's class, which counts the steps of all its objects."""
+
     class Counting(countdown):
         steps = 0
 
@@ -147,42 +144,39 @@ def test_each_position_is_stepped_once_and_none_that_is_over(countdown):
             Counting.steps += 1
             super().step(action)
 
-    env = countdown_env(Counting())
+    return Counting
+
+
+def test_a_cached_position_or_a_finished_game_is_not_stepped(counting):
+    env = countdown_env(counting())
     state = after(env, [2, 2, 2, 1])
     assert bool(state.view.done)
-    assert Counting.steps == 4
+    assert counting.steps == 4
     again = env.step(state, 0)
     np.testing.assert_array_equal(again.view.rewards, [0, 0])
     jax.tree.map(np.testing.assert_array_equal, again._replace(view=0), state._replace(view=0))
     after(env, [2, 2, 2, 1])
-    assert Counting.steps == 4
+    assert counting.steps == 4
 
 
-def test_a_dropped_position_is_played_again_from_the_nearest_one(countdown):
-    class Counting(countdown):
-        steps = 0
-
-        def step(self, action):
-            Counting.steps += 1
-            super().step(action)
-
-    env = countdown_env(Counting(), kept=2)
+def test_a_dropped_position_is_rebuilt_from_the_nearest_cached_one(counting):
+    env = countdown_env(counting(), cache_size=2)
     state = after(env, [0, 0, 0])
-    assert Counting.steps == 3
+    assert counting.steps == 3
     env.step(state, 0)
     env.step(env.step(env.init(jax.random.key(0)), 0), 1)
-    Counting.steps = 0
-    env.step(state, 1)  # the last two positions are held, the first of them one move in: three more lead there
-    assert Counting.steps == 3
+    counting.steps = 0
+    env.step(state, 1)  # of the two cached positions, one is an ancestor after one move: three more moves
+    assert counting.steps == 3
 
 
-def test_the_winner_is_paid_by_the_scale(countdown):
+def test_rewards_are_multiplied_by_the_scale(countdown):
     env = countdown_env(countdown(), reward_scale=0.25)
     np.testing.assert_array_equal(after(env, [2, 2, 2, 1]).view.rewards, [-0.25, 0.25])
     np.testing.assert_array_equal(after(env, [2, 2, 2]).view.rewards, [0, 0])
 
 
-def test_a_game_that_is_too_long_is_cut_off_without_a_winner(countdown):
+def test_a_game_of_max_plies_is_truncated_without_a_winner(countdown):
     env = countdown_env(countdown(), max_plies=3)
     assert not after(env, [0, 0]).view.done
     state = after(env, [0, 0, 0])
@@ -192,55 +186,47 @@ def test_a_game_that_is_too_long_is_cut_off_without_a_winner(countdown):
     np.testing.assert_array_equal(after(env, [2, 2, 2]).view.rewards, [0, 0])
 
 
-def fault(env, actions):
-    """What a compiled step says that cannot be done."""
+def error_of(env, actions):
+    """The error that a compiled step raises."""
     state = after(env, actions[:-1])
-    with pytest.raises(jax.errors.JaxRuntimeError) as caught:
+    with pytest.raises(SimulatorError) as caught, simulator_errors():
         jax.block_until_ready(jax.jit(env.step)(state, actions[-1]))
-    return str(caught.value)
+    return caught.value
 
 
 def test_an_illegal_action(countdown):
-    message = fault(countdown_env(countdown()), [2, 2, 2, 2])
-    assert "SimulatorError: countdown: action 2 is illegal there (seed " in message
-    assert "after the moves [2, 2, 2])" in message
-
-
-def test_a_game_that_raises(countdown):
-    class Raising(countdown):
-        def step(self, action):
-            if self.stones[0] < 7:
-                raise KeyError("seven")
-            super().step(action)
-
-    message = fault(countdown_env(Raising()), [2, 1, 0])
-    assert "SimulatorError: countdown: the game raised KeyError: 'seven' (seed " in message
-    assert "after the moves [2, 1, 0])" in message
+    message = str(error_of(countdown_env(countdown()), [2, 2, 2, 2]))
+    assert message.startswith("countdown: action 2 is illegal in this position (seed ")
+    assert message.endswith(", moves so far [2, 2, 2])")
 
 
 @pytest.mark.parametrize(
     ("method", "found", "message"),
     [
-        ("rewards", [float("nan"), 0.0], r"countdown: rewards\(\) holds NaN or infinity \(seed .* moves \[0\]\)"),
-        ("observation", np.array([np.inf, 0.0], np.float32), r"countdown: observation\(\) holds NaN or infinity"),
+        (
+            "rewards",
+            [float("nan"), 0.0],
+            r"countdown: rewards\(\) contains NaN or infinity \(seed .* so far \[0\]\)",
+        ),
+        ("observation", np.array([np.inf, 0.0], np.float32), r"countdown: observation\(\) contains NaN or infinity"),
         ("observation", np.zeros(3), r"observation\(\) is float64 of shape \[3\], and was float32 of shape \[2\]"),
         ("rewards", [1.0], r"rewards\(\) = \[1.0\]: expected 2 numbers"),
-        ("rewards", [1.0, 0.0], r"rewards\(\) = \[1.0, 0.0\]: what one of two players wins the other must lose"),
-        ("player", 2, r"player\(\) = 2: expected less than 2"),
-        ("legal_actions", [], r"legal_actions\(\) is empty, but done\(\) says that the game is not over"),
+        ("rewards", [1.0, 0.0], r"rewards\(\) = \[1.0, 0.0\]: the rewards of two players must sum to 0"),
+        ("player", 2, r"player\(\) = 2: expected a number below 2"),
+        ("legal_actions", [], r"legal_actions\(\) is empty, but done\(\) is false"),
         ("legal_actions", [7], r"legal_actions\(\) = \[7\]: expected numbers below 3"),
         ("legal_actions", [0, -1], r"legal_actions\(\) = \[0, -1\]: expected numbers below 3"),
     ],
 )
-def test_a_game_that_goes_wrong_after_the_start(countdown, method, found, message):
+def test_a_game_whose_later_positions_are_invalid(countdown, method, found, message):
     def wrong(self):
         return getattr(countdown, method)(self) if self.stones[0] == 11 else found
 
-    with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+    with pytest.raises(SimulatorError, match=message), simulator_errors():
         jax.block_until_ready(after(countdown_env(type("Wrong", (countdown,), {method: wrong})()), [0]))
 
 
-def test_a_game_that_hangs_is_named_and_the_next_position_is_answered(countdown):
+def test_after_a_game_that_hangs_other_positions_can_be_played(countdown):
     class Hanging(countdown):
         def step(self, action):
             if self.stones[0] < 7:
@@ -248,17 +234,17 @@ def test_a_game_that_hangs_is_named_and_the_next_position_is_answered(countdown)
             super().step(action)
 
     env = countdown_env(Hanging(), step_timeout_s=0.5)
-    assert r"SimulatorError: countdown: no answer within 0.5 s (env.step_timeout_s)" in fault(env, [2, 1, 0])
+    assert str(error_of(env, [2, 1, 0])) == "countdown: no answer within 0.5 s (env.step_timeout_s)"
     assert not after(env, [2, 1]).view.done
 
 
-def test_more_actions_than_moves_can_say(countdown):
+def test_more_actions_than_int16_can_number_are_refused(countdown):
     with pytest.raises(ConfigError, match="countdown has 40000 actions; at most 32768"):
         countdown_env(type("Wide", (countdown,), {"num_actions": 40_000})())
 
 
-def test_threads_that_search_at_once_do_not_hold_one_another_up(countdown):
-    """Moves of 2 MiB a call, between matrix products that keep all compute threads busy."""
+def test_threads_that_search_at_the_same_time_do_not_deadlock(countdown):
+    """Each callback receives 2 MiB of moves, between matrix products that keep all compute threads busy."""
     env = countdown_env(countdown(), max_plies=1024)
 
     @jax.jit

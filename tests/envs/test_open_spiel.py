@@ -1,4 +1,4 @@
-"""OpenSpiel's games: the same games as pgx's, seen right, with dice that the seed decides on."""
+"""OpenSpiel games: they equal pgx's, their boards are converted correctly, and the seed determines chance."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from podzero.errors import ConfigError
 
 @pytest.mark.parametrize("name", ["connect_four", "tic_tac_toe"])
 def test_the_same_game_as_in_jax(name):
-    """Random games: the same moves are legal, the games end at the same time, and the mover wins the same."""
+    """In random games, the same moves are legal, the games end at the same time and with the same winner."""
     ours, theirs = make_env(name), make_env(SimulatorConfig(name="open_spiel", id=name))
 
     def ply(states, key):
@@ -29,13 +29,13 @@ def test_the_same_game_as_in_jax(name):
     _, (a, b) = jax.device_get(jax.jit(lambda s, k: jax.lax.scan(ply, s, k))(starts, jax.random.split(keys[0], 43)))
     np.testing.assert_array_equal(a.legal, b.legal)
     np.testing.assert_array_equal(a.done, b.done)
-    opener = np.broadcast_to(first[None, :, None], (43, 16, 1))  # pgx draws who begins, OpenSpiel's player 0 does
+    opener = np.broadcast_to(first[None, :, None], (43, 16, 1))  # in pgx a random player begins, in OpenSpiel player 0
     np.testing.assert_array_equal(np.take_along_axis(a.rewards, opener, axis=2)[..., 0], b.rewards[..., 0])
     assert b.done[-1].all()
     assert {-1.0, 1.0} <= set(np.unique(b.rewards))
 
 
-def test_boards_are_transposed_and_say_who_is_to_move():
+def test_boards_are_transposed_and_have_a_plane_for_the_player_to_move():
     game = OpenSpielGame("connect_four", {})
     for action in (3, 3, 2):
         game.step(action)
@@ -50,24 +50,24 @@ def test_boards_are_transposed_and_say_who_is_to_move():
     assert (board[..., 3] == 1).all()
 
 
-def test_what_already_is_from_the_movers_side_gets_no_plane():
+def test_observations_that_differ_between_players_get_no_further_plane():
     assert OpenSpielGame("connect_four", {"egocentric_obs_tensor": True}).observation().shape == (6, 7, 3)
     assert OpenSpielGame("othello", {}).observation().shape == (8, 8, 3)
 
 
-def test_other_tensors_become_vectors():
+def test_tensors_that_are_no_boards_become_vectors():
     game = OpenSpielGame("mancala", {})
     assert game.observation().shape == (17,)
     assert OpenSpielGame("2048", {}).observation().shape == (16,)
 
 
-def test_the_length_of_a_game_is_known():
+def test_max_plies_is_limited_by_the_longest_game():
     assert make_env(SimulatorConfig(name="open_spiel", id="tic_tac_toe")).init(jax.random.key(0)).moves.shape == (9,)
     config = SimulatorConfig(name="open_spiel", id="go(board_size=9)", max_plies=100)
     assert make_env(config).init(jax.random.key(0)).moves.shape == (100,)
 
 
-def test_dice_are_drawn_from_the_seed():
+def test_the_seed_determines_chance_events():
     def boards(seed):
         game = OpenSpielGame("2048", {})
         game.reset(seed)
@@ -82,8 +82,8 @@ def test_dice_are_drawn_from_the_seed():
     assert len({boards(seed)[-1].tobytes() for seed in range(20)}) > 15
 
 
-def test_chance_follows_its_probabilities():
-    """Pig with a die of two sides, of which one ends the turn: half of the first throws score."""
+def test_chance_events_have_their_probabilities():
+    """Pig with a die of two sides, one of which ends the turn: half of the first throws score."""
     scored = 0
     for seed in range(400):
         game = OpenSpielGame("pig", {"diceoutcomes": 2})
@@ -95,25 +95,29 @@ def test_chance_follows_its_probabilities():
 
 def test_rewards_are_those_of_the_last_step():
     game = OpenSpielGame("cliff_walking", {})
-    paid = []
+    rewards = []
     for _ in range(3):
         game.step(1)  # up, away from the cliff
-        paid += game.rewards()
-    assert paid == [-1.0, -1.0, -1.0]
+        rewards += game.rewards()
+    assert rewards == [-1.0, -1.0, -1.0]
 
 
 @pytest.mark.parametrize(
     ("name", "kwargs", "message"),
     [
         ("conect_four", {}, r"OpenSpiel has no game 'conect_four' \(did you mean 'connect_four'\?\)"),
-        ("kuhn_poker", {}, "kuhn_poker cannot be searched: its players do not see everything"),
+        ("kuhn_poker", {}, "tree search cannot play OpenSpiel's kuhn_poker: it has hidden information"),
         ("matrix_rps", {}, "its players move at the same time"),
-        ("first_sealed_auction", {}, "what one player wins the other does not lose"),
+        ("first_sealed_auction", {}, "it is not zero-sum"),
         ("chinese_checkers(players=3)", {}, r"it has 3 players \(1 or 2 are supported\)"),
-        ("connect_four", {"rowz": 4}, r"refuses 'connect_four' with the parameters \{'rowz': 4\}: Unknown parameter"),
-        ("go(board_size=9)", {"komi": 6.5}, "has parameters, and so has env.kwargs"),
+        (
+            "connect_four",
+            {"rowz": 4},
+            r"cannot load 'connect_four' with the parameters \{'rowz': 4\}: Unknown",
+        ),
+        ("go(board_size=9)", {"komi": 6.5}, "both env.id = .* and env.kwargs set parameters"),
     ],
 )
-def test_what_cannot_be_played_is_refused(name, kwargs, message):
+def test_games_that_search_cannot_play_are_refused(name, kwargs, message):
     with pytest.raises(ConfigError, match=message):
         make_env(SimulatorConfig(name="open_spiel", id=name, kwargs=kwargs))

@@ -1,4 +1,4 @@
-"""States as rows of bytes: whoever keeps them gets back exactly the positions that were played."""
+"""Packing states into bytes: unpacking restores exactly the same states."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def content(leaf):
 
 
 @pytest.mark.parametrize("env", ["tic_tac_toe", "connect_four", SimulatorConfig(name="open_spiel", id="tic_tac_toe")])
-def test_states_come_back_as_they_were_and_the_game_goes_on_from_them(env):
+def test_unpacked_states_are_the_same_and_can_be_played_on(env):
     env = make_env(env)
     like = jax.eval_shape(env.init, jax.random.key(0))
     states, play = jax.jit(jax.vmap(env.init))(jax.random.split(jax.random.key(0), 3)), first_moves(env)
@@ -49,7 +49,7 @@ def test_states_come_back_as_they_were_and_the_game_goes_on_from_them(env):
     rows = jax.jit(pack_states)(states)
     assert rows.dtype == np.uint8
     assert rows.shape == (3, env.spec.state_bytes)
-    back = jax.jit(lambda kept: unpack_states(kept, like))(np.asarray(rows))
+    back = jax.jit(lambda packed: unpack_states(packed, like))(np.asarray(rows))
     assert_same(back, states)
     assert_same(play(back), play(states))
 
@@ -58,7 +58,7 @@ def test_states_come_back_as_they_were_and_the_game_goes_on_from_them(env):
     "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW_TO_TRACE else ()) for name in GAMES]
 )
 def test_every_bit_pattern_of_every_leaf_survives(name):
-    """Of states in the shapes of each game, filled with random bits: numbers of any kind, NaN among them."""
+    """States with the shapes of each game are filled with random bits, which include NaN."""
     env = make_env(name)
     like = jax.eval_shape(env.init, jax.random.key(0))
     random = np.random.default_rng(0)
@@ -75,7 +75,7 @@ def test_every_bit_pattern_of_every_leaf_survives(name):
     assert_same(unpack_states(rows, like), states)
 
 
-def test_all_kinds_of_leaves_are_kept_in_the_order_of_the_tree():
+def test_leaves_of_all_dtypes_are_packed_in_tree_order():
     states = {
         "a": jnp.array([[True, False], [False, True]]),
         "b": jnp.array([-1, 2], jnp.int32),

@@ -1,4 +1,4 @@
-"""PettingZoo's classic games: the same games as pgx's, and copies that are copies."""
+"""PettingZoo's classic games equal OpenSpiel's, and copies are independent."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from podzero.errors import ConfigError
 
 @pytest.mark.parametrize(("name", "other"), [("tictactoe_v3", "tic_tac_toe"), ("connect_four_v3", "connect_four")])
 def test_the_same_game_as_openspiels(name, other):
-    """Random games; cells of tic-tac-toe are numbered alike, as all of its lines are symmetric."""
+    """Plays random games. Numbering the cells of tic-tac-toe by rows or by columns gives the same lines."""
     random = np.random.default_rng(0)
     for _ in range(20):
         ours, theirs = PettingZooGame(name, {}), OpenSpielGame(other, {})
@@ -28,12 +28,12 @@ def test_the_same_game_as_openspiels(name, other):
         assert ours.done()
 
 
-def test_observations_are_planes_of_the_mover():
+def test_observations_are_from_the_perspective_of_the_player_to_move():
     game = PettingZooGame("connect_four_v3", {})
     game.step(3)
     board = game.observation()
     assert (board.shape, board.dtype) == ((6, 7, 2), np.bool_)
-    assert board[..., 0].sum() == 0  # the mover has no stones yet
+    assert board[..., 0].sum() == 0  # the player to move has no stones yet
     assert board[5, 3, 1]
 
 
@@ -45,11 +45,15 @@ def test_arguments_reach_the_game():
     ("name", "kwargs", "message"),
     [
         ("conect_four_v3", {}, r"no classic game 'conect_four_v3' \(did you mean 'connect_four_v3'\?\)"),
-        ("hanabi_v5", {}, "hanabi_v5 cannot be searched, because its players hide something; these can: tictactoe_v3"),
-        ("go_v5", {"size": 9}, "go_v5 refuses the arguments {'size': 9}"),
+        (
+            "hanabi_v5",
+            {},
+            "cannot play PettingZoo's hanabi_v5, which has hidden information; supported: tictactoe_v3",
+        ),
+        ("go_v5", {"size": 9}, "cannot make go_v5 with the arguments {'size': 9}"),
     ],
 )
-def test_what_cannot_be_played_is_refused(name, kwargs, message):
+def test_games_that_search_cannot_play_are_refused(name, kwargs, message):
     with pytest.raises(ConfigError, match=message):
         make_env(SimulatorConfig(name="pettingzoo", id=name, kwargs=kwargs))
 
@@ -59,48 +63,48 @@ class Board:
         self.cells = [[0, 0], [0, 0]]
 
 
-class Hider:
-    """Pickles itself without its state, as many environments do."""
+class Stateless:
+    """Its `__getstate__` drops its state, as in many environments."""
 
     def __init__(self):
         self.board, self.numbers, self.array, self.fixed = Board(), [1, 2], np.zeros(2), {"a": [1]}
         self.again, self.same = self.numbers, self.board
-        self.dice = np.random.default_rng(0)
+        self.generator = np.random.default_rng(0)
 
     def __getstate__(self):
         return {}
 
 
-def test_copies_share_nothing_but_what_may_be_shared():
-    thing = Hider()
+def test_copies_share_only_the_shared_attributes():
+    thing = Stateless()
     twin = copy_of(thing, {"fixed"})
     twin.board.cells[0][0] = 1
     twin.numbers.append(3)
     twin.array[0] = 1
-    twin.dice.random()
+    twin.generator.random()
     assert thing.board.cells == [[0, 0], [0, 0]]
     assert thing.numbers == [1, 2]
     assert thing.array.tolist() == [0, 0]
-    assert thing.dice.random() == np.random.default_rng(0).random()
+    assert thing.generator.random() == np.random.default_rng(0).random()
     assert twin.fixed is thing.fixed
 
 
 class Marks(list):
-    """A list with a method, as many a Python class is."""
+    """A subclass of list."""
 
     def __init__(self, *marks):
         super().__init__(marks)
 
 
 def test_subclasses_of_containers_are_copied():
-    thing = Hider()
+    thing = Stateless()
     thing.marks = Marks(1, 2)
     twin = copy_of(thing, {"fixed"})
     twin.marks.append(3)
     assert (thing.marks, type(twin.marks)) == ([1, 2], Marks)
 
 
-def test_what_was_one_thing_is_one_thing_in_the_copy():
-    twin = copy_of(Hider(), ())
+def test_references_to_the_same_object_stay_so_in_the_copy():
+    twin = copy_of(Stateless(), ())
     assert twin.again is twin.numbers
     assert twin.same is twin.board

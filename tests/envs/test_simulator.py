@@ -1,4 +1,4 @@
-"""What the contract of simulators lets pass and what it refuses, and in which words."""
+"""Which simulators `check_simulator` accepts, and its message for each violation of the contract."""
 
 import itertools
 import random
@@ -19,17 +19,17 @@ ADAPTED = [
 
 
 @pytest.mark.parametrize(("kind", "name"), ADAPTED)
-def test_adapters_keep_the_contract(kind, name):
+def test_adapters_satisfy_the_contract(kind, name):
     kwargs = {"board_size": 7} if name == "go_v5" else {}
     config = SimulatorConfig(name=kind, id=name, kwargs=kwargs)
     check_simulator(make_simulator(config), config.title, games=3, max_plies=20)
 
 
-def test_the_game_of_the_docs_keeps_the_contract():
+def test_the_game_of_the_docs_satisfies_the_contract():
     check_simulator(make_simulator(load("own_game").env), "own_game", games=20)
 
 
-def test_a_good_game_passes(countdown):
+def test_a_correct_game_is_accepted(countdown):
     check_simulator(countdown(), "countdown", games=20)
 
 
@@ -49,30 +49,30 @@ def test_a_clone_that_shares_its_board(countdown):
     assert "clones are not independent: a step of the clone changed the original" in refused(Shared())
 
 
-def test_a_clone_whose_dice_are_shared(countdown):
-    """Nothing shows at once: only a later throw of the original is another one when a clone has thrown in between."""
+def test_a_clone_that_shares_its_random_generator(countdown):
+    """The positions differ only after the clone has drawn a random number before the original does."""
 
     class Dice(countdown):
         def reset(self, seed):
             super().reset(seed)
-            self.dice, self.thrown = random.Random(seed), 0
+            self.generator, self.drawn = random.Random(seed), 0
 
         def step(self, action):
             super().step(action)
-            self.thrown = self.dice.randrange(1000)
+            self.drawn = self.generator.randrange(1000)
 
         def observation(self):
-            return np.array([self.stones[0], self.thrown], np.float32)
+            return np.array([self.stones[0], self.drawn], np.float32)
 
         def clone(self):
             twin = super().clone()
-            twin.dice, twin.thrown = self.dice, self.thrown
+            twin.generator, twin.drawn = self.generator, self.drawn
             return twin
 
     assert "the same action led the clone and the original to different positions" in refused(Dice())
 
 
-def test_a_clone_that_forgets(countdown):
+def test_a_clone_that_loses_state(countdown):
     class Forgetful(countdown):
         def clone(self):
             twin = super().clone()
@@ -80,36 +80,36 @@ def test_a_clone_that_forgets(countdown):
             return twin
 
     message = refused(Forgetful())
-    assert "a clone differs from its original, which shows in observation()" in message
+    assert "a clone differs from its original; observation() differs" in message
     assert "(seed 0, moves so far [" in message
 
 
-def test_a_game_that_its_seed_does_not_determine(countdown):
-    class Whim(countdown):
+def test_a_game_that_the_seed_does_not_determine(countdown):
+    class Unseeded(countdown):
         starts = itertools.count()
 
         def reset(self, seed):
             super().reset(seed)
             self.stones = [11 + next(self.starts)]
 
-    assert "the game is not determined by its seed and moves: move 0 was not the same again" in refused(Whim())
+    assert "seed and moves do not determine the game: the position after 0 moves differs" in refused(Unseeded())
 
 
 @pytest.mark.parametrize(
     ("method", "found", "message"),
     [
-        ("legal_actions", [], r"legal_actions() is empty, but done() says that the game is not over"),
-        ("legal_actions", [0, 1, 1], "expected numbers of actions below 3, each once (not a mask)"),
-        ("legal_actions", [3], "legal_actions() = [3]: expected numbers of actions below 3"),
+        ("legal_actions", [], "legal_actions() is empty, but done() is false"),
+        ("legal_actions", [0, 1, 1], "expected distinct numbers below 3, not a mask"),
+        ("legal_actions", [3], "legal_actions() = [3]: expected distinct numbers below 3"),
         ("player", 2, "player() = 2: expected a number below 2"),
         ("rewards", [0.0], "rewards() = (0.0,): expected 2 finite numbers"),
         ("rewards", [float("nan"), 0.0], "expected 2 finite numbers"),
-        ("rewards", [1.0, 0.0], "what one of two players wins the other must lose"),
-        ("observation", np.array([np.inf, 0.0]), "the observation (float64) holds something else than finite numbers"),
-        ("observation", np.array(["a", "b"]), "holds something else than finite numbers"),
+        ("rewards", [1.0, 0.0], "the rewards of two players must sum to zero"),
+        ("observation", np.array([np.inf, 0.0]), "the observation (float64) must contain only finite numbers"),
+        ("observation", np.array(["a", "b"]), "must contain only finite numbers"),
     ],
 )
-def test_answers_of_the_wrong_form(countdown, method, found, message):
+def test_invalid_results(countdown, method, found, message):
     assert message in refused(type("Wrong", (countdown,), {method: lambda self: found})())
 
 
@@ -130,32 +130,32 @@ def test_a_game_that_raises(countdown):
     assert "the game cannot be played: it raised KeyError: 'nine' (seed 0, moves so far [])" in refused(Raising())
 
 
-def test_a_game_that_is_over_before_it_begins(countdown):
+def test_a_game_that_is_over_before_its_first_move(countdown):
     class Over(countdown):
         def done(self):
             return not super().done()
 
-    assert "done() says that the game is over before its first move (seed 0, moves so far [])" in refused(Over())
+    assert "done() is true before the first move (seed 0, moves so far [])" in refused(Over())
 
 
-def test_a_game_that_cannot_even_begin(countdown):
-    class Stillborn(countdown):
+def test_a_game_that_cannot_be_reset(countdown):
+    class Unresettable(countdown):
         def reset(self, seed):
             raise NameError("stones")
 
-    assert "the game cannot be played: it raised NameError: stones (seed 0, moves so far [])" in refused(Stillborn())
+    assert "the game cannot be played: it raised NameError: stones (seed 0, moves so far [])" in refused(Unresettable())
 
 
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        ({"id": "CartPole-v1"}, r"a random game's rewards add up to .*set env.reward_scale to 0\.\d+ or less"),
+        ({"id": "CartPole-v1"}, r"the rewards of a random game sum to .*set env.reward_scale to 0\.\d+ or less"),
         ({"id": "CartPole-v1", "reward_scale": 0.5}, "set env.reward_scale to"),
         ({"id": "CartPole-v1", "discount": 0.5, "reward_scale": 0.5}, None),
         ({"id": "CartPole-v1", "reward_scale": 0.05}, None),
     ],
 )
-def test_rewards_must_add_up_to_values(env, message):
+def test_returns_must_lie_in_the_range_of_values(env, message):
     config = SimulatorConfig(name="gymnasium_simulator", **env)
     if message is None:
         make_env(config)
@@ -168,7 +168,7 @@ def test_rewards_must_add_up_to_values(env, message):
     ("attribute", "value", "message"),
     [("players", 3, "players = 3: expected 1 or 2"), ("num_actions", 0, "num_actions = 0: expected a positive number")],
 )
-def test_wrong_numbers(countdown, attribute, value, message):
+def test_invalid_attributes(countdown, attribute, value, message):
     assert message in refused(type("Wrong", (countdown,), {attribute: value})())
 
 
@@ -187,7 +187,11 @@ class Game:
 @pytest.mark.parametrize(
     ("name", "kwargs", "message"),
     [
-        ("game.py:Game", {}, "is no podzero.envs.Simulator: it lacks clone, done, legal_actions, observation, player"),
+        (
+            "game.py:Game",
+            {},
+            "is not a podzero.envs.Simulator: it lacks clone, done, legal_actions, observation",
+        ),
         ("game.py:Gam", {}, r"has no class 'Gam' \(did you mean 'Game'\?\); its classes: Game"),
         ("game.py:Game", {"width": 1}, r"Game\(\*\*\{'width': 1\}\) raised TypeError: .* unexpected keyword"),
         ("nothing.py:Game", {}, "nothing.py cannot be imported: FileNotFoundError: there is no such file"),
@@ -196,7 +200,7 @@ class Game:
         ("Game", {}, "expected module:Class, or path/to/file.py:Class"),
     ],
 )
-def test_a_game_of_ones_own_that_cannot_be_found(tmp_path, monkeypatch, name, kwargs, message):
+def test_a_python_game_that_cannot_be_imported(tmp_path, monkeypatch, name, kwargs, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "game.py").write_text(GAME)
     (tmp_path / "broken.py").write_text("1 / 0")
@@ -206,5 +210,5 @@ def test_a_game_of_ones_own_that_cannot_be_found(tmp_path, monkeypatch, name, kw
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyspiel", None)
-    with pytest.raises(ConfigError, match=r"OpenSpiel is missing a package .*uv sync --extra envs"):
+    with pytest.raises(ConfigError, match=r"OpenSpiel needs a package that is not installed .*uv sync --extra envs"):
         make_env(SimulatorConfig(name="open_spiel", id="connect_four"))

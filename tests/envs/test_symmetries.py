@@ -1,4 +1,4 @@
-"""A symmetry maps games to games: this is played out, not believed."""
+"""Symmetries map games to games: tested by playing transformed games."""
 
 import jax
 import numpy as np
@@ -21,7 +21,7 @@ def test_number_of_symmetries(name):
     assert len(make_env(name).symmetries) == COUNTS.get(name, 0)
 
 
-def test_transformed_games_look_transformed(trace):
+def test_transformed_games_have_transformed_observations(trace):
     for row, symmetry in enumerate(with_symmetries(trace), start=FOLLOWERS.start):
         leader, follower = trace.views.observation[:, 0], trace.views.observation[:, row]
         np.testing.assert_array_equal(jax.vmap(symmetry.observation)(leader), follower)
@@ -53,7 +53,7 @@ def test_symmetries_are_a_group_with_the_identity(name):
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_symmetries_move_the_board_as_they_move_the_actions(name):
-    """On the cells: an observation that marks one action's cell is moved to where the new policy has that action."""
+    """The cell of an action moves to the entry of the new policy that belongs to the same action."""
     env = make_env(name)
     rows, columns, *_ = env.spec.observation_shape
     for symmetry in env.symmetries:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import jax
 import pytest
+from failing_callback import fail_in_callback
 
 from podzero.envs import EnvironmentFailed, make_env
 from podzero.errors import ConfigError
@@ -120,14 +121,17 @@ def test_an_interrupted_round_counts_for_nothing(make):
 def test_a_round_that_is_lost_to_its_game_is_followed_by_another(workdir, snapshots, caplog):
     """The first round meets a game that fails within a compiled program, the second environments that do."""
 
-    faults = [jax.errors.JaxRuntimeError("INTERNAL: SimulatorError: seven"), EnvironmentFailed("eight")]
+    def fail():
+        raise EnvironmentFailed("eight")
+
+    failures = [lambda: fail_in_callback("seven"), fail]
 
     class Rounds:
         rated = -1
 
         def judge(self, step, params, keep_going):
-            if faults:
-                raise faults.pop(0)
+            if failures:
+                failures.pop(0)()
             self.rated = step
             evaluator.stop()
             return {"evaluation/mean_return": 1.0}
@@ -137,7 +141,8 @@ def test_a_round_that_is_lost_to_its_game_is_followed_by_another(workdir, snapsh
     evaluator = Evaluator(Rounds(), 1e-6, workdir.snapshots, lambda role, metrics: reports.append(metrics))
     evaluator.run()
     assert [metrics["evaluation/mean_return"] for metrics in reports] == [1.0]
-    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == ["seven", "eight"]
+    logged = [record.getMessage() for record in caplog.records if record.name == "podzero.evaluation.evaluator"]
+    assert [message.rpartition(": ")[2] for message in logged] == ["seven", "eight"]
 
 
 def test_an_unknown_opponent_is_refused_at_once(make):

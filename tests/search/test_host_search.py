@@ -29,8 +29,8 @@ def in_jax():
     return make_env("tic_tac_toe")
 
 
-def hosted(kept=1000):
-    return HostEnv(OpenSpielGame("tic_tac_toe", {}), "tic_tac_toe", max_plies=9, kept=kept)
+def hosted(cache_size=1000):
+    return HostEnv(OpenSpielGame("tic_tac_toe", {}), "tic_tac_toe", max_plies=9, cache_size=cache_size)
 
 
 def evaluate_cells(cells):
@@ -80,14 +80,14 @@ def test_search_over_the_host_game_equals_search_over_the_jax_game(algorithm):
 
 
 def test_the_size_of_the_cache_does_not_change_the_result():
-    large, small = hosted(), hosted(kept=4)
+    large, small = hosted(), hosted(cache_size=4)
     jax.tree.map(
         np.testing.assert_array_equal,
         search_games(large, evaluate_hosted, "gumbel"),
         search_games(small, evaluate_hosted, "gumbel"),
     )
-    assert len(small._held) == 4
-    assert len(large._held) > 100
+    assert len(small._cache) == 4
+    assert len(large._cache) > 100
 
 
 def test_single_player_search_avoids_a_negative_reward():
