@@ -40,7 +40,9 @@ def first_run(tmp_path_factory, tiny, watch, running):
 
     workdir = Workdir(tmp_path_factory.mktemp("run") / "tiny")
     watcher = watch(kill_the_actor)
-    reason = train(tiny("stop.steps=200", "stop.minutes=12"), workdir.root, None, watcher)
+    reason = train(
+        tiny("stop.steps=200", "stop.minutes=12", "checkpoint.every_minutes=60"), workdir.root, None, watcher
+    )
     return workdir, watcher, reason
 
 
@@ -116,7 +118,7 @@ def test_a_damaged_savepoint_is_set_aside_and_the_one_before_is_used(tmp_path, t
     manifest = newest.folder / "learner" / "manifest.json"
     manifest.write_text(manifest.read_text()[: manifest.stat().st_size // 2])
     watcher = watch()
-    train(tiny("stop.steps=200", "stop.minutes=12"), workdir.root, None, watcher)
+    train(tiny("stop.steps=200", "stop.minutes=12", "checkpoint.every_minutes=60"), workdir.root, None, watcher)
     assert any("resumed from the savepoint of step 80" in line for line in watcher.lines)
     assert (workdir.checkpoints / f"damaged-{newest.folder.name}").is_dir()
 
