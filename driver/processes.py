@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
-from podzero.cluster.remote import RemoteActor, here
+from podzero.cluster.remote import RemoteActor, here, own_address
 from podzero.config import Experiment
 from podzero.driver.preemption import watch_for_notices
 from podzero.monitoring.reports import LogReport, MetricsReport, ReportBuffer
@@ -70,7 +70,7 @@ class ReplayProcess(Process):
         from podzero.replay import ReplayServer
 
         spec = spec_of(experiment.env)
-        self._server = ReplayServer(experiment, spec, shard, restore_from)
+        self._server = ReplayServer(experiment, spec, shard, restore_from, own_address())
 
     def address(self) -> Any:
         """What writers and readers need to find this shard, once it listens.

@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -104,11 +104,13 @@ class Supervisor:
         machines = self._wait_for_nodes()
         try:
             self.shards.start(machines.shards, [_content(savepoint, index) for index in range(len(machines.shards))])
-            self.learner = LearnerGroup([Worker(actor) for actor in self._spawn_learners(machines.learner, savepoint)])
-            self._scale()
-            self.shards.await_ready()
-            for worker in self.learner.workers:
-                worker.actor.ask("ready", timeout_s=2 * START_TIMEOUT_S)
+            with self._prepared_hosts(machines.learner) as coordinator:
+                actors = self._spawn_learners(machines.learner, coordinator, savepoint)
+                self.learner = LearnerGroup([Worker(actor) for actor in actors])
+                self._scale()
+                self.shards.await_ready()
+                for worker in self.learner.workers:
+                    worker.actor.ask("ready", timeout_s=2 * START_TIMEOUT_S)
             self.learner.begin()
         except BaseException:
             self.kill()
@@ -325,10 +327,11 @@ class Supervisor:
             restore_from=content,
         )
 
-    def _spawn_learners(self, nodes: tuple[Node, ...], savepoint: Savepoint | None) -> list[RemoteActor]:
+    def _spawn_learners(
+        self, nodes: tuple[Node, ...], coordinator: str, savepoint: Savepoint | None
+    ) -> list[RemoteActor]:
         """One process on each host, all resources reserved together."""
         resources, bundles = host_resources(self.experiment.cluster), None
-        coordinator = self._prepare_hosts(nodes)
         if resources:
             self._placement_group = self.cluster.reserve(nodes, resources, 60 * self.experiment.cluster.join_minutes)
             bundles = self._placement_group.bundles
@@ -351,19 +354,23 @@ class Supervisor:
             for rank, node in enumerate(nodes)
         ]
 
-    def _prepare_hosts(self, nodes: tuple[Node, ...]) -> str:
-        """Clears what earlier runs left on the hosts' chips; returns where host 0 will serve the others.
+    @contextmanager
+    def _prepared_hosts(self, nodes: tuple[Node, ...]) -> Iterator[str]:
+        """Clears what earlier runs left on the hosts' chips; yields where host 0 will serve the others.
+
+        The port there is reserved for host 0 as long as the context lasts.
 
         Raises:
           ClusterError: somebody else holds the chips of a host.
         """
         if not self.cluster.joined and len(nodes) == 1:
-            return ""
+            yield ""
+            return
         checks = [self._preflight.send(node) for node in nodes]
         try:
             for clear in [check.begin("end_stale_processes", self._run) for check in checks]:
                 clear.result(START_TIMEOUT_S)
-            return f"{nodes[0].host}:{checks[0].ask('free_port')}"
+            yield f"{nodes[0].host}:{checks[0].ask('reserve_port')}"
         finally:
             for check in checks:
                 check.kill()

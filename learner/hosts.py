@@ -75,7 +75,7 @@ def join(membership: Membership, experiment: Experiment) -> Agreement:
     """Makes this process one host of a learner; must run before JAX is used for anything else.
 
     Raises:
-      HostLost: not all hosts came within `cluster.join_minutes`.
+      HostLost: not all hosts came within `cluster.join_minutes`, or host 0 cannot listen at its address.
       ConfigError: host 0 runs another experiment; names what differs.
     """
     if membership.hosts == 1:
@@ -86,13 +86,15 @@ def join(membership: Membership, experiment: Experiment) -> Agreement:
             membership.coordinator,
             membership.hosts,
             membership.rank,
+            coordinator_bind_address=membership.coordinator,
             initialization_timeout=round(60 * experiment.cluster.join_minutes),
             heartbeat_timeout_seconds=max(10, round(experiment.cluster.host_timeout_s)),
         )
     except jax.errors.JaxRuntimeError as error:
         raise HostLost(
-            f"learner host {membership.rank} waited {experiment.cluster.join_minutes:g} minutes "
-            f"(cluster.join_minutes) for all {membership.hosts} hosts to join at {membership.coordinator}: {error}"
+            f"learner host {membership.rank} did not join the others: all {membership.hosts} hosts must meet "
+            f"at {membership.coordinator} within {experiment.cluster.join_minutes:g} minutes "
+            f"(cluster.join_minutes): {error}"
         ) from None
     team = Team(membership, _client(), experiment.replay.timeout_s + experiment.cluster.host_timeout_s)
     team.compare(experiment)

@@ -299,6 +299,16 @@ def test_the_hosts_of_a_slice_are_reserved_together_and_told_where_host_0_is(rec
         assert arguments["coordinator"] == "10.0.1.0:4321"
 
 
+def test_the_coordinators_port_is_reserved_until_all_hosts_are_built(recruit):
+    supervisor, cluster = slice_crew(recruit)
+    supervisor.start(None)
+    (reserved,) = [index for index, line in enumerate(cluster.diary) if line.endswith("reserve_port")]
+    holder = cluster.diary[reserved].removesuffix(" reserve_port")
+    released = cluster.diary.index(f"{holder} killed", reserved)
+    assert "tpu-0" in holder
+    assert max(index for index, line in enumerate(cluster.diary) if line.endswith(" ready")) < released
+
+
 def test_chips_that_somebody_else_holds_end_the_start_and_leave_nobody_behind(recruit):
     supervisor, cluster = slice_crew(recruit)
     cluster.answers[preflight_module.PreflightCheck]["end_stale_processes"] = ClusterError(

@@ -94,7 +94,7 @@ class FakeCluster:
         self.diary = []
         drain = {"drain": []}
         self.answers = {
-            PreflightCheck: {"versions": versions or {}, "end_stale_processes": [], "free_port": 4321},
+            PreflightCheck: {"versions": versions or {}, "end_stale_processes": [], "reserve_port": 4321},
             ReplayProcess: drain,
             LearnerProcess: {"ready": 1, "run": PENDING} | drain,
             ActorProcess: {"run": PENDING} | drain,
@@ -108,7 +108,7 @@ class FakeCluster:
     def spawn(self, role, name, *, node=None, **arguments):
         answers = dict(self.answers[role])
         if role is PreflightCheck:
-            return FakeRemoteActor(name, node.id, **answers)
+            return FakeRemoteActor(name, node.id, self.diary, **answers)
         if role is ReplayProcess:
             answers["address"] = f"{name}, life {sum(made.name == name for made in self.processes)}"
         self.processes.append(FakeRemoteActor(name, node.id, self.diary, **answers))
