@@ -9,7 +9,6 @@ import platform
 import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,11 +39,16 @@ class PreflightCheck:
         """What this machine would run podzero with."""
         return versions()
 
-    def free_port(self) -> int:
-        """A port that nobody holds at this moment."""
-        with closing(socket.socket()) as probe:
-            probe.bind(("", 0))
-            return int(probe.getsockname()[1])
+    def reserve_port(self) -> int:
+        """A port that is reserved until this process ends.
+
+        Only servers of the same user that share their ports (`SO_REUSEPORT`) can listen there, as those of gRPC do:
+        JAX's coordinator is one.
+        """
+        self._reservation = socket.socket()
+        self._reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        self._reservation.bind(("", 0))
+        return int(self._reservation.getsockname()[1])
 
     def end_stale_processes(self, run: str) -> list[str]:
         """Ends what earlier runs left on this machine's TPU chips; returns what was ended.

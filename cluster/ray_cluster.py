@@ -6,7 +6,6 @@ import logging
 import os
 import secrets
 import socket
-import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -25,6 +24,8 @@ log = logging.getLogger(__name__)
 
 OBJECT_STORE_BYTES = 256 * 2**20
 """Of a cluster started here: enough for a few versions of the parameters of nets that train on one machine."""
+LOOPBACK = "127.0.0.1"
+"""Address of a node that is started here: Ray's processes then listen there alone."""
 START_ATTEMPTS = 3
 """How often a cluster on this machine is started before that is an error."""
 CLAIM = "run"
@@ -209,8 +210,8 @@ def connect(
 ) -> Iterator[Cluster]:
     """Joins the cluster at `address`, or starts one on this machine, for as long as the context lasts.
 
-    A cluster started here never joins another one that may be running on this machine, asks its callers for a
-    token, and is taken down with everything in it.
+    A cluster started here never joins another one that may be running on this machine, is reached from this machine
+    alone, asks its callers for a token, and is taken down with everything in it.
 
     Args:
       address: `host:port` of a running cluster's head, or None.
@@ -247,14 +248,27 @@ def _local_cluster(cpus: float) -> Iterator[str]:
     """One node on this machine; yields its address."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    if "ray" not in sys.modules:  # Ray reads mode and token once in the life of a process
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    _require_token()
+    from ray._private import ray_constants
+
     nodes = _start_node(max(cpus, float(os.cpu_count() or 1)))
+    # `ray.init` replaces a loopback address by another one of this machine, unless its clusters are switched off.
+    before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
     try:
         yield str(nodes.address)
     finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
         nodes.shutdown()
+
+
+def _require_token() -> None:
+    """Makes Ray ask for a token, even if it was imported earlier: it reads its settings and the token only once."""
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    from ray._private.authentication.authentication_token_setup import AuthenticationTokenLoader, Config
+
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
 
 
 def _start_node(cpus: float) -> Any:
@@ -265,7 +279,7 @@ def _start_node(cpus: float) -> Any:
     for attempt in range(1, START_ATTEMPTS + 1):
         before = set(driver.children(recursive=True))
         try:
-            return RayNodes(initialize_head=True, head_node_args=local_node(cpus))
+            return RayNodes(initialize_head=True, head_node_args=local_node(cpus) | {"node_ip_address": LOOPBACK})
         except Exception as failure:  # Ray raises nothing more exact
             log.warning("Ray did not start (attempt %d of %d): %s", attempt, START_ATTEMPTS, failure)
             cause = failure

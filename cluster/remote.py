@@ -145,6 +145,13 @@ def here() -> str:
     return str(ray.get_runtime_context().get_node_id())
 
 
+def own_address() -> str:
+    """Name or IP by which other nodes reach the node of this process; loopback where there are no other nodes."""
+    from ray.util import get_node_ip_address
+
+    return str(get_node_ip_address())
+
+
 def _alive(node: str) -> bool:
     import ray
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from podzero.cluster.placement import Machines, Missing, Node, choose, playing_nodes, reserved_cpus
 from podzero.cluster.preflight import Preflight
@@ -70,26 +71,29 @@ class RunNodes:
         except Missing:
             return []
 
-    def prepare_hosts(self, hosts: Sequence[Node], run: str) -> str:
-        """Ends the processes that earlier runs left on the learner hosts' chips.
+    @contextmanager
+    def prepared_hosts(self, hosts: Sequence[Node], run: str) -> Iterator[str]:
+        """Ends the processes that earlier runs left on the learner hosts' chips, and reserves the coordinator's port.
 
         Args:
           hosts: of the learner, by rank.
           run: id of this run, whose processes are spared.
 
-        Returns:
-          the address at which host 0 coordinates the others; empty for a learner on this machine alone.
+        Yields:
+          the address at which host 0 coordinates the others; empty for a learner on this machine alone. Its port stays
+          reserved for host 0 as long as the context lasts.
 
         Raises:
           ClusterError: a process that may not be ended holds the chips of a host.
         """
         if not self._cluster.joined and len(hosts) == 1:
-            return ""
+            yield ""
+            return
         checks = [self._preflight.send(host) for host in hosts]
         try:
             for clear in [check.begin("end_stale_processes", run) for check in checks]:
                 clear.result(START_TIMEOUT_S)
-            return f"{hosts[0].host}:{checks[0].ask('free_port')}"
+            yield f"{hosts[0].host}:{checks[0].ask('reserve_port')}"
         finally:
             for check in checks:
                 check.kill()

@@ -12,7 +12,7 @@ from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
-from podzero.cluster.remote import RemoteActor, here
+from podzero.cluster.remote import RemoteActor, here, own_address
 from podzero.config import Experiment
 from podzero.driver.preemption import watch_for_notices
 from podzero.monitoring.reports import LogReport, MetricsReport, ReportBuffer
@@ -68,7 +68,7 @@ class ReplayProcess(Process):
         from podzero.replay import ReplayServer
 
         spec = spec_of(experiment.env)
-        self._server = ReplayServer(experiment, spec, shard, restore_from)
+        self._server = ReplayServer(experiment, spec, shard, restore_from, own_address())
 
     def address(self) -> Any:
         """The address at which writers and readers reach this shard, once it listens.

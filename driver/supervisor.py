@@ -85,13 +85,13 @@ class Supervisor:
         try:
             contents = [savepoint.shard(index) if savepoint else None for index in range(len(nodes.shards))]
             self.shards.start(nodes.shards, contents)
-            coordinator = self._nodes.prepare_hosts(nodes.learner, self._spawner.run)
             folder = savepoint.folder if savepoint else None
-            learners = self._spawner.learner(nodes.learner, coordinator, self.shards.actors, folder)
-            self.learner = LearnerGroup([Worker(actor) for actor in learners])
-            self._reconciler.scale()
-            self.shards.await_ready()
-            self.learner.await_ready()
+            with self._nodes.prepared_hosts(nodes.learner, self._spawner.run) as coordinator:
+                learners = self._spawner.learner(nodes.learner, coordinator, self.shards.actors, folder)
+                self.learner = LearnerGroup([Worker(actor) for actor in learners])
+                self._reconciler.scale()
+                self.shards.await_ready()
+                self.learner.await_ready()
             self.learner.begin()
         except BaseException:
             self.kill()

@@ -75,7 +75,7 @@ def join(membership: HostInfo, experiment: Experiment) -> HostSync:
     """Makes this process one host of a learner; must run before JAX is used for anything else.
 
     Raises:
-      HostLost: not all hosts joined within `cluster.join_minutes`.
+      HostLost: not all hosts joined within `cluster.join_minutes`, or host 0 cannot listen at its address.
       ConfigError: this host has another experiment than host 0; the message lists the differences.
     """
     if membership.hosts == 1:
@@ -86,13 +86,15 @@ def join(membership: HostInfo, experiment: Experiment) -> HostSync:
             membership.coordinator,
             membership.hosts,
             membership.rank,
+            coordinator_bind_address=membership.coordinator,
             initialization_timeout=round(60 * experiment.cluster.join_minutes),
             heartbeat_timeout_seconds=max(10, round(experiment.cluster.host_timeout_s)),
         )
     except jax.errors.JaxRuntimeError as error:
         raise HostLost(
-            f"learner host {membership.rank} waited {experiment.cluster.join_minutes:g} minutes "
-            f"(cluster.join_minutes) for all {membership.hosts} hosts to join at {membership.coordinator}: {error}"
+            f"learner host {membership.rank} did not join the others: all {membership.hosts} hosts must meet "
+            f"at {membership.coordinator} within {experiment.cluster.join_minutes:g} minutes "
+            f"(cluster.join_minutes): {error}"
         ) from None
     sync = MultiHost(membership, _client(), experiment.replay.timeout_s + experiment.cluster.host_timeout_s)
     sync.compare(experiment)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import secrets
 import socket
 import tempfile
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from podzero.config import Experiment
 from podzero.replay import checkpoint
@@ -16,6 +20,9 @@ from podzero.replay.shard import IDENTITY, Address, Shard
 from podzero.replay.tables import REANALYSED, SAMPLES, STATES, Table, tables_of
 from podzero.types import EnvSpec
 
+log = logging.getLogger(__name__)
+
+LOOPBACK = "127.0.0.1"
 _START_S = 30.0
 """Longest wait for a server that was just started to answer itself."""
 
@@ -33,7 +40,7 @@ class ReplayServer:
         spec: EnvSpec,
         shard: int,
         restore_from: Path | None = None,
-        host: str | None = None,
+        host: str = LOOPBACK,
     ) -> None:
         """Starts listening.
 
@@ -42,8 +49,7 @@ class ReplayServer:
           spec: of the environment whose samples are kept.
           shard: index of this shard.
           restore_from: a folder that `checkpoint` made.
-          host: the name or IP by which others reach this machine. By default its own IP towards other nodes, or
-            loopback when it does not answer there.
+          host: the name or IP by which others reach this machine. At loopback, processes of this machine alone do.
 
         Raises:
           PortTaken: somebody listens on the configured port.
@@ -58,8 +64,11 @@ class ReplayServer:
         self._scratch = tempfile.TemporaryDirectory(prefix="podzero-replay-")
         try:
             self._server = self._start(port, identity, data)
-            address = self._reach([host] if host else [_own_ip(), "127.0.0.1"], port, identity)
+            if host == LOOPBACK:
+                _keep_to_loopback(port)
+            address = Address(f"{host}:{port}", identity)
             self._shards = {name: Shard(address, table) for name, table in self._tables.items()}
+            self.limits()
         except BaseException:
             self.stop()
             raise
@@ -113,15 +122,6 @@ class ReplayServer:
             if data is None:
                 raise
             raise ReplayRestoreError(f"replay checkpoint {data.parent}: Reverb cannot read it: {error}") from None
-
-    def _reach(self, hosts: list[str], port: int, identity: str) -> Address:
-        """The address of this server as others will see it, by the first host at which it answers."""
-        for host in hosts:
-            shard = Shard(Address(f"{host}:{port}", identity), self._tables[SAMPLES])
-            if shard.limits() is not None:
-                return shard.address
-        shard.wait(_START_S)
-        return shard.address
 
     def _check_restored(self, folder: Path) -> None:
         """Reverb takes a saved table's settings without a word, so they are compared once more as it runs them."""
@@ -194,11 +194,17 @@ def _port(first: int, shard: int) -> int:
         return int(probe.getsockname()[1])
 
 
-def _own_ip() -> str:
-    """The IP of this machine towards others; nothing is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # TEST-NET-1 of RFC 5737: any address beyond this machine will do
-        except OSError:
-            return "127.0.0.1"
-        return str(probe.getsockname()[0])
+def _keep_to_loopback(port: int) -> None:
+    """Takes the server of this process off all interfaces but loopback: Reverb opens its port on all of them."""
+    for connection in psutil.Process().net_connections("tcp"):
+        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
+            with socket.socket(fileno=os.dup(connection.fd)) as listening:
+                try:
+                    listening.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo")
+                except OSError as error:
+                    log.warning(
+                        "replay listens on all interfaces at port %d, since this system does not restrict it to "
+                        "loopback (%s; Linux 5.7 and newer do): let a firewall close the port",
+                        port,
+                        error.strerror,
+                    )

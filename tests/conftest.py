@@ -1,6 +1,9 @@
 """What the tests of several packages share."""
 
+import ipaddress
 import os
+import socket
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -57,6 +60,47 @@ def processes(name):
     """Processes below this one whose title holds `name`."""
     children = psutil.Process().children(recursive=True)
     return [child for child in children if any(name in part for part in child.cmdline())]
+
+
+def outward_addresses():
+    """Addresses of this machine other than loopback."""
+    found = [address for interface in psutil.net_if_addrs().values() for address in interface]
+    names = [address.address for address in found if address.family in (socket.AF_INET, socket.AF_INET6)]
+    return [name for name in names if not ipaddress.ip_address(name.partition("%")[0]).is_loopback]
+
+
+def answers(address, port):
+    """Whether somebody accepts connections there."""
+    try:
+        socket.create_connection((address, port), timeout=2).close()
+    except OSError:
+        return False
+    return True
+
+
+def listening_ports(processes):
+    """The ports at which processes listen, each with the outward addresses that answer there."""
+    ports = set()
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            sockets = process.net_connections("tcp")
+            ports |= {one.laddr.port for one in sockets if one.status == psutil.CONN_LISTEN}
+    return {port: [address for address in outward_addresses() if answers(address, port)] for port in ports}
+
+
+@pytest.fixture(scope="session")
+def listening():
+    """Lists the ports at which processes listen, each with the addresses where other machines would reach it."""
+    return listening_ports
+
+
+@pytest.fixture(scope="session")
+def outward():
+    """An IPv4 address of this machine by which others reach it."""
+    for address in outward_addresses():
+        if ":" not in address:
+            return address
+    pytest.skip("this machine has no address but loopback")
 
 
 @pytest.fixture(scope="session")

@@ -83,6 +83,16 @@ def test_the_hosts_of_a_slice_are_reserved_together_and_know_host_0(pod):
         assert arguments["coordinator"] == "10.0.1.0:4321"
 
 
+def test_the_coordinators_port_is_reserved_until_all_hosts_are_built(pod):
+    supervisor, cluster = pod
+    supervisor.start(None)
+    (reserved,) = [index for index, line in enumerate(cluster.history) if line.endswith(" reserve_port")]
+    holder = cluster.history[reserved].removesuffix(" reserve_port")
+    released = cluster.history.index(f"{holder} killed", reserved)
+    assert "tpu-0" in holder or "10.0.1.0" in holder
+    assert max(index for index, line in enumerate(cluster.history) if line.endswith(" ready")) < released
+
+
 def test_a_start_fails_and_leaves_no_process_if_chips_are_in_use(pod):
     supervisor, cluster = pod
     cluster.answers[PreflightCheck]["end_stale_processes"] = ClusterError("the TPU chips are held by process 7")

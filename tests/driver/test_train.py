@@ -6,6 +6,7 @@ import json
 import os
 import signal
 
+import psutil
 import pytest
 
 from podzero.driver.savepoints import savepoints
@@ -171,3 +172,16 @@ def test_half_of_what_is_learned_was_searched_again_with_newer_parameters(tmp_pa
     assert last("replay-0", "states/size") >= kept[0]
     assert last("replay-0", "reanalysed/inserted") >= kept[1]
     assert running("ray::") == []
+
+
+@pytest.mark.slow
+def test_a_run_on_one_machine_is_not_reached_from_other_machines(tmp_path, tiny, watch, listening):
+    ports = {}
+
+    def look(status):
+        driver = psutil.Process()
+        ports.update(listening([driver, *driver.children(recursive=True)]))
+
+    train(tiny("stop.steps=40"), tmp_path / "run", None, watch(look))
+    assert len(ports) > 10
+    assert {port: addresses for port, addresses in ports.items() if addresses} == {}

@@ -77,7 +77,7 @@ class FakeCluster:
         """The arguments with which the last process of each name was started."""
         self.placement_groups, self.requests, self.history = [], [], []
         self.answers = {
-            PreflightCheck: {"versions": versions, "end_stale_processes": [], "free_port": 4321},
+            PreflightCheck: {"versions": versions, "end_stale_processes": [], "reserve_port": 4321},
             ReplayProcess: {"drain": []},
             LearnerProcess: {"run": PENDING, "drain": []},
             ActorProcess: {"run": PENDING, "drain": []},
@@ -92,7 +92,7 @@ class FakeCluster:
     def spawn(self, process, name, *, node, **arguments):
         answers = dict(self.answers[process])
         if process is PreflightCheck:
-            return FakeRemoteActor(name, node.id, **answers)
+            return FakeRemoteActor(name, node.id, self.history, **answers)
         if process is ReplayProcess:
             answers.setdefault("address", f"{name}:{sum(made.name == name for made in self.processes)}")
         self.processes.append(FakeRemoteActor(name, node.id, self.history, **answers))

@@ -11,10 +11,12 @@ import time
 from pathlib import Path
 
 import jax
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from podzero.cluster.preflight import PreflightCheck
 from podzero.errors import ConfigError
 from podzero.learner import HostInfo, LearnerCheckpoints, join, make_training
 from podzero.learner.hosts import Command, HostLost, MultiHost, SingleHost
@@ -322,6 +324,23 @@ def restored_step(folder, make_experiment, network, spec):
     state = checkpoints.restore(folder, training.like)
     checkpoints.close()
     return int(state.step)
+
+
+def test_host_0_listens_at_a_port_that_was_reserved_for_it_and_at_its_own_address_alone(compiled, listening):
+    reservation = PreflightCheck("host 0")
+    port = reservation.reserve_port()
+    with socket.socket() as another, pytest.raises(OSError, match="in use"):
+        another.bind(("127.0.0.1", port))
+    host = Host(compiled, rank=0, hosts=2, coordinator=f"127.0.0.1:{port}")
+    try:
+        until, ports = time.monotonic() + TIMEOUT_S, {}
+        while port not in ports:
+            assert time.monotonic() < until, host.errors
+            time.sleep(0.2)
+            ports = listening([psutil.Process(host.process.pid)])
+    finally:
+        host.close()
+    assert ports[port] == []
 
 
 @pytest.mark.slow

@@ -37,7 +37,7 @@ def serve() -> Iterator[Callable[..., ReplayServer]]:
     servers: list[ReplayServer] = []
 
     def start(experiment: Experiment, shard: int = 0, **arguments: Any) -> ReplayServer:
-        servers.append(ReplayServer(experiment, arguments.pop("spec", SPEC), shard, host="127.0.0.1", **arguments))
+        servers.append(ReplayServer(experiment, arguments.pop("spec", SPEC), shard, **arguments))
         return servers[-1]
 
     yield start
@@ -63,7 +63,7 @@ def connect(spec):
 def pristine(tmp_path_factory) -> Path:
     """A checkpoint of a shard with 12 samples, of which some have been read."""
     experiment = small_experiment()
-    server = ReplayServer(experiment, SPEC, 0, host="127.0.0.1")
+    server = ReplayServer(experiment, SPEC, 0)
     writer = make_writer([server.address()], SPEC, experiment)
     writer.write(numbered_samples(12))
     writer.flush()

@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 
 import numpy as np
+import psutil
 import pytest
 
 from podzero.replay import PortTaken, ReplayTimeout, SignatureError, WrongServer, make_reader, make_writer
@@ -264,6 +265,26 @@ def test_a_table_of_another_game_is_noticed(serve, make_experiment, spec):
 def test_a_malformed_address_is_refused(make_experiment, spec):
     with pytest.raises(ValueError, match="expected host:port#identity"):
         make_writer(["127.0.0.1:80"], spec, make_experiment())
+
+
+def test_a_server_at_loopback_is_reached_from_this_machine_alone(serve, make_experiment, listening):
+    before = listening([psutil.Process()])
+    serve(make_experiment()).limits()
+    after = listening([psutil.Process()])
+    assert [addresses for port, addresses in after.items() if port not in before] == [[]]
+
+
+def test_a_server_at_another_address_is_reached_there(serve, connect, make_experiment, make_samples, outward):
+    experiment = make_experiment()
+    server = serve(experiment, host=outward)
+    assert server.address().startswith(f"{outward}:")
+    connect(make_writer, experiment, server).write(make_samples(10))
+
+
+def test_a_system_that_cannot_keep_a_server_to_loopback_is_told_of(serve, make_experiment, monkeypatch, caplog):
+    monkeypatch.setattr(socket, "SO_BINDTODEVICE", -1)
+    assert serve(make_experiment()).limits().size == 0
+    assert "replay listens on all interfaces" in caplog.text
 
 
 def test_the_oldest_samples_leave_at_capacity(serve, connect, make_experiment, make_samples):
