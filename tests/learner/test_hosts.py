@@ -333,7 +333,7 @@ def test_host_0_listens_at_a_port_that_was_reserved_for_it_and_at_its_own_addres
         another.bind(("127.0.0.1", port))
     host = Host(compiled, rank=0, hosts=2, coordinator=f"127.0.0.1:{port}")
     try:
-        until, ports = time.monotonic() + TIMEOUT_S, {}
+        until, ports = time.monotonic() + EVENT_TIMEOUT_S, {}
         while port not in ports:
             assert time.monotonic() < until, host.errors
             time.sleep(0.2)
