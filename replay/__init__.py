@@ -1,6 +1,6 @@
-"""Reverb tables, writers, readers and shards: the only importer of `reverb`, and of TensorFlow with it.
+"""Reverb tables, writers, readers and shards. Only this package imports `reverb`, which imports TensorFlow.
 
-Importing this package is cheap; the seven seconds of TensorFlow are paid by whoever builds a server, writer or reader.
+Both are imported when a server, writer or reader is made, which takes seven seconds; importing this package is cheap.
 """
 
 from podzero.replay.batches import BatchReader as BatchReader

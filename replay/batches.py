@@ -1,4 +1,4 @@
-"""The ways out of replay: the learner's, fresh and refreshed samples in one batch, and the reanalysers'."""
+"""The readers of replay: the learner's, whose batches mix fresh and reanalysed samples, and the reanalysers'."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podzero.config import Experiment
-from podzero.replay.reader import Drawn, ScatteredReader, ShardedReader
+from podzero.replay.reader import AnyShardReader, ShardedReader, TableBatch
 from podzero.replay.shard import Address
 from podzero.replay.tables import REANALYSED, SAMPLES, STATES, tables_of
 from podzero.types import Batch, EnvSpec, Keys, StoredState, Window
 
 
 def make_reader(addresses: Sequence[str], spec: EnvSpec, experiment: Experiment, hosts: int = 1) -> BatchReader:
-    """The learner's reader; connects to the shards at `addresses` (`ReplayServer.address()`), all of which must answer.
+    """Connects the learner's reader to the shards at `addresses` (`ReplayServer.address()`); all of them must answer.
 
-    What is sampled ahead counts as sampled for the rate limiter although nobody has learned from it, so it is kept
-    within half of the limiter's tolerance, beyond the one dispatch that must be gathered anyway:
+    The rate limiter counts a sample when Reverb gives it out, before the learner has it. So prefetching is bounded: of
+    each table, fewer than `dispatch + ahead` samples are given out and not yet returned by `__next__`, where
 
+        dispatch = steps_per_dispatch * batch_size
         ahead = clamp(tolerance / 2 - dispatch, batch_size, (prefetch - 1) * dispatch)
 
-    samples over all shards, where dispatch = steps_per_dispatch * batch_size, and of all three only this host's part;
-    for fresh and refreshed samples by themselves, of which a batch holds `Experiment.batch_parts`.
+    over all hosts, each of which has an equal part; `ahead` is at least two items for each shard. Fresh and reanalysed
+    samples come from two tables; the batch size of each is its part of the batch (`Experiment.batch_parts`).
 
     Args:
       addresses: the shards of this host.
-      spec: of the environment whose samples are kept.
-      experiment: what is trained.
-      hosts: machines that train together; each reads its part of every batch from shards of its own.
+      spec: of the environment whose samples are stored.
+      experiment: the experiment to train.
+      hosts: the number of learner hosts; each reads its part of every batch from its own shards.
 
     Raises:
       ReplayTimeout: a shard does not answer within `replay.timeout_s`.
@@ -52,24 +53,27 @@ def make_reader(addresses: Sequence[str], spec: EnvSpec, experiment: Experiment,
 
 
 def make_state_reader(addresses: Sequence[str], spec: EnvSpec, experiment: Experiment) -> StateReader:
-    """A reanalyser's reader, of `reanalyse.games` past samples at a time; arguments and errors as of `make_reader`."""
+    """Connects a reanalyser's reader, which reads `reanalyse.games` states at a time.
+
+    Arguments and errors are those of `make_reader`.
+    """
     parsed, games = [Address.parse(address) for address in addresses], experiment.reanalyse.games
     table = tables_of(experiment, spec)[STATES]
-    return StateReader(ScatteredReader(parsed, table, experiment.replay, (games,), ahead=games))
+    return StateReader(AnyShardReader(parsed, table, experiment.replay, (games,), ahead=games))
 
 
 class BatchReader:
     """An endless iterator over host batches `[steps_per_dispatch, batch_size / hosts, ...]`; a `ReplayReader`.
 
-    Each batch holds the parts' samples one after the other, in the same numbers at all times.
+    Each batch concatenates a fixed number of samples from each table.
     """
 
     def __init__(self, parts: Sequence[ShardedReader], shards: int) -> None:
-        """Takes readers of tables with the same samples, on the same `shards` shards."""
+        """Takes one reader for each table; the tables hold the same kind of samples, on the same `shards` shards."""
         self._parts = parts
         self._shards = shards
-        self._drawn: list[Drawn] = []
-        """What was read of the coming batch."""
+        self._read: list[TableBatch] = []
+        """The parts of the next batch that have been read."""
 
     def __iter__(self) -> Iterator[Batch]:
         return self
@@ -79,30 +83,30 @@ class BatchReader:
         are prioritized.
 
         Raises:
-          ReplayTimeout: none came within `replay.timeout_s`; says which limiter holds whom. What had arrived is kept
-            for the next call.
-          StopIteration: the reader was closed, perhaps meanwhile by another thread.
+          ReplayTimeout: none came within `replay.timeout_s`; the message says which limiter blocks whom. What had
+            arrived is kept for the next call.
+          StopIteration: the reader was closed, perhaps by another thread during this call.
         """
-        while len(self._drawn) < len(self._parts):
-            self._drawn.append(next(self._parts[len(self._drawn)]))
-        drawn, self._drawn = self._drawn, []
-        named = [part._replace(keys=self._named(part.keys, index)) for index, part in enumerate(drawn)]
-        return Batch(*named[0]) if len(named) == 1 else Batch(*jax.tree.map(_joined, *named))
+        while len(self._read) < len(self._parts):
+            self._read.append(next(self._parts[len(self._read)]))
+        read, self._read = self._read, []
+        parts = [part._replace(keys=self._global(part.keys, index)) for index, part in enumerate(read)]
+        return Batch(*parts[0]) if len(parts) == 1 else Batch(*jax.tree.map(_concatenated, *parts))
 
     def moved(self, old: str, new: str) -> None:
-        """The shard at the address `old` has come to life again at `new`: it is read there from now on. Thread-safe."""
+        """Reads the shard at the address `old` at `new` from now on, where it was restarted. Thread-safe."""
         for part in self._parts:
             part.moved(old, new)
 
     def update_priorities(self, keys: Keys, errors: NDArray[Any]) -> None:
-        """Sets the priorities of samples that a batch brought, by their absolute value errors; never waits."""
+        """Sets the priorities of samples of earlier batches to their absolute value errors; never waits."""
         source, shard = np.divmod(keys.shard, self._shards)
         for index, part in enumerate(self._parts):
             mine = source == index
             part.update_priorities(Keys(shard[mine], keys.key[mine]), np.asarray(errors)[mine])
 
     def close(self) -> None:
-        """Stops prefetching and gives the connections back; ends a `__next__` that still waits. Thread-safe."""
+        """Stops prefetching and closes the connections; a `__next__` that waits ends. Thread-safe."""
         for part in self._parts:
             part.close()
 
@@ -112,48 +116,48 @@ class BatchReader:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _named(self, keys: Keys | None, part: int) -> Keys | None:
-        """Keys whose `shard` says the part as well."""
+    def _global(self, keys: Keys | None, part: int) -> Keys | None:
+        """Keys whose `shard` counts through the shards of all parts."""
         return None if keys is None else keys._replace(shard=keys.shard + np.int32(part * self._shards))
 
 
 class StateReader:
-    """An endless iterator over past samples `[reanalyse.games, ...]`, drawn at random from all shards; a
+    """An endless iterator over states `[reanalyse.games, ...]`, sampled from all shards; a
     `podzero.protocols.StateReader`.
     """
 
-    def __init__(self, reader: ScatteredReader) -> None:
+    def __init__(self, reader: AnyShardReader) -> None:
         self._reader = reader
 
     def __iter__(self) -> Iterator[StoredState | Window]:
         return self
 
     def __next__(self) -> StoredState | Window:
-        """The next of them.
+        """The next states.
 
         Raises:
-          ReplayTimeout: as of `BatchReader`.
+          ReplayTimeout: as in `BatchReader`.
           StopIteration: the reader was closed.
         """
-        samples: StoredState | Window = next(self._reader).samples
-        return samples
+        states: StoredState | Window = next(self._reader).samples
+        return states
 
     def moved(self, old: str, new: str) -> None:
-        """The shard at the address `old` has come to life again at `new`: it is read there from now on. Thread-safe."""
+        """Reads the shard at the address `old` at `new` from now on, where it was restarted. Thread-safe."""
         self._reader.moved(old, new)
 
     def close(self) -> None:
-        """Stops prefetching and gives the connections back; ends a `__next__` that still waits. Thread-safe."""
+        """Stops prefetching and closes the connections; a `__next__` that waits ends. Thread-safe."""
         self._reader.close()
 
 
-def _joined(*parts: NDArray[Any]) -> NDArray[Any]:
+def _concatenated(*parts: NDArray[Any]) -> NDArray[Any]:
     """Parts `[S, B_i, ...]` of a batch as `[S, B, ...]`."""
     return np.concatenate(parts, axis=1)
 
 
 def _samples_ahead(experiment: Experiment, batch: int, tolerance: float) -> int:
-    """Samples that all hosts together hold beyond the dispatch that is being gathered, `batch` to each step."""
+    """The number of samples that all hosts prefetch beyond one dispatch, of a table with `batch` samples a step."""
     config = experiment.learner
     dispatch = batch * config.steps_per_dispatch
     within_tolerance = int(tolerance / 2) - dispatch

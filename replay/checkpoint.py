@@ -1,7 +1,7 @@
-"""A shard's checkpoint on disk: what Reverb wrote, and beside it who wrote it, with which settings, and digests.
+"""A shard's checkpoint on disk: Reverb's files, and a manifest with the server's identity, settings and file digests.
 
-Reverb restores a damaged checkpoint in three ways: a corrupt record raises, a missing DONE file silently gives an
-empty table, and saved settings silently replace the experiment's. So the manifest is compared before Reverb looks.
+Reverb alone does not refuse every bad checkpoint: a corrupt record raises, but a missing DONE file silently gives an
+empty table, and saved settings silently replace the experiment's. So the manifest is checked before Reverb restores.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DATA = "reverb"
 
 
 def seal(written: Path, folder: Path, identity: str, tables: Mapping[str, Table]) -> Path:
-    """Moves what Reverb wrote at `written` into `folder` and adds the manifest, last; returns `folder`."""
+    """Moves Reverb's files from `written` into `folder`, then writes the manifest; returns `folder`."""
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
@@ -42,7 +42,7 @@ def seal(written: Path, folder: Path, identity: str, tables: Mapping[str, Table]
 
 
 def unseal(folder: Path, tables: Mapping[str, Table]) -> tuple[Path, str]:
-    """Checks a checkpoint; returns the folder for Reverb to read, and the identity of the server that wrote it.
+    """Checks a checkpoint; returns the folder for Reverb to restore and the identity of the server that wrote it.
 
     Raises:
       ReplayRestoreError: it is incomplete or damaged, or belongs to another experiment.
@@ -50,7 +50,8 @@ def unseal(folder: Path, tables: Mapping[str, Table]) -> tuple[Path, str]:
     try:
         manifest = json.loads((folder / _MANIFEST).read_text())
         found = {
-            name: _Held(table["layout"], Settings(**table["settings"])) for name, table in manifest["tables"].items()
+            name: _SavedTable(table["layout"], Settings(**table["settings"]))
+            for name, table in manifest["tables"].items()
         }
         identity, files = str(manifest["identity"]), dict(manifest["files"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -69,14 +70,14 @@ def unseal(folder: Path, tables: Mapping[str, Table]) -> tuple[Path, str]:
     return folder / _DATA, identity
 
 
-class _Held(NamedTuple):
+class _SavedTable(NamedTuple):
     """What a manifest says of a table."""
 
     layout: str
     settings: Settings
 
 
-def _compare(where: str, found: _Held, table: Table) -> None:
+def _compare(where: str, found: _SavedTable, table: Table) -> None:
     if found.layout != table.signature.layout:
         raise ReplayRestoreError(f"{where} holds '{found.layout}'; this experiment needs '{table.signature.layout}'")
     if found.settings != table.settings:
@@ -85,7 +86,7 @@ def _compare(where: str, found: _Held, table: Table) -> None:
             for name, old, new in zip(Settings._fields, found.settings, table.settings, strict=True)
             if old != new
         )
-        raise ReplayRestoreError(f"{where} was written with other settings, which Reverb would bring back: {changed}")
+        raise ReplayRestoreError(f"{where} was written with other settings, which Reverb would restore: {changed}")
 
 
 def _digest(file: Path) -> str:

@@ -1,8 +1,8 @@
-"""The rate limiter in words: who waits for whom, and why.
+"""The state of a table and its rate limiter, and messages that say who waits for whom.
 
 Reverb's SampleToInsertRatio keeps `error = inserted * samples_per_insert - sampled` within [min_diff, max_diff] once
-the table holds `min_size` items: an insert that would lift the error above max_diff waits, and so does a sample that
-would push it below min_diff.
+the table holds `min_size` items: an insert that would raise the error above max_diff blocks, and so does a sample that
+would lower it below min_diff.
 """
 
 from __future__ import annotations
@@ -12,46 +12,47 @@ from typing import Any, NamedTuple
 
 
 class Settings(NamedTuple):
-    """What one shard's table is built with, counted in samples."""
+    """The settings of one shard's table; sizes are counted in samples."""
 
     capacity: int
-    """Samples it holds; the oldest leave first."""
+    """The most samples that it holds; the oldest are removed first."""
     min_size: int
-    """Samples it must hold before any is given out."""
+    """The number of samples that it must hold before any is sampled."""
     samples_per_insert: float
     min_diff: float
     max_diff: float
     priority_exponent: float | None
     """None for the uniform sampler."""
     samples_per_item: int
-    """Samples of one item, which come and go together: what Reverb counts."""
+    """Samples of one item. Reverb counts, samples and removes whole items."""
 
 
-class Traffic(NamedTuple):
-    """What goes through a table and between whom, in words."""
+class TableUsers(NamedTuple):
+    """Who uses a table, for messages."""
 
-    what: str
+    samples: str
+    """What it holds, as a plural noun."""
     writers: str
     reader: str
-    start: str
-    """Where the least size comes from."""
+    min_size_from: str
+    """Where `Settings.min_size` comes from."""
 
 
 class Limits(NamedTuple):
-    """A moment in the life of a table."""
+    """The state of a table at one time."""
 
     settings: Settings
     size: int
-    """Samples it holds."""
+    """The number of samples that it holds."""
     inserted: int
-    """Samples ever inserted."""
+    """The number of samples ever inserted."""
     sampled: int
-    """Samples ever given out."""
-    traffic: Traffic
+    """The number of samples ever sampled."""
+    users: TableUsers
 
     @property
     def insert_blocked(self) -> bool:
-        """Whether the next insert waits."""
+        """Whether the limiter blocks the next insert."""
         settings = self.settings
         if self.size + settings.samples_per_item <= settings.min_size:
             return False
@@ -61,7 +62,7 @@ class Limits(NamedTuple):
 
     @property
     def sample_blocked(self) -> bool:
-        """Whether the next sample waits."""
+        """Whether the limiter blocks the next sample."""
         settings = self.settings
         if self.size < settings.min_size:
             return True
@@ -70,43 +71,43 @@ class Limits(NamedTuple):
         )
 
     def explain_insert(self) -> str:
-        """Why inserts wait, or that the limiter does not hold them."""
-        ratio, (what, writers, reader, _) = self.settings.samples_per_insert, self.traffic
+        """Why inserts wait, or that the limiter does not block them."""
+        ratio, (samples, writers, reader, _) = self.settings.samples_per_insert, self.users
         if not self.insert_blocked:
-            return self._passing("inserts")
+            return self._not_blocked("inserts")
         return (
-            f"replay is full enough: {self.inserted:,} {what} were inserted, the {reader} has taken only "
+            f"replay is full enough: {self.inserted:,} {samples} were inserted, the {reader} has sampled only "
             f"{self.sampled:,} of the {math.floor(self.inserted * ratio):,} that samples_per_insert={ratio:g} allows, "
             f"so {writers} wait for the {reader}"
         )
 
     def explain_sample(self) -> str:
-        """Why samples wait, or that the limiter does not hold them."""
-        settings, (what, writers, reader, start) = self.settings, self.traffic
+        """Why samples wait, or that the limiter does not block them."""
+        settings, (samples, writers, reader, min_size_from) = self.settings, self.users
         if self.size < settings.min_size:
             return (
-                f"replay holds {self.size:,} of the {settings.min_size:,} {what} that the {reader} starts from "
-                f"({start}), so the {reader} waits for the {writers}"
+                f"replay holds {self.size:,} of the {settings.min_size:,} {samples} that the {reader} starts from "
+                f"({min_size_from}), so the {reader} waits for the {writers}"
             )
         if self.sample_blocked:
             return (
-                f"replay is used up: the {reader} has taken {self.sampled:,} {what}, as many as "
+                f"replay is used up: the {reader} has sampled {self.sampled:,} {samples}, as many as "
                 f"samples_per_insert={settings.samples_per_insert:g} allows after {self.inserted:,} inserts, "
                 f"so the {reader} waits for the {writers}"
             )
-        return self._passing("samples")
+        return self._not_blocked("samples")
 
-    def _passing(self, what: str) -> str:
+    def _not_blocked(self, calls: str) -> str:
         return (
-            f"the limiter lets {what} pass ({self.inserted:,} {self.traffic.what} inserted, {self.sampled:,} taken), "
-            "so the server is slow or cannot be reached"
+            f"the limiter does not block {calls} ({self.inserted:,} {self.users.samples} inserted, {self.sampled:,} "
+            "sampled), so the server is slow or cannot be reached"
         )
 
 
-def limits_of(info: Any, samples_per_item: int, traffic: Traffic) -> Limits:
-    """The limits in a `reverb.TableInfo` of items of `samples_per_item` samples.
+def limits_of(info: Any, samples_per_item: int, users: TableUsers) -> Limits:
+    """Converts a `reverb.TableInfo`, which counts items of `samples_per_item` samples.
 
-    `samples_per_item` is a power of two, so what was divided by it comes back exactly.
+    `samples_per_item` is a power of two, so multiplying undoes the division exactly.
     """
     limiter, sampler = info.rate_limiter_info, info.sampler_options
     prioritized = sampler.HasField("prioritized")
@@ -123,5 +124,5 @@ def limits_of(info: Any, samples_per_item: int, traffic: Traffic) -> Limits:
         size=info.current_size * samples_per_item,
         inserted=limiter.insert_stats.completed * samples_per_item,
         sampled=limiter.sample_stats.completed * samples_per_item,
-        traffic=traffic,
+        users=users,
     )

@@ -28,10 +28,10 @@ _START_S = 30.0
 
 
 class ReplayServer:
-    """A Reverb server with the tables of one shard: one of samples, and two more where they are searched again.
+    """A Reverb server with the tables of one shard: one of samples, and two more when the experiment reanalyses.
 
-    Inserts and samples are held together by the experiment's samples per insert, its sizes and tolerance divided by
-    the number of shards. Everything is in memory; `checkpoint` writes it down.
+    The limiters keep the experiment's samples per insert; sizes and tolerance are divided by the number of shards.
+    Everything is in memory; `checkpoint` writes it to disk.
     """
 
     def __init__(
@@ -45,14 +45,14 @@ class ReplayServer:
         """Starts listening.
 
         Args:
-          experiment: `replay` and what depends on it; shard K listens on `replay.port + K`, or on a free port.
-          spec: of the environment whose samples are kept.
+          experiment: what to serve; shard K listens on `replay.port + K`, or on a free port if that is 0.
+          spec: of the environment whose samples are stored.
           shard: index of this shard.
           restore_from: a folder that `checkpoint` made.
           host: the name or IP by which others reach this machine. At loopback, processes of this machine alone do.
 
         Raises:
-          PortTaken: somebody listens on the configured port.
+          PortTaken: another process listens on the configured port.
           ReplayRestoreError: the checkpoint is damaged, incomplete, or of another experiment.
         """
         self._server: Any = None
@@ -76,7 +76,7 @@ class ReplayServer:
             self._check_restored(restore_from)
 
     def address(self) -> str:
-        """`host:port#identity`, for writers and readers; the identity proves who answers there."""
+        """`host:port#identity`, for writers and readers, which check the identity when they connect."""
         return str(self._shards[SAMPLES].address)
 
     def limits(self, table: str = SAMPLES) -> Limits:
@@ -84,27 +84,27 @@ class ReplayServer:
         return self._shards[table].wait(_START_S)
 
     def info(self) -> dict[str, float]:
-        """Figures for `Report`, under `replay/`, and of the other tables under `past/` and `again/`.
+        """Metrics for `Report`, named `replay/...`, and for the other tables `states/...` and `reanalysed/...`.
 
-        `insert_blocked` and `sample_blocked` are 1 while the limiter holds.
+        `insert_blocked` and `sample_blocked` are 1 while the limiter blocks.
         """
-        stages = {SAMPLES: "replay", STATES: STATES, REANALYSED: REANALYSED}
+        prefixes = {SAMPLES: "replay", STATES: STATES, REANALYSED: REANALYSED}
         return {
-            f"{stages[name]}/{quantity}": value
+            f"{prefixes[name]}/{quantity}": value
             for name in self._tables
             for quantity, value in _metrics(self.limits(name)).items()
         }
 
     def checkpoint(self, folder: Path) -> Path:
-        """Writes all tables into `folder`, which becomes (or replaces) a checkpoint of its own; returns it.
+        """Writes all tables into `folder`, replacing a checkpoint that it holds; returns `folder`.
 
-        Reverb holds all inserts and samples back meanwhile.
+        Reverb blocks all inserts and samples meanwhile.
         """
         shard = self._shards[SAMPLES]
         return checkpoint.seal(Path(shard.client.checkpoint()), folder, shard.address.identity, self._tables)
 
     def stop(self) -> None:
-        """Stops listening and drops what is in memory; may be called twice."""
+        """Stops listening and deletes the tables; may be called twice."""
         server, self._server = self._server, None
         if server is not None:
             server.stop()
@@ -124,7 +124,7 @@ class ReplayServer:
             raise ReplayRestoreError(f"replay checkpoint {data.parent}: Reverb cannot read it: {error}") from None
 
     def _check_restored(self, folder: Path) -> None:
-        """Reverb takes a saved table's settings without a word, so they are compared once more as it runs them."""
+        """Compares the restored settings with the experiment's, since Reverb silently takes the saved ones."""
         try:
             found = {name: self.limits(name).settings for name in self._tables}
         except (ReplayTimeout, WrongServer) as error:
@@ -177,10 +177,10 @@ def _identity_table(identity: str) -> Any:
 
 
 def _port(first: int, shard: int) -> int:
-    """The port of a shard, seen to be free: Reverb would silently share one that is taken.
+    """The port of a shard, after checking that it is free: Reverb would silently share one that is taken.
 
     Raises:
-      PortTaken: somebody listens there.
+      PortTaken: another process listens there.
     """
     port = first + shard if first else 0
     with socket.socket() as probe:
@@ -188,8 +188,8 @@ def _port(first: int, shard: int) -> int:
             probe.bind(("", port))
         except OSError as error:
             raise PortTaken(
-                f"replay shard {shard} cannot listen on port {port}: {error.strerror}. Stop whoever listens there, "
-                "or set replay.port to another first port (0 chooses free ones)"
+                f"replay shard {shard} cannot listen on port {port}: {error.strerror}. Stop the process that listens "
+                "there, or set replay.port to another first port (0 chooses free ones)"
             ) from None
         return int(probe.getsockname()[1])
 

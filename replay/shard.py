@@ -1,4 +1,4 @@
-"""How a shard is found and known again: its address, its identity, and what a client asks it."""
+"""A client's view of one shard: its address, its identity, and its answers to questions."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from podzero.replay.limits import Limits, limits_of
 from podzero.replay.tables import Table
 
 IDENTITY = "identity-"
-"""Prefix of the empty table whose name tells one server from another: Reverb has no better place for it."""
+"""Prefix of the name of an empty table, which ends with the server's identity: Reverb has no better place for it."""
 
 _ANSWER_S = 2
-"""Whole seconds that a server has for one answer."""
+"""How long a server may take for one answer; Reverb takes whole seconds."""
 
 
 class Address(NamedTuple):
-    """Where a shard listens and who it is; as text `host:port#identity`."""
+    """Where a shard listens, and its identity; as text `host:port#identity`."""
 
     endpoint: str
     identity: str
@@ -27,10 +27,10 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Reads what `str` wrote.
+        """Parses `host:port#identity`.
 
         Raises:
-          ValueError: it is not of that form.
+          ValueError: the text is not of that form.
         """
         endpoint, mark, identity = text.partition("#")
         if not mark or ":" not in endpoint:
@@ -39,7 +39,7 @@ class Address(NamedTuple):
 
 
 class Shard:
-    """A client's view of one table of a shard; every question is bounded in time."""
+    """A client of one table of a shard; every question has a timeout."""
 
     def __init__(self, address: Address, table: Table) -> None:
         from reverb import Client
@@ -60,21 +60,21 @@ class Shard:
         names = [name.removeprefix(IDENTITY) for name in tables if name.startswith(IDENTITY)]
         if names != [self.address.identity] or self.table.name not in tables:
             raise WrongServer(
-                f"at {self.address.endpoint} answers replay server {names or list(tables)}, not "
+                f"replay server {names or list(tables)} answers at {self.address.endpoint}, expected "
                 f"{self.address.identity}: two servers share the port, or an old one still runs; stop it"
             )
         found, expected = tables[self.table.name], self.table.signature
         layout = next(iter(found.signature))
         if layout != expected.layout:
             raise WrongServer(f"replay at {self.address.endpoint} holds '{layout}'; expected '{expected.layout}'")
-        return limits_of(found, expected.samples_per_item, self.table.traffic)
+        return limits_of(found, expected.samples_per_item, self.table.users)
 
     def wait(self, timeout_s: float) -> Limits:
-        """The state of the table, asking again until the server answers.
+        """The state of the table; asks repeatedly until the server answers.
 
         Raises:
           ReplayTimeout: it did not answer within `timeout_s`.
-          WrongServer: as `limits`.
+          WrongServer: as in `limits`.
         """
         until = time.monotonic() + timeout_s
         while True:

@@ -1,11 +1,11 @@
-"""What a table holds: names, shapes and dtypes of a sample's fields, the checks on them, and their packing into rows.
+"""The signature of a table's samples: names, shapes and dtypes of their fields, checks, and packing into rows.
 
-Pure NumPy. Reverb itself compares dtypes and shapes only and takes NaN and wrong names, so the checks live here.
+Pure NumPy. Reverb itself compares dtypes and shapes only and accepts NaN and wrong names, so samples are checked here.
 
-A sample is one row of bytes instead of five tensors: every tensor of an item costs Reverb a chunk, a compression and a
-copy, and one row is written and read two to four times as fast as five connect-four sized fields. What is left is
-Reverb's cost per item, several times that of a small sample's bytes, so `replay.samples_per_item` rows
-make one item.
+A sample is stored as one row of bytes instead of five tensors: every tensor of an item costs Reverb a chunk, a
+compression and a copy, and one row is written and read two to four times as fast as the five fields of connect four.
+Reverb's remaining cost is per item and much larger than that of a small sample's bytes, so `replay.samples_per_item`
+rows make one item.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from podzero.replay.errors import SignatureError
 from podzero.types import Sample, StoredState, Window
 
 Stored = Sample | Window | StoredState
-"""What a table may hold."""
+"""The kinds of samples that a table may hold."""
 
 _SUM_TOLERANCE = 1e-3
-"""How far the sum of a float32 policy may be off from one."""
+"""How far the sum of a float32 policy may differ from one."""
 _BOUND_TOLERANCE = 1e-5
-"""How far rounding may carry a value target beyond [-1, 1]."""
+"""How far rounding may move a value target out of [-1, 1]."""
 
 
 class Field(NamedTuple):
@@ -39,18 +39,18 @@ class Field(NamedTuple):
 
 
 class SampleSignature:
-    """The fields of a table's samples, and how many samples make an item.
+    """The fields of a table's samples, and the number of samples in an item.
 
     Attributes:
       fields: name, shape and dtype of each field, in the order of `Sample`, `Window` or `StoredState`.
       samples_per_item: samples of one item.
-      layout: all of it as one line of text; equal layouts hold interchangeable items.
+      layout: the signature as one line of text; tables with equal layouts hold interchangeable items.
       row_bytes: bytes of a packed sample.
       item_bytes: bytes of an item.
     """
 
     def __init__(self, name: str, like: Stored, samples_per_item: int) -> None:
-        """Takes the environment's name and shapes without data, as `podzero.samples` gives them."""
+        """Takes the environment's name and a sample of shapes and dtypes, as `podzero.samples` gives it."""
         self._kind = type(like)
         self.fields = tuple(
             Field(field, tuple(leaf.shape), np.dtype(leaf.dtype)) for field, leaf in like._asdict().items()
@@ -62,10 +62,10 @@ class SampleSignature:
         self.item_bytes = samples_per_item * self.row_bytes
 
     def check(self, samples: Stored) -> int:
-        """Refuses samples (`[T, ...]` on every field) that do not belong into the table; returns T.
+        """Refuses samples (`[T, ...]` on every field) that do not have this signature; returns T.
 
         Raises:
-          SignatureError: names the field, what was found, and what was expected.
+          SignatureError: the message names the field, what was found and what was expected.
         """
         length = self._check_shapes(samples)
         if length % self.samples_per_item:
@@ -76,16 +76,14 @@ class SampleSignature:
         return length
 
     def pack(self, samples: Stored) -> NDArray[np.uint8]:
-        """Checked samples (`[T, ...]`) as items, `[T / samples_per_item, item_bytes]` uint8, neighbours together."""
+        """Packs checked samples (`[T, ...]`) into items, `[T / samples_per_item, item_bytes]` uint8, in order."""
         records = np.empty(len(samples.version), self._record)
         for field in self.fields:
             records[field.name] = getattr(samples, field.name)
         return records.view(np.uint8).reshape(-1, self.item_bytes)
 
     def unpack(self, rows: NDArray[np.uint8], leading: tuple[int, ...]) -> Any:
-        """Rows `[N, row_bytes]` as what they were packed from, with the axes `leading` (of product N) in front of every
-        field.
-        """
+        """Unpacks rows `[N, row_bytes]`; every field gets the leading axes `leading`, whose product is N."""
         records = np.ascontiguousarray(rows).view(self._record)
         return self._kind(
             **{
@@ -127,33 +125,35 @@ class SampleSignature:
 
 def _check_position(samples: Sample) -> None:
     legal, policy = np.asarray(samples.legal), np.asarray(samples.policy_target)
-    _refuse("legal", ~legal.any(axis=-1), legal.sum(axis=-1), "at least one legal action in each sample")
-    _refuse("policy_target", policy < 0, policy, "no negative probability")
-    _refuse("policy_target", (policy > _SUM_TOLERANCE) & ~legal, policy, "zero on illegal actions")
+    _require_none("legal", ~legal.any(axis=-1), legal.sum(axis=-1), "at least one legal action in each sample")
+    _require_none("policy_target", policy < 0, policy, "no negative probability")
+    _require_none("policy_target", (policy > _SUM_TOLERANCE) & ~legal, policy, "zero on illegal actions")
     total = np.where(legal, policy, 0).sum(axis=-1)
-    _refuse("policy_target", abs(total - 1) > _SUM_TOLERANCE, total, "a sum of 1 over the legal actions")
+    _require_none("policy_target", abs(total - 1) > _SUM_TOLERANCE, total, "a sum of 1 over the legal actions")
     value = np.asarray(samples.value_target)
-    _refuse("value_target", abs(value) > 1 + _BOUND_TOLERANCE, value, "values in [-1, 1]")
+    _require_none("value_target", abs(value) > 1 + _BOUND_TOLERANCE, value, "values in [-1, 1]")
 
 
 def _check_window(windows: Window) -> None:
     length = np.asarray(windows.length)
     steps = np.shape(windows.reward)[1]
-    _refuse("length", (length < 1) | (length > steps), length, f"steps between 1 and {steps}")
+    _require_none("length", (length < 1) | (length > steps), length, f"steps between 1 and {steps}")
     policy = np.asarray(windows.policy)
     exists = np.arange(policy.shape[1]) < length[:, None]
-    _refuse("policy", policy < 0, policy, "no negative probability")
+    _require_none("policy", policy < 0, policy, "no negative probability")
     total = policy.sum(axis=-1)
-    _refuse("policy", exists & (abs(total - 1) > _SUM_TOLERANCE), total, "a sum of 1 at each position before the end")
+    _require_none(
+        "policy", exists & (abs(total - 1) > _SUM_TOLERANCE), total, "a sum of 1 at each position before the end"
+    )
 
 
-def _refuse(name: str, wrong: NDArray[np.bool_], value: NDArray[Any], expected: str) -> None:
+def _require_none(name: str, wrong: NDArray[np.bool_], value: NDArray[Any], expected: str) -> None:
     if wrong.any():
         raise SignatureError(_first(name, wrong, value, expected))
 
 
 def _first(name: str, wrong: NDArray[np.bool_], value: NDArray[Any], expected: str) -> str:
-    """The complaint about the first wrong entry."""
+    """A message about the first wrong entry."""
     where = tuple(int(axis[0]) for axis in np.nonzero(wrong))
     place = ", ".join(map(str, where))
     return f"{name}[{place}]: found {value[where]!s}; expected {expected} ({int(wrong.sum())} entries are wrong)"

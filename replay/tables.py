@@ -1,4 +1,4 @@
-"""The tables of a replay shard: what each one holds, who writes and reads it, and with which limits."""
+"""The tables of a replay shard: their signatures, settings and users."""
 
 from __future__ import annotations
 
@@ -6,41 +6,41 @@ import math
 from typing import NamedTuple
 
 from podzero.config import Experiment
-from podzero.replay.limits import Settings, Traffic
+from podzero.replay.limits import Settings, TableUsers
 from podzero.replay.signature import SampleSignature
 from podzero.samples import sample_like, stored_state_like
 from podzero.types import EnvSpec
 
 SAMPLES = "samples"
-"""What actors write and the learner reads."""
+"""Samples that actors write and the learner reads."""
 STATES = "states"
-"""What a later search needs of the same samples: actors write it, reanalysers read it."""
+"""The states of the same samples, which a later search starts from: actors write them, reanalysers read them."""
 REANALYSED = "reanalysed"
 """Samples whose targets come from a later search: reanalysers write them, the learner reads them."""
 UNBOUNDED = 2.0**60
-"""An error of the limiter that is never reached, and that survives being counted in items: a power of two."""
+"""A bound that the limiter's error never reaches; as a power of two it stays exact when divided into items."""
 
 
 class Table(NamedTuple):
-    """One table, the same on every shard."""
+    """One table; it is the same on every shard."""
 
     name: str
     signature: SampleSignature
     settings: Settings
-    traffic: Traffic
+    users: TableUsers
     """For messages."""
 
 
 def tables_of(experiment: Experiment, spec: EnvSpec) -> dict[str, Table]:
-    """The tables of each of the experiment's shards, by name: the last two only where old positions are searched again.
+    """The tables of each of the experiment's shards, by name; `STATES` and `REANALYSED` only if it reanalyses.
 
     Args:
-      experiment: what is trained.
-      spec: of the environment whose samples are kept.
+      experiment: the experiment to train.
+      spec: of the environment whose samples are stored.
     """
     learned = SampleSignature(spec.name, sample_like(experiment, spec), experiment.replay.samples_per_item)
     tables = [
-        Table(SAMPLES, learned, _fresh(experiment), Traffic("samples", "actors", "learner", "replay.min_size")),
+        Table(SAMPLES, learned, _samples(experiment), TableUsers("samples", "actors", "learner", "replay.min_size")),
     ]
     if experiment.reanalyse.share:
         kept = SampleSignature(spec.name, stored_state_like(experiment, spec), experiment.replay.samples_per_item)
@@ -49,19 +49,21 @@ def tables_of(experiment: Experiment, spec: EnvSpec) -> dict[str, Table]:
                 STATES,
                 kept,
                 _states(experiment),
-                Traffic("past samples", "actors", "reanalyser", "half of replay.min_size"),
+                TableUsers("states", "actors", "reanalyser", "half of replay.min_size"),
             ),
             Table(
                 REANALYSED,
                 learned,
                 _reanalysed(experiment),
-                Traffic("refreshed samples", "reanalysers", "learner", "as replay.tolerance asks for"),
+                TableUsers(
+                    "reanalysed samples", "reanalysers", "learner", "replay.tolerance / replay.samples_per_insert"
+                ),
             ),
         ]
     return {table.name: table for table in tables}
 
 
-def _fresh(experiment: Experiment) -> Settings:
+def _samples(experiment: Experiment) -> Settings:
     replay = experiment.replay
     return _limited(experiment, replay.capacity, replay.min_size, experiment.replay_tolerance)
 
@@ -73,12 +75,12 @@ def _reanalysed(experiment: Experiment) -> Settings:
 
 
 def _states(experiment: Experiment) -> Settings:
-    """Nobody is ever held back who writes; who reads waits for half of what learning starts from, lest the first few
-    positions be searched again and again.
+    """Writes never block. Reads block until a shard holds half of its part of `replay.min_size`, so that reanalysers do
+    not search the first few states repeatedly.
 
-    Half, because actors are held back by the fresh samples only when all of `replay.min_size` is there, in whichever
-    shards: some shard has then more than its half of the past, however unevenly it was spread, and readers take what
-    they get from any.
+    Half is enough to rule out a deadlock: the samples table does not block actors before all shards together hold
+    `replay.min_size`. Then at least one shard holds more than half of its part, however unevenly they are filled, and
+    reanalysers read from any shard.
     """
     replay = experiment.replay
     return Settings(
@@ -93,23 +95,21 @@ def _states(experiment: Experiment) -> Settings:
 
 
 def _limited(experiment: Experiment, capacity: int, min_size: int, tolerance: float) -> Settings:
-    """One shard's part of a table that holds writers and readers together: sizes rounded up to whole items, the
-    tolerance divided.
-    """
+    """One shard's part of a table whose limiter keeps samples per insert; sizes are rounded up to whole items."""
     replay = experiment.replay
-    least = _whole(min_size / replay.shards, replay.samples_per_item)
-    middle, off = replay.samples_per_insert * least, tolerance / replay.shards
+    min_size = _whole(min_size / replay.shards, replay.samples_per_item)
+    center, tolerance = replay.samples_per_insert * min_size, tolerance / replay.shards
     return Settings(
         capacity=_whole(capacity / replay.shards, replay.samples_per_item),
-        min_size=least,
+        min_size=min_size,
         samples_per_insert=replay.samples_per_insert,
-        min_diff=middle - off,
-        max_diff=middle + off,
+        min_diff=center - tolerance,
+        max_diff=center + tolerance,
         priority_exponent=replay.priority_exponent if replay.sampler == "prioritized" else None,
         samples_per_item=replay.samples_per_item,
     )
 
 
 def _whole(samples: float, samples_per_item: int) -> int:
-    """At least `samples`, in whole items."""
+    """`samples` rounded up to whole items."""
     return math.ceil(samples / samples_per_item) * samples_per_item

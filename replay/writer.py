@@ -1,4 +1,4 @@
-"""The actors' way into replay."""
+"""Writers of replay: samples go to whichever shard accepts them."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from podzero.types import EnvSpec
 log = logging.getLogger(__name__)
 
 _PIECE = 48
-"""Items sent to one shard before it must confirm them. Reverb floods the log from 50 unconfirmed ones on."""
+"""Items sent to one shard before it must confirm them. With 50 or more unconfirmed ones Reverb floods the log."""
 _CHUNK_BYTES = 512
-"""Items are compressed together up to this size: longer chunks are cheaper to write but sent whole for every item
-read, so reading suffers."""
+"""Items are compressed together up to this size. Longer chunks are cheaper to write but slower to read: the whole
+chunk is sent for every item that is read."""
 _SEND_S = 0.001
-"""Flushing is what sends a last, incomplete chunk; Reverb's shortest bounded flush (its zero means forever)."""
+"""The timeout of a flush that only sends an incomplete chunk: Reverb's shortest (0 means none)."""
 _POLL_S = 0.02
-"""How long one shard is waited for before the next is looked at."""
-_LOOK_S = 10.0
-"""A shard that has been silent this long is asked whether it still lives; one that is gone, whether it is back."""
+"""How long to wait for one shard before trying the next."""
+_PROBE_S = 10.0
+"""How often to ask a silent or lost shard whether it answers."""
 
 
 def make_writer(
@@ -41,31 +41,31 @@ def make_writer(
     near: Sequence[str] = (),
     table: str = SAMPLES,
 ) -> ShardedWriter:
-    """Connects to the shards at `addresses` (`ReplayServer.address()`); one that is gone is skipped, with a warning.
+    """Connects to the shards at `addresses` (`ReplayServer.address()`); skips those that do not answer, with a warning.
 
     Args:
       addresses: all shards.
-      spec: of the environment whose samples are kept.
-      experiment: what is trained.
-      near: those of `addresses` that lie on this machine: they are written to while they accept.
-      table: which of the shards' tables is written.
+      spec: of the environment whose samples are stored.
+      experiment: the experiment to train.
+      near: the addresses on this node; they are preferred while they accept.
+      table: the name of the table to write to.
 
     Raises:
       ReplayTimeout: no shard answers.
       WrongServer: another server answers at an address.
     """
     parsed = [Address.parse(address) for address in addresses]
-    held = tables_of(experiment, spec)[table]
-    return ShardedWriter(parsed, held, experiment.replay, {Address.parse(address) for address in near})
+    tables = tables_of(experiment, spec)
+    return ShardedWriter(parsed, tables[table], experiment.replay, {Address.parse(address) for address in near})
 
 
 class ShardedWriter:
-    """Spreads samples over shards in turn; a `ReplayWriter`.
+    """Writes to the shards in turn; a `ReplayWriter`.
 
-    A shard whose limiter holds inserts, or that is gone, is passed over while another one accepts: otherwise all
-    writers could wait at a full shard while the reader waits for an empty one. Shards on the writer's own machine come
-    first, others take what these do not. At most `_PIECE` items per shard are unconfirmed at any time. A shard that
-    comes back at its address receives what it had not confirmed.
+    A shard that is lost, or whose limiter blocks inserts, is skipped while another one accepts; otherwise all writers
+    could wait for a full shard while the reader waits for an empty one. Shards on the writer's own node come first. At
+    most `_PIECE` items per shard are unconfirmed at any time. A shard that is restarted at its address receives the
+    items that it had not confirmed.
     """
 
     def __init__(
@@ -75,27 +75,28 @@ class ShardedWriter:
         self._table = table
         self._signature = table.signature
         self._moves: queue.SimpleQueue[tuple[Address, Address]] = queue.SimpleQueue()
-        self._lanes = [_Lane(Shard(address, table), address not in near) for address in addresses]
-        random.shuffle(self._lanes)  # many writers that start together should not all begin at the same shard
-        for lane in self._lanes:
-            lane.look()
-        if not any(lane.alive for lane in self._lanes):
+        self._connections = [_Connection(Shard(address, table), address not in near) for address in addresses]
+        random.shuffle(self._connections)  # so that writers that start together begin at different shards
+        for connection in self._connections:
+            connection.probe()
+        if not any(connection.alive for connection in self._connections):
             names = ", ".join(address.endpoint for address in addresses)
             raise ReplayTimeout(f"no replay shard answers at {names}")
 
     def write(self, samples: Stored, priorities: NDArray[Any] | None = None) -> None:
-        """Writes T samples (`[T, ...]` on every field), waiting while every shard's limiter holds inserts back.
+        """Writes T samples (`[T, ...]` on every field); waits while every shard's limiter blocks inserts.
 
-        What was sent is confirmed by a later `write` or `flush`.
+        A later `write` or `flush` waits for the confirmation.
 
         Args:
-          samples: at least one; checked before anything is sent. Each `replay.samples_per_item` neighbours become one
-            item, which is always read as a whole, so they should come from different games (`actors/shuffling.py`).
-          priorities: `[T]` for a prioritized table (whose items hold one sample), at least zero; 1 by default.
+          samples: at least one; checked before anything is sent. Each `replay.samples_per_item` consecutive samples
+            make one item, which is always read as a whole, so they should come from different games
+            (`actors/shuffling.py`).
+          priorities: `[T]` for a prioritized table (whose items hold one sample), not negative; 1 by default.
 
         Raises:
-          SignatureError: samples or priorities are not what the table holds; nothing was written.
-          ReplayTimeout: no shard accepted within `replay.timeout_s`; says why.
+          SignatureError: samples or priorities do not have the table's signature; nothing was written.
+          ReplayTimeout: no shard accepted within `replay.timeout_s`; the message says why.
         """
         length = self._signature.check(samples)
         if priorities is None:
@@ -105,77 +106,79 @@ class ShardedWriter:
         priorities = priorities[:: self._signature.samples_per_item]
         for start in range(0, len(items), _PIECE):
             piece = slice(start, start + _PIECE)
-            self._free_lane().send(items[piece], priorities[piece])
+            self._free_connection().send(items[piece], priorities[piece])
 
     def flush(self) -> None:
         """Waits until everything written has been confirmed.
 
         Raises:
-          ReplayTimeout: it was not within `replay.timeout_s`; says why.
+          ReplayTimeout: it was not within `replay.timeout_s`; the message says why.
         """
-        patience = _Patience(self._config)
-        while waiting := [lane for lane in self._lanes if lane.pending and not lane.ready()]:
-            patience.spend(waiting)
+        wait = _Wait(self._config)
+        while waiting := [
+            connection for connection in self._connections if connection.pending and not connection.ready()
+        ]:
+            wait.check(waiting)
             self._follow_moves()
 
     def moved(self, old: str, new: str) -> None:
-        """The shard at the address `old` has come to life again at `new`: it is written to there. Thread-safe."""
+        """Writes to the shard at the address `old` at `new` from now on, where it was restarted. Thread-safe."""
         self._moves.put((Address.parse(old), Address.parse(new)))
 
     def close(self) -> None:
-        """Gives the connections back, at once; says so when unconfirmed samples are dropped."""
-        for lane in self._lanes:
-            lane.close()
+        """Closes the connections at once; logs a warning if unconfirmed samples are dropped."""
+        for connection in self._connections:
+            connection.close()
 
-    def _free_lane(self) -> _Lane:
-        """The next lane in turn that has nothing unconfirmed."""
-        patience = _Patience(self._config)
+    def _free_connection(self) -> _Connection:
+        """The next connection in turn that has nothing unconfirmed."""
+        wait = _Wait(self._config)
         while True:
             self._follow_moves()
-            for lane in sorted(self._lanes, key=lambda lane: lane.far):
-                if lane.ready():
-                    self._lanes.remove(lane)
-                    self._lanes.append(lane)  # the others come first next time
-                    return lane
-            patience.spend(self._lanes)
+            for connection in sorted(self._connections, key=lambda connection: connection.remote):
+                if connection.ready():
+                    self._connections.remove(connection)
+                    self._connections.append(connection)  # so that the others come first next time
+                    return connection
+            wait.check(self._connections)
 
     def _follow_moves(self) -> None:
-        """Puts new lanes in the place of those whose shards have moved; what these had not confirmed is lost."""
+        """Replaces the connections to shards that have moved; their unconfirmed samples are lost."""
         for _ in range(self._moves.qsize()):
             old, new = self._moves.get()
-            for index, lane in enumerate(self._lanes):
-                if lane.shard.address == old:
+            for index, connection in enumerate(self._connections):
+                if connection.shard.address == old:
                     log.info("replay at %s goes on at %s", old.endpoint, new.endpoint)
-                    lane.close()
-                    self._lanes[index] = _Lane(Shard(new, self._table), lane.far)
-                    self._lanes[index].look()
+                    connection.close()
+                    self._connections[index] = _Connection(Shard(new, self._table), connection.remote)
+                    self._connections[index].probe()
 
 
-class _Lane:
-    """The stream into one shard, with at most one piece on its way.
+class _Connection:
+    """The connection to one shard, with at most one piece unconfirmed.
 
-    Reverb's StructuredWriter is as fast, but with unconfirmed items its destructor waits without end and holds the
-    interpreter. TrajectoryWriter closes at once; its C++ half is called directly because the Python half spends
-    three quarters of the time on tree walks over what is always one column.
+    Reverb's StructuredWriter is as fast, but with unconfirmed items its destructor waits forever and holds the
+    interpreter lock. TrajectoryWriter closes at once; its C++ writer is called directly, because its Python wrapper
+    spends three quarters of the time on flattening trees, which here are always one column.
     """
 
-    def __init__(self, shard: Shard, far: bool) -> None:
+    def __init__(self, shard: Shard, remote: bool) -> None:
         signature = shard.table.signature
         self.shard = shard
-        self.far = far
-        """Whether the shard lies on another machine than this writer."""
+        self.remote = remote
+        """Whether the shard is on another node than this writer."""
         self.alive = False
-        self._held = False  # when it was last waited for, in vain: it is not waited for again at the others' cost
+        self._timed_out = False  # the last wait timed out, so the next one is short
         self._samples_per_item = signature.samples_per_item
         self._chunk = min(max(_CHUNK_BYTES // signature.item_bytes, 1), 4)
         self._writer: Any = None
         self.pending = 0
         """Samples that were sent and not yet confirmed."""
-        self._looked = 0.0
+        self._probed = 0.0
 
-    def look(self) -> None:
-        """Finds out whether the shard answers; says so when that has changed."""
-        was, self._looked = self.alive, time.monotonic()
+    def probe(self) -> None:
+        """Asks whether the shard answers, and logs a change."""
+        was, self._probed = self.alive, time.monotonic()
         try:
             self.alive = self.shard.limits() is not None
         except WrongServer as error:
@@ -189,31 +192,31 @@ class _Lane:
             log.info("replay at %s answers again", self.shard.address.endpoint)
         if not self.alive and (was or self._writer is None):
             log.warning(
-                "replay at %s does not answer; it is passed over until it does, %d samples sent to it are unconfirmed",
+                "replay at %s does not answer; it is skipped until it does, %d samples sent to it are unconfirmed",
                 self.shard.address.endpoint,
                 self.pending,
             )
 
     def ready(self) -> bool:
-        """Whether everything sent has been confirmed and the shard may be used; looks after it when it is silent."""
-        settled = self.settle(_SEND_S if self._held or not self.alive else _POLL_S)
-        self._held = not settled
-        if (not settled or not self.alive) and time.monotonic() - self._looked > _LOOK_S:
-            self.look()
-        return settled and self.alive
+        """Whether everything sent has been confirmed and the shard answers; asks it if it has been silent."""
+        confirmed = self.confirm(_SEND_S if self._timed_out or not self.alive else _POLL_S)
+        self._timed_out = not confirmed
+        if (not confirmed or not self.alive) and time.monotonic() - self._probed > _PROBE_S:
+            self.probe()
+        return confirmed and self.alive
 
     def send(self, items: NDArray[np.uint8], priorities: NDArray[np.float64]) -> None:
-        """Sends items `[n, item_bytes]`, hardly waiting for the answer; the lane must be settled."""
+        """Sends items `[n, item_bytes]` without waiting for their confirmation; there must be no unconfirmed ones."""
         cpp = self._writer._writer
         for item, priority in zip(items, priorities.tolist(), strict=True):
             cpp.CreateItem(self.shard.table.name, priority, [cpp.Append([item])], [True])
         self.pending = len(items) * self._samples_per_item
-        self._looked = time.monotonic()
+        self._probed = time.monotonic()
         if self._chunk > 1:
-            self.settle(_SEND_S)
+            self.confirm(_SEND_S)
 
-    def settle(self, timeout_s: float) -> bool:
-        """Whether all that was sent has been confirmed within `timeout_s` (at least 1 ms)."""
+    def confirm(self, timeout_s: float) -> bool:
+        """Waits up to `timeout_s` (at least 1 ms) for confirmation; whether everything sent has been confirmed."""
         from reverb.errors import DeadlineExceededError
 
         if self.pending:
@@ -225,10 +228,10 @@ class _Lane:
         return True
 
     def close(self) -> None:
-        """Drops the stream."""
+        """Closes the connection and drops unconfirmed samples."""
         if self._writer is None:
             return
-        if not self.settle(_POLL_S):
+        if not self.confirm(_POLL_S):
             log.warning(
                 "closing: %d samples sent to replay at %s were not confirmed",
                 self.pending,
@@ -257,33 +260,35 @@ class _Lane:
         )
 
 
-class _Patience:
-    """One bounded wait, explained in the log when it gets long."""
+class _Wait:
+    """One bounded wait; the log says what it waits for when it takes long."""
 
     def __init__(self, config: ReplayConfig) -> None:
         self._start = time.monotonic()
         self._config = config
         self._next_warning = config.warn_after_s
 
-    def spend(self, lanes: Sequence[_Lane]) -> None:
-        """Called on each round of waiting for `lanes`.
+    def check(self, connections: Sequence[_Connection]) -> None:
+        """Is called once in each round of waiting for `connections`.
 
         Raises:
           ReplayTimeout: the wait has lasted `replay.timeout_s`.
         """
         waited = time.monotonic() - self._start
         if waited > self._config.timeout_s:
-            reasons = "; ".join(lane.explain() for lane in lanes)
+            reasons = "; ".join(connection.explain() for connection in connections)
             raise ReplayTimeout(f"samples waited {waited:.0f} s (replay.timeout_s) to be inserted: {reasons}")
         if waited > self._next_warning:
             self._next_warning += self._config.warn_after_s
-            log.warning("samples have waited %.0f s: %s", waited, "; ".join(lane.explain() for lane in lanes))
-        if not any(lane.alive for lane in lanes):
+            log.warning(
+                "samples have waited %.0f s: %s", waited, "; ".join(connection.explain() for connection in connections)
+            )
+        if not any(connection.alive for connection in connections):
             time.sleep(_POLL_S)
 
 
 def _check_priorities(priorities: NDArray[np.float64], length: int) -> None:
-    """One negative or NaN priority would wedge a Prioritized table for good."""
+    """Refuses negative and NaN priorities: one of them would block a Prioritized table forever."""
     if np.shape(priorities) != (length,):
         raise SignatureError(f"priorities: found shape {list(np.shape(priorities))}; expected [{length}]")
     wrong = ~(np.isfinite(priorities) & (priorities >= 0))

@@ -1,4 +1,4 @@
-"""Prioritized replay against a real server: errors come back as priorities, and weights undo what they bias."""
+"""Prioritized replay against a real server: errors become priorities, and weights undo their bias."""
 
 import time
 
@@ -13,7 +13,7 @@ HIGH = 100
 
 
 @pytest.fixture
-def ranked(make_experiment):
+def prioritized(make_experiment):
     return make_experiment(
         sampler="prioritized", priority_exponent=1.0, min_size=400, samples_per_insert=32.0, tolerance=12800,
         timeout_s=30,
@@ -21,7 +21,7 @@ def ranked(make_experiment):
 
 
 def learned_from(reader, batches):
-    """Versions `[N]` and weights `[N]` of the next batches, each ranked as if the learner knew all but the first."""
+    """Versions `[N]` and weights `[N]` of the next batches; only samples below `HIGH` get large errors."""
     versions, weights = [], []
     for _ in range(batches):
         batch = next(reader)
@@ -31,25 +31,25 @@ def learned_from(reader, batches):
     return np.concatenate(versions), np.concatenate(weights)
 
 
-def test_errors_of_the_learner_change_what_is_sampled(serve, connect, ranked, make_samples):
-    server = serve(ranked)
-    writer = connect(make_writer, ranked, server)
+def test_samples_with_large_errors_are_sampled_more_often(serve, connect, prioritized, make_samples):
+    server = serve(prioritized)
+    writer = connect(make_writer, prioritized, server)
     writer.write(make_samples(400))
     writer.flush()
-    reader = connect(make_reader, ranked, server)
+    reader = connect(make_reader, prioritized, server)
     before, _ = learned_from(reader, 100)
     assert np.mean(before[:80] < HIGH) < 0.5  # of 400 with equal priorities every fourth is one of them
-    time.sleep(0.5)  # ranking is asynchronous
+    time.sleep(0.5)  # priorities are set asynchronously
     after, _ = learned_from(reader, 300)
     assert np.mean(after[-800:] < HIGH) > 0.9
 
 
-def test_weights_undo_the_bias_of_priorities(serve, connect, ranked, make_samples):
-    server = serve(ranked)
-    writer = connect(make_writer, ranked, server)
+def test_weights_undo_the_bias_of_priorities(serve, connect, prioritized, make_samples):
+    server = serve(prioritized)
+    writer = connect(make_writer, prioritized, server)
     writer.write(make_samples(400), np.where(np.arange(400) < HIGH, 9.0, 1.0))
     writer.flush()
-    reader = connect(make_reader, ranked, server)
+    reader = connect(make_reader, prioritized, server)
     batches = [next(reader) for _ in range(250)]
     high = np.concatenate([batch.samples.version.ravel() for batch in batches]) < HIGH
     weight = np.concatenate([batch.weight.ravel() for batch in batches])
@@ -60,7 +60,7 @@ def test_weights_undo_the_bias_of_priorities(serve, connect, ranked, make_sample
     assert abs(np.average(high, weights=weight) - 0.25) < 0.03  # their share of the table
 
 
-def test_a_uniform_table_has_no_weights_and_takes_no_errors(serve, connect, make_experiment, make_samples):
+def test_a_uniform_table_has_no_weights_and_no_keys(serve, connect, make_experiment, make_samples):
     experiment = make_experiment()
     server = serve(experiment)
     connect(make_writer, experiment, server).write(make_samples(10))
@@ -69,7 +69,7 @@ def test_a_uniform_table_has_no_weights_and_takes_no_errors(serve, connect, make
     assert batch.keys is None
 
 
-def test_keys_know_their_shard(serve, connect, make_experiment, make_samples):
+def test_keys_hold_the_index_of_the_shard(serve, connect, make_experiment, make_samples):
     experiment = make_experiment(sampler="prioritized", shards=2, min_size=16, tolerance=32, timeout_s=20)
     servers = [serve(experiment, shard) for shard in range(2)]
     for index, server in enumerate(servers):
@@ -80,10 +80,10 @@ def test_keys_know_their_shard(serve, connect, make_experiment, make_samples):
         np.testing.assert_array_equal(batch.keys.shard, batch.samples.version // 100)
 
 
-def test_errors_that_are_not_finite_leave_priorities_alone(serve, connect, ranked, make_samples, caplog):
-    server = serve(ranked)
-    connect(make_writer, ranked, server).write(make_samples(400))
-    reader = connect(make_reader, ranked, server)
+def test_errors_that_are_not_finite_are_skipped(serve, connect, prioritized, make_samples, caplog):
+    server = serve(prioritized)
+    connect(make_writer, prioritized, server).write(make_samples(400))
+    reader = connect(make_reader, prioritized, server)
     for _ in range(50):
         batch = next(reader)
         reader.update_priorities(batch.keys, np.full(batch.keys.key.shape, np.nan))
@@ -91,7 +91,7 @@ def test_errors_that_are_not_finite_leave_priorities_alone(serve, connect, ranke
     assert not caplog.records
 
 
-def test_a_priority_is_the_error_and_a_little():
+def test_a_priority_is_the_absolute_error_plus_the_least_priority():
     np.testing.assert_allclose(priorities_of(np.array([0.0, -2.0])), [LEAST_PRIORITY, 2.0 + LEAST_PRIORITY])
 
 

@@ -1,4 +1,4 @@
-"""Three tables side by side on real servers: what is played, what is searched again, and what comes of it."""
+"""The three tables of a reanalysing experiment on real servers: samples, states, and reanalysed samples."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from podzero.replay import (
 from podzero.replay import make_writer as make_any_writer
 from podzero.types import EnvSpec, StoredState
 
-REFRESHED = 1000
-"""Numbers of samples from here on are of refreshed ones."""
+REANALYSED_FROM = 1000
+"""Samples with numbers from here on are reanalysed ones."""
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def serve_all(serve, spec):
 
 @pytest.fixture
 def fill(connect):
-    """Writes to a table of servers, and waits until it is there."""
+    """Writes to a table of servers, and waits until they have confirmed it."""
 
     def write(table, experiment, servers, samples):
         writer = connect(functools.partial(make_any_writer, table=table), experiment, *servers)
@@ -47,11 +47,11 @@ def fill(connect):
     return write
 
 
-def searching_again(make_experiment, share=0.5, games=4, **replay):
+def reanalysing(make_experiment, share=0.5, games=4, **replay):
     return make_experiment(**{"timeout_s": 20.0, **replay, "reanalyse": {"share": share, "games": games}})
 
 
-def past_positions(count, start=0):
+def numbered_states(count, start=0):
     number = np.arange(start, start + count)
     return StoredState(
         state=np.stack([number % 256, number // 256], axis=1).astype(np.uint8),
@@ -60,10 +60,10 @@ def past_positions(count, start=0):
     )
 
 
-def test_what_was_played_comes_back_to_be_searched_again(serve_all, connect, fill, make_experiment):
-    experiment = searching_again(make_experiment, samples_per_item=2)
+def test_states_are_read_as_they_were_written(serve_all, connect, fill, make_experiment):
+    experiment = reanalysing(make_experiment, samples_per_item=2)
     server = serve_all(experiment)
-    fill(STATES, experiment, [server], past_positions(300))
+    fill(STATES, experiment, [server], numbered_states(300))
     reader = connect(make_state_reader, experiment, server)
     for states in (next(reader) for _ in range(5)):
         assert isinstance(states, StoredState)
@@ -74,39 +74,39 @@ def test_what_was_played_comes_back_to_be_searched_again(serve_all, connect, fil
 
 
 @pytest.mark.parametrize(("share", "reanalysed"), [(0.01, 1), (0.3, 1), (0.5, 2), (0.99, 3)])
-def test_every_batch_holds_its_share_of_refreshed_samples(
+def test_every_batch_holds_its_share_of_reanalysed_samples(
     serve_all, connect, fill, make_experiment, make_samples, share, reanalysed
 ):
-    experiment = searching_again(make_experiment, share, samples_per_insert=8.0, min_size=16, tolerance=128)
+    experiment = reanalysing(make_experiment, share, samples_per_insert=8.0, min_size=16, tolerance=128)
     server = serve_all(experiment)
     fill(SAMPLES, experiment, [server], make_samples(16))
-    fill(REANALYSED, experiment, [server], make_samples(experiment.reanalysed_min_size, start=REFRESHED))
+    fill(REANALYSED, experiment, [server], make_samples(experiment.reanalysed_min_size, start=REANALYSED_FROM))
     reader = connect(make_reader, experiment, server)
     for _ in range(3):
         version = next(reader).samples.version
         assert version.shape == (2, 4)
-        np.testing.assert_array_equal((version >= REFRESHED).sum(axis=1), [reanalysed] * 2)
+        np.testing.assert_array_equal((version >= REANALYSED_FROM).sum(axis=1), [reanalysed] * 2)
 
 
-def test_the_learner_waits_for_whichever_samples_lack_and_keeps_the_others(
+def test_the_learner_waits_for_the_missing_table_and_keeps_samples_of_the_other(
     serve_all, connect, fill, make_experiment, make_samples
 ):
-    experiment = searching_again(make_experiment, timeout_s=2.0)
+    experiment = reanalysing(make_experiment, timeout_s=2.0)
     server = serve_all(experiment)
     fill(SAMPLES, experiment, [server], make_samples(8))
     reader = connect(make_reader, experiment, server)
     for _ in range(2):
-        with pytest.raises(ReplayTimeout, match=r"refreshed samples that the learner starts from .*the reanalysers"):
+        with pytest.raises(ReplayTimeout, match=r"reanalysed samples that the learner starts from .*the reanalysers"):
             next(reader)
     sampled = server.limits(SAMPLES).sampled
-    fill(REANALYSED, experiment, [server], make_samples(8, start=REFRESHED))
-    assert (next(reader).samples.version < REFRESHED).sum() == 4
-    assert server.limits(SAMPLES).sampled <= sampled + 4  # only what is sampled ahead again
+    fill(REANALYSED, experiment, [server], make_samples(8, start=REANALYSED_FROM))
+    assert (next(reader).samples.version < REANALYSED_FROM).sum() == 4
+    assert server.limits(SAMPLES).sampled <= sampled + 4  # at most what is prefetched after a read
 
 
 def test_each_table_keeps_its_own_ratio(serve_all, fill, connect, make_experiment, make_samples):
     """2 samples per insert: 27 dispatches of 2 x (2 + 2) samples take 108 from each table, of 60 inserts."""
-    experiment = searching_again(make_experiment, tolerance=12)
+    experiment = reanalysing(make_experiment, tolerance=12)
     server = serve_all(experiment)
     threads = [
         threading.Thread(target=fill, args=(table, experiment, [server], make_samples(60)))
@@ -126,68 +126,68 @@ def test_each_table_keeps_its_own_ratio(serve_all, fill, connect, make_experimen
         assert limits.settings.min_diff <= 120 - limits.sampled <= limits.settings.max_diff
 
 
-def test_ranks_reach_the_table_that_a_sample_is_of(serve_all, connect, fill, make_experiment, make_samples):
-    experiment = searching_again(
+def test_priorities_are_set_in_the_table_that_a_sample_is_from(serve_all, connect, fill, make_experiment, make_samples):
+    experiment = reanalysing(
         make_experiment, sampler="prioritized", priority_exponent=1.0, shards=2, min_size=40, tolerance=2560,
         samples_per_insert=64.0,
     )  # fmt: skip
     servers = [serve_all(experiment, shard) for shard in range(2)]
     for index, server in enumerate(servers):
         fill(SAMPLES, experiment, [server], make_samples(20, start=100 * index))
-        fill(REANALYSED, experiment, [server], make_samples(20, start=REFRESHED + 100 * index))
+        fill(REANALYSED, experiment, [server], make_samples(20, start=REANALYSED_FROM + 100 * index))
     reader = connect(make_reader, experiment, *servers)
 
     def learn(batches):
         versions = []
         for _ in range(batches):
             batch = next(reader)
-            fresh, shard = batch.samples.version < REFRESHED, batch.samples.version % REFRESHED // 100
+            fresh, shard = batch.samples.version < REANALYSED_FROM, batch.samples.version % REANALYSED_FROM // 100
             np.testing.assert_array_equal(batch.keys.shard, np.where(fresh, shard, 2 + shard))
             reader.update_priorities(batch.keys, np.where(batch.samples.version % 100 == 7, 500.0, 0.0))
             versions.append(batch.samples.version.ravel())
         return np.concatenate(versions)
 
     learn(60)
-    time.sleep(0.5)  # ranking is asynchronous
+    time.sleep(0.5)  # priorities are set asynchronously
     late = learn(100)[-200:]
     for fresh in (True, False):
-        chosen = late[(late < REFRESHED) == fresh]
+        chosen = late[(late < REANALYSED_FROM) == fresh]
         assert len(chosen) == 100
         assert np.mean(chosen % 100 == 7) > 0.8
 
 
-def test_an_empty_shard_holds_no_reanalyser_up(serve_all, connect, fill, make_experiment):
-    experiment = searching_again(make_experiment, shards=2, min_size=16, tolerance=32)
+def test_an_empty_shard_does_not_delay_a_reanalyser(serve_all, connect, fill, make_experiment):
+    experiment = reanalysing(make_experiment, shards=2, min_size=16, tolerance=32)
     servers = [serve_all(experiment, shard) for shard in range(2)]
-    fill(STATES, experiment, servers[1:], past_positions(40, start=100))
+    fill(STATES, experiment, servers[1:], numbered_states(40, start=100))
     reader = connect(make_state_reader, experiment, *servers)
     assert next(reader).version.min() >= 100
-    fill(STATES, experiment, servers[:1], past_positions(40))
+    fill(STATES, experiment, servers[:1], numbered_states(40))
     seen = np.concatenate([next(reader).version for _ in range(40)])
     assert 0.3 < np.mean(seen < 100) < 0.6
 
 
-def test_a_shard_that_comes_to_life_elsewhere_is_read_there(serve_all, connect, fill, make_experiment):
-    experiment = searching_again(make_experiment)
+def test_a_shard_restarted_elsewhere_is_read_there(serve_all, connect, fill, make_experiment):
+    experiment = reanalysing(make_experiment)
     lost = serve_all(experiment)
-    fill(STATES, experiment, [lost], past_positions(20))
+    fill(STATES, experiment, [lost], numbered_states(20))
     reader = connect(make_state_reader, experiment, lost)
     next(reader)
     address = lost.address()
     lost.stop()
     back = serve_all(experiment)
-    fill(STATES, experiment, [back], past_positions(20, start=100))
+    fill(STATES, experiment, [back], numbered_states(20, start=100))
     reader.moved(address, back.address())
     seen = np.concatenate([next(reader).version for _ in range(12)])
     assert seen[-4:].min() >= 100
 
 
-def test_a_checkpoint_brings_all_tables_back(serve_all, connect, fill, make_experiment, make_samples, tmp_path):
-    experiment = searching_again(make_experiment)
+def test_a_checkpoint_restores_all_tables(serve_all, connect, fill, make_experiment, make_samples, tmp_path):
+    experiment = reanalysing(make_experiment)
     server = serve_all(experiment)
     fill(SAMPLES, experiment, [server], make_samples(8))
-    fill(STATES, experiment, [server], past_positions(12))
-    fill(REANALYSED, experiment, [server], make_samples(6, start=REFRESHED))
+    fill(STATES, experiment, [server], numbered_states(12))
+    fill(REANALYSED, experiment, [server], make_samples(6, start=REANALYSED_FROM))
     folder = server.checkpoint(tmp_path / "shard-0")
     server.stop()
     back = serve_all(experiment, restore_from=folder)
@@ -200,7 +200,7 @@ def test_a_checkpoint_brings_all_tables_back(serve_all, connect, fill, make_expe
     assert back.info()["reanalysed/inserted"] == 6
     np.testing.assert_array_less(next(connect(make_state_reader, experiment, back)).version, 12)
     version = next(connect(make_reader, experiment, back)).samples.version
-    assert ((version >= REFRESHED).sum(axis=1) == 2).all()
+    assert ((version >= REANALYSED_FROM).sum(axis=1) == 2).all()
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_a_checkpoint_brings_all_tables_back(serve_all, connect, fill, make_expe
     ],
 )
 def test_a_checkpoint_of_other_tables_is_refused(serve_all, make_experiment, tmp_path, change, words):
-    server = serve_all(searching_again(make_experiment))
+    server = serve_all(reanalysing(make_experiment))
     folder = server.checkpoint(tmp_path / "shard-0")
     server.stop()
     with pytest.raises(ReplayRestoreError, match=words):

@@ -1,4 +1,4 @@
-"""Checkpoints of a shard: back as they were, or refused with a reason."""
+"""Checkpoints of a shard are restored exactly, or refused with a reason."""
 
 import json
 import shutil
@@ -12,11 +12,11 @@ from podzero.replay import ReplayRestoreError, make_reader, make_writer
 
 @pytest.fixture
 def saved(pristine, tmp_path) -> Path:
-    """A copy of that checkpoint, to be harmed."""
+    """A copy of that checkpoint, for tests to damage."""
     return Path(shutil.copytree(pristine, tmp_path / "shard-0"))
 
 
-def test_a_restored_shard_goes_on_where_it_was(serve, make_experiment, make_samples, spec, saved):
+def test_a_restored_shard_continues_with_its_samples_and_counts(serve, make_experiment, make_samples, spec, saved):
     experiment = make_experiment(timeout_s=20)
     server = serve(experiment, restore_from=saved)
     limits = server.limits()
@@ -24,14 +24,14 @@ def test_a_restored_shard_goes_on_where_it_was(serve, make_experiment, make_samp
     assert limits.sampled >= 8
     writer = make_writer([server.address()], spec, experiment)
     reader = make_reader([server.address()], spec, experiment)
-    for start in range(12, 112, 10):  # far beyond the tolerance: neither side may be held for good
-        writer.write(make_samples(10, start))
+    for start in range(12, 112, 8):  # far beyond the tolerance: neither side may be blocked forever
+        writer.write(make_samples(8, start))
         for _ in range(2):
-            assert next(reader).samples.version.max() < start + 10
+            assert next(reader).samples.version.max() < start + 8
     writer.flush()
     reader.close()
     writer.close()
-    assert server.limits().size == 112
+    assert server.limits().size == 116
 
 
 def test_a_checkpoint_replaces_the_one_in_its_folder(serve, make_experiment, make_samples, spec, saved):
@@ -47,13 +47,13 @@ def test_a_checkpoint_replaces_the_one_in_its_folder(serve, make_experiment, mak
 
 
 @pytest.mark.parametrize("name", ["chunks.tfrecord", "items.tfrecord", "tables.tfrecord"])
-@pytest.mark.parametrize("harm", ["truncate", "flip", "remove"])
-def test_a_damaged_file_is_named(serve, make_experiment, saved, name, harm):
+@pytest.mark.parametrize("damage", ["truncate", "flip", "remove"])
+def test_a_damaged_file_is_named(serve, make_experiment, saved, name, damage):
     file = saved / "reverb" / name
     content = bytearray(file.read_bytes())
-    if harm == "truncate":
+    if damage == "truncate":
         file.write_bytes(content[: len(content) // 2])
-    elif harm == "flip":
+    elif damage == "flip":
         content[len(content) // 2] ^= 1
         file.write_bytes(content)
     else:
@@ -62,7 +62,7 @@ def test_a_damaged_file_is_named(serve, make_experiment, saved, name, harm):
         serve(make_experiment(), restore_from=saved)
 
 
-def test_a_checkpoint_without_its_end_mark_is_refused(serve, make_experiment, saved):
+def test_a_checkpoint_without_its_done_file_is_refused(serve, make_experiment, saved):
     (saved / "reverb" / "DONE").unlink()  # Reverb itself would start with an empty table
     with pytest.raises(ReplayRestoreError, match="DONE is missing"):
         serve(make_experiment(), restore_from=saved)
@@ -76,8 +76,8 @@ def test_a_damaged_manifest_is_refused(serve, make_experiment, saved, content):
         serve(make_experiment(), restore_from=saved)
 
 
-def test_what_reverb_cannot_read_is_refused_too(serve, make_experiment, saved):
-    """Damage from before the digests were taken."""
+def test_damage_that_only_reverb_notices_is_refused(serve, make_experiment, saved):
+    """The file was damaged before its digest was taken."""
     file = saved / "reverb" / "items.tfrecord"
     file.write_bytes(file.read_bytes()[:40])
     manifest = json.loads((saved / "shard.json").read_text())
@@ -95,13 +95,13 @@ def test_what_reverb_cannot_read_is_refused_too(serve, make_experiment, saved):
         ("sampler", "prioritized", r"priority_exponent None \(now 0.6\)"),
     ],
 )
-def test_other_settings_are_refused_and_named(serve, make_experiment, saved, field, value, change):
+def test_other_settings_are_refused_and_listed(serve, make_experiment, saved, field, value, change):
     with pytest.raises(ReplayRestoreError, match=change):
         serve(make_experiment(**{field: value}), restore_from=saved)
 
 
-def test_settings_that_reverb_brings_back_are_noticed(serve, make_experiment, saved):
-    """A manifest that says something else than Reverb's own files."""
+def test_other_settings_in_reverbs_own_files_are_refused(serve, make_experiment, saved):
+    """The manifest has other settings than Reverb's files."""
     manifest = json.loads((saved / "shard.json").read_text())
     manifest["tables"]["samples"]["settings"]["capacity"] = 500
     (saved / "shard.json").write_text(json.dumps(manifest))

@@ -17,12 +17,12 @@ def signature(spec) -> SampleSignature:
     return SampleSignature(spec.name, position_like(spec), 1)
 
 
-def test_good_samples_pass_and_are_counted(signature, make_samples):
+def test_valid_samples_pass_and_are_counted(signature, make_samples):
     assert signature.check(make_samples(5)) == 5
     assert signature.check(make_samples(0)) == 0
 
 
-def test_row_is_as_long_as_its_fields(signature):
+def test_a_row_has_the_bytes_of_all_fields(signature):
     assert signature.row_bytes == 3 * 4 + 4 * 1 + 4 * 4 + 4 + 4
     assert signature.layout == (
         "line observation:float32[3] legal:bool[4] policy_target:float32[4] value_target:float32[] version:int32[]"
@@ -30,7 +30,7 @@ def test_row_is_as_long_as_its_fields(signature):
     )
 
 
-def test_an_item_holds_neighbours_and_nothing_less(spec, make_samples):
+def test_an_item_holds_consecutive_samples_and_is_never_incomplete(spec, make_samples):
     signature = SampleSignature(spec.name, position_like(spec), 4)
     samples = make_samples(8)
     assert signature.check(samples) == 8
@@ -59,7 +59,7 @@ def edited(sample: Sample, name: str, index: Any, value: Any) -> Sample:
         ("legal", 0, [False] * 4, r"legal\[0\]: found 0; expected at least one legal"),
     ],
 )
-def test_a_wrong_number_is_named_with_its_place(signature, make_samples, name, index, value, message):
+def test_a_wrong_number_is_reported_with_its_index(signature, make_samples, name, index, value, message):
     with pytest.raises(SignatureError, match=message):
         signature.check(edited(make_samples(3), name, index, value))
 

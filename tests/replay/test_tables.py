@@ -1,4 +1,4 @@
-"""What the tables of a shard are, for hand-made experiments."""
+"""The tables of a shard, for hand-made experiments."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from podzero.replay.limits import Settings
 from podzero.replay.tables import UNBOUNDED
 from podzero.types import EnvSpec
 
-PLAYED = EnvSpec("line", (3,), "float32", 4, state_bytes=5)
+SPEC = EnvSpec("line", (3,), "float32", 4, state_bytes=5)
 
 
 def windowed(**sections):
@@ -22,12 +22,12 @@ def windowed(**sections):
     return parse(tree, "test")
 
 
-def test_one_table_is_enough_where_nothing_is_searched_again(make_experiment):
-    assert list(tables_of(make_experiment(), PLAYED)) == [SAMPLES]
+def test_without_reanalyse_there_is_one_table(make_experiment):
+    assert list(tables_of(make_experiment(), SPEC)) == [SAMPLES]
 
 
 def test_shards_divide_sizes_and_tolerance(make_experiment):
-    tables = tables_of(make_experiment(shards=3, capacity=100, min_size=10, tolerance=15), PLAYED)
+    tables = tables_of(make_experiment(shards=3, capacity=100, min_size=10, tolerance=15), SPEC)
     assert tables[SAMPLES].settings == Settings(
         capacity=34,
         min_size=4,
@@ -40,26 +40,26 @@ def test_shards_divide_sizes_and_tolerance(make_experiment):
 
 
 def test_sizes_are_whole_items(make_experiment):
-    settings = tables_of(
-        make_experiment(shards=3, capacity=100, min_size=40, tolerance=60, samples_per_item=8), PLAYED
-    )[SAMPLES].settings
+    settings = tables_of(make_experiment(shards=3, capacity=100, min_size=40, tolerance=60, samples_per_item=8), SPEC)[
+        SAMPLES
+    ].settings
     assert (settings.capacity, settings.min_size, settings.samples_per_item) == (40, 16, 8)
 
 
 @pytest.mark.parametrize(("sampler", "exponent"), [("uniform", None), ("prioritized", 0.5)])
-def test_what_is_learned_from_is_ranked_and_what_is_searched_again_never(make_experiment, sampler, exponent):
+def test_only_tables_that_the_learner_reads_are_prioritized(make_experiment, sampler, exponent):
     experiment = make_experiment(sampler=sampler, priority_exponent=0.5, reanalyse={"share": 0.5, "games": 4})
-    found = {name: table.settings.priority_exponent for name, table in tables_of(experiment, PLAYED).items()}
+    found = {name: table.settings.priority_exponent for name, table in tables_of(experiment, SPEC).items()}
     assert found == {SAMPLES: exponent, STATES: None, REANALYSED: exponent}
 
 
-def test_refreshed_samples_have_their_part_of_the_tolerance_and_the_past_holds_nobody(make_experiment):
-    """Of batches of 4 one sample is refreshed: a quarter of the tolerance of 40 is 10, of which each shard has 5. 10
-    samples are 5 inserts, 3 a shard, so the middle is 6."""
+def test_reanalysed_samples_have_their_part_of_the_tolerance_and_states_never_block_writes(make_experiment):
+    """One sample of each batch of 4 is reanalysed: a quarter of the tolerance of 40 is 10, of which each shard has 5.
+    10 samples are 5 inserts, 3 a shard, so the center of the range is 6."""
     experiment = make_experiment(
         shards=2, min_size=50, tolerance=40, reanalyse={"share": 0.25, "games": 4, "capacity": 300}
     )
-    tables = tables_of(experiment, PLAYED)
+    tables = tables_of(experiment, SPEC)
     assert tables[REANALYSED].settings == Settings(
         capacity=150,
         min_size=3,
@@ -75,14 +75,14 @@ def test_refreshed_samples_have_their_part_of_the_tolerance_and_the_past_holds_n
     )  # fmt: skip
 
 
-def test_fresh_and_refreshed_samples_are_the_same_to_the_learner(make_experiment):
-    tables = tables_of(make_experiment(reanalyse={"share": 0.5, "games": 4}), PLAYED)
+def test_samples_and_reanalysed_samples_have_one_layout(make_experiment):
+    tables = tables_of(make_experiment(reanalyse={"share": 0.5, "games": 4}), SPEC)
     assert tables[REANALYSED].signature.layout == tables[SAMPLES].signature.layout
     assert tables[STATES].signature.layout == "line state:uint8[5] outcome:float32[] version:int32[] samples_per_item:1"
 
 
 @pytest.mark.parametrize(("consistency", "learned"), [(0.0, 1), (2.0, 3)])
-def test_only_windows_of_the_past_hold_every_observation(consistency, learned):
+def test_only_stored_windows_hold_every_observation(consistency, learned):
     spec = EnvSpec("cart", (4,), "float32", 2, players=1)
     experiment = windowed(
         muzero={"consistency_weight": consistency}, reanalyse={"share": 0.5}, replay={"samples_per_item": 1}

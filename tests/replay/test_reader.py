@@ -1,0 +1,211 @@
+"""Readers against real Reverb servers."""
+
+import logging
+import threading
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from podzero.replay import ReplayTimeout, make_reader, make_writer
+from podzero.types import Batch, Sample
+
+
+def rows(batch: Batch) -> Sample:
+    """The samples of a batch `[S, B, ...]` as `[S * B, ...]`."""
+    return Sample(*(field.reshape(-1, *field.shape[2:]) for field in batch.samples))
+
+
+def test_what_is_read_is_what_was_written(serve, connect, make_experiment, make_samples, spec):
+    experiment = make_experiment()
+    server = serve(experiment)
+    connect(make_writer, experiment, server).write(make_samples(10, start=30))
+    batch = next(connect(make_reader, experiment, server))
+    assert batch.samples.observation.shape == (2, 4, *spec.observation_shape)
+    for found in zip(*rows(batch), strict=True):
+        number = int(found[-1])
+        assert 30 <= number < 40
+        for got, expected in zip(found, make_samples(1, number), strict=True):
+            np.testing.assert_array_equal(got, expected[0])
+            assert got.dtype == expected.dtype
+
+
+def test_an_item_is_read_as_it_was_written_and_the_limiter_counts_its_samples(
+    serve, connect, make_experiment, make_samples
+):
+    experiment = make_experiment(samples_per_item=4, samples_per_insert=2.0, tolerance=16)
+    server = serve(experiment)
+    writer, reader = connect(make_writer, experiment, server), connect(make_reader, experiment, server)
+    writer.write(make_samples(16))  # error = 2 * 16 - 0 = 32, the most that is allowed
+    writer.flush()
+    assert server.limits()[1:3] == (16, 16)
+    assert server.limits().insert_blocked
+    items = rows(next(reader)).version.reshape(-1, 4)
+    assert (items == items[:, :1] + np.arange(4)).all()
+    assert (items[:, 0] % 4 == 0).all()
+    assert server.limits().sampled >= 8
+
+
+def test_a_reader_of_an_unfilled_table_waits_and_the_message_says_why(
+    serve, connect, make_experiment, make_samples, caplog
+):
+    experiment = make_experiment()
+    server = serve(experiment)
+    connect(make_writer, experiment, server).write(make_samples(5))
+    reader = connect(make_reader, experiment, server)
+    with caplog.at_level(logging.WARNING, "podzero"), pytest.raises(ReplayTimeout, match="5 of the 8 samples"):
+        next(reader)
+    assert "the learner has waited" in caplog.text
+
+
+def test_nothing_sampled_is_lost_while_the_reader_starves(serve, connect, make_experiment, make_samples, monkeypatch):
+    monkeypatch.setattr("podzero.replay.stream._REOPEN_MS", 20)  # the stream ends and is opened anew all the time
+    experiment = make_experiment(samples_per_insert=1.0, tolerance=6, timeout_s=0.2)
+    server = serve(experiment)
+    writer, reader = connect(make_writer, experiment, server), connect(make_reader, experiment, server)
+    writer.write(make_samples(8))
+    delivered = timeouts = 0
+    for number in range(8, 48):
+        writer.write(make_samples(1, number))
+        writer.flush()
+        try:
+            delivered += rows(next(reader)).version.size
+        except ReplayTimeout:
+            timeouts += 1
+    assert timeouts > 10
+    assert delivered % 8 == 0
+    with pytest.raises(ReplayTimeout, match="used up"):
+        next(reader)
+    assert server.limits().sampled - delivered < 8  # all but an incomplete batch, which is still held
+
+
+def test_closing_ends_a_waiting_read(serve, connect, make_experiment):
+    experiment = make_experiment(timeout_s=60)
+    reader = connect(make_reader, experiment, serve(experiment))
+    threading.Timer(0.3, reader.close).start()
+    with pytest.raises(StopIteration):
+        next(reader)
+
+
+def test_samples_per_insert_is_kept_within_the_tolerance(serve, connect, make_experiment, make_samples):
+    experiment = make_experiment(timeout_s=20)
+    server = serve(experiment)
+    writer, reader = connect(make_writer, experiment, server), connect(make_reader, experiment, server)
+    total = 600
+
+    def write():
+        for start in range(0, total, 20):
+            writer.write(make_samples(20, start))
+        writer.flush()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    read = 0
+    while thread.is_alive() and read < 2 * total:
+        read += rows(next(reader)).version.size
+    thread.join()
+    limits = server.limits()
+    assert limits.inserted == total
+    assert 0 <= 2 * limits.inserted - limits.sampled <= 32
+    assert 0 <= limits.sampled - read < 8 + 4  # one read and what is sampled ahead of it, see `make_reader`
+
+
+@pytest.mark.parametrize(("shards", "samples_per_item", "ahead"), [(1, 1, 4), (1, 4, 8), (2, 1, 4), (2, 4, 16)])
+def test_less_than_a_read_and_what_is_promised_is_sampled_ahead(
+    serve, connect, make_experiment, make_samples, shards, samples_per_item, ahead
+):
+    """4 samples ahead are at least two items a shard; one read is 8 samples."""
+    experiment = make_experiment(
+        shards=shards, samples_per_item=samples_per_item, min_size=16, samples_per_insert=100, tolerance=1600
+    )
+    servers = [serve(experiment, shard) for shard in range(shards)]
+    for server in servers:
+        connect(make_writer, experiment, server).write(make_samples(16))
+    reader = connect(make_reader, experiment, *servers)
+    for reads in range(1, 4):
+        next(reader)
+        assert 0 <= at_rest(servers) - 8 * reads < 8 + ahead
+
+
+def at_rest(servers):
+    """Samples given out by the servers, once the number has stopped changing."""
+    last, sampled = -1, 0
+    while sampled != last:
+        time.sleep(0.3)
+        last, sampled = sampled, sum(server.limits().sampled for server in servers)
+    return sampled
+
+
+def test_closing_takes_no_longer_for_readers_that_lived_long(serve, connect, make_experiment, make_samples, caplog):
+    """With TensorFlow's autotuning, about every sixth of them waits for about as long as it has lived."""
+    experiment = make_experiment(samples_per_insert=1000, tolerance=8000, timeout_s=20)
+    server = serve(experiment)
+    connect(make_writer, experiment, server).write(make_samples(8))
+    begin = time.monotonic()
+    readers = [connect(make_reader, experiment, server) for _ in range(16)]
+    for reader in readers:
+        next(reader)
+    time.sleep(2.0)
+    lived = time.monotonic() - begin
+    closing = []
+    for reader in readers:
+        begin = time.monotonic()
+        reader.close()
+        closing.append(time.monotonic() - begin)
+    assert max(closing) < 0.25 * lived
+    assert not caplog.records
+
+
+def test_two_shards_are_written_and_read_in_equal_parts(serve, connect, make_experiment, make_samples):
+    experiment = make_experiment(shards=2, min_size=400, tolerance=400, samples_per_insert=1.0)
+    servers = [serve(experiment, shard) for shard in range(2)]
+    writer = connect(make_writer, experiment, *servers)
+    for start in range(0, 400, 10):
+        writer.write(make_samples(10, start))
+    writer.flush()
+    assert [server.limits().size for server in servers] == [200, 200]
+    reader = connect(make_reader, experiment, *servers)
+    seen = Counter()
+    for _ in range(10):
+        seen.update((rows(next(reader)).version // 10 % 2).tolist())
+    assert seen == {0: 40, 1: 40}
+
+
+def test_shards_give_equal_parts_of_several_odd_batches(serve, connect, make_experiment, make_samples):
+    experiment = make_experiment(shards=3, min_size=600, tolerance=600, samples_per_insert=1.0)
+    servers = [serve(experiment, shard) for shard in range(3)]
+    for shard, server in enumerate(servers):
+        writer = connect(make_writer, experiment, server)
+        writer.write(make_samples(200)._replace(version=np.full(200, shard, np.int32)))
+        writer.flush()
+    reader = connect(make_reader, experiment, *servers)
+    seen = Counter()
+    for _ in range(3):  # of 8 samples each
+        seen.update(rows(next(reader)).version.tolist())
+    assert seen == {0: 8, 1: 8, 2: 8}
+
+
+def test_a_shard_restarted_elsewhere_is_written_and_read_there(serve, connect, make_experiment, make_samples, caplog):
+    experiment = make_experiment(shards=2, timeout_s=30.0, min_size=80, samples_per_insert=8, tolerance=640)
+    lost, other = serve(experiment, 0), serve(experiment, 1)
+    writer = connect(make_writer, experiment, lost, other)
+    reader = connect(make_reader, experiment, lost, other)
+    for start in range(0, 80, 8):
+        writer.write(make_samples(8, start))
+        writer.flush()  # so that no shard is skipped because it is slow to answer
+    next(reader)
+    address = lost.address()
+    lost.stop()
+    caplog.set_level("INFO", "podzero")
+    back = serve(experiment, 0)
+    for client in (writer, reader):
+        client.moved(address, back.address())
+    for start in range(200, 280, 8):
+        writer.write(make_samples(8, start))
+        writer.flush()
+    assert back.limits().inserted >= 40
+    seen = np.concatenate([rows(next(reader)).version for _ in range(12)])
+    assert np.mean(seen >= 200) > 0.4
+    assert back.limits().sampled >= 12 * 4 - 16
+    assert f"goes on at {back.address().partition('#')[0]}" in caplog.text

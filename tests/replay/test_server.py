@@ -1,0 +1,99 @@
+"""Servers: ports, identities, and what their tables keep and give."""
+
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import psutil
+import pytest
+
+from podzero.replay import PortTaken, WrongServer, make_reader, make_writer
+
+
+def test_a_taken_port_is_refused(serve, make_experiment):
+    with socket.socket() as holder:
+        holder.bind(("", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        with pytest.raises(PortTaken, match=f"shard 0 cannot listen on port {port}.*replay.port"):
+            serve(make_experiment(port=port))
+
+
+def test_a_port_that_another_replay_server_holds_is_refused(serve, make_experiment):
+    port = int(serve(make_experiment()).address().split("#")[0].split(":")[1])
+    with pytest.raises(PortTaken):
+        serve(make_experiment(port=port))
+
+
+def test_another_server_at_the_address_is_refused(serve, make_experiment, spec):
+    experiment = make_experiment()
+    endpoint = serve(experiment).address().split("#")[0]
+    for make in (make_writer, make_reader):
+        with pytest.raises(WrongServer, match=f"answers at {endpoint}"):
+            make([f"{endpoint}#0123456789ab"], spec, experiment)
+
+
+def test_a_table_of_another_game_is_refused(serve, make_experiment, spec):
+    experiment = make_experiment()
+    address = serve(experiment).address()
+    with pytest.raises(WrongServer, match="expected 'ring "):
+        make_writer([address], spec._replace(name="ring"), experiment)
+
+
+def test_a_malformed_address_is_refused(make_experiment, spec):
+    with pytest.raises(ValueError, match="expected host:port#identity"):
+        make_writer(["127.0.0.1:80"], spec, make_experiment())
+
+
+def test_importing_replay_imports_neither_reverb_nor_tensorflow():
+    code = "import sys, podzero.replay; print({'reverb', 'tensorflow'} & set(sys.modules))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert found.stdout.strip() == "set()"
+
+
+def test_the_oldest_samples_are_removed_at_capacity(serve, connect, make_experiment, make_samples):
+    experiment = make_experiment(capacity=20, min_size=20, tolerance=40, timeout_s=20)  # 40 samples pass unread
+    server = serve(experiment)
+    writer = connect(make_writer, experiment, server)
+    writer.write(make_samples(40))
+    writer.flush()
+    assert server.info()["replay/size"] == 20
+    reader = connect(make_reader, experiment, server)
+    seen = np.concatenate([next(reader).samples.version.ravel() for _ in range(6)])
+    assert seen.min() >= 20
+
+
+def test_a_prioritized_table_samples_in_proportion_to_priority(serve, connect, make_experiment, make_samples):
+    experiment = make_experiment(
+        sampler="prioritized", priority_exponent=1.0, min_size=400, samples_per_insert=8.0, tolerance=3200
+    )
+    server = serve(experiment)
+    writer = connect(make_writer, experiment, server)
+    priorities = np.where(np.arange(400) < 200, 3.0, 1.0)
+    writer.write(make_samples(400), priorities)
+    writer.flush()
+    reader = connect(make_reader, experiment, server)
+    seen = np.concatenate([next(reader).samples.version.ravel() for _ in range(250)])
+    share = np.mean(seen < 200)
+    assert abs(share - 0.75) < 0.05  # five standard deviations of 2,000 draws
+
+
+def test_a_server_at_loopback_is_reached_from_this_machine_alone(serve, make_experiment, listening):
+    before = listening([psutil.Process()])
+    serve(make_experiment()).limits()
+    after = listening([psutil.Process()])
+    assert [addresses for port, addresses in after.items() if port not in before] == [[]]
+
+
+def test_a_server_at_another_address_is_reached_there(serve, connect, make_experiment, make_samples, outward):
+    experiment = make_experiment()
+    server = serve(experiment, host=outward)
+    assert server.address().startswith(f"{outward}:")
+    connect(make_writer, experiment, server).write(make_samples(10))
+
+
+def test_a_system_that_cannot_keep_a_server_to_loopback_is_told_of(serve, make_experiment, monkeypatch, caplog):
+    monkeypatch.setattr(socket, "SO_BINDTODEVICE", -1)
+    assert serve(make_experiment()).limits().size == 0
+    assert "replay listens on all interfaces" in caplog.text

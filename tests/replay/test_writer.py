@@ -1,0 +1,125 @@
+"""Writers against real Reverb servers."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from podzero.replay import ReplayTimeout, SignatureError, make_reader, make_writer
+
+
+def test_wrong_samples_are_refused_before_anything_is_written(serve, connect, make_experiment, make_samples):
+    experiment = make_experiment()
+    server = serve(experiment)
+    writer = connect(make_writer, experiment, server)
+    samples = make_samples(5)
+    with pytest.raises(SignatureError, match="value_target"):
+        writer.write(samples._replace(value_target=np.full(5, np.nan, np.float32)))
+    writer.flush()
+    assert server.limits().inserted == 0
+
+
+def test_inserts_beyond_the_ratio_wait_and_the_message_says_why(serve, connect, make_experiment, make_samples, caplog):
+    experiment = make_experiment()  # error = 2 * inserted must stay within 32: 16 samples pass
+    server = serve(experiment)
+    writer = connect(make_writer, experiment, server)
+    writer.write(make_samples(20))
+    with caplog.at_level(logging.WARNING, "podzero"), pytest.raises(ReplayTimeout, match="actors wait for the learner"):
+        writer.flush()
+    assert "16 samples were inserted, the learner has sampled only 0 of the 32" in caplog.text
+    limits = server.limits()
+    assert (limits.inserted, limits.insert_blocked, limits.sample_blocked) == (16, True, False)
+    assert server.info()["replay/insert_blocked"] == 1
+
+
+def test_blocked_inserts_go_on_when_the_learner_reads(serve, connect, make_experiment, make_samples):
+    experiment = make_experiment(timeout_s=20)
+    server = serve(experiment)
+    writer = connect(make_writer, experiment, server)
+    writer.write(make_samples(20))
+    next(connect(make_reader, experiment, server))
+    writer.flush()
+    assert server.limits().inserted == 20
+
+
+def test_a_writer_blocked_by_the_limiter_closes_at_once_and_logs_what_it_drops(
+    serve, connect, make_experiment, make_samples, caplog
+):
+    experiment = make_experiment()
+    writer = connect(make_writer, experiment, serve(experiment))
+    writer.write(make_samples(40))
+    writer.close()
+    assert "40 samples sent" in caplog.text
+
+
+def test_a_full_shard_does_not_block_writes_to_the_others(serve, connect, make_experiment, make_samples):
+    experiment = make_experiment(shards=2, tolerance=16, timeout_s=20)  # per shard: 8 samples pass unread
+    full, empty = servers = [serve(experiment, shard) for shard in range(2)]
+    filler = connect(make_writer, make_experiment(timeout_s=0.3), full)
+    filler.write(make_samples(9))
+    with pytest.raises(ReplayTimeout):
+        filler.flush()
+    writer = connect(make_writer, experiment, *servers)
+    for start in range(3):
+        writer.write(make_samples(2, start))
+    writer.write(make_samples(2))
+    assert empty.limits().size >= 4
+
+
+def test_a_lost_shard_is_skipped_and_used_again_when_it_is_back(
+    serve, connect, make_experiment, make_samples, caplog, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("podzero.replay.writer._PROBE_S", 0.01)
+    experiment = make_experiment(shards=2, min_size=400, tolerance=400, samples_per_insert=1.0, timeout_s=30)
+    lost, other = (serve(experiment, shard) for shard in range(2))
+    writer = connect(make_writer, experiment, lost, other)
+    for _ in range(2):
+        writer.write(make_samples(4))
+    writer.flush()
+    folder, port = lost.checkpoint(tmp_path / "shard-0"), int(lost.address().split("#")[0].split(":")[1])
+    lost.stop()
+    for start in range(8):
+        writer.write(make_samples(1, start))
+    assert "does not answer; it is skipped" in caplog.text
+    back = serve(make_experiment(**experiment.replay.model_dump() | {"port": port}), restore_from=folder)
+    writer.flush()
+    for start in range(40):
+        writer.write(make_samples(1, start))
+    writer.flush()
+    assert back.limits().inserted + other.limits().inserted == 8 + 8 + 40
+    assert back.limits().inserted > 10
+
+
+def test_a_writer_that_reaches_no_shard_is_refused(serve, connect, make_experiment):
+    experiment = make_experiment()
+    server = serve(experiment)
+    server.stop()
+    with pytest.raises(ReplayTimeout, match="no replay shard answers"):
+        connect(make_writer, experiment, server)
+
+
+@pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf])
+def test_negative_or_infinite_priorities_are_refused(serve, connect, make_experiment, make_samples, bad):
+    experiment = make_experiment(sampler="prioritized")
+    server = serve(experiment)
+    writer = connect(make_writer, experiment, server)
+    with pytest.raises(SignatureError, match=r"priorities\[1\]: found .*expected finite numbers of at least 0"):
+        writer.write(make_samples(3), np.array([1.0, bad, 1.0]))
+    writer.flush()
+    assert server.limits().inserted == 0
+
+
+def test_a_shard_on_the_same_node_is_written_to_while_it_accepts(serve, make_experiment, make_samples, spec):
+    experiment = make_experiment(shards=2, timeout_s=20.0, min_size=16, tolerance=32)
+    far, near = serve(experiment, 0), serve(experiment, 1)
+    addresses = [far.address(), near.address()]
+    writer = make_writer(addresses, spec, experiment, near=[near.address()])
+    for start in range(12):
+        writer.write(make_samples(1, start))
+        writer.flush()
+    assert (near.limits().inserted, far.limits().inserted) == (12, 0)
+    for start in range(12, 24):  # (8 * 2 + 16) / 2 = 16 are what one shard's limiter lets pass
+        writer.write(make_samples(1, start))
+    assert far.limits().inserted > 0
+    assert near.limits().inserted == 16
+    writer.close()
