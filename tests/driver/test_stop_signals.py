@@ -88,7 +88,7 @@ class Train:
         for line in self.process.stdout:
             self.text += line
 
-    def wait_for(self, condition, timeout_s=120.0):
+    def wait_for(self, condition, timeout_s=280.0):
         until = time.monotonic() + timeout_s
         while not condition():
             assert self.process.poll() is None, self.text
@@ -142,6 +142,7 @@ def assert_quiet_end(train, number):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("after_s", [1, 4, 8])
 def test_ctrl_c_in_the_first_seconds_ends_the_process_soon_and_quietly(train, after_s):
     time.sleep(after_s)
@@ -149,6 +150,7 @@ def test_ctrl_c_in_the_first_seconds_ends_the_process_soon_and_quietly(train, af
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize(
     "child", ["gcs_server", "raylet/raylet", "ray::IDLE", "ray::ReplayProcess", "ray::ActorProcess"]
@@ -159,6 +161,7 @@ def test_a_signal_while_processes_start_ends_all_of_them_soon_and_quietly(train,
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_ctrl_c_after_the_start_ends_the_run_with_a_savepoint(train, tmp_path):
     train.wait_for(lambda: "learner: built" in train.text)
     train.signal_group(signal.SIGINT)
