@@ -17,6 +17,7 @@ import psutil
 import podzero
 from podzero.cluster.node_environment import NODES_PYTHON, EnvironmentSpec, NodeEnvironments, pack
 from podzero.cluster.placement import Node
+from podzero.cluster.ray_start import separate_signals
 from podzero.cluster.remote import START_TIMEOUT_S, ClusterError, RemoteActor, here
 from podzero.errors import ConfigError
 
@@ -279,11 +280,14 @@ def _start_node(cpus: float) -> Any:
     for attempt in range(1, START_ATTEMPTS + 1):
         before = set(driver.children(recursive=True))
         try:
-            return RayNodes(initialize_head=True, head_node_args=local_node(cpus) | {"node_ip_address": LOOPBACK})
-        except Exception as failure:  # Ray raises nothing more exact
+            with separate_signals():
+                return RayNodes(initialize_head=True, head_node_args=local_node(cpus) | {"node_ip_address": LOOPBACK})
+        except BaseException as failure:  # Ray raises nothing more exact
+            _kill(set(driver.children(recursive=True)) - before)  # Ray leaves behind what it had started
+            if not isinstance(failure, Exception):
+                raise
             log.warning("Ray did not start (attempt %d of %d): %s", attempt, START_ATTEMPTS, failure)
             cause = failure
-            _kill(set(driver.children(recursive=True)) - before)  # Ray leaves behind what it had started
     raise ClusterError(f"Ray did not start on this machine in {START_ATTEMPTS} attempts: {cause}")
 
 
@@ -326,16 +330,20 @@ def _session(address: str, namespace: str, environment: EnvironmentSpec | None) 
     import ray
 
     settings = environment.runtime_env if environment else None
-    try:
-        ray.init(
-            address=address, configure_logging=False, log_to_driver=False, namespace=namespace, runtime_env=settings
-        )
-    except (ConnectionError, RuntimeError) as error:
-        raise ClusterError(f"cannot join the Ray cluster at {address}: {error}") from None
-    try:
+    with ExitStack() as stack:
+        stack.callback(ray.shutdown)  # also if a signal interrupts `ray.init`
+        try:
+            with separate_signals():
+                ray.init(
+                    address=address,
+                    configure_logging=False,
+                    log_to_driver=False,
+                    namespace=namespace,
+                    runtime_env=settings,
+                )
+        except (ConnectionError, RuntimeError) as error:
+            raise ClusterError(f"cannot join the Ray cluster at {address}: {error}") from None
         yield
-    finally:
-        ray.shutdown()
 
 
 def _check_reachable(address: str) -> None:

@@ -128,7 +128,7 @@ class LearnerGroup:
                     if isinstance(loss, NodeLost):
                         return dead
                 except Exception as failure:  # an error of the program, like that of the first host
-                    log.warning("%s failed as well: %s", worker.actor.name, failure)
+                    log.warning("%s failed as well", worker.actor.name, exc_info=failure)
             time.sleep(POLL_S)
         return dead
 

@@ -1,8 +1,8 @@
-"""Google Cloud's word that this machine will be taken away: its metadata server is asked, and waited for.
+"""Notices from Google Cloud's metadata server that this node will be preempted or stopped for maintenance.
 
-`instance/preempted` becomes TRUE when a spot machine is about to be shut down, as a rule half a minute before;
-`instance/maintenance-event` says so before work on the host (https://cloud.google.com/compute/docs/metadata). A request
-waits at the server until the value changes, so that one is enough for a minute and none comes late.
+`instance/preempted` becomes TRUE about half a minute before a spot node is shut down; `instance/maintenance-event`
+announces maintenance of the host (https://cloud.google.com/compute/docs/metadata). The server holds each request until
+the value changes, so one request a minute is enough to learn of a change at once.
 """
 
 from __future__ import annotations
@@ -21,46 +21,47 @@ from podzero.cluster.stale_processes import CHIP_FILES
 log = logging.getLogger(__name__)
 
 HOST_VARIABLE = "GCE_METADATA_HOST"
-"""Environment variable that names another metadata server, as in Google's own libraries: `host` or `host:port`."""
+"""Environment variable with the address of the metadata server, `host` or `host:port`, as in Google's libraries."""
 ANNOUNCEMENTS = {
-    "instance/preempted": {"TRUE": "this machine is about to be preempted"},
+    "instance/preempted": {"TRUE": "this node is about to be preempted"},
     "instance/maintenance-event": {
-        "TERMINATE_ON_HOST_MAINTENANCE": "this machine is about to be stopped for maintenance of its host",
+        "TERMINATE_ON_HOST_MAINTENANCE": "this node is about to be stopped for maintenance of its host",
     },
 }
-"""What is asked, and what the answers that announce an end mean; a machine that only moves (MIGRATE_...) stays."""
+"""Metadata keys, with the values that announce the end of the node. A live migration (MIGRATE_...) is not one."""
 HOLD_S = 60
-"""How long the server may hold a request back while nothing changes."""
+"""Longest time that the server holds a request while the value stays the same."""
 ANSWER_TIMEOUT_S = HOLD_S + 15.0
+"""Longest time until the server answers."""
 PAUSE_S = 1.0
-"""Shortest time between two requests, for a server that does not hold them back."""
+"""Shortest pause between two requests, for a server that does not hold them."""
 LONGEST_PAUSE_S = 30.0
-"""Pauses double up to this while the server fails."""
+"""Pauses double up to this value while the server fails."""
 MOST_BYTES = 4096
+"""Bytes of an answer that are read."""
 NOT_FOUND = 404
 
 
 def metadata_host(devices: Path = Path("/dev")) -> str | None:
-    """Where this machine's metadata server can be expected: on machines with TPU chips, or where the environment says.
+    """The address of the metadata server, on nodes with TPU chips or where `GCE_METADATA_HOST` is set; None elsewhere.
 
     Args:
-      devices: where the device files lie.
+      devices: the folder of the device files.
     """
     chips = any(file for pattern in CHIP_FILES for file in devices.glob(pattern))
     return os.environ.get(HOST_VARIABLE) or ("metadata.google.internal" if chips else None)
 
 
 def watch_for_notices(give: Callable[[str], None]) -> list[threading.Thread]:
-    """Calls `give` with words for people whenever the end of this machine is announced, as long as the process lives.
+    """Calls `give` with a message whenever the end of this node is announced, as long as the process lives.
 
-    It never fails, and never holds up the end of the process; where no metadata server can be expected nothing
-    is asked at all.
+    Errors of the server are ignored. Without a metadata server nothing is watched.
 
     Args:
       give: called in another thread, once for each announcement.
 
     Returns:
-      The threads that watch, one for each of `ANNOUNCEMENTS`.
+      The threads that watch, one for each of `ANNOUNCEMENTS`; daemon threads, which end with the process.
     """
     host = metadata_host()
     watchers = [
@@ -77,13 +78,13 @@ class _Unknown(Exception):
 
 
 def _watch(host: str, key: str, give: Callable[[str], None]) -> None:
-    """Follows one key for ever, or until the server says that it does not know it, as GKE's does."""
-    state, value, pause = "0", "", PAUSE_S  # no state is "0", so that the first answer comes at once
+    """Watches one key until the process ends, or until the server answers that it does not know it, as on GKE."""
+    state, value, pause = "0", "", PAUSE_S  # the server answers at once to a state that is never the present one
     while True:
         try:
             new, state = _ask(host, key, state)
         except _Unknown:
-            log.info("the metadata server does not tell %s; such an end of this machine comes unannounced", key)
+            log.info("the metadata server does not know %s; such an end of this node will not be announced", key)
             return
         except (OSError, HTTPException, ValueError):
             pause = min(2 * pause, LONGEST_PAUSE_S)
@@ -96,11 +97,11 @@ def _watch(host: str, key: str, give: Callable[[str], None]) -> None:
 
 
 def _ask(host: str, key: str, state: str) -> tuple[str, str]:
-    """The value of a key and its state, as soon as the state is another, or after `HOLD_S`.
+    """Returns the value of a key and its state, once the state has changed or after `HOLD_S`.
 
     Raises:
       _Unknown: the server does not know the key.
-      OSError, HTTPException, ValueError: no answer, or none that can be used.
+      OSError, HTTPException, ValueError: there was no answer, or not a valid one.
     """
     query = urlencode({"wait_for_change": "true", "last_etag": state, "timeout_sec": HOLD_S})
     connection = HTTPConnection(host, timeout=ANSWER_TIMEOUT_S)

@@ -45,7 +45,7 @@ class FailureCount:
             log.warning("%s was lost with its node; it restarts on a node that has room for it", name)
             return
         self.failures += 1
-        log.warning("%s failed and restarts (failure %d, at most %d): %s", name, self.failures, self._limit, error)
+        log.warning("%s failed and restarts (failure %d, at most %d)", name, self.failures, self._limit, exc_info=error)
         if self.failures > self._limit:
             raise RunFailed(
                 f"{name} failed: workers of this run failed {self.failures} times, at most {self._limit} are allowed "

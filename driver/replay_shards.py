@@ -100,7 +100,7 @@ class ReplayShards:
                 if content is None or isinstance(failure, (ClusterError, WorkerDied)):
                     self.workers[index].failure = failure
                 else:
-                    log.warning("replay-%d cannot restore the contents of the last savepoint: %s", index, failure)
+                    log.warning("replay-%d cannot restore the contents of the last savepoint", index, exc_info=failure)
                     self._restart(index, node, None)
                 continue
             moves.append(Move(self._addresses[index], new))
@@ -157,7 +157,7 @@ class MoveAnnouncer:
             except WorkerDied:
                 continue
             except Exception as failure:
-                log.warning("%s did not learn that replay moved to %s: %s", worker.actor.name, move.new, failure)
+                log.warning("%s did not learn that replay moved to %s", worker.actor.name, move.new, exc_info=failure)
                 if attempt < MOVE_ATTEMPTS:
                     self._pending.append(_tell(worker, move, attempt + 1))
                 else:

@@ -1,10 +1,10 @@
-"""Savepoints: complete states of a run, from which it goes on. One folder each, whole or absent.
+"""Savepoints: complete states of a run, from which it resumes. Each is one folder.
 
     checkpoints/STEP/learner/          the learner's state (Orbax)
-                     replay/shard-K/   the shards' contents (Reverb)
+                     replay/shard-K/   the contents of the replay shards (Reverb)
                      run.json          counters of the run and the rating ladder
 
-A savepoint is written under another name and renamed when everything in it is complete.
+A savepoint is written under another name and renamed when it is complete and on disk.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ import json
 import logging
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from podzero.cluster.remote import RemoteActor
-from podzero.workdir import Workdir, read_json, step_folder, step_folders, write_atomically
+from podzero.workdir import Workdir, read_json, step_folder, step_folders, sync, sync_tree, write_atomically
 
 log = logging.getLogger(__name__)
 
 WRITE_TIMEOUT_S = 600.0
 _UNFINISHED = ".unfinished"
+_REPLACED = ".replaced"
 _RUN_FILE = "run.json"
 
 
@@ -36,65 +37,80 @@ class Savepoint(NamedTuple):
     ladder: dict[str, Any]
 
     def shard(self, index: int) -> Path:
-        """Where a shard's contents lie."""
+        """The folder with the contents of a replay shard."""
         return _shard_folder(self.folder, index)
 
 
 def savepoints(workdir: Workdir) -> list[Savepoint]:
     """The savepoints of a working directory, newest first."""
-    found = []
-    for step in reversed(step_folders(workdir.checkpoints)):
-        folder = step_folder(workdir.checkpoints, step)
-        run = read_json(folder / _RUN_FILE)
-        found.append(Savepoint(step, folder, run.get("counters", {}), run.get("ladder", {})))
-    return found
+    # If the process died while a savepoint of the same step was being replaced, the old one has another name.
+    folders = {int(old.stem): old for old in workdir.checkpoints.glob(f"[0-9]*{_REPLACED}")}
+    folders |= {step: step_folder(workdir.checkpoints, step) for step in step_folders(workdir.checkpoints)}
+    return [_read(step, folders[step]) for step in sorted(folders, reverse=True)]
 
 
 def write_savepoint(
     workdir: Workdir,
     save_learner: Callable[[Path], int],
     shards: Sequence[RemoteActor],
-    counters: dict[str, float],
-    ladder: dict[str, Any],
+    counters: Mapping[str, float],
+    ladder: Mapping[str, Any],
     keep: int,
 ) -> int:
-    """Writes a savepoint and removes the oldest beyond `keep`; returns its step.
+    """Writes a savepoint and deletes the oldest ones; returns its step.
 
     Args:
       workdir: where it goes.
       save_learner: writes the learner's state below a folder and returns its step.
-      shards: of replay.
-      counters: of the run.
-      ladder: of ratings.
-      keep: how many savepoints stay.
+      shards: the replay shards.
+      counters: the counters of the run.
+      ladder: the rating ladder.
+      keep: how many savepoints are kept.
 
     Raises:
-      ClusterError, WorkerDied: a role did not answer; whatever was there before is untouched.
+      ClusterError, WorkerDied: a worker did not answer; the savepoints before are untouched.
+      OSError: it cannot be written; the savepoints before are untouched.
     """
     for abandoned in workdir.checkpoints.glob(f"{_UNFINISHED}*"):
         shutil.rmtree(abandoned, ignore_errors=True)
-    unfinished = workdir.checkpoints / f"{_UNFINISHED}-{time.time_ns()}"  # a new name, so that no late part lands in it
+    # A new name each time, so that a late write of an abandoned savepoint cannot end up in this one.
+    unfinished = workdir.checkpoints / f"{_UNFINISHED}-{time.time_ns()}"
     unfinished.mkdir(parents=True)
     saves = [shard.begin("checkpoint", _shard_folder(unfinished, i)) for i, shard in enumerate(shards)]
     step = save_learner(unfinished)
     for save in saves:
         save.result(WRITE_TIMEOUT_S)
     write_atomically(unfinished / _RUN_FILE, json.dumps({"counters": counters, "ladder": ladder}))
-
-    folder = step_folder(workdir.checkpoints, step)
-    shutil.rmtree(folder, ignore_errors=True)
-    unfinished.rename(folder)
+    sync_tree(unfinished)
+    _move_into_place(unfinished, step_folder(workdir.checkpoints, step))
     for old in step_folders(workdir.checkpoints)[:-keep]:
         shutil.rmtree(step_folder(workdir.checkpoints, old), ignore_errors=True)
     return step
 
 
 def set_aside(savepoint: Savepoint, reason: Exception) -> None:
-    """Takes a damaged savepoint out of the way without deleting it, and says so."""
-    aside = savepoint.folder.with_name(f"damaged-{savepoint.folder.name}")
+    """Renames a damaged savepoint, so that it is kept but not used, and logs a warning."""
+    aside = savepoint.folder.with_name(f"damaged-{savepoint.folder.stem}")
     shutil.rmtree(aside, ignore_errors=True)
     savepoint.folder.rename(aside)
-    log.warning("the savepoint of step %d cannot be used (%s); it is kept as %s", savepoint.step, reason, aside)
+    log.warning("the savepoint of step %d cannot be used and is kept as %s", savepoint.step, aside, exc_info=reason)
+
+
+def _move_into_place(unfinished: Path, folder: Path) -> None:
+    """Renames a complete savepoint to its final name. At every moment this step has a complete savepoint."""
+    replaced = folder.with_name(folder.name + _REPLACED)
+    if folder.exists():
+        shutil.rmtree(replaced, ignore_errors=True)
+        folder.rename(replaced)
+    unfinished.rename(folder)
+    sync(folder.parent)
+    for old in folder.parent.glob(f"[0-9]*{_REPLACED}"):
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _read(step: int, folder: Path) -> Savepoint:
+    run = read_json(folder / _RUN_FILE)
+    return Savepoint(step, folder, run.get("counters", {}), run.get("ladder", {}))
 
 
 def _shard_folder(folder: Path, index: int) -> Path:

@@ -18,7 +18,7 @@ from podzero.driver.reconcile import Reconciler
 from podzero.driver.replay_shards import ReplayShards
 from podzero.driver.savepoints import Savepoint
 from podzero.driver.spawner import CPU_ONLY, Spawner
-from podzero.driver.worker import ANSWER_TIMEOUT_S, Worker, await_end, last_reports
+from podzero.driver.worker import Worker, await_end, last_reports
 from podzero.driver.worker_group import WorkerGroup
 from podzero.monitoring.reports import LogReport, MetricsReport
 from podzero.workdir import Workdir
@@ -148,7 +148,7 @@ class Supervisor:
         for worker in workers:
             worker.ended()
             if worker.failure is not None:
-                log.warning("%s failed before the run ended: %s", worker.actor.name, worker.failure)
+                log.warning("%s failed before the run ended", worker.actor.name, exc_info=worker.failure)
         reports = last_reports(workers)
         self._actors.kill()
         self._reanalysers.kill()
@@ -171,16 +171,6 @@ class Supervisor:
         """Ends the evaluator at once; the games that it was playing are lost."""
         self._evaluators.wanted = 0
         self._evaluators.kill()
-
-    def newest_ladder(self) -> dict[str, Any]:
-        """The rating ladder, from the evaluator if it answers, as it was last otherwise."""
-        evaluator = self.evaluator
-        if evaluator is not None:
-            try:
-                self.ladder = evaluator.actor.ask("ladder", timeout_s=ANSWER_TIMEOUT_S)
-            except Exception as failure:
-                log.warning("the evaluator did not give its newest ratings: %s", failure)
-        return self.ladder
 
     def kill(self) -> None:
         """Ends all workers at once and gives the reserved resources back."""

@@ -80,5 +80,5 @@ def last_reports(workers: Sequence[Worker], timeout_s: float = ANSWER_TIMEOUT_S)
             for call in calls:
                 reports += call.result(max(0.0, deadline - time.monotonic()))
         except Exception as failure:
-            log.warning("the last reports of %s are lost: %s", worker.actor.name, failure)
+            log.warning("the last reports of %s are lost", worker.actor.name, exc_info=failure)
     return reports

@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from podzero.launch.output import readable
-from podzero.monitoring.status import StatusFile, duration, read_status
-from podzero.monitoring.view import run_view
+from podzero.monitoring.status import StoredStatus, duration, read_status
+from podzero.monitoring.view import status_panel
 from podzero.workdir import Workdir, WorkdirError
 
 REFRESH_S = 2.0
@@ -64,7 +64,7 @@ def runs_table(runs: Iterable[Run]) -> Table:
     return table
 
 
-def watch_status(workdir: Workdir, every_s: float = REFRESH_S) -> Iterator[StatusFile]:
+def watch_status(workdir: Workdir, every_s: float = REFRESH_S) -> Iterator[StoredStatus]:
     """The status of a run every `every_s` seconds; the last one is that after its process has ended.
 
     Raises:
@@ -76,7 +76,7 @@ def watch_status(workdir: Workdir, every_s: float = REFRESH_S) -> Iterator[Statu
     yield found
 
 
-def show_statuses(statuses: Iterable[StatusFile], directory: Path, as_json: bool) -> None:
+def show_statuses(statuses: Iterable[StoredStatus], directory: Path, as_json: bool) -> None:
     """Shows each status in place of the one before, or prints each as a line of JSON.
 
     Where standard output is not a terminal, only the last status is shown.
@@ -88,7 +88,7 @@ def show_statuses(statuses: Iterable[StatusFile], directory: Path, as_json: bool
     console = Console()
     with Live(console=console, auto_refresh=False) as live:
         for found in statuses:
-            live.update(Group(run_view(found.status), Text(f"{directory}: {found.words}")), refresh=True)
+            live.update(Group(status_panel(found.status), Text(f"{directory}: {found.summary}")), refresh=True)
     if not console.is_terminal:
         console.line()  # which Live leaves out there
 
@@ -105,7 +105,7 @@ def _run(folder: Path) -> Run:
     return Run(str(folder), name, _state(found), round(found.age_s, 1), status.step, metrics)
 
 
-def _state(found: StatusFile) -> State:
+def _state(found: StoredStatus) -> State:
     if found.alive:
         return "running"
     return "ended" if found.status.phase == "ended" else "interrupted"

@@ -1,1 +1,1 @@
-"""What a run reports: reports of its workers, their aggregation, status, metric writers, and the terminal view."""
+"""Monitoring of a run: reports of its workers, their aggregation, status, metric files, log file, terminal view."""

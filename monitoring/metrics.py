@@ -1,4 +1,4 @@
-"""Every figure of every role, kept twice: one JSON object a line for scripts, TensorBoard files for people."""
+"""The metrics of all workers in files: `metrics.jsonl` for scripts, event files for TensorBoard."""
 
 from __future__ import annotations
 
@@ -7,98 +7,112 @@ import math
 import os
 import time
 from collections.abc import Mapping
+from functools import partial
 
-from tensorboardX import SummaryWriter
-
+from podzero.monitoring.reports import merge_metrics
+from podzero.monitoring.tensorboard import event_file, scalar_record
+from podzero.monitoring.writing import AppendFile, WriteAttempts
 from podzero.workdir import Workdir
 
 FLUSH_EVERY_S = 5.0
-"""Longest time that a figure waits in memory."""
+"""Longest time that a written line waits in memory."""
+RESOLUTION = 1 / 5_000
+"""Shortest time between two lines of a worker, as a share of the run's elapsed time.
+
+A worker that reports every 2 s has every report written for 2.8 hours. After that its lines become sparser: 5,000 per
+factor e of elapsed time, 16,000 after a day, 45,000 after a year.
+"""
 LOST_FILE = "metrics.lost.jsonl"
-"""Where the lines of steps that a crash took back are kept."""
+"""Holds the lines of steps that were lost in a crash."""
+LOST_BYTES = 64 * 2**20
+"""Size from which `LOST_FILE` is started anew."""
 
 
 class MetricsLog:
-    """Appends reports to `metrics.jsonl` and to TensorBoard. Not thread-safe: one owner.
+    """Appends metrics to `metrics.jsonl` and to TensorBoard's files. Not thread-safe: it has one owner.
 
-    A line holds `t` (Unix seconds), `step` (learner step when the report came), `worker` and `metrics`.
+    A line holds `t` (Unix seconds), `step` (the learner step), `worker` and `metrics`. A failed write is a warning, and
+    is repeated with the next one.
 
     Args:
       workdir: the run's directory; it must exist.
-      resume_step: the step from which a run goes on. Lines beyond it, of steps that will be made again, move to
-        `metrics.lost.jsonl`, so that every curve has one value per step. None for a new run.
+      resume_step: the step of the savepoint from which the run resumes, or -1. Lines of later steps, which will be
+        made again, move to `metrics.lost.jsonl`, so that every curve has one value per step.
     """
 
-    def __init__(self, workdir: Workdir, resume_step: int | None) -> None:
+    def __init__(self, workdir: Workdir, resume_step: int = -1) -> None:
         self._workdir = workdir
-        self._purge_step = None if resume_step is None else resume_step + 1
-        if resume_step is not None:
-            take_back(workdir, resume_step)
-        self._file = workdir.metrics_file.open("a", encoding="utf-8")
-        self._writers: dict[str, SummaryWriter] = {}
+        self._purge_step = resume_step + 1
+        self._attempt = WriteAttempts()
+        self._attempt(workdir.metrics_file, partial(move_lost_lines, workdir, resume_step))
+        self._lines = AppendFile(workdir.metrics_file)
+        self._events: dict[str, AppendFile] = {}
+        self._unwritten: dict[str, dict[str, float]] = {}
+        self._written_at: dict[str, float] = {}
         self._flushed = time.monotonic()
 
-    def add(self, worker: str, metrics: Mapping[str, float], step: int) -> None:
-        """Appends one report, made while the learner stood at `step`."""
-        written = {name: float(value) for name, value in metrics.items()}
-        finite = {name: value if math.isfinite(value) else None for name, value in written.items()}
-        line = {"t": round(time.time(), 3), "step": step, "worker": worker, "metrics": finite}
-        self._file.write(json.dumps(line) + "\n")
-        writer = self._writer(worker)
-        for name, value in written.items():
-            writer.add_scalar(name, value, step)
+    def add(self, worker: str, metrics: Mapping[str, float], step: int, elapsed_s: float) -> None:
+        """Adds the metrics of a worker; merges them into its next line if one was written a short time ago.
+
+        Args:
+          worker: its name.
+          metrics: those called `count/...` are counted since the worker's previous report.
+          step: the present learner step.
+          elapsed_s: the run's elapsed time.
+        """
+        self._unwritten[worker] = merge_metrics(self._unwritten.get(worker, {}), metrics)
+        if elapsed_s - self._written_at.get(worker, -math.inf) >= RESOLUTION * elapsed_s:
+            self._written_at[worker] = elapsed_s
+            self._write(worker, step)
         if time.monotonic() - self._flushed >= FLUSH_EVERY_S:
             self.flush()
 
     def flush(self) -> None:
-        """Puts everything on disk."""
-        self._file.flush()
-        for writer in self._writers.values():
-            writer.flush()
+        """Writes the lines that wait in memory."""
+        for file in (self._lines, *self._events.values()):
+            self._attempt(file.path, file.flush)
         self._flushed = time.monotonic()
 
-    def close(self) -> None:
-        """Flushes and closes all files."""
-        self._file.close()
-        for writer in self._writers.values():
-            writer.close()
-        self._writers.clear()
+    def close(self, step: int) -> None:
+        """Writes everything, with merged metrics at the learner step `step`."""
+        for worker in list(self._unwritten):
+            self._write(worker, step)
+        self.flush()
 
-    def _writer(self, worker: str) -> SummaryWriter:
-        if worker not in self._writers:
-            self._writers[worker] = SummaryWriter(
-                str(self._workdir.tensorboard / worker),
-                purge_step=self._purge_step,
-                max_queue=100,
-                flush_secs=int(FLUSH_EVERY_S),
-                filename_suffix=f".{self._purge_step or 0:09d}",  # a name's whole seconds are no difference
-            )
-        return self._writers[worker]
+    def _write(self, worker: str, step: int) -> None:
+        metrics = self._unwritten.pop(worker)
+        finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+        line = {"t": round(time.time(), 3), "step": step, "worker": worker, "metrics": finite}
+        self._lines.add(json.dumps(line).encode() + b"\n")
+        if worker not in self._events:
+            self._events[worker] = event_file(self._workdir.tensorboard / worker, self._purge_step)
+        self._events[worker].add(scalar_record(metrics, step))
 
 
-def take_back(workdir: Workdir, step: int) -> int:
-    """Moves the lines beyond `step` from `metrics.jsonl` to `metrics.lost.jsonl`; returns how many.
+def move_lost_lines(workdir: Workdir, step: int) -> int:
+    """Moves the lines of steps after `step` from `metrics.jsonl` to `metrics.lost.jsonl`; returns how many.
 
-    A last line that was cut off while being written is dropped, and so is any line that is no report.
+    Drops lines that are not reports, for example a last line of which only a part was written.
     """
     if not workdir.metrics_file.exists():
         return 0
     kept, lost = workdir.metrics_file.with_name(".metrics.kept"), workdir.root / LOST_FILE
+    mode = "a" if lost.exists() and lost.stat().st_size < LOST_BYTES else "w"
     moved = 0
     with (
-        workdir.metrics_file.open(encoding="utf-8", errors="replace") as old,
-        kept.open("w", encoding="utf-8") as good,
-        lost.open("a", encoding="utf-8") as gone,
+        workdir.metrics_file.open(encoding="utf-8", errors="replace") as lines,
+        kept.open("w", encoding="utf-8") as kept_lines,
+        lost.open(mode, encoding="utf-8") as lost_lines,
     ):
-        for line in old:
-            at = _step_of(line)
-            if at is None:
+        for line in lines:
+            line_step = _step_of(line)
+            if line_step is None:
                 continue
-            if at > step:
-                gone.write(line)
+            if line_step > step:
+                lost_lines.write(line)
                 moved += 1
             else:
-                good.write(line)
+                kept_lines.write(line)
     os.replace(kept, workdir.metrics_file)
     if lost.stat().st_size == 0:
         lost.unlink()
@@ -106,7 +120,7 @@ def take_back(workdir: Workdir, step: int) -> int:
 
 
 def _step_of(line: str) -> int | None:
-    """The step of a line, or None when the line is torn or foreign."""
+    """The step of a line; None if the line is incomplete or not a report."""
     if not line.endswith("\n"):
         return None
     try:

@@ -1,4 +1,4 @@
-"""What a process of a run has to say, kept until the driver fetches it: figures and log lines, in order."""
+"""Reports of worker processes: metrics and log records, buffered in order until the driver fetches them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 CAPACITY = 4_096
-"""Items kept; a driver that does not come loses the oldest ones, never the process its memory."""
+"""Reports that a buffer holds. When it is full, the oldest are dropped."""
 
 
 class MetricsReport(NamedTuple):
-    """Figures of a role."""
+    """Metrics of a worker."""
 
     time_s: float
     """Seconds since the epoch."""
@@ -23,22 +23,26 @@ class MetricsReport(NamedTuple):
 
 
 class LogReport(NamedTuple):
-    """A log record of a role."""
+    """A log record of a worker."""
 
     time_s: float
+    """Seconds since the epoch."""
     worker: str
     level: int
     text: str
+    """The message; if an exception was logged, its type and first line follow."""
+    traceback: str = ""
+    """The traceback of that exception."""
 
 
 class PreemptionNotice(LogReport):
-    """A log line that announces the end of the role's machine; the driver saves at once."""
+    """A log record that announces the end of the worker's node. The driver responds with a savepoint."""
 
     __slots__ = ()
 
 
 class ReportBuffer(logging.Handler):
-    """Collects `Report` calls and log records of one process; thread-safe."""
+    """Collects the metrics and log records of one process; thread-safe."""
 
     def __init__(self, worker: str) -> None:
         super().__init__(logging.INFO)
@@ -47,23 +51,53 @@ class ReportBuffer(logging.Handler):
         self._guard = threading.Lock()
 
     def report(self, worker: str, metrics: Mapping[str, float]) -> None:
-        """A `Report`."""
-        with self._guard:
-            self._items.append(MetricsReport(time.time(), worker, dict(metrics)))
+        """Adds metrics; a `podzero.protocols.Report`."""
+        self._add(MetricsReport(time.time(), worker, dict(metrics)))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Takes a log record."""
-        with self._guard:
-            self._items.append(LogReport(record.created, self._worker, record.levelno, record.getMessage()))
+        """Adds a log record."""
+        details = logging.Formatter().formatException(record.exc_info) if record.exc_info else ""
+        self._add(LogReport(record.created, self._worker, record.levelno, summary(record), details))
 
     def announce(self, text: str) -> None:
-        """Leaves a `Notice`."""
-        with self._guard:
-            self._items.append(PreemptionNotice(time.time(), self._worker, logging.WARNING, text))
+        """Adds a `PreemptionNotice`."""
+        self._add(PreemptionNotice(time.time(), self._worker, logging.WARNING, text))
 
     def drain(self) -> list[MetricsReport | LogReport]:
-        """All that came since the last call."""
+        """Removes and returns all reports, oldest first."""
         with self._guard:
             items = list(self._items)
             self._items.clear()
         return items
+
+    def _add(self, item: MetricsReport | LogReport) -> None:
+        with self._guard:
+            self._items.append(item)
+
+
+def merge_metrics(earlier: Mapping[str, float], later: Mapping[str, float]) -> dict[str, float]:
+    """The metrics of two reports as those of one.
+
+    Counts are added; other values of `later` replace those of `earlier`. The shares of time in a report sum to one, so
+    that all `time/...` are those of one report.
+    """
+    timed = any(name.startswith("time/") for name in later)
+    result = {name: value for name, value in earlier.items() if not (timed and name.startswith("time/"))}
+    for name, value in later.items():
+        result[name] = float(value) + (result.get(name, 0.0) if name.startswith("count/") else 0.0)
+    return result
+
+
+def summary(record: logging.LogRecord) -> str:
+    """The message of a log record; if an exception was logged, its type and first line follow."""
+    error = record.exc_info[1] if record.exc_info else None
+    if error is None:
+        return record.getMessage()
+    return f"{record.getMessage()}: " + f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def log_report(log: logging.Logger, report: LogReport) -> None:
+    """Logs the report of a worker in this process: the message, and the traceback for handlers that print one."""
+    record = log.makeRecord(log.name, report.level, __file__, 0, "%s: %s", (report.worker, report.text), exc_info=None)
+    record.exc_text = report.traceback or None
+    log.handle(record)

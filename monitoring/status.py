@@ -1,4 +1,4 @@
-"""What a run is doing, in one structure: made by the monitor, shown by the dashboard, kept in `status.json`."""
+"""The status of a run: made by the monitor, shown by the view, stored in `status.json`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from podzero.workdir import Workdir, WorkdirError, read_json, write_atomically
+from podzero.workdir import Workdir, WorkdirError, write_atomically
 
 Phase = Literal["starting", "collecting", "training", "stopping", "ended"]
 PHASE_WORDS: Mapping[str, str] = {
@@ -21,115 +21,131 @@ PHASE_WORDS: Mapping[str, str] = {
     "stopping": "stopping",
     "ended": "ended",
 }
-"""What people read for each phase."""
+"""Each phase as it is shown."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RunStatus:
-    """One look at a run. Counts are over all resumptions; rates are per second over the last minute.
+    """The status of a run at one moment.
 
-    None stands where nothing has been reported yet.
+    Counts include all resumptions. Rates are per second, over the last minute. None means not reported yet.
     """
 
     name: str
+    """Name of the experiment."""
     phase: Phase
+    """What the run is doing."""
     elapsed_s: float
     """Seconds of training, over all resumptions."""
     time_left_s: float | None = None
-    """Seconds until the first of the `stop` limits, at the present rates."""
+    """Seconds until the first of the `stop` limits is reached, at the present rates."""
     step: int = 0
+    """Learner step."""
     games: int = 0
+    """Games, or episodes, that the actors finished."""
     moves: int = 0
+    """Moves, or environment steps, of all actors."""
     samples: int = 0
+    """Samples that the actors wrote to replay."""
     moves_per_s: float = 0.0
+    """Moves, or environment steps, of all actors."""
     games_per_s: float = 0.0
+    """Games, or episodes, that the actors finished."""
     steps_per_s: float = 0.0
+    """Learner steps."""
     evaluations_per_s: float = 0.0
     """Network evaluations of all actors."""
     reanalysed_per_s: float = 0.0
-    """Old positions, or windows of them, that were searched again."""
+    """Stored positions, or windows of them, whose targets were searched again with newer parameters."""
     replay_size: int = 0
+    """Samples in replay, over all shards."""
     replay_capacity: int = 0
+    """Samples that replay can hold."""
     samples_per_insert: float | None = None
+    """How often a sample was read, on average."""
     policy_age: float | None = None
     """Learner steps between the newest parameters and those that made the samples of the last batches."""
     loss: float | None = None
+    """Total loss of the last batches."""
     policy_loss: float | None = None
+    """Its policy term."""
     value_loss: float | None = None
+    """Its value term."""
     rating: float | None = None
-    """Elo of the last judged parameters."""
+    """Elo rating of the parameters evaluated last; random play has 0."""
     rating_error: float | None = None
-    """Standard error of `rating`."""
+    """Half the width of the 95% confidence interval of `rating`."""
     rated_step: int | None = None
-    """Learner step of the parameters last judged."""
+    """Learner step of the parameters evaluated last."""
     mean_return: float | None = None
-    """Mean return of the last judged parameters' episodes, in environments for one."""
+    """Mean return of the last evaluation's episodes, in single-player environments."""
     std_return: float | None = None
     """Standard deviation of these returns."""
     acting_return: float | None = None
-    """Mean return of the episodes that the actors ended last, with their exploration."""
+    """Mean return of the actors' newest episodes, with exploration noise."""
     failed_episodes: int = 0
-    """Episodes that were lost to an environment that raised, hung or broke its own rules."""
+    """Episodes that ended because their environment raised an error, hung, or broke its own rules."""
     keeps_value: float | None = None
-    """Share of positions in which the agent's move keeps the value of the game, where a solver exists."""
+    """Share of positions in which the agent's move keeps the value of the game, if a solver exists."""
     scores: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """Mean score in [0, 1] against each opponent of the last judgement."""
+    """Mean score in [0, 1] against each opponent of the last evaluation."""
     restarts: int = 0
-    """Actors that died and were started again."""
+    """Workers that were replaced, and restarts of the whole run."""
     samples_per_s: float = 0.0
-    """Samples learned from."""
+    """Samples that the learner trained on."""
     step_s: float | None = None
-    """Wall seconds of a learner step; `shares["learner"]` says on what they are spent."""
+    """Wall seconds of a learner step; `shares["learner"]` says how they are spent."""
     chips: int | None = None
     """Devices that train."""
     hosts: int | None = None
-    """Machines that hold them; actors may run on others."""
+    """Nodes with these devices; actors may run on other nodes."""
     samples_per_s_per_chip: float | None = None
-    """Samples learned from."""
+    """`samples_per_s` divided by `chips`."""
     samples_per_s_per_host: float | None = None
+    """`samples_per_s` divided by `hosts`."""
     moves_per_s_per_chip: float | None = None
-    """Moves of all actors by chips that train: the play that feeds one."""
+    """`moves_per_s` divided by `chips`: the moves that supply one chip with samples."""
     moves_per_s_per_host: float | None = None
-    """The same by machines that train."""
+    """`moves_per_s` divided by `hosts`."""
     share_of_peak: float | None = None
-    """Useful operations of training over what the chips could do at most (model flops utilization), of wall time."""
+    """Model FLOPs utilization: useful operations of training per wall second, as a share of the chips' peak."""
     device_busy: float | None = None
     """Share of wall time in which the devices worked on training."""
     scaling_efficiency: float | None = None
-    """Samples/s of a chip, while it works, over those of one chip that trains alone (`learner.calibrate`)."""
+    """Samples/s of a chip while it works, relative to one chip that trains alone (`learner.calibrate`)."""
     hbm_bytes: float | None = None
     """Memory in use on the fullest chip."""
     hbm_peak_bytes: float | None = None
-    """The most that was in use on a chip."""
+    """Highest memory use of any chip so far."""
     hbm_limit_bytes: float | None = None
-    """What a chip has for use."""
+    """Memory of a chip."""
     cost: float | None = None
-    """Of all machines over `elapsed_s`, where `cluster.price_per_hour` is given."""
+    """Cost of all nodes over `elapsed_s`, if `cluster.price_per_hour` is given."""
     cost_per_million_samples: float | None = None
-    """`cost` by the samples played."""
+    """`cost` per million samples written by the actors."""
     shares: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
-    """Share of wall time by kind of role and stage, as `shares["actor"]["search"]`."""
+    """Share of wall time by kind of worker and stage, for example `shares["actor"]["search"]`."""
     bottleneck: str = ""
     """Who waits for whom, in words."""
 
     def to_json(self) -> str:
-        """The status as one line of JSON; figures that are no number become null."""
+        """The status as one line of JSON; NaN and infinity become null."""
         return json.dumps(_finite(dataclasses.asdict(self)))
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> RunStatus:
-        """The inverse of `to_json` after parsing; unknown keys are ignored, so that files of other versions are read.
+        """The inverse of `to_json`, for parsed JSON. Ignores unknown keys, so that it reads files of other versions.
 
         Raises:
-          TypeError: a field without default is missing.
+          TypeError: a field without a default is missing.
         """
         known = {field.name for field in dataclasses.fields(cls)}
         return cls(**{key: value for key, value in tree.items() if key in known})
 
 
 @dataclasses.dataclass(frozen=True)
-class StatusFile:
-    """A status as found in a working directory, and whether anybody still works there."""
+class StoredStatus:
+    """The status in a working directory, and whether its run is alive."""
 
     status: RunStatus
     alive: bool
@@ -138,48 +154,59 @@ class StatusFile:
     """Seconds since the status was written."""
 
     @property
-    def words(self) -> str:
-        """Whether the run lives, for people."""
+    def summary(self) -> str:
+        """Whether the run is alive, in words."""
         age = f"status {duration(self.age_s)} old"
         if self.alive:
             return f"running ({age})"
         if self.status.phase == "ended":
             return f"ended ({age})"
-        return f"not running: it was cut off while {PHASE_WORDS[self.status.phase]} ({age}); train again to resume it"
+        phase = PHASE_WORDS[self.status.phase]
+        return f"not running: it was interrupted while {phase} ({age}); train again to resume it"
 
     def to_json(self) -> str:
-        """One line: the status with `alive` and `age_s` beside its fields."""
+        """One line of JSON: the fields of the status, `alive` and `age_s`."""
         return json.dumps(json.loads(self.status.to_json()) | {"alive": self.alive, "age_s": round(self.age_s, 1)})
 
 
 def write_status(workdir: Workdir, status: RunStatus) -> None:
-    """Replaces `status.json` as a whole."""
+    """Replaces `status.json` atomically.
+
+    Raises:
+      OSError: it cannot be written; the old one stays.
+    """
     write_atomically(workdir.status_file, status.to_json() + "\n")
 
 
-def read_status(workdir: Workdir) -> StatusFile:
-    """What the run in `workdir` is doing or was doing last.
+def read_status(workdir: Workdir) -> StoredStatus:
+    """Reads the last status of the run in `workdir`.
 
     Raises:
-      WorkdirError: no experiment lives there, or it has not said anything yet.
+      WorkdirError: the directory holds no run, its run never started, or `status.json` is damaged.
     """
-    experiment = workdir.experiment()
     alive = is_locked(workdir)
+    if alive and not workdir.status_file.exists():
+        name = workdir.experiment().name if workdir.is_run else workdir.root.name
+        return StoredStatus(RunStatus(name, "starting", elapsed_s=0.0), alive=True, age_s=0.0)
+    experiment = workdir.experiment()
     try:
-        status = RunStatus.from_tree(read_json(workdir.status_file))
+        status = RunStatus.from_tree(json.loads(workdir.status_file.read_text()))
         age_s = time.time() - workdir.status_file.stat().st_mtime
-    except (TypeError, OSError):
-        if not alive:
-            raise WorkdirError(
-                f"{workdir.root} holds the experiment '{experiment.name}' but no readable status.json: "
-                "it never came to run; start it with `podzero train`"
-            ) from None
-        return StatusFile(RunStatus(experiment.name, "starting", elapsed_s=0.0), alive=True, age_s=0.0)
-    return StatusFile(status, alive, max(age_s, 0.0))
+    except FileNotFoundError:
+        raise WorkdirError(
+            f"{workdir.root} holds the experiment '{experiment.name}' but no status.json: the run never started; "
+            "start it with `podzero train`"
+        ) from None
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        rewritten = "within seconds, since the run is alive" if alive else "when the run is resumed"
+        raise WorkdirError(
+            f"{workdir.status_file} is damaged ({error}); it will be written again {rewritten}"
+        ) from None
+    return StoredStatus(status, alive, max(age_s, 0.0))
 
 
 def is_locked(workdir: Workdir) -> bool:
-    """Whether a live process trains in `workdir`. Only looks: a lock that nobody holds is left as it was."""
+    """Whether a live process trains in `workdir`; does not take the lock itself."""
     path: Path = workdir.root / ".lock"
     try:
         with path.open("r") as file:
@@ -192,7 +219,7 @@ def is_locked(workdir: Workdir) -> bool:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: `8 s`, `3 min 20 s`, `2 h 05 min`."""
+    """Formats seconds: `8 s`, `3 min 20 s`, `2 h 05 min`."""
     whole = max(round(seconds), 0)
     if whole < 60:
         return f"{whole} s"
@@ -202,7 +229,7 @@ def duration(seconds: float) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """The same tree with NaN and infinities, which JSON has no word for, as None."""
+    """The same tree with None instead of NaN and infinities, which JSON does not know."""
     if isinstance(value, dict):
         return {key: _finite(inner) for key, inner in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value

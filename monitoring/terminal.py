@@ -1,4 +1,4 @@
-"""How a person watches a run: a live picture in a terminal, a line now and then elsewhere."""
+"""Views of a run: a live panel on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from typing import IO, Literal, Self
 from rich.console import Console, RenderableType
 from rich.live import Live
 
+from podzero.monitoring.reports import summary
 from podzero.monitoring.status import RunStatus
-from podzero.monitoring.view import STARTING, plain_line, run_view, starting_view
+from podzero.monitoring.view import STARTING, starting_panel, status_line, status_panel
 
 ViewKind = Literal["auto", "plain", "live"]
 LINE_EVERY_S = 10.0
-"""Time between two lines of the plain view, if nothing remarkable happens."""
+"""Time between two lines of the plain view while the phase stays the same."""
 LOG_LINES = 6
+"""Log records that the live view shows."""
 
 
 class View(ABC):
-    """A context manager that shows a run; log records of `podzero` appear in it as well."""
+    """A context manager that shows the status of a run, and the log records of `podzero`."""
 
     def __init__(self) -> None:
         self._handler = _Handler(self)
@@ -39,7 +41,7 @@ class View(ABC):
 
     @abstractmethod
     def show(self, status: RunStatus) -> None:
-        """Brings the view up to date."""
+        """Shows a status."""
 
     @abstractmethod
     def log(self, level: int, text: str) -> None:
@@ -47,14 +49,14 @@ class View(ABC):
 
 
 def make_view(kind: ViewKind) -> View:
-    """The view for standard output: `auto` is live on a terminal and plain otherwise."""
+    """The view on standard output; `auto` means live on a terminal and plain otherwise."""
     if kind == "live" or (kind == "auto" and Console().is_terminal):
         return LiveView(Console())
     return PlainView(sys.stdout)
 
 
 class PlainView(View):
-    """A line every `LINE_EVERY_S` seconds, and at once when the phase changes or the first game is finished."""
+    """Prints a line every `LINE_EVERY_S` seconds, when the phase changes, and after the first game."""
 
     def __init__(self, out: IO[str]) -> None:
         super().__init__()
@@ -70,27 +72,32 @@ class PlainView(View):
     def show(self, status: RunStatus) -> None:
         """Prints a line if one is due."""
         last, now = self._last, time.monotonic()
-        remarkable = last is None or last.phase != status.phase or (last.games == 0 and status.games > 0)
-        if remarkable or now - self._shown_at >= LINE_EVERY_S:
-            print(plain_line(status), file=self._out, flush=True)
+        news = last is None or last.phase != status.phase or (last.games == 0 and status.games > 0)
+        if news or now - self._shown_at >= LINE_EVERY_S:
+            print(status_line(status), file=self._out, flush=True)
             self._shown_at = now
         self._last = status
 
     def log(self, level: int, text: str) -> None:
-        """Prints the record, marked if it is a warning or worse."""
-        mark = f"{logging.getLevelName(level).lower()}: " if level >= logging.WARNING else ""
-        print(f"{mark}{text}", file=self._out, flush=True)
+        """Prints a log record; the level comes first if it is a warning or worse."""
+        prefix = f"{logging.getLevelName(level).lower()}: " if level >= logging.WARNING else ""
+        print(f"{prefix}{text}", file=self._out, flush=True)
 
 
 class LiveView(View):
-    """A picture that is drawn anew four times a second."""
+    """A panel that is drawn four times a second."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()
         self._status: RunStatus | None = None
         self._lines: deque[tuple[int, str]] = deque(maxlen=LOG_LINES)
         self._began = time.monotonic()
-        self._live = Live(console=console, get_renderable=self._view, refresh_per_second=4)
+        self._live = Live(
+            console=console,
+            get_renderable=self._panel,
+            refresh_per_second=4,
+            redirect_stderr=False,  # stderr goes into the log file of the run
+        )
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -104,27 +111,27 @@ class LiveView(View):
         super().__exit__(kind, error, traceback)
 
     def show(self, status: RunStatus) -> None:
-        """Takes the status for the next drawing."""
+        """Keeps the status until the panel is drawn again."""
         self._status = status
 
     def log(self, level: int, text: str) -> None:
-        """Adds the record below the picture, where the newest few stay."""
+        """Adds a log record below the status, which shows the newest `LOG_LINES`."""
         self._lines.append((level, f"{time.strftime('%H:%M:%S')} {text}"))
 
-    def _view(self) -> RenderableType:
+    def _panel(self) -> RenderableType:
         lines = list(self._lines)
         if self._status is None:
-            return starting_view(time.monotonic() - self._began, lines)
-        return run_view(self._status, lines)
+            return starting_panel(time.monotonic() - self._began, lines)
+        return status_panel(self._status, lines)
 
 
 class _Handler(logging.Handler):
-    """Hands log records to a view."""
+    """Passes log records to a view."""
 
     def __init__(self, view: View) -> None:
         super().__init__(logging.INFO)
         self._view = view
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Shows the message, without a traceback: that is what the log file is for."""
-        self._view.log(record.levelno, record.getMessage())
+        """Shows the message, and the exception in one line; the log file holds its traceback."""
+        self._view.log(record.levelno, summary(record))

@@ -1,4 +1,4 @@
-"""What a run makes of its chips and its money. Pure: numbers in, a status out."""
+"""Utilization of the chips, and cost. Pure: numbers in, a status out."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ def with_utilization(
     batch_size: int,
     price_per_hour: float | None,
 ) -> RunStatus:
-    """`status` with the figures of chips, memory and cost, as far as they are known.
+    """Adds the fields about chips, memory and cost to `status`, as far as they are known.
 
     Args:
-      status: with counts, rates and time; what is computed from its rates is over the last minute, as they are.
-      learner: the newest figures of the learner on host 0.
-      hosts: the newest figures of each learner host, 0 included.
-      batch_size: samples of a step.
-      price_per_hour: of all machines, in any currency.
+      status: with counts, rates and time.
+      learner: the newest metrics of the learner on host 0.
+      hosts: the newest metrics of each learner host, including host 0.
+      batch_size: samples of a learner step.
+      price_per_hour: price of all nodes together, in any currency.
     """
     chips, on_hosts = _count(learner.get("learner/chips")), _count(learner.get("learner/hosts"))
     samples_per_s = status.steps_per_s * batch_size
@@ -35,26 +35,26 @@ def with_utilization(
         step_s=1.0 / status.steps_per_s if status.steps_per_s > 0 else None,
         chips=chips,
         hosts=on_hosts,
-        samples_per_s_per_chip=_shared(samples_per_s, chips),
-        samples_per_s_per_host=_shared(samples_per_s, on_hosts),
-        moves_per_s_per_chip=_shared(status.moves_per_s, chips),
-        moves_per_s_per_host=_shared(status.moves_per_s, on_hosts),
-        share_of_peak=_shared(samples_per_s * flops_per_sample, peak),
+        samples_per_s_per_chip=_per(samples_per_s, chips),
+        samples_per_s_per_host=_per(samples_per_s, on_hosts),
+        moves_per_s_per_chip=_per(status.moves_per_s, chips),
+        moves_per_s_per_host=_per(status.moves_per_s, on_hosts),
+        share_of_peak=_per(samples_per_s * flops_per_sample, peak),
         scaling_efficiency=learner.get("learner/scaling_efficiency"),
         hbm_bytes=_largest(memory, "learner/hbm_bytes"),
         hbm_peak_bytes=_largest(memory, "learner/hbm_peak_bytes"),
         hbm_limit_bytes=_largest(memory, "learner/hbm_limit_bytes"),
         cost=cost,
-        cost_per_million_samples=_shared(1e6 * cost, status.samples) if cost is not None else None,
+        cost_per_million_samples=_per(1e6 * cost, status.samples) if cost is not None else None,
     )
 
 
-def _count(figure: float | None) -> int | None:
-    return None if figure is None else int(figure)
+def _count(value: float | None) -> int | None:
+    return None if value is None else int(value)
 
 
-def _shared(amount: float, among: float | None) -> float | None:
-    return amount / among if among else None
+def _per(amount: float, divisor: float | None) -> float | None:
+    return amount / divisor if divisor else None
 
 
 def _largest(hosts: list[Mapping[str, float]], name: str) -> float | None:

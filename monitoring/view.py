@@ -1,9 +1,9 @@
-"""A run as text: in one line, or as a picture. Pure: a status in, text out."""
+"""The status of a run as text: one line, or a panel. Pure: a status in, text out."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.markup import escape
@@ -18,14 +18,14 @@ from podzero.monitoring.status import PHASE_WORDS, RunStatus, duration
 
 STARTING = "starting Ray, replay, learner and actors: libraries load, programs compile"
 WIDEST = 120
-"""Columns beyond which the picture does not grow."""
+"""Most columns of the panel."""
 _GAMES = ("self-play", "games", "moves")
 _EPISODES = ("acting", "episodes", "steps")
-"""What is done, and what it is counted in, where two play and where one acts."""
+"""Label and units of the actors' row, for games and for single-player environments."""
 
 
-def plain_line(status: RunStatus) -> str:
-    """The run in one line; figures that are not known yet are left out."""
+def status_line(status: RunStatus) -> str:
+    """The status in one line, without the values that are not known yet."""
     parts = [f"[{clock(status.elapsed_s)}] {PHASE_WORDS[status.phase]}", f"step {status.step:,}"]
     if status.steps_per_s:
         parts[-1] += f" ({_rate(status.steps_per_s)}/s)"
@@ -36,7 +36,7 @@ def plain_line(status: RunStatus) -> str:
         parts.append(f"replay {status.replay_size / status.replay_capacity:.0%}")
     if status.loss is not None:
         parts.append(f"loss {status.loss:.3f}")
-    parts += _judged(status)
+    parts += _evaluated(status)
     if status.chips is not None and status.chips > 1:
         share = f" ({status.share_of_peak:.1%} of peak)" if status.share_of_peak is not None else ""
         parts.append(f"chips {status.chips:,}{share}")
@@ -47,8 +47,8 @@ def plain_line(status: RunStatus) -> str:
     return "  ".join(parts)
 
 
-def _judged(status: RunStatus) -> list[str]:
-    """How strong the agent is, as far as it is known."""
+def _evaluated(status: RunStatus) -> list[str]:
+    """The strength of the agent, as far as it is known."""
     parts = []
     if status.rating is not None:
         parts.append(f"Elo {_elo(status)}")
@@ -61,8 +61,8 @@ def _judged(status: RunStatus) -> list[str]:
     return parts
 
 
-def run_view(status: RunStatus, lines: list[tuple[int, str]] | None = None) -> Panel:
-    """The run as a panel of at most `WIDEST` columns; `lines` are (level, text) of the newest log records."""
+def status_panel(status: RunStatus, log_lines: Sequence[tuple[int, str]] = ()) -> Panel:
+    """The status as a panel, with (level, text) of the newest log records below it."""
     times = duration(status.elapsed_s)
     if status.time_left_s is not None and status.phase != "ended":
         times += f" · {duration(status.time_left_s)} left"
@@ -71,23 +71,23 @@ def run_view(status: RunStatus, lines: list[tuple[int, str]] | None = None) -> P
     grid.add_column(ratio=1)
     for label, value in _rows(status):
         grid.add_row(label, value)
-    return _framed(f"[bold]{escape(status.name)}[/bold] · {PHASE_WORDS[status.phase]}", times, grid, lines or [])
+    return _framed(f"[bold]{escape(status.name)}[/bold] · {PHASE_WORDS[status.phase]}", times, grid, log_lines)
 
 
 def clock(seconds: float) -> str:
-    """Seconds as `m:ss` or `h:mm:ss`."""
+    """Formats seconds as `m:ss` or `h:mm:ss`."""
     minutes, second = divmod(max(round(seconds), 0), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
 
 
-def starting_view(elapsed_s: float, lines: list[tuple[int, str]]) -> Panel:
-    """What is shown until there is a status."""
-    return _framed("[bold]podzero[/bold] · starting up", duration(elapsed_s), Text(STARTING), lines)
+def starting_panel(elapsed_s: float, log_lines: Sequence[tuple[int, str]]) -> Panel:
+    """The panel that is shown until there is a status."""
+    return _framed("[bold]podzero[/bold] · starting up", duration(elapsed_s), Text(STARTING), log_lines)
 
 
-def _framed(title: str, times: str, body: RenderableType, lines: list[tuple[int, str]]) -> Panel:
-    parts = [body, Rule(style="dim"), _log_text(lines)] if lines else [body]
+def _framed(title: str, times: str, body: RenderableType, log_lines: Sequence[tuple[int, str]]) -> Panel:
+    parts = [body, Rule(style="dim"), _log_text(log_lines)] if log_lines else [body]
     return Panel(
         Group(*parts),
         title=title,
@@ -124,7 +124,7 @@ def _rows(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
         ),
     )
     if status.reanalysed_per_s:
-        yield "reanalysis", _joined(f"{_rate(status.reanalysed_per_s)} samples/s searched again")
+        yield "reanalysis", _joined(f"{_rate(status.reanalysed_per_s)} samples/s reanalysed")
     yield "replay", _replay(status)
     yield "strength", _strength(status)
     if _has_accelerators(status):
@@ -134,7 +134,7 @@ def _rows(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
     for kind, stages in status.shares.items():
         largest = sorted(stages.items(), key=lambda item: -item[1])
         shown = [f"{stage.replace('_', ' ')} {share:.0%}" for stage, share in largest if share >= 0.005]
-        of_step = f"{_short_time(status.step_s)} a step" if kind == "learner" and status.step_s is not None else ""
+        of_step = f"{_short_time(status.step_s)} per step" if kind == "learner" and status.step_s is not None else ""
         yield f"{kind} time"[:12], _joined(of_step, *shown)
     if status.bottleneck:
         yield "limit", Text(status.bottleneck, style="yellow")
@@ -153,7 +153,7 @@ def _replay(status: RunStatus) -> RenderableType:
 
 def _strength(status: RunStatus) -> RenderableType:
     if status.rated_step is None:
-        return Text("not judged yet", style="dim")
+        return Text("not evaluated yet", style="dim")
     scores = [f"vs {name} {score:.0%}" for name, score in status.scores.items()]
     return _joined(
         f"[green]mean return {_return(status)}[/green]" if status.mean_return is not None else "",
@@ -165,7 +165,7 @@ def _strength(status: RunStatus) -> RenderableType:
 
 
 def _has_accelerators(status: RunStatus) -> bool:
-    """Whether the devices that train are anything else than the one CPU of a laptop."""
+    """Whether the learner trains on anything but a single CPU device."""
     return (status.chips or 0) > 1 or status.share_of_peak is not None or status.hbm_bytes is not None
 
 
@@ -176,24 +176,24 @@ def _chips(status: RunStatus) -> RenderableType:
         f"{status.share_of_peak:.1%} of peak" if status.share_of_peak is not None else "",
         f"busy {status.device_busy:.0%}" if status.device_busy is not None else "",
         f"scaling {status.scaling_efficiency:.2f}" if status.scaling_efficiency is not None else "",
-        _each(status.samples_per_s_per_chip, status.samples_per_s_per_host, "samples/s", hosts),
-        _each(status.moves_per_s_per_chip, status.moves_per_s_per_host, "moves/s", hosts),
+        _per_chip(status.samples_per_s_per_chip, status.samples_per_s_per_host, "samples/s", hosts),
+        _per_chip(status.moves_per_s_per_chip, status.moves_per_s_per_host, "moves/s", hosts),
         _memory(status),
     )
 
 
-def _each(chip: float | None, host: float | None, unit: str, hosts: int) -> str:
-    """A rate per chip and, where there are several, per host."""
+def _per_chip(chip: float | None, host: float | None, unit: str, hosts: int) -> str:
+    """A rate per chip and, if there are several hosts, per host."""
     if chip is None or host is None:
         return ""
-    return f"{_rate(chip)} {unit} a chip" + (f", {_rate(host)} a host" if hosts > 1 else "")
+    return f"{_rate(chip)} {unit} per chip" + (f", {_rate(host)} per host" if hosts > 1 else "")
 
 
 def _memory(status: RunStatus) -> str:
     if status.hbm_bytes is None:
         return ""
     limit = f" of {status.hbm_limit_bytes / 2**30:.1f}" if status.hbm_limit_bytes is not None else ""
-    peak = f", at most {status.hbm_peak_bytes / 2**30:.1f}" if status.hbm_peak_bytes is not None else ""
+    peak = f", peak {status.hbm_peak_bytes / 2**30:.1f}" if status.hbm_peak_bytes is not None else ""
     return f"HBM {status.hbm_bytes / 2**30:.1f}{limit} GiB{peak}"
 
 
@@ -216,7 +216,7 @@ def _return(status: RunStatus) -> str:
 
 
 def _rate(per_s: float) -> str:
-    """A rate with three digits that matter."""
+    """Formats a rate with about three digits."""
     return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.1f}" if per_s >= 10 else f"{per_s:.2f}"
 
 
@@ -225,13 +225,13 @@ def _joined(*parts: str) -> _Items:
 
 
 class _Items:
-    """Short texts with dots between them; a line breaks only between two of them."""
+    """Short texts separated by dots. Lines break only between two texts."""
 
     def __init__(self, items: list[Text]) -> None:
         self._items = items
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Packs as many items into each line as fit."""
+        """Puts as many items into each line as fit."""
         line = Text()
         for item in self._items:
             if line and line.cell_len + 3 + item.cell_len > options.max_width:
@@ -241,12 +241,12 @@ class _Items:
         yield line
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        """Anything from the longest item to all of them in one line."""
+        """At least the width of the longest item, at most all items in one line."""
         lengths = [item.cell_len for item in self._items] or [0]
         return Measurement(max(lengths), sum(lengths) + 3 * (len(lengths) - 1)).with_maximum(options.max_width)
 
 
-def _log_text(lines: list[tuple[int, str]]) -> Text:
+def _log_text(lines: Sequence[tuple[int, str]]) -> Text:
     text = Text(no_wrap=True, overflow="ellipsis")
     for number, (level, line) in enumerate(lines):
         style = "red" if level >= logging.ERROR else "yellow" if level >= logging.WARNING else "dim"

@@ -1,7 +1,8 @@
-"""A working directory is the whole experiment: where each thing lies, who holds it, and what it may hold."""
+"""The working directory of a run: where its files lie, which process may write them, and which experiment they hold."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -13,13 +14,13 @@ import yaml
 from podzero.config import Experiment, parse
 from podzero.errors import ConfigError, PodzeroError
 
-_FREE: Any = {
+_CHANGEABLE: Any = {
     **dict.fromkeys(("stop", "evaluation", "checkpoint", "cluster"), True),
     "actors": {"count", "min_count", "cpus", "max_restarts"},
     "network": {"remat"},
     "learner": {"mesh", "microbatches", "calibrate"},
 }
-"""What may change from one resumption to the next: it does not change what is learned."""
+"""The settings that may differ when a run is resumed: they do not change what is learned."""
 
 
 class WorkdirError(PodzeroError, RuntimeError):
@@ -30,11 +31,11 @@ class Workdir:
     """The layout of one working directory.
 
     experiment.yaml            the resolved experiment
-    checkpoints/STEP/          complete states: learner/ (Orbax), replay/shard-K/ (Reverb), run.json
-    snapshots/STEP/            acting parameters, small and many: what players and ratings are made of
-    metrics.jsonl              every figure of every role, one JSON object a line
-    tensorboard/               the same for TensorBoard
-    status.json                the newest figures, replaced as a whole every few seconds
+    checkpoints/STEP/          savepoints: learner/ (Orbax), replay/shard-K/ (Reverb), run.json
+    snapshots/STEP/            acting parameters, for players and ratings
+    metrics.jsonl              the metrics of every worker, one JSON object a line
+    tensorboard/               the same metrics for TensorBoard
+    status.json                the newest status, replaced as a whole every few seconds
     train.log                  the log
     """
 
@@ -50,53 +51,60 @@ class Workdir:
 
     @property
     def is_run(self) -> bool:
-        """Whether an experiment lives here."""
+        """Whether the directory holds an experiment."""
         return self.experiment_file.is_file()
 
     def experiment(self) -> Experiment:
-        """The experiment that lives here.
+        """Reads the experiment of this directory.
 
         Raises:
           WorkdirError: there is none, or its file is damaged.
         """
         if not self.is_run:
-            raise WorkdirError(f"{self.root} is no working directory: it holds no experiment.yaml")
+            raise WorkdirError(f"{self.root} is not a working directory: it holds no experiment.yaml")
         try:
             return parse(yaml.safe_load(self.experiment_file.read_text()), str(self.experiment_file))
         except (OSError, yaml.YAMLError, ConfigError) as error:
             raise WorkdirError(f"{self.experiment_file} cannot be read: {error}") from None
 
-    def open(self, experiment: Experiment) -> bool:
-        """Makes the directory ready for `experiment`; returns whether it is a resumption.
-
-        Only what `_FREE` names may differ from what the directory holds.
+    def check(self, experiment: Experiment) -> None:
+        """Checks that `experiment` can run in this directory, which may be new; changes nothing.
 
         Raises:
-          WorkdirError: it cannot be written, or holds another experiment; nothing has been changed then.
+          WorkdirError: the directory holds another experiment; names the settings that differ.
         """
-        if self.is_run:
-            changes = differences(self.experiment(), experiment, _FREE)
-            if changes:
-                listed = "\n".join(f"  {change}" for change in changes)
-                raise WorkdirError(
-                    f"{self.root} holds another experiment:\n{listed}\n"
-                    "Choose another --workdir, or give the same experiment to resume it."
-                )
-        resumed = self.is_run
+        changes = differences(self.experiment(), experiment, _CHANGEABLE) if self.is_run else []
+        if changes:
+            listed = "\n".join(f"  {change}" for change in changes)
+            raise WorkdirError(
+                f"{self.root} holds another experiment:\n{listed}\n"
+                "Choose another --workdir, or give the same experiment to resume it."
+            )
+
+    def open(self, experiment: Experiment) -> None:
+        """Writes `experiment` into this directory, which is created if it is missing.
+
+        Raises:
+          WorkdirError: the directory holds another experiment, or cannot be written.
+        """
+        self.check(experiment)
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             write_atomically(self.experiment_file, experiment.to_yaml())
         except OSError as error:
-            raise WorkdirError(f"cannot write the working directory {self.root}: {error.strerror}") from None
-        return resumed
+            raise self._not_writable(error) from None
 
     def lock(self) -> IO[str]:
-        """Holds the directory for this process until the returned file is closed.
+        """Reserves the directory for this process until the returned file is closed; creates it if it is missing.
 
         Raises:
-          WorkdirError: another live process trains here.
+          WorkdirError: another live process trains here, or the directory cannot be written.
         """
-        file = (self.root / ".lock").open("a+")
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            file = (self.root / ".lock").open("a+")
+        except OSError as error:
+            raise self._not_writable(error) from None
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -109,28 +117,51 @@ class Workdir:
         file.flush()
         return file
 
+    def _not_writable(self, error: OSError) -> WorkdirError:
+        return WorkdirError(f"cannot write the working directory {self.root}: {error.strerror}")
+
 
 def step_folders(parent: Path) -> list[int]:
-    """The steps of which `parent` holds a folder, ascending."""
+    """The steps for which `parent` has a folder, ascending."""
     if not parent.is_dir():
         return []
     return sorted(int(child.name) for child in parent.iterdir() if child.is_dir() and child.name.isdigit())
 
 
 def step_folder(parent: Path, step: int) -> Path:
-    """The folder of a step, named so that names sort as numbers do."""
+    """The folder of a step; its name is padded with zeros, so that names sort in the order of their steps."""
     return parent / f"{step:09d}"
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replaces a file as a whole: a reader sees the old text or the new one, never a part."""
+    """Replaces a file: readers see the old text or the new one, never a part, even after a power failure."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(text)
+    sync(temporary)
     os.replace(temporary, path)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """Waits until the contents of a file, or the names in a folder, are on disk (fsync)."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems without fsync for folders
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(folder: Path) -> None:
+    """Waits until everything below `folder` is on disk."""
+    for path in (*folder.rglob("*"), folder):
+        sync(path)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`; empty when there is no such file or it is damaged."""
+    """The JSON object in `path`; empty if the file is missing or damaged."""
     try:
         tree = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -138,9 +169,15 @@ def read_json(path: Path) -> dict[str, Any]:
     return tree if isinstance(tree, dict) else {}
 
 
-def differences(held: Experiment, given: Experiment, free: Any = None) -> list[str]:
-    """`field: holds X, given Y` for each field that differs, those aside that `free` names (pydantic's `exclude`)."""
-    old, new = (flatten(e.model_dump(mode="json", exclude=free)) for e in (held, given))
+def differences(held: Experiment, given: Experiment, exclude: Any = None) -> list[str]:
+    """Lists the settings that differ, as `field: holds X, given Y`.
+
+    Args:
+      held: the experiment of a working directory.
+      given: the experiment to compare.
+      exclude: settings to leave out, in the form of pydantic's `exclude`.
+    """
+    old, new = (flatten(e.model_dump(mode="json", exclude=exclude)) for e in (held, given))
     return [
         f"{key}: holds {old.get(key)}, given {new.get(key)}"
         for key in sorted({*old, *new})
@@ -149,7 +186,7 @@ def differences(held: Experiment, given: Experiment, free: Any = None) -> list[s
 
 
 def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested mapping as one level with dotted keys."""
+    """Turns a nested mapping into one level with dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}

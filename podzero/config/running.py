@@ -47,6 +47,8 @@ class CheckpointConfig(Section):
     """Minutes between two savepoints."""
     keep: PositiveInt = 2
     """Savepoints that are kept; older ones are deleted."""
+    keep_snapshots: PositiveInt = 20
+    """Newest snapshots of the acting parameters that are kept, beside those that the rating ladder needs."""
 
 
 class ClusterConfig(Section):

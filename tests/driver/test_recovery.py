@@ -9,12 +9,14 @@ import pytest
 from fake_cluster import PENDING, cpu_node
 
 from podzero.cluster.remote import ClusterError, NodeLost, WorkerDied
-from podzero.driver import recovery
-from podzero.driver import train as train_module
+from podzero.driver import recovery, saving
+from podzero.driver import run as run_module
 from podzero.driver.learner_group import RunFailed
 from podzero.driver.processes import LearnerProcess
+from podzero.driver.run import STOPPED, Run
 from podzero.driver.savepoints import savepoints
-from podzero.driver.train import Run
+from podzero.driver.saving import Saver
+from podzero.driver.stop_signals import StopSignals
 from podzero.errors import ConfigError
 from podzero.replay import PortTaken
 from podzero.workdir import Workdir
@@ -22,22 +24,26 @@ from podzero.workdir import Workdir
 
 @pytest.fixture
 def make_run(make_supervisor, no_wait, tmp_path, experiment, watch, monkeypatch):
-    """Makes a run whose learner trains, its cluster, its event to stop, and its view, which calls `act`."""
-    monkeypatch.setattr(train_module, "TICK_S", 0.0)
-    runs = []
+    """Makes a run whose learner trains, its cluster, its signals, and its view, which calls `act`."""
+    monkeypatch.setattr(run_module, "TICK_S", 0.0)
+    runs, savers = [], []
 
     def make(act=None):
         workdir, stopping, view = Workdir(tmp_path), no_wait(), watch(act)
         supervisor, cluster = make_supervisor(cpu_node("home", 4), stopping=stopping)
         cluster.answers[LearnerProcess] |= {"checkpoint": 40, "snapshot": -1}
         supervisor.start(None)
-        runs.append(Run(experiment(), workdir, supervisor, view))
+        saver = Saver(experiment(), workdir)
+        savers.append(saver)
+        runs.append(Run(experiment(), workdir, supervisor, view, saver))
         runs[-1].begin(None, time.monotonic())
-        return runs[-1], cluster, stopping, view
+        return runs[-1], cluster, StopSignals(stopping), view
 
     yield make
     for run in runs:
         run.close()
+    for saver in savers:
+        saver.close()
 
 
 def learner_dies_with_its_node(cluster):
@@ -54,64 +60,64 @@ RECOVERABLE = [
 
 
 def test_a_recovery_survives_every_error_that_may_pass(make_run):
-    run, cluster, stopping, view = make_run()
+    run, cluster, signals, view = make_run()
     coming = iter([*RECOVERABLE, None])
     cluster.answers[LearnerProcess]["ready"] = lambda: next(coming)
     cluster.answers[LearnerProcess]["run"] = None  # the restarted learner has nothing left to do
     learner_dies_with_its_node(cluster)
-    assert "steps are done" in run.until_end(stopping)
-    assert len(stopping.waits) == len(RECOVERABLE)
-    assert stopping.waits == sorted(stopping.waits)
-    assert max(stopping.waits) <= recovery.LONGEST_PAUSE_S
+    assert "steps" in run.until_end(signals)
+    assert len(signals.event.waits) == len(RECOVERABLE)
+    assert signals.event.waits == sorted(signals.event.waits)
+    assert max(signals.event.waits) <= recovery.LONGEST_PAUSE_S
     assert view.statuses[-1].restarts == 1
 
 
 def test_a_recovery_waits_for_nodes_however_often(make_run):
-    run, cluster, stopping, _ = make_run()
+    run, cluster, signals, _ = make_run()
     coming = iter([*[ClusterError("waited for nodes")] * 3 * recovery.MAX_FAILURES, None])
     cluster.answers[LearnerProcess]["ready"] = lambda: next(coming)
     cluster.answers[LearnerProcess]["run"] = None
     learner_dies_with_its_node(cluster)
-    assert "steps are done" in run.until_end(stopping)
+    assert "steps" in run.until_end(signals)
 
 
 def test_a_recovery_that_fails_again_and_again_ends_the_run_with_the_last_error(make_run):
-    run, cluster, stopping, view = make_run()
+    run, cluster, signals, view = make_run()
     taken = PortTaken("shard 0 cannot listen on port 7")
     cluster.answers[LearnerProcess]["ready"] = taken
     learner_dies_with_its_node(cluster)
     with pytest.raises(RunFailed, match="cannot listen on port 7"):
-        run.until_end(stopping)
-    assert len(stopping.waits) == recovery.MAX_FAILURES
+        run.until_end(signals)
+    assert len(signals.event.waits) == recovery.MAX_FAILURES
     assert view.statuses[-1].phase == "ended"
     assert cluster.alive() == []
 
 
 def test_an_error_of_the_user_ends_a_recovery_at_once(make_run):
-    run, cluster, stopping, _ = make_run()
+    run, cluster, signals, _ = make_run()
     cluster.answers[LearnerProcess]["ready"] = ConfigError("learner.batch_size 15 is not divided by the 2 devices")
     learner_dies_with_its_node(cluster)
     with pytest.raises(ConfigError):
-        run.until_end(stopping)
-    assert stopping.waits == []
+        run.until_end(signals)
+    assert signals.event.waits == []
 
 
 def test_a_recovery_ends_when_the_run_is_stopped(make_run):
-    run, cluster, stopping, _ = make_run()
+    run, cluster, signals, _ = make_run()
 
     def stop():
-        stopping.set()
+        signals.event.set()
         return ClusterError("waited for nodes")
 
     cluster.answers[LearnerProcess]["ready"] = stop
     learner_dies_with_its_node(cluster)
-    assert run.until_end(stopping) == "stopped by a signal"
+    assert run.until_end(signals) == STOPPED
 
 
 def test_a_run_ends_with_a_savepoint(make_run, tmp_path):
-    run, cluster, stopping, view = make_run()
+    run, cluster, signals, view = make_run()
     cluster.named("learner").last("run").end(None)
-    run.until_end(stopping)
+    run.until_end(signals)
     assert [savepoint.step for savepoint in savepoints(Workdir(tmp_path))] == [40]
     assert view.statuses[-1].phase == "ended"
 
@@ -127,18 +133,18 @@ def test_a_run_ends_with_a_savepoint(make_run, tmp_path):
     ],
 )
 def test_an_error_while_the_run_ends_is_logged_and_the_run_still_ends(make_run, caplog, method, failure):
-    run, cluster, stopping, view = make_run()
+    run, cluster, signals, view = make_run()
     cluster.named("learner").last("run").end(None)
     cluster.named("learner").answers[method] = failure
-    assert "steps are done" in run.until_end(stopping)
+    assert "steps" in run.until_end(signals)
     assert view.statuses[-1].phase == "ended"
-    assert any(str(failure) in message for message in caplog.messages)
+    assert any(record.exc_info and record.exc_info[1] is failure for record in caplog.records)
 
 
 def test_a_savepoint_under_way_that_never_ends_does_not_keep_the_run_from_ending(make_run, monkeypatch, tmp_path):
     """`concurrent.futures` raises TimeoutError for it."""
-    monkeypatch.setattr(train_module, "FIRST_SNAPSHOT_S", 0.0)
-    monkeypatch.setattr(train_module, "SAVING_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(saving, "FIRST_SNAPSHOT_S", 0.0)
+    monkeypatch.setattr(saving, "FINISH_TIMEOUT_S", 0.05)
     saving, release = threading.Event(), threading.Event()
 
     def snapshot():
@@ -152,10 +158,10 @@ def test_a_savepoint_under_way_that_never_ends_does_not_keep_the_run_from_ending
             cluster.named("learner").answers["snapshot"] = 40
         return saving.is_set()
 
-    run, cluster, stopping, view = make_run(end)
+    run, cluster, signals, view = make_run(end)
     cluster.named("learner").answers["snapshot"] = snapshot
     try:
-        assert "steps are done" in run.until_end(stopping)
+        assert "steps" in run.until_end(signals)
     finally:
         release.set()
     assert view.statuses[-1].phase == "ended"

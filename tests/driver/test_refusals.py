@@ -1,7 +1,8 @@
-"""What cannot be started is told as it is, and leaves nothing behind."""
+"""Runs that cannot start say why, and leave nothing behind."""
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -16,10 +17,10 @@ from podzero.driver.train import train
 from podzero.errors import ConfigError
 from podzero.learner import CheckpointMismatch
 from podzero.replay import PortTaken
-from podzero.workdir import Workdir
+from podzero.workdir import Workdir, WorkdirError
 
 
-def test_what_an_attempt_to_start_ray_leaves_behind_is_ended(monkeypatch):
+def test_processes_of_a_failed_start_of_ray_are_killed(monkeypatch):
     left = []
 
     def half_a_node(**arguments):
@@ -45,11 +46,38 @@ def test_a_taken_port_is_named_and_nothing_is_left_behind(tmp_path, tiny, watch,
     assert running("raylet") == []
 
 
+def test_a_refused_experiment_leaves_no_experiment_behind(tmp_path, tiny, watch):
+    with pytest.raises(ConfigError, match="nothing answers"):
+        train(tiny(), tmp_path, "127.0.0.1:1", watch())
+    workdir = Workdir(tmp_path)
+    assert not workdir.is_run
+    workdir.check(tiny("network.channels=5"))
+    assert "nothing answers" in workdir.log_file.read_text()
+
+
+def test_a_run_that_starts_while_another_one_starts_is_refused_and_writes_nothing(tmp_path, tiny, watch):
+    with Workdir(tmp_path).lock():
+        with pytest.raises(WorkdirError, match=f"process {os.getpid()}"):
+            train(tiny(), tmp_path, None, watch())
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+def test_another_experiment_is_refused_and_changes_nothing(tmp_path, tiny, watch):
+    workdir = Workdir(tmp_path)
+    workdir.open(tiny())
+    with pytest.raises(WorkdirError, match=r"network\.channels"):
+        train(tiny("network.channels=5"), tmp_path, None, watch())
+    assert workdir.experiment() == tiny()
+    assert not workdir.log_file.exists()
+
+
 @pytest.mark.slow
-def test_a_batch_that_the_mesh_does_not_divide_names_the_sizes_that_would_do(tmp_path, monkeypatch, tiny, watch):
+def test_a_refused_batch_size_can_be_corrected_in_the_same_directory(tmp_path, monkeypatch, tiny, watch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
-    with pytest.raises(ConfigError, match=r"batch_size 15 is not divided by the 2 devices.*batch_size=14 or 16"):
+    with pytest.raises(ConfigError, match=r"batch_size 15 .*2 devices.*batch_size=14 or 16"):
         train(tiny("learner.batch_size=15"), tmp_path, None, watch())
+    assert "8" in train(tiny("learner.batch_size=14", "stop.steps=8"), tmp_path, None, watch())
+    assert Workdir(tmp_path).experiment().learner.batch_size == 14
 
 
 @pytest.mark.slow
@@ -58,7 +86,7 @@ def test_a_checkpoint_of_another_network_is_refused_and_kept(tmp_path, tiny, wat
     train(tiny("stop.steps=40"), workdir.root, None, watch())
     before = savepoints(workdir)
     other = tiny("network.channels=5", "stop.steps=80")
-    workdir.experiment_file.write_text(other.to_yaml())  # as after editing the file by hand
+    workdir.experiment_file.write_text(other.to_yaml())  # as if edited by hand
     with pytest.raises(CheckpointMismatch, match="network"):
         train(other, workdir.root, None, watch())
     assert savepoints(workdir) == before

@@ -58,17 +58,7 @@ def test_learner_replay_and_evaluator_continue_from_a_savepoint(make_supervisor)
     supervisor.start(SAVED)
     assert cluster.arguments["learner"]["restore_from"] == SAVED.folder
     assert cluster.arguments["replay-0"]["restore_from"] == SAVED.shard(0)
-    assert supervisor.newest_ladder() == {"rounds": 7}
-
-
-def test_an_evaluator_that_does_not_answer_leaves_the_ladder_as_it_was(make_supervisor):
-    supervisor, cluster = make_supervisor(cpu_node("home", 4))
-    supervisor.start(SAVED)
-    supervisor.start_evaluator()
-    supervisor.reconcile(lambda: None)
-    assert supervisor.newest_ladder() == {"rounds": 3}
-    cluster.named("evaluator").answers["ladder"] = AttributeError("the evaluator was not built")
-    assert supervisor.newest_ladder() == {"rounds": 3}
+    assert supervisor.ladder == {"rounds": 7}
 
 
 def test_the_hosts_of_a_slice_are_reserved_together_and_know_host_0(pod):

@@ -9,6 +9,7 @@ import signal
 import psutil
 import pytest
 
+from podzero.driver.run import STOPPED
 from podzero.driver.savepoints import savepoints
 from podzero.driver.train import train
 from podzero.monitoring.status import read_status
@@ -18,11 +19,11 @@ from podzero.workdir import Workdir, WorkdirError
 pytestmark = pytest.mark.timeout(900)
 
 
-def metrics(workdir, actor, name):
-    """(step, value) of a metric, in the order written."""
+def metrics(workdir, worker, name):
+    """(step, value) of a metric of a worker, in the order of the lines."""
     lines = [json.loads(line) for line in workdir.metrics_file.read_text().splitlines()]
     return [
-        (line["step"], line["metrics"][name]) for line in lines if line["worker"] == actor and name in line["metrics"]
+        (line["step"], line["metrics"][name]) for line in lines if line["worker"] == worker and name in line["metrics"]
     ]
 
 
@@ -47,26 +48,33 @@ def first_run(tmp_path_factory, tiny, watch, running):
     return workdir, watcher, reason
 
 
-def test_a_run_ends_at_its_steps_with_a_savepoint_a_snapshot_and_figures(first_run):
+def test_a_run_ends_at_its_steps_with_a_savepoint_a_snapshot_and_metrics(first_run):
     workdir, watcher, reason = first_run
-    assert reason == "200 steps are done"
+    assert "steps" in reason
     assert [savepoint.step for savepoint in savepoints(workdir)] == [200]
     assert snapshot_steps(workdir.snapshots)[-1] == 200
     phases = [status.phase for status in watcher.statuses]
     assert sorted(set(phases), key=phases.index)[-2:] == ["stopping", "ended"]
     assert {"collecting", "training"} & set(phases)
-    sighting = read_status(workdir)
-    assert not sighting.alive
-    assert sighting.status.phase == "ended"
-    assert sighting.status.games > 0
+    found = read_status(workdir)
+    assert not found.alive
+    assert found.status.phase == "ended"
+    assert found.status.games > 0
     assert metrics(workdir, "learner", "learner/loss")
     assert metrics(workdir, "replay-0", "replay/size")[-1][1] >= 64
 
 
-def test_a_killed_actor_is_replaced_counted_and_the_run_goes_on(first_run):
+def test_a_killed_actor_is_replaced_and_counted(first_run):
     _, watcher, _ = first_run
     assert watcher.statuses[-1].restarts == 1
     assert any(line.startswith("actor-0 failed") for line in watcher.lines)
+
+
+def test_the_log_holds_tracebacks_and_the_screen_neither_them_nor_lines_of_ray(first_run, capfd):
+    workdir, watcher, _ = first_run
+    assert "Traceback" in workdir.log_file.read_text() or "WorkerDied" in workdir.log_file.read_text()
+    assert not any("Traceback" in line for line in watcher.lines)
+    assert capfd.readouterr().err == ""
 
 
 def test_no_process_is_left_behind(first_run, running):
@@ -85,13 +93,13 @@ def test_the_limiter_keeps_samples_per_insert(first_run):
 
 
 @pytest.mark.slow
-def test_a_resumed_run_goes_on_where_it_stopped(first_run, tiny, watch):
+def test_a_resumed_run_continues_where_it_stopped(first_run, tiny, watch):
     workdir, _, _ = first_run
     before = savepoints(workdir)[0]
     earlier = [size for _, size in metrics(workdir, "replay-0", "replay/size")]
     watcher = watch()
     reason = train(tiny("stop.steps=240"), workdir.root, None, watcher)
-    assert reason == "240 steps are done"
+    assert "steps" in reason
     steps = [status.step for status in watcher.statuses]
     assert steps == sorted(steps)
     assert steps[0] == before.step
@@ -111,7 +119,7 @@ def test_another_experiment_is_refused_in_a_used_directory(first_run, tiny, watc
 
 
 @pytest.mark.slow
-def test_a_damaged_savepoint_is_set_aside_and_the_one_before_is_used(tmp_path, tiny, watch):
+def test_a_damaged_savepoint_is_renamed_and_the_one_before_is_used(tmp_path, tiny, watch):
     workdir = Workdir(tmp_path / "run")
     for steps in (80, 160):
         train(tiny(f"stop.steps={steps}"), workdir.root, None, watch())
@@ -120,26 +128,26 @@ def test_a_damaged_savepoint_is_set_aside_and_the_one_before_is_used(tmp_path, t
     manifest.write_text(manifest.read_text()[: manifest.stat().st_size // 2])
     watcher = watch()
     train(tiny("stop.steps=200", "stop.minutes=12", "checkpoint.every_minutes=60"), workdir.root, None, watcher)
-    assert any("resumed from the savepoint of step 80" in line for line in watcher.lines)
+    assert watcher.statuses[0].step == 80
     assert (workdir.checkpoints / f"damaged-{newest.folder.name}").is_dir()
 
 
 @pytest.mark.slow
-def test_a_signal_stops_cleanly_with_a_savepoint(tmp_path, tiny, watch, running):
+def test_a_signal_ends_the_run_with_a_savepoint(tmp_path, tiny, watch, running):
     def interrupt(status):
         if status.step:
             os.kill(os.getpid(), signal.SIGTERM)
         return bool(status.step)
 
     workdir = Workdir(tmp_path / "run")
-    assert train(tiny(), workdir.root, None, watch(interrupt)) == "stopped by a signal"
+    assert train(tiny(), workdir.root, None, watch(interrupt)) == STOPPED
     assert savepoints(workdir)[0].step > 0
     assert running("ray::") == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_half_of_what_is_learned_was_searched_again_with_newer_parameters(tmp_path, tiny, watch, running):
+def test_half_of_the_samples_are_reanalysed_with_newer_parameters(tmp_path, tiny, watch, running):
     """A reanalyser is killed on the way, and the run is taken up again from its savepoint."""
 
     def kill_a_reanalyser(status):
@@ -150,12 +158,12 @@ def test_half_of_what_is_learned_was_searched_again_with_newer_parameters(tmp_pa
 
     workdir, watcher = Workdir(tmp_path / "run"), watch(kill_a_reanalyser)
     again = ("reanalyse.share=0.5", "reanalyse.games=16", "actors.root_value_weight=0.5", "stop.minutes=15")
-    assert train(tiny(*again, "stop.steps=2000"), workdir.root, None, watcher) == "2,000 steps are done"
+    train(tiny(*again, "stop.steps=2000"), workdir.root, None, watcher)
     assert watcher.statuses[-1].restarts == 1
     assert any(line.startswith("reanalyser-0 failed") for line in watcher.lines)
 
-    def last(actor, name):
-        return metrics(workdir, actor, name)[-1][1]
+    def last(worker, name):
+        return metrics(workdir, worker, name)[-1][1]
 
     for table in ("replay", "reanalysed"):
         assert last("replay-0", f"{table}/sampled") >= 2000 * 8
@@ -168,7 +176,7 @@ def test_half_of_what_is_learned_was_searched_again_with_newer_parameters(tmp_pa
     assert max(age for _, age in metrics(workdir, "reanalyser-0", "reanalysis/age")) > 0
     kept = last("replay-0", "states/size"), last("replay-0", "reanalysed/inserted")
 
-    assert train(tiny(*again, "stop.steps=2100"), workdir.root, None, watch()) == "2,100 steps are done"
+    train(tiny(*again, "stop.steps=2100"), workdir.root, None, watch())
     assert last("replay-0", "states/size") >= kept[0]
     assert last("replay-0", "reanalysed/inserted") >= kept[1]
     assert running("ray::") == []

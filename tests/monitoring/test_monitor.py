@@ -1,11 +1,11 @@
-"""The monitor's arithmetic, with numbers made by hand and a clock that the test holds."""
+"""The arithmetic of the monitor, with numbers and times made by hand."""
 
 import math
 
 import pytest
 
 from podzero.config import load
-from podzero.monitoring.monitor import SILENT_AFTER_S, WINDOW_S, Monitor, RateWindow, bottleneck, kind_of
+from podzero.monitoring.monitor import SILENT_AFTER_S, Monitor, kind_of
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def monitor(experiment):
     return Monitor(experiment, now=1000.0)
 
 
-def test_counts_are_summed_over_reports_and_actors_and_gauges_replaced(monitor):
+def test_counts_are_summed_and_other_values_replaced(monitor):
     monitor.add("actor-0", {"count/moves": 100, "count/games": 10, "selfplay/version": 1}, 1001.0)
     monitor.add("actor-1", {"count/moves": 50, "count/games": 5, "count/samples": 45}, 1002.0)
     monitor.add("actor-0", {"count/moves": 25}, 1003.0)
@@ -30,40 +30,21 @@ def test_counts_are_summed_over_reports_and_actors_and_gauges_replaced(monitor):
     assert status.elapsed_s == 4.0
 
 
-def test_rates_leave_out_what_the_first_report_took_to_make(monitor):
+def test_rates_leave_out_the_first_report(monitor):
     monitor.add("actor-0", {"count/moves": 1000}, 1040.0)  # 40 s of compilation
     assert monitor.status(1040.0).moves_per_s == 0.0
     monitor.add("actor-0", {"count/moves": 300}, 1050.0)
     assert monitor.status(1050.0).moves_per_s == pytest.approx(30.0)
 
 
-def test_a_rate_is_that_of_the_window():
-    window = RateWindow()
-    for second in range(0, 301, 10):
-        window.add(float(second), 5.0 * min(second, 200) + 50.0 * max(second - 200, 0))
-    assert window.per_s(200.0 + WINDOW_S) == pytest.approx(5000.0 / 60, rel=0.7)
-    assert window.per_s(300.0) == pytest.approx(50.0)
-    assert window.per_s(300.0 + 2 * WINDOW_S) == 0.0
+def test_the_step_is_that_of_the_learner(experiment, monitor):
+    assert Monitor(experiment, now=0.0, step=400).step == 400
+    monitor.add("learner", {"learner/step": 8}, 1001.0)
+    monitor.add("actor-0", {"count/moves": 8}, 1001.0)
+    assert monitor.step == 8
 
 
-def test_a_rate_falls_when_nothing_comes_any_more():
-    window = RateWindow()
-    window.add(0.0, 0.0)
-    window.add(30.0, 300.0)
-    assert window.per_s(30.0) == pytest.approx(10.0)
-    assert window.per_s(59.0) == pytest.approx(300 / 59)
-    assert window.per_s(1000.0) == 0.0
-
-
-def test_a_thousand_reporters_do_not_make_a_long_memory():
-    window = RateWindow()
-    for tick in range(100_000):
-        window.add(tick / 1000, float(tick))
-    assert len(window._points) <= 102
-    assert window.per_s(100.0) == pytest.approx(1000.0, rel=0.05)
-
-
-def test_phases_follow_the_figures(monitor):
+def test_phases_follow_the_metrics(monitor):
     assert monitor.status(1001.0).phase == "starting"
     monitor.add("actor-0", {"count/moves": 0}, 1001.0)
     assert monitor.status(1001.0).phase == "starting"
@@ -77,7 +58,7 @@ def test_phases_follow_the_figures(monitor):
     assert monitor.status(1004.0).phase == "stopping"
 
 
-def test_counters_go_on_where_the_checkpoint_left_them(experiment, monitor):
+def test_counters_continue_from_the_savepoint(experiment, monitor):
     monitor.add("actor-0", {"count/moves": 640, "count/games": 80, "count/samples": 600, "count/restarts": 1}, 1100.0)
     saved = monitor.counters(1120.0)
     assert saved == {"games": 80, "moves": 640, "samples": 600, "elapsed_s": 120.0}
@@ -87,16 +68,16 @@ def test_counters_go_on_where_the_checkpoint_left_them(experiment, monitor):
     assert (first.games, first.moves, first.samples, first.step, first.elapsed_s) == (80, 640, 600, 400, 120.0)
     resumed.add("actor-0", {"count/moves": 10, "count/games": 2, "count/samples": 18}, 15.0)
     assert resumed.counters(25.0) == {"games": 82, "moves": 650, "samples": 618, "elapsed_s": 140.0}
-    assert resumed.status(25.0).moves_per_s == 0.0, "what was restored is no speed"
+    assert resumed.status(25.0).moves_per_s == 0.0, "restored counts are not a rate"
 
 
-def test_a_count_that_is_no_number_does_not_poison_the_sum(monitor):
+def test_a_count_that_is_nan_is_left_out(monitor):
     monitor.add("actor-0", {"count/moves": 5}, 1001.0)
     monitor.add("actor-0", {"count/moves": math.nan}, 1002.0)
     assert monitor.status(1002.0).moves == 5
 
 
-def test_time_left_is_that_of_the_nearest_limit():
+def test_time_left_is_that_of_the_first_limit():
     experiment = load("tic_tac_toe", ["stop.minutes=10", "stop.steps=1000", "stop.games=500"])
     monitor = Monitor(experiment, now=0.0)
     assert monitor.status(60.0).time_left_s == pytest.approx(540.0)
@@ -110,7 +91,7 @@ def test_time_left_is_that_of_the_nearest_limit():
     assert monitor.status(70.0).time_left_s == 0.0
 
 
-def test_without_limits_no_end_is_foretold():
+def test_without_limits_there_is_no_time_left():
     monitor = Monitor(load("tic_tac_toe", ["stop.minutes="]), now=0.0)
     assert monitor.status(9.0).time_left_s is None
 
@@ -128,7 +109,7 @@ def test_a_replay_without_inserts_has_no_ratio(monitor):
     assert monitor.status(1001.0).samples_per_insert is None
 
 
-def test_judgements_carry_their_step(monitor):
+def test_evaluations_carry_their_step(monitor):
     assert monitor.status(1001.0).rated_step is None
     metrics = {"step": 400, "elo": 120.0, "elo_error": 30.0, "keeps_value": 0.7, "score_mcts:100": 0.25}
     monitor.add("evaluator", {f"evaluation/{name}": value for name, value in metrics.items()}, 1001.0)
@@ -137,7 +118,7 @@ def test_judgements_carry_their_step(monitor):
     assert status.scores == {"mcts:100": 0.25}
 
 
-def test_returns_are_those_judged_and_the_mean_over_actors(monitor):
+def test_returns_are_those_of_the_evaluator_and_the_mean_over_actors(monitor):
     assert monitor.status(1001.0).acting_return is None
     monitor.add("actor-0", {"acting/mean_return": 100.0, "count/failed_episodes": 2}, 1001.0)
     monitor.add("actor-1", {"acting/mean_return": 300.0, "count/failed_episodes": 1}, 1001.0)
@@ -147,14 +128,14 @@ def test_returns_are_those_judged_and_the_mean_over_actors(monitor):
     assert status.failed_episodes == 3
 
 
-def test_shares_of_time_are_means_over_the_roles_that_still_speak(monitor):
+def test_shares_of_time_are_means_over_the_workers_that_reported_lately(monitor):
     monitor.add("actor-0", {"time/search": 0.5, "time/write": 0.5}, 1000.0)
     monitor.add("actor-1", {"time/search": 1.0}, 1100.0)
     assert monitor.status(1100.0).shares == {"actor": {"search": 0.75, "write": 0.25}}
     assert monitor.status(1001.0 + SILENT_AFTER_S).shares == {"actor": {"search": 1.0}}
 
 
-def test_shares_of_time_are_those_of_one_report_and_never_sum_beyond_it(monitor):
+def test_shares_of_time_are_those_of_one_report(monitor):
     monitor.add("actor-0", {"time/wait_params": 1.0}, 1000.0)
     monitor.add("actor-0", {"time/search": 0.75, "time/write": 0.25}, 1002.0)
     monitor.add("actor-0", {"selfplay/version": 8}, 1004.0)
@@ -164,39 +145,11 @@ def test_shares_of_time_are_those_of_one_report_and_never_sum_beyond_it(monitor)
 @pytest.mark.parametrize(
     ("worker", "kind"), [("actor-0", "actor"), ("actor-12", "actor"), ("learner", "learner"), ("a-b", "a-b")]
 )
-def test_the_kind_of_a_role_is_its_name_without_number(worker, kind):
+def test_the_kind_of_a_worker_is_its_name_without_the_number(worker, kind):
     assert kind_of(worker) == kind
 
 
-@pytest.mark.parametrize(
-    ("actor", "learner", "words"),
-    [
-        ({"search": 0.9, "write": 0.05}, {"step": 0.5, "wait_replay": 0.5}, "the learner waits for the actors (50%"),
-        ({"search": 0.9, "write": 0.05}, {"step": 0.5, "wait_replay": 0.5}, "90% of their time goes into search"),
-        ({"search": 0.4, "write": 0.6}, {"step": 1.0}, "the actors wait for the learner (replay is ahead; 60%"),
-        ({"search": 0.9}, {"step": 0.7, "host_to_device": 0.3}, "30% of its time on host to device"),
-        ({"search": 0.9, "write": 0.1}, {"step": 0.9, "wait_replay": 0.1}, "keep each other busy"),
-    ],
-)
-def test_the_bottleneck_is_read_off_the_clocks(actor, learner, words):
-    assert words in bottleneck("training", {"actor": actor, "learner": learner}, 5000, 2000)
-
-
-@pytest.mark.parametrize(
-    ("held", "starved", "words"),
-    [
-        ((0.9, 0.0), 0.6, "the learner waits for the reanalysers (60% of its time"),
-        ((0.0, 0.9), 0.6, "the learner waits for the actors (60% of its time"),
-        ((0.4, 0.5), 0.0, "the actors wait for the learner (replay is ahead; 40% of their time)"),
-    ],
-)
-def test_of_actors_and_reanalysers_the_slower_ones_are_waited_for(held, starved, words):
-    shares = {kind: {"write": write} for kind, write in zip(("actor", "reanalyser"), held, strict=True)}
-    shares["learner"] = {"wait_replay": starved}
-    assert bottleneck("training", shares, 5000, 2000).startswith(words)
-
-
-def test_what_is_searched_again_is_counted_by_itself(monitor):
+def test_reanalysed_samples_are_counted_apart_from_new_ones(monitor):
     for second in (1010.0, 1020.0):
         monitor.add("reanalyser-0", {"count/reanalysed": 500.0}, second)
     status = monitor.status(1020.0)
@@ -204,14 +157,7 @@ def test_what_is_searched_again_is_counted_by_itself(monitor):
     assert status.samples == status.moves == 0
 
 
-def test_while_replay_fills_the_learner_waits_for_its_first_samples():
-    assert "first 2,000 samples (25% there)" in bottleneck("collecting", {}, 500, 2000)
-    assert "compiling" in bottleneck("collecting", {}, 2000, 2000)
-    assert bottleneck("starting", {}, 0, 2000) == ""
-    assert bottleneck("training", {}, 5000, 2000) == ""
-
-
-def test_shares_of_time_stay_those_of_the_run_while_it_winds_down(monitor):
+def test_shares_of_time_stay_the_same_while_the_run_stops(monitor):
     monitor.add("actor-0", {"time/search": 0.9, "time/write": 0.1}, 1002.0)
     monitor.enter("stopping")
     monitor.add("actor-0", {"time/write": 1.0, "count/moves": 5}, 1003.0)
@@ -220,7 +166,7 @@ def test_shares_of_time_stay_those_of_the_run_while_it_winds_down(monitor):
 
 @pytest.fixture
 def pod():
-    """A pod that makes 5 steps of 512 samples and 3,000 moves a second, half an hour after its start."""
+    """A run on a pod with 5 steps of 512 samples and 3,000 moves a second, half an hour after its start."""
     experiment = load("tic_tac_toe", ["learner.batch_size=512", "cluster.price_per_hour=24"])
     monitor = Monitor(experiment, now=0.0, counters={"samples": 1_500_000, "elapsed_s": 3600.0})
     for second in (1790.0, 1800.0):
@@ -229,7 +175,7 @@ def pod():
     return monitor
 
 
-def test_rates_are_shared_among_chips_and_hosts(pod):
+def test_rates_are_divided_by_chips_and_hosts(pod):
     status = pod.status(1800.0)
     assert (status.chips, status.hosts) == (16, 4)
     assert status.step_s == pytest.approx(0.2)
@@ -240,13 +186,13 @@ def test_rates_are_shared_among_chips_and_hosts(pod):
     assert status.moves_per_s_per_host == pytest.approx(750.0)
 
 
-def test_cost_is_that_of_all_resumptions_by_all_samples_played(pod):
+def test_cost_includes_all_resumptions(pod):
     status = pod.status(1800.0)
     assert status.cost == pytest.approx(36.0)  # an hour before and half an hour now, at 24
     assert status.cost_per_million_samples == pytest.approx(18.0)  # two million samples
 
 
-def test_what_chips_make_is_not_known_without_a_learner_nor_cost_without_a_price(monitor):
+def test_utilization_needs_a_learner_and_cost_needs_a_price(monitor):
     status = monitor.status(1001.0)
     assert (status.chips, status.samples_per_s_per_chip, status.step_s, status.share_of_peak) == (None,) * 4
     assert (status.hbm_bytes, status.cost, status.cost_per_million_samples) == (None,) * 3
@@ -254,14 +200,14 @@ def test_what_chips_make_is_not_known_without_a_learner_nor_cost_without_a_price
     assert (priced.cost, priced.cost_per_million_samples) == (1.0, None)
 
 
-def test_memory_is_that_of_the_fullest_chip_of_all_learner_hosts(pod):
+def test_memory_is_that_of_the_fullest_chip_of_all_hosts(pod):
     pod.add("learner", {"learner/hbm_bytes": 5.0, "learner/hbm_peak_bytes": 8.0, "learner/hbm_limit_bytes": 16.0}, 1.0)
     pod.add("learner-1", {"learner/hbm_bytes": 7.0, "learner/hbm_peak_bytes": 7.0, "time/step": 0.5}, 1.0)
     status = pod.status(1800.0)
     assert (status.hbm_bytes, status.hbm_peak_bytes, status.hbm_limit_bytes) == (7.0, 8.0, 16.0)
 
 
-def test_the_share_of_peak_and_of_busy_devices_is_that_of_the_last_minute(pod):
+def test_share_of_peak_and_busy_devices_cover_the_last_minute(pod):
     peak = {"learner/peak_flops": 2.56e12, "learner/flops_per_sample": 1e8}
     pod.add("learner", peak | {"learner/device_busy": 0.9, "count/device_s": 1.8}, 1790.0)
     pod.add("learner", {"learner/share_of_peak": 0.0, "learner/device_busy": 0.0, "count/device_s": 4.0}, 1800.0)
@@ -270,7 +216,7 @@ def test_the_share_of_peak_and_of_busy_devices_is_that_of_the_last_minute(pod):
     assert status.device_busy == pytest.approx(0.4)  # four of the ten seconds since the first report
 
 
-def test_scaling_is_that_of_the_run_and_not_of_its_last_moments(pod):
+def test_scaling_efficiency_stays_the_same_while_the_run_stops(pod):
     pod.add("learner", {"learner/scaling_efficiency": 0.9, "learner/loss": 2.0}, 1801.0)
     pod.enter("stopping")
     pod.add("learner", {"learner/scaling_efficiency": 0.5, "learner/loss": 1.0}, 1802.0)

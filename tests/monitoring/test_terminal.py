@@ -12,7 +12,7 @@ from podzero.monitoring.view import STARTING
 NEW = RunStatus("connect_four", "starting", 3.0)
 
 
-def test_the_plain_view_speaks_at_once_of_phases_and_the_first_game_and_else_every_ten_seconds(monkeypatch):
+def test_the_plain_view_prints_changes_at_once_and_otherwise_every_ten_seconds(monkeypatch):
     present = [0.0]
     monkeypatch.setattr("podzero.monitoring.terminal.time.monotonic", lambda: present[0])
     out = io.StringIO()
@@ -24,19 +24,19 @@ def test_the_plain_view_speaks_at_once_of_phases_and_the_first_game_and_else_eve
         ]:  # fmt: skip
             present[0] = float(at)
             view.show(status)
-    found = re.findall(r"(starting up|filling replay)  step 0  games (\d)", out.getvalue())
+    found = re.findall(r"(starting up|filling replay).*games (\d)", out.getvalue())
     assert found == [("starting up", "0"), ("filling replay", "0"), ("filling replay", "1"), ("filling replay", "3")]
 
 
-def test_log_records_of_podzero_appear_in_a_view_only_while_it_is_open():
+def test_a_view_shows_log_records_while_it_is_open():
     out = io.StringIO()
     with PlainView(out):
         logging.getLogger("podzero.launch").warning("actor-1 died")
-    logging.getLogger("podzero.launch").warning("nobody looks")
-    assert out.getvalue() == f"{STARTING}\nwarning: actor-1 died\n"
+    logging.getLogger("podzero.launch").warning("after the run")
+    assert out.getvalue().splitlines()[1:] == ["warning: actor-1 died"]
 
 
-def test_the_live_view_draws_the_newest_status_and_leaves_it_standing():
+def test_the_live_view_leaves_the_newest_status_on_the_screen():
     out = io.StringIO()
     console = Console(file=out, width=100, force_terminal=True, color_system=None)
     with LiveView(console) as view:

@@ -71,7 +71,7 @@ def test_the_wheel_carries_licence_entry_point_and_python_version(wheel):
         texts = {
             name.split("/", 1)[1]: archive.read(name).decode() for name in archive.namelist() if "dist-info" in name
         }
-    assert "podzero = podzero.launch.cli:main" in texts["entry_points.txt"]
+    assert "podzero = podzero.launch.main:main" in texts["entry_points.txt"]
     assert "Apache License" in texts["licenses/LICENSE"]
     assert "Requires-Python: ==3.11.*" in texts["METADATA"]
 

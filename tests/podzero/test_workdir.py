@@ -1,3 +1,4 @@
+import errno
 import os
 import subprocess
 import sys
@@ -5,7 +6,7 @@ import sys
 import pytest
 
 from podzero.config import load
-from podzero.workdir import Workdir, WorkdirError, read_json, step_folder, step_folders, write_atomically
+from podzero.workdir import Workdir, WorkdirError, read_json, step_folder, step_folders, sync, write_atomically
 
 
 @pytest.fixture
@@ -13,27 +14,26 @@ def experiment():
     return load("tic_tac_toe")
 
 
-def test_a_new_directory_is_made_and_holds_the_resolved_experiment(tmp_path, experiment):
+def test_a_new_directory_is_created_and_holds_the_resolved_experiment(tmp_path, experiment):
     workdir = Workdir(tmp_path / "deep" / "run")
     assert not workdir.is_run
-    assert workdir.open(experiment) is False
-    assert workdir.experiment() == experiment
-
-
-def test_the_same_experiment_is_a_resumption(tmp_path, experiment):
-    workdir = Workdir(tmp_path)
     workdir.open(experiment)
-    assert workdir.open(experiment) is True
+    assert workdir.experiment() == experiment
 
 
 def test_limits_evaluation_and_checkpoints_may_change_on_resumption(tmp_path, experiment):
     Workdir(tmp_path).open(experiment)
     changed = load("tic_tac_toe", ["stop.minutes=99", "evaluation.games=2", "checkpoint.keep=5"])
-    assert Workdir(tmp_path).open(changed) is True
+    Workdir(tmp_path).open(changed)
     assert Workdir(tmp_path).experiment() == changed
 
 
-def test_another_experiment_is_refused_field_by_field_and_nothing_changes(tmp_path, experiment):
+def test_a_check_writes_nothing(tmp_path, experiment):
+    Workdir(tmp_path / "run").check(experiment)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_experiment_is_refused_with_the_settings_that_differ(tmp_path, experiment):
     Workdir(tmp_path).open(experiment)
     other = load("tic_tac_toe", ["learner.batch_size=64", "env.name=hex"])
     with pytest.raises(WorkdirError, match="holds another experiment") as caught:
@@ -46,24 +46,25 @@ def test_another_experiment_is_refused_field_by_field_and_nothing_changes(tmp_pa
 
 def test_a_directory_that_cannot_be_written_is_refused(tmp_path, experiment):
     (tmp_path / "file").write_text("not a folder")  # holds for root too, unlike permissions
-    with pytest.raises(WorkdirError, match=r"cannot write the working directory .*/file/run: Not a directory"):
+    with pytest.raises(WorkdirError, match=r"/file/run: Not a directory"):
         Workdir(tmp_path / "file" / "run").open(experiment)
+    with pytest.raises(WorkdirError, match=r"/file/run: Not a directory"):
+        Workdir(tmp_path / "file" / "run").lock()
 
 
-def test_a_folder_without_an_experiment_is_no_working_directory(tmp_path):
-    with pytest.raises(WorkdirError, match="is no working directory"):
+def test_a_folder_without_an_experiment_is_not_a_working_directory(tmp_path):
+    with pytest.raises(WorkdirError, match="not a working directory"):
         Workdir(tmp_path).experiment()
 
 
 @pytest.mark.parametrize("text", ["env: {name", "[]", "env: {name: nothing}", ""])
-def test_a_damaged_experiment_is_told_as_such(tmp_path, text):
+def test_a_damaged_experiment_is_named(tmp_path, text):
     (tmp_path / "experiment.yaml").write_text(text)
     with pytest.raises(WorkdirError, match=r"experiment\.yaml cannot be read"):
         Workdir(tmp_path).experiment()
 
 
-def test_a_directory_is_held_by_one_process_until_it_lets_go(tmp_path, experiment):
-    Workdir(tmp_path).open(experiment)
+def test_a_directory_is_locked_by_one_process_at_a_time(tmp_path):
     script = f"from podzero.workdir import Workdir; Workdir({str(tmp_path)!r}).lock(); print('held')"
 
     def other_process():
@@ -75,13 +76,13 @@ def test_a_directory_is_held_by_one_process_until_it_lets_go(tmp_path, experimen
     assert other_process().stdout == "held\n"
 
 
-def test_the_lock_names_its_holder(tmp_path, experiment):
-    Workdir(tmp_path).open(experiment)
-    with Workdir(tmp_path).lock(), pytest.raises(WorkdirError, match=f"process {os.getpid()} trains there"):
-        Workdir(tmp_path).lock()
+def test_the_lock_of_a_new_directory_names_its_holder(tmp_path):
+    root = tmp_path / "deep" / "run"
+    with Workdir(root).lock(), pytest.raises(WorkdirError, match=f"process {os.getpid()} "):
+        Workdir(root).lock()
 
 
-def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_a_file_is_replaced_completely_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "status.json"
     write_atomically(path, "old")
 
@@ -97,6 +98,38 @@ def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
     assert path.read_text() == "new"
 
 
+def test_a_replaced_file_survives_a_power_failure(tmp_path, monkeypatch):
+    """Its contents are on disk before it gets its name, and the name before the call returns."""
+    path, calls, fsync, replace = tmp_path / "status.json", [], os.fsync, os.replace
+
+    def record_sync(descriptor):
+        calls.append(os.stat(descriptor).st_ino)
+        fsync(descriptor)
+
+    def record_replace(source, target):
+        calls.append("replace")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", record_sync)
+    monkeypatch.setattr(os, "replace", record_replace)
+    write_atomically(path, "text")
+    assert calls == [path.stat().st_ino, "replace", tmp_path.stat().st_ino]
+
+
+def test_a_file_system_that_cannot_sync_folders_is_no_error_and_a_failed_disk_is(tmp_path, monkeypatch):
+    def fail(code):
+        def fsync(_):
+            raise OSError(code, os.strerror(code))
+
+        return fsync
+
+    monkeypatch.setattr(os, "fsync", fail(errno.EINVAL))
+    sync(tmp_path)
+    monkeypatch.setattr(os, "fsync", fail(errno.EIO))
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        sync(tmp_path)
+
+
 @pytest.mark.parametrize("text", [None, "", '{"a": 1', "[1]", "3"])
 def test_json_that_is_missing_or_damaged_reads_as_empty(tmp_path, text):
     path = tmp_path / "a.json"
@@ -105,7 +138,7 @@ def test_json_that_is_missing_or_damaged_reads_as_empty(tmp_path, text):
     assert read_json(path) == {}
 
 
-def test_step_folders_sort_as_numbers_and_leave_out_what_is_none(tmp_path):
+def test_step_folders_are_sorted_by_step_without_other_names(tmp_path):
     for step in (20, 3, 100):
         step_folder(tmp_path, step).mkdir()
     (tmp_path / "000000007.tmp").mkdir()

@@ -1,0 +1,32 @@
+"""Starts Ray's processes so that signals for the driver stay with the driver."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+
+@contextmanager
+def separate_signals() -> Iterator[None]:
+    """In this context, Ray's processes start in sessions of their own, and Ray keeps the caller's SIGTERM handler.
+
+    A terminal sends signals to the whole process group of the driver; processes in other sessions do not receive them.
+    Ray's own SIGTERM handler would end Ray's processes, and the driver would then wait for answers in vain.
+    """
+    from ray._private import services, utils
+
+    popen, set_handler = services.ConsolePopen, utils.set_sigterm_handler
+    services.ConsolePopen = partial(popen, start_new_session=True)
+    utils.set_sigterm_handler = partial(_set_if_default, set_handler)
+    try:
+        yield
+    finally:
+        services.ConsolePopen, utils.set_sigterm_handler = popen, set_handler
+
+
+def _set_if_default(set_handler: Callable[[Any], None], handler: Any) -> None:
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        set_handler(handler)

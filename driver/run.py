@@ -1,0 +1,207 @@
+"""The driver's loop: fetches reports, replaces failed workers, saves, shows the status, and ends the run."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from functools import partial
+
+from podzero.cluster.remote import NodeLost
+from podzero.config import Experiment
+from podzero.driver.learner_group import RunFailed
+from podzero.driver.recovery import RestartPolicy
+from podzero.driver.savepoints import Savepoint, savepoints
+from podzero.driver.saving import Saver, SaveState
+from podzero.driver.start import start_workers
+from podzero.driver.stop_signals import StopSignals
+from podzero.driver.supervisor import Supervisor
+from podzero.monitoring.metrics import MetricsLog
+from podzero.monitoring.monitor import Monitor
+from podzero.monitoring.reports import LogReport, MetricsReport, PreemptionNotice, log_report
+from podzero.monitoring.status import Phase, write_status
+from podzero.monitoring.terminal import View
+from podzero.monitoring.writing import WriteAttempts
+from podzero.workdir import Workdir
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.5
+"""Pause between two rounds of the loop."""
+STATUS_EVERY_S = 2.0
+"""Time between two writes of `status.json`."""
+STOPPED = "stopped by a signal"
+
+
+class Run:
+    """A run whose workers have started.
+
+    Args:
+      experiment: what is run.
+      workdir: where its files go.
+      supervisor: its workers.
+      view: shows the status.
+      saver: writes savepoints and snapshots.
+    """
+
+    def __init__(
+        self, experiment: Experiment, workdir: Workdir, supervisor: Supervisor, view: View, saver: Saver
+    ) -> None:
+        self._experiment = experiment
+        self._workdir = workdir
+        self._supervisor = supervisor
+        self._view = view
+        self._saver = saver
+        self._attempt_write = WriteAttempts()
+        self._metrics: MetricsLog | None = None
+
+    def begin(self, savepoint: Savepoint | None, began: float) -> None:
+        """Prepares for workers that have just started.
+
+        Args:
+          savepoint: the one that they started from.
+          began: monotonic time from which the elapsed time of the run continues.
+        """
+        self.close()
+        counters, step = (savepoint.counters, savepoint.step) if savepoint else ({}, 0)
+        self._monitor = Monitor(self._experiment, began, counters, step)
+        self._metrics = MetricsLog(self._workdir, resume_step=savepoint.step if savepoint else -1)
+        self._saver.begin()
+        self._status_due = time.monotonic()
+
+    def until_end(self, signals: StopSignals) -> str:
+        """Runs until a limit is reached or a signal arrives, and writes a last savepoint; returns why it ended.
+
+        Raises:
+          RunFailed: a worker failed and cannot be replaced.
+        """
+        try:
+            while True:
+                try:
+                    while (reason := self._end_reason(signals)) is None:
+                        self.handle(self._supervisor.listen())
+                        for name in self._supervisor.reconcile(partial(newest_savepoint, self._workdir)):
+                            self._monitor.add(name, {"count/restarts": 1.0}, time.monotonic())
+                        self._save()
+                        self._show()
+                        time.sleep(TICK_S)
+                except NodeLost as loss:
+                    if not self._recover(loss, signals):
+                        self._enter("ended")
+                        return STOPPED
+                else:
+                    self._stop()
+                    return reason
+        except RunFailed as failure:
+            self._enter("ended")
+            raise self._with_advice(failure) from failure
+
+    def handle(self, reports: Iterable[MetricsReport | LogReport]) -> None:
+        """Records what the workers reported."""
+        assert self._metrics is not None
+        now = time.monotonic()
+        elapsed_s = self._monitor.elapsed_s(now)
+        for report in reports:
+            if isinstance(report, MetricsReport):
+                self._monitor.add(report.worker, report.metrics, now)
+                self._metrics.add(report.worker, report.metrics, self._monitor.step, elapsed_s)
+            else:
+                log_report(log, report)
+                if isinstance(report, PreemptionNotice):
+                    self._saver.request_savepoint(report.time_s)
+
+    def close(self) -> None:
+        """Writes the metrics that wait in memory."""
+        if self._metrics is not None:
+            self._metrics.close(self._monitor.step)
+
+    def _recover(self, loss: NodeLost, signals: StopSignals) -> bool:
+        """Starts all workers again from the newest savepoint, once enough nodes have joined; False after a signal."""
+        log.warning("%s\nAll workers are stopped. The run resumes when enough nodes have joined", loss)
+        self._supervisor.kill()
+        self._saver.wait()
+        began = time.monotonic()
+        restarts = self._monitor.status(began).restarts + 1
+        policy = RestartPolicy()
+        while not signals.event.is_set():
+            try:
+                with signals.interrupting():
+                    savepoint = start_workers(self._supervisor, self._workdir)
+            except Exception as failure:
+                pause_s = policy.pause_s(failure)
+                log.warning("the workers could not start; next attempt in %g s", pause_s, exc_info=failure)
+                signals.event.wait(pause_s)
+            except KeyboardInterrupt:
+                continue
+            else:
+                self.begin(savepoint, began)
+                self._monitor.add("driver", {"count/restarts": float(restarts)}, time.monotonic())
+                return True
+        return False
+
+    def _end_reason(self, signals: StopSignals) -> str | None:
+        """Why the run has to end; None while it goes on."""
+        if signals.event.is_set():
+            return STOPPED
+        counters = self._monitor.counters(time.monotonic())
+        stop = self._experiment.stop
+        if limit := stop.reached(counters["elapsed_s"] / 60, self._monitor.step, counters["games"]):
+            return f"{limit} is reached"
+        return None if self._supervisor.learning else f"the learner has made all of its {stop.steps or 0:,} steps"
+
+    def _save(self) -> None:
+        """Applies the result of a finished write, and starts the next one if it is due."""
+        if (saved := self._saver.finished()) is not None:
+            self._supervisor.ladder = dict(saved.ladder)
+            if saved.snapshot_step > 0:
+                self._supervisor.start_evaluator()
+        if self._saver.due:
+            self._saver.start(self._save_state())
+
+    def _save_state(self) -> SaveState:
+        """A copy of what a save needs, since the saver's thread must not read what this one changes."""
+        supervisor = self._supervisor
+        assert supervisor.learner is not None
+        return SaveState(
+            learner=supervisor.learner,
+            shards=tuple(supervisor.shards.actors),
+            evaluator=supervisor.evaluator.actor if supervisor.evaluator else None,
+            counters=self._monitor.counters(time.monotonic()),
+            ladder=dict(supervisor.ladder),
+        )
+
+    def _show(self) -> None:
+        """Updates the view and, if it is due, `status.json`."""
+        status = self._monitor.status(time.monotonic())
+        self._view.show(status)
+        if time.monotonic() >= self._status_due:
+            self._status_due = time.monotonic() + STATUS_EVERY_S
+            self._attempt_write(self._workdir.status_file, partial(write_status, self._workdir, status))
+
+    def _stop(self) -> None:
+        """Stops the workers so that nothing is lost: actors, then the learner, then a savepoint, then the rest."""
+        self._enter("stopping")
+        self._saver.wait()
+        try:
+            self.handle(self._supervisor.stop_actors())
+            self.handle(self._supervisor.stop_learner())
+            self._saver.write_savepoint(self._save_state())
+        except Exception as failure:
+            log.error("the last savepoint could not be written", exc_info=failure)
+        self._supervisor.stop_evaluator()
+        self._enter("ended")
+
+    def _enter(self, phase: Phase) -> None:
+        self._monitor.enter(phase)
+        self._status_due = 0.0
+        self._show()
+
+    def _with_advice(self, failure: RunFailed) -> RunFailed:
+        newest = newest_savepoint(self._workdir)
+        start = f"from the savepoint of step {newest.step:,}" if newest else "from the start, as there is no savepoint"
+        return RunFailed(f"{failure}\nThe same command resumes {start}. Log: {self._workdir.log_file}")
+
+
+def newest_savepoint(workdir: Workdir) -> Savepoint | None:
+    """The newest savepoint of a working directory."""
+    return next(iter(savepoints(workdir)), None)

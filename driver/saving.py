@@ -1,0 +1,149 @@
+"""Savepoints and snapshots, written in a thread beside the driver's loop."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from typing import Any, NamedTuple
+
+from podzero.cluster.remote import RemoteActor
+from podzero.config import Experiment
+from podzero.driver.learner_group import LearnerGroup
+from podzero.driver.savepoints import write_savepoint
+from podzero.driver.snapshots import delete_old_snapshots
+from podzero.driver.worker import ANSWER_TIMEOUT_S
+from podzero.workdir import Workdir
+
+log = logging.getLogger(__name__)
+
+FIRST_SNAPSHOT_S = 30.0
+"""Time between two attempts to write the first snapshot, which needs trained parameters."""
+FINISH_TIMEOUT_S = 600.0
+"""Longest wait for a write that has begun."""
+
+
+class SaveState(NamedTuple):
+    """What a savepoint holds, and the processes that write it. The thread reads nothing else of the driver."""
+
+    learner: LearnerGroup
+    shards: tuple[RemoteActor, ...]
+    evaluator: RemoteActor | None
+    counters: Mapping[str, float]
+    ladder: Mapping[str, Any]
+    """The rating ladder, for when the evaluator does not answer."""
+
+
+class Saved(NamedTuple):
+    """The result of a finished write."""
+
+    snapshot_step: int
+    """The step of the newest snapshot; at most 0 before the parameters are trained."""
+    ladder: Mapping[str, Any]
+
+
+class Saver:
+    """Writes savepoints and snapshots when they are due, one at a time.
+
+    Args:
+      experiment: says how often, and how many are kept.
+      workdir: where they go.
+      executor: runs the writes; by default a thread.
+    """
+
+    def __init__(self, experiment: Experiment, workdir: Workdir, executor: Executor | None = None) -> None:
+        self._experiment = experiment
+        self._workdir = workdir
+        self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="saver")
+        self._write: Future[Saved] | None = None
+        self.begin()
+
+    def begin(self) -> None:
+        """Starts the intervals anew, when the workers of the run have started."""
+        self._began_at = 0.0
+        self._savepoint_due = time.monotonic() + 60 * self._experiment.checkpoint.every_minutes
+        self._snapshot_due = time.monotonic() + FIRST_SNAPSHOT_S
+
+    def request_savepoint(self, time_s: float) -> None:
+        """Makes a savepoint due at once, unless the newest one began after `time_s` (seconds since the epoch)."""
+        if self._began_at < time_s:
+            self._savepoint_due = time.monotonic()
+
+    @property
+    def due(self) -> bool:
+        """Whether `start` would begin a write."""
+        return self._write is None and time.monotonic() >= min(self._savepoint_due, self._snapshot_due)
+
+    def start(self, state: SaveState) -> None:
+        """Begins the write that is due; call it when `due` says so."""
+        now = time.monotonic()
+        if now >= self._savepoint_due:
+            self._savepoint_due = now + 60 * self._experiment.checkpoint.every_minutes
+            self._began_at = time.time()
+            self._write = self._executor.submit(self.write_savepoint, state)
+        else:
+            self._snapshot_due = now + 60 * self._experiment.evaluation.every_minutes
+            self._write = self._executor.submit(self._write_snapshot, state)
+
+    def finished(self) -> Saved | None:
+        """The result of the write if it has finished since the last call. A failed one is a warning."""
+        if self._write is None or not self._write.done():
+            return None
+        write, self._write = self._write, None
+        if failure := write.exception():
+            log.warning("saving failed; training goes on", exc_info=failure)
+            return None
+        saved = write.result()
+        if saved.snapshot_step <= 0:
+            self._snapshot_due = time.monotonic() + FIRST_SNAPSHOT_S
+        return saved
+
+    def wait(self) -> None:
+        """Waits for the write that has begun, if any, and drops its result."""
+        if self._write is None:
+            return
+        if wait([self._write], FINISH_TIMEOUT_S).not_done:
+            log.error("the savepoint or snapshot that was being written is not complete after %g s", FINISH_TIMEOUT_S)
+            self._write = None
+        self.finished()
+
+    def write_savepoint(self, state: SaveState) -> Saved:
+        """Writes a savepoint, and a snapshot of the newest acting parameters.
+
+        Raises:
+          ClusterError, WorkerDied: a worker did not answer.
+          OSError: the savepoint cannot be written.
+        """
+        ladder = _newest_ladder(state)
+        step = write_savepoint(
+            self._workdir,
+            state.learner.checkpoint,
+            state.shards,
+            state.counters,
+            ladder,
+            self._experiment.checkpoint.keep,
+        )
+        log.info("savepoint of step %d written", step)
+        return self._write_snapshot(state._replace(ladder=ladder, evaluator=None))
+
+    def close(self) -> None:
+        """Drops the writes that have not begun."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _write_snapshot(self, state: SaveState) -> Saved:
+        step = int(state.learner.leader.actor.ask("snapshot"))
+        ladder = _newest_ladder(state)
+        delete_old_snapshots(self._workdir.snapshots, self._experiment.checkpoint.keep_snapshots, ladder)
+        return Saved(step, ladder)
+
+
+def _newest_ladder(state: SaveState) -> Mapping[str, Any]:
+    """The rating ladder of the evaluator, if it answers."""
+    ladder = state.ladder
+    if state.evaluator is not None:
+        try:
+            ladder = state.evaluator.ask("ladder", timeout_s=ANSWER_TIMEOUT_S)
+        except Exception as failure:
+            log.warning("the evaluator did not give its newest ratings", exc_info=failure)
+    return ladder

@@ -1,0 +1,96 @@
+"""The log file of a run: all log records with their tracebacks, and whatever libraries print to stderr."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+FILE_BYTES = 16 * 2**20
+"""Size at which the log file is renamed to `.1`, an older `.1` to `.2`, and so on."""
+OLD_FILES = 3
+"""Renamed log files that are kept: the log takes at most `FILE_BYTES * (1 + OLD_FILES)` bytes."""
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
+_JOIN_TIMEOUT_S = 1.0
+
+
+@contextmanager
+def log_to_file(path: Path) -> Iterator[None]:
+    """Writes everything that podzero logs to `path`, and everything that this process prints to stderr.
+
+    Libraries write to stderr from C++, past Python's `logging`. Their lines would break the view of a run.
+
+    Raises:
+      OSError: the file cannot be written.
+    """
+    handler = _LogFile(path, maxBytes=FILE_BYTES, backupCount=OLD_FILES, encoding="utf-8")
+    handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger = logging.getLogger("podzero")
+    before = logger.level, logger.propagate
+    logger.setLevel(logging.INFO)
+    logger.propagate = False  # libraries add handlers to the root logger, which would print to stderr
+    logger.addHandler(handler)
+    try:
+        with _stderr_to(handler):
+            yield
+    except Exception as error:
+        handler.handle(_record(logging.ERROR, "the run failed", error))
+        raise
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
+        handler.close()
+
+
+class _LogFile(RotatingFileHandler):
+    """A log file that may be impossible to write for a while."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (the name in `logging`)
+        """Drops the record, which the view shows as well. The default prints a traceback to stderr instead."""
+
+
+class _Formatter(logging.Formatter):
+    """Adds tracebacks and removes the colors that Ray puts into them."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The text of a record."""
+        return _COLOR.sub("", super().format(record))
+
+
+@contextmanager
+def _stderr_to(handler: logging.Handler) -> Iterator[None]:
+    """Sends the lines that this process and its C++ libraries print to stderr to `handler`."""
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    reading, writing = os.pipe()
+    os.dup2(writing, 2)
+    os.close(writing)
+    reader = threading.Thread(target=_read_lines, args=(reading, handler), name="stderr", daemon=True)
+    reader.start()
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        reader.join(_JOIN_TIMEOUT_S)  # a child process that inherited stderr may keep the pipe open
+
+
+def _read_lines(pipe: int, handler: logging.Handler) -> None:
+    with open(pipe, encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            handler.handle(_record(logging.INFO, f"stderr: {line.rstrip()}"))
+
+
+def _record(level: int, text: str, error: Exception | None = None) -> logging.LogRecord:
+    exc_info = (type(error), error, error.__traceback__) if error is not None else None
+    return log.makeRecord(log.name, level, __file__, 0, text, (), exc_info)

@@ -1,0 +1,113 @@
+"""Savepoints on disk: one is always complete, whenever the process or the machine dies."""
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+from fake_cluster import FakeRemoteActor
+
+from podzero.driver import savepoints as module
+from podzero.driver.savepoints import savepoints, set_aside, write_savepoint
+from podzero.workdir import Workdir
+
+
+class Killed(BaseException):
+    """The end of the process."""
+
+
+@pytest.fixture
+def workdir(tmp_path):
+    return Workdir(tmp_path)
+
+
+def write(workdir, step, games=0.0, keep=2):
+    def save_learner(folder):
+        (folder / "learner").mkdir()
+        (folder / "learner" / "state").write_text(f"{games:g}")
+        return step
+
+    return write_savepoint(workdir, save_learner, [FakeRemoteActor("replay-0")], {"games": games}, {}, keep)
+
+
+def test_the_newest_savepoints_are_kept(workdir):
+    for step in (10, 20, 30):
+        assert write(workdir, step) == step
+    assert [savepoint.step for savepoint in savepoints(workdir)] == [30, 20]
+
+
+def test_a_savepoint_of_the_same_step_replaces_the_one_before(workdir):
+    write(workdir, 10, games=1.0)
+    write(workdir, 10, games=2.0)
+    (savepoint,) = savepoints(workdir)
+    assert savepoint.counters == {"games": 2.0}
+    assert [path.name for path in workdir.checkpoints.iterdir()] == [savepoint.folder.name]
+
+
+@pytest.mark.parametrize("fatal", [1, 2, 3, 4])
+def test_a_process_killed_at_any_rename_leaves_a_complete_savepoint(workdir, monkeypatch, fatal):
+    """The only savepoint is replaced by one of the same step; the process dies at the n-th change."""
+    write(workdir, 10, games=1.0)
+    rename, rmtree, calls = Path.rename, module.shutil.rmtree, []
+
+    def counted(change):
+        def call(*args, **options):
+            calls.append(change)
+            if len(calls) == fatal:
+                raise Killed
+            return change(*args, **options)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", counted(rename))
+        patch.setattr(module.shutil, "rmtree", counted(rmtree))
+        with pytest.raises(Killed):
+            write(workdir, 10, games=2.0)
+    (savepoint,) = savepoints(workdir)
+    games = savepoint.counters["games"]
+    assert (savepoint.folder / "learner" / "state").read_text() == f"{games:g}"
+    write(workdir, 10, games=3.0)
+    (savepoint,) = savepoints(workdir)
+    assert savepoint.counters == {"games": 3.0}
+    assert len(list(workdir.checkpoints.iterdir())) == 1
+
+
+def test_everything_is_on_disk_before_the_savepoint_gets_its_name(workdir, monkeypatch):
+    synced, fsync, rename = set(), os.fsync, Path.rename
+
+    def record(descriptor):
+        synced.add(os.stat(descriptor).st_ino)
+        fsync(descriptor)
+
+    def check(source, target):
+        unsynced = [path for path in (source, *source.rglob("*")) if path.stat().st_ino not in synced]
+        assert unsynced == []
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", record)
+    monkeypatch.setattr(Path, "rename", check)
+    write(workdir, 10)
+    assert os.stat(workdir.checkpoints).st_ino in synced
+
+
+def test_a_failed_write_leaves_the_savepoints_before_it(workdir):
+    write(workdir, 10)
+
+    def fail(folder):
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        write_savepoint(workdir, fail, [], {}, {}, 1)
+    assert [savepoint.step for savepoint in savepoints(workdir)] == [10]
+
+
+def test_a_damaged_savepoint_is_kept_under_another_name(workdir, caplog):
+    caplog.set_level(logging.WARNING, logger="podzero")
+    write(workdir, 10)
+    (savepoint,) = savepoints(workdir)
+    set_aside(savepoint, ValueError("a byte is wrong"))
+    assert savepoints(workdir) == []
+    (folder,) = workdir.checkpoints.iterdir()
+    assert (folder / "learner" / "state").exists()
+    assert str(folder) in caplog.messages[0]
