@@ -145,18 +145,18 @@ def test_a_savepoint_under_way_that_never_ends_does_not_keep_the_run_from_ending
     """`concurrent.futures` raises TimeoutError for it."""
     monkeypatch.setattr(saving, "FIRST_SNAPSHOT_S", 0.0)
     monkeypatch.setattr(saving, "FINISH_TIMEOUT_S", 0.05)
-    saving, release = threading.Event(), threading.Event()
+    under_way, release = threading.Event(), threading.Event()
 
     def snapshot():
-        saving.set()
+        under_way.set()
         release.wait(60)
         return PENDING
 
     def end(status):
-        if saving.is_set():
+        if under_way.is_set():
             cluster.named("learner").last("run").end(None)
             cluster.named("learner").answers["snapshot"] = 40
-        return saving.is_set()
+        return under_way.is_set()
 
     run, cluster, signals, view = make_run(end)
     cluster.named("learner").answers["snapshot"] = snapshot

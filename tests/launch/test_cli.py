@@ -164,7 +164,7 @@ def test_check_prints_the_experiment_and_makes_no_directory(command, tmp_path):
 def test_a_refused_experiment_leaves_no_directory(command, tmp_path):
     code, _, err = command("train", "cartpole", "env.id=Nope-v1", "--workdir", str(tmp_path / "run"))
     assert code == 2
-    assert "gymnasium knows no 'Nope-v1'" in err
+    assert "unknown gymnasium id 'Nope-v1'" in err
     assert not (tmp_path / "run").exists()
 
 
