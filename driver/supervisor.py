@@ -248,7 +248,7 @@ class Supervisor:
                 return choose(self._fit_nodes(wait=True), self.experiment, here())
             except Missing as missing:
                 refused = self._preflight.refusals(self.cluster.nodes())
-                words = "\n  refused: ".join([str(missing), *refused])
+                words = "\n  not used: ".join([str(missing), *refused])
             now = time.monotonic()
             if now >= until:
                 raise ClusterError(f"waited {minutes:g} minutes (cluster.join_minutes) for machines: {words}")
@@ -261,7 +261,7 @@ class Supervisor:
     def _fit_nodes(self, wait: bool) -> list[Node]:
         """The nodes that may be used: on a cluster that others started, those that run what the driver runs."""
         nodes = self.cluster.nodes()
-        return self._preflight.fit(nodes, wait) if self.cluster.joined else nodes
+        return self._preflight.usable_nodes(nodes, wait) if self.cluster.joined else nodes
 
     def _playing(self) -> list[Node]:
         try:
@@ -359,7 +359,7 @@ class Supervisor:
         """
         if not self.cluster.joined and len(nodes) == 1:
             return ""
-        checks = [self._preflight.send(node) for node in nodes]
+        checks = [self._preflight.start_check(node) for node in nodes]
         try:
             for clear in [check.begin("end_stale_processes", self._run) for check in checks]:
                 clear.result(START_TIMEOUT_S)

@@ -257,7 +257,7 @@ def test_a_start_ends_after_join_minutes_with_who_is_missing_and_who_was_refused
         supervisor.start(None)
     words = str(ended.value)
     assert words.startswith("waited 1e-06 minutes (cluster.join_minutes) for machines: v5e-16 has 4 hosts")
-    assert "\n  refused: node tpu-0 at 10.0.1.0: python 3.12, the driver has 3.11" in words
+    assert "\n  not used: node tpu-0 at 10.0.1.0: python 3.12, the driver has 3.11" in words
     assert cluster.processes == []
 
 
