@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
-from podzero.cluster.remote import RemoteActor, here
+from podzero.cluster.remote import RemoteActor, current_node_id
 from podzero.config import Experiment
 from podzero.driver.preemption import watch_for_notices
 from podzero.monitoring.reports import LogReport, MetricsReport, ReportBuffer
@@ -270,7 +270,7 @@ def _addresses(shards: list[RemoteActor]) -> dict[str, str | None]:
 
 def _near(addresses: dict[str, str | None]) -> list[str]:
     """The addresses on this process's node."""
-    return [address for address, node in addresses.items() if node == here()]
+    return [address for address, node in addresses.items() if node == current_node_id()]
 
 
 def seed_of(seed: int, index: int, life: int) -> int:

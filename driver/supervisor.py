@@ -6,25 +6,27 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from podzero.cluster.placement import (
-    Machines,
-    Missing,
+    MissingNodes,
     Node,
+    Placement,
+    actor_nodes,
     actor_places,
-    choose,
     host_resources,
-    playing_nodes,
+    place,
     reserved_cpus,
+    without_room,
 )
 from podzero.cluster.preflight import Preflight
-from podzero.cluster.ray_cluster import Cluster, PlacementGroup
+from podzero.cluster.ray_cluster import Cluster
 from podzero.cluster.remote import (
     START_TIMEOUT_S,
     STOP_TIMEOUT_S,
@@ -32,8 +34,9 @@ from podzero.cluster.remote import (
     NodeLost,
     RemoteActor,
     WorkerDied,
-    here,
+    current_node_id,
 )
+from podzero.cluster.scheduling import PlacementGroup
 from podzero.cluster.stale_processes import RUN_VARIABLE
 from podzero.config import Experiment
 from podzero.driver.learner_group import LearnerGroup, RunFailed
@@ -225,7 +228,7 @@ class Supervisor:
         self.shards.kill()
         if self._placement_group is not None:
             self._placement_group.release()
-        self.cluster.ask_for([])
+        self.cluster.request_capacity([], frozenset())
         self.learner, self._placement_group = None, None
 
     def _name_run(self) -> None:
@@ -234,21 +237,21 @@ class Supervisor:
         # One process of a host owns its accelerators: the learner's.
         self._cpu_only = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2", RUN_VARIABLE: self._run}
 
-    def _wait_for_nodes(self) -> Machines:
+    def _wait_for_nodes(self) -> Placement:
         """Waits until all machines that the run needs have joined.
 
         Raises:
           ClusterError: they did not within `cluster.join_minutes`, or somebody wants the run to end.
         """
-        self.cluster.ask_for(reserved_cpus(self.experiment))
         minutes = self.experiment.cluster.join_minutes if self.cluster.joined else 0.0
         until, say_at = time.monotonic() + 60 * minutes, time.monotonic()
         while True:
             try:
-                return choose(self._fit_nodes(wait=True), self.experiment, here())
-            except Missing as missing:
+                return place(self._fit_nodes(wait=True), self.experiment, current_node_id())
+            except MissingNodes as missing:
                 refused = self._preflight.refusals(self.cluster.nodes())
                 words = "\n  not used: ".join([str(missing), *refused])
+                self._request_capacity(self._playing(), reserved_cpus(self.experiment))
             now = time.monotonic()
             if now >= until:
                 raise ClusterError(f"waited {minutes:g} minutes (cluster.join_minutes) for machines: {words}")
@@ -265,8 +268,8 @@ class Supervisor:
 
     def _playing(self) -> list[Node]:
         try:
-            return playing_nodes(self._fit_nodes(wait=False), self.experiment.cluster)
-        except Missing:
+            return actor_nodes(self._fit_nodes(wait=False), self.experiment.cluster)
+        except MissingNodes:
             return []
 
     @property
@@ -274,10 +277,16 @@ class Supervisor:
         """All actors and reanalysers."""
         return [*self.actors.workers.values(), *self.reanalysers.workers.values()]
 
-    def _taken(self) -> dict[str, float]:
-        """CPUs that actors, reanalysers and evaluator use, by node."""
+    def _request_capacity(self, nodes: Sequence[Node], cpus: Sequence[float]) -> None:
+        """Asks an autoscaler for room for those processes, of so many CPUs each, that find none on `nodes`."""
+        self.cluster.request_capacity(without_room(nodes, self._taken(), cpus), self._preflight.checked)
+
+    def _taken(self, but_shard: int | None = None) -> dict[str, float]:
+        """CPUs that this run has reserved, by node; without those of the shard of this index."""
         taken: dict[str, float] = {}
         users = [(worker, group.cpus) for group in (self.actors, self.reanalysers) for worker in group.workers.values()]
+        shards = [worker for index, worker in enumerate(self.shards.workers) if index != but_shard]
+        users += [(worker, self.experiment.replay.cpus) for worker in shards]
         if self.evaluator is not None:
             users.append((self.evaluator, self.experiment.evaluation.cpus))
         for worker, cpus in users:
@@ -291,14 +300,20 @@ class Supervisor:
         One reanalyser comes before all actors, since the learner needs both; then actors, then the other reanalysers.
         """
         self._looked = time.monotonic()
-        if self.actors.complete and self.reanalysers.complete:
-            return
-        nodes = self._playing()
+        nodes = self._playing() if self._missing_cpus else []
         for group, most in ((self.reanalysers, 1), (self.actors, None), (self.reanalysers, None)):
             started = group.scale(nodes, self._taken(), most)
             for name, node in started.items():
                 if self.cluster.joined:
-                    log.info("%s goes to %s", name, node)
+                    log.info("%s starts on %s", name, node)
+        self._request_capacity(nodes, self._missing_cpus)
+
+    @property
+    def _missing_cpus(self) -> list[float]:
+        """CPUs of each process that is not running and reserves some."""
+        groups = [[group.cpus] * (group.count - len(group.workers)) for group in (self.actors, self.reanalysers)]
+        evaluator = [] if self.evaluator else [self.experiment.evaluation.cpus]
+        return [cpus for cpus in [*chain(*groups), *evaluator] if cpus]
 
     def _reconcile_shards(self, newest: Callable[[], Savepoint | None]) -> list[str]:
         """Starts lost shards anew and leads everybody to where they are."""
@@ -314,10 +329,13 @@ class Supervisor:
         return replaced
 
     def _spawn_shard(self, index: int, node: Node, content: Path | None) -> RemoteActor:
+        # A run needs all its shards: where other processes took a lost shard's CPUs, it runs without a reservation.
+        cpus = self.experiment.replay.cpus
+        has_room = node.cpus - self._taken(but_shard=index).get(node.id, 0.0) >= cpus
         return self.cluster.spawn(
             ReplayProcess,
             f"replay-{index}",
-            cpus=0,
+            cpus=cpus if has_room else 0.0,
             environment=self._cpu_only,
             node=node,
             experiment=self.experiment,

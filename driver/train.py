@@ -18,6 +18,7 @@ from typing import Any
 from podzero.cluster.placement import reserved_cpus
 from podzero.cluster.ray_cluster import connect
 from podzero.cluster.remote import ClusterError, NodeLost, WorkerDied
+from podzero.cluster.run_lock import lock_run
 from podzero.config import Experiment, GameConfig
 from podzero.driver.learner_group import RunFailed
 from podzero.driver.savepoints import Savepoint, savepoints, set_aside, write_savepoint
@@ -58,9 +59,9 @@ def train(experiment: Experiment, root: str | Path, address: str | None, view: V
         stack.enter_context(_log_file(workdir))
         stack.enter_context(view)
         cluster = stack.enter_context(
-            connect(address, sum(reserved_cpus(experiment)), f"podzero:{workdir.root}", _shipped(experiment))
+            connect(address, sum(reserved_cpus(experiment)), f"podzero:{workdir.root}", _environment_extras(experiment))
         )
-        claim = cluster.claim(f"process {os.getpid()} at {socket.gethostname()} trains {workdir.root}")
+        lock = lock_run(f"process {os.getpid()} at {socket.gethostname()} trains {workdir.root}")
         told_to_stop = stack.enter_context(_signals())
         from podzero.params import start_param_store
 
@@ -71,7 +72,7 @@ def train(experiment: Experiment, root: str | Path, address: str | None, view: V
         stack.callback(run.close)
         run.begin(savepoint, began)
         reason = run.until_end(told_to_stop)
-        del claim
+        del lock
         return reason
 
 
@@ -273,9 +274,9 @@ def _is_damage(error: Exception) -> bool:
     return isinstance(error, (CheckpointDamaged, ReplayRestoreError))
 
 
-def _shipped(experiment: Experiment) -> list[str] | None:
-    """Optional dependencies of the environment that nodes are given; None where they have one."""
-    if not experiment.cluster.ship:
+def _environment_extras(experiment: Experiment) -> list[str] | None:
+    """Optional dependencies of the environment to install on all nodes; None if they have it already."""
+    if not experiment.cluster.install_environment:
         return None
     envs = [] if isinstance(experiment.env, GameConfig) else ["envs"]
     return envs + (["tpu"] if experiment.cluster.tpu else [])

@@ -18,6 +18,7 @@ _FREE: Any = {
     "actors": {"count", "min_count", "cpus", "max_restarts"},
     "network": {"remat"},
     "learner": {"mesh", "microbatches", "calibrate"},
+    "replay": {"cpus"},
 }
 """What may change from one resumption to the next: it does not change what is learned."""
 

@@ -84,6 +84,8 @@ class ReplayConfig(Section):
     """A wait this long is explained in the log: which limiter holds whom."""
     port: NonNegativeInt = 0
     """First port of the shards; 0 chooses free ones."""
+    cpus: NonNegativeFloat = 0.25
+    """CPUs that Ray reserves for each shard."""
 
     @pydantic.model_validator(mode="after")
     def _priorities_are_of_single_samples(self) -> ReplayConfig:

@@ -50,13 +50,14 @@ def recruit(monkeypatch, tmp_path):
     monkeypatch.setattr(supervisor_module, "LOOK_EVERY_S", 0.0)
 
     def make(*nodes, actors=2, joined=True, meanwhile=lambda: None, cluster=None, evaluation=None, **more):
-        monkeypatch.setattr(supervisor_module, "here", lambda: nodes[0].id)
+        monkeypatch.setattr(supervisor_module, "current_node_id", lambda: nodes[0].id)
         tree = {
             "name": "crew",
             "env": {"name": "tic_tac_toe"},
             "actors": {"count": actors, "min_count": 1} | more.pop("actor", {}),
             "cluster": cluster or {},
             "evaluation": evaluation or {},
+            "replay": {"cpus": 0.0} | more.pop("replay", {}),
             **more,
         }
         fake = FakeCluster(*nodes, joined=joined, versions=VERSIONS)
@@ -82,7 +83,51 @@ def test_everybody_is_started_and_the_learner_at_work(recruit):
     assert supervisor.learning
     assert cluster.named("actor-0").call("run").args == ()
     assert cluster.arguments["actor-1"]["store"] == "the store"
-    assert cluster.asked_for == [[1.0, 1.0, 0.0]]
+    assert {arguments["cpus"] for name, arguments in cluster.arguments.items() if "replay" in name} == {0.0}
+    assert [cpus for cpus, _ in cluster.requests if cpus] == []
+
+
+def test_replay_shards_reserve_cpus_beside_the_actors(recruit):
+    supervisor, cluster = recruit(cpu_node("a", 4), cpu_node("b", 2), actors=6, replay=TWO_SHARDS | {"cpus": 0.5})
+    supervisor.start(None)
+    assert [cluster.arguments[f"replay-{index}"]["cpus"] for index in (0, 1)] == [0.5, 0.5]
+    assert sorted(where(supervisor).values()) == ["a", "a", "a", "b"]
+
+
+def test_a_lost_shard_starts_without_a_reservation_where_actors_took_its_cpus(recruit):
+    supervisor, cluster = recruit(cpu_node("a", 2), cpu_node("b", 1.5), actors=4, replay=TWO_SHARDS | {"cpus": 0.5})
+    supervisor.start(None)
+    assert where(supervisor) == {0: "a", 1: "b"}
+    lost = cluster.named("replay-1")
+    lost.die(NodeLost("replay-1 is gone"))
+    list(supervisor.listen())
+    cluster.listed = [cpu_node("a", 1.5)]
+    supervisor.reconcile(nothing_saved)
+    assert (cluster.named("replay-1").node, cluster.arguments["replay-1"]["cpus"]) == ("a", 0.0)
+
+
+def test_room_for_missing_processes_is_requested_until_they_have_started(recruit):
+    evaluation = {"cpus": 0.5}
+    supervisor, cluster = recruit(
+        cpu_node("a", 2), actors=4, reanalyse=REANALYSE | {"cpus": 1.0}, evaluation=evaluation
+    )
+    supervisor.start(None)
+    assert cluster.requests[-1] == ([0.5, 1.0, 1.0, 1.0, 1.0], ["a"])
+    cluster.listed.append(cpu_node("b", 8))
+    supervisor.reconcile(nothing_saved)
+    assert cluster.requests[-1] == ([], ["a", "b"])
+
+
+def test_room_is_requested_while_a_start_waits_for_it(recruit):
+    def meanwhile():
+        requested.append(cluster.requests[-1])
+        cluster.listed.append(cpu_node("late", 8))
+
+    requested = []
+    supervisor, cluster = recruit(cpu_node("home", 1), actors=3, actor={"min_count": 3}, meanwhile=meanwhile)
+    supervisor.start(None)
+    assert requested == [([1.0, 1.0], ["home"])]
+    assert cluster.requests[-1][0] == []
 
 
 def test_each_process_but_the_learner_is_kept_off_accelerators_and_all_carry_the_run(recruit):
@@ -268,7 +313,7 @@ def test_one_machine_alone_is_not_waited_for(recruit):
     supervisor, _ = recruit(
         cpu_node("home", 4), joined=False, meanwhile=meanwhile, cluster={"hosts": 2}, replay=TWO_SHARDS
     )
-    with pytest.raises(ClusterError, match=r"needs 2 host\(s\) .* 1 of 1 nodes are such"):
+    with pytest.raises(ClusterError, match=r"needs 2 host\(s\) .* 1 of 1 nodes have them"):
         supervisor.start(None)
 
 
@@ -326,7 +371,7 @@ def test_kill_ends_everybody_and_gives_machines_and_wishes_back(recruit):
     supervisor.kill()
     assert cluster.living("") == []
     assert cluster.gangs[0].released
-    assert cluster.asked_for[-1] == []
+    assert cluster.requests[-1] == ([], [])
     assert not supervisor.learning
     killed = [line.removesuffix(" killed") for line in cluster.diary if line.endswith("killed")]
     assert killed.index("learner") > killed.index("learner-1")
@@ -403,14 +448,12 @@ def test_reanalysers_are_started_beside_actors_and_on_cpus_alone(recruit):
     assert (arguments["index"], arguments["store"]) == (1, "the store")
     assert arguments["environment"]["JAX_PLATFORMS"] == "cpu"
     assert arguments["environment"]["NPROC"] == "2"
-    assert cluster.asked_for == [[1.0, 1.0, 2.0, 2.0, 0.0]]
 
 
 def test_nobody_searches_again_where_no_share_is_asked_for(recruit):
     supervisor, cluster = recruit(cpu_node("home", 8), reanalyse={"count": 2})
     supervisor.start(None)
     assert cluster.living("reanalyser") == []
-    assert cluster.asked_for == [[1.0, 1.0, 0.0]]
 
 
 def test_where_room_is_scarce_one_reanalyser_comes_before_all_actors_and_the_others_after(recruit):
@@ -425,7 +468,7 @@ def test_where_room_is_scarce_one_reanalyser_comes_before_all_actors_and_the_oth
 
 def test_a_run_waits_for_room_for_a_reanalyser(recruit):
     supervisor, cluster = recruit(cpu_node("home", 2), joined=False, reanalyse=REANALYSE | {"cpus": 4.0})
-    with pytest.raises(ClusterError, match=r"have 2 CPUs, no room for a reanalyser of 4 \(reanalyse.cpus\)"):
+    with pytest.raises(ClusterError, match=r"have 2 free CPUs, no room for a reanalyser of 4 \(reanalyse.cpus\)"):
         supervisor.start(None)
     assert cluster.processes == []
 

@@ -90,7 +90,8 @@ class FakeCluster:
         self.arguments = {}
         """What the last process of a name was started with."""
         self.gangs = []
-        self.asked_for = []
+        self.requests = []
+        """Requests for capacity: CPUs of each process without room, and ids of the nodes that have none for it."""
         self.diary = []
         drain = {"drain": []}
         self.answers = {
@@ -127,8 +128,8 @@ class FakeCluster:
         self.gangs.append(FakeGang(nodes, resources))
         return self.gangs[-1]
 
-    def ask_for(self, cpus):
-        self.asked_for.append(list(cpus))
+    def request_capacity(self, cpus, beyond):
+        self.requests.append((sorted(cpus), sorted(beyond)))
 
 
 def cpu_node(name, cpus=8.0, **resources):

@@ -26,9 +26,9 @@ def test_the_same_experiment_is_a_resumption(tmp_path, experiment):
     assert workdir.open(experiment) is True
 
 
-def test_limits_evaluation_and_checkpoints_may_change_on_resumption(tmp_path, experiment):
+def test_limits_evaluation_checkpoints_and_reserved_cpus_may_change_on_resumption(tmp_path, experiment):
     Workdir(tmp_path).open(experiment)
-    changed = load("tic_tac_toe", ["stop.minutes=99", "evaluation.games=2", "checkpoint.keep=5"])
+    changed = load("tic_tac_toe", ["stop.minutes=99", "evaluation.games=2", "checkpoint.keep=5", "replay.cpus=1"])
     assert Workdir(tmp_path).open(changed) is True
     assert Workdir(tmp_path).experiment() == changed
 
