@@ -7,8 +7,7 @@ import sys
 from contextlib import contextmanager
 
 import pytest
-
-from podzero.cluster.ray_cluster import local_node
+from ray_nodes import add_node
 
 DRIVER = """
 from podzero.cluster.ray_cluster import connect
@@ -26,12 +25,11 @@ def start_nodes(*cpus, **resources):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-        nodes = Cluster(initialize_head=True, head_node_args=local_node(cpus[0]))
+        nodes = Cluster()
         try:
+            add_node(nodes, cpus[0])
             for amount in cpus[1:]:
-                arguments = local_node(amount) | resources
-                del arguments["include_dashboard"]  # an argument of heads only
-                nodes.add_node(**arguments)
+                add_node(nodes, amount, **resources)
             yield nodes
         finally:
             nodes.shutdown()

@@ -28,15 +28,21 @@ def cluster(shared_cluster):
         yield cluster
 
 
-def wait_until(condition, timeout_s=60):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
+def await_value(expected, function, *arguments):
+    deadline = time.monotonic() + 60
+    while (value := function(*arguments)) != expected and time.monotonic() < deadline:
         time.sleep(0.2)
+    assert value == expected
 
 
 def free_cpus(cluster):
     return sorted(node.cpus for node in cluster.nodes())
+
+
+def all_free_cpus():
+    import ray
+
+    return ray.available_resources().get("CPU")
 
 
 def requests():
@@ -50,9 +56,9 @@ def requests():
 def test_cpus_that_other_drivers_reserve_are_not_usable_until_they_end(cluster, other_driver):
     assert free_cpus(cluster) == [0.0, 4.0]
     other = other_driver(RESERVE)
-    wait_until(lambda: free_cpus(cluster) == [0.0, 2.5])
+    await_value([0.0, 2.5], free_cpus, cluster)
     other.kill()
-    wait_until(lambda: free_cpus(cluster) == [0.0, 4.0])
+    await_value([0.0, 4.0], free_cpus, cluster)
 
 
 def test_cpus_that_this_driver_reserves_stay_usable_for_it(cluster):
@@ -63,32 +69,30 @@ def test_cpus_that_this_driver_reserves_stay_usable_for_it(cluster):
     (node,) = [node for node in cluster.nodes() if node.cpus]
     process = cluster.spawn(Process, "own", cpus=3.0, environment={}, node=node)
     process.ask("__ray_ready__")
-    import ray
-
-    wait_until(lambda: ray.available_resources().get("CPU") == 1.0)
+    await_value(1.0, all_free_cpus)
     assert free_cpus(cluster) == [0.0, 4.0]
     process.kill()
-    wait_until(lambda: ray.available_resources().get("CPU") == 4.0)
-    wait_until(lambda: free_cpus(cluster) == [0.0, 4.0])
+    await_value(4.0, all_free_cpus)
+    await_value([0.0, 4.0], free_cpus, cluster)
 
 
 def test_a_request_for_capacity_ends_with_its_driver_even_if_that_is_killed(cluster, other_driver):
     assert requests() == []
     driver = other_driver(REQUEST)
-    wait_until(lambda: requests() == [3.0, 64.0])
+    await_value([3.0, 64.0], requests)
     driver.kill()
-    wait_until(lambda: requests() == [])
+    await_value([], requests)
 
 
 def test_a_request_for_capacity_is_replaced_by_the_next_and_ends_when_it_is_empty(cluster):
     nodes = frozenset(node.id for node in cluster.nodes())
     cluster.request_capacity([], nodes)
     cluster.request_capacity([2.0, 0.0, 1.0], nodes)
-    wait_until(lambda: requests() == [1.0, 2.0])
+    await_value([1.0, 2.0], requests)
     cluster.request_capacity([2.0], nodes)
-    wait_until(lambda: requests() == [2.0])
+    await_value([2.0], requests)
     cluster.request_capacity([], nodes)
-    wait_until(lambda: requests() == [])
+    await_value([], requests)
 
 
 def test_a_node_that_joined_serves_a_request_until_it_is_known(cluster):
@@ -96,12 +100,12 @@ def test_a_node_that_joined_serves_a_request_until_it_is_known(cluster):
     known = frozenset([head.id])
     cluster.request_capacity([], known)
     cluster.request_capacity([3.0], known)
-    wait_until(lambda: free_cpus(cluster) == [0.0, 1.0])
-    wait_until(lambda: requests() == [])  # no further node is requested in the meantime
+    await_value([0.0, 1.0], free_cpus, cluster)
+    await_value([], requests)  # no further node is requested in the meantime
     both = frozenset([head.id, worker.id])
     cluster.request_capacity([3.0], both)
-    wait_until(lambda: free_cpus(cluster) == [0.0, 4.0])
+    await_value([0.0, 4.0], free_cpus, cluster)
     assert requests() == []
     cluster.request_capacity([3.0], both)
-    wait_until(lambda: requests() == [3.0])
+    await_value([3.0], requests)
     cluster.request_capacity([], both)

@@ -8,8 +8,8 @@ import sys
 import time
 
 import pytest
+from ray_nodes import add_node
 
-from podzero.cluster.ray_cluster import local_node
 from podzero.cluster.remote import ClusterError
 from podzero.config import load
 from podzero.driver.savepoints import savepoints
@@ -51,16 +51,7 @@ class Pod:
         return self._add(1, resources={"TPU": 4}, labels=labels, env_vars=EMULATED)
 
     def _add(self, cpus, **more):
-        for attempt in (1, 2, 3):  # a raylet gives up when its agents take more than 15 s, as on a busy machine
-            arguments = local_node(cpus)
-            if self._cluster.head_node is not None:
-                del arguments["include_dashboard"]
-            try:
-                return self._cluster.add_node(**arguments, **more)
-            except Exception:
-                if attempt == 3:
-                    raise
-        raise AssertionError
+        return add_node(self._cluster, cpus, **more)
 
     def kill(self, node):
         """As when the machine is switched off: nothing says good-bye."""
