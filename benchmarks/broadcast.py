@@ -20,7 +20,7 @@ from typing import Any
 
 from podzero.benchmarks.publish import publish_for, spread
 from podzero.cluster.ray_cluster import Cluster, connect, local_node
-from podzero.cluster.remote import STOP_TIMEOUT_S, Call, RemoteActor, here
+from podzero.cluster.remote import STOP_TIMEOUT_S, Call, RemoteActor, current_node_id
 from podzero.config import Experiment
 from podzero.types import Params
 
@@ -89,7 +89,7 @@ def _measure(experiment: Experiment, cluster: Cluster, seconds: float, processes
 
     params = _params(experiment)
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
-    store = start_param_store(here())
+    store = start_param_store(current_node_id())
     sink = RayParamSink(store)
     sink.publish(0, params)
     probes, running = _start_readers(cluster, store, processes, readers)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from podzero.cluster.ray_cluster import Cluster, connect
-from podzero.cluster.remote import STOP_TIMEOUT_S, here
+from podzero.cluster.remote import STOP_TIMEOUT_S, current_node_id
 from podzero.config import Experiment
 from podzero.types import Params, Sample, StoredState, Versioned, Window
 
@@ -44,7 +44,7 @@ def _measure(experiment: Experiment, cluster: Cluster, seconds: float) -> dict[s
     from podzero.networks import make_network
     from podzero.params import RayParamSink, start_param_store
 
-    store = start_param_store(here())
+    store = start_param_store(current_node_id())
     params = make_network(experiment.network, spec_of(experiment.env)).init(jax.random.key(experiment.seed))
     params = jax.device_get(params)
     sink = RayParamSink(store)

@@ -1,1 +1,1 @@
-"""All that podzero asks of Ray and of machines: nodes, placement, remote actors, and checks before a run starts."""
+"""Ray: nodes and their environments, placement, remote actors, and checks before a run starts."""

@@ -1,11 +1,12 @@
-"""The driver's code and the lock file's environment, brought to nodes that have neither (`cluster.ship`).
+"""Installs the driver's code and the environment of its lock file on all nodes (`cluster.install_environment`).
 
-Ray carries an archive of the code to each node and puts it first on the path of the run's processes. The environment is
-made before any of them starts, by one `uv sync` on each node: a process that installed its own packages would be
-given up by Ray after a minute, and started again without end. Environments lie below `~/.cache/podzero/environments`
-of the user who runs Ray, one for each content of the lock file, and stay there for the next run.
+Ray copies an archive of the code to each node and puts it first on the path of the run's processes. The environment is
+installed before any of them starts, by one `uv sync` on each node. A process that installed its own packages would take
+too long to start: Ray gives it up after a minute and starts it again, without end. Environments are kept below
+`~/.cache/podzero/environments` of the user who runs Ray, one for each content of the lock file, for later runs.
 
-This module is also read by the Python that a node brings along, which has Ray and little else: standard library only.
+The Python that runs Ray on a node imports this module too. It has Ray and little else, so that only the standard
+library may be imported here.
 """
 
 from __future__ import annotations
@@ -32,38 +33,38 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CODE = ("*.py", "*.yaml", "*.sh", "Dockerfile*", "py.typed")
-"""Files of the package that are sent: those that a wheel would hold."""
-PROJECT = ("pyproject.toml", "uv.lock")
-"""Files beside the package that are sent: what `uv sync` needs to make the environment."""
+CODE_PATTERNS = ("*.py", "*.yaml", "*.sh", "Dockerfile*", "py.typed")
+"""Files of the package that the archive holds: those that a wheel holds."""
+PROJECT_FILES = ("pyproject.toml", "uv.lock")
+"""Files beside the package that the archive holds: `uv sync` needs them."""
 ENVIRONMENTS = ".cache/podzero/environments"
-"""Where the environments lie on a node, below the home of the user who runs Ray."""
-NODES_PYTHON = {"py_executable": ""}
-"""Ray settings of a process that runs before the environment is there: by the Python that runs Ray on its node."""
-BUILD_TIMEOUT_S = 1800.0
-"""Longest time to make an environment: all of it may have to be downloaded."""
-ANSWER_S = 180.0
-"""How long a builder may take to start and to answer, besides."""
+"""Folder of the environments on a node, below the home of the user who runs Ray."""
+NODE_PYTHON = {"py_executable": ""}
+"""Runtime environment of a process that runs by the Python that runs Ray on its node."""
+INSTALL_TIMEOUT_S = 1800.0
+"""Longest time for `uv sync`, which may have to download all packages."""
+ANSWER_TIMEOUT_S = 180.0
+"""Time for the installing process to start and to answer, in addition."""
 RETRY_S = 60.0
-"""Pause before the environment of a node that joined later is tried again."""
-MOST_WORDS = 2_000
-"""Of what uv says when it fails, in characters."""
+"""Pause before another attempt on a node that joined later."""
+MAX_ERROR_CHARS = 2_000
+"""Length of uv's error that is reported."""
 
 
 class EnvironmentSpec(NamedTuple):
-    """What goes to the nodes."""
+    """The code and the environment for the nodes."""
 
     archive: Path
     """The code, as a zip file."""
     environment: str
-    """Name of the environment's folder, from all that it depends on."""
+    """Name of the environment's folder, a hash of all that it depends on."""
     python: str
     """The exact version of Python."""
     extras: tuple[str, ...]
 
     @property
     def runtime_env(self) -> dict[str, Any]:
-        """Ray's settings for all processes of a run that do not say otherwise."""
+        """Ray's runtime environment for all processes of a run that do not set their own."""
         return {
             "working_dir": str(self.archive),
             "py_executable": f"~/{ENVIRONMENTS}/{self.environment}/bin/python",
@@ -71,14 +72,14 @@ class EnvironmentSpec(NamedTuple):
         }
 
 
-class Builder:
-    """A process that makes the environment of its node, where it also finds the code."""
+class EnvironmentInstaller:
+    """A process that installs the environment on its node. Ray puts the code into its working directory."""
 
     def __init__(self, name: str) -> None:
         del name
 
-    def build(self, environment: str, python: str, extras: Sequence[str]) -> str:
-        """Makes the environment, or brings a half-made one to its end; returns why it could not, or nothing.
+    def install(self, environment: str, python: str, extras: Sequence[str]) -> str:
+        """Installs the environment, or completes one that was interrupted; returns the error, empty on success.
 
         Args:
           environment: name of its folder.
@@ -87,120 +88,131 @@ class Builder:
         """
         uv = shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
         if uv is None:
-            return "cluster.ship needs uv on every node: install it there (`pip install uv`), on the path of Ray"
+            return (
+                "cluster.install_environment needs uv on every node: install it there (`pip install uv`), on the PATH "
+                "of Ray"
+            )
         command = [uv, "sync", "--locked", "--no-dev", "--no-install-project", "--no-progress", "--python", python]
         command += [f"--extra={extra}" for extra in extras]
-        place = Path.home() / ENVIRONMENTS / environment
+        folder = Path.home() / ENVIRONMENTS / environment
         try:
             done = subprocess.run(
                 command,
-                env=os.environ | {"UV_PROJECT_ENVIRONMENT": str(place)},
+                env=os.environ | {"UV_PROJECT_ENVIRONMENT": str(folder)},
                 capture_output=True,
                 text=True,
-                timeout=BUILD_TIMEOUT_S,
+                timeout=INSTALL_TIMEOUT_S,
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return f"uv did not make the environment within {BUILD_TIMEOUT_S:.0f} s"
-        return f"uv cannot make the environment: {done.stderr.strip()[-MOST_WORDS:]}" if done.returncode else ""
+            return f"uv did not install the environment within {INSTALL_TIMEOUT_S:.0f} s"
+        error = done.stderr.strip()[-MAX_ERROR_CHARS:]
+        return f"uv cannot install the environment: {error}" if done.returncode else ""
 
 
-def pack(package: Path, extras: Sequence[str], folder: Path) -> EnvironmentSpec:
-    """Writes the archive of the code; the same code gives the same bytes.
+def pack_environment(package: Path, extras: Sequence[str], folder: Path) -> EnvironmentSpec:
+    """Writes the archive of the code, the same bytes for the same code, and names the environment.
 
     Args:
       package: the folder of the package `podzero` in a checkout.
-      extras: optional dependencies that the environment shall hold.
-      folder: where the archive goes.
+      extras: optional dependencies of the environment.
+      folder: the folder of the archive.
 
     Raises:
       ConfigError: podzero does not run from a checkout.
     """
     checkout, archive = package.parent, folder / "podzero.zip"
-    missing = [name for name in PROJECT if not (checkout / name).is_file()]
+    missing = [name for name in PROJECT_FILES if not (checkout / name).is_file()]
     if missing:
         raise ConfigError(
-            f"cluster.ship sends a checkout, but podzero runs from {package}, which has no {' and no '.join(missing)} "
-            "beside it; start `podzero train` from a clone (`uv run podzero train ...`), or leave cluster.ship out and "
-            "install podzero on every node"
+            f"cluster.install_environment copies a checkout to the nodes, but podzero runs from {package}, which has "
+            f"no {' and no '.join(missing)} beside it; start `podzero train` from a clone (`uv run podzero train ...`),"
+            " or leave cluster.install_environment out and install podzero on every node"
         )
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zipped:
-        for name, file in shipped_files(package).items():
+        for name, file in archived_files(package).items():
             zipped.writestr(zipfile.ZipInfo(name), file.read_bytes(), zipfile.ZIP_DEFLATED)
     python = platform.python_version()
-    recipe = [(checkout / "uv.lock").read_text(), python, *extras]
-    return EnvironmentSpec(archive, hashlib.sha256("\0".join(recipe).encode()).hexdigest()[:16], python, tuple(extras))
+    inputs = [(checkout / "uv.lock").read_text(), python, *extras]
+    return EnvironmentSpec(archive, hashlib.sha256("\0".join(inputs).encode()).hexdigest()[:16], python, tuple(extras))
 
 
-def shipped_files(package: Path) -> dict[str, Path]:
-    """What is sent of a checkout: names in the archive and the files, in order.
+def archived_files(package: Path) -> dict[str, Path]:
+    """The files of the archive by their names in it, in order.
 
-    The rooms, which the package reaches through links, become plain folders of it: Ray's archives have no links.
+    A checkout reaches its subpackages through symbolic links, which become plain folders: Ray's archives have none.
     """
     code = {file.relative_to(package.parent).as_posix(): file for file in code_files(package)}
-    project = {name: package.parent / name for name in PROJECT}
+    project = {name: package.parent / name for name in PROJECT_FILES}
     return dict(sorted({**code, **project}.items()))
 
 
 def code_files(package: Path) -> Iterator[Path]:
-    """The files of the package, through the links to its rooms, in no order."""
+    """The files of the package and of its subpackages, through symbolic links, in no order."""
     for folder, inner, names in os.walk(package, followlinks=True):
         inner[:] = [name for name in inner if name.isidentifier() and name != "__pycache__"]
-        yield from (Path(folder, name) for name in names if any(fnmatch(name, pattern) for pattern in CODE))
+        yield from (Path(folder, name) for name in names if any(fnmatch(name, pattern) for pattern in CODE_PATTERNS))
 
 
 class NodeEnvironments:
-    """The environments of a cluster's nodes.
+    """The environments on a cluster's nodes.
 
     Args:
       spawn: starts a process on a node, as `Cluster.spawn` does.
-      shipment: what each node shall have.
+      spec: the environment that each node needs.
     """
 
-    def __init__(self, spawn: Callable[..., RemoteActor], environment: EnvironmentSpec) -> None:
+    def __init__(self, spawn: Callable[..., RemoteActor], spec: EnvironmentSpec) -> None:
         self._spawn = spawn
-        self._shipment = environment
-        self._equipped: set[str] = set()
-        self._under_way: dict[str, tuple[RemoteActor, Call]] = {}
-        self._again: dict[str, float] = {}
+        self._spec = spec
+        self._ready: set[str] = set()
+        self._pending: dict[str, tuple[RemoteActor, Call]] = {}
+        self._retry_at: dict[str, float] = {}
 
-    def make(self, nodes: Sequence[Node]) -> None:
-        """Makes the environment on all of `nodes` at the same time; returns when it is there.
+    def install(self, nodes: Sequence[Node]) -> None:
+        """Installs the environment on all of `nodes` at the same time; returns when it is done.
 
         Raises:
-          ClusterError: it cannot be made; names the nodes and what kept each.
+          ClusterError: an installation failed; names each such node and its error.
         """
         for node in nodes:
             self._begin(node)
-        failures = [f"{node}: {problem}" for node in nodes if (problem := self._end(node))]
+        failures = [f"{node}: {error}" for node in nodes if (error := self._finish(node))]
         if failures:
-            raise ClusterError("\n  ".join(["these nodes cannot be given the environment:", *failures]))
+            raise ClusterError("\n  ".join(["cannot install the environment on these nodes:", *failures]))
 
-    def having(self, nodes: Iterable[Node]) -> list[Node]:
-        """Those of `nodes` that have the environment; never waits, and begins to make it on the others."""
+    def ready_nodes(self, nodes: Iterable[Node]) -> list[Node]:
+        """Those of `nodes` that have the environment; starts its installation on the others, and never waits."""
         for node in nodes:
-            if node.id in self._under_way:
-                if self._under_way[node.id][1].done and (problem := self._end(node)):
-                    self._again[node.id] = time.monotonic() + RETRY_S
-                    log.warning("%s is not used for the time being: %s", node, problem)
-            elif node.id not in self._equipped and time.monotonic() >= self._again.get(node.id, 0.0):
+            if node.id in self._pending:
+                if self._pending[node.id][1].done and (error := self._finish(node)):
+                    self._retry_at[node.id] = time.monotonic() + RETRY_S
+                    log.warning("%s is not used yet, another attempt follows in %.0f s: %s", node, RETRY_S, error)
+            elif node.id not in self._ready and time.monotonic() >= self._retry_at.get(node.id, 0.0):
                 self._begin(node)
-        return [node for node in nodes if node.id in self._equipped]
+        return [node for node in nodes if node.id in self._ready]
 
     def _begin(self, node: Node) -> None:
-        log.info("making the environment of the lock file on %s", node)
-        builder = self._spawn(Builder, f"builder on {node}", cpus=0, environment={}, node=node, bare=True)
-        call = builder.begin("build", self._shipment.environment, self._shipment.python, self._shipment.extras)
-        self._under_way[node.id] = builder, call
+        log.info("installing the environment of the lock file on %s", node)
+        installer = self._spawn(
+            EnvironmentInstaller,
+            f"environment installer on {node}",
+            cpus=0,
+            environment={},
+            node=node,
+            use_node_python=True,
+        )
+        call = installer.begin("install", self._spec.environment, self._spec.python, self._spec.extras)
+        self._pending[node.id] = installer, call
 
-    def _end(self, node: Node) -> str:
-        """What went wrong on a node, or nothing."""
-        builder, call = self._under_way.pop(node.id)
+    def _finish(self, node: Node) -> str:
+        """Takes the result of a node's installation; returns its error, empty on success."""
+        installer, call = self._pending.pop(node.id)
         try:
-            problem = str(call.result(BUILD_TIMEOUT_S + ANSWER_S))
+            error = str(call.result(INSTALL_TIMEOUT_S + ANSWER_TIMEOUT_S))
         except Exception as failure:  # a node's own Python may lack anything
-            problem = f"its builder failed: {failure}"
-        builder.kill()
-        if not problem:
-            self._equipped.add(node.id)
-        return problem
+            error = f"the installing process failed: {failure}"
+        installer.kill()
+        if not error:
+            self._ready.add(node.id)
+        return error

@@ -1,42 +1,43 @@
-"""Which machine does what: pure choices over the nodes of a cluster."""
+"""Chooses nodes for the processes of a run: pure functions over a description of the cluster."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from podzero.chips import Slice, find_slice
-from podzero.config import ClusterConfig, Experiment
+from podzero.config import ClusterConfig, Experiment, ReplayConfig
 from podzero.errors import ConfigError
 
 TPU = "TPU"
 """Ray's resource of TPU chips."""
 SLICE_NAME, WORKER_ID, POD_TYPE = "ray.io/tpu-slice-name", "ray.io/tpu-worker-id", "ray.io/tpu-pod-type"
-"""Labels that Ray puts on the hosts of a slice: its name, the host's number in it, and what it is, as `v4-16`."""
+"""Labels that Ray puts on the hosts of a slice: its name, the host's number in it, and its kind, such as `v4-16`."""
 
 
 class Node(NamedTuple):
-    """A machine of the cluster, or what stands for one."""
+    """A node of the Ray cluster."""
 
     id: str
     host: str
     """Name or IP by which other nodes reach it."""
     cpus: float
+    """CPUs that this run may use there: all but those that others have reserved."""
     resources: Mapping[str, float]
-    """Everything that Ray counts there."""
+    """All resources of the node, whoever has reserved them."""
     labels: Mapping[str, str]
 
     def __str__(self) -> str:
         return f"node {self.id[:8]} at {self.host}"
 
 
-class Missing(LookupError):
-    """Machines that a run needs and that have not joined; the message says which."""
+class MissingNodes(LookupError):
+    """The cluster lacks nodes, or free CPUs, that a run needs; the message says which."""
 
 
-class Machines(NamedTuple):
-    """Where the parts of a run go."""
+class Placement(NamedTuple):
+    """The nodes of learner and replay."""
 
     learner: tuple[Node, ...]
     """One for each learner host, by rank."""
@@ -44,102 +45,122 @@ class Machines(NamedTuple):
     """One for each replay shard."""
 
 
-def choose(nodes: Sequence[Node], experiment: Experiment, home: str) -> Machines:
-    """Where learner and replay go, once there is also room for the first actors, and a reanalyser if there are any.
+def place(nodes: Sequence[Node], experiment: Experiment, driver_node: str) -> Placement:
+    """Chooses nodes for learner and replay, and checks that the first actors and a first reanalyser have room too.
 
     Args:
       nodes: the nodes that may be used.
-      experiment: whose roles are placed.
-      home: id of the driver's node, where the learner goes if nothing else decides.
+      experiment: the experiment of the run.
+      driver_node: id of the driver's node, which the learner prefers.
 
     Raises:
-      Missing: machines have not joined yet.
+      MissingNodes: the run has no room on `nodes`.
     """
-    config = experiment.cluster
-    learner = learner_nodes(nodes, config, home)
-    playing = playing_nodes(nodes, config)
-    _check_room(playing, experiment)
-    by_size = sorted(playing, key=lambda node: (-node.cpus, node.id))
-    shards = tuple(by_size[index % len(by_size)] for index in range(experiment.replay.shards))
-    return Machines(learner, shards)
+    learner = learner_nodes(nodes, experiment.cluster, driver_node)
+    candidates = actor_nodes(nodes, experiment.cluster)
+    shards = shard_nodes(candidates, experiment.replay)
+    _check_room(candidates, shards, experiment)
+    return Placement(learner, shards)
 
 
-def _check_room(nodes: Sequence[Node], experiment: Experiment) -> None:
-    """Raises `Missing` if the first actors, and the first reanalyser, have no room on `nodes`."""
-    actors, reanalyse = experiment.actors, experiment.reanalyse
-    cpus = f"the nodes for actors have {sum(node.cpus for node in nodes):g} CPUs"
-    first = actor_places(nodes, {}, reanalyse.cpus, min(reanalyse.processes, 1))
+def _check_room(nodes: Sequence[Node], shards: Sequence[Node], experiment: Experiment) -> None:
+    """Raises `MissingNodes` if the first actors, or the first reanalyser, have no room on `nodes` beside the shards."""
+    replay, actors, reanalyse = experiment.replay, experiment.actors, experiment.reanalyse
+    free = f"the nodes for actors have {sum(node.cpus for node in nodes):g} free CPUs"
+    beside = f"beside {len(shards)} replay shard(s) of {replay.cpus:g} CPUs (replay.cpus)"
+    taken = _added({}, shards, replay.cpus)
+    first = actor_places(nodes, taken, reanalyse.cpus, min(reanalyse.processes, 1))
     if reanalyse.processes and not first:
-        raise Missing(f"{cpus}, no room for a reanalyser of {reanalyse.cpus:g} (reanalyse.cpus)")
+        raise MissingNodes(f"{free}, no room for a reanalyser of {reanalyse.cpus:g} (reanalyse.cpus) {beside}")
     least = actors.min_count or actors.count
-    places = len(actor_places(nodes, {node.id: reanalyse.cpus for node in first}, actors.cpus, least))
+    places = len(actor_places(nodes, _added(taken, first, reanalyse.cpus), actors.cpus, least))
     if places < least:
-        beside = " beside a reanalyser" if first else ""
-        raise Missing(
-            f"{cpus}, room for {places} of {least} actors of {actors.cpus:g} CPUs{beside}; add nodes, or lower "
-            "actors.count, actors.cpus or actors.min_count"
+        raise MissingNodes(
+            f"{free}, room for {places} of {least} actors of {actors.cpus:g} CPUs {beside}"
+            f"{' and a reanalyser' if first else ''}; add nodes, or lower actors.count, actors.cpus or actors.min_count"
         )
 
 
 def reserved_cpus(experiment: Experiment) -> list[float]:
-    """CPUs of each process that reserves some: actors, reanalysers and evaluator."""
-    actors, reanalyse = experiment.actors, experiment.reanalyse
+    """CPUs of each process that reserves some: replay shards, actors, reanalysers and evaluator."""
+    replay, actors, reanalyse = experiment.replay, experiment.actors, experiment.reanalyse
     return [
+        *[replay.cpus] * replay.shards,
         *[actors.cpus] * actors.count,
         *[reanalyse.cpus] * reanalyse.processes,
         experiment.evaluation.cpus,
     ]
 
 
-def learner_nodes(nodes: Sequence[Node], config: ClusterConfig, home: str) -> tuple[Node, ...]:
+def learner_nodes(nodes: Sequence[Node], config: ClusterConfig, driver_node: str) -> tuple[Node, ...]:
     """The nodes of the learner's hosts, by rank.
 
     Raises:
-      Missing: they have not all joined.
+      MissingNodes: they have not all joined.
     """
     if config.tpu is not None:
         return _slice_nodes(nodes, config.tpu)
-    able = [node for node in nodes if _offers(node, config.host_resources)]
+    able = [node for node in nodes if _has(node, config.host_resources)]
     if len(able) < config.learner_hosts:
         wanted = ", ".join(f"{amount:g} {name}" for name, amount in config.host_resources.items()) or "any"
-        raise Missing(
+        raise MissingNodes(
             f"the learner needs {config.learner_hosts} host(s) (cluster.hosts) with {wanted} resources; "
-            f"{len(able)} of {len(nodes)} nodes are such"
+            f"{len(able)} of {len(nodes)} nodes have them"
         )
-    able.sort(key=lambda node: (node.id != home, -node.cpus, node.id))
+    able.sort(key=lambda node: (node.id != driver_node, -node.cpus, node.id))
     return tuple(able[: config.learner_hosts])
 
 
-def playing_nodes(nodes: Sequence[Node], config: ClusterConfig) -> list[Node]:
+def actor_nodes(nodes: Sequence[Node], config: ClusterConfig) -> list[Node]:
     """The nodes for actors, replay and evaluation: those without TPUs, unless the experiment says otherwise.
 
-    A node that offers no CPUs, as heads often do, is left alone.
+    A node without CPUs for this run is left out; the head of a cluster often is one.
 
     Raises:
-      Missing: there is none.
+      MissingNodes: there is none.
     """
     if len(nodes) == 1:
         return list(nodes)
-    able = [node for node in nodes if node.cpus]
+    able = [node for node in nodes if node.cpus > 0]
     if config.actors_on_tpu_hosts:
         return able
-    playing = [node for node in able if not node.resources.get(TPU)]
-    if not playing:
-        raise Missing(
-            f"all {len(able)} nodes that offer CPUs are TPU hosts; add CPU nodes, or let actors use the CPUs of TPU "
+    without_tpus = [node for node in able if not node.resources.get(TPU)]
+    if not without_tpus:
+        raise MissingNodes(
+            f"all {len(able)} nodes with free CPUs are TPU hosts; add CPU nodes, or let actors use the CPUs of TPU "
             "hosts with cluster.actors_on_tpu_hosts=true"
         )
-    return playing
+    return without_tpus
+
+
+def shard_nodes(nodes: Sequence[Node], replay: ReplayConfig) -> tuple[Node, ...]:
+    """A node for each replay shard, spread as far as there is room, over the largest nodes first.
+
+    Raises:
+      MissingNodes: not all shards have room.
+    """
+    shards = Counter[str]()
+    chosen: list[Node] = []
+    for _ in range(replay.shards):
+        able = [node for node in nodes if node.cpus >= (shards[node.id] + 1) * replay.cpus]
+        if not able:
+            raise MissingNodes(
+                f"the nodes for actors have {sum(node.cpus for node in nodes):g} free CPUs, room for {len(chosen)} of "
+                f"{replay.shards} replay shards of {replay.cpus:g} CPUs; add nodes, or lower replay.cpus"
+            )
+        chosen.append(min(able, key=lambda node: (shards[node.id], -node.cpus, node.id)))
+        shards[chosen[-1].id] += 1
+    return tuple(chosen)
 
 
 def actor_places(nodes: Sequence[Node], taken: Mapping[str, float], cpus: float, count: int) -> list[Node]:
-    """Nodes for up to `count` more processes of `cpus` each, the emptiest first.
+    """Nodes for up to `count` more processes of `cpus` each, always the node with most free CPUs.
 
     Args:
-      nodes: where they may go.
-      taken: CPUs that this run uses already, by node id.
-      cpus: of one of them.
-      count: how many are wanted.
+      nodes: the nodes to choose from.
+      taken: CPUs that this run has reserved already, by node id.
+      cpus: CPUs of one process.
+      count: the number of processes.
     """
     free = {node.id: node.cpus - taken.get(node.id, 0.0) for node in nodes}
     by_id = {node.id: node for node in nodes}
@@ -153,15 +174,39 @@ def actor_places(nodes: Sequence[Node], taken: Mapping[str, float], cpus: float,
     return places
 
 
+def without_room(nodes: Sequence[Node], taken: Mapping[str, float], cpus: Iterable[float]) -> list[float]:
+    """CPUs of those processes for which `nodes` have no room.
+
+    Args:
+      nodes: the nodes that may be used.
+      taken: CPUs that this run has reserved already, by node id.
+      cpus: CPUs of each process that is to be started.
+    """
+    left = []
+    for amount in sorted(cpus, reverse=True):
+        places = actor_places(nodes, taken, amount, 1)
+        taken = _added(taken, places, amount)
+        left += [] if places else [amount]
+    return left
+
+
+def _added(taken: Mapping[str, float], places: Iterable[Node], cpus: float) -> dict[str, float]:
+    """`taken` with `cpus` more for each of `places`."""
+    total = defaultdict(float, taken)
+    for node in places:
+        total[node.id] += cpus
+    return total
+
+
 def host_resources(config: ClusterConfig) -> dict[str, float]:
-    """What each learner process reserves."""
+    """Resources that each learner process reserves."""
     if config.host_resources or config.tpu is None:
         return dict(config.host_resources)
     return {TPU: float(_chips_per_host(config.tpu))}
 
 
 def _slice_nodes(nodes: Sequence[Node], wanted: Slice) -> tuple[Node, ...]:
-    """The hosts of a complete slice of the wanted kind, by worker id."""
+    """The hosts of a complete slice of this kind, by worker id."""
     found: dict[str, dict[int, Node]] = defaultdict(dict)
     for node in nodes:
         if _kind(node) == wanted and node.resources.get(TPU, 0.0) >= _chips_per_host(wanted):
@@ -169,11 +214,11 @@ def _slice_nodes(nodes: Sequence[Node], wanted: Slice) -> tuple[Node, ...]:
     for _, hosts in sorted(found.items()):
         if set(range(wanted.hosts)) <= hosts.keys():
             return tuple(hosts[rank] for rank in range(wanted.hosts))
-    raise Missing(_missing_hosts(nodes, wanted, found))
+    raise MissingNodes(_missing_hosts(nodes, wanted, found))
 
 
 def _kind(node: Node) -> Slice | None:
-    """The kind of slice that a node says it belongs to."""
+    """The kind of slice that the node's labels name."""
     if not {SLICE_NAME, WORKER_ID, POD_TYPE} <= node.labels.keys():
         return None
     try:
@@ -183,23 +228,23 @@ def _kind(node: Node) -> Slice | None:
 
 
 def _missing_hosts(nodes: Sequence[Node], wanted: Slice, found: Mapping[str, Mapping[int, Node]]) -> str:
-    need = (
+    needed = (
         f"{wanted.short_name} has {wanted.hosts} hosts with {_chips_per_host(wanted)} chips each (Ray's TPU resource)"
     )
     if not found:
-        tpus = dict.fromkeys(_tpu_words(node) for node in nodes if node.resources.get(TPU))
-        offer = f"only {', '.join(tpus)}" if tpus else "no TPU at all"
-        return f"{need}; the {len(nodes)} node(s) of the cluster offer {offer}"
+        tpus = dict.fromkeys(_describe_tpus(node) for node in nodes if node.resources.get(TPU))
+        present = f"only {', '.join(tpus)}" if tpus else "no TPUs"
+        return f"{needed}; the {len(nodes)} node(s) of the cluster have {present}"
     parts = [
         f"of slice '{name}' host(s) {_numbers(set(range(wanted.hosts)) - hosts.keys())} have not joined, "
         f"{_numbers(hosts.keys())} have"
         for name, hosts in sorted(found.items())
     ]
-    return f"{need}; {'; '.join(parts)}"
+    return f"{needed}; {'; '.join(parts)}"
 
 
-def _tpu_words(node: Node) -> str:
-    """What a host that is of no use to the run says of its chips."""
+def _describe_tpus(node: Node) -> str:
+    """The chips of a host that the run cannot use."""
     unlabelled = "" if SLICE_NAME in node.labels else f" without label {SLICE_NAME}"
     return f"{node.labels.get(POD_TYPE, 'an unnamed TPU')} with {node.resources[TPU]:g} chips{unlabelled}"
 
@@ -212,5 +257,5 @@ def _chips_per_host(wanted: Slice) -> int:
     return wanted.chips // wanted.hosts
 
 
-def _offers(node: Node, resources: Mapping[str, float]) -> bool:
+def _has(node: Node, resources: Mapping[str, float]) -> bool:
     return all(node.resources.get(name, 0.0) >= amount for name, amount in resources.items())

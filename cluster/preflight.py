@@ -1,4 +1,4 @@
-"""A look at each machine before anything of a run goes there: it must have the same Python, packages and code."""
+"""Checks each node before a run uses it: it must have the same Python, the same packages and the same code."""
 
 from __future__ import annotations
 
@@ -24,19 +24,23 @@ PACKAGES = (
     "dm-haiku", "dm-reverb", "flax", "jax", "jaxlib", "mctx", "numpy", "optax", "orbax-checkpoint", "pgx",
     "pydantic", "ray", "tensorflow-cpu",
 )  # fmt: skip
-"""Packages whose versions must agree: they compute, or speak to one another."""
-LOOK_TIMEOUT_S = 120.0
-"""Longest time for a machine to answer: it may have to load its first process from a cold disk."""
+"""Packages whose versions must agree: they compute, or communicate between processes."""
+INSTALL_ADVICE = "; install the same lock file there (`uv sync --locked`), and restart Ray on it"
+CHECK_TIMEOUT_S = 120.0
+"""Longest time for a check: a node may have to load its first process from a cold disk."""
+FIRST_RETRY_S = 15.0
+"""Pause after the first check of a node that failed; each further failure doubles it."""
+LONGEST_RETRY_S = 300.0
 
 
 class PreflightCheck:
-    """A process that looks at its machine."""
+    """A process that checks its node."""
 
     def __init__(self, name: str) -> None:
         del name
 
     def versions(self) -> dict[str, str]:
-        """What this machine would run podzero with."""
+        """The versions with which this node would run podzero."""
         return versions()
 
     def reserve_port(self) -> int:
@@ -51,77 +55,127 @@ class PreflightCheck:
         return int(self._reservation.getsockname()[1])
 
     def end_stale_processes(self, run: str) -> list[str]:
-        """Ends what earlier runs left on this machine's TPU chips; returns what was ended.
+        """Ends the processes of earlier runs that hold this node's TPU chips; returns descriptions of them.
 
         Raises:
-          ClusterError: somebody else holds them.
+          ClusterError: another process holds the chips.
         """
         return end_stale_processes(run)
 
 
 class _PendingCheck(NamedTuple):
-    """A scout that is out."""
+    """A check that has not answered yet."""
 
     node: Node
     check: RemoteActor
     answer: Call
-    until: float
-    """When its silence becomes an answer, on the monotonic clock."""
+    deadline: float
+    """On the monotonic clock."""
+
+
+class _Failures(NamedTuple):
+    """Checks of a node that failed one after the other."""
+
+    error: str
+    """The error of the last one."""
+    retry_s: float
+    """The pause after it."""
+    retry_at: float
+    """End of the pause, on the monotonic clock."""
 
 
 class Preflight:
-    """Remembers which nodes are fit to take part.
+    """Checks nodes before they are used, and remembers the results.
+
+    A node with other versions is refused for as long as Ray runs on it. A check that fails in any other way, as by a
+    time-out, is repeated after a pause.
 
     Args:
       cluster: starts processes on nodes.
-      environment: environment variables of the scouts.
+      environment: environment variables of the checks.
     """
 
     def __init__(self, cluster: Any, environment: Mapping[str, str]) -> None:
         self._cluster = cluster
         self._environment = environment
-        self._verdicts: dict[str, str] = {}
-        self._out: dict[str, _PendingCheck] = {}
+        self._differences: dict[str, str] = {}
+        """By node id; empty for a node that can be used."""
+        self._failures: dict[str, _Failures] = {}
+        self._pending: dict[str, _PendingCheck] = {}
 
-    def fit(self, nodes: Sequence[Node], wait: bool) -> list[Node]:
-        """Those of `nodes` that run what the driver runs; a new one is looked at, and named in the log if refused.
+    def usable_nodes(self, nodes: Sequence[Node], wait: bool) -> list[Node]:
+        """Those of `nodes` with the driver's versions; checks new ones, and logs why a node is not used.
 
         Args:
-          nodes: that are alive.
-          wait: whether to wait for the scouts that are out, or to leave their nodes out until they are back.
+          nodes: the nodes that are alive.
+          wait: whether to wait for the first check of each node. Otherwise a node is left out until it has answered.
         """
         for node in nodes:
-            if node.id not in self._verdicts and node.id not in self._out:
-                check = self.send(node)
-                self._out[node.id] = _PendingCheck(
-                    node, check, check.begin("versions"), time.monotonic() + LOOK_TIMEOUT_S
-                )
-        for pending in list(self._out.values()):
-            if wait or pending.answer.done or time.monotonic() >= pending.until:
-                self._judge(pending)
-        return [node for node in nodes if self._verdicts.get(node.id) == ""]
+            if self._is_due(node):
+                check = self.start_check(node)
+                deadline = time.monotonic() + CHECK_TIMEOUT_S
+                self._pending[node.id] = _PendingCheck(node, check, check.begin("versions"), deadline)
+        for pending in list(self._pending.values()):
+            first = pending.node.id not in self._failures
+            if (wait and first) or pending.answer.done or time.monotonic() >= pending.deadline:
+                self._finish(pending)
+        return [node for node in nodes if self._differences.get(node.id) == ""]
 
-    def _judge(self, pending: _PendingCheck) -> None:
-        del self._out[pending.node.id]
-        self._verdicts[pending.node.id] = verdict = _verdict(pending)
-        if verdict:
-            log.warning("%s is refused: %s", pending.node, verdict)
+    def _is_due(self, node: Node) -> bool:
+        """Whether a node must be checked now."""
+        if node.id in self._differences or node.id in self._pending:
+            return False
+        failures = self._failures.get(node.id)
+        return failures is None or time.monotonic() >= failures.retry_at
+
+    def _finish(self, pending: _PendingCheck) -> None:
+        """Takes the result of a check."""
+        node = pending.node
+        del self._pending[node.id]
+        try:
+            theirs = pending.answer.result(max(0.0, pending.deadline - time.monotonic()))
+        except Exception as failure:  # a process of other versions may fail in any way
+            self._note_failure(node, failure)
+        else:
+            self._failures.pop(node.id, None)
+            self._differences[node.id] = found = "; ".join(differences(versions(), theirs))
+            if found:
+                log.warning("%s is refused: %s%s", node, found, INSTALL_ADVICE)
         pending.check.kill()
 
-    def refusals(self, nodes: Iterable[Node]) -> list[str]:
-        """Why each refused one of `nodes` was refused."""
-        return [f"{node}: {self._verdicts[node.id]}" for node in nodes if self._verdicts.get(node.id)]
+    def _note_failure(self, node: Node, failure: Exception) -> None:
+        known = isinstance(failure, (ClusterError, WorkerDied))  # their messages are for people
+        earlier = self._failures.get(node.id)
+        retry_s = min(2 * earlier.retry_s, LONGEST_RETRY_S) if earlier else FIRST_RETRY_S
+        error = f"its check failed: {failure if known else repr(failure)}"
+        self._failures[node.id] = _Failures(error, retry_s, time.monotonic() + retry_s)
+        log.warning("%s is not used yet: %s; the check is repeated in %.0f s", node, error, retry_s)
 
-    def send(self, node: Node) -> RemoteActor:
-        """Starts a scout on a node."""
-        role: RemoteActor = self._cluster.spawn(
-            PreflightCheck, f"scout on {node}", cpus=0, environment=self._environment, node=node
+    def refusals(self, nodes: Iterable[Node]) -> list[str]:
+        """Why each of `nodes` that was checked cannot be used."""
+        found = []
+        for node in nodes:
+            if differing := self._differences.get(node.id):
+                found.append(f"{node}: {differing}{INSTALL_ADVICE}")
+            elif node.id in self._failures:
+                found.append(f"{node}: {self._failures[node.id].error}; the check is repeated")
+        return found
+
+    @property
+    def checked(self) -> frozenset[str]:
+        """Ids of the nodes whose versions are known."""
+        return frozenset(self._differences)
+
+    def start_check(self, node: Node) -> RemoteActor:
+        """Starts a `PreflightCheck` on a node."""
+        check: RemoteActor = self._cluster.spawn(
+            PreflightCheck, f"preflight check on {node}", cpus=0, environment=self._environment, node=node
         )
-        return role
+        return check
 
 
 def versions() -> dict[str, str]:
-    """Python, the packages that must agree, and a digest of podzero's own code."""
+    """Versions of Python and of the packages that must agree, and a digest of podzero's own code."""
     return {
         "python": platform.python_version(),
         **{name: _version(name) for name in PACKAGES},
@@ -130,23 +184,12 @@ def versions() -> dict[str, str]:
 
 
 def differences(mine: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
-    """`jax 0.7.0, the driver has 0.7.1` for each thing that is not the same."""
+    """`jax 0.7.0, the driver has 0.7.1` for each version that is not the same."""
     return [
         f"{name} {theirs.get(name, 'missing')}, the driver has {version}"
         for name, version in mine.items()
         if theirs.get(name) != version
     ]
-
-
-def _verdict(pending: _PendingCheck) -> str:
-    """Why a node cannot take part; empty when it can."""
-    try:
-        listed = differences(versions(), pending.answer.result(max(0.0, pending.until - time.monotonic())))
-    except (ClusterError, WorkerDied) as failure:
-        return f"podzero does not start there ({failure}); install it from the same lock file (`uv sync --locked`)"
-    except Exception as failure:  # a process of other versions may fail in any way
-        return f"podzero fails there: {failure!r}; install it from the same lock file (`uv sync --locked`)"
-    return "; ".join(listed) + "; install the same lock file there (`uv sync --locked`)" if listed else ""
 
 
 def _version(package: str) -> str:
@@ -157,7 +200,7 @@ def _version(package: str) -> str:
 
 
 def _digest(package: Path) -> str:
-    """Of all Python files of the package, by their names in it."""
+    """A hash over the names and contents of all Python files of the package."""
     digest = hashlib.sha256()
     names = {file.relative_to(package).as_posix(): file for file in code_files(package) if file.suffix == ".py"}
     for name, file in sorted(names.items()):

@@ -1,8 +1,9 @@
-"""The only thing podzero asks of Ray: a cluster with nodes, and processes that run where they are sent."""
+"""A Ray cluster, started on this machine or joined by its address, and the processes that a run starts in it."""
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import secrets
 import socket
@@ -10,27 +11,27 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import psutil
 
 import podzero
-from podzero.cluster.node_environment import NODES_PYTHON, EnvironmentSpec, NodeEnvironments, pack
+from podzero.cluster.capacity import CapacityRequest, usable_cpus
+from podzero.cluster.node_environment import NODE_PYTHON, EnvironmentSpec, NodeEnvironments, pack_environment
 from podzero.cluster.placement import Node
 from podzero.cluster.ray_start import separate_signals
-from podzero.cluster.remote import START_TIMEOUT_S, ClusterError, RemoteActor, here
+from podzero.cluster.remote import ClusterError, RemoteActor
+from podzero.cluster.scheduling import Bundle, PlacementGroup, node_affinity, reserve, resource_options
 from podzero.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
 OBJECT_STORE_BYTES = 256 * 2**20
-"""Of a cluster started here: enough for a few versions of the parameters of nets that train on one machine."""
+"""Object store of a cluster started here: enough for a few versions of a network that trains on one machine."""
 LOOPBACK = "127.0.0.1"
 """Address of a node that is started here: Ray's processes then listen there alone."""
 START_ATTEMPTS = 3
-"""How often a cluster on this machine is started before that is an error."""
-CLAIM = "run"
-"""Name of the actor that holds a namespace for a run."""
+"""Attempts to start a cluster on this machine."""
 
 
 class Cluster:
@@ -39,12 +40,15 @@ class Cluster:
     def __init__(self, address: str, joined: bool) -> None:
         self.address = address
         self.joined = joined
-        """Whether somebody else started it, on machines that may differ."""
+        """Whether it was running already, on nodes that may differ and that other users may share."""
         self._environments: NodeEnvironments | None = None
+        self._request = CapacityRequest()
+        self._reserved_cpus: dict[str, float] = {}
+        """CPUs of the actors started here, by actor id."""
 
     def spawn(
         self,
-        role: type,
+        process: type,
         name: str,
         *,
         cpus: float,
@@ -52,61 +56,70 @@ class Cluster:
         threads: int = 4,
         node: Node | None = None,
         bundle: Bundle | None = None,
-        bare: bool = False,
+        use_node_python: bool = False,
         **arguments: Any,
     ) -> RemoteActor:
-        """Starts `role(name, **arguments)` as a process; returns before it is up.
+        """Starts `process(name, **arguments)` as a Ray actor; returns before it is up.
 
         Args:
-          role: a plain class.
-          name: its name in messages and figures.
-          cpus: CPUs that Ray reserves for it.
+          process: a plain class.
+          name: its name in messages and metrics.
+          cpus: CPUs that Ray reserves for it; those of `bundle` if there is one.
           environment: environment variables of the process.
           threads: methods that may run at the same time.
-          node: where it runs; Ray spreads those over the nodes for which nothing is said.
-          bundle: of the placement group that `reserve` returned.
-          bare: whether it runs by the Python of its node, even where the environment is shipped.
+          node: the node that it runs on; without one, Ray spreads such processes over the nodes.
+          bundle: the bundle that it takes, of a placement group that `reserve` returned.
+          use_node_python: whether it runs by the Python of its node, even where podzero installs environments.
           arguments: keyword arguments of the constructor.
         """
         import ray
 
-        options = ray.remote(role).options(
-            num_cpus=cpus,
-            resources=dict(bundle.resources) if bundle else None,
-            max_concurrency=threads,
-            max_restarts=0,
-            runtime_env={"env_vars": dict(environment), **(NODES_PYTHON if bare else {})},
-            scheduling_strategy=bundle.strategy if bundle else _affinity(node),
+        actor = (
+            ray.remote(process)
+            .options(
+                **resource_options(bundle.resources if bundle else {"CPU": cpus}),
+                max_concurrency=threads,
+                max_restarts=0,
+                runtime_env={"env_vars": dict(environment), **(NODE_PYTHON if use_node_python else {})},
+                scheduling_strategy=bundle.strategy if bundle else node_affinity(node.id) if node else "SPREAD",
+            )
+            .remote(name, **arguments)
         )
+        if cpus and not bundle:
+            self._reserved_cpus[actor._actor_id.hex()] = cpus
         where = bundle.node if bundle else node
-        return RemoteActor(name, options.remote(name, **arguments), where.id if where else None)
+        return RemoteActor(name, actor, where.id if where else None)
 
-    def ship(self, environment: EnvironmentSpec) -> None:
-        """Makes the environment on all nodes; those that join later are not among `nodes` before they have it.
+    def install_environment(self, environment: EnvironmentSpec) -> None:
+        """Installs the environment on all nodes; `nodes` leaves out those that join later until they have it.
 
         Raises:
-          ClusterError: a node cannot be given it; says which, and why.
+          ClusterError: it cannot be installed on a node; says on which, and why.
         """
         environments = NodeEnvironments(self.spawn, environment)
-        environments.make(self.nodes())
+        environments.install(self.nodes())
         self._environments = environments
 
     def nodes(self) -> list[Node]:
         """The nodes that are alive."""
         import ray
 
-        found = [
+        alive = [node for node in ray.nodes() if node["Alive"]]
+        cpus = {node["NodeID"]: node["Resources"].get("CPU", 0.0) for node in alive}
+        if self.joined:
+            usable = usable_cpus(self._reserved_cpus)
+            cpus = {name: min(total, usable.get(name, 0.0)) for name, total in cpus.items()}
+        nodes = [
             Node(
                 id=node["NodeID"],
                 host=node["NodeManagerAddress"],
-                cpus=node["Resources"].get("CPU", 0.0),
+                cpus=cpus[node["NodeID"]],
                 resources=node["Resources"],
                 labels=node.get("Labels", {}),
             )
-            for node in ray.nodes()
-            if node["Alive"]
+            for node in alive
         ]
-        return self._environments.having(found) if self._environments else found
+        return self._environments.ready_nodes(nodes) if self._environments else nodes
 
     def reserve(self, nodes: Sequence[Node], resources: Mapping[str, float], timeout_s: float) -> PlacementGroup:
         """Reserves `resources` on all of `nodes` together, or on none.
@@ -114,117 +127,38 @@ class Cluster:
         Raises:
           ClusterError: they are not free within `timeout_s`.
         """
-        from ray.util.placement_group import placement_group, remove_placement_group
+        return reserve(nodes, resources, timeout_s)
 
-        group = placement_group(
-            [dict(resources)] * len(nodes),
-            strategy="STRICT_SPREAD",
-            bundle_label_selector=[{"ray.io/node-id": node.id} for node in nodes],
-        )
-        if not group.wait(timeout_s):
-            remove_placement_group(group)
-            wanted = ", ".join(f"{amount:g} {name}" for name, amount in resources.items())
-            raise ClusterError(
-                f"waited {timeout_s:.0f} s for {wanted} on each of {', '.join(map(str, nodes))}: another run, or what "
-                "is left of one, holds them (`ray status` on the head shows who)"
-            )
-        return PlacementGroup(group, nodes, resources)
+    def request_capacity(self, cpus: Sequence[float], beyond: frozenset[str]) -> None:
+        """Tells the autoscaler of a joined cluster, if it has one, which processes have no room.
 
-    def ask_for(self, cpus: Sequence[float]) -> None:
-        """Tells the autoscaler of a joined cluster, if it has one, what shall find room at the same time."""
-        from ray.autoscaler.sdk import request_resources
-
-        if self.joined:
-            request_resources(bundles=[{"CPU": amount} for amount in cpus if amount])
-
-    def claim(self, what: str) -> Any:
-        """Holds this run's namespace for as long as the returned handle lives.
-
-        Raises:
-          ClusterError: another run holds it; says which.
+        Args:
+          cpus: CPUs of each of these processes; replaces what was requested before.
+          beyond: ids of the nodes that have no room for them.
         """
-        import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        try:
-            beside_the_driver = NodeAffinitySchedulingStrategy(here(), soft=False)
-            claim = (
-                ray.remote(_Claim).options(name=CLAIM, num_cpus=0, scheduling_strategy=beside_the_driver).remote(what)
-            )
-            ray.get(claim.what.remote(), timeout=START_TIMEOUT_S)
-        except ValueError:
-            holder = ray.get(ray.get_actor(CLAIM).what.remote(), timeout=START_TIMEOUT_S)
-            raise ClusterError(
-                f"another run holds this place in the cluster at {self.address}: {holder}; stop it, or choose "
-                "another --workdir"
-            ) from None
-        return claim
-
-
-class Bundle(NamedTuple):
-    """A reserved place for one process."""
-
-    node: Node
-    resources: Mapping[str, float]
-    strategy: Any
-
-
-class PlacementGroup:
-    """Resources on several nodes, reserved together; `seats` are in the order of the nodes."""
-
-    def __init__(self, group: Any, nodes: Sequence[Node], resources: Mapping[str, float]) -> None:
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy as Strategy
-
-        self._group = group
-        self.bundles = [
-            Bundle(node, resources, Strategy(group, placement_group_bundle_index=index))
-            for index, node in enumerate(nodes)
-        ]
-
-    def release(self) -> None:
-        """Gives everything back, and ends what still runs there."""
-        from ray.util.placement_group import remove_placement_group
-
-        remove_placement_group(self._group)
-
-
-class _Claim:
-    """Holds a namespace and says for whom."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def what(self) -> str:
-        """For whom."""
-        return self._what
-
-
-def _affinity(node: Node | None) -> Any:
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    return "SPREAD" if node is None else NodeAffinitySchedulingStrategy(node.id, soft=False)
+        if self.joined:
+            self._request.update(cpus, beyond)
 
 
 @contextmanager
 def connect(
-    address: str | None, cpus: float, namespace: str | None = None, ship: Sequence[str] | None = None
+    address: str | None, cpus: float, namespace: str | None = None, install_extras: Sequence[str] | None = None
 ) -> Iterator[Cluster]:
-    """Joins the cluster at `address`, or starts one on this machine, for as long as the context lasts.
+    """Joins the Ray cluster at `address`, or starts one on this machine, for as long as the context lasts.
 
     A cluster started here never joins another one that may be running on this machine, is reached from this machine
     alone, asks its callers for a token, and is taken down with everything in it.
 
     Args:
       address: `host:port` of a running cluster's head, or None.
-      cpus: CPUs that a cluster started here offers at least, even if the machine has fewer: the operating system
-        shares them out.
-      namespace: keeps the names of one run from those of others; by default one of this process.
-      ship: sends this checkout to the nodes of a joined cluster, and makes the environment of its lock file there,
-        with these optional dependencies; by default the nodes are taken as they are.
+      cpus: least number of CPUs of a cluster started here; if the machine has fewer, processes share them.
+      namespace: Ray's namespace, which separates the actor names of runs; by default one of this process.
+      install_extras: copies this checkout to the nodes of a joined cluster and installs the environment of its lock
+        file there, with these optional dependencies; by default the nodes must have the environment already.
 
     Raises:
-      ConfigError: nothing answers at `address`, or there is no checkout to send.
-      ClusterError: the cluster cannot be joined, or not be given what is sent.
+      ConfigError: nothing answers at `address`, or podzero does not run from a checkout that could be copied.
+      ClusterError: the cluster cannot be joined, or the environment not be installed.
     """
     joined, environment = address is not None, None
     # Under `uv run`, Ray would otherwise send the working directory and have each worker rebuild the environment.
@@ -234,13 +168,13 @@ def connect(
             address = stack.enter_context(_local_cluster(cpus))
         else:
             _check_reachable(address)
-            if ship is not None:
+            if install_extras is not None:
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="podzero-"))
-                environment = pack(Path(podzero.__file__).parent, ship, Path(folder))
+                environment = pack_environment(Path(podzero.__file__).parent, install_extras, Path(folder))
         stack.enter_context(_session(address, namespace or f"podzero-{os.getpid()}", environment))
         cluster = Cluster(address, joined)
         if environment is not None:
-            cluster.ship(environment)
+            cluster.install_environment(environment)
         yield cluster
 
 
@@ -273,7 +207,7 @@ def _require_token() -> None:
 
 
 def _start_node(cpus: float) -> Any:
-    """A cluster of this machine. A raylet gives up when its agents take more than 15 s, as on a busy machine."""
+    """Starts a cluster on this machine, in several attempts: a raylet gives up if its agents take more than 15 s."""
     from ray.cluster_utils import Cluster as RayNodes
 
     driver = psutil.Process()
@@ -302,12 +236,12 @@ def _kill(processes: Iterable[psutil.Process]) -> None:
 def local_node(cpus: float) -> dict[str, Any]:
     """Arguments of a Ray node on this machine.
 
-    The agents' ports are fixed beforehand: a raylet that must learn them from a slow agent gives up after 15 s. Nobody
-    reads what Ray's log monitor would send, which takes a tenth of a core, and nothing is scaled by its autoscaler.
+    The agents' ports are fixed beforehand: a raylet that must learn them from a slow agent gives up after 15 s. Ray's
+    log monitor, which takes a tenth of a core, and its autoscaler are of no use here.
     """
     names = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
     return {
-        "num_cpus": cpus,
+        "num_cpus": math.ceil(cpus),  # Ray takes whole numbers only
         "include_dashboard": False,
         "include_log_monitor": False,
         "no_monitor": True,
@@ -317,7 +251,7 @@ def local_node(cpus: float) -> dict[str, Any]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody holds at this moment."""
+    """Ports on which no process listens at this moment."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(closing(socket.socket())) for _ in range(count)]
         for one in sockets:
@@ -347,14 +281,14 @@ def _session(address: str, namespace: str, environment: EnvironmentSpec | None) 
 
 
 def _check_reachable(address: str) -> None:
-    """Finds a wrong address in seconds, where Ray would wait for minutes."""
+    """Fails within seconds at a wrong address; Ray would wait for minutes."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
-        raise ConfigError(f"--address {address}: expected host:port of the head of a Ray cluster, as 10.0.0.2:6379")
+        raise ConfigError(f"--address {address}: expected host:port of a Ray cluster's head, such as 10.0.0.2:6379")
     try:
         socket.create_connection((host, int(port)), timeout=10).close()
     except OSError as error:
         raise ConfigError(
             f"--address {address}: nothing answers there ({error.strerror or error}); "
-            "start a head with `ray start --head`, or leave --address out to use this machine alone"
+            "start a head with `ray start --head`, or leave --address out to train on this machine"
         ) from None

@@ -138,7 +138,7 @@ def _cause(error: Any) -> Exception:
     return cause
 
 
-def here() -> str:
+def current_node_id() -> str:
     """Id of the node of this process."""
     import ray
 

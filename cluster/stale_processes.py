@@ -1,7 +1,7 @@
-"""Processes that an earlier run left on TPU chips: found by the device files that they hold open, and ended.
+"""Finds and ends processes of earlier runs that still hold TPU chips, by the device files that they have open.
 
-One process owns the chips of a host. One that outlived its run (its driver or its Ray node was killed) keeps the next
-run from starting, for as long as the machine is up.
+Only one process can use the chips of a host. A process that outlived its run (its driver or its Ray node was killed)
+keeps the next run from starting until the host is restarted.
 """
 
 from __future__ import annotations
@@ -21,42 +21,42 @@ from podzero.cluster.remote import ClusterError
 log = logging.getLogger(__name__)
 
 RUN_VARIABLE = "PODZERO_RUN"
-"""Environment variable of every process of a run: the id of the run."""
+"""Environment variable with the id of the run, set for every process of the run."""
 CHIP_FILES = ("accel*", "vfio/[0-9]*")
 """Device files of TPU chips, below /dev."""
 END_TIMEOUT_S = 10.0
-"""How long a process may take to give chips back before it is killed, and after that before it counts as stuck."""
+"""Time for a process to release its chips before it is killed, and again before that counts as failed."""
 
 
 def end_stale_processes(run: str, devices: Path = Path("/dev")) -> list[str]:
-    """Ends the processes of other, dead runs of podzero that hold this machine's chips; returns what was ended.
+    """Ends stale processes of podzero that hold this host's chips; returns descriptions of them.
 
-    A process counts as left over when it belongs to another run and whoever started it is gone. Any other one is given
-    a while to end by itself: it may be doing so already.
+    A process is stale if it belongs to another run and its parent is gone. Any other process that holds a chip gets
+    some time to end by itself, as it may be ending already.
 
     Args:
       run: the id of the present run.
-      devices: where the device files lie.
+      devices: the folder of the device files.
 
     Raises:
-      ClusterError: chips are held by a process that is none of these, or that cannot be ended.
+      ClusterError: another process holds a chip, or a stale process cannot be ended.
     """
     chips = {str(file.resolve()) for pattern in CHIP_FILES for file in devices.glob(pattern)}
     ended = []
     for process in _holders(chips):
-        words = _words(process)
-        if not _is_leftover(process, run):
-            if _gives_back(process, chips):
+        description = _describe(process)
+        if not _is_stale(process, run):
+            if _releases(process, chips):
                 continue
-            raise ClusterError(f"the TPU chips of this machine are held by {words}; stop it, or wait for it to end")
-        _end(process, chips, words)
-        log.warning("ended %s, which an earlier run had left on the TPU chips", words)
-        ended.append(words)
+            raise ClusterError(f"{description} holds the TPU chips of this host; stop it, or wait for it to end")
+        _end(process, chips, description)
+        log.warning("ended %s, a process of an earlier run that held the TPU chips", description)
+        ended.append(description)
     return ended
 
 
 def _holders(chips: AbstractSet[str]) -> Iterator[psutil.Process]:
-    """The other processes that hold one of the device files `chips` open."""
+    """The other processes that have one of the device files `chips` open."""
     if not chips:
         return
     for process in psutil.process_iter():
@@ -65,7 +65,7 @@ def _holders(chips: AbstractSet[str]) -> Iterator[psutil.Process]:
 
 
 def _open_files(pid: int) -> set[str]:
-    """What a process holds open; nothing if it may not be asked or has ended. Device files too, unlike psutil's."""
+    """The open files of a process, device files included, which psutil leaves out; none if they cannot be read."""
     found = set()
     with suppress(OSError):
         for link in Path(f"/proc/{pid}/fd").iterdir():
@@ -74,19 +74,19 @@ def _open_files(pid: int) -> set[str]:
     return found
 
 
-def _is_leftover(process: psutil.Process, run: str) -> bool:
-    """Whether it is of another run of podzero, and nobody waits for it any more."""
+def _is_stale(process: psutil.Process, run: str) -> bool:
+    """Whether a process belongs to another run of podzero and is an orphan."""
     try:
-        of = process.environ().get(RUN_VARIABLE)
-        return of is not None and of != run and _is_orphan(process)
+        its_run = process.environ().get(RUN_VARIABLE)
+        return its_run is not None and its_run != run and _is_orphan(process)
     except (psutil.Error, OSError):
         return False
 
 
 def _is_orphan(process: psutil.Process) -> bool:
-    """Whether the process that started this one is gone. Orphans fall to init, or to a manager outside their session.
+    """Whether a process's original parent is gone: init, or a service manager outside its session, adopts it then.
 
-    Ray's processes count as started by the raylet, whatever their session.
+    The children of a raylet are no orphans, whatever their session.
     """
     parent = process.parent()
     if parent is None or parent.pid == 1:
@@ -94,26 +94,26 @@ def _is_orphan(process: psutil.Process) -> bool:
     return "raylet" not in parent.name() and os.getsid(parent.pid) != os.getsid(process.pid)
 
 
-def _end(process: psutil.Process, chips: AbstractSet[str], words: str) -> None:
+def _end(process: psutil.Process, chips: AbstractSet[str], description: str) -> None:
     for end in (process.terminate, process.kill):
         with suppress(psutil.NoSuchProcess):
             end()
-        if _gives_back(process, chips):
+        if _releases(process, chips):
             return
-    raise ClusterError(f"{words} holds the TPU chips and does not end; restart the machine")
+    raise ClusterError(f"{description} holds the TPU chips and cannot be ended; restart the host")
 
 
-def _gives_back(process: psutil.Process, chips: AbstractSet[str]) -> bool:
-    """Whether a process lets go of `chips` in time. One that nobody waits for may stay in the list of processes."""
-    until = time.monotonic() + END_TIMEOUT_S
+def _releases(process: psutil.Process, chips: AbstractSet[str]) -> bool:
+    """Whether a process closes the files `chips` in time. A zombie has closed them, though its id still exists."""
+    deadline = time.monotonic() + END_TIMEOUT_S
     while process.is_running() and chips & _open_files(process.pid):
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             return False
         time.sleep(0.05)
     return True
 
 
-def _words(process: psutil.Process) -> str:
+def _describe(process: psutil.Process) -> str:
     with suppress(psutil.Error):
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(process.create_time()))
         return f"process {process.pid} ({process.name()}, since {since})"

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from podzero.cluster.placement import Machines, Missing, Node, choose, playing_nodes, reserved_cpus
+from podzero.cluster.placement import MissingNodes, Node, Placement, actor_nodes, place, reserved_cpus, without_room
 from podzero.cluster.preflight import Preflight
 from podzero.cluster.ray_cluster import Cluster
 from podzero.cluster.remote import START_TIMEOUT_S, ClusterError
@@ -37,7 +37,7 @@ class RunNodes:
         self._home = home
         self._preflight = Preflight(cluster, environment)
 
-    def wait(self, stopping: threading.Event) -> Machines:
+    def wait(self, stopping: threading.Event) -> Placement:
         """Waits until all nodes that the run needs have joined; returns what runs where.
 
         Args:
@@ -46,15 +46,15 @@ class RunNodes:
         Raises:
           ClusterError: nodes did not join within `cluster.join_minutes`, or `stopping` was set.
         """
-        self._cluster.ask_for(reserved_cpus(self._experiment))
         minutes = self._experiment.cluster.join_minutes if self._cluster.joined else 0.0
         deadline, log_at = time.monotonic() + 60 * minutes, time.monotonic()
         while True:
             try:
-                return choose(self._usable(wait=True), self._experiment, self._home)
-            except Missing as missing:
+                return place(self._usable(wait=True), self._experiment, self._home)
+            except MissingNodes as missing:
                 refused = self._preflight.refusals(self._cluster.nodes())
-                reason = "\n  refused: ".join([str(missing), *refused])
+                reason = "\n  not used: ".join([str(missing), *refused])
+                self.request_capacity({}, reserved_cpus(self._experiment))
             now = time.monotonic()
             if now >= deadline:
                 raise ClusterError(f"waited {minutes:g} minutes (cluster.join_minutes) for nodes to join: {reason}")
@@ -67,9 +67,19 @@ class RunNodes:
     def for_workers(self) -> list[Node]:
         """The nodes on which actors, reanalysers, shards and the evaluator may run now; never waits."""
         try:
-            return playing_nodes(self._usable(wait=False), self._experiment.cluster)
-        except Missing:
+            return actor_nodes(self._usable(wait=False), self._experiment.cluster)
+        except MissingNodes:
             return []
+
+    def request_capacity(self, taken: Mapping[str, float], cpus: Sequence[float]) -> None:
+        """Asks an autoscaler for room for the processes that find none on the present nodes; replaces earlier requests.
+
+        Args:
+          taken: CPUs that this run has reserved, by node.
+          cpus: CPUs of each process that is to be started; none withdraws the request.
+        """
+        nodes = self.for_workers() if cpus else []
+        self._cluster.request_capacity(without_room(nodes, taken, cpus), self._preflight.checked)
 
     @contextmanager
     def prepared_hosts(self, hosts: Sequence[Node], run: str) -> Iterator[str]:
@@ -89,7 +99,7 @@ class RunNodes:
         if not self._cluster.joined and len(hosts) == 1:
             yield ""
             return
-        checks = [self._preflight.send(host) for host in hosts]
+        checks = [self._preflight.start_check(host) for host in hosts]
         try:
             for clear in [check.begin("end_stale_processes", run) for check in checks]:
                 clear.result(START_TIMEOUT_S)
@@ -101,4 +111,4 @@ class RunNodes:
     def _usable(self, wait: bool) -> list[Node]:
         """The nodes that may be used; `wait` waits for preflight checks that are under way."""
         nodes = self._cluster.nodes()
-        return self._preflight.fit(nodes, wait) if self._cluster.joined else nodes
+        return self._preflight.usable_nodes(nodes, wait) if self._cluster.joined else nodes

@@ -12,7 +12,7 @@ from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
-from podzero.cluster.remote import RemoteActor, here, own_address
+from podzero.cluster.remote import RemoteActor, current_node_id, own_address
 from podzero.config import Experiment
 from podzero.driver.preemption import watch_for_notices
 from podzero.monitoring.reports import LogReport, MetricsReport, ReportBuffer
@@ -278,7 +278,7 @@ def _addresses(shards: list[RemoteActor]) -> dict[str, str | None]:
 
 def _near(addresses: dict[str, str | None]) -> list[str]:
     """The addresses of shards on the node of this process."""
-    return [address for address, node in addresses.items() if node == here()]
+    return [address for address, node in addresses.items() if node == current_node_id()]
 
 
 def seed_of(seed: int, index: int, attempt: int) -> int:

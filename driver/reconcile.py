@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 
 from podzero.cluster.remote import NodeLost
+from podzero.config import Experiment
 from podzero.driver.learner_group import RunFailed
 from podzero.driver.nodes import RunNodes
 from podzero.driver.replay_shards import MoveAnnouncer, ReplayShards
@@ -62,7 +64,7 @@ class Reconciler:
       actors: who play.
       reanalysers: who search stored positions again.
       evaluator: a group of at most one worker.
-      max_failures: how many failures of these workers the run survives.
+      experiment: of the run.
     """
 
     def __init__(
@@ -72,14 +74,15 @@ class Reconciler:
         actors: WorkerGroup,
         reanalysers: WorkerGroup,
         evaluator: WorkerGroup,
-        max_failures: int,
+        experiment: Experiment,
     ) -> None:
         self._nodes = nodes
         self._shards = shards
         self._groups = (actors, reanalysers, evaluator)
         # The learner needs samples of actors and of at least one reanalyser, but no ratings.
         self._start_order = ((reanalysers, 1), (actors, None), (reanalysers, None), (evaluator, None))
-        self._failures = FailureCount(max_failures)
+        self._failures = FailureCount(experiment.actors.max_restarts)
+        self._shard_cpus = experiment.replay.cpus
         self._announcer = MoveAnnouncer()
         self._look_at = 0.0
 
@@ -99,8 +102,8 @@ class Reconciler:
           the names of the workers that ended, and of the shards that were replaced.
 
         Raises:
-          RunFailed: more than `max_failures` workers failed, or one failed because of the experiment, or a learner
-            could not be told that a shard moved.
+          RunFailed: more workers failed than `actors.max_restarts` allows, one failed because of the experiment, or a
+            learner could not be told that a shard moved.
         """
         ended = self._replace_shards(newest)
         for group in self._groups:
@@ -115,20 +118,20 @@ class Reconciler:
     def scale(self) -> None:
         """Starts the wanted workers that are not alive, as far as nodes have room."""
         self._look_at = time.monotonic() + LOOK_EVERY_S
-        if all(group.complete for group in self._groups):
-            return
-        nodes = self._nodes.for_workers()
+        nodes = [] if all(group.complete for group in self._groups) else self._nodes.for_workers()
         for group, limit in self._start_order:
-            for name, node in group.scale(nodes, self._taken(), limit).items():
+            for name, node in group.scale(nodes, self.taken(), limit).items():
                 log.info("%s starts on %s", name, node)
+        self._nodes.request_capacity(self.taken(), [cpus for group in self._groups for cpus in group.missing_cpus])
 
-    def _taken(self) -> dict[str, float]:
-        """CPUs that the workers use, by node."""
-        taken: dict[str, float] = {}
-        for group in self._groups:
-            for worker in group.workers.values():
-                if worker.actor.node is not None:
-                    taken[worker.actor.node] = taken.get(worker.actor.node, 0.0) + group.cpus
+    def taken(self, except_shard: int | None = None) -> dict[str, float]:
+        """CPUs that the workers have reserved, by node; those of the shard of this index are left out."""
+        shards = [worker for index, worker in enumerate(self._shards.workers) if index != except_shard]
+        reserved = [(worker, group.cpus) for group in self._groups for worker in group.workers.values()]
+        taken: dict[str, float] = defaultdict(float)
+        for worker, cpus in [*reserved, *((worker, self._shard_cpus) for worker in shards)]:
+            if worker.actor.node is not None:
+                taken[worker.actor.node] += cpus
         return taken
 
     def _replace_shards(self, newest: Callable[[], Savepoint | None]) -> dict[str, Exception]:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from podzero.cluster.placement import Node, host_resources
-from podzero.cluster.ray_cluster import Cluster, PlacementGroup
+from podzero.cluster.ray_cluster import Cluster
 from podzero.cluster.remote import RemoteActor
+from podzero.cluster.scheduling import PlacementGroup
 from podzero.cluster.stale_processes import RUN_VARIABLE
 from podzero.config import Experiment
 from podzero.driver.processes import ActorProcess, EvaluatorProcess, LearnerProcess, ReanalysisProcess, ReplayProcess
@@ -42,10 +43,16 @@ class Spawner:
         """Assigns a new run id, so that all processes started before count as left by an earlier run."""
         self.run = uuid.uuid4().hex
 
-    def shard(self, index: int, node: Node, content: Path | None) -> RemoteActor:
+    def shard(self, index: int, node: Node, content: Path | None, cpus: float) -> RemoteActor:
         """Starts a replay shard, with the contents of a folder or empty."""
         return self._spawn(
-            ReplayProcess, f"replay-{index}", node, shard=index, restore_from=content, environment=self._cpu_only()
+            ReplayProcess,
+            f"replay-{index}",
+            node,
+            cpus=cpus,
+            environment=self._cpu_only(),
+            shard=index,
+            restore_from=content,
         )
 
     def learner(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from podzero.cluster.placement import Node
@@ -54,7 +55,7 @@ class Supervisor:
         self._stopping = stopping
         self._nodes = RunNodes(cluster, experiment, home, CPU_ONLY)
         self._spawner = Spawner(cluster, experiment, workdir.snapshots, store)
-        self.shards = ReplayShards(self._spawner.shard)
+        self.shards = ReplayShards(self._spawn_shard)
         self._actors = self._producers(ActorProcess, "actor", experiment.actors.count, experiment.actors.cpus)
         reanalyse = experiment.reanalyse
         self._reanalysers = self._producers(ReanalysisProcess, "reanalyser", reanalyse.processes, reanalyse.cpus)
@@ -65,8 +66,9 @@ class Supervisor:
         )
         self._evaluators.wanted = 0
         self._reconciler = Reconciler(
-            self._nodes, self.shards, self._actors, self._reanalysers, self._evaluators, experiment.actors.max_restarts
+            self._nodes, self.shards, self._actors, self._reanalysers, self._evaluators, experiment
         )
+        self._shard_cpus = experiment.replay.cpus
 
     def start(self, savepoint: Savepoint | None) -> None:
         """Starts all workers but the evaluator; returns when replay and learner are built.
@@ -181,12 +183,17 @@ class Supervisor:
             self.learner.kill()
         self.shards.kill()
         self._spawner.release()
-        self._cluster.ask_for([])
+        self._nodes.request_capacity({}, [])
         self.learner = None
 
     @property
     def _learners(self) -> list[Worker]:
         return self.learner.workers if self.learner else []
+
+    def _spawn_shard(self, index: int, node: Node, content: Path | None) -> RemoteActor:
+        """Starts a shard, without a reservation if its CPUs were taken meanwhile: a run needs all its shards."""
+        has_room = node.cpus - self._reconciler.taken(except_shard=index).get(node.id, 0.0) >= self._shard_cpus
+        return self._spawner.shard(index, node, content, self._shard_cpus if has_room else 0.0)
 
     def _producers(
         self, process: type[ActorProcess | ReanalysisProcess], kind: str, count: int, cpus: float

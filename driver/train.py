@@ -10,7 +10,8 @@ from pathlib import Path
 
 from podzero.cluster.placement import reserved_cpus
 from podzero.cluster.ray_cluster import connect
-from podzero.cluster.remote import here
+from podzero.cluster.remote import current_node_id
+from podzero.cluster.run_lock import lock_run
 from podzero.config import Experiment, GameConfig
 from podzero.driver.run import STOPPED, Run
 from podzero.driver.saving import Saver
@@ -63,14 +64,14 @@ def _start(
 ) -> Run:
     """Starts Ray and the workers; `stack` ends them. Writes the experiment last, so that a failed start leaves none."""
     cluster = stack.enter_context(
-        connect(address, sum(reserved_cpus(experiment)), f"podzero:{workdir.root}", _shipped(experiment))
+        connect(address, sum(reserved_cpus(experiment)), f"podzero:{workdir.root}", _environment_extras(experiment))
     )
     signals.install()  # Ray has replaced the handlers
-    claim = cluster.claim(f"process {os.getpid()} at {socket.gethostname()} trains {workdir.root}")
-    stack.callback(lambda: claim)
+    lock = lock_run(f"process {os.getpid()} at {socket.gethostname()} trains {workdir.root}")
+    stack.callback(lambda: lock)
     from podzero.params import start_param_store
 
-    home = here()
+    home = current_node_id()
     supervisor = Supervisor(cluster, experiment, workdir, start_param_store(home), signals.event, home)
     stack.callback(supervisor.kill)
     savepoint = start_workers(supervisor, workdir)
@@ -83,9 +84,9 @@ def _start(
     return run
 
 
-def _shipped(experiment: Experiment) -> list[str] | None:
-    """Optional dependencies of the environment that nodes are given; None if they have an environment."""
-    if not experiment.cluster.ship:
+def _environment_extras(experiment: Experiment) -> list[str] | None:
+    """Optional dependencies of the environment to install on all nodes; None if they have it already."""
+    if not experiment.cluster.install_environment:
         return None
     envs = [] if isinstance(experiment.env, GameConfig) else ["envs"]
     return envs + (["tpu"] if experiment.cluster.tpu else [])

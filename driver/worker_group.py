@@ -32,6 +32,11 @@ class WorkerGroup:
         """Whether every wanted worker has been started."""
         return len(self.workers) >= self.wanted
 
+    @property
+    def missing_cpus(self) -> list[float]:
+        """CPUs of each wanted worker that has not been started."""
+        return [self.cpus] * max(0, self.wanted - len(self.workers))
+
     def scale(self, nodes: Sequence[Node], taken: Mapping[str, float], limit: int | None = None) -> dict[str, Node]:
         """Starts the wanted workers that are absent, as far as nodes have room.
 

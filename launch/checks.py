@@ -22,8 +22,8 @@ def check_startable(experiment: Experiment, workdir: Workdir) -> None:
       ConfigError: a stop limit is already reached, or the environment or network cannot be made.
     """
     _check_not_ended(experiment, workdir)
-    # With cluster.ship only the nodes need the environment's packages. Games in JAX are known by name.
-    if not (experiment.cluster.ship or isinstance(experiment.env, GameConfig)):
+    # With cluster.install_environment only the nodes need the environment's packages. Games in JAX are known by name.
+    if not (experiment.cluster.install_environment or isinstance(experiment.env, GameConfig)):
         _check_environment(experiment)
 
 

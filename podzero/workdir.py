@@ -19,6 +19,7 @@ _CHANGEABLE: Any = {
     "actors": {"count", "min_count", "cpus", "max_restarts"},
     "network": {"remat"},
     "learner": {"mesh", "microbatches", "calibrate"},
+    "replay": {"cpus"},
 }
 """The settings that may differ when a run is resumed: they do not change what is learned."""
 

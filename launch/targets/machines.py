@@ -11,6 +11,7 @@ import os
 from typing import NamedTuple
 
 from podzero.chips import Slice
+from podzero.cluster.placement import reserved_cpus
 from podzero.config import Experiment
 from podzero.errors import ConfigError
 
@@ -111,14 +112,14 @@ def cpu_pool(experiment: Experiment, cpus: int) -> Pool:
     Raises:
       ConfigError: an actor does not fit on one worker.
     """
-    actors, reanalyse = experiment.actors, experiment.reanalyse
+    actors = experiment.actors
     per_worker = int(cpus // actors.cpus)
     if per_worker < 1:
         raise ConfigError(
             f"an actor asks for {actors.cpus:g} CPUs (actors.cpus), a worker has {cpus}: "
             "raise --worker-cpus or lower actors.cpus"
         )
-    others = reanalyse.processes * reanalyse.cpus + experiment.evaluation.cpus
+    others = sum(reserved_cpus(experiment)) - actors.count * actors.cpus
     processes = actors.count + math.ceil(others / actors.cpus)
     by_cpus = math.ceil(processes / per_worker)
     by_memory = math.ceil(memory_gib(experiment) / (WORKER_GIB_PER_CPU * cpus))

@@ -94,6 +94,8 @@ class ReplayConfig(Section):
     """A wait of this length is logged, with the limit that blocks it."""
     port: NonNegativeInt = 0
     """Port of the first shard; the others use the ports after it. 0 chooses free ports."""
+    cpus: NonNegativeFloat = 0.25
+    """CPUs that Ray reserves for each shard."""
 
     @pydantic.model_validator(mode="after")
     def _priorities_need_single_samples(self) -> ReplayConfig:

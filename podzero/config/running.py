@@ -52,26 +52,27 @@ class CheckpointConfig(Section):
 
 
 class ClusterConfig(Section):
-    """The machines of a Ray cluster (`train --address`) and what is asked of them."""
+    """The nodes of a Ray cluster (`train --address`) and their use."""
 
     slice: str | None = None
     """The TPU slice that trains, as `v5e-16` or `v5e:4x4`: one learner process on each of its hosts, reserved
-    together. Without one, the learner runs on whatever devices its machines have."""
+    together. Without one, the learner runs on the devices of its nodes, of whatever kind."""
     hosts: PositiveInt | None = None
-    """Machines that train together, one learner process each; by default those of `slice`, or one."""
+    """Nodes that train together, one learner process each; by default the hosts of `slice`, or one."""
     host_resources: dict[str, PositiveFloat] = Field(default_factory=dict)
-    """Ray resources that each learner process reserves; by default all TPU chips of a host of `slice`."""
+    """Ray resources that each learner process reserves, as `{GPU: 8}` or `{CPU: 16, memory: 64e9}`; by default all TPU
+    chips of a host of `slice`."""
     host_timeout_s: PositiveFloat = 60.0
-    """How long one learner host may be silent, or late for an agreement, before the others give up."""
+    """Longest time without an answer from a learner host before the other hosts give up."""
     actors_on_tpu_hosts: bool = False
     """Whether actors and replay shards may use the CPUs of TPU hosts as well."""
     join_minutes: PositiveFloat = 15.0
-    """How long a launch waits for machines to join before it ends and says who is missing."""
-    ship: bool = False
-    """Whether the driver's checkout is sent to every node, and the environment of its lock file made there by uv,
-    instead of both being there already."""
+    """How long a run waits for nodes to join before it ends and names the missing ones."""
+    install_environment: bool = False
+    """Whether the driver's checkout is copied to every node, and uv installs the environment of its lock file there.
+    By default every node must have both already."""
     price_per_hour: PositiveFloat | None = None
-    """What all machines cost together, in any currency, for the figures of cost."""
+    """Price of all nodes together, in any currency, for the cost metrics."""
 
     @pydantic.field_validator("slice")
     @classmethod
@@ -93,7 +94,7 @@ class ClusterConfig(Section):
 
     @property
     def learner_hosts(self) -> int:
-        """Machines that train together."""
+        """Nodes that train together."""
         return self.tpu.hosts if self.tpu else self.hosts or 1
 
 

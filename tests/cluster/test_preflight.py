@@ -1,9 +1,8 @@
-"""Machines are looked at before they take part: fakes answer for them."""
+"""Checks of nodes before a run uses them; fakes answer the checks."""
 
 from __future__ import annotations
 
 import logging
-import re
 import shutil
 from pathlib import Path
 
@@ -18,8 +17,8 @@ from podzero.cluster.remote import ClusterError, WorkerDied
 MINE = {"python": "3.11.9", "jax": "0.7.1", "podzero's code": "abc"}
 
 
-class FakeScout:
-    """A scout and its answer in one."""
+class FakeCheck:
+    """A preflight check and its pending call in one; without an answer it is silent."""
 
     def __init__(self, answer):
         self._answer = answer
@@ -31,9 +30,9 @@ class FakeScout:
         return self
 
     def result(self, timeout_s):
-        assert 0 <= timeout_s <= preflight_module.LOOK_TIMEOUT_S
+        assert 0 <= timeout_s <= preflight_module.CHECK_TIMEOUT_S
         if self._answer is None:
-            raise ClusterError("waited for it")
+            raise ClusterError("waited 120 s")
         if isinstance(self._answer, Exception):
             raise self._answer
         return self._answer
@@ -43,20 +42,30 @@ class FakeScout:
 
 
 class FakeCluster:
-    """Starts scouts that answer what `answers` says for their node."""
+    """Starts checks that answer what `answers` holds for their node."""
 
     def __init__(self, answers):
-        self._answers = answers
-        self.sent = []
+        self.answers = answers
+        self.started = []
         self.checks = []
 
-    def spawn(self, role, name, *, cpus, environment, node):
-        assert role is preflight_module.PreflightCheck
+    def spawn(self, process, name, *, cpus, environment, node):
+        assert process is preflight_module.PreflightCheck
         assert cpus == 0
         assert environment == {"JAX_PLATFORMS": "cpu"}
-        self.sent.append(node.id)
-        self.checks.append(FakeScout(self._answers[node.id]))
+        self.started.append(node.id)
+        self.checks.append(FakeCheck(self.answers[node.id]))
         return self.checks[-1]
+
+
+class Clock:
+    """A monotonic clock that stands still until it is set."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self):
+        return self.now
 
 
 def node(name):
@@ -64,8 +73,15 @@ def node(name):
 
 
 @pytest.fixture
-def scouting(monkeypatch):
-    """Preflight over nodes that answer as given, and the cluster that starts them."""
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(preflight_module, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def prepare(monkeypatch):
+    """Makes the preflight of nodes that answer as given, and the cluster that starts the checks."""
     monkeypatch.setattr(preflight_module, "versions", lambda: MINE)
 
     def make(**answers):
@@ -75,7 +91,7 @@ def scouting(monkeypatch):
     return make
 
 
-def test_what_differs_is_named_with_both_versions():
+def test_differences_name_both_versions():
     theirs = {"python": "3.11.9", "jax": "0.7.0", "flax": "0.1"}
     assert differences(MINE, theirs) == [
         "jax 0.7.0, the driver has 0.7.1",
@@ -90,60 +106,112 @@ def test_versions_name_python_every_package_and_the_code():
     assert [name for name, version in found.items() if version == "missing"] == []
 
 
-def test_nodes_that_run_what_the_driver_runs_are_fit_in_their_order(scouting):
-    checks, cluster = scouting(b=MINE, a=MINE)
-    assert checks.fit([node("b"), node("a")], wait=True) == [node("b"), node("a")]
+def test_nodes_with_the_versions_of_the_driver_are_usable_in_their_order(prepare):
+    preflight, cluster = prepare(b=MINE, a=MINE)
+    assert preflight.usable_nodes([node("b"), node("a")], wait=True) == [node("b"), node("a")]
     assert all(check.killed for check in cluster.checks)
-    assert checks.refusals([node("b"), node("a")]) == []
+    assert preflight.refusals([node("b"), node("a")]) == []
+    assert preflight.checked == {"a", "b"}
 
 
-def test_a_node_of_other_versions_is_refused_named_once_and_not_asked_again(scouting, caplog):
-    checks, cluster = scouting(good=MINE, bad=MINE | {"jax": "0.6.0"})
+def test_a_node_with_other_versions_is_refused_logged_once_and_not_checked_again(prepare, clock, caplog):
+    preflight, cluster = prepare(good=MINE, bad=MINE | {"jax": "0.6.0"})
     nodes = [node("good"), node("bad")]
     with caplog.at_level(logging.WARNING, "podzero"):
         for _ in range(3):
-            assert checks.fit(nodes, wait=True) == [node("good")]
-    assert cluster.sent == ["good", "bad"]
-    why = "jax 0.6.0, the driver has 0.7.1; install the same lock file there (`uv sync --locked`)"
+            assert preflight.usable_nodes(nodes, wait=True) == [node("good")]
+            clock.now += 10_000
+    assert cluster.started == ["good", "bad"]
+    why = (
+        "jax 0.6.0, the driver has 0.7.1; install the same lock file there (`uv sync --locked`), and restart Ray on it"
+    )
     assert [record.getMessage() for record in caplog.records] == [f"node bad at host-bad is refused: {why}"]
-    assert checks.refusals(nodes) == [f"node bad at host-bad: {why}"]
+    assert preflight.refusals(nodes) == [f"node bad at host-bad: {why}"]
+    assert preflight.checked == {"good", "bad"}
 
 
-def test_a_node_that_joins_later_is_looked_at_then(scouting):
-    checks, cluster = scouting(a=MINE, b=MINE)
-    checks.fit([node("a")], wait=True)
-    assert checks.fit([node("a"), node("b")], wait=True) == [node("a"), node("b")]
-    assert cluster.sent == ["a", "b"]
+def test_a_node_that_joins_later_is_checked_then(prepare):
+    preflight, cluster = prepare(a=MINE, b=MINE)
+    preflight.usable_nodes([node("a")], wait=True)
+    assert preflight.usable_nodes([node("a"), node("b")], wait=True) == [node("a"), node("b")]
+    assert cluster.started == ["a", "b"]
 
 
-def test_a_node_that_nobody_looked_at_is_not_called_refused(scouting):
-    checks, _ = scouting()
-    assert checks.refusals([node("new")]) == []
+def test_a_node_that_was_not_checked_is_not_listed_as_refused(prepare):
+    preflight, _ = prepare()
+    assert preflight.refusals([node("new")]) == []
 
 
-@pytest.mark.parametrize(
-    ("failure", "words"),
+FAILURES = pytest.mark.parametrize(
+    ("failure", "message"),
     [
-        (ClusterError("waited 120 s"), r"podzero does not start there \(waited 120 s\); install it from the same lock"),
-        (WorkerDied("no module named podzero"), r"podzero does not start there \(no module named podzero\); install"),
-        (KeyError("jax"), r"podzero fails there: KeyError\('jax'\); install it from the same lock"),
+        (ClusterError("waited 120 s"), "its check failed: waited 120 s"),
+        (WorkerDied("no module named podzero"), "its check failed: no module named podzero"),
+        (KeyError("jax"), "its check failed: KeyError('jax')"),
     ],
-    ids=["silent", "dead", "broken"],
+    ids=["time-out", "dead", "exception"],
 )
-def test_a_node_whose_scout_fails_is_refused_with_its_last_words_and_the_others_take_part(
-    scouting, caplog, failure, words
-):
-    checks, cluster = scouting(bad=failure, good=MINE)
+
+
+@FAILURES
+def test_a_node_whose_check_fails_is_left_out_with_the_error_and_the_others_are_used(prepare, caplog, failure, message):
+    preflight, cluster = prepare(bad=failure, good=MINE)
     with caplog.at_level(logging.WARNING, "podzero"):
-        assert checks.fit([node("bad"), node("good")], wait=True) == [node("good")]
-    (why,) = checks.refusals([node("bad"), node("good")])
-    assert re.match(f"node bad at host-bad: {words}", why)
-    assert why.removeprefix("node bad at host-bad: ") in caplog.text
+        assert preflight.usable_nodes([node("bad"), node("good")], wait=True) == [node("good")]
+    assert preflight.refusals([node("bad"), node("good")]) == [
+        f"node bad at host-bad: {message}; the check is repeated"
+    ]
+    assert f"node bad at host-bad is not used yet: {message}" in caplog.text
     assert all(check.killed for check in cluster.checks)
+    assert preflight.checked == {"good"}
+
+
+@FAILURES
+def test_a_check_that_failed_is_repeated_after_a_pause_and_its_node_then_used(prepare, clock, failure, message):
+    preflight, cluster = prepare(a=failure)
+    assert preflight.usable_nodes([node("a")], wait=True) == []
+    cluster.answers["a"] = MINE
+    assert preflight.usable_nodes([node("a")], wait=True) == []
+    assert cluster.started == ["a"]
+    clock.now += preflight_module.FIRST_RETRY_S
+    assert preflight.usable_nodes([node("a")], wait=True) == [node("a")]
+    assert preflight.refusals([node("a")]) == []
+
+
+def test_pauses_between_checks_double_up_to_the_longest(prepare, clock):
+    preflight, cluster = prepare(a=WorkerDied("gone"))
+    pauses, last = [], clock.now
+    while len(pauses) < 7:
+        before = len(cluster.started)
+        preflight.usable_nodes([node("a")], wait=False)
+        if len(cluster.started) > before:
+            pauses.append(clock.now - last)
+            last = clock.now
+        clock.now += 5
+    assert pauses == [0, 15, 30, 60, 120, 240, 300]
+
+
+def test_a_repeated_check_is_not_waited_for(prepare, clock):
+    preflight, cluster = prepare(a=WorkerDied("gone"), b=MINE)
+    preflight.usable_nodes([node("a"), node("b")], wait=True)
+    cluster.answers["a"] = None
+    clock.now += preflight_module.FIRST_RETRY_S
+    assert preflight.usable_nodes([node("a"), node("b")], wait=True) == [node("b")]
+    assert not cluster.checks[-1].killed
+
+
+def test_a_pending_check_is_not_waited_for_until_its_deadline(prepare, clock):
+    preflight, _ = prepare(a=MINE, slow=None)
+    nodes = [node("a"), node("slow")]
+    assert preflight.usable_nodes(nodes, wait=False) == [node("a")]
+    assert preflight.refusals(nodes) == []
+    clock.now += preflight_module.CHECK_TIMEOUT_S
+    assert preflight.usable_nodes(nodes, wait=False) == [node("a")]
+    assert "its check failed: waited 120 s" in preflight.refusals(nodes)[0]
 
 
 PACKAGE = Path(podzero.__file__).parent
-ROOMS = [path for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"]
+SUBPACKAGES = [path for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"]
 
 
 def digest(folder):
@@ -152,37 +220,37 @@ def digest(folder):
 
 @pytest.fixture
 def installed(tmp_path):
-    """The package as a wheel installs it: every room a real folder."""
+    """The package as a wheel installs it: every subpackage is a real folder."""
     ignored = shutil.ignore_patterns("__pycache__", "*.yaml")
     return Path(shutil.copytree(PACKAGE, tmp_path / "site-packages" / "podzero", ignore=ignored))
 
 
-def test_a_wheel_and_a_source_tree_of_the_same_code_are_the_same(installed):
+def test_a_wheel_and_a_source_tree_of_the_same_code_have_the_same_digest(installed):
     assert not any(path.is_symlink() for path in installed.iterdir())
     assert digest(installed) == digest(PACKAGE)
 
 
-def test_a_source_tree_elsewhere_is_the_same(tmp_path):
+def test_a_source_tree_elsewhere_has_the_same_digest(tmp_path):
     source = tmp_path / "elsewhere"
-    for room in ROOMS:
-        shutil.copytree(room.resolve(), source / room.name, ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in SUBPACKAGES:
+        shutil.copytree(folder.resolve(), source / folder.name, ignore=shutil.ignore_patterns("__pycache__"))
     (source / "podzero").mkdir()
-    for room in ROOMS:
-        (source / "podzero" / room.name).symlink_to(f"../{room.name}")
+    for folder in SUBPACKAGES:
+        (source / "podzero" / folder.name).symlink_to(f"../{folder.name}")
     for file in PACKAGE.glob("*.py"):
         shutil.copy(file, source / "podzero")
     assert digest(source / "podzero") == digest(PACKAGE)
 
 
 @pytest.mark.parametrize("file", ["types.py", "search/algorithms.py", "aot/programs.py"])
-def test_a_change_of_any_file_is_seen(installed, file):
+def test_a_change_of_any_file_changes_the_digest(installed, file):
     before = digest(installed)
     with (installed / file).open("a") as code:
         code.write("\n")
     assert digest(installed) != before
 
 
-def test_a_file_more_or_less_is_seen_and_so_is_one_that_moved(installed):
+def test_a_file_that_is_added_or_moved_changes_the_digest(installed):
     seen = {digest(installed)}
     (installed / "search" / "more.py").touch()
     seen.add(digest(installed))
@@ -194,19 +262,9 @@ def test_a_file_more_or_less_is_seen_and_so_is_one_that_moved(installed):
     assert len(seen) == 4
 
 
-def test_what_is_no_code_is_not_looked_at(installed):
+def test_other_files_than_code_do_not_change_the_digest(installed):
     before = digest(installed)
     (installed / "search" / "__pycache__").mkdir()
     (installed / "search" / "__pycache__" / "algorithms.cpython-311.pyc").touch()
     (installed / "notes.txt").touch()
     assert digest(installed) == before
-
-
-def test_a_scout_that_is_out_keeps_nobody_waiting(scouting, monkeypatch):
-    checks, _ = scouting(a=MINE, slow=None)
-    nodes = [node("a"), node("slow")]
-    assert [fit.id for fit in checks.fit(nodes, wait=False)] == ["a"]
-    assert checks.refusals(nodes) == []
-    monkeypatch.setattr(preflight_module.time, "monotonic", lambda: float("inf"))
-    assert [fit.id for fit in checks.fit(nodes, wait=False)] == ["a"]
-    assert "does not start there" in checks.refusals(nodes)[0]

@@ -10,7 +10,7 @@ import pytest
 
 from podzero.cluster import remote
 from podzero.cluster.placement import Node
-from podzero.cluster.remote import ClusterError, NodeLost, WorkerDied, here
+from podzero.cluster.remote import ClusterError, NodeLost, WorkerDied, current_node_id
 
 ABSENT = Node("ab" * 28, "nowhere", 1.0, {}, {})
 
@@ -18,7 +18,7 @@ ABSENT = Node("ab" * 28, "nowhere", 1.0, {}, {})
 @pytest.fixture
 def service(ray_cluster):
     actor = ray_cluster.spawn(service_class(), "service", cpus=0, environment={})
-    actor.node = here()
+    actor.node = current_node_id()
     yield actor
     actor.kill()
 

@@ -1,4 +1,4 @@
-"""Real processes that hold a file which stands for a chip."""
+"""Real processes that hold open a file in the place of a chip's device file."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ import subprocess, sys
 child = subprocess.Popen([sys.executable, *sys.argv[1:]], stdout=subprocess.PIPE)
 sys.stdout.buffer.write(child.stdout.readline())
 """
-"""Ends once its child holds the chip, and leaves the child behind."""
+"""Ends once its child holds the chip, which makes the child an orphan."""
 
 
 @pytest.fixture
 def devices(tmp_path):
-    """A folder like /dev of a machine with two chips."""
+    """A folder like /dev of a host with two chips."""
     for name in ("accel0", "accel1"):
         (tmp_path / name).touch()
     return tmp_path
@@ -40,7 +40,7 @@ def devices(tmp_path):
 
 @pytest.fixture
 def hold():
-    """Starts processes that hold a file open for some seconds; ends what is left of them."""
+    """Starts processes that hold a file open for some seconds; ends those that still run afterwards."""
     started, held = [], []
 
     def start(file, run, *, orphan=False, seconds=60, stubborn=False):
@@ -68,22 +68,22 @@ def hold():
 
 
 @pytest.fixture
-def impatient(monkeypatch):
+def short_timeout(monkeypatch):
     monkeypatch.setattr(stale_processes, "END_TIMEOUT_S", 0.3)
 
 
 def ended(pid):
-    """Whether a process has ended; whoever adopted it may not have taken note of that yet."""
+    """Whether a process has ended, a zombie included."""
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 def test_an_orphan_of_another_run_is_ended_and_reported(devices, hold, caplog):
     pid = hold(devices / "accel0", "other", orphan=True)
     with caplog.at_level("WARNING", "podzero"):
-        (words,) = end_stale_processes("mine", devices)
+        (description,) = end_stale_processes("mine", devices)
     assert ended(pid)
-    assert words.startswith(f"process {pid} (python")
-    assert f"ended {words}, which an earlier run had left on the TPU chips" in caplog.text
+    assert description.startswith(f"process {pid} (python")
+    assert f"ended {description}, a process of an earlier run that held the TPU chips" in caplog.text
 
 
 def test_all_orphans_are_ended_whichever_chip_they_hold(devices, hold):
@@ -95,7 +95,7 @@ def test_all_orphans_are_ended_whichever_chip_they_hold(devices, hold):
     assert end_stale_processes("mine", devices) == []
 
 
-def test_an_orphan_that_does_not_heed_sigterm_is_killed(devices, hold, impatient):
+def test_an_orphan_that_ignores_sigterm_is_killed(devices, hold, short_timeout):
     pid = hold(devices / "accel0", "other", orphan=True, stubborn=True)
     assert len(end_stale_processes("mine", devices)) == 1
     assert ended(pid)
@@ -104,32 +104,32 @@ def test_an_orphan_that_does_not_heed_sigterm_is_killed(devices, hold, impatient
 @pytest.mark.parametrize(
     ("run", "orphan"),
     [("mine", True), ("mine", False), ("other", False), (None, True), (None, False)],
-    ids=["orphan of this run", "of this run", "of a run that lives", "foreign orphan", "foreign"],
+    ids=["orphan of this run", "of this run", "of another live run", "other orphan", "other"],
 )
-def test_a_holder_that_is_no_leftover_is_named_and_left_alone(devices, hold, impatient, run, orphan):
+def test_a_process_that_is_not_stale_is_named_and_not_ended(devices, hold, short_timeout, run, orphan):
     pid = hold(devices / "accel0", run, orphan=orphan)
     name = psutil.Process(pid).name()
-    with pytest.raises(ClusterError, match=rf"TPU chips of this machine are held by process {pid} \({name}, since 20"):
+    with pytest.raises(ClusterError, match=rf"process {pid} \({name}, since 20.*holds the TPU chips of this host"):
         end_stale_processes("mine", devices)
     assert not ended(pid)
 
 
-def test_a_process_that_ray_started_is_no_orphan_even_in_a_session_of_its_own(devices, hold, impatient, monkeypatch):
+def test_a_child_of_a_raylet_is_no_orphan_even_in_a_session_of_its_own(devices, hold, short_timeout, monkeypatch):
     pid = hold(devices / "accel0", "other")
     monkeypatch.setattr(os, "getsid", lambda of: of)
-    assert stale_processes._is_orphan(psutil.Process(pid))  # adopted by a manager of another session
+    assert stale_processes._is_orphan(psutil.Process(pid))  # as if a service manager of another session had adopted it
     monkeypatch.setattr(psutil.Process, "name", lambda process: "raylet")
     with pytest.raises(ClusterError, match=f"process {pid}"):
         end_stale_processes("mine", devices)
 
 
-def test_a_holder_that_is_about_to_end_is_waited_for(devices, hold):
+def test_a_process_that_ends_by_itself_is_waited_for(devices, hold):
     pid = hold(devices / "accel0", "mine", seconds=0.5)
     assert end_stale_processes("mine", devices) == []
     assert str(devices / "accel0") not in stale_processes._open_files(pid)
 
 
-def test_who_holds_other_files_or_this_process_itself_is_not_asked(devices, hold):
+def test_processes_with_other_files_and_this_process_are_ignored(devices, hold):
     (devices / "null").touch()
     pid = hold(devices / "null", "other", orphan=True)
     with (devices / "accel0").open():
@@ -137,7 +137,7 @@ def test_who_holds_other_files_or_this_process_itself_is_not_asked(devices, hold
     assert not ended(pid)
 
 
-def test_without_chips_no_process_is_looked_at(tmp_path, monkeypatch):
+def test_processes_are_not_listed_on_a_host_without_chips(tmp_path, monkeypatch):
     def refuse():
         raise AssertionError("processes were listed")
 
@@ -145,9 +145,9 @@ def test_without_chips_no_process_is_looked_at(tmp_path, monkeypatch):
     assert end_stale_processes("mine", tmp_path) == []
 
 
-def test_a_holder_that_cannot_be_ended_is_told(devices, hold, impatient, monkeypatch):
+def test_a_stale_process_that_cannot_be_ended_is_an_error(devices, hold, short_timeout, monkeypatch):
     pid = hold(devices / "accel0", "other", orphan=True)
     monkeypatch.setattr(psutil.Process, "terminate", lambda process: None)
     monkeypatch.setattr(psutil.Process, "kill", lambda process: None)
-    with pytest.raises(ClusterError, match=rf"process {pid} .* does not end; restart the machine"):
+    with pytest.raises(ClusterError, match=rf"process {pid} .* cannot be ended; restart the host"):
         end_stale_processes("mine", devices)

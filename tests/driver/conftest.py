@@ -51,7 +51,9 @@ def experiment():
 
     def make(actors=(), **sections):
         actors = {"count": 2, "min_count": 1} | dict(actors)
-        return parse({"name": "test", "env": {"name": "tic_tac_toe"}, "actors": actors, **sections}, "test")
+        replay = {"cpus": 0.0} | sections.pop("replay", {})
+        tree = {"name": "test", "env": {"name": "tic_tac_toe"}, "actors": actors, "replay": replay}
+        return parse(tree | sections, "test")
 
     return make
 

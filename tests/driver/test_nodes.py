@@ -40,7 +40,7 @@ def test_a_wait_ends_after_join_minutes_and_names_missing_and_refused_nodes(make
     late = SLICE | {"cluster": {"slice": "v5e-16", "join_minutes": 1e-6}}
     with pytest.raises(ClusterError) as ended:
         make_nodes(cluster, **late).wait(no_wait())
-    for part in ("cluster.join_minutes", "v5e-16 has 4 hosts", "refused: node tpu-0 at 10.0.1.0: python 2.7"):
+    for part in ("cluster.join_minutes", "v5e-16 has 4 hosts", "not used: node tpu-0 at 10.0.1.0: python 2.7"):
         assert part in str(ended.value)
 
 
@@ -64,10 +64,15 @@ def test_a_run_waits_for_room_for_a_reanalyser(make_nodes, no_wait):
         make_nodes(cluster, reanalyse={"share": 0.5, "count": 2, "cpus": 4.0}).wait(no_wait())
 
 
-def test_the_autoscaler_is_asked_for_the_cpus_of_all_workers(make_nodes, no_wait):
-    cluster = FakeCluster(cpu_node("home", 8))
-    make_nodes(cluster, reanalyse={"share": 0.5, "count": 2, "cpus": 2.0}).wait(no_wait())
-    assert cluster.requests == [[1.0, 1.0, 2.0, 2.0, 0.0]]
+def test_room_is_requested_while_a_start_waits_for_it(make_nodes, no_wait):
+    cluster, requests = FakeCluster(cpu_node("home", 1)), []
+
+    def join():
+        requests.append(cluster.requests[-1])
+        cluster.listed.append(cpu_node("late", 8))
+
+    make_nodes(cluster, actors={"count": 3, "min_count": 3}).wait(no_wait(join))
+    assert requests == [([1.0, 1.0], ["home"])]
 
 
 def test_nodes_of_other_versions_get_no_workers(make_nodes):
@@ -79,8 +84,10 @@ def test_nodes_of_other_versions_get_no_workers(make_nodes):
     assert [node.id for node in nodes.for_workers()] == ["a"]
 
 
-def test_host_0_of_several_coordinates_the_others_at_a_free_port(make_nodes, tpu_host):
+def test_host_0_of_several_coordinates_the_others_at_a_reserved_port(make_nodes, tpu_host):
     hosts = [tpu_host(0), tpu_host(1)]
-    assert make_nodes(FakeCluster(*hosts)).prepare_hosts(hosts, "run") == "10.0.1.0:4321"
+    with make_nodes(FakeCluster(*hosts)).prepared_hosts(hosts, "run") as coordinator:
+        assert coordinator == "10.0.1.0:4321"
     alone = FakeCluster(cpu_node("home"), joined=False)
-    assert make_nodes(alone).prepare_hosts(alone.listed, "run") == ""
+    with make_nodes(alone).prepared_hosts(alone.listed, "run") as coordinator:
+        assert coordinator == ""

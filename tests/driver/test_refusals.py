@@ -99,9 +99,9 @@ def test_too_few_cpus_in_a_cluster_are_counted(tmp_path, tiny, watch, monkeypatc
     from podzero.cluster.ray_cluster import local_node
 
     monkeypatch.setenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-    nodes = Cluster(initialize_head=True, head_node_args=local_node(1))
+    nodes = Cluster(initialize_head=True, head_node_args=local_node(2))
     try:
-        with pytest.raises(ClusterError, match=r"has 1 CPUs, the experiment reserves 3: lower actors.count"):
-            train(tiny("actors.count=3"), tmp_path, nodes.address, watch())
+        with pytest.raises(ClusterError, match=r"have 2 free CPUs, room for 1 of 3 actors.*lower actors.count"):
+            train(tiny("actors.count=3", "cluster.join_minutes=0.05"), tmp_path, nodes.address, watch())
     finally:
         nodes.shutdown()

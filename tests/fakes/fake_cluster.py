@@ -106,8 +106,8 @@ class FakeCluster:
         self.placement_groups.append(group)
         return group
 
-    def ask_for(self, cpus):
-        self.requests.append(list(cpus))
+    def request_capacity(self, cpus, beyond):
+        self.requests.append((sorted(cpus), sorted(beyond)))
 
     def named(self, name):
         """The last process of that name."""

@@ -36,7 +36,7 @@ def test_a_run_below_its_stop_limits_is_resumed(ended):
 @pytest.mark.parametrize(
     ("config", "overrides", "message"),
     [
-        ("cartpole", ["env.id=Nope-v1"], "gymnasium knows no 'Nope-v1'; "),
+        ("cartpole", ["env.id=Nope-v1"], "unknown gymnasium id 'Nope-v1'"),
         ("cartpole", ["env.vectorization=sync", "env.wrappers=[{name: TimeLimt}]"], "did you mean 'TimeLimit'"),
         ("cartpole", ["network={name: muzero_resnet}"], "network.name = 'muzero_resnet'"),
         ("own_game", ["env.id=nothere.py:Game"], "nothere.py cannot be imported"),
@@ -70,4 +70,4 @@ def test_a_process_that_does_not_answer_is_ended(tmp_path, monkeypatch):
 
 
 def test_nothing_is_made_where_only_the_nodes_have_the_packages(tmp_path):
-    check_startable(load("cartpole", ["env.id=Nope-v1", "cluster.ship=true"]), Workdir(tmp_path / "run"))
+    check_startable(load("cartpole", ["env.id=Nope-v1", "cluster.install_environment=true"]), Workdir(tmp_path / "run"))

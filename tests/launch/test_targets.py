@@ -235,6 +235,13 @@ def test_replay_that_takes_more_memory_than_the_actors_bring_makes_the_pool_larg
     assert large.workers * large.memory_gib > 1e12 / 2**30
 
 
+def test_the_pool_has_room_for_the_cpus_of_replay():
+    few, many = (
+        machines.cpu_pool(experiment("actors.count=64", "actors.cpus=1", f"replay.cpus={cpus}"), 16) for cpus in (0, 1)
+    )
+    assert 16 * (many.workers - few.workers) >= experiment().replay.shards
+
+
 def test_the_size_of_a_sample_is_asked_of_the_game(monkeypatch):
     monkeypatch.undo()
     # Observation 3 x 3 x 2 and legal moves as bytes, a policy of nine float32, value and version.

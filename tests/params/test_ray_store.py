@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from podzero.cluster.remote import here
+from podzero.cluster.remote import current_node_id
 from podzero.params import ParamStoreLost, RayParamSink, RayParamSource, start_param_store
 
 TIMEOUT_S = 120.0
@@ -36,7 +36,7 @@ def poll_until(source, version):
 def store(ray_cluster):
     import ray
 
-    handle = start_param_store(here())
+    handle = start_param_store(current_node_id())
     yield handle
     ray.kill(handle)
 
@@ -139,7 +139,7 @@ def test_parameters_that_died_with_their_learner_are_waited_for_anew(store, capl
 def test_a_store_gone_for_good_is_said_so(ray_cluster):
     import ray
 
-    handle = start_param_store(here())
+    handle = start_param_store(current_node_id())
     sink, source = RayParamSink(handle), RayParamSource(handle)
     sink.publish(1, params_of(1))
     source.wait(TIMEOUT_S)

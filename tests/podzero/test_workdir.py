@@ -21,9 +21,9 @@ def test_a_new_directory_is_created_and_holds_the_resolved_experiment(tmp_path, 
     assert workdir.experiment() == experiment
 
 
-def test_limits_evaluation_and_checkpoints_may_change_on_resumption(tmp_path, experiment):
+def test_limits_evaluation_checkpoints_and_reserved_cpus_may_change_on_resumption(tmp_path, experiment):
     Workdir(tmp_path).open(experiment)
-    changed = load("tic_tac_toe", ["stop.minutes=99", "evaluation.games=2", "checkpoint.keep=5"])
+    changed = load("tic_tac_toe", ["stop.minutes=99", "evaluation.games=2", "checkpoint.keep=5", "replay.cpus=1"])
     Workdir(tmp_path).open(changed)
     assert Workdir(tmp_path).experiment() == changed
 

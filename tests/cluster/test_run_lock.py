@@ -1,0 +1,51 @@
+"""The lock of a run's namespace, on a real cluster."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+import pytest
+
+from podzero.cluster.ray_cluster import connect
+from podzero.cluster.remote import ClusterError
+from podzero.cluster.run_lock import lock_run
+
+
+@pytest.fixture
+def namespace(shared_cluster, tmp_path):
+    with connect(shared_cluster.address, 0, f"podzero:{tmp_path}"):
+        yield
+
+
+def test_a_second_run_is_refused_with_the_owner_of_the_lock(namespace):
+    lock = lock_run("process 1 at elsewhere trains it")
+    with pytest.raises(ClusterError, match=r"another run holds the lock.*process 1 at elsewhere trains it; stop"):
+        lock_run("process 2")
+    del lock
+
+
+def test_a_lock_is_free_again_once_its_handle_is_gone(namespace):
+    lock_run("the first run")
+    lock = None
+    deadline = time.monotonic() + 60
+    while lock is None:
+        with suppress(ClusterError):
+            lock = lock_run("the second run")
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    with pytest.raises(ClusterError, match="the second run"):
+        lock_run("the third run")
+
+
+def test_an_owner_that_ends_while_it_is_asked_for_is_no_other_error(namespace, monkeypatch):
+    import ray
+
+    def not_found(name, namespace=None):
+        raise ValueError(f"no actor {name}")
+
+    lock = lock_run("the first run")
+    monkeypatch.setattr(ray, "get_actor", not_found)
+    with pytest.raises(ClusterError, match=r"another run holds the lock.*a run that is ending"):
+        lock_run("the second run")
+    del lock
