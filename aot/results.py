@@ -101,9 +101,9 @@ class Results:
             "compiler": compiler(),
             "results": {key: asdict(self._results[key]) for key in sorted(self._results)},
         }
-        beside = self._path.with_suffix(".part")
-        beside.write_text(json.dumps(stored, indent=1) + "\n")
-        os.replace(beside, self._path)
+        temporary = self._path.with_suffix(".part")
+        temporary.write_text(json.dumps(stored, indent=1) + "\n")
+        os.replace(temporary, self._path)
 
 
 def compiler() -> str:

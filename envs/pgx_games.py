@@ -59,7 +59,7 @@ class PgxGame:
 
     @cached_property
     def symmetries(self) -> Sequence[Symmetry]:
-        """The symmetries besides the identity; empty when the game has none."""
+        """The symmetries without the identity; empty if the game has none."""
         return symmetries_of(self._name)
 
     def init(self, key: Array) -> EnvState:

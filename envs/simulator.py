@@ -159,7 +159,7 @@ def _check_attributes(simulator: Simulator) -> None:
 def _check_range(snapshots: list[_Snapshot], discount: float, scale: float) -> None:
     """Checks that the return from each position of a game lies in [-1, 1], as values do.
 
-    If the game is not over, the rewards seen are the difference of two values: they may sum to at most 2.
+    If the game is not over, the rewards so far are a difference of two values and may sum to at most 2.
     """
     most, returns = (1.0 if snapshots[-1].done else 2.0), np.zeros(len(snapshots[-1].rewards))
     for snapshot in reversed(snapshots[1:]):

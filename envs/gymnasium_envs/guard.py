@@ -17,7 +17,7 @@ FAULTS = "podzero_faults"
 ERROR = "podzero_error"
 """Key of `info`: message of the last of these failures."""
 REBUILD = "podzero_rebuild"
-"""Key of the `options` of `reset`: whether to make the environment anew before the reset."""
+"""Key of the `options` of `reset`: whether to recreate the environment before the reset."""
 
 _Info = dict[str, Any]
 _NOT_A_FAULT = (KeyboardInterrupt, GeneratorExit, Abandoned)
@@ -25,7 +25,7 @@ _NOT_A_FAULT = (KeyboardInterrupt, GeneratorExit, Abandoned)
 
 
 class Guard(gymnasium.Env[Any, Any]):
-    """One environment, which is made anew whenever it raises an exception.
+    """One environment, which is recreated whenever it raises an exception.
 
     Observations have the shape and dtype of `Observations`; `info` contains only `FAULTS` and `ERROR`. A step that
     fails returns the first observation of a new episode, with reward zero.
@@ -44,7 +44,7 @@ class Guard(gymnasium.Env[Any, Any]):
           make: makes the environment.
           observations: converts its observations.
           actions: give its action space.
-          max_faults: after so many failures in one step or reset, the environment is not made anew again.
+          max_faults: after so many failures in one step or reset, the environment is not recreated again.
         """
         self._make = make
         self._observations = observations
@@ -98,7 +98,7 @@ class Guard(gymnasium.Env[Any, Any]):
                 self.inner.close()
 
     def _rebuild(self, error: BaseException | None) -> tuple[Any, _Info]:
-        """Makes the environment anew until its reset succeeds.
+        """Recreates the environment until its reset succeeds.
 
         Returns the first observation, and the failures so far in `info`. After `max_faults` failures the observation is
         zeros, which the caller recognizes by the number of failures.

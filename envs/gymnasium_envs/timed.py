@@ -58,7 +58,7 @@ class TimedBatch:
         return self._converted(observation), info
 
     def rebuild(self, which: Array) -> tuple[Array, _Info]:
-        """Makes some environments (`[B]` bool) anew and starts an episode in each of them."""
+        """Recreates some environments (`[B]` bool) and starts an episode in each of them."""
         options = {"reset_mask": which, REBUILD: True}
         observation, info = self._call("step_timeout_s", partial(self._running().reset, options=options))
         return self._converted(observation), info

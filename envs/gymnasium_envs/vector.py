@@ -41,9 +41,9 @@ class VectorEnv:
     """B environments of one config.
 
     If one environment raises an exception, or returns an observation outside its space or a reward that is not finite,
-    its episode is lost and it is made anew; the other environments continue. If an environment hangs or its process
+    its episode is lost and it is recreated; the other environments continue. If an environment hangs or its process
     dies, or if the environments are one object (`vectorization: own`), all running episodes are lost and all
-    environments are made anew.
+    environments are recreated.
 
     Each environment's `Guard` checks shape, dtype and the range of integers. Floats are checked after each step, for
     all environments at once; `Observations.valid` says which values are accepted.
@@ -170,7 +170,7 @@ class VectorEnv:
         self._closed = True
 
     def _checked(self, observation: Array, reward: Array, info: Mapping[str, Any]) -> tuple[Array, Array]:
-        """Makes environments with invalid results anew.
+        """Recreates environments with invalid results.
 
         Returns:
           observation: `[B, *observation_shape]`, all valid.
