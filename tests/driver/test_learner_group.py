@@ -66,7 +66,7 @@ def test_of_errors_of_all_hosts_one_is_raised_and_the_others_are_logged(make_gro
         actor.last("run").end(FloatingPointError(f"NaN at {actor.name}"))
     with pytest.raises(RunFailed, match=r"^learner failed: NaN at learner$"):
         assert learner.working
-    assert [message.partition(" ")[0] for message in caplog.messages] == ["learner-1", "learner-2"]
+    assert [str(record.exc_info[1]).rpartition(" ")[2] for record in caplog.records] == ["learner-1", "learner-2"]
 
 
 def test_a_lost_node_is_raised_instead_of_the_error_that_it_caused_on_another_host(make_group):
