@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from podzero.evaluation.players import NetworkPlayers, Player, SearchPlayer
 from podzero.evaluation.ratings import Ladder
 from podzero.evaluation.solvers import SOLVED
 from podzero.evaluation.who import resolve
-from podzero.params import load_snapshot, snapshot_steps
+from podzero.params import SnapshotError, load_snapshot, snapshot_steps
 from podzero.protocols import Env
 from podzero.types import Array, Network, Params
 
@@ -105,9 +106,9 @@ class MatchRounds:
         opponents: dict[str, Player] = dict(self._opponents)
         if "earlier" in self._names:
             for earlier in self._earlier(step):
-                opponents[_name(earlier)] = self._selves.player(
-                    _name(earlier), load_snapshot(self._snapshots, earlier).params
-                )
+                with suppress(SnapshotError):  # the driver may have deleted it meanwhile
+                    params = load_snapshot(self._snapshots, earlier).params
+                    opponents[_name(earlier)] = self._selves.player(_name(earlier), params)
         games = self._config.games + self._config.games % 2
         results = {}
         for i, (name, opponent) in enumerate(opponents.items()):

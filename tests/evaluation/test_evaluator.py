@@ -82,6 +82,19 @@ def test_later_rounds_meet_earlier_selves(life):
     assert {("@20", "@40"), ("@30", "@40"), ("@20", "@30")} <= played
 
 
+def test_an_earlier_snapshot_that_is_gone_is_not_played(make, workdir, snapshots, life):
+    """Of step 46, the evaluator would play step 40, and step 20 or 30, which are nearest to half of it."""
+    evaluator = make(ladder=life.evaluator.ladder(), opponents=("random", "earlier"))
+    for step in (20, 30):
+        (workdir.snapshots / f"{step:09d}" / "manifest.json").unlink()
+    snapshots(workdir, 46)
+    evaluator.judge_newest()
+    played = {row["second"] for row in evaluator.ladder()["results"] if row["first"] == "@40"}
+    assert "@46" in played
+    for step in (20, 30):
+        snapshots(workdir, step)
+
+
 def test_each_opponent_gets_the_configured_number_of_games(life):
     games = {row["wins"] + row["draws"] + row["losses"] for row in life.evaluator.ladder()["results"]}
     assert games == {4}
