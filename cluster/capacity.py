@@ -58,6 +58,7 @@ class CapacityRequest:
             return
         for group in self._groups:
             remove_placement_group(group)
-        selector = {"ray.io/node-id": f"!in({', '.join(sorted(beyond))})"} if beyond else {}
+        # Without spaces, which Ray would take for parts of the ids.
+        selector = {"ray.io/node-id": f"!in({','.join(sorted(beyond))})"} if beyond else {}
         self._groups = [placement_group([{"CPU": amount}], bundle_label_selector=[selector]) for amount in wanted]
         self._cpus = wanted
