@@ -19,7 +19,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from podzero.benchmarks.publish import publish_for, spread
-from podzero.cluster.ray_cluster import Cluster, connect, local_node
+from podzero.cluster.local_cluster import local_node
+from podzero.cluster.ray_cluster import Cluster, connect
 from podzero.cluster.remote import STOP_TIMEOUT_S, Call, RemoteActor, current_node_id
 from podzero.config import Experiment
 from podzero.types import Params
@@ -64,7 +65,7 @@ def bench_broadcast(
 @contextmanager
 def _ray_nodes(count: int) -> Iterator[str]:
     """A Ray cluster of `count` nodes on this machine; yields its address."""
-    # What cluster/ray_cluster.py sets for the cluster of a run, for the same reasons.
+    # What cluster/local_cluster.py sets for the cluster of a run, for the same reasons.
     os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if "ray" not in sys.modules:

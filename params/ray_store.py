@@ -28,6 +28,7 @@ from typing import Any
 
 import jax
 
+from podzero.cluster.scheduling import node_affinity
 from podzero.errors import PodzeroError
 from podzero.types import Params, Versioned
 
@@ -98,11 +99,9 @@ def start_param_store(node: str) -> Any:
       node: id of the node where it runs. Choose the driver's: the store must survive every node but that one.
     """
     import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     options = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "max_concurrency": MAX_READERS}
-    strategy = NodeAffinitySchedulingStrategy(node, soft=False)
-    return ray.remote(ParamStore).options(scheduling_strategy=strategy, **options).remote()
+    return ray.remote(ParamStore).options(scheduling_strategy=node_affinity(node), **options).remote()
 
 
 class RayParamSink:

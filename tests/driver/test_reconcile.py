@@ -55,6 +55,22 @@ def test_actors_without_room_start_on_nodes_that_join_later(start):
     assert places(cluster)["actor-4"] == "c"
 
 
+def test_room_for_absent_workers_is_requested_until_they_have_started(start):
+    sections = {"reanalyse": REANALYSE | {"cpus": 1.0}, "actors": {"count": 4}}
+    supervisor, cluster = start(cpu_node("a", 2), **sections)
+    assert cluster.requests[-1] == ([1.0, 1.0, 1.0, 1.0], ["a"])
+    cluster.listed.append(cpu_node("b", 8))
+    supervisor.reconcile(nothing_saved)
+    assert cluster.requests[-1] == ([], ["a", "b"])
+
+
+def test_replay_shards_reserve_cpus_beside_the_actors(start):
+    replay = TWO_SHARDS | {"cpus": 0.5}
+    _, cluster = start(cpu_node("a", 4), cpu_node("b", 2), actors={"count": 6}, replay=replay)
+    assert [cluster.arguments[f"replay-{index}"]["cpus"] for index in (0, 1)] == [0.5, 0.5]
+    assert sorted(places(cluster).values()) == ["a", "a", "a", "b"]
+
+
 @pytest.mark.parametrize("name", ["actor-1", "reanalyser-1"])
 def test_a_dead_worker_is_replaced_once_and_its_successor_differs_in_its_seed(start, name, caplog):
     supervisor, cluster = start(cpu_node("home", 8), reanalyse=REANALYSE)
@@ -177,6 +193,15 @@ def test_a_lost_shard_restarts_on_another_node_from_the_savepoint_and_all_users_
     assert cluster.arguments["replay-1"]["restore_from"] == SAVED.shard(1)
     for name in ("learner", "actor-0", "actor-1", "reanalyser-0", "reanalyser-1"):
         assert cluster.named(name).last("moved").args == ("replay-1:0", "replay-1:1")
+
+
+def test_a_lost_shard_restarts_without_a_reservation_where_actors_took_its_cpus(start):
+    replay = TWO_SHARDS | {"cpus": 0.5}
+    supervisor, cluster = start(cpu_node("a", 2), cpu_node("b", 1.5), actors={"count": 4}, replay=replay)
+    cluster.listed = [cpu_node("a", 1.5)]
+    lose_shard(supervisor, cluster, "replay-1", NodeLost("replay-1 is gone"))
+    assert supervisor.reconcile(nothing_saved) == ["replay-1"]
+    assert (cluster.named("replay-1").node, cluster.arguments["replay-1"]["cpus"]) == ("a", 0.0)
 
 
 def test_a_shard_that_cannot_restore_its_contents_restarts_empty(start):
