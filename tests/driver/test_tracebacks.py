@@ -11,19 +11,24 @@ from podzero.monitoring.log_file import log_to_file
 log = logging.getLogger("podzero.test")
 
 
-class Failing:
-    def __init__(self, name):
-        self._name = name
+def failing_class():
+    """A class inside a function, since Ray's workers cannot import this module."""
 
-    def run(self):
-        self._search()
+    class Failing:
+        def __init__(self, name):
+            self._name = name
 
-    def _search(self):
-        raise ValueError(f"{self._name} chose no move")
+        def run(self):
+            self._search()
+
+        def _search(self):
+            raise ValueError(f"{self._name} chose no move")
+
+    return Failing
 
 
 def test_the_failure_of_a_method_brings_the_traceback_of_its_process(ray_cluster, tmp_path, watch):
-    actor = ray_cluster.spawn(Failing, "actor-0", cpus=0, environment={})
+    actor = ray_cluster.spawn(failing_class(), "actor-0", cpus=0, environment={})
     try:
         worker = Worker(actor, actor.begin("run"))
         with pytest.raises(ValueError, match="actor-0 chose no move"):
