@@ -1,8 +1,8 @@
-"""Samples/s that more and more actors, which only sleep as long as a search would take, bring into sharded replay.
+"""Samples/s that an increasing number of actors write into sharded replay, where a sleep replaces each search.
 
-Each actor is the real loop, `SelfPlayActor.run`, with its own writer to all shards; only the search is played back
-from a recording of real ones, and slept. What grows with the number of actors is therefore everything else: assembling
-and mixing games, checking, packing and sending samples, and the shards that take them in.
+Each actor is the real loop, `SelfPlayActor.run`, with its own writer to all shards; only the moves come from a
+recording, after a sleep as long as the search took. So what grows with the number of actors is everything else:
+assembling and shuffling games, checking, packing and sending samples, and the shards that insert them.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import numpy as np
 import psutil
 
 from podzero.actors import ActorClients, SelfPlayActor, SelfPlayCore, SelfPlayState
-from podzero.benchmarks.material import open_to_inserts
-from podzero.benchmarks.serving import Helper, answer, helper, serve_replay
+from podzero.benchmarks.child_processes import ChildProcess, answer, child_process, serve_replay
+from podzero.benchmarks.inputs import without_insert_limit
 from podzero.config import Experiment
 from podzero.driver.build import actor_parts
 from podzero.envs import make_env, spec_of
@@ -32,14 +32,14 @@ from podzero.types import Array, Move, Params, Versioned
 
 SHARDS = 4
 PROCESSES = 8
-"""Processes that the actors share: 256 of them, each with TensorFlow, would not fit in this machine's memory."""
+"""Processes that the actors share, as threads: with TensorFlow in each of 256 processes, memory would not suffice."""
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 FULL = 0.9
-"""The share of its processor time from which the machine counts as full."""
+"""The share of CPU time from which the machine counts as saturated."""
 _RECORDED = 64
-"""Moves that are recorded: with some dozens of games aside enough for games of all lengths."""
+"""The number of recorded moves: with dozens of games played at once, enough for games of all lengths."""
 _SETTLE_S = 2.0
-"""How long new actors play before anything is counted."""
+"""How long new actors play before counting begins."""
 _ANSWER_S = 300.0
 _MOVE_S = 60.0
 
@@ -51,30 +51,31 @@ def bench_actors(
     shards: int = SHARDS,
     processes: int = PROCESSES,
 ) -> dict[str, Any]:
-    """Measures how the write path scales with the number of actors.
+    """Measures how writing to replay scales with the number of actors.
 
     Args:
-      experiment: its game, network and search make the recording and the time that is slept; `actors.games` games are
-        played side by side by each actor.
-      seconds: how long to measure, all numbers of actors together.
-      counts: rising numbers of actors.
-      shards: replay servers, a process each, with a limiter that holds nobody.
-      processes: among which the actors are divided, as threads.
+      experiment: its game, network and search are recorded and timed; each actor plays `actors.games` games at once.
+      seconds: how long to measure, for all numbers of actors together.
+      counts: increasing numbers of actors.
+      shards: the number of replay servers, each in a process, whose limiter never blocks.
+      processes: the number of processes among which the actors are divided.
 
     Returns:
-      `ratio`, the worst efficiency before the machine is full (None when it was full from the start, or only one
-      number was counted); `search_ms`, what is slept; and for each number of actors the samples/s in all and of each
-      shard, `efficiency` (samples/s over those of as many actors at the first number's rate), `machine`, the share of
-      all processor time that was used by anybody, and the cores used by all actors and by all shards.
+      `ratio`, the lowest efficiency before the machine is saturated (None if it was from the start, or if there is
+      only one number of actors); `search_ms`, the length of each sleep; and for each number of actors the samples/s of
+      all shards and of each one, `efficiency` (samples/s over the number of actors times the samples/s of one actor in
+      the first round), `machine`, the share of CPU time that all processes used, and the cores used by all actors and
+      by all shards.
     """
     env = make_env(experiment.env)
     moves, search_s = record(experiment, _RECORDED)
-    opened = open_to_inserts(experiment, shards)
+    opened = without_insert_limit(experiment, shards)
     with ExitStack() as stack:
-        servers = [stack.enter_context(helper(serve_replay, opened, env.spec, shard)) for shard in range(shards)]
+        servers = [stack.enter_context(child_process(serve_replay, opened, env.spec, shard)) for shard in range(shards)]
         addresses = [server.receive() for server in servers]
         players = [
-            stack.enter_context(helper(_serve, opened, addresses, moves, search_s, index)) for index in range(processes)
+            stack.enter_context(child_process(_serve, opened, addresses, moves, search_s, index))
+            for index in range(processes)
         ]
         for player in players:
             player.receive()
@@ -84,6 +85,7 @@ def bench_actors(
         entry["efficiency"] = entry["samples_per_s"] / (entry["actors"] * alone)
     return {
         "ratio": min((entry["efficiency"] for entry in rounds[1:] if entry["machine"] < FULL), default=None),
+        "ratio_of": "samples/s of N actors over N times those of one, worst N before the machine is saturated",
         "full_from": next((entry["actors"] for entry in rounds if entry["machine"] >= FULL), None),
         "search_ms": 1e3 * search_s,
         "games": experiment.actors.games,
@@ -93,9 +95,9 @@ def bench_actors(
 
 
 def record(experiment: Experiment, count: int) -> tuple[Move, float]:
-    """Plays `count` moves of a real actor; returns them, `[count, B, ...]` on each field, and the seconds of one.
+    """Plays `count` moves of a real actor; returns them, `[count, B, ...]` on each field, and their median seconds.
 
-    These are the median. The network is untrained: what it knows does not change the time of a search.
+    The network is untrained: its parameters do not change the time of a search.
     """
     core, fold = actor_parts(experiment)
     network = make_network(experiment.network, spec_of(experiment.env))
@@ -112,8 +114,8 @@ def record(experiment: Experiment, count: int) -> tuple[Move, float]:
     return jax.tree.map(lambda *column: np.stack(column), *moves), statistics.median(times)
 
 
-def _round(players: list[Helper], servers: list[Helper], count: int, seconds: float) -> dict[str, Any]:
-    """Lets `count` actors play and counts what arrives."""
+def _round(players: list[ChildProcess], servers: list[ChildProcess], count: int, seconds: float) -> dict[str, Any]:
+    """Lets `count` actors play and counts the inserted samples."""
     for index, player in enumerate(players):
         player.send(count // len(players) + (index < count % len(players)))
     for player in players:
@@ -135,9 +137,9 @@ def _round(players: list[Helper], servers: list[Helper], count: int, seconds: fl
 
 
 class _Reading:
-    """What all counters said at one time."""
+    """All counters at one time."""
 
-    def __init__(self, players: list[Helper], servers: list[Helper]) -> None:
+    def __init__(self, players: list[ChildProcess], servers: list[ChildProcess]) -> None:
         for server in servers:
             server.send()
         answers = [server.receive(_ANSWER_S) for server in servers]
@@ -150,13 +152,13 @@ class _Reading:
 
 
 class Playback(SelfPlayCore):
-    """A self-play core that plays a recording in a circle; the `games` of its state are a place in it."""
+    """A self-play core that repeats a recording; the `games` of its state are an index into it."""
 
     def __init__(self, moves: Move) -> None:
         self._moves = moves
 
     def init(self, key: Array) -> SelfPlayState:
-        """Starts anywhere, so that actors do not move in step."""
+        """Starts at a random index, so that actors are not synchronized."""
         return SelfPlayState(key, jax.random.randint(key, (), 0, len(self._moves.done)), jnp.zeros((), jnp.int32))
 
     def move(self, params: Params, state: SelfPlayState) -> tuple[SelfPlayState, Move]:
@@ -166,7 +168,7 @@ class Playback(SelfPlayCore):
 
 
 class _Sleep:
-    """A source of parameters that never change, at which the time of a search is slept: it is asked once a move."""
+    """A source of parameters whose `poll`, which an actor calls once a move, sleeps as long as a search."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -194,7 +196,7 @@ class _Players:
         self._playing: list[tuple[SelfPlayActor, threading.Thread, ShardedWriter]] = []
 
     def grow(self, count: int) -> float:
-        """Starts actors until `count` play, never fewer than before; returns this process's CPU seconds so far."""
+        """Starts actors until `count` play; returns the CPU seconds of this process."""
         while len(self._playing) < count:
             self._start(self._process + 1000 * len(self._playing))
         return time.process_time()
@@ -219,7 +221,7 @@ class _Players:
             seed=seed,
             core=self._core,
             fold=lambda params: params,
-            clients=ActorClients(self._source, writer, report=lambda role, figures: None),
+            clients=ActorClients(self._source, writer, report=lambda worker, metrics: None),
         )
         thread = threading.Thread(target=actor.run, name=f"actor-{seed}", daemon=True)
         thread.start()
@@ -229,7 +231,7 @@ class _Players:
 def _serve(
     experiment: Experiment, addresses: list[str], moves: Move, search_s: float, process: int, parent: Connection
 ) -> None:
-    """Says that it is up, then lets as many actors play as each request says, and answers with its CPU seconds."""
+    """In the child: sends None, then starts as many actors as each request says and answers with its CPU seconds."""
     players = _Players(experiment, addresses, moves, search_s, process)
     players.make_writer().close()  # imports TensorFlow
     parent.send(None)

@@ -1,7 +1,7 @@
-"""What a publication to many readers on several nodes costs: latency, and the bytes that cross to each node.
+"""The cost of publishing parameters to many readers on several nodes: latency, and bytes sent to each node.
 
-The nodes are Ray nodes of this machine, each with a raylet and an object store of its own, so that parameters go from
-one to another through sockets, as between machines.
+The nodes are Ray nodes on this machine, each with its own raylet and object store, so that parameters are sent through
+sockets as between machines.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from podzero.types import Params
 NODES = 4
 PROCESSES = 2
 READERS = 8
-"""Readers of one process, a thread with a `RayParamSource` each: a process each for 64 of them would not say more."""
+"""Readers of one process, each a thread with a `RayParamSource`."""
 _METRICS_S = 1.0
-"""How often raylets report what they have received."""
+"""How often raylets report the bytes that they have received."""
 _SETTLE_S = 60.0
-"""Longest wait until they report nothing new."""
+"""The longest wait until these reports stop changing."""
 _REQUEST_S = 10.0
 _LISTEN_S = 0.5
 _START_S = 120.0
@@ -42,21 +42,22 @@ _RECEIVED = re.compile(r'^ray_object_manager_bytes\{[^}]*Type="Received"[^}]*\} 
 def bench_broadcast(
     experiment: Experiment, seconds: float, nodes: int = NODES, processes: int = PROCESSES, readers: int = READERS
 ) -> dict[str, Any]:
-    """Measures publications through the real store, from one node to readers on `nodes` others.
+    """Measures publications through the parameter store, from one node to readers on `nodes` others.
 
     Args:
-      experiment: its network gives the size. Ray sends objects below 100 KB inside its messages: take a larger one.
-      seconds: how long to publish after all readers have their first parameters.
-      nodes: nodes with readers, beside the publisher's.
+      experiment: its network's parameters are published. They should have more than 100 KB: Ray sends smaller objects
+        inside its messages.
+      seconds: how long to publish once all readers have their first parameters.
+      nodes: the number of nodes with readers, besides the publisher's.
       processes: reader processes of each node.
       readers: of each process.
 
     Returns:
-      `ratio`, the bytes of the parameters over those that a node received through Ray's object manager for each
-      publication (the most of all nodes; 1 is exactly once, and None that nothing crossed); these bytes for each node,
-      as the raylets count them; in milliseconds, median and 99th percentile from the call of `publish` until a reader
-      holds the arrays (`each`), and until the last one does (`last`); and `missed`, how often a reader saw only the
-      publication after.
+      `ratio`, the bytes of the parameters over the bytes that a node received through Ray's object manager for each
+      publication (the node that received most; 1 means that they were sent once, None that nothing was sent); these
+      bytes for each node; in milliseconds, median and 99th percentile of the time from the call of `publish` until a
+      reader holds the arrays (`each`), and until the last one does (`last`); and `missed`, how many times a reader
+      skipped a publication because the next one had replaced it.
     """
     with _ray_nodes(1 + nodes) as address, connect(address, cpus=0) as cluster:
         return _measure(experiment, cluster, seconds, processes, readers)
@@ -65,7 +66,7 @@ def bench_broadcast(
 @contextmanager
 def _ray_nodes(count: int) -> Iterator[str]:
     """A Ray cluster of `count` nodes on this machine; yields its address."""
-    # What cluster/local_cluster.py sets for the cluster of a run, for the same reasons.
+    # As cluster/local_cluster.py does for the cluster of a run.
     os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if "ray" not in sys.modules:
@@ -105,6 +106,7 @@ def _measure(experiment: Experiment, cluster: Cluster, seconds: float, processes
     most = max(crossed.values())
     return {
         "ratio": size / most if most else None,
+        "ratio_of": "bytes of the parameters over bytes received by a node for each publication",
         "bytes": size,
         "received_per_publication": list(crossed.values()),
         **_latency(published, stamps),
@@ -127,7 +129,7 @@ def _params(experiment: Experiment) -> Params:
 
 
 def _start_readers(cluster: Cluster, store: Any, processes: int, readers: int) -> tuple[list[RemoteActor], list[Call]]:
-    """Readers on all nodes but this process's own, and their pending `run`; all have their first parameters."""
+    """Starts readers on all other nodes and waits for their first parameters; returns them and their pending `run`."""
     import ray
 
     home = ray.get_runtime_context().get_node_id()
@@ -148,7 +150,7 @@ def _nodes_of(probes: list[RemoteActor]) -> list[str]:
 
 
 def _latency(published: list[float], stamps: list[dict[int, float]]) -> dict[str, Any]:
-    """Delays of the publications 1, 2, ..., called at the Unix times `published`, to the readers with these stamps."""
+    """Delays of the publications 1, 2, ... at the Unix times `published` until the readers' arrival times `stamps`."""
     delays = [
         [reader[version] - at for reader in stamps if version in reader]
         for version, at in enumerate(published, start=1)
@@ -161,10 +163,10 @@ def _latency(published: list[float], stamps: list[dict[int, float]]) -> dict[str
 
 
 def _received() -> dict[str, float]:
-    """Bytes that each node has ever received from others' object stores, once nothing more arrives.
+    """Bytes that each node has received from other object stores so far, once the counts have stopped changing.
 
     Raises:
-      TimeoutError: the counts have not come to rest within `_SETTLE_S`.
+      TimeoutError: the counts still change after `_SETTLE_S`.
     """
     counts: dict[str, float] = {}
     until = time.monotonic() + _SETTLE_S
@@ -173,7 +175,7 @@ def _received() -> dict[str, float]:
         last, counts = counts, _count_received()
         if counts == last:
             return counts
-    raise TimeoutError(f"the nodes still report other counts of received bytes after {_SETTLE_S:g} s: {counts}")
+    raise TimeoutError(f"the counts of received bytes still change after {_SETTLE_S:g} s: {counts}")
 
 
 def _count_received() -> dict[str, float]:
@@ -188,7 +190,7 @@ def _count_received() -> dict[str, float]:
 
 
 class Readers:
-    """A process with several readers, each with a thread and a question to the store of its own."""
+    """A process with several readers, each in a thread."""
 
     def __init__(self, name: str, *, store: Any, readers: int) -> None:
         from podzero.params import RayParamSource
@@ -204,7 +206,7 @@ class Readers:
             source.wait(timeout_s)
 
     def run(self) -> None:
-        """Notes arrivals until stopped."""
+        """Records arrival times until stopped."""
         threads = [
             threading.Thread(target=self._listen, args=pair) for pair in zip(self._sources, self._stamps, strict=True)
         ]
@@ -218,7 +220,7 @@ class Readers:
         self._stopping.set()
 
     def stamps(self) -> list[dict[int, float]]:
-        """Of each reader, the Unix time of each version's arrival."""
+        """For each reader, the Unix time of each version's arrival."""
         return self._stamps
 
     def _listen(self, source: Any, stamps: dict[int, float]) -> None:

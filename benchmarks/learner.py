@@ -1,18 +1,18 @@
-"""Steps/s of the learner fed from Reverb, beside steps/s on a batch that already lies on the device."""
+"""Steps/s of the learner fed from Reverb, beside steps/s on a batch that stays on the device."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from statistics import median
+from contextlib import closing, contextmanager
 from typing import Any
 
 import jax
 
-from podzero.benchmarks.material import open_to_samples, random_samples, with_replay
-from podzero.benchmarks.serving import START_S, served
+from podzero.benchmarks.child_processes import START_S, replay_server
+from podzero.benchmarks.inputs import random_samples, with_replay, without_sample_limit
+from podzero.benchmarks.rounds import compare
 from podzero.config import Experiment
 from podzero.driver.build import learner_parts
 from podzero.learner import Prefetcher, Training, make_training
@@ -20,59 +20,55 @@ from podzero.types import Batch, EnvSpec
 
 
 def bench_learner(experiment: Experiment, seconds: float) -> dict[str, Any]:
-    """Measures the cost of being fed.
+    """Measures the cost of input to the learner.
 
-    Rounds of dispatches fed from a Reverb server (in a process of its own, as in a run) take turns with rounds on one
-    batch that stays on the device; both run the experiment's own train step. A round is longer than what the reader
-    keeps prefetched, so that what it reads while the other kind of round runs cannot carry it.
+    Rounds of dispatches fed from a Reverb server (in another process, as in a run) take turns with rounds on one batch
+    that stays on the device; both run the experiment's train step. A round has more dispatches than the reader
+    prefetches, so that batches read during the other kind of round are not enough for it.
 
     Args:
       experiment: its network, batch size, steps per dispatch and prefetch are measured.
-      seconds: how long to measure after compilation; at least one round of each kind is run.
+      seconds: how long to measure after compilation; at least one round of each kind is measured.
 
     Returns:
-      `ratio`, the median over pairs of neighbouring rounds of fed over on-device (a machine whose speed drifts slows
-      both of a pair), the medians of both rates in steps/s, and the rates of all rounds.
+      what `compare` returns for `fed` and `device`, and samples/s of the former.
     """
     network, spec, symmetries = learner_parts(experiment)
     training = make_training(experiment, network, spec, symmetries)
     config = experiment.learner
-    round_dispatches = config.prefetch + 3
-    rates: dict[str, list[float]] = {"fed": [], "device": []}
+    dispatches = config.prefetch + 3
+    state = training.init()
+
+    def steps_per_s(batch: Callable[[], Batch]) -> float:
+        nonlocal state
+        state, elapsed = train(training, state, batch, dispatches)
+        return dispatches * config.steps_per_dispatch / elapsed
+
     with _reverb(experiment, spec) as reader, Prefetcher(reader) as prefetcher:
         resident = training.put(_next(prefetcher))
-        sources: dict[str, Callable[[], Batch]] = {
-            "fed": lambda: training.put(_next(prefetcher)),
-            "device": lambda: resident,
+        state, _ = train(training, state, lambda: resident, 1)  # compiles
+        sides = {
+            "fed": lambda: steps_per_s(lambda: training.put(_next(prefetcher))),
+            "device": lambda: steps_per_s(lambda: resident),
         }
-        state, _ = train(training, training.init(), sources["fed"], 1)  # compiles
-        until = time.perf_counter() + seconds
-        while not rates["fed"] or time.perf_counter() < until:
-            for kind in sorted(sources, reverse=len(rates["fed"]) % 2 == 0):
-                state, elapsed = train(training, state, sources[kind], round_dispatches)
-                rates[kind].append(round_dispatches * config.steps_per_dispatch / elapsed)
-    fed, device = median(rates["fed"]), median(rates["device"])
-    return {
-        "ratio": median(a / b for a, b in zip(rates["fed"], rates["device"], strict=True)),
-        "fed_steps_per_s": fed,
-        "device_steps_per_s": device,
-        "fed_samples_per_s": fed * config.batch_size,
+        ratio_of = "steps/s, fed from Reverb over a batch on the device"
+        found = compare(sides, "steps_per_s", ratio_of, seconds, least=1)
+    return found | {
+        "fed_samples_per_s": found["fed_steps_per_s"] * config.batch_size,
         "batch_size": config.batch_size,
         "steps_per_dispatch": config.steps_per_dispatch,
         "devices": len(jax.devices()),
         "platform": jax.devices()[0].platform,
-        "fed_rounds": rates["fed"],
-        "device_rounds": rates["device"],
     }
 
 
 def train(training: Training, state: Any, batch: Callable[[], Batch], dispatches: int) -> tuple[Any, float]:
-    """Runs the learner's loop of `dispatches`; returns the state and the wall seconds."""
+    """Runs the learner's loop for `dispatches`; returns the state and the wall time in seconds."""
     start = time.perf_counter()
     in_flight = None
     for _ in range(dispatches):
         state, sums, _ = training.step(state, batch())
-        jax.device_get(in_flight)  # as the loop does: one dispatch behind
+        jax.device_get(in_flight)  # one dispatch behind, like the learner's loop
         in_flight = sums
     jax.device_get(in_flight)
     return state, time.perf_counter() - start
@@ -87,18 +83,14 @@ def _next(prefetcher: Prefetcher) -> Batch:
 
 @contextmanager
 def _reverb(experiment: Experiment, spec: EnvSpec) -> Iterator[Any]:
-    """A reader on a server, in a process of its own, with `replay.min_size` random samples."""
+    """A reader of a server in another process that holds `replay.min_size` random samples."""
     from podzero.replay import make_reader, make_writer  # imports TensorFlow
 
     experiment = with_replay(experiment)
-    with served(open_to_samples(experiment), spec) as address:
-        writer = make_writer([address], spec, experiment)
-        samples_per_item = experiment.replay.samples_per_item
-        writer.write(
-            random_samples(
-                experiment, spec, samples_per_item * math.ceil(experiment.replay.min_size / samples_per_item)
-            )
-        )
-        writer.flush()
-        writer.close()
+    samples_per_item = experiment.replay.samples_per_item
+    count = samples_per_item * math.ceil(experiment.replay.min_size / samples_per_item)
+    with replay_server(without_sample_limit(experiment), spec) as address:
+        with closing(make_writer([address], spec, experiment)) as writer:
+            writer.write(random_samples(experiment, spec, count))
+            writer.flush()
         yield make_reader([address], spec, experiment)

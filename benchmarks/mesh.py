@@ -1,23 +1,23 @@
 """Samples/s of the train step on a mesh of emulated devices, beside one device with the same global batch.
 
-The devices share the machine's cores, so that a mesh can at best be as fast as one device: what is missing is the
-price of the mesh itself, of smaller batches per device and of the collectives.
+The devices share the machine's cores, so a mesh can at best be as fast as one device. The difference is the cost of
+the mesh: smaller batches per device, and collectives.
 """
 
 from __future__ import annotations
 
 import os
-import time
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from multiprocessing.connection import Connection
-from statistics import median
 from typing import Any
 
 import jax
 
+from podzero.benchmarks.child_processes import ChildProcess, answer, child_process
+from podzero.benchmarks.inputs import random_samples
 from podzero.benchmarks.learner import train
-from podzero.benchmarks.material import random_samples
-from podzero.benchmarks.serving import Helper, answer, helper
+from podzero.benchmarks.rounds import compare
 from podzero.config import Experiment
 from podzero.driver.build import learner_parts
 from podzero.learner import make_training
@@ -25,53 +25,51 @@ from podzero.types import Batch
 
 DEVICES = 8
 _ROUND_S = 4.0
-"""Wall seconds of a round; it ends with the dispatch that is under way."""
+"""The length of a round; the dispatch in progress is finished."""
 _ANSWER_S = 600.0
+"""The longest wait for a round, or for compilation."""
 
 
 def bench_mesh(experiment: Experiment, seconds: float) -> dict[str, Any]:
-    """Measures the experiment's own train step in two processes, one with a device, one with `DEVICES`.
+    """Measures the experiment's train step in two processes, one with one device, the other with `DEVICES`.
 
-    Both have all cores of the machine, and take turns: one waits while the other runs a round.
+    Both have all cores of the machine and take turns: one waits while the other runs a round.
 
     Args:
       experiment: its network, global batch, steps per dispatch and `learner.mesh` are measured.
-      seconds: how long to measure after compilation; at least two rounds of each are run.
+      seconds: how long to measure after compilation; at least two rounds of each are measured.
 
     Returns:
-      `ratio`, the median over pairs of neighbouring rounds of the mesh's rate over the single device's, the medians
-      of both in samples/s, and the rates of all rounds.
+      what `compare` returns for `mesh` and `one_device`.
     """
-    sides = {"one": 1, "mesh": DEVICES}
-    rates: dict[str, list[float]] = {name: [] for name in sides}
     with ExitStack() as stack:
-        helpers = {name: stack.enter_context(_trainer(experiment, count)) for name, count in sides.items()}
-        for process in helpers.values():
-            process.receive(_ANSWER_S)  # it has compiled
-        until = time.perf_counter() + seconds
-        while len(rates["mesh"]) < 2 or time.perf_counter() < until:
-            for name in sorted(sides, reverse=len(rates["mesh"]) % 2 == 0):
-                rates[name].append(helpers[name].ask(min(_ROUND_S, seconds), timeout_s=_ANSWER_S))
-    return {
-        "ratio": median(mesh / one for mesh, one in zip(rates["mesh"], rates["one"], strict=True)),
-        "mesh_samples_per_s": median(rates["mesh"]),
-        "one_device_samples_per_s": median(rates["one"]),
+        trainers = {
+            name: stack.enter_context(_trainer(experiment, devices))
+            for name, devices in {"mesh": DEVICES, "one_device": 1}.items()
+        }
+        for trainer in trainers.values():
+            trainer.receive(_ANSWER_S)  # it has compiled
+        sides = {
+            name: partial(trainer.ask, min(_ROUND_S, seconds), timeout_s=_ANSWER_S)
+            for name, trainer in trainers.items()
+        }
+        ratio_of = f"samples/s, {DEVICES} emulated devices over one device"
+        found = compare(sides, "samples_per_s", ratio_of, seconds, least=2)
+    return found | {
         "devices": DEVICES,
         "batch_size": experiment.learner.batch_size,
         "steps_per_dispatch": experiment.learner.steps_per_dispatch,
-        "mesh_rounds": rates["mesh"],
-        "one_device_rounds": rates["one"],
     }
 
 
-def _trainer(experiment: Experiment, devices: int) -> AbstractContextManager[Helper]:
+def _trainer(experiment: Experiment, devices: int) -> AbstractContextManager[ChildProcess]:
     """A process that sees `devices` CPU devices."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
-    return helper(_serve, experiment, environment={"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags})
+    return child_process(_serve, experiment, environment={"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags})
 
 
 def _serve(experiment: Experiment, parent: Connection) -> None:
-    """Compiles, says how many devices it trains on, then answers each request for a round of so many seconds."""
+    """In the child: compiles, sends the number of its devices, then measures rounds of the requested lengths."""
     network, spec, symmetries = learner_parts(experiment)
     training = make_training(experiment, network, spec, symmetries)
     leading = (experiment.learner.steps_per_dispatch, experiment.learner.batch_size)

@@ -20,7 +20,7 @@ Curve = list[tuple[float, float]]
 
 
 def curves(metrics: Path) -> dict[str, Curve]:
-    """(minutes since the first line, value) of each figure, one role after the other."""
+    """(minutes since the first line, value) of each metric."""
     found: dict[str, Curve] = {}
     start: float | None = None
     for line in metrics.read_text().splitlines():
@@ -33,7 +33,7 @@ def curves(metrics: Path) -> dict[str, Curve]:
 
 
 def draw(workdir: Path, target: Path) -> None:
-    """One picture: what the agent can do above, what the learner sees below."""
+    """Draws the agent's skill above and the learner's losses below."""
     found = curves(workdir / "metrics.jsonl")
     figure, (skill, loss) = plt.subplots(2, 1, figsize=(8, 6), sharex=True, height_ratios=(3, 2))
     if keeps := found.get("evaluation/keeps_value"):

@@ -1,4 +1,4 @@
-"""Draws how returns grew in the runs of `benchmarks/results`, beside what little skill earns.
+"""Draws the returns of the runs in `benchmarks/results`, beside those of baselines.
 
 uv run python benchmarks/plot_returns.py docs/gymnasium.png
 """
@@ -22,11 +22,11 @@ PANELS = {
     "pendulum": ("Pendulum-v1", None, ""),
     "minatar_breakout": ("MinAtar Breakout", None, ""),
 }
-"""Title of each experiment, and what its mean return should reach, if that is agreed on."""
+"""Title of each experiment, and the mean return that counts as solved, if there is one, with its label."""
 
 
 def panel(axes: Any, name: str) -> None:
-    """One experiment: its runs' own judgements, the final 100 episodes with their interval, bars and baselines."""
+    """Draws one experiment: evaluations during its runs, the final 100 episodes with their interval, and baselines."""
     results = json.loads((RESULTS / f"{name}.json").read_text())
     title, bar, label = PANELS[name]
     for run in results["runs"]:

@@ -1,4 +1,4 @@
-"""How long a publication takes: from the end of a learner step to an actor that plays with its parameters."""
+"""The latency of a publication: from the call of `publish` to an actor's first move with the parameters."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from podzero.config import Experiment
 from podzero.types import Params, Sample, StoredState, Versioned, Window
 
 GAP_S = (0.5, 1.5)
-"""Publications come at random times this far apart, so that they meet a move at any point of it."""
+"""Publications are this far apart, at random, so that they arrive at random times of a move."""
 LISTEN_EVERY_S = 0.001
 
 
 def bench_publish(experiment: Experiment, seconds: float) -> dict[str, Any]:
-    """Measures publications through the real store into two other processes: an actor that plays, and a listener.
+    """Measures publications through the parameter store to two other processes: an actor that plays, and a listener.
 
     Args:
-      experiment: its network gives the size, its game and search the length of a move.
-      seconds: how long to publish after the actor has begun to play.
+      experiment: its network's parameters are published, and its game is played.
+      seconds: how long to publish once the actor plays.
 
     Returns:
-      in milliseconds, median and 99th percentile of `acting` (from the call of `publish` to the begin of the actor's
-      first move with the parameters; it waits for the move under way), of `transit` (until a process that does
-      nothing else holds them) and of `move` (a move of the actor); the bytes of a publication; and `ratio`, the
-      median of half a move, which is the mean wait that no transport can avoid, over the median of `acting`.
+      in milliseconds, median and 99th percentile of `acting` (from the call of `publish` until the actor's first move
+      with the parameters begins, after the move in progress), of `transit` (until a process that only waits for them
+      holds them) and of `move` (one move of the actor); the bytes of a publication; and `ratio`, the median of half a
+      move, which an actor needs on average to finish the move in progress, over the median of `acting`.
     """
     with connect(None, cpus=2) as cluster:
         return _measure(experiment, cluster, seconds)
@@ -62,6 +62,7 @@ def _measure(experiment: Experiment, cluster: Cluster, seconds: float) -> dict[s
     acting, transit = (_delays(published, probe.ask("stamps")) for probe in probes)
     return {
         "ratio": 500.0 * float(np.median(moves)) / acting["median_ms"],
+        "ratio_of": "half a move over the delay until an actor uses new parameters",
         "acting": acting,
         "transit": transit,
         "move": spread(moves),
@@ -85,7 +86,7 @@ def publish_for(
 
 
 def _delays(published: list[float], stamps: dict[int, float]) -> dict[str, float]:
-    """Seconds from publication to stamp; a version that was overtaken counts from its own time to its successor's."""
+    """Delays from publication to use; a version that was skipped counts until the use of the next one."""
     seen = sorted(stamps)
     delays = []
     for version, at in enumerate(published, start=1):
@@ -104,7 +105,7 @@ def spread(seconds: list[float]) -> dict[str, float]:
 
 
 class ActorProbe:
-    """A self-play actor that notes when it begins to use parameters. Its games go nowhere: replay is not measured."""
+    """A self-play actor that records when it begins to use parameters. Its samples are dropped."""
 
     def __init__(self, name: str, *, experiment: Experiment, store: Any) -> None:
         import jax
@@ -121,7 +122,7 @@ class ActorProbe:
         self._polled = 0.0
 
         def stamped(params: Params) -> Params:
-            """The last thing before a move with new parameters begins."""
+            """Is called just before the first move with new parameters."""
             folded = jax.tree.map(lambda x: x.block_until_ready(), fold(params))
             self._stamps[self._newest] = time.time()
             return folded
@@ -132,15 +133,15 @@ class ActorProbe:
             seed=experiment.seed,
             core=core,
             fold=stamped,
-            clients=ActorClients(source=self, writer=self, report=lambda role, figures: None),
+            clients=ActorClients(source=self, writer=self, report=lambda worker, metrics: None),
         )
 
     def wait(self, timeout_s: float) -> Versioned:
-        """The actor's door to parameters."""
+        """The actor's `ParamSource`."""
         return self._source.wait(timeout_s)
 
     def poll(self) -> Versioned | None:
-        """The actor's door to parameters, called once after each move."""
+        """The actor's `ParamSource`; is called once after each move."""
         now = time.time()
         if self._polled:
             self._moves.append(now - self._polled)
@@ -151,13 +152,13 @@ class ActorProbe:
         return newest
 
     def write(self, samples: Sample | Window | StoredState, priorities: Any = None) -> None:
-        """The actor's door to replay: takes games and drops them."""
+        """The actor's `ReplayWriter`: drops the samples."""
 
     def flush(self) -> None:
-        """Nothing is ever on its way."""
+        """There is nothing to confirm."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """There is no connection."""
 
     def run(self) -> None:
         """Plays until stopped."""
@@ -168,7 +169,7 @@ class ActorProbe:
         self._actor.stop()
 
     def moves(self) -> list[float]:
-        """Seconds of each move, the first, which compiles, left out."""
+        """Seconds of each move but the first, which compiles."""
         return self._moves
 
     def stamps(self) -> dict[int, float]:
@@ -177,7 +178,7 @@ class ActorProbe:
 
 
 class Listener:
-    """A process that does nothing but wait for parameters."""
+    """A process that only waits for parameters."""
 
     def __init__(self, name: str, *, experiment: Experiment, store: Any) -> None:
         from podzero.params import RayParamSource
@@ -188,7 +189,7 @@ class Listener:
         self._stamps: dict[int, float] = {}
 
     def run(self) -> None:
-        """Notes arrivals until stopped."""
+        """Records arrival times until stopped."""
         while not self._stopping.wait(LISTEN_EVERY_S):
             newest = self._source.poll()
             if newest is not None:

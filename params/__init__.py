@@ -1,4 +1,4 @@
-"""Parameters on their way from the learner to whoever acts: published through Ray, and kept on disk as snapshots."""
+"""Parameters of the acting network: published through Ray, and saved to disk as snapshots."""
 
 from podzero.params.matching import check_matches as check_matches
 from podzero.params.ray_store import ParamStore as ParamStore

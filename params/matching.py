@@ -1,4 +1,4 @@
-"""Whether parameters belong to a network."""
+"""Checks that parameters have the structure of a network."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _ABSENT = "nothing"
 
 
 def check_matches(params: Params, network: Network | ModelNetwork, origin: str) -> None:
-    """Compares names, shapes and dtypes of all leaves with what `network` would start from; computes nothing.
+    """Compares names, shapes and dtypes of all leaves with those of `network`, without computing any.
 
-    The shapes of a network follow its observations and actions, so parameters of another game are found as well.
+    The shapes of a network depend on observations and actions, so parameters of another game are refused as well.
 
     Args:
       params: nested dicts of arrays.
-      network: for the experiment at hand.
+      network: of the experiment that uses them.
       origin: where the parameters come from, for the message.
 
     Raises:
-      SnapshotError: they are of another network; names the first leaf that differs.
+      SnapshotError: they are of another network; the message names the first leaf that differs.
     """
     expected = _signature(jax.eval_shape(network.init, jax.random.key(0)))
     found = _signature(params)

@@ -1,19 +1,19 @@
-"""Publication through Ray: one small actor knows the newest version, Ray's object store carries the arrays.
+"""Publication through Ray: a small actor holds the newest version, Ray's object store transfers the arrays.
 
     learner: RayParamSink.publish -> ray.put -> ParamStore.hold(version, [ref])   (pending until superseded)
-    actor:   RayParamSource.poll  <- ray.get <- ParamStore.newer_than(version)    (pending until there is news)
+    actor:   RayParamSource.poll  <- ray.get <- ParamStore.newer_than(version)    (pending until there is a newer one)
 
-The arrays cross to each node once, however many actors it has, and each actor reads them where they lie, without a
-copy. The store keeps exactly one reference, for a held reference pins its object in memory.
+The arrays are sent to each node once, however many actors it has, and the actors read them in the node's object store,
+without a copy. The store holds exactly one reference, since a reference keeps its object in memory.
 
-**Versions never go backwards for a reader**: it asks for versions newer than the last it returned. Two things could
-break the chain, and neither needs a thread or a timer:
+**Versions never go backwards for a reader**: it asks for versions newer than the last it returned. Two faults are
+handled without a thread or a timer:
 
-- *The store dies.* Ray restarts it, empty, and sends it every pending call again: the `hold` of the newest
-  publication is pending by design, so the store has its parameters back before anybody publishes anew.
-- *The learner dies* and goes on from a checkpoint, at a lower step. Its objects are lost with it. The new sink is
-  another publisher, whose first publication replaces the dead one's whatever its version. Readers that have newer
-  parameters keep them until the learner has overtaken; new readers get what there is.
+- *The store dies.* Ray restarts it, empty, and repeats every pending call. The `hold` of the newest publication is
+  always pending, so the store gets its parameters back without a new publication.
+- *The learner dies* and resumes from a checkpoint, at a lower step. Its objects are lost. The new sink is another
+  publisher, whose first publication replaces the old one whatever its version. Readers with newer parameters keep
+  them until the learner has passed their version; new readers get the published ones.
 
 Ray is imported where it is used, so that reading snapshots does not need it.
 """
@@ -35,22 +35,22 @@ from podzero.types import Params, Versioned
 log = logging.getLogger(__name__)
 
 LONG_POLL_S = 60.0
-"""How long the store keeps a reader's question open; the reader then asks again."""
+"""How long the store may leave a reader's request pending; the reader then repeats it."""
 MAX_PENDING = 4
-"""Publications of one sink that the store has not superseded: the newest, and those on their way to it."""
+"""The most publications of one sink that may be pending: the newest, and those still being sent to the store."""
 STORE_TIMEOUT_S = 60.0
-"""How long the store may leave them all unanswered, restarts included, before publishing fails."""
+"""How long publishing waits for the store, restarts included, when that many are pending."""
 MAX_READERS = 100_000
 LOST_PAUSE_S = 1.0
-"""Pause before asking again after parameters were lost on the way: the same answer would come at once."""
+"""The pause after parameters were lost in transit: without it, the same answer would come at once."""
 
 
 class ParamStoreLost(PodzeroError, RuntimeError):
-    """The store is gone for good, and with it the way between learner and actors."""
+    """The parameter store has died and is not restarted."""
 
 
 class ParamStore:
-    """The newest (version, reference), and nothing else. A Ray asyncio actor; `start_param_store` starts it."""
+    """Holds the newest (version, reference). A Ray asyncio actor; `start_param_store` starts it."""
 
     def __init__(self) -> None:
         self._publisher = ""
@@ -60,15 +60,15 @@ class ParamStore:
         self._changed = asyncio.Condition()
 
     async def hold(self, publisher: str, version: int, refs: list[Any]) -> None:
-        """Makes a publication the newest, and returns once a newer one has taken its place.
+        """Makes a publication the newest; returns once a newer one has replaced it.
 
-        Of one publisher only rising versions count (Ray may send calls again after a restart, in any order);
-        the first publication of another publisher always counts.
+        Of one publisher, only increasing versions are accepted (after a restart Ray may repeat calls in any order);
+        the first publication of another publisher is always accepted.
 
         Args:
           publisher: id of the sink.
           version: learner step.
-          refs: one reference to the parameters, in a list so that Ray hands over the reference itself.
+          refs: one reference to the parameters, in a list so that Ray passes the reference instead of its object.
         """
         if publisher == self._publisher and version <= self._version:
             return
@@ -80,7 +80,7 @@ class ParamStore:
             await self._changed.wait_for(lambda: self._serial != mine)
 
     async def newer_than(self, version: int, timeout_s: float) -> tuple[int, list[Any]] | None:
-        """The newest (version, [reference]) if it is above `version`, waiting for one; None after `timeout_s`."""
+        """Waits for a version above `version`; returns the newest (version, [reference]), or None after `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s):
                 async with self._changed:
@@ -105,7 +105,7 @@ def start_param_store(node: str) -> Any:
 
 
 class RayParamSink:
-    """The learner's end (a `ParamSink`). Calls must come from one thread at a time."""
+    """Publishes parameters; a `ParamSink`. Only one thread may call it at a time."""
 
     def __init__(self, store: Any) -> None:
         """Publishes to the `store` that `start_param_store` returned."""
@@ -116,8 +116,8 @@ class RayParamSink:
     def publish(self, version: int, params: Params) -> None:
         """Makes `params` the newest; returns once they are in this node's object store, without waiting for readers.
 
-        It waits for the store itself only when `MAX_PENDING` publications are on their way: nothing piles up while
-        the store restarts.
+        It waits for the parameter store only when `MAX_PENDING` publications are pending, so that their number is
+        bounded while the store restarts.
 
         Args:
           version: learner step, above those published before.
@@ -125,7 +125,7 @@ class RayParamSink:
 
         Raises:
           TimeoutError: the store has not answered for `STORE_TIMEOUT_S`.
-          ParamStoreLost: the store is gone.
+          ParamStoreLost: the store has died.
         """
         import ray
 
@@ -134,7 +134,7 @@ class RayParamSink:
         self._pending.append(self._store.hold.remote(self._publisher, version, [reference]))
 
     def _forget_superseded(self) -> None:
-        """Drops the publications that the store has replaced, and makes sure that there is room for another."""
+        """Drops the publications that the store has replaced; waits if too many are pending."""
         import ray
 
         full = len(self._pending) >= MAX_PENDING
@@ -150,27 +150,27 @@ class RayParamSink:
 
 
 class RayParamSource:
-    """An actor's or evaluator's end (a `ParamSource`).
+    """Receives parameters in an actor or evaluator; a `ParamSource`.
 
-    One question to the store is always open, and the arrays are fetched in the background, so `poll` only looks
-    whether something has arrived. Leaves are read-only views into the node's object store.
+    One request to the store is always pending, and Ray fetches the arrays in the background, so `poll` only checks
+    whether they have arrived. Leaves are read-only views into the node's object store.
     """
 
     def __init__(self, store: Any) -> None:
         """Reads from the `store` that `start_param_store` returned."""
         self._store = store
         self._last: Versioned | None = None
-        self._coming: tuple[int, list[Any]] | None = None
-        self._quiet_until = 0.0
+        self._fetching: tuple[int, list[Any]] | None = None
+        self._paused_until = 0.0
         self._lost: int | None = None
         self._ask()
 
     def wait(self, timeout_s: float) -> Versioned:
-        """The newest parameters, waiting for the first ones if there are none yet.
+        """The newest parameters; waits for the first ones if there are none yet.
 
         Raises:
           TimeoutError: nothing was published within `timeout_s`.
-          ParamStoreLost: the store is gone.
+          ParamStoreLost: the store has died.
         """
         newest = self.poll() or self._last or self.newer(timeout_s)
         if newest is None:
@@ -181,10 +181,10 @@ class RayParamSource:
         return newest
 
     def newer(self, timeout_s: float) -> Versioned | None:
-        """Parameters newer than the last ones returned, waiting for them; None after `timeout_s`.
+        """Waits for parameters newer than the last ones returned; None after `timeout_s`.
 
         Raises:
-          ParamStoreLost: the store is gone.
+          ParamStoreLost: the store has died.
         """
         deadline = time.monotonic() + timeout_s
         newest, left = None, timeout_s
@@ -197,33 +197,33 @@ class RayParamSource:
         """Parameters newer than the last ones returned, or None; never waits.
 
         Raises:
-          ParamStoreLost: the store is gone.
+          ParamStoreLost: the store has died.
         """
         return self._next(0.0)
 
     def _ask(self) -> None:
         version = -1 if self._last is None else self._last.version
-        self._question = self._store.newer_than.remote(version, LONG_POLL_S)
+        self._request = self._store.newer_than.remote(version, LONG_POLL_S)
 
     def _next(self, timeout_s: float) -> Versioned | None:
-        """One step further towards the next parameters, waiting at most `timeout_s` for it."""
-        pause_s = self._quiet_until - time.monotonic()
+        """Waits at most `timeout_s` for the next event: the store's answer, or the arrays; returns the arrays."""
+        pause_s = self._paused_until - time.monotonic()
         if pause_s > 0:
             time.sleep(min(pause_s, timeout_s))
             return None
-        if self._coming is None:
-            if not _arrived(self._question, timeout_s):
+        if self._fetching is None:
+            if not _arrived(self._request, timeout_s):
                 return None
-            self._coming = _result(self._question)
-            if self._coming is None:
+            self._fetching = _result(self._request)
+            if self._fetching is None:
                 self._ask()
                 return None
             timeout_s = 0.0
-        version, refs = self._coming
+        version, refs = self._fetching
         return self._fetched(version, refs, timeout_s)
 
     def _fetched(self, version: int, refs: list[Any], timeout_s: float) -> Versioned | None:
-        """The parameters on their way, if they arrive within `timeout_s`."""
+        """The parameters that are being fetched, if they arrive within `timeout_s`."""
         import ray
         from ray.exceptions import ObjectLostError
 
@@ -234,18 +234,18 @@ class RayParamSource:
             self._last = Versioned(version, ray.get(reference))
         except ObjectLostError as error:
             if version != self._lost:
-                log.warning("parameters of step %d were lost on the way (their publisher died?): %s", version, error)
+                log.warning("parameters of step %d were lost in transit (their publisher died?): %s", version, error)
             self._lost = version
-            self._quiet_until = time.monotonic() + LOST_PAUSE_S
+            self._paused_until = time.monotonic() + LOST_PAUSE_S
             return None
         finally:
-            self._coming = None
+            self._fetching = None
             self._ask()
         return self._last
 
 
 def _arrived(reference: Any, timeout_s: float) -> bool:
-    """Whether a result is on this node; asks for it to be brought here."""
+    """Whether a result is on this node within `timeout_s`; Ray begins to fetch it."""
     import ray
 
     return bool(ray.wait([reference], timeout=timeout_s)[0])
@@ -259,4 +259,4 @@ def _result(call: Any) -> Any:
     try:
         return ray.get(call)
     except RayActorError as error:
-        raise ParamStoreLost(f"the parameter store is gone; start the run again to resume it: {error}") from None
+        raise ParamStoreLost(f"the parameter store has died; start the run again to resume it: {error}") from None

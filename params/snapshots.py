@@ -1,7 +1,7 @@
-"""Acting parameters on disk: one folder per learner step, written as a whole and verified leaf by leaf.
+"""Acting parameters on disk: one folder per learner step, written atomically, with a digest of every leaf.
 
-A snapshot is `STEP/params.msgpack`, the nested dict of arrays, beside `STEP/manifest.json`, which holds the
-experiment and a SHA-256 of every leaf. It needs no template to be read, and neither Ray nor a device.
+A snapshot consists of `STEP/params.msgpack`, the nested dict of arrays, and `STEP/manifest.json`, which holds the
+experiment and a SHA-256 of every leaf. Reading needs no template, no Ray and no device.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _PARTIAL = ".partial-"
 
 
 class SnapshotError(PodzeroError, RuntimeError):
-    """A snapshot that is missing, damaged, or of another network; the message says which and where."""
+    """A snapshot is missing, damaged, or of another network; the message says which and where."""
 
 
 def save_snapshot(folder: Path, step: int, params: Params, experiment: Experiment) -> Path:
-    """Writes the snapshot of a step; one that is there already is replaced.
+    """Writes the snapshot of a step; an existing one is replaced.
 
-    Under the name of the step there is a complete snapshot or none, whenever the process or the machine dies.
-    Only one process at a time may write to `folder`; any number may read.
+    Whenever the process or the machine dies, the folder of the step is complete or missing. Only one process at a time
+    may write to `folder`; any number may read.
 
     Args:
       folder: `Workdir.snapshots`; made if missing.
       step: learner step of the parameters.
       params: nested mappings with string keys, of device or host arrays.
-      experiment: what made them, kept for whoever finds the snapshot alone.
+      experiment: with which they were trained; it is saved in the snapshot.
 
     Returns:
       The folder of the snapshot.
@@ -79,7 +79,7 @@ def load_snapshot(folder: Path, step: int | None = None) -> Versioned:
 
     Args:
       folder: `Workdir.snapshots`.
-      step: which one; None takes the newest that is intact, with a warning for each damaged one passed over.
+      step: of the snapshot; None for the newest intact one, with a warning for each damaged one that is skipped.
 
     Raises:
       SnapshotError: the step asked for is missing or damaged, or no snapshot is intact.
@@ -95,12 +95,12 @@ def load_snapshot(folder: Path, step: int | None = None) -> Versioned:
 
 
 def snapshot_steps(folder: Path) -> list[int]:
-    """The steps of which `folder` holds a snapshot, ascending; whether they are intact shows at loading."""
+    """The steps of the snapshots in `folder`, ascending; they are checked only when they are loaded."""
     return step_folders(folder)
 
 
 def snapshot_experiment(folder: Path, step: int) -> Experiment:
-    """The experiment that made the snapshot of a step.
+    """The experiment that is saved in the snapshot of a step.
 
     Raises:
       SnapshotError: it is missing or damaged, or this version of podzero cannot read it.
@@ -118,7 +118,7 @@ def _read(folder: Path, step: int) -> Versioned:
     try:
         tree = serialization.msgpack_restore((where / PARAMS_FILE).read_bytes())
         found = {path: _digest(leaf) for path, leaf in _leaves(tree)}
-    except Exception as error:  # flipped bytes make the unpacker fail in any way it can
+    except Exception as error:  # the unpacker may raise anything for flipped bytes
         raise SnapshotError(f"snapshot {where} is damaged: {PARAMS_FILE} cannot be unpacked ({error})") from error
     for path in sorted({*expected, *found}):
         if expected.get(path) != found.get(path):
@@ -173,7 +173,7 @@ def _leaves(tree: Params, path: str = "") -> Iterator[tuple[str, np.ndarray[Any,
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Writes a file through to the disk, so that the rename that follows cannot arrive before it."""
+    """Writes a file and syncs it to disk, before the folder is renamed."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()

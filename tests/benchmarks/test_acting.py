@@ -20,7 +20,7 @@ TINY = (
 )  # fmt: skip
 
 FLAWED = '''
-"""CartPole, but for one episode in five, which raises, and one in fifty, which pays no number."""
+"""CartPole, but one episode in five raises, and one in fifty has a reward that is not a number."""
 
 import gymnasium
 from gymnasium.envs.classic_control import CartPoleEnv
@@ -46,9 +46,7 @@ gymnasium.register("Flawed-v0", entry_point=Flawed, max_episode_steps=100)
 
 
 @pytest.mark.slow
-def test_an_agent_is_trained_judged_and_taken_up_again_although_its_environment_fails(
-    tmp_path, watch, running, monkeypatch
-):
+def test_a_run_is_trained_evaluated_and_resumed_although_its_environment_fails(tmp_path, watch, running, monkeypatch):
     (tmp_path / "flawed.py").write_text(FLAWED)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

@@ -1,4 +1,4 @@
-"""Each bench on sizes that take a moment: that it runs the real thing and what it returns; never how fast it was."""
+"""Each bench with small sizes: it runs, and returns consistent rates; how fast it was is not checked."""
 
 import math
 import threading
@@ -6,21 +6,22 @@ import threading
 import pytest
 
 from podzero.benchmarks.acting import bench_acting
+from podzero.benchmarks.actor_rates import ReportTotals
 from podzero.benchmarks.actors import bench_actors, record
 from podzero.benchmarks.broadcast import bench_broadcast
 from podzero.benchmarks.learner import bench_learner
 from podzero.benchmarks.mesh import DEVICES, bench_mesh
 from podzero.benchmarks.publish import bench_publish
 from podzero.benchmarks.replay import bench_replay
+from podzero.benchmarks.rounds import compare
 from podzero.benchmarks.selfplay import bench_selfplay
 from podzero.benchmarks.simulators import bench_simulators
-from podzero.benchmarks.watching import Watch
 from podzero.config import load
 from podzero.errors import ConfigError
 
 
 @pytest.mark.slow
-def test_the_learner_is_fed_as_often_as_it_is_not(tiny):
+def test_the_learner_is_measured_with_and_without_replay(tiny):
     found = bench_learner(tiny(), 0.1)
     assert len(found["fed_rounds"]) == len(found["device_rounds"]) >= 1
     assert found["fed_steps_per_s"] > 0
@@ -30,19 +31,21 @@ def test_the_learner_is_fed_as_often_as_it_is_not(tiny):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("samples_per_item", [8, 32])
-def test_replay_is_written_and_read_by_both_clients(tiny, samples_per_item):
+def test_replay_is_written_and_read_by_all_clients(tiny, samples_per_item):
     found = bench_replay(tiny(f"replay.samples_per_item={samples_per_item}", "replay.tolerance=512"), 0.1)
     for way in ("write", "read"):
-        assert len(found[way]["podzero_rounds"]) == len(found[way]["bare_rounds"]) >= 2
-        assert min(found[way]["podzero_rounds"] + found[way]["bare_rounds"]) > 0
+        rounds = [found[way][f"{side}_rounds"] for side in ("podzero", "bare_packed", "bare_unpacked")]
+        assert len(rounds[0]) == len(rounds[1]) == len(rounds[2]) >= 2
+        assert min(map(min, rounds)) > 0
+        assert found[way]["ratio_to_bare_unpacked"] > 0
     assert found["ratio"] == min(found["write"]["ratio"], found["read"]["ratio"]) > 0
     assert found["sample_bytes"] == 3 * 3 * 2 + 9 + 9 * 4 + 4 + 4
 
 
 @pytest.mark.slow
-def test_self_play_takes_turns_with_the_bare_network(tiny, monkeypatch):
-    monkeypatch.setattr("podzero.benchmarks.selfplay.ROUND_S", 0.1)
-    monkeypatch.setattr("podzero.benchmarks.selfplay.BARE_S", 0.1)
+def test_self_play_takes_turns_with_the_bare_forward_pass(tiny, monkeypatch):
+    monkeypatch.setattr("podzero.benchmarks.actor_rates.ACTOR_S", 0.1)
+    monkeypatch.setattr("podzero.benchmarks.actor_rates.BARE_S", 0.1)
     monkeypatch.setattr("podzero.actors.selfplay.REPORT_EVERY_S", 0.1)
     found = bench_selfplay(tiny(), 0.1)
     assert len(found["actor_rounds"]) == len(found["bare_rounds"]) == 3
@@ -60,8 +63,8 @@ def test_a_game_on_the_host_takes_turns_with_the_same_game_in_jax(tiny, monkeypa
     assert 0 < found["ratio"] < math.inf
 
 
-def test_a_game_that_is_in_jax_only_has_no_twin(tiny):
-    with pytest.raises(ConfigError, match="the games in JAX and in OpenSpiel alike are connect_four"):
+def test_a_game_that_is_only_in_jax_is_refused(tiny):
+    with pytest.raises(ConfigError, match="games that are both in JAX and in OpenSpiel: connect_four"):
         bench_simulators(tiny("env.name=hex"), 0.1)
 
 
@@ -77,8 +80,8 @@ def test_publications_reach_an_actor_and_a_listener(tiny):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_publication_crosses_to_a_node_once_for_all_its_readers(tiny):
-    """Two processes with two readers each on one node beside the publisher's, and parameters of 0.9 MB."""
+def test_a_publication_is_sent_once_to_a_node_for_all_its_readers(tiny):
+    """Two processes with two readers each on one node besides the publisher's, and parameters of 0.9 MB."""
     found = bench_broadcast(tiny("network.channels=96", "network.blocks=2"), 3.0, nodes=1, readers=2)
     assert (found["nodes"], found["reader_processes"], found["readers"]) == (1, 2, 4)
     assert found["missed"] == 0
@@ -107,7 +110,7 @@ def test_a_recording_holds_the_moves_of_all_games(tiny):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_actors_bring_what_they_played_into_all_shards(tiny):
+def test_actors_write_to_all_shards(tiny):
     found = bench_actors(tiny(), 4.0, counts=(1, 3), shards=2, processes=2)
     assert [entry["actors"] for entry in found["rounds"]] == [1, 3]
     for entry in found["rounds"]:
@@ -121,15 +124,15 @@ def test_actors_bring_what_they_played_into_all_shards(tiny):
     assert found["search_ms"] > 0
 
 
-def test_games_are_not_acted_in(tiny):
-    with pytest.raises(ConfigError, match="tic_tac_toe is played, not acted in: see podzero bench selfplay"):
+def test_a_game_is_refused_by_the_bench_of_environment_actors(tiny):
+    with pytest.raises(ConfigError, match="tic_tac_toe is a game: measure its actor with podzero bench selfplay"):
         bench_acting(tiny(), 0.1)
 
 
 @pytest.mark.slow
 def test_acting_takes_turns_with_the_bare_search(monkeypatch):
-    monkeypatch.setattr("podzero.benchmarks.acting.ROUND_S", 0.1)
-    monkeypatch.setattr("podzero.benchmarks.acting.BARE_S", 0.1)
+    monkeypatch.setattr("podzero.benchmarks.actor_rates.ACTOR_S", 0.1)
+    monkeypatch.setattr("podzero.benchmarks.actor_rates.BARE_S", 0.1)
     monkeypatch.setattr("podzero.actors.environments.REPORT_EVERY_S", 0.1)
     found = bench_acting(load("cartpole", ["actors.games=4", "search.simulations=4"]), 0.1)
     assert len(found["actor_rounds"]) == len(found["bare_rounds"]) == 3
@@ -140,34 +143,60 @@ def test_acting_takes_turns_with_the_bare_search(monkeypatch):
     assert 0 < found["ratio"] < math.inf
 
 
-def test_what_actors_report_is_measured_between_reports(monkeypatch):
+def test_rates_are_measured_between_reports(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("podzero.benchmarks.watching.time.perf_counter", lambda: now[0])
-    watch = Watch()
+    monkeypatch.setattr("podzero.benchmarks.actor_rates.time.perf_counter", lambda: now[0])
+    totals = ReportTotals()
     reports = [
         (52.0, {"time/search": 0.5, "time/write": 0.25, "count/moves": 100, "count/samples": 50}),
         (60.0, {"time/search": 1.0, "count/moves": 400, "acting/mean_return": 9.0}),
     ]
     now[0] = 50.0
-    watch("actor-0", {"time/search": 0.1, "count/moves": 7})  # compilation
+    totals("actor-0", {"time/search": 0.1, "count/moves": 7})  # compilation
 
     def next_report():
-        now[0], figures = reports.pop(0)
-        watch("actor-0", figures)
+        now[0], metrics = reports.pop(0)
+        totals("actor-0", metrics)
 
-    watch.next_report = next_report
+    totals.next_report = next_report
     # 2 s of which half were search and a quarter writing, then 8 s of search.
-    assert watch.measure(9.0) == pytest.approx(
+    assert totals.measure(9.0) == pytest.approx(
         {"time/search": 0.9, "time/write": 0.05, "count/moves": 50.0, "count/samples": 5.0}
     )
 
 
-def test_a_report_is_waited_for(monkeypatch):
-    watch = Watch()
-    timer = threading.Timer(0.05, watch, ("actor-0", {"count/moves": 1}))
+def test_the_wait_for_a_report_is_bounded(monkeypatch):
+    totals = ReportTotals()
+    timer = threading.Timer(0.05, totals, ("actor-0", {"count/moves": 1}))
     timer.start()
-    watch.next_report()
+    totals.next_report()
     timer.join()
-    monkeypatch.setattr("podzero.benchmarks.watching._REPORT_S", 0.01)
+    monkeypatch.setattr("podzero.benchmarks.actor_rates._REPORT_S", 0.01)
     with pytest.raises(TimeoutError, match=r"the actor has not reported for 0\.01 s"):
-        watch.next_report()
+        totals.next_report()
+
+
+def test_ratios_are_medians_over_rounds_measured_in_turn():
+    calls = []
+
+    def side(name, rate):
+        def measure():
+            calls.append(name)
+            return rate * 2.0 ** ((len(calls) - 1) // 3)  # the machine becomes faster from round to round
+
+        return measure
+
+    found = compare({"ours": side("ours", 3.0), "bare": side("bare", 4.0), "old": side("old", 1.0)},
+                    "samples_per_s", "ours over bare", 0.0, least=3)  # fmt: skip
+    assert calls == ["old", "bare", "ours", "ours", "bare", "old", "old", "bare", "ours"]
+    assert found == {
+        "ratio": 0.75,
+        "ratio_to_old": 3.0,
+        "ratio_of": "ours over bare",
+        "ours_samples_per_s": 6.0,
+        "bare_samples_per_s": 8.0,
+        "old_samples_per_s": 2.0,
+        "ours_rounds": [3.0, 6.0, 12.0],
+        "bare_rounds": [4.0, 8.0, 16.0],
+        "old_rounds": [1.0, 2.0, 4.0],
+    }

@@ -14,20 +14,20 @@ TIMEOUT_S = 120.0
 
 
 def params_of(version):
-    """About a megabyte, so that the arrays live in the object store and not in the message."""
+    """About a megabyte, so that Ray puts the arrays into the object store and not into messages."""
     return {"tower": {"kernel": np.full((512, 512), version, np.float32)}, "bias": np.zeros(3, np.float32)}
 
 
 def poll_until(source, version):
-    """The versions that polling sees until `version`."""
+    """The versions that polling returns until `version`."""
     seen = []
     deadline = time.monotonic() + TIMEOUT_S
     while not seen or seen[-1] < version:
         assert time.monotonic() < deadline, f"saw {seen}, waited for {version}"
-        news = source.poll()
-        if news is not None:
-            assert (news.params["tower"]["kernel"] == news.version).all()
-            seen.append(news.version)
+        newer = source.poll()
+        if newer is not None:
+            assert (newer.params["tower"]["kernel"] == newer.version).all()
+            seen.append(newer.version)
         time.sleep(0.005)
     return seen
 
@@ -41,7 +41,7 @@ def store(ray_cluster):
     ray.kill(handle)
 
 
-def test_readers_see_rising_versions_ending_with_the_newest(store):
+def test_readers_get_increasing_versions_up_to_the_newest(store):
     source = RayParamSource(store)
     with pytest.raises(TimeoutError, match=r"0\.5 s.*the learner has not published"):
         source.wait(0.5)
@@ -50,7 +50,7 @@ def test_readers_see_rising_versions_ending_with_the_newest(store):
     sink.publish(0, jax.tree.map(jax.numpy.asarray, params_of(0)))
     first = source.wait(TIMEOUT_S)
     assert first.version == 0
-    assert source.wait(0.0) is first, "waiting again gives the newest known, at once"
+    assert source.wait(0.0) is first, "waiting again returns the newest known at once"
     for version in range(1, 20):
         sink.publish(version, params_of(version))
         sink.publish(version, params_of(version))
@@ -60,14 +60,14 @@ def test_readers_see_rising_versions_ending_with_the_newest(store):
     assert RayParamSource(store).wait(TIMEOUT_S).version == 19
 
 
-def test_leaves_are_read_where_they_lie(store):
+def test_leaves_are_read_only_views(store):
     RayParamSink(store).publish(1, params_of(1))
     kernel = RayParamSource(store).wait(TIMEOUT_S).params["tower"]["kernel"]
     assert not kernel.flags.writeable
     assert not kernel.flags.owndata
 
 
-def test_another_process_reads_what_was_published(store):
+def test_another_process_reads_published_parameters(store):
     import ray
 
     class Reader:
@@ -84,7 +84,7 @@ def test_another_process_reads_what_was_published(store):
 
 
 def test_superseded_parameters_leave_the_object_store(store):
-    """A publication that is no longer the newest, and that nobody reads, must not stay in memory."""
+    """A publication that is not the newest and has no reader must not stay in memory."""
     sink, source = RayParamSink(store), RayParamSource(store)
     before = _stored_bytes()
     for version in range(1, 41):
@@ -97,7 +97,7 @@ def test_superseded_parameters_leave_the_object_store(store):
         time.sleep(0.2)
 
 
-def test_a_store_that_restarts_has_the_newest_back_and_turns_no_reader_back(store):
+def test_a_restarted_store_gets_the_newest_back_and_versions_never_decrease(store):
     import ray
 
     sink, source = RayParamSink(store), RayParamSource(store)
@@ -105,13 +105,13 @@ def test_a_store_that_restarts_has_the_newest_back_and_turns_no_reader_back(stor
     sink.publish(5, params_of(5))
     poll_until(source, 5)
     ray.kill(store, no_restart=False)
-    assert RayParamSource(store).wait(TIMEOUT_S).version == 5, "nobody published again, yet it is there"
+    assert RayParamSource(store).wait(TIMEOUT_S).version == 5, "it is there without another publication"
     assert source.poll() is None
     sink.publish(6, params_of(6))
     assert poll_until(source, 6) == [6]
 
 
-def test_parameters_that_died_with_their_learner_are_waited_for_anew(store, caplog):
+def test_readers_wait_for_new_parameters_when_the_learner_died_with_the_old_ones(store, caplog):
     import ray
 
     class Learner:
@@ -127,16 +127,16 @@ def test_parameters_that_died_with_their_learner_are_waited_for_anew(store, capl
     poll_until(ahead, 8)
     ray.kill(learner)
     late = RayParamSource(store)
-    heir = RayParamSink(store)
-    heir.publish(5, params_of(5))
+    successor = RayParamSink(store)
+    successor.publish(5, params_of(5))
     with caplog.at_level(logging.WARNING):
         assert late.wait(TIMEOUT_S).version in (5, 8)
     assert ahead.poll() is None
-    heir.publish(9, params_of(9))
+    successor.publish(9, params_of(9))
     assert poll_until(ahead, 9) == [9]
 
 
-def test_a_store_gone_for_good_is_said_so(ray_cluster):
+def test_a_store_that_died_is_reported(ray_cluster):
     import ray
 
     handle = start_param_store(current_node_id())
@@ -144,9 +144,9 @@ def test_a_store_gone_for_good_is_said_so(ray_cluster):
     sink.publish(1, params_of(1))
     source.wait(TIMEOUT_S)
     ray.kill(handle, no_restart=True)
-    with pytest.raises(ParamStoreLost, match="store is gone"):
+    with pytest.raises(ParamStoreLost, match="store has died"):
         poll_until(source, 2)
-    with pytest.raises(ParamStoreLost, match="store is gone"):
+    with pytest.raises(ParamStoreLost, match="store has died"):
         sink.publish(2, params_of(2))
 
 

@@ -1,4 +1,4 @@
-"""Snapshots come back as they were saved, or say that they do not."""
+"""Snapshots are loaded as they were saved, or refused."""
 
 import json
 import logging
@@ -47,7 +47,7 @@ def flip_a_bit(path, position):
     path.write_bytes(content)
 
 
-def test_what_goes_in_comes_out_without_a_template(tmp_path):
+def test_a_snapshot_is_loaded_as_it_was_saved_without_a_template(tmp_path):
     save_snapshot(tmp_path, 7, jax.tree.map(jnp.asarray, PARAMS), EXPERIMENT)
     step, params = load_snapshot(tmp_path)
     assert step == 7
@@ -59,7 +59,7 @@ def test_what_goes_in_comes_out_without_a_template(tmp_path):
     assert snapshot_experiment(tmp_path, 7) == EXPERIMENT
 
 
-def test_none_is_the_newest_and_a_step_is_itself(tmp_path):
+def test_the_newest_or_a_given_step_is_loaded(tmp_path):
     save(tmp_path, 2, 10, 9)
     assert snapshot_steps(tmp_path) == [2, 9, 10]
     assert load_snapshot(tmp_path).version == 10
@@ -73,7 +73,7 @@ def test_saving_a_step_again_replaces_it(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [step_folder(tmp_path, 1).name]
 
 
-def test_every_flipped_bit_in_the_arrays_is_found(tmp_path):
+def test_every_flipped_bit_in_the_arrays_is_detected(tmp_path):
     save(tmp_path, 1)
     path = step_folder(tmp_path, 1) / PARAMS_FILE
     intact = path.read_bytes()
@@ -85,7 +85,7 @@ def test_every_flipped_bit_in_the_arrays_is_found(tmp_path):
     assert load_snapshot(tmp_path, 1).version == 1
 
 
-def test_damage_is_named_by_leaf(tmp_path):
+def test_the_damaged_leaf_is_named(tmp_path):
     save(tmp_path, 1)
     path = step_folder(tmp_path, 1) / PARAMS_FILE
     flip_a_bit(path, path.read_bytes().index(np.float32(12.0).tobytes()))
@@ -94,7 +94,7 @@ def test_damage_is_named_by_leaf(tmp_path):
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "empty_manifest", "edit_manifest", "no_arrays"])
-def test_a_damaged_newest_falls_back_and_says_so(tmp_path, caplog, damage):
+def test_loading_falls_back_from_a_damaged_newest_snapshot_with_a_warning(tmp_path, caplog, damage):
     save(tmp_path, 1, 2)
     newest = step_folder(tmp_path, 2)
     match damage:
@@ -117,18 +117,18 @@ def test_a_damaged_newest_falls_back_and_says_so(tmp_path, caplog, damage):
         load_snapshot(tmp_path, 2)
 
 
-def test_a_missing_step_lists_what_there_is(tmp_path):
+def test_the_error_for_a_missing_step_lists_the_others(tmp_path):
     save(tmp_path, 3, 5)
     with pytest.raises(SnapshotError, match=r"no snapshot of step 4; there are: 3, 5"):
         load_snapshot(tmp_path, 4)
 
 
-def test_nothing_intact_is_an_error(tmp_path):
+def test_a_folder_without_an_intact_snapshot_is_refused(tmp_path):
     with pytest.raises(SnapshotError, match="no intact snapshot"):
         load_snapshot(tmp_path / "absent")
 
 
-def test_a_snapshot_that_died_half_written_is_never_seen_and_is_cleared_away(tmp_path):
+def test_an_incomplete_snapshot_is_ignored_and_removed(tmp_path):
     save(tmp_path, 1)
     abandoned = tmp_path / ".partial-2"
     abandoned.mkdir()
@@ -138,7 +138,7 @@ def test_a_snapshot_that_died_half_written_is_never_seen_and_is_cleared_away(tmp
     assert sorted(path.name for path in tmp_path.iterdir()) == ["000000001", "000000002"]
 
 
-def test_a_renamed_folder_is_found_out(tmp_path):
+def test_a_renamed_folder_is_refused(tmp_path):
     save(tmp_path, 1)
     step_folder(tmp_path, 1).rename(step_folder(tmp_path, 9))
     with pytest.raises(SnapshotError, match="saved as step 1"):

@@ -26,7 +26,7 @@ ONLY_IN = {
     "tensorflow": {"replay"},
 }
 """The packages that may import a library at all."""
-EXCEPTIONS = {("benchmarks/replay.py", "reverb"), ("benchmarks/replay.py", "tensorflow")}
+EXCEPTIONS = {("benchmarks/bare_reverb.py", "reverb"), ("benchmarks/bare_reverb.py", "tensorflow")}
 """The bench of replay measures the bare Reverb client beside it."""
 
 

@@ -1,4 +1,4 @@
-"""What benches work on: random samples, and replay whose limiter holds nobody."""
+"""Inputs of the benches: random samples, fixed parameters, and replay sections whose limiter never blocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from podzero.types import Array, EnvSpec, Params, Sample, Versioned, Window
 
 
 def random_samples(experiment: Experiment, spec: EnvSpec, count: int) -> Sample | Window:
-    """Random samples `[count, ...]` of the right shapes: what they show does not change what anything costs."""
+    """Random samples `[count, ...]` with the experiment's shapes and dtypes."""
     random = np.random.default_rng(0)
     like = sample_like(experiment, spec)
     observation = (random.random((count, *like.observation.shape)) < 0.3).astype(like.observation.dtype)
@@ -28,7 +28,7 @@ def random_samples(experiment: Experiment, spec: EnvSpec, count: int) -> Sample 
 
 
 def _random_windows(random: np.random.Generator, like: Window, observation: Array) -> Window:
-    """Windows that lie wholly inside of an episode."""
+    """Windows without the end of an episode."""
     count = len(observation)
     zeros = Window(*(np.zeros((count, *leaf.shape), leaf.dtype) for leaf in like))
     positions, choices = like.policy.shape
@@ -42,7 +42,7 @@ def _random_windows(random: np.random.Generator, like: Window, observation: Arra
     )
 
 
-class FixedSource:
+class FixedParams:
     """Parameters that never change; a `ParamSource`."""
 
     def __init__(self, params: Params) -> None:
@@ -55,24 +55,24 @@ class FixedSource:
         return Versioned(0, self._params)
 
     def poll(self) -> Versioned | None:
-        """Nothing newer."""
+        """None: there is never a newer version."""
         return None
 
 
-def open_to_inserts(experiment: Experiment, shards: int = 1) -> Experiment:
-    """With a limiter that lets everything in, because the table never gets as full as learning asks for."""
+def without_insert_limit(experiment: Experiment, shards: int = 1) -> Experiment:
+    """The experiment with a limiter that never blocks inserts, because the table never reaches `replay.min_size`."""
     limits = {"capacity": 20_000_000, "min_size": 20_000_000, "samples_per_insert": 1.0}
     return with_replay(experiment, shards=shards, tolerance=None, port=0, **limits)
 
 
-def open_to_samples(experiment: Experiment) -> Experiment:
-    """With a limiter that lets the learner sample as fast as it can."""
-    often = 1e9
-    tolerance = often * experiment.replay.min_size / 2
-    return with_replay(experiment, shards=1, tolerance=tolerance, port=0, samples_per_insert=often)
+def without_sample_limit(experiment: Experiment) -> Experiment:
+    """The experiment with a limiter that never blocks samples, because it allows a billion of them for each insert."""
+    ratio = 1e9
+    tolerance = ratio * experiment.replay.min_size / 2
+    return with_replay(experiment, shards=1, tolerance=tolerance, port=0, samples_per_insert=ratio)
 
 
 def with_replay(experiment: Experiment, **changes: Any) -> Experiment:
-    """The same experiment with `changes` in its section `replay`, and one table to each shard."""
+    """The experiment with `changes` in its section `replay`, and without reanalyse."""
     changed = {"replay": experiment.replay.model_copy(update=changes), "reanalyse": ReanalyseConfig()}
     return experiment.model_copy(update=changed)

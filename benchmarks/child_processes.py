@@ -1,6 +1,6 @@
-"""Processes of a benchmark's own, spoken to through pipes, and the Reverb servers among them.
+"""Child processes of the benches, which answer requests through pipes.
 
-Reverb takes a short cut past the network when client and server share a process, which no run has.
+Replay servers run in them too: when client and server share a process, Reverb bypasses the network, unlike in a run.
 """
 
 from __future__ import annotations
@@ -18,40 +18,41 @@ from podzero.config import Experiment
 from podzero.types import EnvSpec
 
 START_S = 180.0
-"""Longest wait for a process to start: it may import TensorFlow, or compile."""
+"""The longest wait for a process to start: it may import TensorFlow, or compile."""
 STOP_S = 30.0
+"""The longest wait for a process to end before it is killed."""
 
 
-class Helper:
-    """A process that runs for this one."""
+class ChildProcess:
+    """The parent's end of the pipe to a child process."""
 
     def __init__(self, name: str, pipe: Connection) -> None:
         self._name = name
         self._pipe = pipe
 
     def receive(self, timeout_s: float = START_S) -> Any:
-        """The next thing that it sends.
+        """The next object that it sends.
 
         Raises:
           TimeoutError: it sent nothing within `timeout_s`.
-          EOFError: it is dead, and has said why on standard error.
+          EOFError: it has ended; the reason is on its standard error.
         """
         if not self._pipe.poll(timeout_s):
             raise TimeoutError(f"{self._name} has not answered for {timeout_s:g} s")
         return self._pipe.recv()
 
     def send(self, *request: Any) -> None:
-        """Sends the arguments of a question; see `answer`."""
+        """Sends the arguments of a request; see `answer`."""
         self._pipe.send(request)
 
     def ask(self, *request: Any, timeout_s: float = START_S) -> Any:
-        """Sends a question and returns the answer; raises what `receive` does."""
+        """Sends a request and returns the answer; raises the errors of `receive`."""
         self.send(*request)
         return self.receive(timeout_s)
 
 
 def answer(parent: Connection, handle: Callable[..., Any]) -> None:
-    """In the helper: answers each request with `handle(*request)`, until the parent closes its end or dies."""
+    """In the child: answers each request with `handle(*request)` until the parent closes its end or dies."""
     while True:
         try:
             request = parent.recv()
@@ -61,15 +62,15 @@ def answer(parent: Connection, handle: Callable[..., Any]) -> None:
 
 
 @contextmanager
-def helper(
+def child_process(
     serve: Callable[..., None], *arguments: Any, environment: Mapping[str, str] | None = None
-) -> Iterator[Helper]:
-    """Runs `serve(*arguments, parent)` in a process of its own for as long as the context lasts.
+) -> Iterator[ChildProcess]:
+    """Runs `serve(*arguments, parent)` in a new process for as long as the context lasts.
 
     Args:
-      serve: a function of a module; it must return when `parent`, its pipe to this process, is closed.
-      arguments: what it is called with.
-      environment: environment variables that differ from those of this process.
+      serve: a module-level function; it must return when `parent`, its pipe to this process, is closed.
+      arguments: its other arguments.
+      environment: variables to set or change in the new process.
     """
     spawn = multiprocessing.get_context("spawn")
     here, there = spawn.Pipe()
@@ -78,9 +79,9 @@ def helper(
         process.start()
     there.close()
     try:
-        yield Helper(process.name, here)
+        yield ChildProcess(process.name, here)
     finally:
-        here.close()  # tells it to stop
+        here.close()  # so that it stops
         process.join(STOP_S)
         if process.is_alive():
             process.kill()
@@ -88,27 +89,19 @@ def helper(
 
 
 @contextmanager
-def hosted(serve: Callable[..., None], *arguments: Any) -> Iterator[Any]:
-    """Runs `serve` as `helper` does; yields the first thing that it sends."""
-    with helper(serve, *arguments) as process:
-        yield process.receive()
-
-
-@contextmanager
-def served(experiment: Experiment, spec: EnvSpec) -> Iterator[Any]:
-    """Runs a replay shard of `experiment` beside this process; yields its address.
+def replay_server(experiment: Experiment, spec: EnvSpec) -> Iterator[Any]:
+    """Runs a replay shard of `experiment` in a child process; yields its address.
 
     Raises:
       TimeoutError: it did not start within `START_S`.
     """
-    with hosted(serve_replay, experiment, spec, 0) as address:
-        yield address
+    with child_process(serve_replay, experiment, spec, 0) as server:
+        yield server.receive()
 
 
 def serve_replay(experiment: Experiment, spec: EnvSpec, shard: int, parent: Connection) -> None:
-    """Runs a replay shard and sends its address.
-
-    It answers every (empty) request with the samples ever inserted and its CPU seconds.
+    """In the child: runs a replay shard, sends its address, and answers each empty request with the number of samples
+    ever inserted and its CPU seconds.
     """
     from podzero.replay import ReplayServer  # imports TensorFlow
 

@@ -1,0 +1,133 @@
+"""Network evaluations/s of an actor that runs in a thread, beside those of what it spends its time on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Any
+
+from podzero.actors import ActorClients, EnvironmentActor, SelfPlayActor
+from podzero.benchmarks.child_processes import replay_server
+from podzero.benchmarks.inputs import FixedParams, without_insert_limit
+from podzero.benchmarks.rounds import calls_per_s, compare
+from podzero.config import Experiment
+from podzero.driver.build import make_actor
+from podzero.types import EnvSpec, Params
+
+ACTOR_S = 10.0
+"""The length of a round of the actor."""
+BARE_S = 5.0
+"""The length of a round of the bare calls."""
+_REPORT_S = 600.0
+"""The longest wait for a report, which an actor may send only after it has compiled, and for an actor to end."""
+
+
+def compare_actor(
+    experiment: Experiment, spec: EnvSpec, params: Params, bare: Callable[[], object], evaluations: int, what: str,
+    seconds: float,
+) -> tuple[dict[str, Any], list[dict[str, float]]]:  # fmt: skip
+    """Compares a complete actor with bare calls of what it spends most of its time on.
+
+    The actor writes to a Reverb server in another process, whose rate limiter never blocks it.
+
+    Args:
+      experiment: its actor is measured.
+      spec: of its environment.
+      params: the parameters of the network, which never change.
+      bare: the call; it must have been compiled.
+      evaluations: network evaluations of one call.
+      what: a name for the call.
+      seconds: how long to measure after compilation; at least three rounds of each are measured.
+
+    Returns:
+      what `compare` returns, for the sides `actor` and `bare`; and for each round of the actor its
+      `ReportTotals.measure`.
+    """
+    from podzero.replay import make_writer  # imports TensorFlow
+
+    totals, rounds = ReportTotals(), []
+    with (
+        replay_server(without_insert_limit(experiment), spec) as address,
+        closing(make_writer([address], spec, experiment)) as writer,
+    ):
+        clients = ActorClients(FixedParams(params), writer, totals)
+        actor = make_actor(experiment, "actor-0", experiment.seed, clients)
+
+        def actor_rate() -> float:
+            with running(actor):
+                totals.next_report()  # the first one covers the start
+                rounds.append(totals.measure(ACTOR_S))
+            return rounds[-1]["count/evaluations"]
+
+        def bare_rate() -> float:
+            bare()  # waits until the device has finished the actor's last call
+            return calls_per_s(bare, BARE_S) * evaluations
+
+        with running(actor):
+            totals.next_report()  # compiles
+        found = compare(
+            {"actor": actor_rate, "bare": bare_rate}, "evaluations_per_s",
+            f"evaluations/s, complete actor over {what}", seconds, least=3,
+        )  # fmt: skip
+    return found, rounds
+
+
+class ReportTotals:
+    """Adds up what an actor reports; a `Report`."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._totals: dict[str, float] = defaultdict(float)
+        self._reports = 0
+        self._at = time.perf_counter()
+
+    def __call__(self, worker: str, metrics: Mapping[str, float]) -> None:
+        """Takes a report: counts, and stages' shares of the time since the last report."""
+        with self._changed:
+            now = time.perf_counter()
+            for name, value in metrics.items():
+                if name.startswith("count/"):
+                    self._totals[name] += value
+                elif name.startswith("time/"):
+                    self._totals[name] += value * (now - self._at)
+            self._at = now
+            self._reports += 1
+            self._changed.notify_all()
+
+    def next_report(self) -> None:
+        """Waits for the actor's next report.
+
+        Raises:
+          TimeoutError: there was none within `_REPORT_S`.
+        """
+        with self._changed:
+            before = self._reports
+            if not self._changed.wait_for(lambda: self._reports > before, _REPORT_S):
+                raise TimeoutError(f"the actor has not reported for {_REPORT_S:g} s")
+
+    def measure(self, seconds: float) -> dict[str, float]:
+        """Increase per second between two reports at least `seconds` apart: rates `count/...`, and shares `time/...`.
+
+        Raises:
+          TimeoutError: the actor does not report.
+        """
+        first, since = dict(self._totals), self._at
+        while self._at - since < seconds:
+            self.next_report()
+        elapsed = self._at - since
+        return {name: (total - first.get(name, 0.0)) / elapsed for name, total in self._totals.items()}
+
+
+@contextmanager
+def running(actor: SelfPlayActor | EnvironmentActor) -> Iterator[None]:
+    """Runs the actor in a thread for as long as the context lasts."""
+    thread = threading.Thread(target=actor.run, name="bench-actor")
+    thread.start()
+    try:
+        yield
+    finally:
+        actor.stop()
+        thread.join(_REPORT_S)

@@ -1,0 +1,293 @@
+"""Writes the measured parts of the documentation from the files in `benchmarks/results`.
+
+uv run python benchmarks/pages.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from podzero.benchmarks.rounds import ratios
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+RESULTS_PAGE = ROOT / "docs" / "results.md"
+PERFORMANCE_PAGE = ROOT / "docs" / "performance.md"
+BENCHES = ("selfplay", "simulators", "acting", "learner", "replay", "publish", "actors", "broadcast", "mesh")
+EXPERIMENTS = (
+    "tic_tac_toe", "connect_four", "open_spiel_connect_four", "own_game", "cartpole", "lunar_lander", "pendulum",
+    "minatar_breakout", "atari_pong", "slice_tic_tac_toe",
+)  # fmt: skip
+
+Json = Mapping[str, Any]
+Row = tuple[str, ...]
+
+
+def main() -> None:
+    """Writes both pages."""
+    RESULTS_PAGE.write_text(results_page())
+    PERFORMANCE_PAGE.write_text(performance_page(PERFORMANCE_PAGE.read_text()))
+
+
+def results_page() -> str:
+    """The page of what each experiment has reached."""
+    rows = [row for name in EXPERIMENTS for row in result_rows(name, _load(name))]
+    return "\n".join([
+        "# Results",
+        "",
+        "Every row is one evaluation after one training run from nothing. Intervals are 95% confidence intervals over "
+        "the positions, games or episodes of that evaluation, not over training runs. "
+        "`uv run python benchmarks/pages.py` writes this page from `benchmarks/results/`.",
+        "",
+        *_table(("experiment", "training", "result", "commands", "measured"), rows),
+        "",
+    ])  # fmt: skip
+
+
+def performance_page(page: str) -> str:
+    """The page with its generated parts updated, which are between `<!-- NAME -->` and `<!-- end -->`.
+
+    Raises:
+      ValueError: the page lacks such a part.
+    """
+    compiled = _load("compile")
+    parts: dict[str, Callable[[], list[str]]] = {
+        "benches": lambda: _benches({name: _load(f"bench_{name}") for name in BENCHES}),
+        "scaling": lambda: scaling(compiled["results"], compiled["compiler"]),
+    }
+    for name, part in parts.items():
+        before, start, rest = page.partition(f"<!-- {name} -->")
+        _, end, after = rest.partition("<!-- end -->")
+        if not end:
+            raise ValueError(f"the page has no part <!-- {name} --> ... <!-- end -->")
+        page = "\n".join([before + start, "", *part(), "", end + after])
+    return page
+
+
+def result_rows(name: str, results: Json) -> list[Row]:
+    """The rows of one experiment: each training run, further opponents, and baselines."""
+    runs = results.get("runs", [results])
+    measured = f"{results['hardware']}; {results['date']}"
+    rows: list[Row] = [
+        (f"`{name}`", _training(results, run), _outcome(run), _commands(results), measured) for run in runs
+    ]
+    if "against_mcts_200" in results:
+        match = results["against_mcts_200"]
+        rows.append((f"`{name}`", "the same run", _reached(match), _commands(match), measured))
+    baselines = results.get("baselines", {})
+    command = _commands(baselines) if "command" in baselines else ""
+    return rows + [
+        (f"`{name}`", f"none: {player}", _reached(found), command, measured)
+        for player, found in baselines.items()
+        if player != "command"
+    ]
+
+
+def _training(results: Json, run: Json) -> str:
+    """How long a run was, and what it did."""
+    done = {"steps": "learner steps", "learner_steps": "learner steps", "games": "games",
+            "environment_steps": "environment steps"}  # fmt: skip
+    counts = [f"{run[key]:,} {words}" for key, words in done.items() if key in run]
+    seed = [f"seed {run['seed']}"] if "seed" in run else []
+    first = [f"first game after {results['first_game_seconds']} s"] if "first_game_seconds" in results else []
+    lost = [f"lost: {results['lost']}"] if "lost" in results else []
+    return ", ".join([f"{results['minutes']} minutes", *seed, *counts, *first, *lost])
+
+
+def _outcome(run: Json) -> str:
+    if "result" not in run:
+        return _throughput(run)
+    if "judged_seconds_step_return" not in run:
+        return _reached(run["result"])
+    best, seconds = max((mean, -seconds) for seconds, _, mean in run["judged_seconds_step_return"])
+    return f"{_reached(run['result'])}; best evaluation during training {best:,.1f}, after {-seconds / 60:.1f} minutes"
+
+
+def _reached(result: Json) -> str:
+    """An evaluation, in words."""
+    if "episodes" in result:
+        return (
+            f"mean return **{result['mean_return']:,.1f}** over {result['episodes']} episodes{_interval(result, 1, '')}"
+        )
+    if "opponent" in result:
+        return (
+            f"score **{100 * result['score']:.1f}%** in {result['games']} games against `{result['opponent']}`: "
+            f"{result['wins']} won, {result['draws']} drawn, {result['losses']} lost{_interval(result, 1, '%')}"
+        )
+    positions = f" of {result['positions']:,} positions" if "positions" in result else ""
+    return (
+        f"**{100 * result['keeps_value']:.1f}%** of moves{positions} keep the game's value{_interval(result, 1, '%')}"
+    )
+
+
+def _throughput(run: Json) -> str:
+    """A run that was measured and not evaluated."""
+    rates = run["last_minute_of_training"]
+    memory = run["unique_memory_mib"]
+    most = {role: max(entry[role] for entry in memory if role in entry) for role in ("actor", "learner", "replay")}
+    return (
+        f"not evaluated: {rates['environment_steps_per_s']:g} environment steps/s with {run['simulations']} "
+        f"simulations each, {rates['learner_steps_per_s']:g} learner steps/s; unique memory at most "
+        + ", ".join(f"{mib:,} MiB ({role})" for role, mib in most.items())
+    )
+
+
+def _interval(result: Json, digits: int, unit: str) -> str:
+    if "interval" not in result:
+        return ""
+    low, high = (100 * bound if unit == "%" else bound for bound in result["interval"])
+    return f" ({low:,.{digits}f} to {high:,.{digits}f}{unit})"
+
+
+def _commands(results: Json) -> str:
+    return "; ".join(f"`{command}`" for command in results["command"].split(" && "))
+
+
+def _benches(benches: Mapping[str, Json]) -> list[str]:
+    header = ("bench", "ratio", "of what", "medians", "measured")
+    return _table(header, [row for bench in benches.values() for row in bench_rows(bench)])
+
+
+def bench_rows(bench: Json) -> list[Row]:
+    """The row of a bench; a bench of several parts has a row for each."""
+    result, measured = bench["result"], f"{bench['hardware']}; {bench['date']}"
+    parts = {key: value for key, value in result.items() if isinstance(value, dict) and "ratio" in value}
+    return [
+        (
+            f"`{bench['command']}`" + (f" ({part})" if part else ""),
+            _ratio(found) + _other_runs(bench),
+            found["ratio_of"],
+            "; ".join(_medians(found)),
+            measured,
+        )
+        for part, found in (parts or {"": result}).items()
+    ]
+
+
+def _ratio(result: Json) -> str:
+    """The ratio; where rounds were compared, their median, spread and number."""
+    rounds = [value for key, value in result.items() if key.endswith("_rounds")]
+    if len(rounds) < 2:
+        return f"{result['ratio']:.2f}"
+    found = ratios(rounds[0], rounds[1])
+    others = [
+        f"; {value:.2f} of {key.removeprefix('ratio_to_').replace('_', ' ')}"
+        for key, value in result.items()
+        if key.startswith("ratio_to_")
+    ]
+    return f"{median(found):.2f}; {min(found):.2f} to {max(found):.2f} in {len(found)} rounds{''.join(others)}"
+
+
+def _other_runs(bench: Json) -> str:
+    runs = bench.get("ratios_of_all_runs", [])
+    return f"; ratios of all runs {', '.join(f'{ratio:.2f}' for ratio in runs)}" if runs else ""
+
+
+def _medians(result: Json) -> list[str]:
+    """Rates, and delays with their 99th percentile."""
+    rates = [
+        f"{key.removesuffix('_per_s').replace('_', ' ')} {_number(value)}/s"
+        for key, value in result.items()
+        if key.endswith("_per_s")
+    ]
+    delays = [
+        f"{key} {value['median_ms']:.0f} ms (99th percentile {value['p99_ms']:.0f})"
+        for key, value in result.items()
+        if isinstance(value, dict) and "median_ms" in value
+    ]
+    actors = [
+        f"actors {entry['actors']}: {_number(entry['samples_per_s'])} samples/s, efficiency {entry['efficiency']:.2f}"
+        for entry in result.get("rounds", [])
+    ]
+    counts = [f"{key} {result[key]}" for key in ("publications", "nodes", "readers") if key in result]
+    return rates + delays + actors + counts
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def scaling(results: Mapping[str, Json], compiler: str) -> list[str]:
+    """The table of weak scaling, and sentences with ranges over all experiments."""
+    reports = [entry["report"] for entry in results.values() if "slices" in (entry.get("report") or {})]
+    configs = sorted({report["config"] for report in reports})
+    found = {(report["config"], report["per_chip"]): report["slices"][-1]["efficiency"] for report in reports}
+    sizes = sorted({size for _, size in found})
+    columns = [(size, model) for model in ("estimated", "with_hops") for size in sizes]
+    rows = [(f"`{config}`", *(f"{found[config, size][model]:.3f}" for size, model in columns)) for config in configs]
+    header = ("experiment", *(f"{size} a chip" + ", with hops" * (model == "with_hops") for size, model in columns))
+    kept = [f"{_range(_named(found, size))} with {size} samples a chip" for size in sizes]
+    return [
+        *_table(header, rows),
+        "",
+        f"By the estimates of {compiler}, each chip of v5e-256 keeps of its speed on v5e-4 {' and '.join(kept)}.",
+        "",
+        _communication(reports),
+        "",
+        _fixed_batch(results),
+    ]
+
+
+def _named(found: Mapping[tuple[str, int], Json], size: int) -> list[tuple[float, str]]:
+    return [(efficiency["estimated"], config) for (config, per_chip), efficiency in found.items() if per_chip == size]
+
+
+def _communication(reports: Iterable[Json]) -> str:
+    """The collectives of a step, over all experiments."""
+    sent, counts, kinds = [], set(), set()
+    for report in reports:
+        collectives = report["slices"][-1]["collectives"]
+        sent.append((sum(c["bytes"] for c in collectives) / report["parameter_bytes"], report["config"]))
+        counts.add((round(sum(c["times"] for c in collectives)), report["config"]))
+        kinds |= {c["kind"] for c in collectives}
+    most = max(count for count, _ in counts)
+    least = min(count for count, _ in counts)
+    with_most = ", ".join(sorted(f"`{config}`" for count, config in counts if count == most))
+    number = f"{least}" if least == most else f"{least} to {most} ({most}: {with_most})"
+    return (
+        f"The only collectives are {', '.join(sorted(kinds))}: {number} in each step. Their bytes are "
+        f"{_range(sent, 2)} of those of the parameters."
+    )
+
+
+def _fixed_batch(results: Mapping[str, Json]) -> str:
+    """How much shorter the steps are on more chips with the experiments' own batch sizes."""
+    steps: dict[str, dict[str, float]] = {}
+    for key, entry in results.items():
+        config, _, rest = key.partition(" --topology ")
+        programs = (entry.get("report") or {}).get("programs", [])
+        if rest in ("v5e-16 --program learner", "v5e-256 --program learner") and programs and programs[0]["fits"]:
+            steps.setdefault(config, {})[rest.split()[0]] = programs[0]["estimated_seconds"] / programs[0]["trip_count"]
+    shorter = [
+        (100 * (1 - step["v5e-256"] / step["v5e-16"]), config) for config, step in steps.items() if len(step) == 2
+    ]
+    return (
+        "With the batch sizes of the experiments, which are for all chips together, the estimated step on v5e-256 is "
+        f"{_range(shorter, 0, '%')} shorter than on v5e-16."
+    )
+
+
+def _range(values: Iterable[tuple[float, str]], digits: int = 3, unit: str = "") -> str:
+    """The least and the greatest value, each with the name of its experiment."""
+    (low, first), (high, last) = min(values), max(values)
+    return f"{low:.{digits}f}{unit} (`{first}`) to {high:.{digits}f}{unit} (`{last}`)"
+
+
+def _load(name: str) -> Json:
+    found: Json = json.loads((RESULTS / f"{name}.json").read_text())
+    return found
+
+
+def _table(header: Row, rows: Iterable[Row]) -> list[str]:
+    return [
+        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |"
+        for line in (header, ("---",) * len(header), *rows)
+    ]
+
+
+if __name__ == "__main__":
+    main()
