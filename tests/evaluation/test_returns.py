@@ -67,8 +67,8 @@ def test_nobody_is_played_in_an_environment_for_one(cartpole):
         evaluate(str(cartpole.workdir.root), "random")
 
 
-def test_greedy_is_nobody_in_a_game():
-    with pytest.raises(ConfigError, match="'greedy' acts in gymnasium environments only, not in tic_tac_toe"):
+def test_greedy_is_refused_for_games():
+    with pytest.raises(ConfigError, match="'greedy' acts only in gymnasium environments, not in tic_tac_toe"):
         evaluate("greedy", "random", game="tic_tac_toe")
 
 

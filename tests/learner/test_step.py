@@ -24,15 +24,16 @@ def compiled():
 def training(network, compiled):
     """A new state and a function that trains it on the host batches of a dispatch."""
 
-    def make(ema=0.9, **optimizer):
+    def make(ema=0.9, microbatches=1, **optimizer):
         transform = make_optimizer(OptimizerConfig(**optimizer))
         mesh = make_mesh(MeshConfig(), jax.devices()[:1])
         state = init_state(network.init, transform, jax.random.key(0))
         shardings = state_shardings(mesh, state, MeshConfig())
         state = jax.device_put(state, shardings)
-        name = (ema, *optimizer.items())
+        name = (ema, microbatches, *optimizer.items())
         if name not in compiled:
-            spec = TrainStepSpec(alphazero_objective(network, 1.0, make_augment([], 9)), METRICS, transform, ema)
+            objective = alphazero_objective(network, 1.0, make_augment([], 9))
+            spec = TrainStepSpec(objective, METRICS, transform, ema, microbatches)
             compiled[name] = make_train_step(spec, mesh, shardings)
         step = compiled[name]
         return state, lambda state, host: step(state, put_batch(host, batch_sharding(mesh)))
@@ -73,6 +74,16 @@ def test_one_dispatch_of_k_steps_equals_k_dispatches_of_one(training, make_dispa
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), host(together.params), host(one_by_one.params)
     )
+
+
+def test_microbatches_give_the_step_of_the_whole_batch(training, make_dispatch):
+    batch = make_dispatch(1, 8)
+    whole, train_whole = training(name="sgd", weight_decay=0.0)
+    parts, train_parts = training(name="sgd", weight_decay=0.0, microbatches=4)
+    whole, whole_sums, (whole_errors,) = train_whole(whole, batch)
+    parts, parts_sums, (parts_errors,) = train_parts(parts, batch)
+    for one, other in ((whole.params, parts.params), (whole_sums, parts_sums), (whole_errors, parts_errors)):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), host(one), host(other))
 
 
 @pytest.mark.parametrize("field", ["value_target", "policy_target"])
