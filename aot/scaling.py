@@ -60,7 +60,7 @@ def step_time(verdict: Verdict) -> StepTime:
 
 
 def efficiency(small: StepTime, large: StepTime) -> Efficiency:
-    """Weak scaling: as the batch per chip stays, the ratio of the step times is that of the samples/s per chip."""
+    """Weak scaling: with a fixed batch per chip, the ratio of the step times is the ratio of the samples/s per chip."""
 
     def ratio(*parts: str) -> float:
         short, long = (sum(getattr(time, part) for part in parts) for time in (small, large))

@@ -148,7 +148,7 @@ class ShardedWriter:
             old, new = self._moves.get()
             for index, connection in enumerate(self._connections):
                 if connection.shard.address == old:
-                    log.info("replay at %s goes on at %s", old.endpoint, new.endpoint)
+                    log.info("the replay shard at %s was restarted at %s", old.endpoint, new.endpoint)
                     connection.close()
                     self._connections[index] = _Connection(Shard(new, self._table), connection.remote)
                     self._connections[index].probe()
