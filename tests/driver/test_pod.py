@@ -188,7 +188,7 @@ def wait_for(condition, timeout_s):
 
 
 def revived(watcher):
-    return " ".join(line for line in watcher.lines if "goes on at" in line or "restarts on" in line)
+    return " ".join(line for line in watcher.lines if "was restarted at" in line or "restarts on" in line)
 
 
 def test_a_host_of_the_slice_that_never_joins_is_named(pod, tmp_path, tiny, watch):

@@ -208,4 +208,4 @@ def test_a_shard_restarted_elsewhere_is_written_and_read_there(serve, connect, m
     seen = np.concatenate([rows(next(reader)).version for _ in range(12)])
     assert np.mean(seen >= 200) > 0.4
     assert back.limits().sampled >= 12 * 4 - 16
-    assert f"goes on at {back.address().partition('#')[0]}" in caplog.text
+    assert f"was restarted at {back.address().partition('#')[0]}" in caplog.text
