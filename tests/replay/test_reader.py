@@ -163,7 +163,7 @@ def test_two_shards_are_written_and_read_in_equal_parts(serve, connect, make_exp
     writer = connect(make_writer, experiment, *servers)
     for start in range(0, 400, 10):
         writer.write(make_samples(10, start))
-    writer.flush()
+        writer.flush()  # a shard that has not confirmed yet is skipped
     assert [server.limits().size for server in servers] == [200, 200]
     reader = connect(make_reader, experiment, *servers)
     seen = Counter()
