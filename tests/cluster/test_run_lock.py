@@ -12,6 +12,10 @@ from podzero.cluster.remote import ClusterError
 from podzero.cluster.run_lock import lock_run
 
 
+# Ray finds no node for these actors where the same process was in several other clusters before.
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture
 def namespace(shared_cluster, tmp_path):
     with connect(shared_cluster.address, 0, f"podzero:{tmp_path}"):

@@ -206,6 +206,7 @@ def test_a_cluster_without_the_slice_says_what_it_has_instead(pod, tmp_path, tin
             train(tiny(*SLICE, "cluster.join_minutes=0.05"), tmp_path, pod.address, watch())
 
 
+@pytest.mark.slow
 def test_the_parameter_store_runs_on_the_node_that_it_is_given(pod):
     """Ray alone would choose any node, also one that preflight refused or that may be preempted."""
     import ray
