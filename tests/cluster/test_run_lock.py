@@ -11,7 +11,6 @@ from podzero.cluster.ray_cluster import connect
 from podzero.cluster.remote import ClusterError
 from podzero.cluster.run_lock import lock_run
 
-
 # Ray finds no node for these actors where the same process was in several other clusters before.
 pytestmark = pytest.mark.slow
 
