@@ -41,27 +41,50 @@ def local_cluster(cpus: float) -> Iterator[str]:
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    _require_token()
-    from ray._private import ray_constants
+    with _token_required(), _loopback_kept():
+        nodes = _start_node(max(cpus, float(os.cpu_count() or 1)))
+        try:
+            yield str(nodes.address)
+        finally:
+            nodes.shutdown()
 
-    nodes = _start_node(max(cpus, float(os.cpu_count() or 1)))
-    # `ray.init` replaces a loopback address by another one of this machine, unless its clusters are switched off.
-    before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
+
+@contextmanager
+def _token_required() -> Iterator[None]:
+    """Makes Ray ask for a token as long as the context lasts, unless the environment says otherwise.
+
+    Afterwards this process can join clusters without a token again: to their processes it must not ask for one.
+    """
+    added = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    added = {name: value for name, value in added.items() if name not in os.environ}
+    os.environ.update(added)
+    _reload_ray_settings()
     try:
-        yield str(nodes.address)
+        yield
     finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before
-        nodes.shutdown()
+        for name in added:
+            os.environ.pop(name, None)
+        _reload_ray_settings()
 
 
-def _require_token() -> None:
-    """Makes Ray ask for a token, even if it was imported earlier: it reads its settings and the token only once."""
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
-    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+def _reload_ray_settings() -> None:
+    """Makes Ray read its settings and its token again, which it reads only once otherwise."""
     from ray._private.authentication.authentication_token_setup import AuthenticationTokenLoader, Config
 
     Config.initialize("")
     AuthenticationTokenLoader.instance().reset_cache()
+
+
+@contextmanager
+def _loopback_kept() -> Iterator[None]:
+    """Keeps `ray.init` from replacing a loopback address by another one of this machine."""
+    from ray._private import ray_constants
+
+    before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 def _start_node(cpus: float) -> Any:

@@ -11,9 +11,6 @@ from podzero.cluster.ray_cluster import connect
 from podzero.cluster.remote import ClusterError
 from podzero.cluster.run_lock import lock_run
 
-# Ray finds no node for these actors where the same process was in several other clusters before.
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def namespace(shared_cluster, tmp_path):
@@ -52,3 +49,11 @@ def test_an_owner_that_ends_while_it_is_asked_for_is_no_other_error(namespace, m
     with pytest.raises(ClusterError, match=r"another run holds the lock.*a run that is ending"):
         lock_run("the second run")
     del lock
+
+
+def test_a_cluster_without_a_token_is_used_after_one_of_this_machine_that_has_one(shared_cluster):
+    """Otherwise this process would ask the other cluster's processes for the token, and lose its actors."""
+    with connect(None, cpus=1):
+        pass
+    with connect(shared_cluster.address, 0, "after another cluster"):
+        lock_run("a run")

@@ -206,15 +206,14 @@ def test_a_cluster_without_the_slice_says_what_it_has_instead(pod, tmp_path, tin
             train(tiny(*SLICE, "cluster.join_minutes=0.05"), tmp_path, pod.address, watch())
 
 
-@pytest.mark.slow
 def test_the_parameter_store_runs_on_the_node_that_it_is_given(pod):
     """Ray alone would choose any node, also one that preflight refused or that may be preempted."""
     import ray
     from ray._private.state import actors
 
-    with joined(pod, pod.add_cpus(4), pod.add_cpus(4)), connect(pod.address, 0) as cluster:
-        for node in cluster.nodes():
-            store = start_param_store(node.id)
+    with joined(pod, pod.add_cpus(4), pod.add_cpus(4)) as added, connect(pod.address, 0):
+        for node in added:
+            store = start_param_store(node.node_id)
             ray.get(store.newer_than.remote(-1, 0.0), timeout=120)
-            assert actors(store._actor_id.hex())["Address"]["NodeID"] == node.id
+            assert actors(store._actor_id.hex())["Address"]["NodeID"] == node.node_id
             ray.kill(store)

@@ -1,5 +1,6 @@
 """Publication through a real Ray cluster."""
 
+import functools
 import logging
 import time
 
@@ -83,17 +84,18 @@ def test_another_process_reads_published_parameters(store):
     ray.kill(reader)
 
 
-def test_superseded_parameters_leave_the_object_store(store):
+def test_superseded_parameters_leave_the_object_store(store, ray_cluster):
     """A publication that is not the newest and has no reader must not stay in memory."""
     sink, source = RayParamSink(store), RayParamSource(store)
-    before = _stored_bytes()
+    stored = functools.partial(stored_bytes, ray_cluster.address)
+    before = stored()
     for version in range(1, 41):
         sink.publish(version, params_of(version))
         poll_until(source, version)
-    assert _stored_bytes() > before
+    assert stored() > before
     deadline = time.monotonic() + TIMEOUT_S
-    while _stored_bytes() - before > 8 * params_of(0)["tower"]["kernel"].nbytes:
-        assert time.monotonic() < deadline, f"{_stored_bytes() - before} bytes stayed"
+    while stored() - before > 8 * params_of(0)["tower"]["kernel"].nbytes:
+        assert time.monotonic() < deadline, f"{stored() - before} bytes stayed"
         time.sleep(0.2)
 
 
@@ -150,8 +152,9 @@ def test_a_store_that_died_is_reported(ray_cluster):
         sink.publish(2, params_of(2))
 
 
-def _stored_bytes():
+def stored_bytes(address):
+    """Bytes in the object stores of the cluster; without an address Ray takes the newest one of the machine."""
     from ray._private import internal_api
 
-    state = internal_api.get_state_from_address(None)
+    state = internal_api.get_state_from_address(address)
     return internal_api.get_memory_info_reply(state).store_stats.object_store_bytes_used
