@@ -33,17 +33,18 @@ def page(jobs: Sequence[Job], results: Results, day: date, limit_s: float) -> st
         "",
         "## What one chip runs alone, per execution",
         "",
-        "These depend on the chip, not on the slice. Loops whose turns depend on data (the descent and the backup of "
-        "the search, random openings) count as one turn, so work and estimate of self-play are least ones.",
+        "These depend on the chip, not on the slice. Loops whose trip counts depend on data (the descent and the "
+        "backup of the search, random openings) count once, so flops, traffic and estimates of self-play are lower "
+        "bounds.",
         "",
         *_table(_ALONE, rows(_alone, ("evaluation", "selfplay"))),
         "",
         "## Scaling from 4 to 256 chips of v5e at a fixed batch per chip",
         "",
-        "Efficiency is the step on v5e-4 over the step on v5e-256. A step is the compiler's estimate of all that "
-        "computes, then the bytes of the collectives over the links, nothing overlapped; *with hops*, as in the two "
-        f"columns of steps, adds {HOP_SECONDS * 1e6:g} us for every hop from chip to chip, which the compiler does not "
-        "estimate; *at peaks* takes the chip's published peaks in place of the estimate.",
+        "Efficiency is the time of a step on v5e-4 over that on v5e-256. A step is the sum of three parts, since "
+        "nothing is taken to overlap: the compiler's estimate of all that computes, the bytes of the collectives over "
+        f"the bandwidth of the links, and {HOP_SECONDS * 1e6:g} us for every hop from chip to chip, of which the "
+        "compiler has no estimate.",
         "",
         *_table(_SCALING, rows(_scaling, ("scaling",))),
         "",
@@ -55,8 +56,8 @@ _LEARNER = (
 )  # fmt: skip
 _ALONE = ("experiment", "chip", "program", "memory", "GFLOP", "HBM traffic", "estimate", "of peak", "per second")
 _SCALING = (
-    "experiment", "slice", "samples", "step on 4 chips", "on 256", "collectives", "of parameters", "efficiency",
-    "with hops", "at peaks",
+    "experiment", "slice", "samples", "step on 4 chips", "on 256", "hops on 256", "collectives", "of parameters",
+    "efficiency",
 )  # fmt: skip
 
 
@@ -109,17 +110,17 @@ def _alone(job: Job, report: dict[str, Any]) -> Row:
 
 def _scaling(job: Job, report: dict[str, Any]) -> Row:
     small, large = report["slices"][0], report["slices"][-1]
-    collectives, shares = large["collectives"], large["efficiency"]
+    collectives = large["collectives"]
     sent = sum(c["bytes"] for c in collectives) / report["parameter_bytes"]
     return (
         job.config, job.slice, str(report["per_chip"]), _milliseconds(_whole(small)), _milliseconds(_whole(large)),
-        "; ".join(f"{c['times']:g} {c['kind']}" for c in collectives), f"{sent:.2f}",
-        f"{shares['estimated']:.3f}", f"{shares['with_hops']:.3f}", f"{shares['at_peaks']:.3f}",
+        _milliseconds(large["step"]["hops"]), "; ".join(f"{c['times']:g} {c['kind']}" for c in collectives),
+        f"{sent:.2f}", f"{large['efficiency']:.3f}",
     )  # fmt: skip
 
 
 def _whole(step: dict[str, Any]) -> float:
-    return float(sum(step["step"][part] for part in ("computing", "links", "hops")))
+    return float(sum(step["step"].values()))
 
 
 def _memory(program: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""How well the learner's step scales over chips at a fixed batch per chip, by the compiler's own figures."""
+"""How well the learner's step scales over chips at a fixed batch per chip, by the compiler's estimate."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from podzero.errors import ConfigError
 
 HOP_SECONDS = 1e-6
 """Latency from one chip to its neighbour, the larger of the two figures in "How to Scale Your Model" (Austin et al.
-2025, https://jax-ml.github.io/scaling-book/sharding). The compiler estimates cycles of computation, but says nothing of
-communication beyond its algorithm: sums along one dimension of the torus after the other, in both directions."""
+2025, https://jax-ml.github.io/scaling-book/sharding). The compiler estimates cycles of computation, but of
+communication it tells only the algorithm: sums along one dimension of the torus after the other, in both directions."""
 
 
 class StepTime(NamedTuple):
@@ -21,23 +21,15 @@ class StepTime(NamedTuple):
 
     computing: float
     """By the compiler's estimated cycles, memory included."""
-    peaks: float
-    """The least time of arithmetic and memory by the published peaks, whichever is longer."""
     links: float
     """Bytes that a chip sends over the bandwidth of its links in one direction."""
     hops: float
     """Latencies: for each collective once along all dimensions, for a reduction back as well."""
 
-
-class Efficiency(NamedTuple):
-    """Share of the smaller slice's samples/s per chip that the larger slice keeps, by three models of a step."""
-
-    estimated: float
-    """The compiler's cycles, and the bytes of the collectives."""
-    with_hops: float
-    """The same with the latency of every hop."""
-    at_peaks: float
-    """Peaks of the chip instead of the compiler's cycles, and the bytes of the collectives."""
+    @property
+    def total(self) -> float:
+        """The whole step."""
+        return self.computing + self.links + self.hops
 
 
 def step_time(verdict: Verdict) -> StepTime:
@@ -49,24 +41,21 @@ def step_time(verdict: Verdict) -> StepTime:
     if verdict.cost is None:
         what, where = verdict.program.what, verdict.where.short_name
         raise ConfigError(f"{what} do not fit on {where}; what would help: {verdict.program.advice}")
-    seconds, trip_count = verdict.seconds(), verdict.program.trip_count
+    trip_count = verdict.program.trip_count
     passes = sum(c.times * (2 if c.opcode == "all-reduce" else 1) for c in verdict.cost.collectives if c.group > 1)
     return StepTime(
         computing=verdict.estimated_seconds() / trip_count,
-        peaks=max(seconds["compute"], seconds["hbm"]) / trip_count,
-        links=seconds["links"] / trip_count,
+        links=verdict.seconds()["links"] / trip_count,
         hops=passes * verdict.where.hops * HOP_SECONDS / trip_count,
     )
 
 
-def efficiency(small: StepTime, large: StepTime) -> Efficiency:
-    """Weak scaling: with a fixed batch per chip, the ratio of the step times is the ratio of the samples/s per chip."""
+def efficiency(small: StepTime, large: StepTime) -> float:
+    """Share of the smaller slice's samples/s per chip that the larger slice keeps.
 
-    def ratio(*parts: str) -> float:
-        short, long = (sum(getattr(time, part) for part in parts) for time in (small, large))
-        return float(short / long) if long else 1.0
-
-    return Efficiency(ratio("computing", "links"), ratio("computing", "links", "hops"), ratio("peaks", "links"))
+    With a fixed batch per chip (weak scaling) it is the ratio of the step times.
+    """
+    return small.total / large.total
 
 
 def with_batch_per_chip(experiment: Experiment, per_chip: int, where: Slice) -> Experiment:
@@ -92,7 +81,7 @@ def report(verdicts: Sequence[Verdict], per_chip: int) -> dict[str, Any]:
                 "slice": verdict.where.short_name,
                 "chips": verdict.where.chips,
                 "step": time._asdict(),
-                "efficiency": efficiency(times[0], time)._asdict(),
+                "efficiency": efficiency(times[0], time),
                 "collectives": _per_step(verdict),
             }
             for verdict, time in zip(verdicts, times, strict=True)

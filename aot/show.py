@@ -76,14 +76,14 @@ def show_scaling(console: Console, name: str, report: dict[str, Any]) -> None:
         highlight=False,
     )
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for header in ("slice", "computing", "links", "hops", "efficiency", "with hops", "at peaks", "collectives"):
+    for header in ("slice", "computing", "links", "hops", "step", "efficiency", "collectives"):
         table.add_column(header, justify="left" if header in ("slice", "collectives") else "right")
     for row in report["slices"]:
         step = row["step"]
         table.add_row(
             row["slice"],
-            *(f"{step[part] * 1e6:,.1f} us" for part in ("computing", "links", "hops")),
-            *(f"{share:.3f}" for share in row["efficiency"].values()),
+            *(f"{seconds * 1e6:,.1f} us" for seconds in (*step.values(), sum(step.values()))),
+            f"{row['efficiency']:.3f}",
             "; ".join(f"{c['times']:g} {c['kind']}, {amount(c['bytes'])}" for c in row["collectives"]) or "none",
         )
     console.print(table)

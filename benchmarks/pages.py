@@ -217,9 +217,8 @@ def scaling(results: Mapping[str, Json], compiler: str) -> list[str]:
     configs = sorted({report["config"] for report in reports})
     found = {(report["config"], report["per_chip"]): report["slices"][-1]["efficiency"] for report in reports}
     sizes = sorted({size for _, size in found})
-    columns = [(size, model) for model in ("estimated", "with_hops") for size in sizes]
-    rows = [(f"`{config}`", *(f"{found[config, size][model]:.3f}" for size, model in columns)) for config in configs]
-    header = ("experiment", *(f"{size} a chip" + ", with hops" * (model == "with_hops") for size, model in columns))
+    rows = [(f"`{config}`", *(f"{found[config, size]:.3f}" for size in sizes)) for config in configs]
+    header = ("experiment", *(f"{size} a chip" for size in sizes))
     kept = [f"{_range(_named(found, size))} with {size} samples a chip" for size in sizes]
     return [
         *_table(header, rows),
@@ -232,8 +231,8 @@ def scaling(results: Mapping[str, Json], compiler: str) -> list[str]:
     ]
 
 
-def _named(found: Mapping[tuple[str, int], Json], size: int) -> list[tuple[float, str]]:
-    return [(efficiency["estimated"], config) for (config, per_chip), efficiency in found.items() if per_chip == size]
+def _named(found: Mapping[tuple[str, int], float], size: int) -> list[tuple[float, str]]:
+    return [(efficiency, config) for (config, per_chip), efficiency in found.items() if per_chip == size]
 
 
 def _communication(reports: Iterable[Json]) -> str:
