@@ -5,6 +5,7 @@ from podzero.actors.clients import ActorClients as ActorClients
 from podzero.actors.core import SelfPlayCore as SelfPlayCore
 from podzero.actors.core import SelfPlayState as SelfPlayState
 from podzero.actors.environments import EnvironmentActor as EnvironmentActor
+from podzero.actors.exploration import explore as explore
 from podzero.actors.reanalyse_targets import Reanalyse as Reanalyse
 from podzero.actors.reanalyse_targets import position_reanalysis as position_reanalysis
 from podzero.actors.reanalyse_targets import window_reanalysis as window_reanalysis

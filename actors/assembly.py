@@ -27,7 +27,10 @@ class Game(NamedTuple):
 
 
 class GameAssembler:
-    """Stores the moves of B running games until they are over."""
+    """Stores the moves of B running games until they are over.
+
+    A game that a limit truncates has no outcome: the root value of its last searched position stands for it.
+    """
 
     def __init__(self, games: int, root_value_weight: float, discount: float = 1.0) -> None:
         self._root_value_weight = root_value_weight
@@ -56,7 +59,11 @@ class GameAssembler:
         def column(name: str) -> npt.NDArray[np.generic]:
             return np.stack([getattr(move, name)[slot] for move in moves])
 
-        outcome = outcomes(column("rewards").astype(np.float32), column("player"), self._discount)
+        rewards, players = column("rewards").astype(np.float32), column("player")
+        if moves[-1].truncated[slot]:
+            value = moves[-1].value[slot]  # stands for the rest of the game; a single player's rewards use one column
+            rewards[-1] = np.where(np.arange(2) == players[-1], value, -value)
+        outcome = outcomes(rewards, players, self._discount)
         versions = np.array([version for _, version in stored], np.int32)
         samples = Sample(
             observation=column("observation"),

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from podzero.actors.exploration import explore
 from podzero.config import ActorsConfig
 from podzero.envs import pack_states
 from podzero.protocols import Env, Search
@@ -45,9 +46,9 @@ class SelfPlayCore:
         """Plays one searched move in every game; finished games are replaced by new ones."""
         config = self._config
         key, search_key, start_key = jax.random.split(state.key, 3)
-        temperature = jnp.where(state.plies < config.temperature_plies, config.temperature, config.final_temperature)
+        exploration = explore(config, state.plies)
         before = jax.vmap(self._env.view)(state.games)
-        result = self._search(params, search_key, state.games, temperature)
+        result = self._search(params, search_key, state.games, exploration)
         played = jax.vmap(self._env.step)(state.games, result.action)
         after = jax.vmap(self._env.view)(played)
 
@@ -63,6 +64,7 @@ class SelfPlayCore:
             player=before.player,
             rewards=after.rewards,
             done=after.done,
+            truncated=after.truncated,
             state=pack_states(state.games) if self._keep_states else None,
         )
         return SelfPlayState(key, games, plies), move

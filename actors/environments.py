@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import closing
-from typing import Any
 
 import jax
 import numpy as np
 
 from podzero.actors.clients import ActorClients
+from podzero.actors.exploration import explore
 from podzero.actors.windows import CutWindows, Outcome, Position, WindowCutter
 from podzero.clock import REPORT_EVERY_S, StageClock
 from podzero.config import Experiment
@@ -53,8 +53,12 @@ class EnvironmentActor:
         self._key = jax.random.key(seed)
         self._spec = spec
         self._make_environments = make_environments
-        # The key of a step is derived inside the compiled program, where it costs nothing.
-        self._search = jax.jit(lambda params, key, step, *args: search(params, jax.random.fold_in(key, step), *args))
+        # The key and the exploration of a step are derived inside the compiled program, where they cost nothing.
+        self._search = jax.jit(
+            lambda params, key, step, observation, age: search(
+                params, jax.random.fold_in(key, step), observation, explore(experiment.actors, age)
+            )
+        )
         self._clients = clients
         self._stopping = threading.Event()
 
@@ -84,7 +88,7 @@ class EnvironmentActor:
                 while not self._stopping.is_set():
                     with clock("search"):
                         steps += 1
-                        result = self._search(params, self._key, steps, step.observation, self._temperature(age))
+                        result = self._search(params, self._key, steps, step.observation, age)
                     # Dispatch is asynchronous: the last transition is written while the device searches.
                     self._write(transition, cutter, metrics, clock)
                     with clock("search"):
@@ -115,11 +119,6 @@ class EnvironmentActor:
         if cut is not None:
             with clock("write"):
                 self._clients.write(cut.windows, cut.states, priorities_of(cut.errors))
-
-    def _temperature(self, age: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        config = self._experiment.actors
-        early = age < config.temperature_plies
-        return np.where(early, config.temperature, config.final_temperature).astype(np.float32)
 
 
 def _position(step: Step, result: ModelSearchResult, version: int) -> Position:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from podzero.actors.assembly import value_targets
+from podzero.actors.exploration import explore
 from podzero.actors.windows import value_errors
 from podzero.config import ActorsConfig, Experiment
 from podzero.envs import unpack_states
@@ -37,8 +38,8 @@ folded into the PRNG key, so each batch needs another one."""
 def position_reanalysis(env: Env, search: Search, config: ActorsConfig, seed: int) -> Reanalyse:
     """Reanalyses AlphaZero's positions (`StoredState`): policy and root value are new, the outcome is unchanged.
 
-    The search explores as an actor's does at the beginning of a game (`actors.temperature`). Without noise it would not
-    try actions to which the prior gives little probability, and only new samples could correct the prior.
+    The search explores as an actor's does at the beginning of a game. Without noise it would not try actions to which
+    the prior gives little probability, and only new samples could correct the prior.
 
     Args:
       env: the game.
@@ -51,8 +52,8 @@ def position_reanalysis(env: Env, search: Search, config: ActorsConfig, seed: in
     @jax.jit
     def search_positions(params: Params, index: Array, packed: Array) -> tuple[SearchResult, View]:
         states = unpack_states(packed, like)
-        temperature = jnp.full(packed.shape[0], config.temperature, jnp.float32)
-        return search(params, jax.random.fold_in(key, index), states, temperature), jax.vmap(env.view)(states)
+        exploration = explore(config, jnp.zeros(packed.shape[0]))
+        return search(params, jax.random.fold_in(key, index), states, exploration), jax.vmap(env.view)(states)
 
     def reanalyse(params: Params, version: int, index: int, states: StoredState) -> Reanalysed:
         result, view = jax.device_get(search_positions(params, index, states.state))
@@ -88,8 +89,8 @@ def window_reanalysis(experiment: Experiment, network: ModelNetwork, search: Mod
     @jax.jit
     def search_windows(params: Params, index: Array, observation: jax.Array) -> tuple[ModelSearchResult, jax.Array]:
         roots, later = (jax.lax.collapse(part, 0, 2) for part in jnp.split(observation, [searched], axis=1))
-        temperature = jnp.full(roots.shape[0], experiment.actors.temperature, jnp.float32)
-        result = search(params, jax.random.fold_in(key, index), roots, temperature)
+        exploration = explore(experiment.actors, jnp.zeros(roots.shape[0]))
+        result = search(params, jax.random.fold_in(key, index), roots, exploration)
         _, value = network.predict(params, network.represent(params, later))
         return result, network.decode(value)
 

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from podzero.actors import explore
 from podzero.benchmarks.actor_rates import compare_actor
 from podzero.config import Experiment, GymnasiumConfig
 from podzero.driver.build import learner_parts, model_search
@@ -60,5 +61,5 @@ def _search(experiment: Experiment, spec: EnvSpec, params: Params) -> Callable[[
     games = experiment.actors.games
     search, key = jax.jit(model_search(experiment, spec)), jax.random.key(experiment.seed)
     observation = jnp.zeros((games, *spec.observation_shape), spec.observation_dtype)
-    temperature = jnp.ones(games)
-    return lambda: jax.device_get(search(params, key, observation, temperature))
+    exploration = explore(experiment.actors, jnp.zeros(games))
+    return lambda: jax.device_get(search(params, key, observation, exploration))

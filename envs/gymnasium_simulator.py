@@ -13,6 +13,8 @@ from podzero.envs.copying import copy_of
 from podzero.envs.gymnasium_envs.making import explained, find
 from podzero.errors import ConfigError
 
+_CHANCE_GAMES, _CHANCE_STEPS = 4, 32
+"""Episodes, and steps of each, that are played to find out whether an environment has chance events."""
 _CONSTANT = frozenset({"action_space", "observation_space", "metadata", "spec", "reward_range", "_np_random"})
 
 
@@ -50,18 +52,40 @@ class GymnasiumSimulator:
                 f"{name} cannot be copied ({error}), so tree search cannot simulate it; learn a model of it instead, "
                 "with env.name: gymnasium and network.name: muzero_mlp or muzero_resnet"
             ) from error
+        if self._rolls_dice():
+            raise ConfigError(
+                f"{name} has chance events: the same actions lead to different observations. Tree search plays copies, "
+                "so it would foresee them; learn a model of it instead, with env.name: gymnasium and network.name: "
+                "muzero_mlp or muzero_resnet"
+            )
+
+    def _rolls_dice(self) -> bool:
+        """Whether equal copies of the environment with other random generators differ after the same actions."""
+        choose = np.random.default_rng(0)
+        for seed in range(_CHANCE_GAMES):
+            self.reset(seed)
+            one, other = self.clone(), self.clone()
+            other._random_state = np.random.default_rng(seed + 1).bit_generator.state
+            for action in choose.integers(self.num_actions, size=_CHANCE_STEPS).tolist():
+                one.step(action)
+                other.step(action)
+                if not np.array_equal(one.observation(), other.observation()) or one.rewards() != other.rewards():
+                    return True
+                if one.done() or other.done():
+                    break
+        return False
 
     def reset(self, seed: int) -> None:
         """See `Simulator`."""
         observation, _ = self._env.reset(seed=seed)
-        self._store(observation, reward=0.0, done=False)
+        self._store(observation)
 
     def step(self, action: int) -> None:
         """See `Simulator`."""
         if self._random_state is not None:
             self._env.np_random.bit_generator.state = self._random_state
         observation, reward, terminated, truncated, _ = self._env.step(action)
-        self._store(observation, float(reward), bool(terminated or truncated))
+        self._store(observation, float(reward), bool(terminated), bool(truncated))
 
     def legal_actions(self) -> list[int]:
         """See `Simulator`."""
@@ -81,7 +105,11 @@ class GymnasiumSimulator:
 
     def done(self) -> bool:
         """See `Simulator`."""
-        return self._done
+        return self._terminated or self._truncated
+
+    def truncated(self) -> bool:
+        """See `LimitedSimulator`."""
+        return self._truncated and not self._terminated
 
     def clone(self) -> GymnasiumSimulator:
         """See `Simulator`."""
@@ -90,9 +118,9 @@ class GymnasiumSimulator:
         twin._env = copy_of(self._env, _CONSTANT)
         return twin
 
-    def _store(self, observation: Any, reward: float, done: bool) -> None:
+    def _store(self, observation: Any, reward: float = 0.0, terminated: bool = False, truncated: bool = False) -> None:
         self._observation = np.array(observation)  # some environments reuse the array they returned
-        self._reward, self._done = reward, done
+        self._reward, self._terminated, self._truncated = reward, terminated, truncated
         generator = getattr(self._env, "_np_random", None)
         self._random_state = None if generator is None else generator.bit_generator.state
 

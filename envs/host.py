@@ -15,7 +15,7 @@ import numpy as np
 from podzero.deadline import DeadlineThread
 from podzero.envs.callback_errors import SimulatorError, kept_errors
 from podzero.envs.packing import packed_bytes
-from podzero.envs.simulator import Simulator
+from podzero.envs.simulator import LimitedSimulator, Simulator
 from podzero.errors import ConfigError
 from podzero.types import Array, EnvSpec, Symmetry, View
 
@@ -50,8 +50,7 @@ class HostEnv:
     Args:
       simulator: the game; it is reset once, and from then on only its clones are played.
       name: of the game, for the spec and for messages.
-      max_plies: a game that is not over after so many moves is truncated: it counts as over, and the only reward is
-        that of its last step.
+      max_plies: a game that is not over after so many moves is truncated.
       reward_scale: rewards are multiplied by it.
       step_timeout_s: time limit of one callback.
       cache_size: number of positions whose simulators are cached; a search visits games times simulations positions.
@@ -148,6 +147,7 @@ class HostEnv:
             player=np.zeros(lead, np.int32),
             rewards=np.zeros((*lead, 2), np.float32),
             done=np.zeros(lead, np.bool_),
+            truncated=np.zeros(lead, np.bool_),
         )
 
     @kept_errors()
@@ -237,8 +237,11 @@ class HostEnv:
             if len(rewards) != self._spec.players:
                 raise ValueError(f"rewards() = {rewards}: expected {self._spec.players} numbers")
             views.rewards[row, : self._spec.players] = rewards
-            if simulator.done() or len(key) >= _SEED_BYTES + 2 * self._max_plies:
+            over, truncated = simulator.done(), isinstance(simulator, LimitedSimulator) and simulator.truncated()
+            if over or len(key) >= _SEED_BYTES + 2 * self._max_plies:
                 views.done[row] = views.legal[row] = True
+                views.truncated[row] = truncated or not over
+                views.player[row] = simulator.player() if views.truncated[row] else 0
                 return
             legal = list(simulator.legal_actions())
             if not legal:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from podzero.envs.simulator import CHANCE_ADVICE
 from podzero.errors import ConfigError, nearest
 from podzero.importing import import_extra
 
@@ -35,7 +36,7 @@ class OpenSpielGame:
 
     @property
     def max_length(self) -> int:
-        """Length of the max_length possible game in moves, chance moves included."""
+        """Length of the longest possible game in moves, chance moves included."""
         return self._rules.max_length
 
     def reset(self, seed: int) -> None:
@@ -154,6 +155,26 @@ def _check_kind(pyspiel: Any, game: Any, name: str) -> None:
         "its chance outcomes cannot be seeded": kind.chance_mode == pyspiel.GameType.ChanceMode.SAMPLED_STOCHASTIC,
         "it is not zero-sum": players == 2 and kind.utility != pyspiel.GameType.Utility.ZERO_SUM,
         "it has no observation tensor": not kind.provides_observation_tensor,
+        f"it has chance events after the first move, which search would foresee; {CHANCE_ADVICE}": (
+            kind.chance_mode == pyspiel.GameType.ChanceMode.EXPLICIT_STOCHASTIC
+            and kind.dynamics == pyspiel.GameType.Dynamics.SEQUENTIAL
+            and _chance_later(game)
+        ),
     }
     if found := [fault for fault, present in faults.items() if present]:
         raise ConfigError(f"tree search cannot play OpenSpiel's {name}: {'; '.join(found)}")
+
+
+def _chance_later(game: Any) -> bool:
+    """Whether a random game meets chance nodes after its first move."""
+    generator, moved = random.Random(0), False
+    state = game.new_initial_state()
+    while not state.is_terminal():
+        if state.is_chance_node():
+            if moved:
+                return True
+            state.apply_action(state.chance_outcomes()[0][0])
+        else:
+            moved = True
+            state.apply_action(generator.choice(state.legal_actions()))
+    return False

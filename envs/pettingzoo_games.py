@@ -80,6 +80,11 @@ class PettingZooGame:
         env = self._env
         return bool(env.terminations[env.agent_selection] or env.truncations[env.agent_selection])
 
+    def truncated(self) -> bool:
+        """See `LimitedSimulator`."""
+        env = self._env
+        return bool(env.truncations[env.agent_selection] and not env.terminations[env.agent_selection])
+
     def clone(self) -> PettingZooGame:
         """See `Simulator`."""
         twin = object.__new__(PettingZooGame)

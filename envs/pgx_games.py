@@ -81,6 +81,7 @@ class PgxGame:
             player=state.current_player,
             rewards=state.rewards,
             done=state.terminated | state.truncated,
+            truncated=state.truncated & ~state.terminated,
         )
 
 

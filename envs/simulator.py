@@ -15,9 +15,8 @@ from podzero.errors import ConfigError
 class Simulator(Protocol):
     """One game for one or two players, in its current position.
 
-    The seed of `reset` and the actions since then determine everything that the methods return. A game with chance
-    events draws them with a generator that `reset` seeds and `clone` copies. Tree search therefore sees the outcomes of
-    future chance events.
+    The seed of `reset` and the actions since then determine everything that the methods return. The seed may decide how
+    a game starts. It may not decide what follows from a move: tree search plays clones, and would foresee it.
     """
 
     @property
@@ -69,6 +68,15 @@ class Simulator(Protocol):
         ...
 
 
+@runtime_checkable
+class LimitedSimulator(Simulator, Protocol):
+    """A `Simulator` whose games may end by a limit on their length, which is no outcome."""
+
+    def truncated(self) -> bool:
+        """Whether such a limit has ended the game; `done` and `player` are then defined as well."""
+        ...
+
+
 def check_simulator(
     simulator: Simulator,
     name: str,
@@ -82,7 +90,8 @@ def check_simulator(
     """Plays random games and checks the contract of `Simulator` in every position.
 
     In each position it calls all methods. Their results must be valid, must be the same for a clone, must not change
-    while a clone is played, and must be the same when the game is played again with the same seed and moves.
+    while a clone is played, and must be the same when the game is played again with the same seed and moves. Where
+    games with other seeds start alike, the same moves must lead to the same positions.
 
     Args:
       simulator: the game; it is reset and played.
@@ -105,6 +114,7 @@ def check_simulator(
             simulator.reset(game)
             form = _Snapshot.of(simulator).observation if form is None else form
             snapshots = _check_game(simulator, game, max_plies, choose, moves, form)
+            _check_chance(simulator, snapshots, game, moves)
             if snapshots[0].done:
                 raise _Violation("done() is true before the first move")
             if reward_scale is not None:
@@ -116,6 +126,11 @@ def check_simulator(
         except Exception as error:
             what = f"it raised {type(error).__name__}: {error}"
             raise ConfigError(f"{name} cannot be played: {_located(what, game, moves)}") from error
+
+
+CHANCE_ADVICE = "only games whose chance is decided at the start can be searched"
+"""What a message about chance events ends with."""
+_OTHER_SEEDS = 4
 
 
 class _Violation(Exception):
@@ -199,6 +214,22 @@ def _check_game(
         if ply < len(moves):
             replayed.step(moves[ply])
     return snapshots
+
+
+def _check_chance(simulator: Simulator, snapshots: list[_Snapshot], seed: int, moves: list[int]) -> None:
+    """Checks that games that start alike with other seeds do not differ after the same moves."""
+    for other in range(seed + 1, seed + 1 + _OTHER_SEEDS):
+        replayed = simulator.clone()
+        replayed.reset(other)
+        if snapshots[0].difference(_Snapshot.of(replayed)):
+            continue
+        for move, snapshot in zip(moves, snapshots[1:], strict=True):
+            replayed.step(move)
+            if field := snapshot.difference(_Snapshot.of(replayed)):
+                raise _Violation(
+                    f"it has chance events: after the same moves, {field}() differs between seeds {seed} and {other}. "
+                    f"Tree search plays clones, so it would foresee them; {CHANCE_ADVICE}"
+                )
 
 
 def _play_randomly(simulator: Simulator, choose: random.Random, plies: int = 4) -> None:

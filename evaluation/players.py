@@ -13,10 +13,10 @@ from podzero.config import SearchConfig
 from podzero.evaluation.solvers import Solver
 from podzero.protocols import Env
 from podzero.search import Evaluate, make_search, network_evaluation, rules_model
-from podzero.types import Array, EnvState, Network, Params, SearchResult
+from podzero.types import Array, EnvState, Exploration, Network, Params, SearchResult
 
 Decide = Callable[[Params, Array, EnvState], SearchResult]
-"""A compiled search at temperature 0: `(params, key, roots)`; compiles once for each number of roots."""
+"""A compiled search without exploration: `(params, key, roots)`; compiles once for each number of roots."""
 
 
 class Player(Protocol):
@@ -127,7 +127,7 @@ def make_decide(env: Env, config: SearchConfig, evaluate: Evaluate, discount: fl
 
     def decide(params: Params, key: Array, roots: EnvState) -> SearchResult:
         batch = jax.tree.leaves(roots)[0].shape[0]
-        return search(params, key, roots, jnp.zeros(batch, jnp.float32))
+        return search(params, key, roots, Exploration.none(batch))
 
     compiled: Decide = jax.jit(decide)
     return compiled

@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import Any, cast
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -20,7 +19,7 @@ from podzero.evaluation.players import NetworkPlayers, Player
 from podzero.networks import make_model_network
 from podzero.protocols import Env
 from podzero.search import make_model_search
-from podzero.types import Array, EnvSpec, Network, Params
+from podzero.types import Array, EnvSpec, Exploration, Network, Params
 
 SIDE_BY_SIDE = 64
 """Most episodes that run at the same time."""
@@ -37,7 +36,7 @@ class SearchActors:
         search = make_model_search(config, network, spec, experiment.env.discount)
 
         def act(params: Params, key: Array, observation: Array) -> Array:
-            return search(params, key, observation, jnp.zeros(observation.shape[0])).action
+            return search(params, key, observation, Exploration.none(observation.shape[0])).action
 
         self._act = jax.jit(act)
 

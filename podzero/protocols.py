@@ -12,6 +12,7 @@ from podzero.types import (
     Batch,
     EnvSpec,
     EnvState,
+    Exploration,
     Keys,
     Params,
     Sample,
@@ -53,15 +54,14 @@ class Env(Protocol):
 class Search(Protocol):
     """A batched tree search."""
 
-    def __call__(self, params: Params, key: Array, roots: EnvState, temperature: Array) -> SearchResult:
+    def __call__(self, params: Params, key: Array, roots: EnvState, exploration: Exploration) -> SearchResult:
         """Searches B roots.
 
         Args:
           params: network parameters.
           key: PRNG key, consumed.
           roots: states with a leading axis B; none of them is over.
-          temperature: `[B]` float32, the amount of exploration: 1 for the full noise of the algorithm, 0 for the action
-            that the search considers best.
+          exploration: noise at the roots, and randomness of the choice.
         """
         ...
 

@@ -56,6 +56,8 @@ class View(NamedTuple):
     the second entry is zero."""
     done: Array
     """`[]` bool, whether the game is over."""
+    truncated: Array
+    """`[]` bool, whether a limit on its length ended the game, so that its outcome is not known."""
 
 
 class Symmetry(NamedTuple):
@@ -183,6 +185,20 @@ class Network(NamedTuple):
     (illegal actions not yet masked) and values `[B]` in [-1, 1] for the player to move."""
 
 
+class Exploration(NamedTuple):
+    """How much B searches explore, and how their actions are chosen."""
+
+    noise: Array
+    """`[B]` float32, the noise at the root: 1 for all that the algorithm adds, 0 for none."""
+    temperature: Array
+    """`[B]` float32, the randomness of the choice after search: 0 chooses the best action."""
+
+    @classmethod
+    def none(cls, batch: int) -> Exploration:
+        """B searches without noise that choose the best action."""
+        return cls(np.zeros(batch, np.float32), np.zeros(batch, np.float32))
+
+
 class SearchResult(NamedTuple):
     """The result of searching a batch of roots."""
 
@@ -215,6 +231,8 @@ class Move(NamedTuple):
     """`[B, 2]` float32, each player's reward for the move."""
     done: Array
     """`[B]` bool, whether the move ended the game."""
+    truncated: Array
+    """`[B]` bool, whether a limit on its length ended the game with this move."""
     state: Array | None = None
     """`[B, S]` uint8, the packed states before the move, if they are stored for reanalysis."""
 

@@ -14,14 +14,12 @@ from jax.scipy.stats import norm
 from podzero.config import SearchConfig
 from podzero.search.algorithms import make_search
 from podzero.search.models import Model
-from podzero.types import Array, EnvSpec, ModelNetwork, Params
+from podzero.types import Array, EnvSpec, Exploration, ModelNetwork, Params
 
 BROAD_SHARE = 0.25
 """Share of a root's candidates that are drawn from the broadened policy, where the search explores."""
 BROAD_FACTOR = 2.0
 """Standard deviation of the broadened policy, as a multiple of the policy's own."""
-MIN_RANGE = 0.01
-"""Lower bound of the range by which a tree's values are divided, so that rounding errors are not magnified."""
 
 
 class ModelSearchResult(NamedTuple):
@@ -37,8 +35,8 @@ class ModelSearchResult(NamedTuple):
     """`[B, C, D]` float32, the root's sampled actions before squashing by tanh; `[B, 0]` for discrete actions."""
 
 
-ModelSearch = Callable[[Params, Array, Array, Array], ModelSearchResult]
-"""`(params, key, observation [B, *observation_shape], temperature [B])`; the temperature as for `Search`."""
+ModelSearch = Callable[[Params, Array, Array, Exploration], ModelSearchResult]
+"""`(params, key, observation [B, *observation_shape], exploration)`."""
 
 
 class Node(NamedTuple):
@@ -84,13 +82,13 @@ def make_model_search(config: SearchConfig, network: ModelNetwork, spec: EnvSpec
     actions = sampled_actions(config.candidates) if spec.action_shape else DISCRETE_ACTIONS
     search = make_search(config, _model(network, actions, discount))
 
-    def run(params: Params, key: Array, observation: Array, temperature: Array) -> ModelSearchResult:
+    def run(params: Params, key: Array, observation: Array, exploration: Exploration) -> ModelSearchResult:
         propose_key, search_key = jax.random.split(key)
         latent = network.represent(params, observation)
         policy, value = network.predict(params, latent)
-        logits, candidates = actions.propose(propose_key, policy, temperature > 0)
+        logits, candidates = actions.propose(propose_key, policy, exploration.noise > 0)
         roots = Roots(Node(latent, candidates), logits, network.decode(value))
-        result = search(params, search_key, roots, temperature)
+        result = search(params, search_key, roots, exploration)
         action = actions.action(result.action, candidates)
         return ModelSearchResult(action, result.policy, result.value, candidates)
 
@@ -98,11 +96,7 @@ def make_model_search(config: SearchConfig, network: ModelNetwork, spec: EnvSpec
 
 
 def _model(network: ModelNetwork, actions: ActionSpace, discount: float) -> Model:
-    """The learned model as a `Model`; its roots are `Roots`.
-
-    Values have no known bounds. So PUCT rescales them to [0, 1] by the range at each node, as mctx does by default; in
-    the paper (Schrittwieser et al. 2020, appendix B) the range is that of the whole tree.
-    """
+    """The learned model as a `Model`; its roots are `Roots`."""
 
     def root(params: Params, key: Array, roots: Roots) -> mctx.RootFnOutput:
         del params, key
@@ -123,23 +117,7 @@ def _model(network: ModelNetwork, actions: ActionSpace, discount: float) -> Mode
     def legal(roots: Roots) -> jax.Array:
         return jnp.ones(roots.logits.shape, bool)
 
-    return Model(root, recurrent, legal, completed_by_range, mctx.qtransform_by_parent_and_siblings)
-
-
-def completed_by_range(tree: mctx.Tree, node_index: Array) -> jax.Array:
-    """A node's completed Q-values, divided by the range of node values in its tree (Danihelka et al. 2022, section 5)
-    and shifted so that the highest is zero.
-
-    mctx's default rescales the values at each node to [0, 1]: of two actions one then always gets 1 and the other 0,
-    however close their values are, and the policy learns noise. Divided by the range of the whole tree, small
-    differences stay small.
-    """
-    visited = tree.node_visits > 0
-    lowest = jnp.min(jnp.where(visited, tree.node_values, jnp.inf))
-    highest = jnp.max(jnp.where(visited, tree.node_values, -jnp.inf))
-    completed: jax.Array = mctx.qtransform_completed_by_mix_value(tree, node_index, rescale_values=False)
-    # Only differences matter. Beside large values float32 would round away the Gumbel noise that is added to them.
-    return (completed - jnp.max(completed)) / jnp.maximum(highest - lowest, MIN_RANGE)
+    return Model(root, recurrent, legal, bounds=None)
 
 
 def _all_actions(key: Array, policy: jax.Array, explores: Array | None) -> tuple[jax.Array, jax.Array]:

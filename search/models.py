@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -27,16 +26,8 @@ class Model(NamedTuple):
     """Takes one action in each of B nodes and evaluates the resulting nodes."""
     legal: Callable[[EnvState], Array]
     """Legal actions of B states: `[B, A]` bool."""
-    completed: Callable[[mctx.Tree, Array], Array]
-    """Gumbel's Q-transform: `(tree, node)` of one game to what is added to the node's logits, `[A]`. It completes the
-    Q-values of unvisited actions."""
-    qtransform: Callable[[mctx.Tree, Array], Array]
-    """PUCT's Q-transform: `(tree, node)` of one game to `[A]` in [0, 1], unvisited actions 0."""
-
-
-ZERO_SUM_QTRANSFORM = partial(mctx.qtransform_by_min_max, min_value=-1.0, max_value=1.0)
-"""Maps Q-values from [-1, 1] to [0, 1], and unvisited actions to 0. Transforms that rescale by the values at a node
-turn tiny differences into certainty."""
+    bounds: tuple[float, float] | None
+    """Least and greatest value of a position; None if they are not known."""
 
 
 def network_evaluation(env: Env, apply: Callable[[Params, Array], tuple[jax.Array, jax.Array]]) -> Evaluate:
@@ -53,7 +44,8 @@ def rules_model(env: Env, evaluate: Evaluate, discount: float = 1.0) -> Model:
     """The true rules as a model: nodes are states of `env`, and `evaluate` evaluates them.
 
     Values are for the player to move. So the discount from parent to child is `discount` where the same player moves
-    again and `-discount` where the opponent does. It is zero where the game is over: then the reward is the outcome.
+    again and `-discount` where the opponent does. It is zero where the game is over: then the reward is the outcome. A
+    game that a limit truncates has no outcome; its last position is evaluated like any other.
     """
     view = jax.vmap(env.view)
     step = jax.vmap(env.step)
@@ -70,15 +62,16 @@ def rules_model(env: Env, evaluate: Evaluate, discount: float = 1.0) -> Model:
         seen = view(children)
         logits, value = evaluate(params, key, children)
         signed_discount = jnp.where(seen.player == mover, discount, -discount)
+        decided = seen.done & ~seen.truncated
         output = mctx.RecurrentFnOutput(
             reward=jnp.take_along_axis(seen.rewards, mover[:, None], axis=1)[:, 0],
-            discount=jnp.where(seen.done, 0.0, signed_discount),
+            discount=jnp.where(decided, 0.0, signed_discount),
             prior_logits=jnp.where(seen.legal, logits, np.finfo(np.float32).min),
-            value=jnp.where(seen.done, 0.0, value),
+            value=jnp.where(decided, 0.0, value),
         )
         return output, children
 
     def legal(states: EnvState) -> Array:
         return view(states).legal
 
-    return Model(root, recurrent, legal, mctx.qtransform_completed_by_mix_value, ZERO_SUM_QTRANSFORM)
+    return Model(root, recurrent, legal, bounds=(-1.0, 1.0))

@@ -19,8 +19,18 @@ class SearchConfig(Section):
     """Simulations per move."""
     max_considered_actions: PositiveInt = 16
     """Gumbel: actions that enter sequential halving at the root."""
-    dirichlet_alpha: PositiveFloat = 0.3
-    """PUCT: concentration of the Dirichlet noise at the root."""
+    root_value: Literal["mean", "action", "policy", "network"] = "policy"
+    """Value of a searched root, for value targets and `analyze`: `mean` over all visits, the Q-value of the chosen
+    `action`, the mean of completed Q-values under the improved `policy`, or that of the `network` alone."""
+    q_scale: Literal["node", "tree", "bounds"] | None = None
+    """Gumbel: what Q-values are divided by: the range of a `node`'s Q-values, the range of all values in the `tree`, or
+    the range between the known `bounds` of a board game's values. By default `node` for games and `tree` for MuZero."""
+    value_scale: PositiveFloat = 0.1
+    """Gumbel: weight of scaled Q-values beside logits, per visit (`c_scale` of Danihelka et al. 2022)."""
+    maxvisit_init: NonNegativeFloat = 50.0
+    """Gumbel: visits that are added to those of the most visited action (`c_visit`)."""
+    dirichlet_concentration: PositiveFloat = 10.0
+    """PUCT: concentration of the Dirichlet noise at the root, divided evenly among the legal actions."""
     dirichlet_fraction: Fraction = 0.25
     """PUCT: weight of the Dirichlet noise in the root's prior."""
     candidates: PositiveInt = 16
@@ -42,9 +52,11 @@ class ActorsConfig(Section):
     """Games or environments that one actor steps in parallel: the batch size of its network evaluations."""
     cpus: PositiveFloat = 1.0
     """CPUs that Ray reserves for each actor. The actor uses as many compute threads."""
+    noise: Fraction = 1.0
+    """Noise at the root in every move. Gumbel: its scale. PUCT: factor of `search.dirichlet_fraction`."""
     temperature: NonNegativeFloat = 1.0
-    """Exploration in the first `temperature_plies` plies of a game; 0 plays the best move. Gumbel: scale of the Gumbel
-    noise. PUCT: temperature of the visit counts."""
+    """Randomness of the choice after search in the first `temperature_plies` plies of a game; 0 plays the best move.
+    Gumbel: share of the root's noise that enters the choice. PUCT: temperature of the visit counts."""
     temperature_plies: NonNegativeInt = 1000
     """Plies of each game that are played at `temperature`. Later plies use `final_temperature`."""
     final_temperature: NonNegativeFloat = 0.0

@@ -89,6 +89,10 @@ class Experiment(Section):
                 f"replay.samples_per_item {self.replay.samples_per_item}: an episode yields any number of windows, so "
                 "each item must hold one window; set replay.samples_per_item=1"
             )
+        if self.learns_model and self.search.q_scale == "bounds":
+            raise ValueError(
+                f"search.q_scale: the values of {self.env.title} have no known bounds; set it to tree or node"
+            )
         if not self.learns_model and self.muzero != MuZeroConfig():
             raise ValueError(
                 f"section muzero is only for networks that learn a model, and '{self.network.name}' does not; remove it"

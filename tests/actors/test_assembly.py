@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +23,7 @@ def move(done, tag=0.0, player=0, rewards=None):
         player=np.full(games, player, np.int32),
         rewards=np.zeros((games, 2), np.float32) if rewards is None else np.asarray(rewards, np.float32),
         done=np.asarray(done),
+        truncated=np.zeros(games, bool),
     )
 
 
@@ -51,6 +53,17 @@ def test_the_assembler_applies_the_discount():
     assert list(assembler.add(move([False]), version=0)) == []
     (game,) = assembler.add(move([True], rewards=[[1, -1]]), version=0)
     np.testing.assert_array_equal(game.samples.value_target, [0.5, 1])
+
+
+@pytest.mark.parametrize(("last_player", "expected"), [(0, [0.125, -0.25, 0.5]), (1, [-0.125, 0.25, 0.5])])
+def test_a_truncated_game_bootstraps_from_its_last_root_value(last_player, expected):
+    """The root value of the last position is 0.5 for its mover; the reward of its move is part of that value."""
+    assembler = GameAssembler(1, 0.0, discount=0.5)
+    for player in (0, 1):
+        assert list(assembler.add(move([False], player=player), version=0)) == []
+    last = move([True], player=last_player, rewards=[[0.25, -0.25]])._replace(truncated=np.array([True]))
+    (game,) = assembler.add(last, version=0)
+    np.testing.assert_array_equal(game.samples.value_target, expected)
 
 
 def test_consecutive_moves_of_one_player_have_equal_signs():

@@ -1,4 +1,4 @@
-"""The jitted self-play step: auto-reset, openings, temperature."""
+"""The jitted self-play step: auto-reset, openings, exploration."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from podzero.types import SearchResult
 
 
 def first_legal(env):
-    """A search that plays the first legal action and reports the temperature as its value."""
+    """A search that plays the first legal action; its value is the temperature plus ten times the noise."""
 
-    def search(params, key, roots, temperature):
+    def search(params, key, roots, exploration):
         legal = jax.vmap(env.view)(roots).legal
         action = jnp.argmax(legal, axis=-1).astype(jnp.int32)
         policy = jax.nn.one_hot(action, legal.shape[-1])
-        return SearchResult(action, policy, temperature, policy.astype(jnp.int32))
+        return SearchResult(action, policy, 10 * exploration.noise + exploration.temperature, policy.astype(int))
 
     return search
 
@@ -73,13 +73,13 @@ def test_a_move_records_the_position_before_it():
     np.testing.assert_array_equal(played.player, before.player)
 
 
-def test_the_final_temperature_applies_after_the_temperature_plies():
-    _, init, move = core_for(temperature=0.8, temperature_plies=2, final_temperature=0.25)
+def test_the_final_temperature_applies_after_the_temperature_plies_and_the_noise_does_not_change():
+    _, init, move = core_for(temperature=0.8, temperature_plies=2, final_temperature=0.25, noise=0.5)
     state, seen = init(jax.random.key(0)), []
     for _ in range(4):
         state, played = move(None, state)
         seen.append(float(played.value[0]))
-    np.testing.assert_allclose(seen, [0.8, 0.8, 0.25, 0.25], rtol=1e-6)
+    np.testing.assert_allclose(seen, [5.8, 5.8, 5.25, 5.25], rtol=1e-6)
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.5, 1.0])

@@ -76,10 +76,10 @@ class Writer:
             self.stop()
 
 
-def search(params, key, observation, temperature):
+def search(params, key, observation, exploration):
     """Always takes action 1; the value is the version of the parameters, the policy depends on the temperature."""
     batch = observation.shape[0]
-    policy = jnp.where(temperature[:, None] > 0, jnp.array([0.25, 0.5, 0.25]), jnp.array([0.0, 1.0, 0.0]))
+    policy = jnp.where(exploration.temperature[:, None] > 0, jnp.array([0.25, 0.5, 0.25]), jnp.array([0.0, 1.0, 0.0]))
     return ModelSearchResult(
         action=jnp.ones(batch, jnp.int32),
         policy=policy,

@@ -46,8 +46,8 @@ def played():
 def fake_search(roots_to_result):
     """A search whose results are a function of the views."""
 
-    def search(params, key, roots, temperature):
-        return roots_to_result(params, jax.vmap(BOARD.view)(roots), temperature)
+    def search(params, key, roots, exploration):
+        return roots_to_result(params, jax.vmap(BOARD.view)(roots))
 
     return search
 
@@ -55,7 +55,7 @@ def fake_search(roots_to_result):
 def test_the_same_positions_get_the_targets_of_the_new_parameters(played):
     """The parameters that played prefer a corner; the new ones prefer the centre, where it is legal."""
     search = make_search(SearchConfig(simulations=1, max_considered_actions=1), rules_model(BOARD, constant))
-    reanalyse = position_reanalysis(BOARD, search, ActorsConfig(root_value_weight=0.25, temperature=0.0), seed=0)
+    reanalyse = position_reanalysis(BOARD, search, ActorsConfig(root_value_weight=0.25, noise=0.0), seed=0)
     for game in played[:2]:
         found = reanalyse((4, 0.0), 17, 1, game.states)
         old, new = game.samples, found.samples
@@ -72,7 +72,7 @@ def test_the_same_positions_get_the_targets_of_the_new_parameters(played):
 
 
 def test_the_new_root_value_is_averaged_with_the_stored_outcome(played):
-    def uniform(params, views, temperature):
+    def uniform(params, views):
         legal = views.legal.astype(jnp.float32)
         policy = legal / legal.sum(axis=-1, keepdims=True)
         return SearchResult(jnp.zeros(len(legal), jnp.int32), policy, jnp.full(len(legal), params), legal.astype(int))
@@ -84,20 +84,20 @@ def test_the_new_root_value_is_averaged_with_the_stored_outcome(played):
         np.testing.assert_allclose(found.policy_target, found.legal / found.legal.sum(axis=1, keepdims=True), rtol=1e-6)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.7])
-def test_search_uses_the_temperature_of_actors_and_new_noise_for_each_batch(played, temperature):
-    def noisy(params, key, roots, temperature):
+@pytest.mark.parametrize("scale", [0.0, 0.7])
+def test_search_explores_as_actors_do_with_new_noise_for_each_batch(played, scale):
+    def noisy(params, key, roots, exploration):
         legal = jax.vmap(BOARD.view)(roots).legal
         policy = jax.nn.one_hot(jnp.argmax(legal, axis=-1), 9)
-        noise = temperature * jax.random.uniform(key, temperature.shape)
+        noise = exploration.noise * jax.random.uniform(key, exploration.noise.shape)
         return SearchResult(jnp.argmax(legal, axis=-1), policy, noise, policy.astype(int))
 
-    config = ActorsConfig(root_value_weight=1.0, temperature=temperature)
+    config = ActorsConfig(root_value_weight=1.0, noise=scale)
     reanalyse, states = position_reanalysis(BOARD, noisy, config, seed=0), played[0].states
     first, equal, other = (reanalyse(None, 1, index, states).samples.value_target for index in (1, 1, 2))
     np.testing.assert_array_equal(first, equal)
-    assert first.max() <= temperature
-    assert (first != other).any() == (temperature > 0)
+    assert first.max() <= scale
+    assert (first != other).any() == (scale > 0)
 
 
 def model(scale):
@@ -117,7 +117,7 @@ def model(scale):
 def model_search(continuous=False):
     """A search whose value is `100 * params` plus the observation; policies and candidates are constant."""
 
-    def search(params, key, observation, temperature):
+    def search(params, key, observation, exploration):
         size = len(observation)
         policy = jnp.tile(jnp.array([0.0, 0.75, 0.25]), (size, 1))
         candidates = jnp.full((size, 3, 2), params) if continuous else jnp.zeros((size, 0))

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from podzero.config import SimulatorConfig
-from podzero.envs import check_simulator, make_env
+from podzero.envs import make_env
 from podzero.envs.gymnasium_simulator import GymnasiumSimulator
 from podzero.errors import ConfigError
 
@@ -33,9 +33,8 @@ def _registered():
     del gymnasium.registry["Slippery-v0"]
 
 
-@pytest.mark.parametrize("name", ["CartPole-v1", "Slippery-v0"])
-def test_episodes_are_those_of_gymnasium(name):
-    game, env = GymnasiumSimulator(name, {}), gymnasium.make(name).unwrapped
+def test_episodes_are_those_of_gymnasium():
+    game, env = GymnasiumSimulator("CartPole-v1", {}), gymnasium.make("CartPole-v1").unwrapped
     for seed in range(3):
         game.reset(seed)
         observation, _ = env.reset(seed=seed)
@@ -52,8 +51,9 @@ def test_episodes_are_those_of_gymnasium(name):
                 break
 
 
-def test_clones_draw_the_same_random_numbers_independently():
-    check_simulator(GymnasiumSimulator("Slippery-v0", {}), "slippery", games=10, max_plies=30)
+def test_an_environment_with_chance_events_is_refused():
+    with pytest.raises(ConfigError, match=r"Slippery-v0 has chance events.*would foresee them; learn a model of it"):
+        GymnasiumSimulator("Slippery-v0", {})
 
 
 def test_time_limits_of_the_registration_are_not_applied():
@@ -61,9 +61,9 @@ def test_time_limits_of_the_registration_are_not_applied():
         SimulatorConfig(name="gymnasium_simulator", id="MountainCar-v0", max_plies=300, reward_scale=1 / 300)
     )
     assert env.spec.players == 1
-    game = GymnasiumSimulator("Slippery-v0", {})
-    for _ in range(10):
-        game.step(0)
+    game = GymnasiumSimulator("Acrobot-v1", {})
+    for _ in range(600):
+        game.step(1)
     assert not game.done()
 
 

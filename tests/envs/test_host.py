@@ -16,16 +16,14 @@ from podzero.errors import ConfigError
 HOSTED = {
     "open_spiel/connect_four": 43,
     "open_spiel/tic_tac_toe": 10,
-    "open_spiel/pig": 20,
-    "open_spiel/2048": 20,
+    "open_spiel/catch": 11,
     "pettingzoo/tictactoe_v3": 10,
     "pettingzoo/connect_four_v3": 43,
     "gymnasium_simulator/CartPole-v1": 60,
     "own_game": 13,
 }
 """Games, and how many plies of each are played."""
-REWARD_SCALES = {"open_spiel/2048": 1e-4, "gymnasium_simulator/CartPole-v1": 0.01}
-ENDLESS = ("open_spiel/pig", "open_spiel/2048")
+REWARD_SCALES = {"gymnasium_simulator/CartPole-v1": 0.01}
 GAMES = 6
 QUICK_COMPILE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
@@ -82,11 +80,11 @@ def test_rewards_are_zero_sum_or_those_of_one_player(trace):
 
 
 def test_games_end_and_no_longer_change(trace):
-    name, _, _, views = trace
+    _, _, _, views = trace
     done = views.done
     assert not done[0].any()
     assert (done[1:] >= done[:-1]).all()
-    assert done[-1].all() or name in ENDLESS
+    assert done[-1].all()
     for field in ("observation", "legal", "player"):
         values = getattr(views, field)
         np.testing.assert_array_equal(values[1:][done[:-1]], values[:-1][done[:-1]])
@@ -181,9 +179,28 @@ def test_a_game_of_max_plies_is_truncated_without_a_winner(countdown):
     assert not after(env, [0, 0]).view.done
     state = after(env, [0, 0, 0])
     assert bool(state.view.done)
+    assert bool(state.view.truncated)
+    assert int(state.view.player) == 1
     assert bool(state.view.legal.all())
     np.testing.assert_array_equal(state.view.rewards, [0, 0])
     np.testing.assert_array_equal(after(env, [2, 2, 2]).view.rewards, [0, 0])
+
+
+def test_a_game_that_ends_by_its_rules_is_not_truncated(countdown):
+    view = after(countdown_env(countdown(), max_plies=4), [2, 2, 2, 1]).view
+    assert bool(view.done)
+    assert not bool(view.truncated)
+
+
+def test_a_limit_of_the_game_itself_truncates(countdown):
+    class Limited(countdown):
+        def done(self):
+            return super().done() or self.truncated()
+
+        def truncated(self):
+            return self.stones[0] <= 5
+
+    assert bool(after(countdown_env(Limited()), [2, 2]).view.truncated)
 
 
 def error_of(env, actions):

@@ -111,7 +111,7 @@ class Countdown:
         left, paid = state
         return View(
             observation=state, legal=jnp.ones(1, bool), player=jnp.int32(0),
-            rewards=jnp.array([paid, 0], jnp.float32), done=left == 0,
+            rewards=jnp.array([paid, 0], jnp.float32), done=left == 0, truncated=jnp.bool_(False),
         )  # fmt: skip
 
 

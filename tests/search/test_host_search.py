@@ -6,11 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from explorations import full
 
 from podzero.config import SearchConfig, SimulatorConfig
 from podzero.envs import HostEnv, make_env
 from podzero.envs.open_spiel import OpenSpielGame
 from podzero.search import make_search, rules_model
+from podzero.types import Exploration
 
 GAMES = ([], [4], [0, 3, 1, 4], [0, 4, 1], [0, 1, 2, 4, 3, 5], [8, 0, 4])
 """Moves of tic-tac-toe; among the positions are a win in one move and a threat that must be blocked."""
@@ -63,10 +65,10 @@ def states_of_games(env):
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
 
 
-def search_games(env, evaluate, algorithm, temperature=1.0):
+def search_games(env, evaluate, algorithm):
     config = SearchConfig(algorithm=algorithm, simulations=24)
     search = jax.jit(make_search(config, rules_model(env, evaluate)))
-    return jax.device_get(search(None, jax.random.key(2), states_of_games(env), jnp.full(len(GAMES), temperature)))
+    return jax.device_get(search(None, jax.random.key(2), states_of_games(env), full(len(GAMES))))
 
 
 @pytest.mark.parametrize("algorithm", ["gumbel", "puct"])
@@ -90,6 +92,27 @@ def test_the_size_of_the_cache_does_not_change_the_result():
     assert len(large._cache) > 100
 
 
+def test_the_last_position_of_a_truncated_game_is_evaluated_and_that_of_a_decided_one_is_not():
+    """With one simulation the chosen action's value is that of the next position for the opponent: here 0.5."""
+    config = SimulatorConfig(name="open_spiel", id="tic_tac_toe")
+
+    def optimist(params, key, states):
+        return jnp.zeros((1, 9)), jnp.full(1, 0.5)
+
+    for max_plies, expected in ((1, -0.5), (9, -0.5)):
+        env = make_env(config.model_copy(update={"max_plies": max_plies}))
+        search = jax.jit(make_search(SearchConfig(simulations=1, root_value="action"), rules_model(env, optimist)))
+        roots = jax.vmap(env.init)(jax.random.split(jax.random.key(0), 1))
+        assert float(search(None, jax.random.key(0), roots, Exploration.none(1)).value[0]) == expected
+    won = make_env(config)
+    search = jax.jit(make_search(SearchConfig(simulations=9, root_value="action"), rules_model(won, optimist)))
+    roots = jax.vmap(won.init)(jax.random.split(jax.random.key(0), 1))
+    for action in (0, 3, 1, 4):
+        roots = jax.vmap(won.step)(roots, jnp.array([action]))
+    result = search(None, jax.random.key(0), roots, Exploration.none(1))
+    assert (int(result.action[0]), float(result.value[0])) == (2, 1.0)
+
+
 def test_single_player_search_avoids_a_negative_reward():
     """Cliff walking: stepping off the cliff costs a hundred times as much as another step."""
     env = make_env(SimulatorConfig(name="open_spiel", id="cliff_walking", reward_scale=0.005, discount=0.9))
@@ -98,6 +121,7 @@ def test_single_player_search_avoids_a_negative_reward():
         return jnp.zeros((1, 4)), jnp.zeros(1)
 
     search = jax.jit(make_search(SearchConfig(simulations=24), rules_model(env, uniform, 0.9)))
-    result = search(None, jax.random.key(0), jax.vmap(env.init)(jax.random.split(jax.random.key(0), 1)), jnp.zeros(1))
+    roots = jax.vmap(env.init)(jax.random.split(jax.random.key(0), 1))
+    result = search(None, jax.random.key(0), roots, Exploration.none(1))
     assert int(result.action[0]) != 0
     assert float(result.policy[0, 0]) < 0.2

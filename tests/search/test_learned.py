@@ -4,11 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from explorations import explorations, full
 
 from podzero.config import SearchConfig
 from podzero.search import make_model_search
 from podzero.search.learned import sampled_actions
-from podzero.types import EnvSpec, ModelNetwork
+from podzero.types import EnvSpec, Exploration, ModelNetwork
 
 ALGORITHMS = ("gumbel", "puct")
 DISCRETE = EnvSpec("chain", (1,), "float32", 2, players=1)
@@ -51,7 +52,7 @@ def search_for(network, spec=DISCRETE, discount=0.5, **config):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_reward_two_steps_ahead_is_found(algorithm):
     search = search_for(model(uniform, chain), algorithm=algorithm, simulations=32)
-    result = search({}, jax.random.key(0), jnp.array([[1.0], [2.0]]), jnp.zeros(2))
+    result = search({}, jax.random.key(0), jnp.array([[1.0], [2.0]]), Exploration.none(2))
     np.testing.assert_array_equal(result.action, [1, 1])
     assert np.all(np.asarray(result.policy)[:, 1] > 0.5)
     assert result.value[1] > result.value[0] > 0
@@ -64,8 +65,8 @@ def test_rewards_and_values_are_discounted_by_hand(algorithm):
     def predict(latent):
         return jnp.tile(jnp.array([0.0, 20.0]), (latent.shape[0], 1)), jnp.where(latent == 2, 4.0, 8.0)
 
-    search = search_for(model(predict, chain), algorithm=algorithm, simulations=1, dirichlet_fraction=0.0)
-    result = search({}, jax.random.key(0), jnp.array([[2.0]]), jnp.zeros(1))
+    search = search_for(model(predict, chain), algorithm=algorithm, simulations=1, root_value="mean")
+    result = search({}, jax.random.key(0), jnp.array([[2.0]]), Exploration.none(1))
     np.testing.assert_allclose(result.value, [4.5], rtol=1e-6)
 
 
@@ -81,8 +82,9 @@ def test_golden_values_of_a_tree_with_one_action():
         model(predict, lambda latent, action: chain(latent, action + 1)),
         DISCRETE._replace(num_actions=1),
         simulations=5,
+        root_value="mean",
     )
-    result = search({}, jax.random.key(0), jnp.array([[0.0], [2.0]]), jnp.ones(2))
+    result = search({}, jax.random.key(0), jnp.array([[0.0], [2.0]]), full(2))
     # The root's own value and five simulations: from cell 0 the last three reach the reward, from cell 2 all five.
     np.testing.assert_allclose(result.value, [3 * 0.25 / 6, 5 * 1.0 / 6], rtol=1e-6)
     np.testing.assert_array_equal(result.policy, [[1.0], [1.0]])
@@ -93,7 +95,7 @@ def test_golden_values_of_a_tree_with_one_action():
 def test_shapes_and_laws(algorithm, spec):
     network = model(gaussian if spec.action_shape else uniform, bandit if spec.action_shape else chain)
     search = search_for(network, spec, algorithm=algorithm, simulations=8, candidates=6)
-    result = search({}, jax.random.key(0), jnp.zeros((3, 1)), jnp.array([0.0, 1.0, 1.0]))
+    result = search({}, jax.random.key(0), jnp.zeros((3, 1)), explorations([0, 1, 1], [0, 1, 1]))
     wide = 6 if spec.action_shape else 2
     assert result.policy.shape == (3, wide)
     np.testing.assert_allclose(result.policy.sum(-1), 1.0, rtol=1e-5)
@@ -115,7 +117,7 @@ def test_shapes_and_laws(algorithm, spec):
 def test_equal_keys_give_equal_results_and_other_keys_give_others(spec):
     network = model(gaussian if spec.action_shape else uniform, bandit if spec.action_shape else chain)
     search = search_for(network, spec, simulations=4, candidates=4)
-    one, two, other = (search({}, jax.random.key(key), jnp.zeros((32, 1)), jnp.ones(32)) for key in (0, 0, 1))
+    one, two, other = (search({}, jax.random.key(key), jnp.zeros((32, 1)), full(32)) for key in (0, 0, 1))
     for a, b in zip(one, two, strict=True):
         np.testing.assert_array_equal(a, b)
     assert np.any(np.asarray(one.action) != np.asarray(other.action))
@@ -138,7 +140,7 @@ def bandit(latent, action):
 def test_sampled_search_selects_the_best_of_its_candidates(algorithm, candidates):
     network = model(gaussian, bandit)
     search = search_for(network, ONE_D, algorithm=algorithm, simulations=64, candidates=candidates)
-    result = search({}, jax.random.key(0), jnp.zeros((20, 1)), jnp.zeros(20))
+    result = search({}, jax.random.key(0), jnp.zeros((20, 1)), Exploration.none(20))
     nearness = 1.0 - np.abs(np.tanh(result.candidates)[..., 0] - 0.5)
     best = np.take_along_axis(np.tanh(result.candidates), nearness.argmax(-1)[:, None, None], axis=1)[:, 0]
     np.testing.assert_allclose(result.action, best, rtol=1e-6)
@@ -155,7 +157,7 @@ def test_every_node_samples_its_own_candidates():
         return jnp.ones_like(latent), jnp.zeros_like(latent)
 
     search = search_for(model(gaussian, spy), ONE_D, simulations=16, candidates=2, max_considered_actions=2)
-    search({}, jax.random.key(0), jnp.zeros((1, 1)), jnp.zeros(1))
+    search({}, jax.random.key(0), jnp.zeros((1, 1)), Exploration.none(1))
     jax.effects_barrier()
     assert len(set(seen)) > 8
 
@@ -211,7 +213,7 @@ def test_the_policy_follows_differences_of_value_relative_to_the_range_of_the_tr
     0.1 * (50 + 1) * Q / range to equal logits: the odds of action 1 are exp(5.1 * 3 / 4).
     """
     search = search_for(model(two_values, fork), discount=1.0, simulations=2)
-    result = search({}, jax.random.key(0), jnp.array([[0.0]]), jnp.zeros(1))
+    result = search({}, jax.random.key(0), jnp.array([[0.0]]), Exploration.none(1))
     odds = np.exp(5.1 * 3 / 4)
     np.testing.assert_allclose(result.policy, [[1 / (1 + odds), odds / (1 + odds)]], rtol=1e-4)
 
@@ -228,12 +230,12 @@ def test_gumbel_noise_is_not_rounded_away_beside_large_values():
         network = model(predict, lambda latent, action: (latent, jnp.zeros_like(latent)))
         spec = DISCRETE._replace(num_actions=8)
         search = search_for(network, spec, discount=1.0, simulations=4, max_considered_actions=8)
-        return search({}, jax.random.key(3), jnp.zeros((256, 1)), jnp.ones(256)).action
+        return search({}, jax.random.key(3), jnp.zeros((256, 1)), full(256)).action
 
     np.testing.assert_array_equal(selected(-800.0), selected(0.0))
 
 
 def test_equal_values_leave_the_policy_unchanged():
     search = search_for(model(uniform, lambda latent, action: (latent, jnp.zeros_like(latent))), simulations=4)
-    result = search({}, jax.random.key(0), jnp.array([[0.0]]), jnp.zeros(1))
+    result = search({}, jax.random.key(0), jnp.array([[0.0]]), Exploration.none(1))
     np.testing.assert_allclose(result.policy, [[0.5, 0.5]], atol=1e-6)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import mctx
 import numpy as np
 import optax
 import pytest
+from explorations import explorations, full
 
 from podzero.config import SearchConfig
 from podzero.envs import make_env
 from podzero.search import make_search, network_evaluation, rules_model
+from podzero.search.algorithms import with_noise
+from podzero.types import Exploration
 
 ALGORITHMS = ("gumbel", "puct")
 
@@ -21,9 +25,9 @@ def uniform(params, key, states):
     return jnp.zeros((batch, states.legal_action_mask.shape[1])), jnp.zeros(batch)
 
 
-def search_for(game, algorithm, simulations=32, evaluate=uniform):
+def search_for(game, algorithm, simulations=32, evaluate=uniform, **config):
     env = make_env(game)
-    config = SearchConfig(algorithm=algorithm, simulations=simulations)
+    config = SearchConfig(algorithm=algorithm, simulations=simulations, **config)
     return env, jax.jit(make_search(config, rules_model(env, evaluate)))
 
 
@@ -55,15 +59,46 @@ MUST_BLOCK_2 = [0, 4, 1]
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_winning_move_is_selected_and_valued(algorithm):
     env, search = search_for("tic_tac_toe", algorithm, 64)
-    result = search(None, jax.random.key(1), play(env, [WIN_AT_2]), jnp.zeros(1))
+    result = search(None, jax.random.key(1), play(env, [WIN_AT_2]), Exploration.none(1))
     assert int(result.action[0]) == 2
-    assert float(result.value[0]) > 0.2
+
+
+@pytest.mark.parametrize("root_value", ["action", "policy"])
+def test_the_value_of_a_position_won_in_one_tends_to_one(root_value):
+    """Sequential halving visits all actions, so their mean is far below one however long it searches."""
+    position = [[0, 6, 1, 6, 2, 0]]  # connect four: the player to move wins in column 3
+    values = []
+    for simulations in (8, 32, 128):
+        env, search = search_for("connect_four", "gumbel", simulations, root_value=root_value)
+        result = search(None, jax.random.key(1), play(env, position), Exploration.none(1))
+        assert int(result.action[0]) == 3
+        values.append(float(result.value[0]))
+    assert values == sorted(values)
+    assert values[-1] > 0.99
+    env, search = search_for("connect_four", "gumbel", 32, root_value="mean")
+    assert search(None, jax.random.key(1), play(env, position), Exploration.none(1)).value[0] < 0.6
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_root_values_by_hand(algorithm):
+    """One simulation visits action 0, whose value is -0.5; the root's own is 0.5, and the other actions have a prior of
+    about zero. The completed value of unvisited actions matters to none.
+    """
+
+    def first_action(params, key, states):
+        batch = states.legal_action_mask.shape[0]
+        return jnp.tile(jnp.array([40.0] + 8 * [0.0]), (batch, 1)), jnp.full(batch, 0.5)
+
+    for root_value, expected in (("mean", 0.0), ("action", -0.5), ("policy", -0.5), ("network", 0.5)):
+        env, search = search_for("tic_tac_toe", algorithm, 1, first_action, root_value=root_value)
+        result = search(None, jax.random.key(0), play(env, [[]]), Exploration.none(1))
+        np.testing.assert_allclose(result.value[0], expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_threat_is_blocked(algorithm):
     env, search = search_for("tic_tac_toe", algorithm, 128)
-    result = search(None, jax.random.key(1), play(env, [MUST_BLOCK_2]), jnp.zeros(1))
+    result = search(None, jax.random.key(1), play(env, [MUST_BLOCK_2]), Exploration.none(1))
     assert int(result.action[0]) == 2
 
 
@@ -76,7 +111,7 @@ def test_policy_is_a_distribution_over_legal_actions(algorithm, game):
     env, search = search_for(game, algorithm, 8)
     roots = jax.vmap(env.init)(jax.random.split(jax.random.key(0), 3))
     legal = np.asarray(jax.vmap(env.view)(roots).legal)
-    result = search(None, jax.random.key(1), roots, jnp.ones(3))
+    result = search(None, jax.random.key(1), roots, full(3))
     np.testing.assert_allclose(result.policy.sum(-1), 1.0, rtol=1e-5)
     assert np.all(np.asarray(result.policy)[~legal] == 0.0)
     assert np.all(legal[np.arange(3), result.action])
@@ -90,8 +125,8 @@ def test_rows_of_a_batch_are_independent(algorithm):
     """A row with three legal actions gives the same result beside an empty board as beside a copy of itself."""
     env, search = search_for("tic_tac_toe", algorithm, 32)
     narrow, empty = [0, 1, 2, 4, 3, 5], []
-    mixed = search(None, jax.random.key(1), play(env, [narrow, empty]), jnp.zeros(2))
-    equal = search(None, jax.random.key(1), play(env, [narrow, narrow]), jnp.zeros(2))
+    mixed = search(None, jax.random.key(1), play(env, [narrow, empty]), Exploration.none(2))
+    equal = search(None, jax.random.key(1), play(env, [narrow, narrow]), Exploration.none(2))
     # PUCT breaks ties at random with a key per row index, so only row 0 is comparable.
     np.testing.assert_array_equal(mixed.visits[0], equal.visits[0])
     np.testing.assert_allclose(mixed.policy[0], equal.policy[0], rtol=1e-6)
@@ -102,13 +137,55 @@ def test_rows_of_a_batch_are_independent(algorithm):
 def test_temperature_zero_is_deterministic_and_one_explores(algorithm):
     env, search = search_for("connect_four", algorithm, 16)
     roots = play(env, [[]] * 32)
-    greedy = search(None, jax.random.key(1), roots, jnp.zeros(32))
-    exploring = search(None, jax.random.key(1), roots, jnp.ones(32))
+    greedy = search(None, jax.random.key(1), roots, Exploration.none(32))
+    exploring = search(None, jax.random.key(1), roots, full(32))
     assert len(set(np.asarray(exploring.action).tolist())) > 1
     if algorithm == "gumbel":
         assert len(set(np.asarray(greedy.action).tolist())) == 1
     else:
         assert np.all(np.asarray(greedy.action) == np.asarray(greedy.visits).argmax(-1))
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_root_explores_where_the_choice_is_greedy(algorithm):
+    """Noise changes what is visited; the choice at temperature zero is the best of what was visited most."""
+    env, search = search_for("connect_four", algorithm, 16, max_considered_actions=4)
+    roots = play(env, [[]] * 32)
+    result = search(None, jax.random.key(1), roots, explorations(np.ones(32), np.zeros(32)))
+    assert len({tuple(visits) for visits in np.asarray(result.visits).tolist()}) > 1
+    most = np.asarray(result.visits).max(axis=1)
+    assert np.all(np.take_along_axis(np.asarray(result.visits), np.asarray(result.action)[:, None], 1)[:, 0] == most)
+    again = search(None, jax.random.key(1), roots, full(32))
+    np.testing.assert_array_equal(again.visits, result.visits)
+    assert np.any(np.asarray(again.action) != np.asarray(result.action))
+
+
+def test_the_choice_of_gumbel_at_temperature_one_is_that_of_mctx():
+    env = make_env("connect_four")
+    model, roots = rules_model(env, uniform), play(env, [[], [3], [3, 3, 2]] * 16)
+    search = jax.jit(make_search(SearchConfig(simulations=16), model))
+    _, search_key = jax.random.split(jax.random.key(5))
+    bare = mctx.gumbel_muzero_policy(
+        None, search_key, model.root(None, jax.random.key(0), roots), model.recurrent, 16,
+        invalid_actions=~model.legal(roots),
+    )  # fmt: skip
+    np.testing.assert_array_equal(search(None, jax.random.key(5), roots, full(48)).action, bare.action)
+
+
+def test_a_quarter_of_the_prior_is_noise_however_few_actions_are_legal():
+    """Of 4,672 actions 30 are legal, as in chess. mctx's own noise over all actions left 0.2% of the prior."""
+    legal = np.zeros((64, 4672), bool)
+    legal[:, 100:130] = True
+    logits = np.where(legal, 0.0, 3.0).astype(np.float32)
+    weight = np.full(64, 0.25, np.float32)
+    mixed = np.exp(with_noise(jax.random.key(0), logits, jnp.asarray(legal), SearchConfig(), weight))
+    assert mixed[~legal].max() < 1e-30
+    np.testing.assert_allclose(mixed.sum(axis=1), 1.0, rtol=1e-5)
+    noise = mixed[:, 100:130] - 0.75 / 30
+    np.testing.assert_allclose(noise.sum(axis=1), 0.25, rtol=1e-4)
+    assert noise.min() >= -1e-6
+    # A Dirichlet distribution with a total concentration of 10 over 30: variance (1/30) (29/30) / 11.
+    np.testing.assert_allclose((noise / 0.25).std(), np.sqrt(29 / 900 / 11), rtol=0.1)
 
 
 def test_golden_tree_of_gumbel_with_a_fixed_prior():
@@ -125,7 +202,7 @@ def test_golden_tree_of_gumbel_with_a_fixed_prior():
     env = make_env("connect_four")
     config = SearchConfig(simulations=16, max_considered_actions=4)
     search = jax.jit(make_search(config, rules_model(env, prior)))
-    result = search(None, jax.random.key(0), play(env, [[]]), jnp.zeros(1))
+    result = search(None, jax.random.key(0), play(env, [[]]), Exploration.none(1))
     np.testing.assert_array_equal(result.visits[0], [6, 6, 2, 2, 0, 0, 0])
     np.testing.assert_allclose(result.policy[0], jax.nn.softmax(jnp.array([3.0, 2, 1, 0, -9, -9, -9])), atol=1e-6)
     assert int(result.action[0]) == 0
@@ -139,8 +216,8 @@ def test_values_change_sign_between_the_players():
         batch = states.legal_action_mask.shape[0]
         return jnp.zeros((batch, 9)), jnp.full(batch, 0.5)
 
-    env, search = search_for("tic_tac_toe", "puct", 1, optimist)
-    result = search(None, jax.random.key(0), play(env, [[]]), jnp.zeros(1))
+    env, search = search_for("tic_tac_toe", "puct", 1, optimist, root_value="mean")
+    result = search(None, jax.random.key(0), play(env, [[]]), Exploration.none(1))
     # The mean of the root's own 0.5 and one child's -0.5.
     np.testing.assert_allclose(result.value[0], 0.0, atol=1e-6)
 
@@ -153,8 +230,10 @@ def test_values_of_later_moves_are_discounted():
         return jnp.zeros((batch, 9)), jnp.full(batch, 0.5)
 
     env = make_env("tic_tac_toe")
-    search = jax.jit(make_search(SearchConfig(algorithm="puct", simulations=1), rules_model(env, optimist, 0.8)))
-    result = search(None, jax.random.key(0), play(env, [[]]), jnp.zeros(1))
+    search = jax.jit(
+        make_search(SearchConfig(algorithm="puct", simulations=1, root_value="mean"), rules_model(env, optimist, 0.8))
+    )
+    result = search(None, jax.random.key(0), play(env, [[]]), Exploration.none(1))
     np.testing.assert_allclose(result.value[0], 0.05, atol=1e-6)
 
 

@@ -1,0 +1,14 @@
+"""How much the searches of self-play explore."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from podzero.config import ActorsConfig
+from podzero.types import Array, Exploration
+
+
+def explore(config: ActorsConfig, age: Array) -> Exploration:
+    """The exploration of B games or episodes after `age` `[B]` moves, on which only the temperature depends."""
+    temperature = jnp.where(age < config.temperature_plies, config.temperature, config.final_temperature)
+    return Exploration(jnp.full(temperature.shape, config.noise, jnp.float32), temperature.astype(jnp.float32))

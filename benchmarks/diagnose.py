@@ -1,0 +1,164 @@
+"""Where a trained agent loses strength: judges its search by a perfect solver under several settings.
+
+uv run python benchmarks/diagnose.py runs/connect_four > diagnosis.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from podzero.config import Experiment, SearchConfig
+from podzero.envs import make_env
+from podzero.evaluation.intervals import wilson
+from podzero.evaluation.judge import Positions, judge_actions, judged_positions, replay
+from podzero.evaluation.players import Decide, make_decide
+from podzero.evaluation.solvers import game_values, make_solver
+from podzero.networks import make_inference
+from podzero.params import load_snapshot
+from podzero.protocols import Env
+from podzero.search import Evaluate, network_evaluation
+from podzero.types import Array, EnvState, Params
+from podzero.workdir import Workdir
+
+BANDS = {"0 to 9": (0, 9), "10 to 19": (10, 19), "20 to 30": (20, 30)}
+"""Plies that are judged apart."""
+SEED = 77
+"""Of the judged positions, which no evaluator of a run has seen."""
+SIMULATIONS = (1, 8, 32, 128, 512, 2048)
+PIECE = 250
+"""Positions that are searched at once."""
+ROOT_VALUES = ("network", "mean", "action", "policy")
+
+Json = dict[str, Any]
+
+
+class Subject:
+    """A trained agent and the positions in which it is judged."""
+
+    def __init__(self, workdir: str, count: int) -> None:
+        self.experiment: Experiment = Workdir(workdir).experiment()
+        self.env: Env = make_env(self.experiment.env)
+        self.positions: Positions = judged_positions(self.env, count, SEED)
+        self.values = game_values(np.nanmax(self.positions.scores, axis=1))
+        fold, network = make_inference(self.experiment.network, self.env.spec)
+        self.params: Params = fold(load_snapshot(Workdir(workdir).snapshots, None).params)
+        self.evaluate: Evaluate = network_evaluation(self.env, network.apply)
+
+    def search(self, evaluate: Evaluate | None = None, count: int | None = None, **config: Any) -> list[Any]:
+        """Searches the first `count` positions without noise; returns one result for each piece of them."""
+        settings = SearchConfig(**(self.experiment.search.model_dump() | config))
+        decide: Decide = make_decide(self.env, settings, evaluate or self.evaluate)
+        return [
+            jax.device_get(decide(self.params, jax.random.key(0), self._states(start)))
+            for start in range(0, count or len(self.values), PIECE)
+        ]
+
+    def judged(self, results: list[Any], **about: Any) -> Json:
+        """The share of moves that keep the game's value, in all plies and by band."""
+        actions = np.concatenate([result.action for result in results])
+        positions = Positions(*(field[: len(actions)] for field in self.positions))
+        result = judge_actions(actions, positions)
+        chosen = game_values(positions.scores)[np.arange(len(actions)), actions]
+        kept = chosen == self.values[: len(actions)]
+        bands = {name: share(kept[inside]) for name, inside in bands_of(positions)}
+        return about | {"keeps_value": result.keeps_value, "interval": result.interval, "bands": bands}
+
+    def errors(self, results: list[Any], **about: Any) -> Json:
+        """The mean distance of root values from the game's value, in all plies and by band."""
+        error = np.abs(np.concatenate([result.value for result in results]) - self.values)
+        bands = {name: float(error[inside].mean()) for name, inside in bands_of(self.positions)}
+        return about | {"error": float(error.mean()), "bands": bands}
+
+    def _states(self, start: int) -> EnvState:
+        return replay(self.env, self.positions.moves[start : start + PIECE])
+
+
+def bands_of(positions: Positions) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+    """Which of the positions lie in each band: `[N]` bool."""
+    for name, (first, last) in BANDS.items():
+        yield name, (positions.plies >= first) & (positions.plies <= last)
+
+
+def share(kept: np.ndarray[Any, Any]) -> Json:
+    """A share with its 95% interval."""
+    return {"share": float(kept.mean()), "interval": wilson(float(kept.sum()), len(kept)), "positions": len(kept)}
+
+
+def solver_evaluation(subject: Subject) -> Evaluate:
+    """The network's policy with the solver's values at the leaves."""
+    solver = make_solver(subject.env.spec.name)
+    view = jax.vmap(subject.env.view)
+
+    def solve(observations: np.ndarray[Any, Any], over: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        values = np.zeros(len(over), np.float32)
+        if not np.all(over):
+            values[~over] = game_values(np.nanmax(solver.scores(np.asarray(observations)[~over]), axis=1))
+        return values
+
+    def evaluate(params: Params, key: Array, states: EnvState) -> tuple[jax.Array, jax.Array]:
+        logits, value = subject.evaluate(params, key, states)
+        seen = view(states)
+        return logits, jax.pure_callback(solve, value, seen.observation, seen.done)
+
+    return evaluate
+
+
+def sections(subject: Subject, few: int) -> Iterator[tuple[str, Callable[[], list[Json]]]]:
+    """What is measured, by name."""
+    judged, search = subject.judged, subject.search
+    yield "simulations", lambda: [judged(search(simulations=n), simulations=n) for n in SIMULATIONS]
+    yield (
+        "scales",
+        lambda: [
+            judged(
+                search(simulations=n, q_scale=scale, value_scale=weight),
+                simulations=n,
+                q_scale=scale,
+                value_scale=weight,
+            )
+            for scale, weights in {"node": (0.03, 0.1, 0.3), "tree": (0.1, 0.3), "bounds": (0.1, 0.3, 1.0)}.items()
+            for weight in weights
+            for n in (32, 512)
+        ],
+    )
+    yield "puct", lambda: [judged(search(simulations=n, algorithm="puct"), simulations=n) for n in (32, 128, 512)]
+    yield (
+        "values",
+        lambda: [
+            subject.errors(search(simulations=n, root_value=value), simulations=n, root_value=value)
+            for value in ROOT_VALUES
+            for n in (32, 512)
+        ],
+    )
+    yield (
+        "solver at the leaves",
+        lambda: [judged(search(solver_evaluation(subject), few, simulations=n), simulations=n) for n in (8, 32)],
+    )
+
+
+def main() -> None:
+    """Prints one JSON object, and what it is doing on the error output."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("workdir")
+    parser.add_argument("--positions", type=int, default=1000)
+    parser.add_argument("--few", type=int, default=PIECE, help="positions that are searched with the solver at leaves")
+    parser.add_argument("--only", nargs="*", help="names of sections")
+    arguments = parser.parse_args()
+    subject, found = Subject(arguments.workdir, arguments.positions), {}
+    for name, measure in sections(subject, arguments.few):
+        if not arguments.only or name in arguments.only:
+            print(name, file=sys.stderr, flush=True)
+            found[name] = measure()
+            print(json.dumps(found[name]), file=sys.stderr, flush=True)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
