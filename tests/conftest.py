@@ -38,6 +38,11 @@ TINY = (
 )
 
 
+def pytest_xdist_auto_num_workers():
+    """One process more than cores: the tests of Ray and Reverb wait for much of their time."""
+    return (os.cpu_count() or 1) + 1
+
+
 class Watcher(View):
     """A view that keeps what it was shown, and may act on it."""
 

@@ -1,5 +1,6 @@
 import json
 import logging
+import shutil
 import threading
 from types import SimpleNamespace
 
@@ -39,8 +40,8 @@ def make(workdir, experiment):
 
 
 @pytest.fixture(scope="module")
-def life(make, workdir, snapshots):
-    """Three rounds of one evaluator, and what JAX said of compilation in the third."""
+def rounds(make, workdir, snapshots):
+    """Three rounds of one evaluator, and JAX's log of compilations in the third."""
     reports, ladders, lines = [], [], Lines()
     evaluator = make(lambda role, metrics: reports.append((role, dict(metrics))))
     for step in (20, 30):
@@ -51,15 +52,15 @@ def life(make, workdir, snapshots):
     logging.getLogger("jax").addHandler(lines)
     with jax.log_compiles():
         jax.jit(lambda x: x + 1.5)(1.0)
-        assert "Compiling" in lines.text, "JAX says it in other words now"
+        assert "Compiling" in lines.text, "JAX logs compilations in other words"
         lines.text = ""
         evaluator.judge_newest()
     logging.getLogger("jax").removeHandler(lines)
     return SimpleNamespace(evaluator=evaluator, reports=reports, ladders=ladders, compilations=lines.text)
 
 
-def test_a_round_reports_its_figures(life):
-    role, metrics = life.reports[0]
+def test_a_round_reports_its_metrics(rounds):
+    role, metrics = rounds.reports[0]
     assert role == "evaluator"
     assert set(metrics) == {
         "evaluation/step", "evaluation/elo", "evaluation/elo_error",
@@ -67,24 +68,24 @@ def test_a_round_reports_its_figures(life):
     }  # fmt: skip
     assert metrics["evaluation/step"] == 20
     assert 0 <= metrics["evaluation/keeps_value"] <= 1
-    assert set(life.ladders[0]["ratings"]) == {"random", "@20"}
+    assert set(rounds.ladders[0]["ratings"]) == {"random", "@20"}
 
 
-def test_later_rounds_compile_nothing(life):
-    assert "Compiling" not in life.compilations
+def test_later_rounds_compile_nothing(rounds):
+    assert "Compiling" not in rounds.compilations
 
 
-def test_later_rounds_meet_earlier_selves(life):
-    assert "evaluation/score_earlier" in life.reports[2][1]
-    ladder = life.evaluator.ladder()
+def test_later_rounds_play_earlier_snapshots(rounds):
+    assert "evaluation/score_earlier" in rounds.reports[2][1]
+    ladder = rounds.evaluator.ladder()
     assert set(ladder["ratings"]) == {"random", "@20", "@30", "@40"}
     played = {(row["first"], row["second"]) for row in ladder["results"]}
     assert {("@20", "@40"), ("@30", "@40"), ("@20", "@30")} <= played
 
 
-def test_an_earlier_snapshot_that_is_gone_is_not_played(make, workdir, snapshots, life):
+def test_an_earlier_snapshot_that_is_gone_is_not_played(make, workdir, snapshots, rounds):
     """Of step 46, the evaluator would play step 40, and step 20 or 30, which are nearest to half of it."""
-    evaluator = make(ladder=life.evaluator.ladder(), opponents=("random", "earlier"))
+    evaluator = make(ladder=rounds.evaluator.ladder(), opponents=("random", "earlier"))
     for step in (20, 30):
         (workdir.snapshots / f"{step:09d}" / "manifest.json").unlink()
     snapshots(workdir, 46)
@@ -93,35 +94,36 @@ def test_an_earlier_snapshot_that_is_gone_is_not_played(make, workdir, snapshots
     assert "@46" in played
     for step in (20, 30):
         snapshots(workdir, step)
+    shutil.rmtree(workdir.snapshots / f"{46:09d}")
 
 
-def test_each_opponent_gets_the_configured_number_of_games(life):
-    games = {row["wins"] + row["draws"] + row["losses"] for row in life.evaluator.ladder()["results"]}
+def test_each_opponent_gets_the_configured_number_of_games(rounds):
+    games = {row["wins"] + row["draws"] + row["losses"] for row in rounds.evaluator.ladder()["results"]}
     assert games == {4}
 
 
-def test_the_ladder_goes_on_in_a_new_life(life, make):
-    held = json.loads(json.dumps(life.evaluator.ladder()))
-    assert make(ladder=held).ladder() == life.evaluator.ladder()
+def test_another_evaluator_continues_the_ladder(rounds, make):
+    held = json.loads(json.dumps(rounds.evaluator.ladder()))
+    assert make(ladder=held).ladder() == rounds.evaluator.ladder()
 
 
-def test_a_new_life_does_not_rate_again_what_is_rated(life, make):
-    resumed = make(report=lambda *_: pytest.fail("was rated again"), ladder=life.evaluator.ladder())
+def test_another_evaluator_does_not_rate_a_snapshot_again(rounds, make):
+    resumed = make(report=lambda *_: pytest.fail("was rated again"), ladder=rounds.evaluator.ladder())
     timer = threading.Timer(3, resumed.stop)
     timer.start()
     resumed.run()
-    assert resumed.ladder() == life.evaluator.ladder()
+    assert resumed.ladder() == rounds.evaluator.ladder()
 
 
-def test_run_rates_each_snapshot_once_and_ends_when_told(life, workdir, snapshots):
+def test_run_rates_each_snapshot_once_and_ends_when_stopped(rounds, workdir, snapshots):
     """`every_minutes` is over long before the timer stops the run, but there is no newer snapshot."""
     snapshots(workdir, 50)
-    rated = len(life.reports)
-    timer = threading.Timer(3, life.evaluator.stop)
+    rated = len(rounds.reports)
+    timer = threading.Timer(3, rounds.evaluator.stop)
     timer.start()
-    life.evaluator.run()
-    assert len(life.reports) == rated + 1
-    assert life.reports[-1][1]["evaluation/step"] == 50
+    rounds.evaluator.run()
+    assert len(rounds.reports) == rated + 1
+    assert rounds.reports[-1][1]["evaluation/step"] == 50
 
 
 def test_an_interrupted_round_counts_for_nothing(make):

@@ -25,10 +25,15 @@ def uniform(params, key, states):
     return jnp.zeros((batch, states.legal_action_mask.shape[1])), jnp.zeros(batch)
 
 
+def jitted(function):
+    """Compiled without optimizations, which take longer than these tests run."""
+    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})
+
+
 def search_for(game, algorithm, simulations=32, evaluate=uniform, **config):
     env = make_env(game)
     config = SearchConfig(algorithm=algorithm, simulations=simulations, **config)
-    return env, jax.jit(make_search(config, rules_model(env, evaluate)))
+    return env, jitted(make_search(config, rules_model(env, evaluate)))
 
 
 def play(env, games):
@@ -68,7 +73,7 @@ def test_the_value_of_a_position_won_in_one_tends_to_one(root_value):
     """Sequential halving visits all actions, so their mean is far below one however long it searches."""
     position = [[0, 6, 1, 6, 2, 0]]  # connect four: the player to move wins in column 3
     values = []
-    for simulations in (8, 32, 128):
+    for simulations in (8, 128):
         env, search = search_for("connect_four", "gumbel", simulations, root_value=root_value)
         result = search(None, jax.random.key(1), play(env, position), Exploration.none(1))
         assert int(result.action[0]) == 3
@@ -79,8 +84,7 @@ def test_the_value_of_a_position_won_in_one_tends_to_one(root_value):
     assert search(None, jax.random.key(1), play(env, position), Exploration.none(1)).value[0] < 0.6
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_root_values_by_hand(algorithm):
+def test_root_values_by_hand():
     """One simulation visits action 0, whose value is -0.5; the root's own is 0.5, and the other actions have a prior of
     about zero. The completed value of unvisited actions matters to none.
     """
@@ -90,7 +94,7 @@ def test_root_values_by_hand(algorithm):
         return jnp.tile(jnp.array([40.0] + 8 * [0.0]), (batch, 1)), jnp.full(batch, 0.5)
 
     for root_value, expected in (("mean", 0.0), ("action", -0.5), ("policy", -0.5), ("network", 0.5)):
-        env, search = search_for("tic_tac_toe", algorithm, 1, first_action, root_value=root_value)
+        env, search = search_for("tic_tac_toe", "gumbel", 1, first_action, root_value=root_value)
         result = search(None, jax.random.key(0), play(env, [[]]), Exploration.none(1))
         np.testing.assert_allclose(result.value[0], expected, atol=1e-6)
 
@@ -163,7 +167,7 @@ def test_the_root_explores_where_the_choice_is_greedy(algorithm):
 def test_the_choice_of_gumbel_at_temperature_one_is_that_of_mctx():
     env = make_env("connect_four")
     model, roots = rules_model(env, uniform), play(env, [[], [3], [3, 3, 2]] * 16)
-    search = jax.jit(make_search(SearchConfig(simulations=16), model))
+    search = jitted(make_search(SearchConfig(simulations=16), model))
     _, search_key = jax.random.split(jax.random.key(5))
     bare = mctx.gumbel_muzero_policy(
         None, search_key, model.root(None, jax.random.key(0), roots), model.recurrent, 16,
@@ -201,7 +205,7 @@ def test_golden_tree_of_gumbel_with_a_fixed_prior():
 
     env = make_env("connect_four")
     config = SearchConfig(simulations=16, max_considered_actions=4)
-    search = jax.jit(make_search(config, rules_model(env, prior)))
+    search = jitted(make_search(config, rules_model(env, prior)))
     result = search(None, jax.random.key(0), play(env, [[]]), Exploration.none(1))
     np.testing.assert_array_equal(result.visits[0], [6, 6, 2, 2, 0, 0, 0])
     np.testing.assert_allclose(result.policy[0], jax.nn.softmax(jnp.array([3.0, 2, 1, 0, -9, -9, -9])), atol=1e-6)

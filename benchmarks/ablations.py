@@ -1,0 +1,113 @@
+"""Trains variants of an experiment one after the other and lets a perfect solver judge each.
+
+uv run python benchmarks/ablations.py --minutes 10 runs/ablations
+uv run python benchmarks/ablations.py --steps 2000 --only baseline "q_scale: tree" runs/ablations
+
+Results are added to `benchmarks/results/ablations.json` as they come; what is there already is not run again.
+`uv run python benchmarks/pages.py` writes docs/ablations.md from them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+EXPERIMENT = "connect_four"
+RESULTS = Path(__file__).parent / "results" / "ablations.json"
+POSITIONS, SIMULATIONS = 1000, (1, 32, 512)
+"""Positions that the solver judges, and the simulations with which the agent chooses in them."""
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "baseline": (),
+    "root_value: mean": ("search.root_value=mean",),
+    "root_value: action": ("search.root_value=action",),
+    "root_value: network": ("search.root_value=network",),
+    "q_scale: tree": ("search.q_scale=tree",),
+    "q_scale: bounds": ("search.q_scale=bounds", "search.value_scale=0.2"),
+    "greedy choice": ("actors.temperature=0.0",),
+    "greedy after 6 plies": ("actors.temperature_plies=6",),
+    "outcome alone": ("actors.root_value_weight=0.0",),
+    "root value 0.6": ("actors.root_value_weight=0.6",),
+    "fewer random openings": ("actors.opening_fraction=0.5",),
+    "short random openings": ("actors.opening_plies=12",),
+    "replay ratio 2": ("replay.samples_per_insert=2",),
+    "large replay": ("replay.capacity=300000",),
+}
+"""Overrides of the experiment, by the name of the variant."""
+
+
+def main() -> None:
+    """Runs the variants that are missing from the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where the runs go")
+    limits = parser.add_mutually_exclusive_group(required=True)
+    limits.add_argument("--minutes", type=float, help="equal wall time")
+    limits.add_argument("--steps", type=int, help="equal learner steps, where other work runs beside it")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--only", nargs="*", choices=VARIANTS, default=list(VARIANTS), metavar="VARIANT")
+    arguments = parser.parse_args()
+    if arguments.minutes:
+        limit, more = f"stop.minutes={arguments.minutes:g}", ()
+    else:
+        limit, more = f"stop.steps={arguments.steps}", ("stop.minutes=600",)
+    for seed in range(arguments.seeds):
+        for name in arguments.only:
+            overrides = (*VARIANTS[name], f"seed={seed}", limit, *more)
+            key = " ".join(overrides)
+            if key not in stored():
+                store(key, {"variant": name, "seed": seed, "limit": limit} | run(arguments.folder, overrides))
+
+
+def run(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
+    """Trains one variant from nothing and judges it."""
+    workdir = folder / "run"
+    shutil.rmtree(workdir, ignore_errors=True)
+    podzero("train", EXPERIMENT, "--workdir", str(workdir), "--view", "plain", *overrides)
+    status = json.loads(podzero("status", str(workdir), "--json"))
+    judged = {
+        str(simulations): json.loads(
+            podzero(
+                "evaluate", str(workdir), "--json", "--positions", str(POSITIONS), "--simulations", str(simulations)
+            )
+        )
+        for simulations in SIMULATIONS
+    }
+    return {
+        "command": f"podzero train {EXPERIMENT} {' '.join(overrides)}",
+        "date": str(date.today()),
+        "steps": status["step"],
+        "games": status["games"],
+        "judged": {
+            key: {field: result[field] for field in ("keeps_value", "interval")} for key, result in judged.items()
+        },
+    }
+
+
+def podzero(*arguments: str) -> str:
+    """The output of a command of podzero, which must succeed."""
+    print("podzero", *arguments, file=sys.stderr, flush=True)
+    command = [sys.executable, "-c", "from podzero.launch.cli import main; main()", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def stored() -> dict[str, Any]:
+    """The results so far, by overrides."""
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+
+
+def store(key: str, result: dict[str, Any]) -> None:
+    """Adds a result."""
+    print(json.dumps(result), file=sys.stderr, flush=True)
+    temporary = RESULTS.with_suffix(".part")
+    temporary.write_text(json.dumps(stored() | {key: result}, indent=1) + "\n")
+    temporary.replace(RESULTS)
+
+
+if __name__ == "__main__":
+    main()
