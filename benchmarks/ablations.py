@@ -52,10 +52,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--only", nargs="*", choices=VARIANTS, default=list(VARIANTS), metavar="VARIANT")
     arguments = parser.parse_args()
-    if arguments.minutes:
-        limit, more = f"stop.minutes={arguments.minutes:g}", ()
-    else:
-        limit, more = f"stop.steps={arguments.steps}", ("stop.minutes=600",)
+    by_time = arguments.minutes is not None
+    limit = f"stop.minutes={arguments.minutes:g}" if by_time else f"stop.steps={arguments.steps}"
+    more = () if by_time else ("stop.minutes=600",)
     for seed in range(arguments.seeds):
         for name in arguments.only:
             overrides = (*VARIANTS[name], f"seed={seed}", limit, *more)
