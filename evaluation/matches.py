@@ -19,7 +19,7 @@ from podzero.evaluation.solvers import SOLVED
 from podzero.evaluation.who import resolve
 from podzero.params import SnapshotError, load_snapshot, snapshot_steps
 from podzero.protocols import Env
-from podzero.types import Array, Network, Params
+from podzero.types import Array, Params
 
 OPPONENTS = ("random", "mcts:100", "earlier")
 """The default of `evaluation.opponents`."""
@@ -35,7 +35,6 @@ class MatchRounds:
         self,
         experiment: Experiment,
         env: Env,
-        network: Network,
         snapshots: Path,
         ladder: dict[str, Any] | None = None,
     ) -> None:
@@ -44,7 +43,6 @@ class MatchRounds:
         Args:
           experiment: whose `evaluation` section configures the rounds.
           env: the game.
-          network: the network of the snapshots.
           snapshots: `Workdir.snapshots`, for matches against earlier snapshots.
           ladder: the result of `ladder()` of an earlier evaluator process.
 
@@ -58,7 +56,7 @@ class MatchRounds:
         self._ladder = Ladder.from_json(ladder or {})
         self._ladder_tree = self._ladder.to_json()
         search = experiment.search.model_copy(update={"simulations": self._config.simulations})
-        self._selves = NetworkPlayers(env, network, search, experiment.env.discount)
+        self._selves = NetworkPlayers(env, experiment.network, search, experiment.env.discount)
         self._names = OPPONENTS if self._config.opponents is None else self._config.opponents
         self._opponents = {
             name: resolve(name, env, discount=experiment.env.discount) for name in self._names if name != "earlier"

@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podzero.config import SearchConfig
+from podzero.config import NetworkConfig, SearchConfig
 from podzero.evaluation.solvers import Solver
+from podzero.networks import make_inference
 from podzero.protocols import Env
 from podzero.search import Evaluate, make_search, network_evaluation, rules_model
-from podzero.types import Array, EnvState, Exploration, Network, Params, SearchResult
+from podzero.types import Array, EnvState, Exploration, Params, SearchResult
 
 Decide = Callable[[Params, Array, EnvState], SearchResult]
 """A compiled search without exploration: `(params, key, roots)`; compiles once for each number of roots."""
@@ -110,15 +111,18 @@ def mcts_player(env: Env, simulations: int, discount: float = 1.0) -> SearchPlay
 class NetworkPlayers:
     """Players that share a network and a compiled search and differ in their parameters.
 
-    Parameters are arguments of the compiled search, so that a new snapshot needs no compilation.
+    Parameters are arguments of the compiled search, so that a new snapshot needs no compilation. They search with the
+    network for inference, as actors do.
     """
 
-    def __init__(self, env: Env, network: Network, config: SearchConfig, discount: float = 1.0) -> None:
-        self._decide = make_decide(env, config, network_evaluation(env, network.apply), discount)
+    def __init__(self, env: Env, network: NetworkConfig, config: SearchConfig, discount: float = 1.0) -> None:
+        fold, inference = make_inference(network, env.spec)
+        self._fold = jax.jit(fold)
+        self._decide = make_decide(env, config, network_evaluation(env, inference.apply), discount)
 
     def player(self, name: str, params: Params) -> SearchPlayer:
-        """The player that searches with `params`."""
-        return SearchPlayer(name, self._decide, jax.device_put(params), deterministic=True)
+        """The player that searches with trained parameters."""
+        return SearchPlayer(name, self._decide, self._fold(params), deterministic=True)
 
 
 def make_decide(env: Env, config: SearchConfig, evaluate: Evaluate, discount: float = 1.0) -> Decide:

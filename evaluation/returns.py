@@ -19,7 +19,7 @@ from podzero.evaluation.players import NetworkPlayers, Player
 from podzero.networks import make_model_network
 from podzero.protocols import Env
 from podzero.search import make_model_search
-from podzero.types import Array, EnvSpec, Exploration, Network, Params
+from podzero.types import Array, EnvSpec, Exploration, Params
 
 SIDE_BY_SIDE = 64
 """Most episodes that run at the same time."""
@@ -82,11 +82,11 @@ class EpisodeRounds:
 class SoloRounds:
     """Whole games of each snapshot in a single-agent simulator; a `Rounds`."""
 
-    def __init__(self, experiment: Experiment, env: Env, network: Network) -> None:
+    def __init__(self, experiment: Experiment, env: Env) -> None:
         """Plays no game yet."""
         config = experiment.evaluation
         search = experiment.search.model_copy(update={"simulations": config.simulations})
-        self._players = NetworkPlayers(env, network, search, experiment.env.discount)
+        self._players = NetworkPlayers(env, experiment.network, search, experiment.env.discount)
         self._env, self._games, self._scale = env, config.games, reward_scale(experiment.env)
         self._seed = jax.random.key(experiment.seed)
         self.rated = -1

@@ -10,7 +10,6 @@ from podzero.envs import make_env
 from podzero.evaluation.evaluator import Rounds
 from podzero.evaluation.matches import MatchRounds
 from podzero.evaluation.returns import EpisodeRounds, SoloRounds
-from podzero.networks import make_network
 
 
 def make_rounds(experiment: Experiment, snapshots: Path, ladder: dict[str, Any]) -> Rounds:
@@ -28,7 +27,6 @@ def make_rounds(experiment: Experiment, snapshots: Path, ladder: dict[str, Any])
     if isinstance(experiment.env, GymnasiumConfig):
         return EpisodeRounds(experiment)
     env = make_env(experiment.env)
-    network = make_network(experiment.network, env.spec)
     if env.spec.players == 1:
-        return SoloRounds(experiment, env, network)
-    return MatchRounds(experiment, env, network, snapshots, ladder)
+        return SoloRounds(experiment, env)
+    return MatchRounds(experiment, env, snapshots, ladder)

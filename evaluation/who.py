@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from functools import lru_cache
 from typing import cast
 
@@ -13,11 +13,10 @@ from podzero.evaluation.episodes import Choose
 from podzero.evaluation.players import NetworkPlayers, Player, RandomPlayer, SearchPlayer, SolverPlayer, mcts_player
 from podzero.evaluation.returns import SearchActors
 from podzero.evaluation.solvers import make_solver
-from podzero.networks import make_inference, make_model_network, make_network
+from podzero.networks import make_model_network, make_network
 from podzero.params import check_matches, load_snapshot
 from podzero.player_names import TrainedPlayer, parse_player
 from podzero.protocols import Env
-from podzero.types import Params
 
 
 def resolve(name: str, env: Env, simulations: int | None = None, discount: float = 1.0) -> Player:
@@ -82,8 +81,8 @@ def _network_player(name: str, player: TrainedPlayer, env: Env, simulations: int
     origin = f"{player.workdir.snapshots} at step {snapshot.version}"
     check_matches(snapshot.params, make_network(experiment.network, env.spec), origin)
     search = _with_simulations(experiment.search, simulations)
-    fold, players = _network_players(cast(Hashable, env), experiment.network, search, experiment.env.discount)
-    return players.player(f"{player.workdir.root}@{snapshot.version}", fold(snapshot.params))
+    players = _network_players(cast(Hashable, env), experiment.network, search, experiment.env.discount)
+    return players.player(f"{player.workdir.root}@{snapshot.version}", snapshot.params)
 
 
 def _with_simulations(search: SearchConfig, simulations: int | None) -> SearchConfig:
@@ -91,9 +90,6 @@ def _with_simulations(search: SearchConfig, simulations: int | None) -> SearchCo
 
 
 @lru_cache(maxsize=8)
-def _network_players(
-    env: Env, network: NetworkConfig, search: SearchConfig, discount: float
-) -> tuple[Callable[[Params], Params], NetworkPlayers]:
+def _network_players(env: Env, network: NetworkConfig, search: SearchConfig, discount: float) -> NetworkPlayers:
     """Two snapshots of a run share the compiled search."""
-    fold, folded = make_inference(network, env.spec)
-    return fold, NetworkPlayers(env, folded, search, discount)
+    return NetworkPlayers(env, network, search, discount)

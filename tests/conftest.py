@@ -17,6 +17,9 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(2**30))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
+# Ray's workers have the priority of the tests, which would otherwise starve them.
+os.environ.setdefault("RAY_worker_niceness", "0")
+
 from podzero.config import load
 from podzero.monitoring.terminal import View
 

@@ -135,6 +135,7 @@ def train(tmp_path):
 def assert_quiet_end(train, number):
     elapsed_s = train.signal_group(number)
     assert elapsed_s < EXIT_S
+    assert train.process.returncode in (0, 130), train.text
     for words in ("GCS", "Traceback", "SIGTERM", "raylet", "Ray address"):
         assert words not in train.text
     _, alive = psutil.wait_procs(train.children, timeout=20)

@@ -13,7 +13,6 @@ from podzero.errors import ConfigError
 from podzero.evaluation.evaluator import Evaluator
 from podzero.evaluation.matches import MatchRounds
 from podzero.evaluation.ratings import LadderError
-from podzero.networks import make_network
 
 
 class Lines(logging.Handler):
@@ -28,12 +27,11 @@ class Lines(logging.Handler):
 @pytest.fixture(scope="module")
 def make(workdir, experiment):
     env = make_env("tic_tac_toe")
-    network = make_network(experiment.network, env.spec)
 
     def make(report=lambda role, metrics: None, ladder=None, **changes):
         section = experiment.evaluation.model_copy(update=changes)
         changed = experiment.model_copy(update={"evaluation": section})
-        rounds = MatchRounds(changed, env, network, workdir.snapshots, ladder)
+        rounds = MatchRounds(changed, env, workdir.snapshots, ladder)
         return Evaluator(rounds, section.every_minutes, workdir.snapshots, report)
 
     return make
