@@ -153,14 +153,14 @@ def _evaluation(experiment: Experiment, devices: list[Any]) -> Program:
 def _selfplay(experiment: Experiment, devices: list[Any]) -> Program:
     import jax
 
-    from podzero.driver.build import actor_parts
+    from podzero.driver.build import local_parts
     from podzero.envs import spec_of
     from podzero.networks import make_network
 
     games, simulations = experiment.actors.games, experiment.search.simulations
 
     def lower() -> Any:
-        core, fold = actor_parts(experiment)
+        core, fold, _ = local_parts(experiment)
         network = make_network(experiment.network, spec_of(experiment.env))
         params = jax.eval_shape(lambda: fold(network.init(jax.random.key(0))))
         state = jax.eval_shape(core.init, jax.random.key(0))

@@ -99,7 +99,7 @@ def record(experiment: Experiment, count: int) -> tuple[Move, float]:
 
     The network is untrained: its parameters do not change the time of a search.
     """
-    core, fold = actor_parts(experiment)
+    core, fold, _ = actor_parts(experiment)
     network = make_network(experiment.network, spec_of(experiment.env))
     params = fold(network.init(jax.random.key(experiment.seed)))
     state = jax.jit(core.init)(jax.random.key(experiment.seed))

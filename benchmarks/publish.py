@@ -114,7 +114,7 @@ class ActorProbe:
         from podzero.driver.build import actor_parts
         from podzero.params import RayParamSource
 
-        core, fold = actor_parts(experiment)
+        core, fold, _ = actor_parts(experiment)
         self._source = RayParamSource(store)
         self._newest = 0
         self._stamps: dict[int, float] = {}

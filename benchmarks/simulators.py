@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 
+from podzero.benchmarks.moves import self_play
 from podzero.benchmarks.rounds import calls_per_s, compare
 from podzero.config import EnvConfig, Experiment, GameConfig, SimulatorConfig
-from podzero.driver.build import actor_parts
-from podzero.envs import make_env
 from podzero.errors import ConfigError
-from podzero.networks import make_network
-from podzero.types import Params
 
 GAMES = ("connect_four", "tic_tac_toe", "othello")
 """Games that are the same in pgx and in OpenSpiel."""
@@ -44,9 +40,7 @@ def bench_simulators(experiment: Experiment, seconds: float) -> dict[str, Any]:
             f"{', '.join(GAMES)}"
         )
     envs: dict[str, EnvConfig] = {"host": SimulatorConfig(name="open_spiel", id=game.name), "jax": game}
-    players = {kind: _player(experiment.model_copy(update={"env": env})) for kind, env in envs.items()}
-    for move in players.values():
-        move()  # compiles
+    players = {kind: self_play(experiment.model_copy(update={"env": env})) for kind, env in envs.items()}
     simulations = experiment.actors.games * experiment.search.simulations
     sides = {kind: lambda move=move: calls_per_s(move, ROUND_S) * simulations for kind, move in players.items()}
     found = compare(sides, "simulations_per_s", "simulations/s, game in OpenSpiel over game in JAX", seconds, least=3)
@@ -55,18 +49,3 @@ def bench_simulators(experiment: Experiment, seconds: float) -> dict[str, Any]:
         "simulations": experiment.search.simulations,
         "platform": jax.devices()[0].platform,
     }
-
-
-def _player(experiment: Experiment) -> Callable[[], None]:
-    """A function that plays one move of all games."""
-    core, fold = actor_parts(experiment)
-    params: Params = fold(make_network(experiment.network, make_env(experiment.env).spec).init(jax.random.key(0)))
-    play = jax.jit(core.move, donate_argnums=1)
-    state = jax.jit(core.init)(jax.random.key(experiment.seed))
-
-    def move() -> None:
-        nonlocal state
-        state, moves = play(params, state)
-        jax.device_get(moves)
-
-    return move

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -20,10 +21,29 @@ from podzero.actors import (
 )
 from podzero.config import Experiment, GymnasiumConfig, ModelNetworkConfig
 from podzero.envs import make_env, make_vector_env, spec_of
+from podzero.inference import (
+    BackgroundSource,
+    QuantizedNetwork,
+    calibration_size,
+    has_int8_instructions,
+    random_positions,
+)
 from podzero.networks import make_inference, make_model_network, make_network
 from podzero.protocols import Env, ParamSource, ReplayWriter, Report, Search, StateReader
 from podzero.search import ModelSearch, make_model_search, make_search, network_evaluation, rules_model
 from podzero.types import Array, EnvSpec, ModelNetwork, Network, Params, Symmetry
+
+log = logging.getLogger(__name__)
+
+
+class ActorParts(NamedTuple):
+    """What a self-play actor is made of."""
+
+    core: SelfPlayCore
+    fold: Callable[[Params], Params]
+    """Turns published parameters into those that the core takes."""
+    quantized: QuantizedNetwork | None = None
+    """The network that the core's searches evaluate; None if they evaluate it in their own program."""
 
 
 def learner_parts(experiment: Experiment) -> tuple[Network | ModelNetwork, EnvSpec, Sequence[Symmetry]]:
@@ -44,8 +64,7 @@ def make_actor(
     """The actor for the environment of an experiment: self-play for games, acting for Gymnasium environments."""
     common: dict[str, Any] = {"experiment": experiment, "name": name, "seed": seed, "clients": clients}
     if not isinstance(experiment.env, GymnasiumConfig):
-        core, fold = actor_parts(experiment)
-        return SelfPlayActor(core=core, fold=fold, **common)
+        return SelfPlayActor(**common | _actor_arguments(actor_parts(experiment), clients))
     spec = spec_of(experiment.env)
     environments = partial(make_vector_env, experiment.env, experiment.actors.games, seed)
     search = model_search(experiment, spec)
@@ -75,11 +94,52 @@ def acting_network(
     return lambda key: fold(network.init(key)), inference.apply
 
 
-def actor_parts(experiment: Experiment) -> tuple[SelfPlayCore, Callable[[Params], Params]]:
-    """The self-play core of an experiment, and the jitted function that turns published parameters into its own."""
-    env, search, fold = _search_parts(experiment)
-    keep_states = experiment.reanalyse.share > 0
-    return SelfPlayCore(env, search, experiment.actors, keep_states), fold
+def actor_parts(experiment: Experiment) -> ActorParts:
+    """The parts of a self-play actor; the experiment and this CPU decide where they evaluate the network.
+
+    Raises:
+      ConfigError: the package that evaluates in int8 is not installed.
+    """
+    if experiment.actors.inference == "int8":
+        if has_int8_instructions():
+            return _int8_parts(experiment)
+        log.warning("this CPU has no int8 instructions (VNNI): actors.inference = int8 evaluates in float32 here")
+    return local_parts(experiment)
+
+
+def local_parts(experiment: Experiment) -> ActorParts:
+    """The parts of an actor that evaluates the network in the program of the search, whatever the experiment says."""
+    env, search, fold = _local_search(experiment)
+    return ActorParts(_core(experiment, env, search), fold)
+
+
+def _int8_parts(experiment: Experiment) -> ActorParts:
+    """The parts of an actor that evaluates the network in int8."""
+    env, actors = make_env(experiment.env), experiment.actors
+    size = calibration_size(experiment.int8, actors.games)
+    positions = random_positions(env, jax.random.key(experiment.seed), size)
+    network = QuantizedNetwork(env.spec, experiment.int8, actors.games, max(1, round(actors.cpus)), positions)
+    fold = jax.jit(make_inference(experiment.network, env.spec)[0])
+    core = _core(experiment, env, _search(experiment, env, network.apply))
+    return ActorParts(core, lambda params: network.load(fold(params)), network)
+
+
+def _core(experiment: Experiment, env: Env, search: Search) -> SelfPlayCore:
+    return SelfPlayCore(env, search, experiment.actors, keep_states=experiment.reanalyse.share > 0)
+
+
+def _actor_arguments(parts: ActorParts, clients: ActorClients) -> dict[str, Any]:
+    """The core, `fold` and clients of an actor; int8 versions are made in the background, their metrics reported."""
+    quantized = parts.quantized
+    if quantized is None:
+        return {"core": parts.core, "fold": parts.fold, "clients": clients}
+
+    def report(worker: str, metrics: Mapping[str, float]) -> None:
+        clients.report(worker, {**metrics, **quantized.metrics()})
+
+    source = BackgroundSource(clients.source, parts.fold)
+    connected = clients._replace(source=source, report=report)
+    return {"core": parts.core, "fold": lambda token: token, "clients": connected}
 
 
 def make_reanalyser(
@@ -111,13 +171,18 @@ def make_reanalysis(experiment: Experiment, seed: int) -> tuple[Reanalyse, Calla
         spec = spec_of(experiment.env)
         network = make_model_network(experiment.network, spec)
         return window_reanalysis(experiment, network, model_search(experiment, spec), seed), lambda params: params
-    env, search, fold = _search_parts(experiment)
+    env, search, fold = _local_search(experiment)
     return position_reanalysis(env, search, experiment.actors, seed), fold
 
 
-def _search_parts(experiment: Experiment) -> tuple[Env, Search, Callable[[Params], Params]]:
-    """A game, the search with the game's rules as model, and the jitted function that prepares parameters for it."""
+def _local_search(experiment: Experiment) -> tuple[Env, Search, Callable[[Params], Params]]:
+    """A game, the search that evaluates the network in its own program, and the jitted `fold` of its parameters."""
     env = make_env(experiment.env)
     fold, network = make_inference(experiment.network, env.spec)
-    model = rules_model(env, network_evaluation(env, network.apply), experiment.env.discount)
-    return env, make_search(experiment.search, model), jax.jit(fold)
+    return env, _search(experiment, env, network.apply), jax.jit(fold)
+
+
+def _search(experiment: Experiment, env: Env, apply: Callable[[Params, Array], tuple[jax.Array, jax.Array]]) -> Search:
+    """The search with the game's rules as model, whose leaves the network `apply` evaluates."""
+    model = rules_model(env, network_evaluation(env, apply), experiment.env.discount)
+    return make_search(experiment.search, model)

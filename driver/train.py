@@ -85,8 +85,9 @@ def _start(
 
 
 def _environment_extras(experiment: Experiment) -> list[str] | None:
-    """Optional dependencies of the environment to install on all nodes; None if they have it already."""
+    """Optional dependencies of the experiment to install on all nodes; None if they have it already."""
     if not experiment.cluster.install_environment:
         return None
     envs = [] if isinstance(experiment.env, GameConfig) else ["envs"]
-    return envs + (["tpu"] if experiment.cluster.tpu else [])
+    int8 = ["int8"] if experiment.actors.inference == "int8" else []
+    return envs + int8 + (["tpu"] if experiment.cluster.tpu else [])

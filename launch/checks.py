@@ -9,6 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 
 from podzero.config import Experiment, GameConfig, ModelNetworkConfig
 from podzero.errors import ConfigError
+from podzero.importing import import_extra
 from podzero.workdir import Workdir
 
 IMPORT_TIMEOUT_S = 300.0
@@ -19,11 +20,15 @@ def check_startable(experiment: Experiment, workdir: Workdir) -> None:
     """Makes sure that `experiment` can be trained in `workdir`, as far as that is known without Ray and devices.
 
     Raises:
-      ConfigError: a stop limit is already reached, or the environment or network cannot be made.
+      ConfigError: a stop limit is already reached, an optional package is missing, or the environment or network
+        cannot be made.
     """
     _check_not_ended(experiment, workdir)
-    # With cluster.install_environment only the nodes need the environment's packages. Games in JAX are known by name.
-    if not (experiment.cluster.install_environment or isinstance(experiment.env, GameConfig)):
+    if experiment.cluster.install_environment:
+        return  # only the nodes need the optional packages
+    if experiment.actors.inference == "int8":
+        import_extra("openvino", "actors.inference = int8", "int8")
+    if not isinstance(experiment.env, GameConfig):  # games in JAX are known by name
         _check_environment(experiment)
 
 

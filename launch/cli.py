@@ -35,7 +35,9 @@ app = typer.Typer(
 )
 
 
-Stage = Literal["selfplay", "simulators", "acting", "learner", "replay", "publish", "actors", "broadcast", "mesh"]
+Stage = Literal[
+    "selfplay", "int8", "simulators", "acting", "learner", "replay", "publish", "actors", "broadcast", "mesh"
+]
 ProgramName = Literal["learner", "evaluation", "selfplay"]
 
 

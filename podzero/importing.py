@@ -13,10 +13,13 @@ from typing import Any
 
 from podzero.errors import ConfigError, nearest
 
-INSTALL_ENVS = (
-    "install it in podzero's checkout with `uv sync --extra envs` or `pip install --no-deps -r requirements.txt`"
-)
-"""How to install a missing package of an environment."""
+
+def how_to_install(extra: str) -> str:
+    """How to install a missing package of the optional dependencies `extra`."""
+    return (
+        f"install it in podzero's checkout with `uv sync --extra {extra}` "
+        "or `pip install --no-deps -r requirements.txt`"
+    )
 
 
 def import_class(identifier: str, field: str) -> type[Any]:
@@ -52,8 +55,8 @@ def import_place(place: str, wanted_by: str) -> ModuleType:
         raise ConfigError(f"{wanted_by}: {place} cannot be imported: {type(error).__name__}: {error}") from error
 
 
-def import_extra(module: str, wanted_by: str) -> Any:
-    """Imports a module of a package of the extra `envs`.
+def import_extra(module: str, wanted_by: str, extra: str = "envs") -> Any:
+    """Imports a module of a package of the optional dependencies `extra`.
 
     Raises:
       ConfigError: the package is missing; the message says how to install it.
@@ -61,7 +64,9 @@ def import_extra(module: str, wanted_by: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ConfigError(f"{wanted_by} needs a package that is not installed ({error}): {INSTALL_ENVS}") from error
+        raise ConfigError(
+            f"{wanted_by} needs a package that is not installed ({error}): {how_to_install(extra)}"
+        ) from error
 
 
 def _import_file(path: Path) -> ModuleType:

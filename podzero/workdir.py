@@ -15,8 +15,8 @@ from podzero.config import Experiment, parse
 from podzero.errors import ConfigError, PodzeroError
 
 _CHANGEABLE: Any = {
-    **dict.fromkeys(("stop", "evaluation", "checkpoint", "cluster"), True),
-    "actors": {"count", "min_count", "cpus", "max_restarts"},
+    **dict.fromkeys(("stop", "evaluation", "checkpoint", "cluster", "int8"), True),
+    "actors": {"count", "min_count", "cpus", "inference", "max_restarts"},
     "network": {"remat"},
     "learner": {"mesh", "microbatches", "calibrate"},
     "replay": {"cpus"},

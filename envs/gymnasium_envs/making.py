@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode
 
 from podzero.config import GymnasiumConfig, WrapperConfig
 from podzero.errors import ConfigError, nearest
-from podzero.importing import INSTALL_ENVS, import_class, import_place
+from podzero.importing import how_to_install, import_class, import_place
 
 REGISTERED_BY = {"ALE": "ale_py", "MinAtar": "minatar"}
 """Namespaces of ids, and the module that registers each; the extra `envs` installs both."""
@@ -95,7 +95,7 @@ def _import(module: str) -> None:
     try:
         import_place(module, "env.module")
     except ConfigError as error:
-        advice = f"; {INSTALL_ENVS}" if _top(module) in REGISTERED_BY.values() else ""
+        advice = f"; {how_to_install('envs')}" if _top(module) in REGISTERED_BY.values() else ""
         raise ConfigError(f"{error}{advice}") from error
 
 
@@ -124,7 +124,7 @@ def explained(what: str, kwargs: Mapping[str, Any]) -> Iterator[None]:
     try:
         yield
     except gymnasium.error.DependencyNotInstalled as error:
-        raise ConfigError(f"{what} needs a package that is not installed: {error}; {INSTALL_ENVS}") from error
+        raise ConfigError(f"{what} needs a package that is not installed: {error}; {how_to_install('envs')}") from error
     except Exception as error:
         raise ConfigError(f"{what} cannot be made with kwargs {kwargs}: {type(error).__name__}: {error}") from error
 

@@ -5,6 +5,7 @@ All faults are reported in one `ConfigError` that names each field, its value an
 """
 
 from podzero.config.acting import ActorsConfig as ActorsConfig
+from podzero.config.acting import Int8Config as Int8Config
 from podzero.config.acting import ReanalyseConfig as ReanalyseConfig
 from podzero.config.acting import ReplayConfig as ReplayConfig
 from podzero.config.acting import SearchConfig as SearchConfig

@@ -1,4 +1,4 @@
-"""Sections for producing and storing experience: search, actors, replay, reanalyse."""
+"""Sections for producing and storing experience: search, actors, int8, replay, reanalyse."""
 
 from __future__ import annotations
 
@@ -52,6 +52,9 @@ class ActorsConfig(Section):
     """Games or environments that one actor steps in parallel: the batch size of its network evaluations."""
     cpus: PositiveFloat = 1.0
     """CPUs that Ray reserves for each actor. The actor uses as many compute threads."""
+    inference: Literal["local", "int8"] = "local"
+    """Where self-play evaluates the network: `local` in the program of the search, `int8` quantized by OpenVINO, for
+    CPUs with VNNI instructions and the networks `resnet` and `haiku_resnet`. Section `int8` limits its errors."""
     noise: Fraction = 1.0
     """Noise at the root in every move. Gumbel: its scale. PUCT: factor of `search.dirichlet_fraction`."""
     temperature: NonNegativeFloat = 1.0
@@ -75,6 +78,21 @@ class ActorsConfig(Section):
         if self.min_count is not None and self.min_count > self.count:
             raise ValueError(f"min_count {self.min_count} is larger than count {self.count}")
         return self
+
+
+class Int8Config(Section):
+    """Quantized evaluation (`actors.inference=int8`): how far it may differ from float32 on the calibration positions.
+
+    Each version of the parameters is compared. One that differs more is evaluated in float32.
+    """
+
+    positions: PositiveInt = 512
+    """Calibration positions, rounded up to a multiple of `actors.games`: random play at first, then positions that the
+    actor's own searches evaluated last."""
+    max_policy_kl: PositiveFloat = 0.02
+    """Largest mean KL divergence of the quantized policy from the float32 policy, in nats."""
+    max_value_error: PositiveFloat = 0.05
+    """Largest mean absolute difference of the quantized value from the float32 value."""
 
 
 class ReplayConfig(Section):

@@ -9,7 +9,7 @@ import pydantic
 import yaml
 from pydantic import NonNegativeInt
 
-from podzero.config.acting import ActorsConfig, ReanalyseConfig, ReplayConfig, SearchConfig
+from podzero.config.acting import ActorsConfig, Int8Config, ReanalyseConfig, ReplayConfig, SearchConfig
 from podzero.config.environments import EnvConfig, GymnasiumConfig
 from podzero.config.networks import LEARN_MODELS, ModelNetworkConfig, NetworkConfig, ResNetConfig
 from podzero.config.running import CheckpointConfig, ClusterConfig, EvaluationConfig, StopConfig
@@ -32,6 +32,8 @@ class Experiment(Section):
     """Tree search in self-play."""
     actors: ActorsConfig = ActorsConfig()
     """Self-play."""
+    int8: Int8Config = Int8Config()
+    """Quantized evaluation in self-play."""
     replay: ReplayConfig = ReplayConfig()
     """The replay buffer."""
     learner: LearnerConfig = LearnerConfig()
@@ -96,6 +98,15 @@ class Experiment(Section):
         if not self.learns_model and self.muzero != MuZeroConfig():
             raise ValueError(
                 f"section muzero is only for networks that learn a model, and '{self.network.name}' does not; remove it"
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _network_can_be_quantized(self) -> Experiment:
+        if self.actors.inference == "int8" and not isinstance(self.network, ResNetConfig):
+            raise ValueError(
+                f"actors.inference = int8 supports the networks resnet and haiku_resnet, not '{self.network.name}'; "
+                "set actors.inference=local or network.name=resnet"
             )
         return self
 

@@ -32,8 +32,8 @@ from podzero.errors import ConfigError
 
 PACKAGE = Path(podzero.__file__).parent
 PACKAGES = (
-    "actors", "aot", "benchmarks", "cluster", "configs", "driver", "envs", "evaluation", "launch", "learner",
-    "monitoring", "networks", "params", "replay", "search",
+    "actors", "aot", "benchmarks", "cluster", "configs", "driver", "envs", "evaluation", "inference", "launch",
+    "learner", "monitoring", "networks", "params", "replay", "search",
 )  # fmt: skip
 SPEC = EnvironmentSpec(Path("podzero.zip"), "0123", "3.11.7", ())
 
@@ -123,6 +123,9 @@ def test_the_environment_for_a_slice_includes_the_tpu_library():
     assert _environment_extras(load("go_9x9")) is None
     assert _environment_extras(load("go_9x9", ["cluster.install_environment=true"])) == []
     assert _environment_extras(load("go_9x9", ["cluster.install_environment=true", "cluster.slice=v5e-4"])) == ["tpu"]
+    assert _environment_extras(load("go_9x9", ["cluster.install_environment=true", "actors.inference=int8"])) == [
+        "int8"
+    ]
 
 
 def test_the_installer_imports_the_standard_library_alone():

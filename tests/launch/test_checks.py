@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import sys
 
 import pytest
 
@@ -71,3 +72,9 @@ def test_a_process_that_does_not_answer_is_ended(tmp_path, monkeypatch):
 
 def test_nothing_is_made_where_only_the_nodes_have_the_packages(tmp_path):
     check_startable(load("cartpole", ["env.id=Nope-v1", "cluster.install_environment=true"]), Workdir(tmp_path / "run"))
+
+
+def test_int8_without_openvino_is_refused_with_its_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(ConfigError, match="uv sync --extra int8"):
+        check_startable(load("connect_four", ["actors.inference=int8"]), Workdir(tmp_path / "run"))

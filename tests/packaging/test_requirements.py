@@ -34,10 +34,10 @@ def test_every_version_is_the_locked_one(locked):
     assert differing == []
 
 
-def test_the_list_is_everything_that_the_lock_file_reaches_from_podzero_and_its_environments(locked):
+def test_the_list_is_everything_that_the_lock_file_reaches_from_podzero_its_environments_and_int8(locked):
     lock = tomllib.loads((ROOT / "uv.lock").read_text())
     packages = {package["name"]: package for package in lock["package"]}
-    reached, ahead = set(), [("podzero", ("envs",))]
+    reached, ahead = set(), [("podzero", ("envs", "int8"))]
     while ahead:
         name, extras = ahead.pop()
         if (name, extras) in reached:
@@ -54,7 +54,8 @@ def test_the_list_is_everything_that_the_lock_file_reaches_from_podzero_and_its_
 def test_what_podzero_declares_is_what_is_pinned():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pinned = {r.name: str(r.specifier).removeprefix("==") for r in map(Requirement, LINES)}
-    for declared in map(Requirement, project["dependencies"] + project["optional-dependencies"]["envs"]):
+    extras = project["optional-dependencies"]
+    for declared in map(Requirement, [*project["dependencies"], *extras["envs"], *extras["int8"]]):
         assert declared.specifier.contains(pinned[declared.name], prereleases=True), declared
 
 

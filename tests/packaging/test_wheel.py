@@ -11,8 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
-    "actors", "aot", "benchmarks", "cluster", "configs", "driver", "envs", "evaluation", "launch", "learner",
-    "monitoring", "networks", "params", "replay", "search",
+    "actors", "aot", "benchmarks", "cluster", "configs", "driver", "envs", "evaluation", "inference", "launch",
+    "learner", "monitoring", "networks", "params", "replay", "search",
 )  # fmt: skip
 
 

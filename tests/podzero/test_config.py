@@ -75,6 +75,12 @@ def test_yaml_round_trip_keeps_any_value(channels, learning_rate, tolerance, opp
         ({"network": {"channels": 8}}, "network.name", ["missing", "transformer"]),
         ({"network": {"name": "resnet", "chanels": 8}}, "network.chanels", ["did you mean 'channels'"]),
         ({"network": {"name": "transformer", "width": 10, "heads": 4}}, "network", ["multiple of heads 4"]),
+        (
+            {"network": {"name": "transformer"}, "actors": {"inference": "int8"}},
+            "",
+            ["supports the networks resnet and haiku_resnet, not 'transformer'", "set actors.inference=local"],
+        ),
+        ({"int8": {"max_policy_kl": 0}}, "int8.max_policy_kl = 0", ["greater than 0"]),
         ({"search": "fast"}, "search = 'fast'", ["must be a section"]),
         ({"learner": {"augment": "perhaps"}}, "learner.augment = 'perhaps'", ["must be true or false"]),
         ({"evaluation": {"opponents": "random"}}, "evaluation.opponents = 'random'", ["must be a list"]),

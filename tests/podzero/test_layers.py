@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 LAYERS = {
     "cluster": 1, "envs": 1, "networks": 1, "search": 1,
-    "monitoring": 2, "params": 2, "replay": 2,
+    "inference": 2, "monitoring": 2, "params": 2, "replay": 2,
     "actors": 3, "evaluation": 3, "learner": 3,
     "driver": 4,
     "aot": 5, "benchmarks": 5,
@@ -21,6 +21,7 @@ LONGEST_FILE = 300
 LARGEST_SHARE = 0.20
 """The most of all product code that one package may hold."""
 ONLY_IN = {
+    "openvino": {"inference"},
     "ray": {"benchmarks", "cluster", "params"},
     "reverb": {"replay"},
     "tensorflow": {"replay"},

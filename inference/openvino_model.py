@@ -1,0 +1,154 @@
+"""A folded ResNet as an OpenVINO model, in float32 or in int8."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from podzero.importing import import_extra
+from podzero.inference.layers import Layer
+
+_LEVELS = 256
+"""Values of a quantized activation."""
+_LARGEST_WEIGHT = 127
+_LEAST_RANGE = 1e-6
+"""Least range of an activation: a channel of relu can be zero in all calibration positions."""
+_FROM_CHANNELS_LAST, _TO_CHANNELS_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
+
+
+def openvino() -> Any:
+    """The module `openvino`.
+
+    Raises:
+      ConfigError: the package is missing; the message names the extra.
+    """
+    return import_extra("openvino", "actors.inference = int8", "int8")
+
+
+def float_model(layers: Mapping[str, Layer], batch: int, board: tuple[int, ...], dtype: str) -> Any:
+    """The network in float32; it also measures the ranges of the activations that `int8_model` quantizes.
+
+    Args:
+      layers: from `layers_of`.
+      batch: B, the number of positions of one evaluation.
+      board: the shape of an observation, `(H, W, P)`.
+      dtype: NumPy name of the dtype of observations.
+
+    Returns:
+      a model that maps observations `[B, H, W, P]` (uint8 for `bool`) to two outputs: logits and value side by side,
+      `[B, A + 1]` float32; and the least and the greatest value of each of the N quantized activations, `[N, 2]`.
+    """
+    return _Builder(layers, None).build(batch, board, dtype)
+
+
+def int8_model(
+    layers: Mapping[str, Layer], batch: int, board: tuple[int, ...], dtype: str, ranges: np.ndarray[Any, Any]
+) -> Any:
+    """The same network with all convolutions and the heads' 1x1 convolutions in int8.
+
+    Weights are quantized symmetrically with one scale per output channel, activations with one range per tensor. The
+    residual stream and the dense layers of the heads stay in float32.
+
+    Args:
+      layers: from `layers_of`.
+      batch: B, the number of positions of one evaluation.
+      board: the shape of an observation, `(H, W, P)`.
+      dtype: NumPy name of the dtype of observations.
+      ranges: `[N, 2]`, the second output of the float model.
+
+    Returns:
+      a model that maps observations to logits and value, `[B, A + 1]` float32.
+    """
+    return _Builder(layers, ranges).build(batch, board, dtype)
+
+
+class _Builder:
+    """Builds one model from operations of OpenVINO's opset. Tensors are `[B, C, H, W]`."""
+
+    def __init__(self, layers: Mapping[str, Layer], ranges: np.ndarray[Any, Any] | None) -> None:
+        self._openvino = openvino()
+        self._ops = self._openvino.opset13
+        self._layers = layers
+        self._ranges: Iterator[Any] | None = None if ranges is None else iter(ranges)
+        self._extremes: list[Any] = []
+
+    def build(self, batch: int, board: tuple[int, ...], dtype: str) -> Any:
+        """The model; see `float_model` and `int8_model`."""
+        ops = self._ops
+        observation = ops.parameter([batch, *board], np.uint8 if dtype == "bool" else np.dtype(dtype))
+        x = ops.transpose(ops.convert(observation, np.float32), _FROM_CHANNELS_LAST)
+        evaluation = self._heads(self._tower(x), batch)
+        outputs = [evaluation] if self._ranges else [evaluation, ops.concat(self._extremes, 0)]
+        return self._openvino.Model(outputs, [observation])
+
+    def _tower(self, x: Any) -> Any:
+        """The residual tower."""
+        ops, layers = self._ops, self._layers
+        x = self._convolve(self._quantized(x), layers["stem"])
+        for index in range(sum(name.endswith("conv_1") for name in layers)):
+            y = self._convolve(self._quantized(ops.relu(x)), layers[f"block_{index}/conv_0"])
+            y = self._convolve(self._quantized(ops.relu(y)), layers[f"block_{index}/conv_1"])
+            x = ops.add(x, y)
+        return self._quantized(ops.relu(x))
+
+    def _heads(self, features: Any, batch: int) -> Any:
+        """Logits and value, `[B, A + 1]`."""
+        ops, layers = self._ops, self._layers
+        logits = self._dense(self._planes(features, layers["heads/policy_planes"], batch), "heads/policy_logits")
+        hidden = self._dense(self._planes(features, layers["heads/value_planes"], batch), "heads/value_hidden")
+        value = ops.tanh(self._dense(ops.relu(hidden), "heads/value"))
+        return ops.concat([logits, value], 1)
+
+    def _planes(self, features: Any, layer: Layer, batch: int) -> Any:
+        """A dense layer on each square as a 1x1 convolution, flattened with channels last: `[B, S * planes]`."""
+        ops = self._ops
+        planes = ops.relu(self._convolve(features, Layer(layer.kernel[None, None], layer.bias)))
+        return ops.reshape(ops.transpose(planes, _TO_CHANNELS_LAST), [batch, -1], False)
+
+    def _convolve(self, x: Any, layer: Layer) -> Any:
+        """A same-padded convolution with bias."""
+        ops, (height, width, _, _) = self._ops, layer.kernel.shape
+        kernel = np.ascontiguousarray(np.transpose(layer.kernel, (3, 2, 0, 1)))
+        pads = [height // 2, width // 2]
+        y = ops.convolution(x, self._weights(kernel), [1, 1], pads, pads, [1, 1])
+        return ops.add(y, layer.bias.reshape(1, -1, 1, 1))
+
+    def _weights(self, kernel: np.ndarray[Any, Any]) -> Any:
+        """A kernel `[out, in, h, w]`; in an int8 model as int8 values times one scale for each output channel."""
+        if self._ranges is None:
+            return self._ops.constant(kernel)
+        values, scale = quantize_weights(kernel)
+        return self._ops.multiply(self._ops.convert(self._ops.constant(values), np.float32), scale)
+
+    def _dense(self, x: Any, name: str) -> Any:
+        """A dense layer in float32: `[B, in]` to `[B, out]`."""
+        kernel, bias = self._layers[name]
+        return self._ops.add(self._ops.matmul(x, kernel, False, False), bias[None])
+
+    def _quantized(self, x: Any) -> Any:
+        """An activation; in an int8 model rounded to `_LEVELS` values in its range, otherwise with its range noted."""
+        ops = self._ops
+        if self._ranges is not None:
+            low, high = next(self._ranges)
+            low, high = np.float32(min(low, 0.0)), np.float32(max(high, _LEAST_RANGE))
+            return ops.fake_quantize(x, low, high, low, high, _LEVELS)
+        both = [reduce(x, [0, 1, 2, 3], False) for reduce in (ops.reduce_min, ops.reduce_max)]
+        self._extremes.append(ops.reshape(ops.concat([ops.reshape(one, [1], False) for one in both], 0), [1, 2], False))
+        return x
+
+
+def quantize_weights(kernel: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Symmetric quantization with one scale per output channel.
+
+    Args:
+      kernel: `[out, ...]` float32.
+
+    Returns:
+      int8 values in [-127, 127] of the same shape, and float32 scales `[out, 1, ...]`; their product is within half a
+      scale of the kernel.
+    """
+    largest = np.abs(kernel).max(axis=tuple(range(1, kernel.ndim)), keepdims=True)
+    scale = np.where(largest > 0, largest / _LARGEST_WEIGHT, 1.0).astype(np.float32)
+    return np.rint(kernel / scale).astype(np.int8), scale

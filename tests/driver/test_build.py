@@ -1,0 +1,88 @@
+"""Self-play actors built from an experiment that evaluates in int8, with in-memory clients."""
+
+import logging
+
+import jax
+import numpy as np
+import pytest
+
+from podzero.actors import ActorClients
+from podzero.config import load
+from podzero.driver import build
+from podzero.networks import make_network
+from podzero.types import Versioned
+
+
+class Source:
+    """Versions 0, 1, 2, ... of a network, one for each poll."""
+
+    def __init__(self, experiment):
+        network, _, _ = build.learner_parts(experiment)
+        self.params, self.version = network.init(jax.random.key(0)), 0
+
+    def wait(self, timeout_s):
+        return Versioned(0, self.params)
+
+    def poll(self):
+        self.version += 1
+        return Versioned(self.version, self.params)
+
+
+class Writer:
+    """Keeps `wanted` writes, then stops the actor."""
+
+    def __init__(self, wanted):
+        self.written, self.wanted = [], wanted
+
+    def write(self, samples, priorities=None):
+        self.written.append(samples)
+        if len(self.written) == self.wanted:
+            self.enough()
+
+
+@pytest.fixture
+def experiment():
+    return load("tic_tac_toe", [
+        "actors.inference=int8", "actors.games=8", "search.simulations=4", "network.channels=8", "network.blocks=1",
+        "int8.positions=16", "replay.samples_per_item=8",
+    ])  # fmt: skip
+
+
+def play(experiment, writes):
+    writer, reports = Writer(writes), []
+    clients = ActorClients(Source(experiment), writer, lambda name, metrics: reports.append(metrics))
+    actor = build.make_actor(experiment, "actor-0", 0, clients)
+    writer.enough = actor.stop
+    actor.run()
+    return writer.written, reports
+
+
+def test_an_actor_plays_in_int8_and_reports_the_agreement(experiment):
+    written, reports = play(experiment, writes=12)
+    for samples in written:
+        np.testing.assert_allclose(samples.policy_target.sum(axis=1), 1.0, rtol=1e-5)
+        assert np.all(np.abs(samples.value_target) <= 1.0)
+    assert max(samples.version.max() for samples in written) > 0
+    assert reports[-1]["int8/quantized"] == 1.0
+    assert 0 < reports[-1]["int8/policy_kl"] < experiment.int8.max_policy_kl
+    assert reports[-1]["count/moves"] > 0
+
+
+def test_a_cpu_without_the_instructions_plays_in_float32_and_says_so(experiment, monkeypatch, caplog):
+    monkeypatch.setattr(build, "has_int8_instructions", lambda: False)
+    with caplog.at_level(logging.WARNING):
+        written, reports = play(experiment, writes=1)
+    assert written
+    assert not any(name.startswith("int8/") for name in reports[-1])
+    assert "no int8 instructions" in caplog.text
+
+
+def test_both_placements_choose_mostly_the_same_moves(experiment):
+    params = make_network(experiment.network, build.learner_parts(experiment)[1]).init(jax.random.key(3))
+    found = []
+    for make in (build.actor_parts, build.local_parts):
+        core, fold, _ = make(experiment)
+        state = jax.jit(core.init)(jax.random.key(1))
+        _, move = jax.jit(core.move)(fold(params), state)
+        found.append(move)
+    assert np.mean(found[0].action == found[1].action) >= 0.75

@@ -1,0 +1,87 @@
+"""Networks for connect four, untrained and trained for a few steps, and real positions."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from podzero.config import Int8Config, ResNetConfig
+from podzero.envs import make_env
+from podzero.inference import QuantizedNetwork, random_positions
+from podzero.networks import make_inference, make_network
+
+BATCH = 32
+POSITIONS = 128
+
+
+@pytest.fixture(scope="session")
+def env():
+    return make_env("connect_four")
+
+
+@pytest.fixture(scope="session")
+def positions(env):
+    return random_positions(env, jax.random.key(0), POSITIONS)
+
+
+@pytest.fixture(scope="session", params=["resnet", "haiku_resnet"])
+def config(request):
+    return ResNetConfig(name=request.param, channels=16, blocks=2)
+
+
+@pytest.fixture(scope="session")
+def untrained(config, env):
+    """Folded parameters as they are initialized."""
+    return make_inference(config, env.spec)[0](make_network(config, env.spec).init(jax.random.key(1)))
+
+
+@pytest.fixture(scope="session")
+def trained(config, env, positions):
+    """Folded parameters after some steps: full columns are preferred, own stones are worth more than others."""
+    network, (fold, _) = make_network(config, env.spec), make_inference(config, env.spec)
+    return fold(_train(network.apply, network.init(jax.random.key(1)), positions))
+
+
+@pytest.fixture(scope="session", params=["untrained", "trained"])
+def folded(request, untrained, trained):
+    """Both of them."""
+    return {"untrained": untrained, "trained": trained}[request.param]
+
+
+@pytest.fixture(scope="session")
+def apply(config, env):
+    """The folded network in float32."""
+    return jax.jit(make_inference(config, env.spec)[1].apply)
+
+
+@pytest.fixture
+def quantized(env, positions):
+    """Makes a `QuantizedNetwork` with the given limits."""
+
+    def make(**limits):
+        return QuantizedNetwork(env.spec, Int8Config(**limits), BATCH, threads=1, positions=positions)
+
+    return make
+
+
+def _train(apply, params, positions):
+    stones = positions.sum(axis=(1, 3))
+    policy, value = jax.nn.softmax(stones.astype(np.float32)), np.tanh(positions[..., 0].sum((1, 2)) / 4 - 1)
+    optimizer = optax.adam(1e-3)
+
+    def loss(params):
+        logits, predicted = apply(params, positions)
+        return jnp.mean(optax.softmax_cross_entropy(logits, policy)) + jnp.mean((predicted - value) ** 2)
+
+    @jax.jit
+    def step(params, state):
+        updates, state = optimizer.update(jax.grad(loss)(params), state)
+        return optax.apply_updates(params, updates), state
+
+    state = optimizer.init(params)
+    for _ in range(40):
+        params, state = step(params, state)
+    return params

@@ -1,0 +1,81 @@
+"""Parameters prepared in a thread, with a source in memory."""
+
+import threading
+import time
+
+import pytest
+
+from podzero.inference import BackgroundSource
+from podzero.types import Versioned
+
+
+class Source:
+    """Publishes what is put into `newer`."""
+
+    def __init__(self):
+        self.newer = []
+
+    def wait(self, timeout_s):
+        return Versioned(1, "one")
+
+    def poll(self):
+        return self.newer.pop() if self.newer else None
+
+
+def poll_until_there_is_one(source):
+    deadline = time.monotonic() + 10
+    while (found := source.poll()) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    return found
+
+
+def test_the_first_version_is_waited_for():
+    assert BackgroundSource(Source(), str.upper).wait(10.0) == Versioned(1, "ONE")
+
+
+def test_polls_do_not_wait_for_the_preparation():
+    go_on, source = threading.Event(), Source()
+
+    def prepare(params):
+        assert go_on.wait(10)
+        return params.upper()
+
+    background = BackgroundSource(source, prepare)
+    assert background.poll() is None
+    source.newer.append(Versioned(2, "two"))
+    assert background.poll() is None
+    source.newer.append(Versioned(3, "three"))
+    assert background.poll() is None
+    go_on.set()
+    assert poll_until_there_is_one(background) == Versioned(2, "TWO")
+    assert poll_until_there_is_one(background) == Versioned(3, "THREE")
+    assert background.poll() is None
+
+
+def test_a_preparation_that_fails_raises_its_error():
+    def prepare(params):
+        raise ValueError("no such layer")
+
+    source = Source()
+    background = BackgroundSource(source, prepare)
+    source.newer.append(Versioned(2, "two"))
+    with pytest.raises(ValueError, match="no such layer"):
+        poll_until_there_is_one(background)
+
+
+def test_the_wait_for_a_preparation_is_bounded():
+    go_on = threading.Event()
+    background = BackgroundSource(Source(), lambda params: go_on.wait(10))
+    with pytest.raises(TimeoutError):
+        background.wait(0.01)
+    go_on.set()
+
+
+def test_a_version_that_was_being_prepared_before_a_wait_is_dropped():
+    source = Source()
+    background = BackgroundSource(source, str.upper)
+    source.newer.append(Versioned(0, "zero"))
+    assert background.poll() is None
+    assert background.wait(10.0) == Versioned(1, "ONE")
+    assert background.poll() is None

@@ -1,0 +1,146 @@
+"""The quantized network on real positions, beside the same network in float32."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+
+import jax
+import numpy as np
+import pytest
+
+from podzero.config import Int8Config, ResNetConfig, SearchConfig
+from podzero.envs import make_env
+from podzero.errors import ConfigError
+from podzero.inference import QuantizedNetwork, agreement
+from podzero.inference.openvino_model import quantize_weights
+from podzero.networks import make_inference, make_network
+from podzero.search import make_search, network_evaluation, rules_model
+from podzero.types import Exploration
+
+from .conftest import BATCH
+
+
+def side_by_side(logits, value):
+    return np.concatenate([logits, np.asarray(value)[:, None]], axis=1)
+
+
+def evaluate_all(network, token, positions):
+    return np.concatenate([network.evaluate(token, batch) for batch in np.split(positions, len(positions) // BATCH)])
+
+
+def test_quantized_evaluations_agree_with_float32(quantized, folded, apply, positions):
+    network = quantized()
+    found = evaluate_all(network, network.load(folded), positions)
+    measured = agreement(side_by_side(*apply(folded, positions)), found)
+    assert measured.policy_kl < 1e-3
+    assert measured.value_error < 0.02
+    assert measured.same_move > 0.9
+    assert np.any(found != side_by_side(*apply(folded, positions)))
+    reported = network.metrics()
+    assert reported.pop("int8/quantized") == 1.0
+    expected = {f"int8/{name}": value for name, value in measured._asdict().items()}
+    assert reported == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_version_beyond_the_limits_is_evaluated_in_float32_with_one_warning(
+    quantized, folded, apply, positions, caplog
+):
+    network = quantized(max_policy_kl=1e-12)
+    with caplog.at_level(logging.WARNING):
+        tokens = [network.load(folded) for _ in range(2)]
+    (warning,) = caplog.messages
+    assert "int8 differs too much from float32" in warning
+    assert "int8.max_policy_kl 1e-12" in warning
+    assert network.metrics()["int8/quantized"] == 0.0
+    expected = side_by_side(*apply(folded, positions))
+    for token in tokens:
+        np.testing.assert_allclose(evaluate_all(network, token, positions), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_network_in_jax_programs_gives_what_the_host_gives(quantized, folded, positions):
+    network = quantized()
+    token, batch = network.load(folded), positions[:BATCH]
+    np.testing.assert_array_equal(
+        side_by_side(*jax.jit(network.apply)(token, batch)), network.evaluate(token, batch)
+    )  # fmt: skip
+
+
+@pytest.fixture
+def two_versions(env):
+    """Folded parameters of two networks, of which the second has other preferences."""
+    config = ResNetConfig(channels=8, blocks=1)
+    fold, _ = make_inference(config, env.spec)
+    first = fold(make_network(config, env.spec).init(jax.random.key(0)))
+    second = jax.tree.map(lambda leaf: leaf + 0.3 * jax.random.normal(jax.random.key(leaf.size), leaf.shape), first)
+    return first, second
+
+
+def test_evaluations_while_a_version_is_loaded_are_of_the_version_of_their_token(quantized, two_versions, positions):
+    network, batch = quantized(), positions[:BATCH]
+    old = network.load(two_versions[0])
+    before = network.evaluate(old, batch)
+    tokens = []
+    loading = threading.Thread(target=lambda: tokens.append(network.load(two_versions[1])))
+    loading.start()
+    count = 0
+    while loading.is_alive() or count < 10:
+        np.testing.assert_array_equal(network.evaluate(old, batch), before)
+        count += 1
+    loading.join()
+    np.testing.assert_array_equal(network.evaluate(old, batch), before)
+    assert np.abs(network.evaluate(tokens[0], batch) - before).max() > 0.1
+
+
+def test_only_the_two_newest_versions_are_kept(quantized, two_versions, positions):
+    network, batch = quantized(), positions[:BATCH]
+    first, second, third = (network.load(params) for params in (*two_versions, two_versions[0]))
+    network.evaluate(second, batch)
+    network.evaluate(third, batch)
+    with pytest.raises(KeyError):
+        network.evaluate(first, batch)
+
+
+def test_a_search_in_int8_chooses_mostly_the_same_moves(quantized, trained, apply, env):
+    """Without noise, from positions after some random moves."""
+    roots = jax.vmap(env.init)(jax.random.split(jax.random.key(0), BATCH))
+    step, view = jax.jit(jax.vmap(env.step)), jax.vmap(env.view)
+    for ply in range(6):
+        logits = np.where(view(roots).legal, 0.0, -np.inf)
+        roots = step(roots, jax.random.categorical(jax.random.key(ply), logits).astype(np.int32))
+    network, still = quantized(), np.zeros(BATCH, np.float32)
+    sides = {"int8": (network.apply, network.load(trained)), "float32": (apply, trained)}
+    found = {}
+    for side, (evaluate, params) in sides.items():
+        search = make_search(SearchConfig(simulations=16), rules_model(env, network_evaluation(env, evaluate)))
+        found[side] = jax.jit(search)(params, jax.random.key(1), roots, Exploration(still, still))
+    assert np.mean(found["int8"].action == found["float32"].action) >= 0.9
+    assert np.mean(np.abs(found["int8"].value - found["float32"].value)) < 0.05
+
+
+def test_a_board_of_real_numbers_is_quantized_as_well(positions):
+    spec = make_env("connect_four").spec._replace(observation_dtype="float32")
+    config = ResNetConfig(channels=8, blocks=1)
+    fold, inference = make_inference(config, spec)
+    params = fold(make_network(config, spec).init(jax.random.key(0)))
+    boards = positions.astype(np.float32) - 0.5
+    network = QuantizedNetwork(spec, Int8Config(), BATCH, 1, boards)
+    found = evaluate_all(network, network.load(params), boards)
+    assert agreement(side_by_side(*inference.apply(params, boards)), found).policy_kl < 1e-3
+
+
+def test_weights_are_rounded_to_half_a_scale_of_their_channel():
+    kernel = np.random.default_rng(0).normal(size=(4, 3, 3, 3)).astype(np.float32)
+    kernel *= np.array([9.0, 1.0, 0.0, 1.0], np.float32).reshape(4, 1, 1, 1)
+    values, scale = quantize_weights(kernel)
+    assert values.dtype == np.int8
+    assert scale.shape == (4, 1, 1, 1)
+    np.testing.assert_array_equal(np.abs(values).max(axis=(1, 2, 3)), [127, 127, 0, 127])
+    assert np.all(np.abs(values * scale - kernel) <= 0.5001 * scale)
+
+
+def test_without_openvino_the_message_names_the_extra(quantized, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(ConfigError, match=r"actors.inference = int8 needs a package .*`uv sync --extra int8`"):
+        quantized()
