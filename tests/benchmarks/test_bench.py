@@ -9,6 +9,7 @@ from podzero.benchmarks.acting import bench_acting
 from podzero.benchmarks.actor_rates import ReportTotals
 from podzero.benchmarks.actors import bench_actors, record
 from podzero.benchmarks.broadcast import bench_broadcast
+from podzero.benchmarks.int8 import bench_int8
 from podzero.benchmarks.learner import bench_learner
 from podzero.benchmarks.mesh import DEVICES, bench_mesh
 from podzero.benchmarks.publish import bench_publish
@@ -18,6 +19,7 @@ from podzero.benchmarks.selfplay import bench_selfplay
 from podzero.benchmarks.simulators import bench_simulators
 from podzero.config import load
 from podzero.errors import ConfigError
+from podzero.inference import has_int8_instructions
 
 
 @pytest.mark.slow
@@ -66,6 +68,29 @@ def test_a_game_on_the_host_takes_turns_with_the_same_game_in_jax(tiny, monkeypa
 def test_a_game_that_is_only_in_jax_is_refused(tiny):
     with pytest.raises(ConfigError, match="games that are both in JAX and in OpenSpiel: connect_four"):
         bench_simulators(tiny("env.name=hex"), 0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_int8_instructions(), reason="this CPU has no int8 instructions")
+def test_self_play_in_int8_takes_turns_with_float32_and_with_plain_mctx(tiny, monkeypatch):
+    monkeypatch.setattr("podzero.benchmarks.int8.ROUND_S", 0.1)
+    found = bench_int8(tiny("search.algorithm=gumbel"), 0.1)
+    assert len(found["int8_rounds"]) == len(found["float32_rounds"]) == len(found["plain_rounds"]) >= 3
+    assert min(found["int8_rounds"] + found["float32_rounds"] + found["plain_rounds"]) > 0
+    assert 0 < found["ratio"] < math.inf
+    assert 0 < found["ratio_to_plain"] < math.inf
+
+
+def test_what_plain_mctx_cannot_play_is_refused(tiny, monkeypatch):
+    monkeypatch.setattr("podzero.benchmarks.int8.has_int8_instructions", lambda: True)
+    with pytest.raises(ConfigError, match=r"search\.algorithm=gumbel"):
+        bench_int8(tiny("search.algorithm=puct"), 0.1)
+
+
+def test_a_cpu_without_int8_instructions_is_not_measured(tiny, monkeypatch):
+    monkeypatch.setattr("podzero.benchmarks.int8.has_int8_instructions", lambda: False)
+    with pytest.raises(ConfigError, match="no int8 instructions"):
+        bench_int8(tiny(), 0.1)
 
 
 @pytest.mark.slow

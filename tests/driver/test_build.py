@@ -41,7 +41,9 @@ class Writer:
 
 
 @pytest.fixture
-def experiment():
+def experiment(monkeypatch):
+    """An experiment in int8; OpenVINO computes it on any CPU, if slowly."""
+    monkeypatch.setattr(build, "has_int8_instructions", lambda: True)
     return load("tic_tac_toe", [
         "actors.inference=int8", "actors.games=8", "search.simulations=4", "network.channels=8", "network.blocks=1",
         "int8.positions=16", "replay.samples_per_item=8",
