@@ -41,7 +41,7 @@ def ray_nodes():
     return start_nodes
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def shared_cluster():
     """A cluster of a head without CPUs and a node with four CPUs and two GPUs, which are no real ones."""
     with start_nodes(0, 4, num_gpus=2) as nodes:
