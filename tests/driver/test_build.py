@@ -29,14 +29,14 @@ class Source:
 
 
 class Writer:
-    """Keeps `wanted` writes, then stops the actor."""
+    """Keeps what is written, and stops the actor once a sample of `version` or later is among it."""
 
-    def __init__(self, wanted):
-        self.written, self.wanted = [], wanted
+    def __init__(self, version):
+        self.written, self.version = [], version
 
     def write(self, samples, priorities=None):
         self.written.append(samples)
-        if len(self.written) == self.wanted:
+        if samples.version.max() >= self.version:
             self.enough()
 
 
@@ -50,8 +50,8 @@ def experiment(monkeypatch):
     ])  # fmt: skip
 
 
-def play(experiment, writes):
-    writer, reports = Writer(writes), []
+def play(experiment, until_version):
+    writer, reports = Writer(until_version), []
     clients = ActorClients(Source(experiment), writer, lambda name, metrics: reports.append(metrics))
     actor = build.make_actor(experiment, "actor-0", 0, clients)
     writer.enough = actor.stop
@@ -60,11 +60,10 @@ def play(experiment, writes):
 
 
 def test_an_actor_plays_in_int8_and_reports_the_agreement(experiment):
-    written, reports = play(experiment, writes=12)
+    written, reports = play(experiment, until_version=1)
     for samples in written:
         np.testing.assert_allclose(samples.policy_target.sum(axis=1), 1.0, rtol=1e-5)
         assert np.all(np.abs(samples.value_target) <= 1.0)
-    assert max(samples.version.max() for samples in written) > 0
     assert reports[-1]["int8/quantized"] == 1.0
     assert 0 < reports[-1]["int8/policy_kl"] < experiment.int8.max_policy_kl
     assert reports[-1]["count/moves"] > 0
@@ -73,7 +72,7 @@ def test_an_actor_plays_in_int8_and_reports_the_agreement(experiment):
 def test_a_cpu_without_the_instructions_plays_in_float32_and_says_so(experiment, monkeypatch, caplog):
     monkeypatch.setattr(build, "has_int8_instructions", lambda: False)
     with caplog.at_level(logging.WARNING):
-        written, reports = play(experiment, writes=1)
+        written, reports = play(experiment, until_version=0)
     assert written
     assert not any(name.startswith("int8/") for name in reports[-1])
     assert "no int8 instructions" in caplog.text
