@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -31,7 +31,9 @@ BANDS = {"0 to 9": (0, 9), "10 to 19": (10, 19), "20 to 30": (20, 30)}
 """Plies that are judged apart."""
 SEED = 77
 """Of the judged positions, which no evaluator of a run has seen."""
-SIMULATIONS = (1, 8, 32, 128, 512, 2048)
+SIMULATIONS = (1, 8, 32, 128, 512)
+BOTH = (32, 128)
+"""Simulations with which settings are compared."""
 PIECE = 250
 """Positions that are searched at once."""
 ROOT_VALUES = ("network", "mean", "action", "policy")
@@ -110,53 +112,44 @@ def solver_evaluation(subject: Subject) -> Evaluate:
     return evaluate
 
 
-def sections(subject: Subject, few: int) -> Iterator[tuple[str, Callable[[], list[Json]]]]:
-    """What is measured, by name."""
+def sections(subject: Subject, few: int) -> dict[str, Iterator[Json]]:
+    """What is measured, by name; each entry when it is asked for."""
     judged, search = subject.judged, subject.search
-    yield "simulations", lambda: [judged(search(simulations=n), simulations=n) for n in SIMULATIONS]
-    yield (
-        "scales",
-        lambda: [
-            judged(
-                search(simulations=n, q_scale=scale, value_scale=weight),
-                simulations=n,
-                q_scale=scale,
-                value_scale=weight,
-            )
-            for scale, weights in {"node": (0.03, 0.1, 0.3), "tree": (0.1, 0.3), "bounds": (0.1, 0.3, 1.0)}.items()
-            for weight in weights
-            for n in (32, 512)
-        ],
-    )
-    yield "puct", lambda: [judged(search(simulations=n, algorithm="puct"), simulations=n) for n in (32, 128, 512)]
-    yield (
-        "values",
-        lambda: [
+    scales = {"node": (0.03, 0.1, 0.3), "tree": (0.1, 0.3), "bounds": (0.1, 0.3, 1.0)}
+    return {
+        "values": (
             subject.errors(search(simulations=n, root_value=value), simulations=n, root_value=value)
             for value in ROOT_VALUES
-            for n in (32, 512)
-        ],
-    )
-    yield (
-        "solver at the leaves",
-        lambda: [judged(search(solver_evaluation(subject), few, simulations=n), simulations=n) for n in (8, 32)],
-    )
+            for n in BOTH
+        ),
+        "scales": (
+            judged(search(simulations=n, q_scale=q, value_scale=v), simulations=n, q_scale=q, value_scale=v)
+            for q, values in scales.items()
+            for v in values
+            for n in BOTH
+        ),
+        "puct": (judged(search(simulations=n, algorithm="puct"), simulations=n) for n in BOTH),
+        "simulations": (judged(search(simulations=n), simulations=n) for n in SIMULATIONS),
+        "solver at the leaves": (
+            judged(search(solver_evaluation(subject), few, simulations=n), simulations=n) for n in (8, 32)
+        ),
+    }
 
 
 def main() -> None:
-    """Prints one JSON object, and what it is doing on the error output."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Prints one JSON object, and each entry on the error output as soon as it is measured."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workdir")
     parser.add_argument("--positions", type=int, default=1000)
     parser.add_argument("--few", type=int, default=PIECE, help="positions that are searched with the solver at leaves")
     parser.add_argument("--only", nargs="*", help="names of sections")
     arguments = parser.parse_args()
-    subject, found = Subject(arguments.workdir, arguments.positions), {}
-    for name, measure in sections(subject, arguments.few):
+    found: dict[str, list[Json]] = {}
+    for name, entries in sections(Subject(arguments.workdir, arguments.positions), arguments.few).items():
         if not arguments.only or name in arguments.only:
-            print(name, file=sys.stderr, flush=True)
-            found[name] = measure()
-            print(json.dumps(found[name]), file=sys.stderr, flush=True)
+            for entry in entries:
+                print(name, json.dumps(entry), file=sys.stderr, flush=True)
+                found.setdefault(name, []).append(entry)
     print(json.dumps(found))
 
 

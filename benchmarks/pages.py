@@ -11,25 +11,31 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from podzero.benchmarks.ablations_page import ablations_page
+from podzero.benchmarks.markdown import Row, table
 from podzero.benchmarks.rounds import ratios
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 RESULTS_PAGE = ROOT / "docs" / "results.md"
 PERFORMANCE_PAGE = ROOT / "docs" / "performance.md"
-BENCHES = ("selfplay", "simulators", "acting", "learner", "replay", "publish", "actors", "broadcast", "mesh")
+ABLATIONS_PAGE = ROOT / "docs" / "ablations.md"
+BENCHES = (
+    "selfplay", "int8", "int8_64x5", "simulators", "acting", "learner", "replay", "publish", "actors", "broadcast",
+    "mesh",
+)  # fmt: skip
 EXPERIMENTS = (
     "tic_tac_toe", "connect_four", "open_spiel_connect_four", "own_game", "cartpole", "lunar_lander", "pendulum",
     "minatar_breakout", "atari_pong", "slice_tic_tac_toe",
 )  # fmt: skip
 
 Json = Mapping[str, Any]
-Row = tuple[str, ...]
 
 
 def main() -> None:
-    """Writes both pages."""
+    """Writes all pages."""
     RESULTS_PAGE.write_text(results_page())
+    ABLATIONS_PAGE.write_text(strength_page())
     PERFORMANCE_PAGE.write_text(performance_page(PERFORMANCE_PAGE.read_text()))
 
 
@@ -43,9 +49,15 @@ def results_page() -> str:
         "the positions, games or episodes of that evaluation, not over training runs. "
         "`uv run python benchmarks/pages.py` writes this page from `benchmarks/results/`.",
         "",
-        *_table(("experiment", "training", "result", "commands", "measured"), rows),
+        *table(("experiment", "training", "result", "commands", "measured"), rows),
         "",
     ])  # fmt: skip
+
+
+def strength_page() -> str:
+    """The page of where strength is lost; it shows the variants that have been trained so far."""
+    trained = (RESULTS / "ablations.json").exists()
+    return ablations_page(_load("diagnosis"), _load("ablations") if trained else {})
 
 
 def performance_page(page: str) -> str:
@@ -149,7 +161,7 @@ def _commands(results: Json) -> str:
 
 def _benches(benches: Mapping[str, Json]) -> list[str]:
     header = ("bench", "ratio", "of what", "medians", "measured")
-    return _table(header, [row for bench in benches.values() for row in bench_rows(bench)])
+    return table(header, [row for bench in benches.values() for row in bench_rows(bench)])
 
 
 def bench_rows(bench: Json) -> list[Row]:
@@ -221,7 +233,7 @@ def scaling(results: Mapping[str, Json], compiler: str) -> list[str]:
     header = ("experiment", *(f"{size} a chip" for size in sizes))
     kept = [f"{_range(_named(found, size))} with {size} samples a chip" for size in sizes]
     return [
-        *_table(header, rows),
+        *table(header, rows),
         "",
         f"By the estimates of {compiler}, each chip of v5e-256 keeps of its speed on v5e-4 {' and '.join(kept)}.",
         "",
@@ -279,13 +291,6 @@ def _range(values: Iterable[tuple[float, str]], digits: int = 3, unit: str = "")
 def _load(name: str) -> Json:
     found: Json = json.loads((RESULTS / f"{name}.json").read_text())
     return found
-
-
-def _table(header: Row, rows: Iterable[Row]) -> list[str]:
-    return [
-        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |"
-        for line in (header, ("---",) * len(header), *rows)
-    ]
 
 
 if __name__ == "__main__":

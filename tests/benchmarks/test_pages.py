@@ -5,16 +5,18 @@ import json
 import pytest
 
 from podzero.benchmarks import pages
+from podzero.benchmarks.ablations_page import ablations_page
 
 
 def test_the_committed_pages_are_the_generated_ones():
     assert pages.RESULTS_PAGE.read_text() == pages.results_page()
     performance = pages.PERFORMANCE_PAGE.read_text()
     assert performance == pages.performance_page(performance)
+    assert pages.ABLATIONS_PAGE.read_text() == pages.strength_page()
 
 
 def test_every_file_of_results_is_on_a_page():
-    shown = {*pages.EXPERIMENTS, *(f"bench_{name}" for name in pages.BENCHES), "compile"}
+    shown = {*pages.EXPERIMENTS, *(f"bench_{name}" for name in pages.BENCHES), "compile", "diagnosis"}
     assert {path.stem for path in pages.RESULTS.glob("*.json")} == shown
 
 
@@ -64,3 +66,13 @@ def test_ranges_of_the_compiler_span_all_experiments():
     assert "all-reduce: 2 to 3 (3: `chess`) in each step" in text
     assert "0.50 (`go`) to 1.07 (`chess`) of those of the parameters" in text
     assert "25% (`go`) to 90% (`chess`) shorter" in text
+
+
+def test_a_trained_variant_has_a_row_with_its_judgements():
+    judged = {"32": {"keeps_value": 0.875, "interval": [0.85, 0.9]}}
+    run = {"variant": "q_scale: tree", "limit": "stop.minutes=10", "seed": 1, "steps": 2000, "games": 19000,
+           "judged": judged, "date": "2026-11-22"}  # fmt: skip
+    diagnosis = {"result": {}, "agent": "a", "command": "c", "hardware": "h", "date": "d"}
+    text = ablations_page(diagnosis, {"key": run})
+    row = "| q_scale: tree | stop.minutes=10 | 1 | 2,000 | 19,000 | 87.5% (85.0 to 90.0) | 2026-11-22 |"
+    assert row in text

@@ -1,0 +1,103 @@
+"""Writes docs/ablations.md: where strength is lost, and what each choice changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from podzero.benchmarks.markdown import table
+
+Json = Mapping[str, Any]
+
+
+def ablations_page(diagnosis: Json, ablations: Mapping[str, Json]) -> str:
+    """The page.
+
+    Args:
+      diagnosis: what `benchmarks/diagnose.py` printed, as `result`, with its command, date and hardware.
+      ablations: the results of `benchmarks/ablations.py`, by overrides.
+    """
+    found = diagnosis["result"]
+    parts = [
+        ("## More simulations", _judged(found.get("simulations", ()), ("simulations",))),
+        ("## Scales of Q-values", _judged(found.get("scales", ()), ("q_scale", "value_scale", "simulations"))),
+        ("## PUCT with the same network", _judged(found.get("puct", ()), ("simulations",))),
+        ("## Distance of values from the game's value", _errors(found.get("values", ()))),
+        ("## The solver's values at the leaves", _judged(found.get("solver at the leaves", ()), ("simulations",))),
+    ]
+    return "\n".join([
+        "# Where strength is lost, and what each choice changes",
+        "",
+        "`uv run python benchmarks/pages.py` writes this page from `benchmarks/results/`. A perfect solver judges "
+        "moves in connect four: the share that keeps the game's value, with its 95% interval (Wilson) over positions, "
+        "in all plies and in bands of plies.",
+        "",
+        f"The agent of `{diagnosis['agent']}`; `{diagnosis['command']}`; {diagnosis['hardware']}; {diagnosis['date']}.",
+        "",
+        *(line for title, rows in parts if len(rows) > 2 for line in (title, "", *rows, "")),
+        "## Variants of the training",
+        "",
+        "`uv run python benchmarks/ablations.py --minutes 10 runs/ablations` runs what is missing; each row is one run "
+        "from nothing.",
+        "",
+        *(_variants(ablations.values()) if ablations else ["None has been trained yet."]),
+        "",
+    ])  # fmt: skip
+
+
+def _judged(entries: Sequence[Json], settings: tuple[str, ...]) -> list[str]:
+    """One row for each setting of the search."""
+    bands = tuple(f"plies {band}" for band in entries[0]["bands"]) if entries else ()
+    header = (*(name.replace("_", " ") for name in settings), "keeps the value", *bands)
+    return table(
+        header,
+        (
+            (
+                *(str(entry[name]) for name in settings),
+                _share(entry["keeps_value"], entry["interval"]),
+                *(_share(band["share"], band["interval"]) for band in entry["bands"].values()),
+            )
+            for entry in entries
+        ),
+    )
+
+
+def _errors(entries: Sequence[Json]) -> list[str]:
+    """The mean absolute error of each kind of root value."""
+    bands = tuple(f"plies {band}" for band in entries[0]["bands"]) if entries else ()
+    return table(
+        ("root value", "simulations", "mean error", *bands),
+        (
+            (
+                entry["root_value"],
+                str(entry["simulations"]),
+                *(f"{error:.3f}" for error in (entry["error"], *entry["bands"].values())),
+            )
+            for entry in entries
+        ),
+    )
+
+
+def _variants(results: Iterable[Json]) -> list[str]:
+    """One row for each run."""
+    runs = list(results)
+    simulations = list(runs[0]["judged"]) if runs else []
+    return table(
+        ("variant", "limit", "seed", "steps", "games", *(f"{n} simulations" for n in simulations), "measured"),
+        (
+            (
+                run["variant"],
+                run["limit"],
+                str(run["seed"]),
+                f"{run['steps']:,}",
+                f"{run['games']:,}",
+                *(_share(judged["keeps_value"], judged["interval"]) for judged in run["judged"].values()),
+                run["date"],
+            )
+            for run in runs
+        ),
+    )
+
+
+def _share(share: float, interval: Sequence[float]) -> str:
+    return f"{100 * share:.1f}% ({100 * interval[0]:.1f} to {100 * interval[1]:.1f})"
