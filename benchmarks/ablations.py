@@ -89,10 +89,10 @@ def run(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def podzero(*arguments: str) -> str:
-    """The output of a command of podzero, which must succeed."""
+    """The output of a command of podzero, which must succeed; its errors go to the screen."""
     print("podzero", *arguments, file=sys.stderr, flush=True)
     command = [sys.executable, "-c", "from podzero.launch.cli import main; main()", *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def stored() -> dict[str, Any]:

@@ -16,7 +16,6 @@ import numpy as np
 
 from podzero.config import Experiment, SearchConfig
 from podzero.envs import make_env
-from podzero.evaluation.intervals import wilson
 from podzero.evaluation.judge import Positions, judge_actions, judged_positions, replay
 from podzero.evaluation.players import Decide, make_decide
 from podzero.evaluation.solvers import game_values, make_solver
@@ -24,7 +23,7 @@ from podzero.networks import make_inference
 from podzero.params import load_snapshot
 from podzero.protocols import Env
 from podzero.search import Evaluate, network_evaluation
-from podzero.types import Array, EnvState, Params
+from podzero.types import Array, EnvState, Params, SearchResult
 from podzero.workdir import Workdir
 
 BANDS = {"0 to 9": (0, 9), "10 to 19": (10, 19), "20 to 30": (20, 30)}
@@ -53,30 +52,39 @@ class Subject:
         self.params: Params = fold(load_snapshot(Workdir(workdir).snapshots, None).params)
         self.evaluate: Evaluate = network_evaluation(self.env, network.apply)
 
-    def search(self, evaluate: Evaluate | None = None, count: int | None = None, **config: Any) -> list[Any]:
-        """Searches the first `count` positions without noise; returns one result for each piece of them."""
-        settings = SearchConfig(**(self.experiment.search.model_dump() | config))
-        decide: Decide = make_decide(self.env, settings, evaluate or self.evaluate)
+    def judged(self, evaluate: Evaluate | None = None, count: int | None = None, **settings: Any) -> Json:
+        """The share of moves in the first `count` positions that keep the game's value, in all plies and by band."""
+        results = self._search(evaluate, count, settings)
+        actions = np.concatenate([result.action for result in results])
+        positions = Positions(*(field[: len(actions)] for field in self.positions))
+        found = judge_actions(actions, positions)
+        bands = {
+            name: judge_actions(actions[inside], Positions(*(field[inside] for field in positions)))
+            for name, inside in bands_of(positions)
+        }
+        return settings | {
+            "keeps_value": found.keeps_value,
+            "interval": found.interval,
+            "bands": {
+                name: {"share": band.keeps_value, "interval": band.interval, "positions": band.positions}
+                for name, band in bands.items()
+            },
+        }
+
+    def errors(self, **settings: Any) -> Json:
+        """The mean distance of root values from the game's value, in all plies and by band."""
+        error = np.abs(np.concatenate([result.value for result in self._search(None, None, settings)]) - self.values)
+        bands = {name: float(error[inside].mean()) for name, inside in bands_of(self.positions)}
+        return settings | {"error": float(error.mean()), "bands": bands}
+
+    def _search(self, evaluate: Evaluate | None, count: int | None, settings: Json) -> list[SearchResult]:
+        """Searches without noise; returns one result for each `PIECE` of the positions."""
+        config = SearchConfig(**(self.experiment.search.model_dump() | settings))
+        decide: Decide = make_decide(self.env, config, evaluate or self.evaluate)
         return [
             jax.device_get(decide(self.params, jax.random.key(0), self._states(start)))
             for start in range(0, count or len(self.values), PIECE)
         ]
-
-    def judged(self, results: list[Any], **about: Any) -> Json:
-        """The share of moves that keep the game's value, in all plies and by band."""
-        actions = np.concatenate([result.action for result in results])
-        positions = Positions(*(field[: len(actions)] for field in self.positions))
-        result = judge_actions(actions, positions)
-        chosen = game_values(positions.scores)[np.arange(len(actions)), actions]
-        kept = chosen == self.values[: len(actions)]
-        bands = {name: share(kept[inside]) for name, inside in bands_of(positions)}
-        return about | {"keeps_value": result.keeps_value, "interval": result.interval, "bands": bands}
-
-    def errors(self, results: list[Any], **about: Any) -> Json:
-        """The mean distance of root values from the game's value, in all plies and by band."""
-        error = np.abs(np.concatenate([result.value for result in results]) - self.values)
-        bands = {name: float(error[inside].mean()) for name, inside in bands_of(self.positions)}
-        return about | {"error": float(error.mean()), "bands": bands}
 
     def _states(self, start: int) -> EnvState:
         return replay(self.env, self.positions.moves[start : start + PIECE])
@@ -86,11 +94,6 @@ def bands_of(positions: Positions) -> Iterator[tuple[str, np.ndarray[Any, Any]]]
     """Which of the positions lie in each band: `[N]` bool."""
     for name, (first, last) in BANDS.items():
         yield name, (positions.plies >= first) & (positions.plies <= last)
-
-
-def share(kept: np.ndarray[Any, Any]) -> Json:
-    """A share with its 95% interval."""
-    return {"share": float(kept.mean()), "interval": wilson(float(kept.sum()), len(kept)), "positions": len(kept)}
 
 
 def solver_evaluation(subject: Subject) -> Evaluate:
@@ -114,25 +117,19 @@ def solver_evaluation(subject: Subject) -> Evaluate:
 
 def sections(subject: Subject, few: int) -> dict[str, Iterator[Json]]:
     """What is measured, by name; each entry when it is asked for."""
-    judged, search = subject.judged, subject.search
     scales = {"node": (0.03, 0.1, 0.3), "tree": (0.1, 0.3), "bounds": (0.1, 0.3, 1.0)}
+    solver = solver_evaluation(subject)
     return {
-        "values": (
-            subject.errors(search(simulations=n, root_value=value), simulations=n, root_value=value)
-            for value in ROOT_VALUES
-            for n in BOTH
-        ),
+        "values": (subject.errors(simulations=n, root_value=value) for value in ROOT_VALUES for n in BOTH),
         "scales": (
-            judged(search(simulations=n, q_scale=q, value_scale=v), simulations=n, q_scale=q, value_scale=v)
-            for q, values in scales.items()
-            for v in values
+            subject.judged(simulations=n, q_scale=scale, value_scale=weight)
+            for scale, weights in scales.items()
+            for weight in weights
             for n in BOTH
         ),
-        "puct": (judged(search(simulations=n, algorithm="puct"), simulations=n) for n in BOTH),
-        "simulations": (judged(search(simulations=n), simulations=n) for n in SIMULATIONS),
-        "solver at the leaves": (
-            judged(search(solver_evaluation(subject), few, simulations=n), simulations=n) for n in (8, 32)
-        ),
+        "puct": (subject.judged(simulations=n, algorithm="puct") for n in BOTH),
+        "simulations": (subject.judged(simulations=n) for n in SIMULATIONS),
+        "solver at the leaves": (subject.judged(solver, few, simulations=n) for n in (8, 32)),
     }
 
 

@@ -52,14 +52,14 @@ class GymnasiumSimulator:
                 f"{name} cannot be copied ({error}), so tree search cannot simulate it; learn a model of it instead, "
                 "with env.name: gymnasium and network.name: muzero_mlp or muzero_resnet"
             ) from error
-        if self._rolls_dice():
+        if self._has_chance_events():
             raise ConfigError(
                 f"{name} has chance events: the same actions lead to different observations. Tree search plays copies, "
                 "so it would foresee them; learn a model of it instead, with env.name: gymnasium and network.name: "
                 "muzero_mlp or muzero_resnet"
             )
 
-    def _rolls_dice(self) -> bool:
+    def _has_chance_events(self) -> bool:
         """Whether equal copies of the environment with other random generators differ after the same actions."""
         choose = np.random.default_rng(0)
         for seed in range(_CHANCE_GAMES):

@@ -50,7 +50,7 @@ def _gumbel(config: SearchConfig, model: Model) -> Search:
         scores = tree.children_prior_logits[:, root] + jax.vmap(transform, in_axes=(0, None))(tree, root)
         scores += exploration.temperature[:, None] * tree.extra_data.root_gumbel
         finalist = visits == jnp.max(visits, axis=1, keepdims=True)
-        return _result(config, model, output, jnp.argmax(jnp.where(finalist, scores, -jnp.inf), axis=1))
+        return _result(config, output, jnp.argmax(jnp.where(finalist, scores, -jnp.inf), axis=1))
 
     return search
 
@@ -83,7 +83,7 @@ def _puct(config: SearchConfig, model: Model) -> Search:
             qtransform=transform,
         )
         best = jnp.argmax(output.action_weights, axis=-1)
-        return _result(config, model, output, jnp.where(exploration.temperature > 0, output.action, best))
+        return _result(config, output, jnp.where(exploration.temperature > 0, output.action, best))
 
     return search
 
@@ -111,11 +111,11 @@ def with_noise(key: Array, logits: Array, legal: Array, config: SearchConfig, we
     return jnp.log(jnp.maximum(mixed, np.finfo(np.float32).tiny))
 
 
-def _result(config: SearchConfig, model: Model, output: mctx.PolicyOutput, action: Array) -> SearchResult:
+def _result(config: SearchConfig, output: mctx.PolicyOutput, action: Array) -> SearchResult:
     tree, policy = output.search_tree, output.action_weights
     return SearchResult(
         action=action.astype(jnp.int32),
         policy=policy.astype(jnp.float32),
-        value=root_value(config, model.bounds, tree, policy, action).astype(jnp.float32),
+        value=root_value(config, tree, policy, action).astype(jnp.float32),
         visits=tree.summary().visit_counts.astype(jnp.int32),
     )

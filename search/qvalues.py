@@ -73,19 +73,16 @@ def puct_transform(bounds: tuple[float, float] | None) -> QTransform:
     return partial(mctx.qtransform_by_min_max, min_value=bounds[0], max_value=bounds[1])
 
 
-def root_value(
-    config: SearchConfig, bounds: tuple[float, float] | None, tree: mctx.Tree, policy: Array, action: Array
-) -> jax.Array:
+def root_value(config: SearchConfig, tree: mctx.Tree, policy: Array, action: Array) -> jax.Array:
     """The value of B roots after search, `[B]`, as `search.root_value` says.
 
     Args:
       config: `root_value`.
-      bounds: least and greatest value of a position; None if they are not known, as in MuZero.
       tree: of B searches.
       policy: `[B, A]`, the policy target.
       action: `[B]`, the selected action.
     """
-    match config.root_value or ("mean" if bounds is None else "policy"):
+    match config.root_value:
         case "mean":
             return jnp.asarray(tree.summary().value)
         case "action":

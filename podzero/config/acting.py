@@ -19,10 +19,9 @@ class SearchConfig(Section):
     """Simulations per move."""
     max_considered_actions: PositiveInt = 16
     """Gumbel: actions that enter sequential halving at the root."""
-    root_value: Literal["mean", "action", "policy", "network"] | None = None
+    root_value: Literal["mean", "action", "policy", "network"] = "mean"
     """Value of a searched root, for value targets and `analyze`: `mean` over all visits, the Q-value of the chosen
-    `action`, the mean of completed Q-values under the improved `policy`, or that of the `network` alone. By default
-    `policy` for games and `mean` for MuZero."""
+    `action`, the mean of completed Q-values under the improved `policy`, or that of the `network` alone."""
     q_scale: Literal["node", "tree", "bounds"] | None = None
     """Gumbel: what Q-values are divided by: the range of a `node`'s Q-values, the range of all values in the `tree`, or
     the range between the known `bounds` of a board game's values. By default `node` for games and `tree` for MuZero."""
