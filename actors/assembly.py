@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from podzero.config import ActorsConfig
 from podzero.types import Move, Sample, StoredState
 
 Floats = npt.NDArray[np.float32]
@@ -19,11 +19,12 @@ class Game(NamedTuple):
     """A finished game."""
 
     samples: Sample
-    """`[T, ...]` on every field, in the order played."""
+    """`[N, ...]` on every field, in the order played. N is the number of moves, unless some are not recorded, or are
+    written more often than once (`copies`)."""
     plies: int
     """T, the number of searched moves."""
     states: StoredState | None = None
-    """`[T, ...]`, the same positions for reanalysis, if the moves have states."""
+    """`[N, ...]`, the same positions for reanalysis, if the moves have states."""
 
 
 class GameAssembler:
@@ -32,13 +33,14 @@ class GameAssembler:
     A game that a limit truncates has no outcome: the root value of its last searched position stands for it.
     """
 
-    def __init__(self, games: int, root_value_weight: float, discount: float = 1.0) -> None:
-        self._root_value_weight = root_value_weight
+    def __init__(self, config: ActorsConfig, discount: float = 1.0, seed: int = 0) -> None:
+        self._config = config
         self._discount = discount
+        self._random = np.random.default_rng(seed)
         self._moves: deque[tuple[Move, int]] = deque()
         self._first = 0
         """Index of the oldest stored move, counted from the start."""
-        self._started = np.zeros(games, np.int64)
+        self._started = np.zeros(config.games, np.int64)
         """`[B]` index of the first move of each running game."""
 
     def add(self, move: Move, version: int) -> Iterator[Game]:
@@ -63,17 +65,53 @@ class GameAssembler:
         if moves[-1].truncated[slot]:
             value = moves[-1].value[slot]  # stands for the rest of the game; a single player's rewards use one column
             rewards[-1] = np.where(np.arange(2) == players[-1], value, -value)
-        outcome = outcomes(rewards, players, self._discount)
-        versions = np.array([version for _, version in stored], np.int32)
+        config, values = self._config, column("value").astype(np.float32)
+        returns = lambda_returns(rewards, players, values, config.td_lambda, self._discount)
         samples = Sample(
             observation=column("observation"),
             legal=column("legal"),
             policy_target=column("policy"),
-            value_target=value_targets(outcome, column("value"), self._root_value_weight),
-            version=versions,
+            value_target=value_targets(returns, values, config.root_value_weight),
+            version=np.array([version for _, version in stored], np.int32),
         )
-        states = None if moves[0].state is None else StoredState(column("state"), outcome, versions)
-        return Game(samples, end - int(self._started[slot]), states)
+        states = None
+        if moves[0].state is not None:
+            states = StoredState(column("state"), outcomes(rewards, players, self._discount), samples.version)
+        number = copies(column("surprise"), column("recorded"), config.surprise_weight, self._random)
+        written = np.repeat(np.arange(len(moves)), number)
+        return Game(_rows(samples, written), len(moves), None if states is None else _rows(states, written))
+
+
+Positions = TypeVar("Positions", Sample, StoredState)
+
+
+def _rows(positions: Positions, rows: npt.NDArray[np.int64]) -> Positions:
+    return type(positions)(*(np.asarray(field)[rows] for field in positions))
+
+
+def copies(
+    surprise: npt.NDArray[np.generic],
+    recorded: npt.NDArray[np.generic],
+    surprise_weight: float,
+    random: np.random.Generator,
+) -> npt.NDArray[np.int64]:
+    """How often each of T positions is written, `[T]`: on average once for each recorded position.
+
+    A recorded position's expected number is `1 - w + w * s / mean(s)` with its surprise s, rounded up or down at random
+    (policy surprise weighting, https://github.com/lightvector/KataGo/blob/master/docs/KataGoMethods.md).
+
+    Args:
+      surprise: `[T]`, at least zero.
+      recorded: `[T]` bool.
+      surprise_weight: w in [0, 1].
+      random: draws the rounding.
+    """
+    shares = np.where(recorded, np.maximum(surprise.astype(np.float64), 0.0), 0.0)
+    mean = shares.sum() / max(1, np.count_nonzero(recorded))
+    weights = 1.0 - surprise_weight + surprise_weight * (shares / mean if mean > 0 else 1.0)
+    expected = np.where(recorded, weights, 0.0)
+    drawn: npt.NDArray[np.int64] = np.floor(expected + random.random(len(expected))).astype(np.int64)
+    return drawn
 
 
 def outcomes(rewards: Floats, players: npt.NDArray[np.generic], discount: float = 1.0) -> Floats:
@@ -85,22 +123,44 @@ def outcomes(rewards: Floats, players: npt.NDArray[np.generic], discount: float 
       players: `[T]` the player that moved.
       discount: per move.
     """
-    backwards = accumulate(rewards[::-1], lambda later, now: now + np.float32(discount) * later)
-    returns = np.array(list(backwards))[::-1]
-    outcome: Floats = np.take_along_axis(returns, players.astype(np.int64)[:, None], axis=1)[:, 0]
-    return outcome
+    return lambda_returns(rewards, players, np.zeros(len(rewards), np.float32), 1.0, discount)
 
 
-def value_targets(outcome: Floats, root_values: npt.NDArray[np.generic], root_value_weight: float) -> Floats:
-    """Value targets of T positions, each for the player to move.
+def lambda_returns(
+    rewards: Floats, players: npt.NDArray[np.generic], root_values: Floats, td_lambda: float, discount: float = 1.0
+) -> Floats:
+    """`[T]` the lambda-return of each position for the player to move (Sutton and Barto 2018, section 12.1).
 
-    `v_t = (1 - w) * z_t + w * r_t`, with the outcome `z_t` (Silver et al. 2017) and the root value `r_t` of the search.
-    The root value lowers the variance of the target (Young et al., Lessons from AlphaZero, 2018: averaging z and q).
+    `G_t = r_t + d * ((1 - l) * v_(t+1) + l * G_(t+1))`, where all terms are of the player who moves at t, v is the root
+    value of the search, and both are zero after the last move.
 
     Args:
-      outcome: `[T]`, from `outcomes`.
+      rewards: `[T, 2]` both players' rewards for each move.
+      players: `[T]` the player that moved.
+      root_values: `[T]`, each for the player who moved.
+      td_lambda: l in [0, 1].
+      discount: d, per move.
+    """
+    values = np.where(np.arange(2) == players[:, None], root_values[:, None], -root_values[:, None])
+    returns, later = np.empty_like(rewards), np.zeros(2, np.float32)
+    for t in reversed(range(len(rewards))):
+        returns[t] = rewards[t] + np.float32(discount) * later
+        later = np.float32(1.0 - td_lambda) * values[t] + np.float32(td_lambda) * returns[t]
+    own: Floats = np.take_along_axis(returns, players.astype(np.int64)[:, None], axis=1)[:, 0]
+    return own
+
+
+def value_targets(returns: Floats, root_values: npt.NDArray[np.generic], root_value_weight: float) -> Floats:
+    """Value targets of T positions, each for the player to move.
+
+    `v_t = (1 - w) * G_t + w * r_t`, with the return `G_t`, which is the outcome of the game in AlphaZero (Silver et al.
+    2017), and the root value `r_t` of the search. The root value lowers the variance of the target (Young et al.,
+    Lessons from AlphaZero, 2018: averaging z and q).
+
+    Args:
+      returns: `[T]`, from `lambda_returns` or `outcomes`.
       root_values: `[T]`.
       root_value_weight: w in [0, 1].
     """
-    mixed = (1.0 - root_value_weight) * outcome + root_value_weight * root_values.astype(np.float32)
+    mixed = (1.0 - root_value_weight) * returns + root_value_weight * root_values.astype(np.float32)
     return np.clip(mixed, -1.0, 1.0).astype(np.float32)

@@ -29,10 +29,20 @@ class SelfPlayState(NamedTuple):
 class SelfPlayCore:
     """Search, move and auto-reset of B games as pure functions: `init` and `move` can be jitted."""
 
-    def __init__(self, env: Env, search: Search, config: ActorsConfig, keep_states: bool = False) -> None:
-        """With `keep_states` each `Move` has the packed states before the move, which reanalysis needs."""
+    def __init__(
+        self,
+        env: Env,
+        search: Search,
+        config: ActorsConfig,
+        fast_search: Search | None = None,
+        keep_states: bool = False,
+    ) -> None:
+        """Needs a `fast_search` only if `actors.full_search_share` is below 1. With `keep_states` each `Move` has the
+        packed states before the move, which reanalysis needs.
+        """
         self._env = env
         self._search = search
+        self._fast_search = fast_search
         self._config = config
         self._keep_states = keep_states
 
@@ -42,13 +52,21 @@ class SelfPlayCore:
         games, plies = self._start(start_key)
         return SelfPlayState(key, games, plies)
 
-    def move(self, params: Params, state: SelfPlayState) -> tuple[SelfPlayState, Move]:
-        """Plays one searched move in every game; finished games are replaced by new ones."""
-        config = self._config
+    def move(self, params: Params, state: SelfPlayState, fast: bool = False) -> tuple[SelfPlayState, Move]:
+        """Plays one searched move in every game; finished games are replaced by new ones.
+
+        With `fast`, which is static for `jit`, the fast search chooses it, without noise where the choice is greedy,
+        and its positions are not learned from.
+        """
         key, search_key, start_key = jax.random.split(state.key, 3)
-        exploration = explore(config, state.plies)
+        exploration = explore(self._config, state.plies)
         before = jax.vmap(self._env.view)(state.games)
-        result = self._search(params, search_key, state.games, exploration)
+        if fast:
+            assert self._fast_search is not None
+            noise = jnp.where(exploration.temperature > 0, exploration.noise, 0.0)  # Gumbel's choice draws from it
+            result = self._fast_search(params, search_key, state.games, exploration._replace(noise=noise))
+        else:
+            result = self._search(params, search_key, state.games, exploration)
         played = jax.vmap(self._env.step)(state.games, result.action)
         after = jax.vmap(self._env.view)(played)
 
@@ -65,6 +83,8 @@ class SelfPlayCore:
             rewards=after.rewards,
             done=after.done,
             truncated=after.truncated,
+            surprise=result.surprise,
+            recorded=jnp.full(after.done.shape, not fast),
             state=pack_states(state.games) if self._keep_states else None,
         )
         return SelfPlayState(key, games, plies), move

@@ -47,8 +47,9 @@ class SelfPlayActor:
         self._name = name
         self._seed = seed
         self._key = jax.random.key(seed)
+        self._random = np.random.default_rng(seed)
         self._init = jax.jit(core.init)
-        self._move = jax.jit(core.move, donate_argnums=1)
+        self._move = jax.jit(core.move, donate_argnums=1, static_argnames="fast")
         self._fold = fold
         self._clients = clients
         self._faults = faults_of(experiment.env)
@@ -111,15 +112,15 @@ class SelfPlayActor:
         """
         with simulator_errors():
             with clock("search"):
-                state, move = self._move(params, state)
+                fast = self._random.random() >= self._experiment.actors.full_search_share
+                state, move = self._move(params, state, fast=fast)
             with clock("write"):
                 self._write(shuffler.take())
             with clock("search"):
                 return state, jax.device_get(move)
 
     def _assembler(self) -> GameAssembler:
-        actors = self._experiment.actors
-        return GameAssembler(actors.games, actors.root_value_weight, self._experiment.env.discount)
+        return GameAssembler(self._experiment.actors, self._experiment.env.discount, self._seed)
 
     def _start_games(self, error: SimulatorError | None = None) -> SelfPlayState:
         """Starts new games; all running games are lost after an `error`, because they are stepped as one batch.
@@ -148,31 +149,35 @@ class _Metrics:
 
     def __init__(self, experiment: Experiment, failures: int) -> None:
         self._parallel_games = experiment.actors.games
-        self._evaluations_per_move = experiment.search.simulations + 1
+        self._search = experiment.search
         self._moves = 0
+        self._evaluations = 0
+        self._samples = 0
         self._plies: list[int] = []
         self._abs_root_value = 0.0
         self._version = 0
         self._failures = failures
 
     def add(self, move: Move, games: list[Game], version: int) -> None:
+        simulations = self._search.simulations if np.all(move.recorded) else self._search.fast_simulations
         self._moves += 1
+        self._evaluations += simulations + 1
+        self._samples += sum(len(game.samples.version) for game in games)
         self._plies += [game.plies for game in games]
         self._abs_root_value = float(np.mean(np.abs(move.value)))
         self._version = version
 
     def flush(self, failures: int) -> dict[str, float]:
-        moves = self._moves * self._parallel_games
         metrics = {
-            "count/moves": float(moves),
-            "count/evaluations": float(moves * self._evaluations_per_move),
+            "count/moves": float(self._moves * self._parallel_games),
+            "count/evaluations": float(self._evaluations * self._parallel_games),
             "count/games": float(len(self._plies)),
-            "count/samples": float(sum(self._plies)),
+            "count/samples": float(self._samples),
             "count/failed_episodes": float(failures - self._failures),
             "selfplay/abs_root_value": self._abs_root_value,
             "selfplay/version": float(self._version),
         }
         if self._plies:
             metrics["selfplay/plies_per_game"] = sum(self._plies) / len(self._plies)
-        self._moves, self._plies, self._failures = 0, [], failures
+        self._moves, self._evaluations, self._samples, self._plies, self._failures = 0, 0, 0, [], failures
         return metrics

@@ -1,7 +1,7 @@
 """Trains variants of an experiment one after the other and lets a perfect solver judge each.
 
 uv run python benchmarks/ablations.py --minutes 10 runs/ablations
-uv run python benchmarks/ablations.py --steps 2000 --only baseline "q_scale: tree" runs/ablations
+uv run python benchmarks/ablations.py --steps 2000 --also actors.inference=int8 --only baseline greedy -- runs/ablations
 
 Results are added to `benchmarks/results/ablations.json` as they come; what is there already is not run again.
 `uv run python benchmarks/pages.py` writes docs/ablations.md from them.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -21,21 +22,28 @@ from typing import Any
 
 EXPERIMENT = "connect_four"
 RESULTS = Path(__file__).parent / "results" / "ablations.json"
-POSITIONS, SIMULATIONS = 1000, (1, 32, 512)
-"""Positions that the solver judges, and the simulations with which the agent chooses in them."""
 VARIANTS: dict[str, tuple[str, ...]] = {
     "baseline": (),
-    "root_value: mean": ("search.root_value=mean",),
     "root_value: action": ("search.root_value=action",),
     "root_value: network": ("search.root_value=network",),
     "q_scale: tree": ("search.q_scale=tree",),
     "q_scale: bounds": ("search.q_scale=bounds", "search.value_scale=0.2"),
-    "greedy choice": ("actors.temperature=0.0",),
+    "greedy": ("actors.temperature=0.0",),
     "greedy after 6 plies": ("actors.temperature_plies=6",),
     "outcome alone": ("actors.root_value_weight=0.0",),
-    "root value 0.6": ("actors.root_value_weight=0.6",),
+    "root value of the policy": ("search.root_value=policy",),
+    "root value of the policy 0.6": ("search.root_value=policy", "actors.root_value_weight=0.6"),
+    "lambda 0.8": ("search.root_value=policy", "actors.root_value_weight=0.0", "actors.td_lambda=0.8"),
     "fewer random openings": ("actors.opening_fraction=0.5",),
-    "short random openings": ("actors.opening_plies=12",),
+    "openings of 12 plies": ("actors.opening_plies=12",),
+    "openings of 12 plies, greedy, policy 0.5": (
+        "actors.opening_plies=12",
+        "actors.temperature=0.0",
+        "search.root_value=policy",
+        "actors.root_value_weight=0.5",
+    ),
+    "playout cap": ("actors.full_search_share=0.25", "search.simulations=64", "search.fast_simulations=8"),
+    "surprise": ("actors.surprise_weight=0.5",),
     "replay ratio 2": ("replay.samples_per_insert=2",),
     "large replay": ("replay.capacity=300000",),
 }
@@ -50,6 +58,9 @@ def main() -> None:
     limits.add_argument("--minutes", type=float, help="equal wall time")
     limits.add_argument("--steps", type=int, help="equal learner steps, where other work runs beside it")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument(
+        "--also", nargs="*", default=[], metavar="SECTION.FIELD=VALUE", help="overrides of all variants"
+    )
     parser.add_argument("--only", nargs="*", choices=VARIANTS, default=list(VARIANTS), metavar="VARIANT")
     arguments = parser.parse_args()
     by_time = arguments.minutes is not None
@@ -57,10 +68,11 @@ def main() -> None:
     more = () if by_time else ("stop.minutes=600",)
     for seed in range(arguments.seeds):
         for name in arguments.only:
-            overrides = (*VARIANTS[name], f"seed={seed}", limit, *more)
+            overrides = (*VARIANTS[name], *arguments.also, f"seed={seed}", limit, *more)
             key = " ".join(overrides)
             if key not in stored():
-                store(key, {"variant": name, "seed": seed, "limit": limit} | run(arguments.folder, overrides))
+                settings = {"variant": name, "also": arguments.also, "seed": seed, "limit": limit}
+                store(key, settings | run(arguments.folder, overrides))
 
 
 def run(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
@@ -69,30 +81,27 @@ def run(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
     shutil.rmtree(workdir, ignore_errors=True)
     podzero("train", EXPERIMENT, "--workdir", str(workdir), "--view", "plain", *overrides)
     status = json.loads(podzero("status", str(workdir), "--json"))
-    judged = {
-        str(simulations): json.loads(
-            podzero(
-                "evaluate", str(workdir), "--json", "--positions", str(POSITIONS), "--simulations", str(simulations)
-            )
-        )
-        for simulations in SIMULATIONS
-    }
+    diagnosis = python(str(Path(__file__).with_name("diagnose.py")), str(workdir), "--only", "simulations")
     return {
         "command": f"podzero train {EXPERIMENT} {' '.join(overrides)}",
         "date": str(date.today()),
         "steps": status["step"],
         "games": status["games"],
-        "judged": {
-            key: {field: result[field] for field in ("keeps_value", "interval")} for key, result in judged.items()
-        },
+        "judged": json.loads(diagnosis)["simulations"],
     }
 
 
 def podzero(*arguments: str) -> str:
     """The output of a command of podzero, which must succeed; its errors go to the screen."""
     print("podzero", *arguments, file=sys.stderr, flush=True)
-    command = [sys.executable, "-c", "from podzero.launch.cli import main; main()", *arguments]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return python("-c", "from podzero.launch.cli import main; main()", *arguments)
+
+
+def python(*arguments: str) -> str:
+    """The output of a Python process, which must succeed; its errors go to the screen."""
+    command = [sys.executable, *arguments]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
 
 
 def stored() -> dict[str, Any]:

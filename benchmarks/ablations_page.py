@@ -80,22 +80,25 @@ def _errors(entries: Sequence[Json]) -> list[str]:
 
 def _variants(results: Iterable[Json]) -> list[str]:
     """One row for each run."""
-    runs = list(results)
-    simulations = list(runs[0]["judged"]) if runs else []
     return table(
-        ("variant", "limit", "seed", "steps", "games", *(f"{n} simulations" for n in simulations), "measured"),
-        (
-            (
-                run["variant"],
-                run["limit"],
-                str(run["seed"]),
-                f"{run['steps']:,}",
-                f"{run['games']:,}",
-                *(_share(judged["keeps_value"], judged["interval"]) for judged in run["judged"].values()),
-                run["date"],
-            )
-            for run in runs
-        ),
+        ("variant", "settings", "steps", "games", "network alone", "32 simulations", "of them plies 0 to 9",
+         "10 to 19", "20 to 30", "512 simulations", "measured"),
+        (_variant(run, {judged["simulations"]: judged for judged in run["judged"]}) for run in results),
+    )  # fmt: skip
+
+
+def _variant(run: Json, judged: Mapping[int, Json]) -> tuple[str, ...]:
+    """The row of one run."""
+    return (
+        run["variant"],
+        f"`{' '.join([*run['also'], run['limit']])} seed={run['seed']}`",
+        f"{run['steps']:,}",
+        f"{run['games']:,}",
+        f"{100 * judged[1]['keeps_value']:.1f}%",
+        _share(judged[32]["keeps_value"], judged[32]["interval"]),
+        *(f"{100 * band['share']:.1f}%" for band in judged[32]["bands"].values()),
+        f"{100 * judged[512]['keeps_value']:.1f}%",
+        run["date"],
     )
 
 

@@ -161,8 +161,9 @@ class Playback(SelfPlayCore):
         """Starts at a random index, so that actors are not synchronized."""
         return SelfPlayState(key, jax.random.randint(key, (), 0, len(self._moves.done)), jnp.zeros((), jnp.int32))
 
-    def move(self, params: Params, state: SelfPlayState) -> tuple[SelfPlayState, Move]:
+    def move(self, params: Params, state: SelfPlayState, fast: bool = False) -> tuple[SelfPlayState, Move]:
         """The next recorded move."""
+        del fast
         move = jax.tree.map(lambda column: jnp.asarray(column)[state.games], self._moves)
         return state._replace(games=(state.games + 1) % len(self._moves.done)), move
 

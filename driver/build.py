@@ -35,6 +35,9 @@ from podzero.types import Array, EnvSpec, ModelNetwork, Network, Params, Symmetr
 
 log = logging.getLogger(__name__)
 
+Apply = Callable[[Params, Array], tuple[jax.Array, jax.Array]]
+"""`Network.apply`."""
+
 
 class ActorParts(NamedTuple):
     """What a self-play actor is made of."""
@@ -78,9 +81,7 @@ def model_search(experiment: Experiment, spec: EnvSpec) -> ModelSearch:
     return make_model_search(experiment.search, network, spec, experiment.env.discount)
 
 
-def acting_network(
-    experiment: Experiment, spec: EnvSpec
-) -> tuple[Callable[[Array], Params], Callable[[Params, Array], tuple[jax.Array, jax.Array]]]:
+def acting_network(experiment: Experiment, spec: EnvSpec) -> tuple[Callable[[Array], Params], Apply]:
     """The two functions of the network that actors evaluate.
 
     Returns:
@@ -109,8 +110,8 @@ def actor_parts(experiment: Experiment) -> ActorParts:
 
 def local_parts(experiment: Experiment) -> ActorParts:
     """The parts of an actor that evaluates the network in the program of the search, whatever the experiment says."""
-    env, search, fold = _local_search(experiment)
-    return ActorParts(_core(experiment, env, search), fold)
+    env, network, fold = _local_network(experiment)
+    return ActorParts(_core(experiment, env, network.apply), fold)
 
 
 def _int8_parts(experiment: Experiment) -> ActorParts:
@@ -120,12 +121,16 @@ def _int8_parts(experiment: Experiment) -> ActorParts:
     positions = random_positions(env, jax.random.key(experiment.seed), size)
     network = QuantizedNetwork(env.spec, experiment.int8, actors.games, max(1, round(actors.cpus)), positions)
     fold = jax.jit(make_inference(experiment.network, env.spec)[0])
-    core = _core(experiment, env, _search(experiment, env, network.apply))
+    core = _core(experiment, env, network.apply)
     return ActorParts(core, lambda params: network.load(fold(params)), network)
 
 
-def _core(experiment: Experiment, env: Env, search: Search) -> SelfPlayCore:
-    return SelfPlayCore(env, search, experiment.actors, keep_states=experiment.reanalyse.share > 0)
+def _core(experiment: Experiment, env: Env, apply: Apply) -> SelfPlayCore:
+    """The self-play step, whose searches evaluate `apply`."""
+    search, fast = _search(experiment, env, apply), None
+    if experiment.actors.full_search_share < 1.0:
+        fast = _search(experiment, env, apply, experiment.search.fast_simulations)
+    return SelfPlayCore(env, search, experiment.actors, fast, keep_states=experiment.reanalyse.share > 0)
 
 
 def _actor_arguments(parts: ActorParts, clients: ActorClients) -> dict[str, Any]:
@@ -171,18 +176,21 @@ def make_reanalysis(experiment: Experiment, seed: int) -> tuple[Reanalyse, Calla
         spec = spec_of(experiment.env)
         network = make_model_network(experiment.network, spec)
         return window_reanalysis(experiment, network, model_search(experiment, spec), seed), lambda params: params
-    env, search, fold = _local_search(experiment)
-    return position_reanalysis(env, search, experiment.actors, seed), fold
+    env, local, fold = _local_network(experiment)
+    return position_reanalysis(env, _search(experiment, env, local.apply), experiment.actors, seed), fold
 
 
-def _local_search(experiment: Experiment) -> tuple[Env, Search, Callable[[Params], Params]]:
-    """A game, the search that evaluates the network in its own program, and the jitted `fold` of its parameters."""
+def _local_network(experiment: Experiment) -> tuple[Env, Network, Callable[[Params], Params]]:
+    """A game, the network that a search evaluates in its own program, and the jitted `fold` of its parameters."""
     env = make_env(experiment.env)
     fold, network = make_inference(experiment.network, env.spec)
-    return env, _search(experiment, env, network.apply), jax.jit(fold)
+    return env, network, jax.jit(fold)
 
 
-def _search(experiment: Experiment, env: Env, apply: Callable[[Params, Array], tuple[jax.Array, jax.Array]]) -> Search:
-    """The search with the game's rules as model, whose leaves the network `apply` evaluates."""
+def _search(experiment: Experiment, env: Env, apply: Apply, simulations: int | None = None) -> Search:
+    """The search with the game's rules as model, whose leaves the network `apply` evaluates; `simulations` replaces
+    those of the experiment.
+    """
     model = rules_model(env, network_evaluation(env, apply), experiment.env.discount)
-    return make_search(experiment.search, model)
+    changes = {} if simulations is None else {"simulations": simulations}
+    return make_search(experiment.search.model_copy(update=changes), model)

@@ -112,7 +112,7 @@ def draw_positions(env: Env, solver: Solver, count: int, seed: int, max_ply: int
     plies are therefore more frequent: long random games are often over or decided.
     """
     key, rng = jax.random.key(seed), np.random.default_rng(seed)
-    play = _random_games(env, max_ply)
+    play = random_games(env, max_ply)
     moves: list[np.ndarray[Any, Any]] = []
     scores: list[Scores] = []
     while len(moves) < count:
@@ -141,7 +141,7 @@ def replay(env: Env, moves: np.ndarray[Any, Any]) -> EnvState:
     return jax.jit(partial(jax.lax.fori_loop, 0, actions.shape[1], ply))(starts)
 
 
-class _Candidates(NamedTuple):
+class RandomGames(NamedTuple):
     """N random games, each stopped at its ply."""
 
     moves: Array
@@ -152,8 +152,8 @@ class _Candidates(NamedTuple):
     """`[N]` bool."""
 
 
-def _random_games(env: Env, max_ply: int) -> Callable[[Array, Array], _Candidates]:
-    """Compiles random play up to given plies, as a function of `(key, plies [N])`."""
+def random_games(env: Env, max_ply: int) -> Callable[[Array, Array], RandomGames]:
+    """Compiles uniformly random play up to given plies, as a function of `(key, plies [N])`."""
 
     def ply(states: EnvState, key: Array) -> tuple[EnvState, tuple[Array, Array, Array]]:
         view = jax.vmap(env.view)(states)
@@ -161,14 +161,14 @@ def _random_games(env: Env, max_ply: int) -> Callable[[Array, Array], _Candidate
         return jax.vmap(env.step)(states, actions), (actions, view.observation, view.done)
 
     @jax.jit
-    def play(key: Array, plies: Array) -> _Candidates:
+    def play(key: Array, plies: Array) -> RandomGames:
         starts = jax.vmap(env.init)(jnp.broadcast_to(jax.random.key(0), plies.shape))
         _, (actions, observations, over) = jax.lax.scan(ply, starts, jax.random.split(key, max_ply + 1))
         games = jnp.arange(plies.shape[0])
         moves = jnp.where(jnp.arange(max_ply) < plies[:, None], actions[:max_ply].T, -1)
-        return _Candidates(moves, observations[plies, games], over[plies, games])
+        return RandomGames(moves, observations[plies, games], over[plies, games])
 
-    compiled: Callable[[Array, Array], _Candidates] = play
+    compiled: Callable[[Array, Array], RandomGames] = play
     return compiled
 
 

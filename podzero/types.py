@@ -210,6 +210,8 @@ class SearchResult(NamedTuple):
     """`[B]` float32, the root value after search, for the player to move."""
     visits: Array
     """`[B, A]` int32, visit counts of the root's actions."""
+    surprise: Array
+    """`[B]` float32, KL divergence of `policy` from the network's policy over legal actions, in nats."""
 
 
 class Move(NamedTuple):
@@ -233,6 +235,10 @@ class Move(NamedTuple):
     """`[B]` bool, whether the move ended the game."""
     truncated: Array
     """`[B]` bool, whether a limit on its length ended the game with this move."""
+    surprise: Array
+    """`[B]` float32, the divergence of the search policy from the network's, in nats."""
+    recorded: Array
+    """`[B]` bool, whether the position is learned from; positions of fast searches are not."""
     state: Array | None = None
     """`[B, S]` uint8, the packed states before the move, if they are stored for reanalysis."""
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import mctx
 import numpy as np
+import optax
 
 from podzero.config import SearchConfig
 from podzero.protocols import Search
@@ -47,10 +48,11 @@ def _gumbel(config: SearchConfig, model: Model) -> Search:
         )
         tree, root = output.search_tree, mctx.Tree.ROOT_INDEX
         visits = tree.children_visits[:, root]
-        scores = tree.children_prior_logits[:, root] + jax.vmap(transform, in_axes=(0, None))(tree, root)
+        logits = tree.children_prior_logits[:, root]
+        scores = logits + jax.vmap(transform, in_axes=(0, None))(tree, root)
         scores += exploration.temperature[:, None] * tree.extra_data.root_gumbel
         finalist = visits == jnp.max(visits, axis=1, keepdims=True)
-        return _result(config, output, jnp.argmax(jnp.where(finalist, scores, -jnp.inf), axis=1))
+        return _result(config, output, logits, jnp.argmax(jnp.where(finalist, scores, -jnp.inf), axis=1))
 
     return search
 
@@ -83,7 +85,8 @@ def _puct(config: SearchConfig, model: Model) -> Search:
             qtransform=transform,
         )
         best = jnp.argmax(output.action_weights, axis=-1)
-        return _result(config, output, jnp.where(exploration.temperature > 0, output.action, best))
+        logits = jnp.where(legal, root.prior_logits, -jnp.inf)
+        return _result(config, output, logits, jnp.where(exploration.temperature > 0, output.action, best))
 
     return search
 
@@ -111,11 +114,13 @@ def with_noise(key: Array, logits: Array, legal: Array, config: SearchConfig, we
     return jnp.log(jnp.maximum(mixed, np.finfo(np.float32).tiny))
 
 
-def _result(config: SearchConfig, output: mctx.PolicyOutput, action: Array) -> SearchResult:
+def _result(config: SearchConfig, output: mctx.PolicyOutput, logits: Array, action: Array) -> SearchResult:
+    """The result of a search; `logits` `[B, A]` are the network's, masked where actions are illegal."""
     tree, policy = output.search_tree, output.action_weights
     return SearchResult(
         action=action.astype(jnp.int32),
         policy=policy.astype(jnp.float32),
         value=root_value(config, tree, policy, action).astype(jnp.float32),
         visits=tree.summary().visit_counts.astype(jnp.int32),
+        surprise=optax.losses.kl_divergence(jax.nn.log_softmax(logits), policy, where=policy > 0).astype(jnp.float32),
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Before anything imports jax: the tests are about podzero, not about the accelerator that may be there.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -22,6 +23,10 @@ os.environ.setdefault("RAY_worker_niceness", "0")
 
 from podzero.config import load
 from podzero.monitoring.terminal import View
+
+# By default Hypothesis fails a test that is slow, as on a busy machine.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 TINY = (
     "network.channels=4",

@@ -17,6 +17,8 @@ class SearchConfig(Section):
     """`gumbel` is Gumbel AlphaZero/MuZero (Danihelka et al. 2022); `puct` is the search of AlphaZero and MuZero."""
     simulations: PositiveInt = 32
     """Simulations per move."""
+    fast_simulations: PositiveInt = 8
+    """Simulations of the moves that are searched fast (`actors.full_search_share`)."""
     max_considered_actions: PositiveInt = 16
     """Gumbel: actions that enter sequential halving at the root."""
     root_value: Literal["mean", "action", "policy", "network"] = "mean"
@@ -69,7 +71,20 @@ class ActorsConfig(Section):
     opening_plies: NonNegativeInt = 0
     """Largest number of random plies at the start of such a game. The number is uniform from 1 to this."""
     root_value_weight: Fraction = 0.0
-    """Weight of the root's search value in the value target. The game's outcome has the remaining weight."""
+    """Weight of the root's search value in the value target. The return of the game from there has the remaining
+    weight."""
+    td_lambda: Fraction = 1.0
+    """Games: how far the return in the value target looks ahead, as in TD(lambda): 1 is the outcome of the game, 0 the
+    next root value, and between them each later root value weighs `td_lambda` times the one before. Reanalysed
+    positions use the outcome."""
+    full_search_share: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    """Games: share of moves that are searched with `search.simulations`. The others have `search.fast_simulations`, and
+    no noise at temperature 0, and are not learned from: playout cap randomization (Wu 2020, KataGo), by which the same
+    time gives more games. All games of an actor draw together."""
+    surprise_weight: Fraction = 0.0
+    """Games: weight with which a position is written to replay as often as its search surprised the network, in
+    proportion to the divergence of the two policies; otherwise each position is written once. Policy surprise weighting
+    (KataGo), which uses 0.5."""
     max_restarts: NonNegativeInt = 100
     """Failures of actors, reanalysers, shards and evaluators that a run survives. One more ends the run."""
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podzero.actors.assembly import GameAssembler, outcomes, value_targets
+from podzero.actors.assembly import GameAssembler, copies, lambda_returns, outcomes, value_targets
+from podzero.config import ActorsConfig
 from podzero.types import Move
 
 
@@ -24,6 +25,8 @@ def move(done, tag=0.0, player=0, rewards=None):
         rewards=np.zeros((games, 2), np.float32) if rewards is None else np.asarray(rewards, np.float32),
         done=np.asarray(done),
         truncated=np.zeros(games, bool),
+        surprise=np.zeros(games, np.float32),
+        recorded=np.ones(games, bool),
     )
 
 
@@ -48,8 +51,51 @@ def test_later_rewards_are_discounted_per_move():
     np.testing.assert_array_equal(outcomes(each_move, np.zeros(3), 0.5), [0.4375, 0.375, 0.25])
 
 
+def test_the_lambda_return_mixes_later_root_values_for_the_player_to_move():
+    """With lambda 1/2, the last move wins for player 0: its return is 1. Before it player 1 moved: of the root value
+    0.5 of player 0 and that return, -(0.25 + 0.5) remains. At first, player 1's 0.2 and 0.75 give -0.1 + 0.375."""
+    rewards = np.array([[0, 0], [0, 0], [1, -1]], np.float32)
+    values = np.array([0.9, 0.2, 0.5], np.float32)
+    returns = lambda_returns(rewards, np.array([0, 1, 0]), values, 0.5)
+    np.testing.assert_allclose(returns, [0.275, -0.75, 1.0], rtol=1e-6)
+
+
+def test_lambda_zero_looks_one_move_ahead_and_one_is_the_outcome():
+    rewards = np.array([[0.25, 0]] * 3, np.float32)
+    players, values = np.zeros(3), np.array([0.9, 0.8, 0.7], np.float32)
+    one_step = lambda_returns(rewards, players, values, 0.0, discount=0.5)
+    np.testing.assert_allclose(one_step, [0.25 + 0.4, 0.25 + 0.35, 0.25], rtol=1e-6)
+    whole = lambda_returns(rewards, players, values, 1.0, discount=0.5)
+    np.testing.assert_array_equal(whole, outcomes(rewards, players, 0.5))
+
+
+def test_positions_are_written_in_proportion_to_their_surprise():
+    """Of the surprises 0, 1 and 3 the mean is 4/3, so with weight 1/2 the expected numbers are 0.5, 0.875 and 1.625."""
+    random = np.random.default_rng(0)
+    surprise, recorded = np.array([0.0, 1.0, 9.0, 3.0]), np.array([True, True, False, True])
+    drawn = np.array([copies(surprise, recorded, 0.5, random) for _ in range(20_000)])
+    np.testing.assert_allclose(drawn.mean(axis=0), [0.5, 0.875, 0, 1.625], atol=0.02)
+    assert set(drawn[:, 3].tolist()) == {1, 2}
+    np.testing.assert_array_equal(copies(surprise, recorded, 0.0, random), [1, 1, 0, 1])
+    np.testing.assert_array_equal(copies(np.zeros(2), np.ones(2, bool), 1.0, random), [1, 1])
+
+
+def test_positions_of_fast_searches_are_not_written_but_count_in_the_game():
+    assembler = GameAssembler(ActorsConfig(games=1))
+    for number in range(3):
+        fast = move([number == 2], tag=number, rewards=[[number // 2, -(number // 2)]])
+        state = np.full((1, 4), number, np.uint8)
+        games = list(assembler.add(fast._replace(recorded=np.array([number != 1]), state=state), version=number))
+    (game,) = games
+    assert game.plies == 3
+    np.testing.assert_array_equal(game.samples.observation[:, 0], [0, 2])
+    np.testing.assert_array_equal(game.samples.value_target, [1, 1])
+    np.testing.assert_array_equal(game.samples.version, [0, 2])
+    np.testing.assert_array_equal(game.states.state[:, 0], [0, 2])
+
+
 def test_the_assembler_applies_the_discount():
-    assembler = GameAssembler(1, 0.0, discount=0.5)
+    assembler = GameAssembler(ActorsConfig(games=1), discount=0.5)
     assert list(assembler.add(move([False]), version=0)) == []
     (game,) = assembler.add(move([True], rewards=[[1, -1]]), version=0)
     np.testing.assert_array_equal(game.samples.value_target, [0.5, 1])
@@ -58,7 +104,7 @@ def test_the_assembler_applies_the_discount():
 @pytest.mark.parametrize(("last_player", "expected"), [(0, [0.125, -0.25, 0.5]), (1, [-0.125, 0.25, 0.5])])
 def test_a_truncated_game_bootstraps_from_its_last_root_value(last_player, expected):
     """The root value of the last position is 0.5 for its mover; the reward of its move is part of that value."""
-    assembler = GameAssembler(1, 0.0, discount=0.5)
+    assembler = GameAssembler(ActorsConfig(games=1), discount=0.5)
     for player in (0, 1):
         assert list(assembler.add(move([False], player=player), version=0)) == []
     last = move([True], player=last_player, rewards=[[0.25, -0.25]])._replace(truncated=np.array([True]))
@@ -72,7 +118,7 @@ def test_consecutive_moves_of_one_player_have_equal_signs():
 
 
 def test_a_game_consists_of_its_own_moves_in_order_with_their_versions():
-    assembler = GameAssembler(2, 0.0)
+    assembler = GameAssembler(ActorsConfig(games=2))
     assert list(assembler.add(move([False, False], tag=1), version=7)) == []
     assert list(assembler.add(move([False, False], tag=2), version=8)) == []
     (game,) = assembler.add(move([False, True], tag=3, rewards=[[0, 0], [1, -1]]), version=9)
@@ -87,7 +133,7 @@ def test_a_game_consists_of_its_own_moves_in_order_with_their_versions():
 
 
 def test_states_for_reanalysis_have_outcomes_instead_of_value_targets():
-    assembler = GameAssembler(2, root_value_weight=0.5)
+    assembler = GameAssembler(ActorsConfig(games=2, root_value_weight=0.5))
     for number in range(3):
         last = move(
             [False, number == 2], tag=number, player=number % 2, rewards=[[0, 0], [number // 2, -(number // 2)]]
@@ -98,12 +144,12 @@ def test_states_for_reanalysis_have_outcomes_instead_of_value_targets():
     np.testing.assert_array_equal(game.states.outcome, [1, -1, 1])
     np.testing.assert_array_equal(game.states.version, [0, 1, 2])
     np.testing.assert_array_equal(game.samples.value_target, [0.75, -0.25, 0.75])
-    assert next(GameAssembler(1, 0.0).add(move([True]), version=0)).states is None
+    assert next(GameAssembler(ActorsConfig(games=1)).add(move([True]), version=0)).states is None
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=40))
 def test_every_move_is_in_exactly_one_finished_or_running_game(ends):
-    assembler = GameAssembler(3, 0.0)
+    assembler = GameAssembler(ActorsConfig(games=3))
     written = sorted(
         float(tag)
         for number, done in enumerate(ends)
@@ -119,7 +165,7 @@ def test_every_move_is_in_exactly_one_finished_or_running_game(ends):
 
 
 def test_memory_is_bounded_by_the_longest_running_game():
-    assembler = GameAssembler(2, 0.0)
+    assembler = GameAssembler(ActorsConfig(games=2))
     for _ in range(100):
         list(assembler.add(move([True, True]), version=0))
     assert len(assembler._moves) == 0

@@ -35,7 +35,7 @@ def played():
     config = ActorsConfig(games=4)
     search = make_search(SearchConfig(simulations=4), rules_model(BOARD, constant))
     core = SelfPlayCore(BOARD, search, config, keep_states=True)
-    state, assembler, games = jax.jit(core.init)(jax.random.key(0)), GameAssembler(4, 0.0), []
+    state, assembler, games = jax.jit(core.init)(jax.random.key(0)), GameAssembler(ActorsConfig(games=4)), []
     move = jax.jit(core.move)
     for _ in range(12):
         state, made = move((2, 0.0), state)
@@ -75,7 +75,8 @@ def test_the_new_root_value_is_averaged_with_the_stored_outcome(played):
     def uniform(params, views):
         legal = views.legal.astype(jnp.float32)
         policy = legal / legal.sum(axis=-1, keepdims=True)
-        return SearchResult(jnp.zeros(len(legal), jnp.int32), policy, jnp.full(len(legal), params), legal.astype(int))
+        value, none = jnp.full(len(legal), params), jnp.zeros(len(legal))
+        return SearchResult(none.astype(jnp.int32), policy, value, legal.astype(int), none)
 
     reanalyse = position_reanalysis(BOARD, fake_search(uniform), ActorsConfig(root_value_weight=0.25), seed=0)
     for game in played[:2]:
@@ -90,7 +91,7 @@ def test_search_explores_as_actors_do_with_new_noise_for_each_batch(played, scal
         legal = jax.vmap(BOARD.view)(roots).legal
         policy = jax.nn.one_hot(jnp.argmax(legal, axis=-1), 9)
         noise = exploration.noise * jax.random.uniform(key, exploration.noise.shape)
-        return SearchResult(jnp.argmax(legal, axis=-1), policy, noise, policy.astype(int))
+        return SearchResult(jnp.argmax(legal, axis=-1), policy, noise, policy.astype(int), noise)
 
     config = ActorsConfig(root_value_weight=1.0, noise=scale)
     reanalyse, states = position_reanalysis(BOARD, noisy, config, seed=0), played[0].states

@@ -69,10 +69,14 @@ def test_ranges_of_the_compiler_span_all_experiments():
 
 
 def test_a_trained_variant_has_a_row_with_its_judgements():
-    judged = {"32": {"keeps_value": 0.875, "interval": [0.85, 0.9]}}
-    run = {"variant": "q_scale: tree", "limit": "stop.minutes=10", "seed": 1, "steps": 2000, "games": 19000,
-           "judged": judged, "date": "2026-11-22"}  # fmt: skip
+    bands = {"0 to 9": {"share": 0.81}, "10 to 19": {"share": 0.92}, "20 to 30": {"share": 0.94}}
+    judged = [{"simulations": n, "keeps_value": 0.875, "interval": [0.85, 0.9], "bands": bands} for n in (1, 32, 512)]
+    run = {"variant": "q_scale: tree", "also": ["actors.inference=int8"], "limit": "stop.minutes=10", "seed": 1,
+           "steps": 2000, "games": 19000, "judged": judged, "date": "2026-11-22"}  # fmt: skip
     diagnosis = {"result": {}, "agent": "a", "command": "c", "hardware": "h", "date": "d"}
     text = ablations_page(diagnosis, {"key": run})
-    row = "| q_scale: tree | stop.minutes=10 | 1 | 2,000 | 19,000 | 87.5% (85.0 to 90.0) | 2026-11-22 |"
+    row = (
+        "| q_scale: tree | `actors.inference=int8 stop.minutes=10 seed=1` | 2,000 | 19,000 | 87.5% | "
+        "87.5% (85.0 to 90.0) | 81.0% | 92.0% | 94.0% | 87.5% | 2026-11-22 |"
+    )
     assert row in text
