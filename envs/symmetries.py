@@ -1,7 +1,14 @@
 """Symmetries of the games: board transformations with which training augments positions.
 
-A symmetry preserves legal moves, results, and whose turn it is. Chess, shogi and their small variants have none:
-castling and the initial set-up are not mirror-symmetric, so a mirrored position may not be reachable.
+A symmetry preserves the rules, and with them legal moves, results, and whose turn it is. It need not preserve the
+initial set-up: that of Othello or Gardner chess becomes another one, whose positions have the same values.
+
+Three games have none:
+  `chess`: castling distinguishes left and right.
+  `shogi`: its rules are mirror-symmetric, but pgx 2.6.0 allows some mates by a dropped pawn near one corner that it
+    forbids, as the rules do, near the other.
+  `animal_shogi`: so are its rules, but pgx's observation leaves out a file of each past position. The mirrored game
+    shows that file and leaves out another one, so its observation is no function of the original one.
 """
 
 from __future__ import annotations
@@ -52,6 +59,19 @@ def _cell_actions(transform: Callable[[Array], Array], size: int, extra_actions:
     return actions
 
 
+def _gardner_chess_actions() -> np.ndarray[Any, Any]:
+    """`[A]` int32 of the left-right mirror; pgx numbers actions `[file, rank, kind of move]` = `[5, 5, 49]`."""
+    kinds = np.r_[
+        [0, 2, 1, 3, 5, 4, 6, 8, 7],  # three underpromotions, each forward, to the right and to the left
+        9:17,  # along the file
+        24:16:-1,  # along the rank: 4 to 1 to the left, then 1 to 4 to the right
+        40:24:-1,  # along the diagonals: eight to the left, then eight to the right in the opposite order
+        45:49, 41:45,  # four knight's moves to the left, then to the right in the same order
+    ]  # fmt: skip
+    actions: np.ndarray[Any, Any] = np.arange(5 * 5 * 49, dtype=np.int32).reshape(5, 5, 49)[::-1, :, kinds].ravel()
+    return actions
+
+
 _SYMMETRIES: dict[str, Callable[[], list[Symmetry]]] = {
     "connect_four": lambda: [Symmetry(_mirror, np.arange(7, dtype=np.int32)[::-1].copy())],
     "tic_tac_toe": lambda: _square(3, extra_actions=0),
@@ -62,4 +82,6 @@ _SYMMETRIES: dict[str, Callable[[], list[Symmetry]]] = {
     # A symmetry of Hex must preserve each player's pair of edges and the six neighbours of a cell: only the half turn
     # does. Transposing the board would also swap the players, but the swap rule applies to only one of them.
     "hex": lambda: [Symmetry(_half_turn, _cell_actions(_half_turn, 11, extra_actions=1))],
+    # Without castling, left and right are alike.
+    "gardner_chess": lambda: [Symmetry(_mirror, _gardner_chess_actions())],
 }

@@ -2,6 +2,7 @@
 
 import warnings
 from functools import partial
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,7 +19,8 @@ with warnings.catch_warnings():
     import pgx
 
 LEADERS = 4
-"""Number of games with random moves. For each symmetry, one more game plays the transformed moves of the first."""
+"""Number of games with random moves. For each symmetry, one more game plays the transformed moves of the first; if the
+game has only one symmetry, one more for each of these games."""
 
 WHOLE = {"tic_tac_toe": 12, "connect_four": 45, "hex": 125, "othello": 130, "animal_shogi": 260, "go_9x9": 165,
          "gardner_chess": 260, "go_19x19": 725, "chess": 515, "shogi": 515}  # fmt: skip
@@ -30,13 +32,20 @@ HEAVY = ("animal_shogi", "chess", "gardner_chess", "go_19x19", "shogi")
 
 
 def play_trace(name, plies):
-    """Plays B = LEADERS + number of symmetries games; views and pgx's observations lead with `[T + 1, B]`."""
+    """Plays B games: LEADERS and their followers; views and pgx's observations lead with `[T + 1, B]`."""
     env = make_env(name)
+    followers = [
+        SimpleNamespace(row=row, leader=leader, symmetry=symmetry)
+        for row, (symmetry, leader) in enumerate(
+            product(env.symmetries, range(LEADERS if len(env.symmetries) == 1 else 1)), start=LEADERS
+        )
+    ]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         reference = pgx.make(name)
-    actions_of = np.stack([np.arange(env.spec.num_actions)] * LEADERS + [np.argsort(s.actions) for s in env.symmetries])
-    leader_of = np.array([*range(LEADERS)] + [0] * len(env.symmetries))
+    identity = [np.arange(env.spec.num_actions)] * LEADERS
+    actions_of = np.stack(identity + [np.argsort(follower.symmetry.actions) for follower in followers])
+    leader_of = np.array([*range(LEADERS), *(follower.leader for follower in followers)])
 
     def look(states):
         views = jax.vmap(env.view)(states)
@@ -57,23 +66,29 @@ def play_trace(name, plies):
     keys = jax.random.split(jax.random.key(7), LEADERS)
     leaders = jax.jit(jax.vmap(env.init), compiler_options=QUICK_COMPILE)(keys)
     starts = jax.tree.map(lambda leaf: leaf[leader_of], leaders)
-    starts = transformed_set_up(name, env, starts)
+    starts = transformed_set_up(name, np.stack(identity + [f.symmetry.actions for f in followers]), starts)
     actions, (views, reference_observation) = jax.device_get(play(starts, jax.random.key(8)))
     again, _ = jax.device_get(play(starts, jax.random.key(8)))
     return SimpleNamespace(
-        name=name, env=env, plies=plies, starts=starts, actions=actions, again=again, views=views,
+        name=name, env=env, plies=plies, followers=followers, starts=starts, actions=actions, again=again, views=views,
         reference_observation=reference_observation,
     )  # fmt: skip
 
 
-def transformed_set_up(name, env, starts):
-    """Othello's initial set-up is not symmetric: the followers start from the transformed one."""
-    if name != "othello":
+def transformed_set_up(name, actions, starts):
+    """The initial set-ups of Othello and Gardner chess are not symmetric: the followers start from transformed ones."""
+    if name not in ("othello", "gardner_chess"):
         return starts
-    cells = np.stack([np.arange(65)] * LEADERS + [s.actions for s in env.symmetries])
-    board = jnp.take_along_axis(starts._x.board, jnp.asarray(cells[:, :64]), axis=1)
-    legal = jnp.take_along_axis(starts.legal_action_mask, jnp.asarray(cells), axis=1)
-    return starts.replace(_x=starts._x._replace(board=board), legal_action_mask=legal)
+    legal = jnp.take_along_axis(starts.legal_action_mask, jnp.asarray(actions), axis=1)
+    if name == "othello":
+        board = jnp.take_along_axis(starts._x.board, jnp.asarray(actions[:, :64]), axis=1)
+        return starts.replace(_x=starts._x._replace(board=board), legal_action_mask=legal)
+    # The hash of the set-up may stay: hashes of one game are only compared with each other, and they differ by the
+    # moves between them. Both players' pieces are on all files of the same ranks, so the list of their squares stays.
+    files = starts._board.reshape(-1, 5, 5)
+    board = jnp.concatenate([files[:LEADERS], files[LEADERS:, ::-1]]).reshape(-1, 25)
+    history = starts._board_history.at[:, 0].set(board)
+    return starts.replace(_board=board, _board_history=history, legal_action_mask=legal)
 
 
 def _lengths():
