@@ -114,10 +114,14 @@ def _learner(experiment: Experiment, devices: list[Any]) -> Program:
     steps, batch = config.steps_per_dispatch, config.batch_size
 
     def lower() -> Any:
-        samples = with_axes(sample_like(experiment, spec), steps, batch)
-        shardings = jax.tree.map(lambda _: training.batch_sharding, samples)
+        struct: Any = jax.ShapeDtypeStruct
+        prioritized = experiment.replay.sampler == "prioritized"
+        batches = Batch(
+            with_axes(sample_like(experiment, spec), steps, batch),
+            struct((steps, batch), "float32") if prioritized else None,
+        )
         step: Any = training.step
-        return step.lower(training.like, Batch(placed(samples, shardings)))
+        return step.lower(training.like, placed(batches, jax.tree.map(lambda _: training.batch_sharding, batches)))
 
     return Program(
         "learner",

@@ -21,7 +21,7 @@ class LossOutput(NamedTuple):
     total: jax.Array
     """`[]` float32, the loss to minimize: a mean over the batch."""
     metrics: dict[str, jax.Array]
-    """By name, each `[]` float32, averaged over the batch."""
+    """By name, each `[]` float32, averaged over the batch with the weights of the loss."""
     errors: jax.Array
     """`[B]` float32, absolute error of each sample's value, for its priority."""
 
@@ -32,7 +32,8 @@ def alphazero_loss(
     """`mean(w * (-sum_a pi(a) log p(a) + value_weight * (z - v)^2))` over a batch of B samples.
 
     pi is the search policy, p the network's policy over the legal actions, z the value target, v the network's value, w
-    the importance `weight` `[B]` (1 if None). The L2 penalty of the paper is the weight decay of the optimizer.
+    the importance `weight` `[B]`, relative to the largest (1 if None). The paper's L2 penalty is the optimizer's weight
+    decay.
 
     Returns:
       The loss with the metrics

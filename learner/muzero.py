@@ -54,7 +54,7 @@ def muzero_loss(
       discount: per step.
       params: of the network.
       window: `[B, ...]` on every field, with at least K + 1 observations if consistency has a weight.
-      weight: w, `[B]` importance weights; 1 if None.
+      weight: w, `[B]` importance weights, relative to the largest; 1 if None.
 
     Returns:
       The loss, the errors of the value at position 0, and the metrics

@@ -143,7 +143,8 @@ class Batch(NamedTuple):
     samples: Sample | Window
     """`[..., B, ...]` on every field."""
     weight: Array | None = None
-    """`[..., B]` float32, importance weights that correct for prioritized sampling; None from a uniform table."""
+    """`[..., B]` float32, importance weights that correct for prioritized sampling; None from a uniform table. The
+    train step divides those of each batch by the largest."""
     keys: Keys | None = None
     """The items whose priorities the learner updates after the step; None from a uniform table."""
 

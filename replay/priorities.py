@@ -33,8 +33,9 @@ def priorities_of(errors: NDArray[Any]) -> NDArray[np.float64]:
 def importance(probability: NDArray[Any], size: NDArray[Any], exponent: float) -> NDArray[np.float32]:
     """`(1 / (N P))^exponent`, `[N]`: with 1, weighted means over samples are means over the table.
 
-    Unlike in the paper, weights are not divided by the largest of their batch: a sample's weight would then depend on
-    the rest of the batch, and learner hosts would disagree. The mean weight is 1 (exponent 1) or less.
+    The mean weight is 1 (exponent 1) or less. The learner divides the weights by the largest of the batch, of which a
+    reader has only a part. N would cancel there if it were the same for the whole batch; but it differs between shards,
+    between new and reanalysed samples, and while a table fills.
     """
     weight: NDArray[np.float32] = np.power(size * np.maximum(probability, 1e-12), -exponent).astype(np.float32)
     return weight

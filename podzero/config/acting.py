@@ -132,7 +132,8 @@ class ReplayConfig(Section):
     priority_exponent: NonNegativeFloat = 0.6
     """Prioritized: the exponent of priorities. 0 samples uniformly, 1 in proportion to the value errors."""
     importance_exponent: Fraction = 1.0
-    """Prioritized: the exponent of importance weights. 1 corrects the sampling bias fully, 0 not at all."""
+    """Prioritized: the exponent of importance weights. 1 corrects the sampling bias fully, 0 not at all. The learner
+    divides the weights by the largest of the batch."""
     timeout_s: PositiveFloat = 600.0
     """Longest wait of one insert or one read before it fails."""
     warn_after_s: PositiveFloat = 30.0

@@ -63,6 +63,19 @@ def test_the_compiler_estimates_more_than_the_peaks_allow(report):
 
 
 @pytest.mark.slow
+def test_prioritized_replay_needs_one_more_number_from_each_step_in_one_reduction(report):
+    """The largest importance weight of each of the 8 batches of a dispatch."""
+    prioritized = ("replay.sampler=prioritized", "replay.samples_per_item=1")
+    network = ("network.channels=8", "network.blocks=1")
+    found, code = compiled("tic_tac_toe", *network, *prioritized, "--topology", "v5e:2x2", "--program", "learner")
+    assert code == 0
+    (uniform,), (weighted,) = report["learner"]["collectives"], found["programs"][0]["collectives"]
+    assert (weighted["kind"], weighted["group"]) == ("all-reduce", 4)
+    assert weighted["times"] == uniform["times"] + 1
+    assert weighted["bytes"] == uniform["bytes"] + 8 * 4
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("topology", ["v4-16", "v5p-16", "v6e-16"])
 def test_every_generation_compiles_a_run(topology):
     found, code = compiled("tic_tac_toe", "network.channels=8", "network.blocks=1", "--topology", topology)

@@ -1,3 +1,5 @@
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,9 +11,26 @@ from podzero.learner.objectives import alphazero_objective
 from podzero.learner.optimizers import make_optimizer
 from podzero.learner.sharding import batch_sharding, make_mesh, put_batch, state_shardings
 from podzero.learner.state import init_state
-from podzero.learner.step import TrainStepSpec, ema_decay_at, make_train_step
+from podzero.learner.step import TrainStepSpec, ema_decay_at, make_train_step, with_relative_weights
+from podzero.types import Network
 
 METRICS = ("loss", "policy_kl", "policy_loss", "value_loss")
+
+
+def one_device(network, ema=0.9, microbatches=1, compiled=None, **optimizer):
+    """A new state on one device, and a function that trains a state on the host batches of a dispatch."""
+    transform = make_optimizer(OptimizerConfig(**optimizer))
+    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+    state = init_state(network.init, transform, jax.random.key(0))
+    shardings = state_shardings(mesh, state, MeshConfig())
+    name = (ema, microbatches, *optimizer.items())
+    step = {} if compiled is None else compiled
+    if name not in step:
+        objective = alphazero_objective(network, 1.0, make_augment([], 9))
+        step[name] = make_train_step(TrainStepSpec(objective, METRICS, transform, ema, microbatches), mesh, shardings)
+    return jax.device_put(state, shardings), lambda state, host: step[name](
+        state, put_batch(host, batch_sharding(mesh))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -22,23 +41,8 @@ def compiled():
 
 @pytest.fixture
 def training(network, compiled):
-    """A new state and a function that trains it on the host batches of a dispatch."""
-
-    def make(ema=0.9, microbatches=1, **optimizer):
-        transform = make_optimizer(OptimizerConfig(**optimizer))
-        mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-        state = init_state(network.init, transform, jax.random.key(0))
-        shardings = state_shardings(mesh, state, MeshConfig())
-        state = jax.device_put(state, shardings)
-        name = (ema, microbatches, *optimizer.items())
-        if name not in compiled:
-            objective = alphazero_objective(network, 1.0, make_augment([], 9))
-            spec = TrainStepSpec(objective, METRICS, transform, ema, microbatches)
-            compiled[name] = make_train_step(spec, mesh, shardings)
-        step = compiled[name]
-        return state, lambda state, host: step(state, put_batch(host, batch_sharding(mesh)))
-
-    return make
+    """`one_device` with a small network."""
+    return partial(one_device, network, compiled=compiled)
 
 
 def host(tree):
@@ -76,14 +80,51 @@ def test_one_dispatch_of_k_steps_equals_k_dispatches_of_one(training, make_dispa
     )
 
 
-def test_microbatches_give_the_step_of_the_whole_batch(training, make_dispatch):
-    batch = make_dispatch(1, 8)
+@pytest.mark.parametrize("weight", [None, np.array([[4.0, 0.5, 1.0, 2.0, 0.25, 1.0, 3.0, 0.5]], np.float32)])
+def test_microbatches_give_the_step_of_the_whole_batch(training, make_dispatch, weight):
+    batch = make_dispatch(1, 8)._replace(weight=weight)  # the largest weight is in one of the microbatches
     whole, train_whole = training(name="sgd", weight_decay=0.0)
     parts, train_parts = training(name="sgd", weight_decay=0.0, microbatches=4)
     whole, whole_sums, (whole_errors,) = train_whole(whole, batch)
     parts, parts_sums, (parts_errors,) = train_parts(parts, batch)
     for one, other in ((whole.params, parts.params), (whole_sums, parts_sums), (whole_errors, parts_errors)):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), host(one), host(other))
+
+
+def test_importance_weights_are_divided_by_the_largest_of_their_batch(make_dispatch):
+    """Values v and targets z of two samples: v takes an SGD step along `mean(2 w (z - v))`.
+
+    With z = (1, 1/2) and v = 0 the weights (1/2, 2) count as (1/4, 1): the mean is (1/2 + 1) / 2 = 3/4. In the other
+    batch of the dispatch the weights (8, 8) count as (1, 1): the mean is (2 + 1) / 2 = 3/2, and 3/2 - 2 v from v.
+    """
+    network = Network(
+        lambda key: {"value": jnp.zeros(())},
+        lambda params, x: (jnp.zeros((x.shape[0], 9)), jnp.broadcast_to(params["value"], x.shape[:1])),
+    )
+    state, train = one_device(network, name="sgd", learning_rate=0.1, momentum=0.0, weight_decay=0.0)
+    batch = make_dispatch(2, 2)._replace(weight=np.array([[0.5, 2.0], [8.0, 8.0]], np.float32))
+    batch.samples.value_target[:] = [1.0, 0.5]
+    state, sums, _ = train(state, batch)
+    first = 0.1 * 3 / 4
+    np.testing.assert_allclose(with_relative_weights(batch).weight, [[1 / 4, 1], [1, 1]])
+    np.testing.assert_allclose(state.params["value"], first + 0.1 * (3 / 2 - 2 * first), rtol=1e-6)
+    # (1/4 * 1 + 1 * 1/4) / 2, then the mean of the squared errors (1 - v)^2 and (1/2 - v)^2.
+    np.testing.assert_allclose(sums.metrics["value_loss"], 1 / 4 + ((1 - first) ** 2 + (0.5 - first) ** 2) / 2)
+
+
+def test_weights_scaled_by_any_constant_give_the_same_step(training, make_dispatch):
+    batch = make_dispatch(2, 8)
+    weight = np.random.default_rng(0).uniform(0.1, 3.0, (2, 8)).astype(np.float32)
+
+    def trained(weight):
+        state, train = training(name="sgd", weight_decay=0.0)
+        state, sums, _ = train(state, batch._replace(weight=weight))
+        return host((state.params, state.ema, sums))
+
+    close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-7)
+    for scale in (1e-3, 1e3):
+        jax.tree.map(close, trained(weight * np.float32(scale)), trained(weight))
+    jax.tree.map(close, trained(np.full((2, 8), 3.0, np.float32)), trained(None))
 
 
 @pytest.mark.parametrize("field", ["value_target", "policy_target"])

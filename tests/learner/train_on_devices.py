@@ -62,7 +62,8 @@ def batches(part):
             value_target=rng.uniform(-1, 1, (5, 32)).astype(np.float32),
             version=np.zeros((5, 32), np.int32),
         )
-        yield Batch(Sample(*(field[:, part] for field in batch)))
+        weight = rng.uniform(0.1, 3.0, (5, 32)).astype(np.float32)
+        yield Batch(Sample(*(field[:, part] for field in batch)), weight[:, part])
 
 
 def main(network, learner, out, rank, hosts, coordinator):
