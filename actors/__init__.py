@@ -4,6 +4,7 @@ from podzero.actors.assembly import GameAssembler as GameAssembler
 from podzero.actors.clients import ActorClients as ActorClients
 from podzero.actors.core import SelfPlayCore as SelfPlayCore
 from podzero.actors.core import SelfPlayState as SelfPlayState
+from podzero.actors.core import StartPool as StartPool
 from podzero.actors.environments import EnvironmentActor as EnvironmentActor
 from podzero.actors.exploration import explore as explore
 from podzero.actors.reanalyse_targets import Reanalyse as Reanalyse

@@ -15,6 +15,17 @@ from podzero.protocols import Env, Search
 from podzero.types import Array, EnvState, Move, Params
 
 
+class StartPool(NamedTuple):
+    """B games that have begun, with which finished games are replaced."""
+
+    games: EnvState
+    """B states after their openings."""
+    plies: Array
+    """`[B]` int32, random plies of each opening."""
+    used: Array
+    """`[]` int32, games that have been taken from the front."""
+
+
 class SelfPlayState(NamedTuple):
     """The state of self-play between two moves."""
 
@@ -24,6 +35,7 @@ class SelfPlayState(NamedTuple):
     """B states, none of them is over."""
     plies: Array
     """`[B]` int32, plies played in each game, including random openings."""
+    starts: StartPool
 
 
 class SelfPlayCore:
@@ -48,9 +60,9 @@ class SelfPlayCore:
 
     def init(self, key: Array) -> SelfPlayState:
         """Starts B games."""
-        key, start_key = jax.random.split(key)
-        games, plies = self._start(start_key)
-        return SelfPlayState(key, games, plies)
+        key, start_key, pool_key = jax.random.split(key, 3)
+        first = self._new_pool(start_key)
+        return SelfPlayState(key, first.games, first.plies, self._new_pool(pool_key))
 
     def move(self, params: Params, state: SelfPlayState, fast: bool = False) -> tuple[SelfPlayState, Move]:
         """Plays one searched move in every game; finished games are replaced by new ones.
@@ -58,7 +70,7 @@ class SelfPlayCore:
         With `fast`, which is static for `jit`, the fast search chooses it, without noise where the choice is greedy,
         and its positions are not learned from.
         """
-        key, search_key, start_key = jax.random.split(state.key, 3)
+        key, search_key, pool_key = jax.random.split(state.key, 3)
         exploration = explore(self._config, state.plies)
         before = jax.vmap(self._env.view)(state.games)
         if fast:
@@ -70,7 +82,7 @@ class SelfPlayCore:
         played = jax.vmap(self._env.step)(state.games, result.action)
         after = jax.vmap(self._env.view)(played)
 
-        fresh, fresh_plies = self._start(start_key, needed=after.done)
+        fresh, fresh_plies, starts = self._take(pool_key, state.starts, after.done)
         games = jax.vmap(optax.tree.where)(after.done, fresh, played)
         plies = jnp.where(after.done, fresh_plies, state.plies + 1)
         move = Move(
@@ -87,14 +99,30 @@ class SelfPlayCore:
             recorded=jnp.full(after.done.shape, not fast),
             state=pack_states(state.games) if self._keep_states else None,
         )
-        return SelfPlayState(key, games, plies), move
+        return SelfPlayState(key, games, plies, starts), move
 
-    def _start(self, key: Array, needed: Array | None = None) -> tuple[EnvState, jax.Array]:
+    def _take(self, key: Array, pool: StartPool, needed: Array) -> tuple[EnvState, jax.Array, StartPool]:
+        """New games, with their plies, for the slots `needed` `[B]`, and the pool without them.
+
+        The openings of a whole pool are played at once, when the old one has too few games left: playing those of the
+        few games that end at each move took as many batch steps each time.
+        """
+        count = jnp.sum(needed, dtype=jnp.int32)
+        short = pool.used + count > self._config.games
+        pool = jax.lax.cond(short, self._new_pool, lambda key: pool, key)
+        index = pool.used + jnp.cumsum(needed, dtype=jnp.int32) - 1
+        games, plies = jax.tree.map(lambda leaf: leaf[index], (pool.games, pool.plies))
+        return games, plies, pool._replace(used=pool.used + count)
+
+    def _new_pool(self, key: Array) -> StartPool:
+        games, plies = self._start(key)
+        return StartPool(games, plies, jnp.zeros((), jnp.int32))
+
+    def _start(self, key: Array) -> tuple[EnvState, jax.Array]:
         """B new games after their openings, and the number of random plies played in each.
 
         A fraction of the games opens with uniformly random plies, so that replay covers positions that good play never
-        reaches. An opening stops before a ply that would end its game. To save time, only the games `needed` get an
-        opening.
+        reaches. An opening stops before a ply that would end its game.
         """
         config = self._config
         init_key, share_key, length_key, play_key = jax.random.split(key, 4)
@@ -102,7 +130,6 @@ class SelfPlayCore:
         if not config.opening_plies or not config.opening_fraction:
             return games, jnp.zeros(config.games, jnp.int32)
         opens = jax.random.bernoulli(share_key, config.opening_fraction, (config.games,))
-        opens = opens if needed is None else opens & needed
         length = jax.random.randint(length_key, (config.games,), 1, config.opening_plies + 1)
         return self._open(play_key, games, jnp.where(opens, length, 0))
 

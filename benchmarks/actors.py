@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 import psutil
 
-from podzero.actors import ActorClients, SelfPlayActor, SelfPlayCore, SelfPlayState
+from podzero.actors import ActorClients, SelfPlayActor, SelfPlayCore, SelfPlayState, StartPool
 from podzero.benchmarks.child_processes import ChildProcess, answer, child_process, serve_replay
 from podzero.benchmarks.inputs import without_insert_limit
 from podzero.config import Experiment
@@ -159,7 +159,8 @@ class Playback(SelfPlayCore):
 
     def init(self, key: Array) -> SelfPlayState:
         """Starts at a random index, so that actors are not synchronized."""
-        return SelfPlayState(key, jax.random.randint(key, (), 0, len(self._moves.done)), jnp.zeros((), jnp.int32))
+        index, none = jax.random.randint(key, (), 0, len(self._moves.done)), jnp.zeros((), jnp.int32)
+        return SelfPlayState(key, index, none, StartPool((), none, none))
 
     def move(self, params: Params, state: SelfPlayState, fast: bool = False) -> tuple[SelfPlayState, Move]:
         """The next recorded move."""

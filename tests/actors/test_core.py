@@ -128,6 +128,23 @@ def test_openings_never_end_a_game_and_count_as_plies():
     np.testing.assert_array_equal(stones, state.plies)
 
 
+def test_each_new_game_is_the_next_of_the_pool_and_a_short_pool_is_replaced():
+    _, init, move = core_for("connect_four", games=8, opening_fraction=1.0, opening_plies=6)
+    state, replaced = init(jax.random.key(1)), 0
+    for _ in range(60):
+        before, (state, played) = state, move(None, state)
+        done = np.flatnonzero(played.done)
+        used, used_before = int(state.starts.used), int(before.starts.used)
+        assert used == (used_before + len(done) if used_before + len(done) <= 8 else len(done))
+        for order, slot in enumerate(done):
+            pick = used - len(done) + order
+            assert state.plies[slot] == state.starts.plies[pick]
+            for kept, start in zip(jax.tree.leaves(state.games), jax.tree.leaves(state.starts.games), strict=True):
+                np.testing.assert_array_equal(kept[slot], start[pick])
+        replaced += len(done)
+    assert replaced > 16
+
+
 def test_only_finished_games_get_a_new_opening():
     _, init, move = core_for("connect_four", games=64, opening_fraction=1.0, opening_plies=6)
     state = init(jax.random.key(5))
