@@ -22,25 +22,46 @@ from typing import Any
 
 EXPERIMENT = "connect_four"
 RESULTS = Path(__file__).parent / "results" / "ablations.json"
+SHORT_AND_GREEDY = ("actors.opening_plies=12", "actors.temperature=0.0")
+BOOTSTRAP = ("search.root_value=policy", "actors.root_value_weight=0.0")
 VARIANTS: dict[str, tuple[str, ...]] = {
     "baseline": (),
     "root_value: action": ("search.root_value=action",),
     "root_value: network": ("search.root_value=network",),
     "q_scale: tree": ("search.q_scale=tree",),
-    "q_scale: bounds": ("search.q_scale=bounds", "search.value_scale=0.2"),
+    "q_scale: bounds": ("search.q_scale=bounds", "search.value_scale=1.0"),
     "greedy": ("actors.temperature=0.0",),
     "greedy after 6 plies": ("actors.temperature_plies=6",),
     "outcome alone": ("actors.root_value_weight=0.0",),
     "root value of the policy": ("search.root_value=policy",),
     "root value of the policy 0.6": ("search.root_value=policy", "actors.root_value_weight=0.6"),
-    "lambda 0.8": ("search.root_value=policy", "actors.root_value_weight=0.0", "actors.td_lambda=0.8"),
+    "lambda 0.7": (*BOOTSTRAP, "actors.td_lambda=0.7"),
+    "lambda 0.4": (*BOOTSTRAP, "actors.td_lambda=0.4"),
+    "lambda 0.7, openings of 12 plies": (*BOOTSTRAP, "actors.td_lambda=0.7", "actors.opening_plies=12"),
+    "lambda 0.7, root value mean": (*BOOTSTRAP, "actors.td_lambda=0.7", "search.root_value=mean"),
+    "lambda 0.7, scale bounds": (*BOOTSTRAP, "actors.td_lambda=0.7", "search.q_scale=bounds", "search.value_scale=1.0"),
     "fewer random openings": ("actors.opening_fraction=0.5",),
     "openings of 12 plies": ("actors.opening_plies=12",),
-    "openings of 12 plies, greedy, policy 0.5": (
-        "actors.opening_plies=12",
-        "actors.temperature=0.0",
+    "short and greedy, policy 0.5": (*SHORT_AND_GREEDY, "search.root_value=policy", "actors.root_value_weight=0.5"),
+    "short and greedy, policy 0.9": (*SHORT_AND_GREEDY, "search.root_value=policy", "actors.root_value_weight=0.9"),
+    "short and greedy, action 0.9": (*SHORT_AND_GREEDY, "search.root_value=action", "actors.root_value_weight=0.9"),
+    "short and greedy, lambda 0.7": (
+        *SHORT_AND_GREEDY,
         "search.root_value=policy",
         "actors.root_value_weight=0.5",
+        "actors.td_lambda=0.7",
+    ),
+    "short and greedy, policy 0.5, noise 0.25": (
+        *SHORT_AND_GREEDY,
+        "search.root_value=policy",
+        "actors.root_value_weight=0.5",
+        "actors.noise=0.25",
+    ),
+    "short and greedy, policy 0.5, 64 simulations": (
+        *SHORT_AND_GREEDY,
+        "search.root_value=policy",
+        "actors.root_value_weight=0.5",
+        "search.simulations=64",
     ),
     "playout cap": ("actors.full_search_share=0.25", "search.simulations=64", "search.fast_simulations=8"),
     "surprise": ("actors.surprise_weight=0.5",),

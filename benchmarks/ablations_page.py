@@ -10,11 +10,13 @@ from podzero.benchmarks.markdown import table
 Json = Mapping[str, Any]
 
 
-def ablations_page(diagnosis: Json, ablations: Mapping[str, Json]) -> str:
+def ablations_page(diagnosis: Json, ceilings: Iterable[Json], ablations: Mapping[str, Json]) -> str:
     """The page.
 
     Args:
-      diagnosis: what `benchmarks/diagnose.py` printed, as `result`, with its command, date and hardware.
+      diagnosis: what `benchmarks/diagnose.py` printed, as `result`, with its command, date and hardware, the
+        `findings` of this and the other results, in words, and the same of the `larger` network.
+      ceilings: the same of each network that `benchmarks/ceiling.py` taught, with the solved `positions`.
       ablations: the results of `benchmarks/ablations.py`, by overrides.
     """
     found = diagnosis["result"]
@@ -23,6 +25,7 @@ def ablations_page(diagnosis: Json, ablations: Mapping[str, Json]) -> str:
         ("## Scales of Q-values", _judged(found.get("scales", ()), ("q_scale", "value_scale", "simulations"))),
         ("## PUCT with the same network", _judged(found.get("puct", ()), ("simulations",))),
         ("## Distance of values from the game's value", _errors(found.get("values", ()))),
+        ("## Value targets of self-play beside the game's value", _targets(found.get("targets", ()))),
         ("## The solver's values at the leaves", _judged(found.get("solver at the leaves", ()), ("simulations",))),
     ]
     return "\n".join([
@@ -32,9 +35,13 @@ def ablations_page(diagnosis: Json, ablations: Mapping[str, Json]) -> str:
         "moves in connect four: the share that keeps the game's value, with its 95% interval (Wilson) over positions, "
         "in all plies and in bands of plies.",
         "",
+        *(f"- {finding}" for finding in diagnosis["findings"]),
+        "",
         f"The agent of `{diagnosis['agent']}`; `{diagnosis['command']}`; {diagnosis['hardware']}; {diagnosis['date']}.",
         "",
         *(line for title, rows in parts if len(rows) > 2 for line in (title, "", *rows, "")),
+        *_larger(diagnosis["larger"]),
+        *(line for ceiling in ceilings for line in _ceiling(ceiling)),
         "## Variants of the training",
         "",
         "`uv run python benchmarks/ablations.py --minutes 10 runs/ablations` runs what is missing; each row is one run "
@@ -60,6 +67,52 @@ def _judged(entries: Sequence[Json], settings: tuple[str, ...]) -> list[str]:
             for entry in entries
         ),
     )
+
+
+def _larger(diagnosis: Json) -> list[str]:
+    """The agent of the larger network, with more and more simulations."""
+    return [
+        "## The larger network",
+        "",
+        f"The agent of `{diagnosis['agent']}`; `{diagnosis['command']}`; {diagnosis['hardware']}; {diagnosis['date']}.",
+        "",
+        *_judged(diagnosis["result"]["simulations"], ("simulations",)),
+        "",
+    ]
+
+
+def _ceiling(taught: Json) -> list[str]:
+    """The network that the solver taught."""
+    found = taught["result"]
+    return [
+        f"## The network taught by the solver on {taught['positions']:,} positions",
+        "",
+        f"`{taught['command']}`; {taught['hardware']}; {taught['date']}.",
+        "",
+        *_judged(found["simulations"], ("simulations",)),
+        "",
+        *_errors(found["values"]),
+        "",
+    ]
+
+
+def _targets(entries: Sequence[Json]) -> list[str]:
+    """The correlation of each target with the game's value."""
+    bands = list(entries[0]["bands"]) if entries else []
+    return table(
+        ("root value", "lambda", *(f"correlation, plies {band}" for band in bands),
+         *(f"squared error, plies {band}" for band in bands)),
+        (
+            (
+                entry["root_value"],
+                weight,
+                *(f"{entry['bands'][band][weight][measure]:.3f}"
+                  for measure in ("correlation", "squared_error") for band in bands),
+            )
+            for entry in entries
+            for weight in entry["bands"][bands[0]]
+        ),
+    )  # fmt: skip
 
 
 def _errors(entries: Sequence[Json]) -> list[str]:

@@ -3,9 +3,9 @@
 JAX_PLATFORMS=cpu uv run python benchmarks/ceiling.py runs/ceiling --positions 200000 --steps 4000
 JAX_PLATFORMS=cpu uv run python benchmarks/diagnose.py runs/ceiling --only simulations values
 
-The batch, the optimizer and the network are those of `podzero train connect_four`, with overrides at the end of the
-command. Solving takes most of the time, about 13 ms a position; solved positions are kept in `--labels`, and
-`--only-label FIRST LAST` solves some of the pieces, so that several processes can share the work.
+The batch, the optimizer and the network are those of `podzero train connect_four`; overrides follow the folder.
+Solving takes most of the time, about 13 ms a position; solved positions are kept in `--labels`, and `--only-label FIRST
+LAST` solves some of the pieces, so that several processes can share the work.
 """
 
 from __future__ import annotations

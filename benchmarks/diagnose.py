@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from podzero.benchmarks.value_targets import target_errors
 from podzero.config import Experiment, SearchConfig
 from podzero.envs import make_env
 from podzero.evaluation.judge import Positions, judge_actions, judged_positions, replay
@@ -49,7 +50,8 @@ class Subject:
         self.positions: Positions = judged_positions(self.env, count, SEED)
         self.values = game_values(np.nanmax(self.positions.scores, axis=1))
         fold, network = make_inference(self.experiment.network, self.env.spec)
-        self.params: Params = fold(load_snapshot(Workdir(workdir).snapshots, None).params)
+        self.published: Params = load_snapshot(Workdir(workdir).snapshots, None).params
+        self.params: Params = fold(self.published)
         self.evaluate: Evaluate = network_evaluation(self.env, network.apply)
 
     def judged(self, evaluate: Evaluate | None = None, count: int | None = None, **settings: Any) -> Json:
@@ -76,6 +78,12 @@ class Subject:
         error = np.abs(np.concatenate([result.value for result in self._search(None, None, settings)]) - self.values)
         bands = {name: float(error[inside].mean()) for name, inside in bands_of(self.positions)}
         return settings | {"error": float(error.mean()), "bands": bands}
+
+    def targets(self, positions: int, **settings: Any) -> Json:
+        """How near the value targets of self-play are to the game's value; `settings` change the search."""
+        search = SearchConfig(**(self.experiment.search.model_dump() | settings))
+        experiment = self.experiment.model_copy(update={"search": search})
+        return settings | {"bands": target_errors(experiment, self.published, BANDS, positions)}
 
     def _search(self, evaluate: Evaluate | None, count: int | None, settings: Json) -> list[SearchResult]:
         """Searches without noise; returns one result for each `PIECE` of the positions."""
@@ -121,6 +129,7 @@ def sections(subject: Subject, few: int) -> dict[str, Iterator[Json]]:
     solver = solver_evaluation(subject)
     return {
         "values": (subject.errors(simulations=n, root_value=value) for value in ROOT_VALUES for n in BOTH),
+        "targets": (subject.targets(few, root_value=value) for value in ROOT_VALUES[1:]),
         "scales": (
             subject.judged(simulations=n, q_scale=scale, value_scale=weight)
             for scale, weights in scales.items()
@@ -138,7 +147,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workdir")
     parser.add_argument("--positions", type=int, default=1000)
-    parser.add_argument("--few", type=int, default=PIECE, help="positions that are searched with the solver at leaves")
+    parser.add_argument(
+        "--few",
+        type=int,
+        default=PIECE,
+        help="positions that are searched with the solver at leaves, or whose targets are solved in each band",
+    )
     parser.add_argument("--only", nargs="*", help="names of sections")
     arguments = parser.parse_args()
     found: dict[str, list[Json]] = {}

@@ -25,8 +25,8 @@ BENCHES = (
     "mesh",
 )  # fmt: skip
 EXPERIMENTS = (
-    "tic_tac_toe", "connect_four", "open_spiel_connect_four", "own_game", "cartpole", "lunar_lander", "pendulum",
-    "minatar_breakout", "atari_pong", "slice_tic_tac_toe",
+    "tic_tac_toe", "connect_four", "connect_four_int8", "open_spiel_connect_four", "own_game", "cartpole",
+    "lunar_lander", "pendulum", "minatar_breakout", "atari_pong", "slice_tic_tac_toe",
 )  # fmt: skip
 
 Json = Mapping[str, Any]
@@ -56,8 +56,7 @@ def results_page() -> str:
 
 def strength_page() -> str:
     """The page of where strength is lost; it shows the variants that have been trained so far."""
-    trained = (RESULTS / "ablations.json").exists()
-    return ablations_page(_load("diagnosis"), _load("ablations") if trained else {})
+    return ablations_page(_load("diagnosis"), _load("ceiling")["networks"], _load("ablations"))
 
 
 def performance_page(page: str) -> str:

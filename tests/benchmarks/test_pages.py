@@ -15,8 +15,11 @@ def test_the_committed_pages_are_the_generated_ones():
     assert pages.ABLATIONS_PAGE.read_text() == pages.strength_page()
 
 
+STRENGTH = ("diagnosis", "ceiling", "ablations")
+
+
 def test_every_file_of_results_is_on_a_page():
-    shown = {*pages.EXPERIMENTS, *(f"bench_{name}" for name in pages.BENCHES), "compile", "diagnosis"}
+    shown = {*pages.EXPERIMENTS, *(f"bench_{name}" for name in pages.BENCHES), "compile", *STRENGTH}
     assert {path.stem for path in pages.RESULTS.glob("*.json")} == shown
 
 
@@ -69,12 +72,14 @@ def test_ranges_of_the_compiler_span_all_experiments():
 
 
 def test_a_trained_variant_has_a_row_with_its_judgements():
-    bands = {"0 to 9": {"share": 0.81}, "10 to 19": {"share": 0.92}, "20 to 30": {"share": 0.94}}
+    shares = {"0 to 9": 0.81, "10 to 19": 0.92, "20 to 30": 0.94}
+    bands = {name: {"share": share, "interval": [0.7, 0.95]} for name, share in shares.items()}
     judged = [{"simulations": n, "keeps_value": 0.875, "interval": [0.85, 0.9], "bands": bands} for n in (1, 32, 512)]
     run = {"variant": "q_scale: tree", "also": ["actors.inference=int8"], "limit": "stop.minutes=10", "seed": 1,
            "steps": 2000, "games": 19000, "judged": judged, "date": "2026-11-22"}  # fmt: skip
-    diagnosis = {"result": {}, "agent": "a", "command": "c", "hardware": "h", "date": "d"}
-    text = ablations_page(diagnosis, {"key": run})
+    larger = {"result": {"simulations": judged}, "agent": "a", "command": "c", "hardware": "h", "date": "d"}
+    diagnosis = larger | {"result": {}, "findings": ["one"], "larger": larger}
+    text = ablations_page(diagnosis, [], {"key": run})
     row = (
         "| q_scale: tree | `actors.inference=int8 stop.minutes=10 seed=1` | 2,000 | 19,000 | 87.5% | "
         "87.5% (85.0 to 90.0) | 81.0% | 92.0% | 94.0% | 87.5% | 2026-11-22 |"
