@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from podzero.actors.shuffling import rows_of
 from podzero.config import ActorsConfig
 from podzero.types import Move, Sample, StoredState
 
@@ -79,14 +80,7 @@ class GameAssembler:
             states = StoredState(column("state"), outcomes(rewards, players, self._discount), samples.version)
         number = copies(column("surprise"), column("recorded"), config.surprise_weight, self._random)
         written = np.repeat(np.arange(len(moves)), number)
-        return Game(_rows(samples, written), len(moves), None if states is None else _rows(states, written))
-
-
-Positions = TypeVar("Positions", Sample, StoredState)
-
-
-def _rows(positions: Positions, rows: npt.NDArray[np.int64]) -> Positions:
-    return type(positions)(*(np.asarray(field)[rows] for field in positions))
+        return Game(rows_of(samples, written), len(moves), rows_of(states, written))
 
 
 def copies(

@@ -26,7 +26,7 @@ class SampleShuffler(Generic[Samples]):
 
     def add(self, game: Samples) -> None:
         """Adds the samples of one finished game, `[T, ...]` on every field."""
-        self._games.append(_rows(game, self._random.permutation(_length(game))))
+        self._games.append(rows_of(game, self._random.permutation(_length(game))))
 
     def take(self) -> Samples | None:
         """Removes and returns all full items, `[n * samples_per_item, ...]` on every field; None if there is none."""
@@ -47,14 +47,14 @@ class SampleShuffler(Generic[Samples]):
         self._games = []
         order = self._random.permutation(_length(rest))
         full = order[: len(order) - len(order) % self._samples_per_item]
-        return _rows(rest, full) if full.size else None
+        return rows_of(rest, full) if full.size else None
 
     def _remove(self, taken: npt.NDArray[np.int64], left: npt.NDArray[np.int64]) -> Samples:
         """Returns the samples `taken`, as rows (game, index); keeps the first `left` samples of each game."""
         starts = np.cumsum([0, *map(_length, self._games[:-1])])
-        samples = _rows(_concatenated(self._games), starts[taken[:, 0]] + taken[:, 1])
+        samples = rows_of(_concatenated(self._games), starts[taken[:, 0]] + taken[:, 1])
         kept = zip(self._games, left.tolist(), strict=True)
-        self._games = [_rows(game, slice(n)) for game, n in kept if n]
+        self._games = [rows_of(game, slice(n)) for game, n in kept if n]
         return samples
 
 
@@ -62,7 +62,8 @@ def _length(game: Samples) -> int:
     return len(jax.tree.leaves(game)[0])
 
 
-def _rows(game: Samples, index: npt.NDArray[np.int64] | slice) -> Samples:
+def rows_of(game: Samples, index: npt.NDArray[np.int64] | slice) -> Samples:
+    """The samples at `index`, in its order."""
     rows: Samples = jax.tree.map(lambda field: field[index], game)
     return rows
 

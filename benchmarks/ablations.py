@@ -22,7 +22,9 @@ from typing import Any
 
 EXPERIMENT = "connect_four"
 RESULTS = Path(__file__).parent / "results" / "ablations.json"
-SHORT_AND_GREEDY = ("actors.opening_plies=12", "actors.temperature=0.0")
+SHORT_AND_GREEDY = (
+    "actors.opening_plies=12", "actors.temperature=0.0", "search.root_value=policy", "actors.root_value_weight=0.5",
+)  # fmt: skip
 BOOTSTRAP = ("search.root_value=policy", "actors.root_value_weight=0.0")
 VARIANTS: dict[str, tuple[str, ...]] = {
     "baseline": (),
@@ -42,27 +44,12 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "lambda 0.7, scale bounds": (*BOOTSTRAP, "actors.td_lambda=0.7", "search.q_scale=bounds", "search.value_scale=1.0"),
     "fewer random openings": ("actors.opening_fraction=0.5",),
     "openings of 12 plies": ("actors.opening_plies=12",),
-    "short and greedy, policy 0.5": (*SHORT_AND_GREEDY, "search.root_value=policy", "actors.root_value_weight=0.5"),
-    "short and greedy, policy 0.9": (*SHORT_AND_GREEDY, "search.root_value=policy", "actors.root_value_weight=0.9"),
+    "short and greedy, policy 0.5": SHORT_AND_GREEDY,
+    "short and greedy, policy 0.9": (*SHORT_AND_GREEDY, "actors.root_value_weight=0.9"),
     "short and greedy, action 0.9": (*SHORT_AND_GREEDY, "search.root_value=action", "actors.root_value_weight=0.9"),
-    "short and greedy, lambda 0.7": (
-        *SHORT_AND_GREEDY,
-        "search.root_value=policy",
-        "actors.root_value_weight=0.5",
-        "actors.td_lambda=0.7",
-    ),
-    "short and greedy, policy 0.5, noise 0.25": (
-        *SHORT_AND_GREEDY,
-        "search.root_value=policy",
-        "actors.root_value_weight=0.5",
-        "actors.noise=0.25",
-    ),
-    "short and greedy, policy 0.5, 64 simulations": (
-        *SHORT_AND_GREEDY,
-        "search.root_value=policy",
-        "actors.root_value_weight=0.5",
-        "search.simulations=64",
-    ),
+    "short and greedy, lambda 0.7": (*SHORT_AND_GREEDY, "actors.td_lambda=0.7"),
+    "short and greedy, policy 0.5, noise 0.25": (*SHORT_AND_GREEDY, "actors.noise=0.25"),
+    "short and greedy, policy 0.5, 64 simulations": (*SHORT_AND_GREEDY, "search.simulations=64"),
     "playout cap": ("actors.full_search_share=0.25", "search.simulations=64", "search.fast_simulations=8"),
     "surprise": ("actors.surprise_weight=0.5",),
     "replay ratio 2": ("replay.samples_per_insert=2",),

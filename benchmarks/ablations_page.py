@@ -44,8 +44,8 @@ def ablations_page(diagnosis: Json, ceilings: Iterable[Json], ablations: Mapping
         *(line for ceiling in ceilings for line in _ceiling(ceiling)),
         "## Variants of the training",
         "",
-        "`uv run python benchmarks/ablations.py --minutes 10 runs/ablations` runs what is missing; each row is one run "
-        "from nothing.",
+        "`uv run python benchmarks/ablations.py --minutes 10 runs/ablations` runs what is missing, `--steps` and "
+        "`--also` change what all variants share; each row is one run from nothing, with the settings that it shows.",
         "",
         *(_variants(ablations.values()) if ablations else ["None has been trained yet."]),
         "",

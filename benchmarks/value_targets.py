@@ -2,41 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
-from podzero.actors.assembly import lambda_returns
+from podzero.actors.assembly import GameAssembler
 from podzero.config import Experiment
 from podzero.driver.build import local_parts
 from podzero.evaluation.solvers import game_values, make_solver
-from podzero.types import Move, Params
+from podzero.types import Params, Sample
 
 LAMBDAS = (1.0, 0.9, 0.7, 0.4, 0.0)
 """1 is the outcome of the game, 0 the root value of the next position."""
 MOVES = 80
 """Moves of all games that are played."""
 
-Array = np.ndarray[Any, Any]
-
-
-class Played(NamedTuple):
-    """N positions of finished games."""
-
-    observations: Array
-    """`[N, ...]`."""
-    plies: Array
-    """`[N]`, moves played before each."""
-    targets: dict[float, Array]
-    """`[N]` the lambda-return of each, by lambda."""
-
 
 def target_errors(
     experiment: Experiment, params: Params, bands: dict[str, tuple[int, int]], positions: int
 ) -> dict[str, Any]:
     """Correlation and squared error of each target with the game's value, by band of plies.
+
+    Of the solved games, connect four and tic-tac-toe as JAX plays them; their observations are planes of stones.
 
     Args:
       experiment: whose actors play; `params` are those that were published.
@@ -45,51 +33,35 @@ def target_errors(
       positions: solved in each band.
     """
     played = play(experiment, params)
+    observations = np.asarray(played[1.0].observation)
+    plies = observations.reshape(len(observations), -1).sum(axis=1)  # one stone a ply
     solver, random = make_solver(experiment.env.name), np.random.default_rng(0)
     found: dict[str, Any] = {}
     for name, (first, last) in bands.items():
-        inside = random.permutation(np.flatnonzero((played.plies >= first) & (played.plies <= last)))[:positions]
-        values = game_values(np.nanmax(solver.scores(played.observations[inside]), axis=1))
+        inside = random.permutation(np.flatnonzero((plies >= first) & (plies <= last)))[:positions]
+        values = game_values(np.nanmax(solver.scores(observations[inside]), axis=1))
         found[name] = {
             str(weight): {
-                "correlation": float(np.corrcoef(target[inside], values)[0, 1]),
-                "squared_error": float(np.mean((target[inside] - values) ** 2)),
+                "correlation": float(np.corrcoef(samples.value_target[inside], values)[0, 1]),
+                "squared_error": float(np.mean((samples.value_target[inside] - values) ** 2)),
             }
-            for weight, target in played.targets.items()
+            for weight, samples in played.items()
         }
     return found
 
 
-def play(experiment: Experiment, params: Params) -> Played:
-    """Plays as an actor of the experiment does, and keeps the games that end."""
+def play(experiment: Experiment, params: Params) -> dict[float, Sample]:
+    """Plays as an actor of the experiment does; the positions of the games that end, by the lambda of their targets."""
     parts = local_parts(experiment)
     folded, move = parts.fold(params), jax.jit(parts.core.move, donate_argnums=1)
     state = jax.jit(parts.core.init)(jax.random.key(experiment.seed))
-    moves: list[Move] = []
-    plies: list[Array] = []
+    every = {"root_value_weight": 0.0, "surprise_weight": 0.0}
+    configs = {weight: experiment.actors.model_copy(update=every | {"td_lambda": weight}) for weight in LAMBDAS}
+    assemblers = {weight: GameAssembler(config, experiment.env.discount) for weight, config in configs.items()}
+    games: dict[float, list[Sample]] = {weight: [] for weight in LAMBDAS}
     for _ in range(MOVES):
-        plies.append(np.asarray(state.plies))
         state, played = move(folded, state)
-        moves.append(jax.device_get(played))
-    games = list(_games(moves))
-    return Played(
-        np.concatenate([np.stack([moves[t].observation[slot] for t in span]) for slot, span in games]),
-        np.concatenate([[plies[t][slot] for t in span] for slot, span in games]),
-        {weight: np.concatenate([_returns(moves, slot, span, weight) for slot, span in games]) for weight in LAMBDAS},
-    )
-
-
-def _games(moves: list[Move]) -> Iterator[tuple[int, range]]:
-    """The slot and the moves of each finished game."""
-    started = [0] * len(moves[0].done)
-    for t, move in enumerate(moves):
-        for slot in np.flatnonzero(move.done):
-            yield int(slot), range(started[slot], t + 1)
-            started[slot] = t + 1
-
-
-def _returns(moves: list[Move], slot: int, span: range, td_lambda: float) -> Array:
-    def column(name: str) -> Array:
-        return np.stack([getattr(moves[t], name)[slot] for t in span])
-
-    return lambda_returns(column("rewards"), column("player"), column("value"), td_lambda)
+        played = jax.device_get(played)
+        for weight, assembler in assemblers.items():
+            games[weight] += [game.samples for game in assembler.add(played, version=0)]
+    return {weight: Sample(*map(np.concatenate, zip(*each, strict=True))) for weight, each in games.items()}
