@@ -10,8 +10,8 @@ from podzero.chips import Slice, find_slice
 from podzero.config import ClusterConfig, Experiment, ReplayConfig
 from podzero.errors import ConfigError
 
-TPU = "TPU"
-"""Ray's resource of TPU chips."""
+TPU, MEMORY = "TPU", "memory"
+"""Ray's resources of TPU chips, and of memory in bytes."""
 SLICE_NAME, WORKER_ID, POD_TYPE = "ray.io/tpu-slice-name", "ray.io/tpu-worker-id", "ray.io/tpu-pod-type"
 """Labels that Ray puts on the hosts of a slice: its name, the host's number in it, and its kind, such as `v4-16`."""
 
@@ -142,12 +142,9 @@ def shard_nodes(nodes: Sequence[Node], replay: ReplayConfig) -> tuple[Node, ...]
     shards = Counter[str]()
     chosen: list[Node] = []
     for _ in range(replay.shards):
-        able = [node for node in nodes if node.cpus >= (shards[node.id] + 1) * replay.cpus]
+        able = [node for node in nodes if _holds(node, replay, shards[node.id] + 1)]
         if not able:
-            raise MissingNodes(
-                f"the nodes for actors have {sum(node.cpus for node in nodes):g} free CPUs, room for {len(chosen)} of "
-                f"{replay.shards} replay shards of {replay.cpus:g} CPUs; add nodes, or lower replay.cpus"
-            )
+            raise MissingNodes(_missing_shards(nodes, replay, len(chosen)))
         chosen.append(min(able, key=lambda node: (shards[node.id], -node.cpus, node.id)))
         shards[chosen[-1].id] += 1
     return tuple(chosen)
@@ -217,6 +214,17 @@ def _slice_nodes(nodes: Sequence[Node], wanted: Slice) -> tuple[Node, ...]:
     raise MissingNodes(_missing_hosts(nodes, wanted, found))
 
 
+def _missing_shards(nodes: Sequence[Node], replay: ReplayConfig, places: int) -> str:
+    memory, wanted, fields = "", "", "replay.cpus"
+    if replay.memory_gib:
+        memory = f" and {sum(node.resources.get(MEMORY, 0.0) for node in nodes) / 2**30:.1f} GiB of memory"
+        wanted, fields = f" and {replay.memory_gib:g} GiB", "replay.cpus or replay.memory_gib"
+    return (
+        f"the nodes for actors have {sum(node.cpus for node in nodes):g} free CPUs{memory}, room for {places} of "
+        f"{replay.shards} replay shards of {replay.cpus:g} CPUs{wanted}; add nodes, or lower {fields}"
+    )
+
+
 def _kind(node: Node) -> Slice | None:
     """The kind of slice that the node's labels name."""
     if not {SLICE_NAME, WORKER_ID, POD_TYPE} <= node.labels.keys():
@@ -255,6 +263,12 @@ def _numbers(ranks: Iterable[int]) -> str:
 
 def _chips_per_host(wanted: Slice) -> int:
     return wanted.chips // wanted.hosts
+
+
+def _holds(node: Node, replay: ReplayConfig, shards: int) -> bool:
+    """Whether the node has room for that many replay shards."""
+    has_memory = node.resources.get(MEMORY, 0.0) >= shards * replay.memory_bytes
+    return node.cpus >= shards * replay.cpus and has_memory
 
 
 def _has(node: Node, resources: Mapping[str, float]) -> bool:

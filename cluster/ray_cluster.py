@@ -14,7 +14,7 @@ import podzero
 from podzero.cluster.capacity import CapacityRequest, usable_cpus
 from podzero.cluster.local_cluster import local_cluster
 from podzero.cluster.node_environment import NODE_PYTHON, EnvironmentSpec, NodeEnvironments, pack_environment
-from podzero.cluster.placement import Node
+from podzero.cluster.placement import MEMORY, Node
 from podzero.cluster.ray_start import separate_signals
 from podzero.cluster.remote import ClusterError, RemoteActor
 from podzero.cluster.scheduling import Bundle, PlacementGroup, node_affinity, reserve, resource_options
@@ -40,6 +40,7 @@ class Cluster:
         *,
         cpus: float,
         environment: Mapping[str, str],
+        memory: int = 0,
         threads: int = 4,
         node: Node | None = None,
         bundle: Bundle | None = None,
@@ -53,6 +54,7 @@ class Cluster:
           name: its name in messages and metrics.
           cpus: CPUs that Ray reserves for it; those of `bundle` if there is one.
           environment: environment variables of the process.
+          memory: bytes of memory that Ray reserves for it, unless it has a bundle.
           threads: methods that may run at the same time.
           node: the node that it runs on; without one, Ray spreads such processes over the nodes.
           bundle: the bundle that it takes, of a placement group that `reserve` returned.
@@ -64,7 +66,7 @@ class Cluster:
         actor = (
             ray.remote(process)
             .options(
-                **resource_options(bundle.resources if bundle else {"CPU": cpus}),
+                **resource_options(bundle.resources if bundle else {"CPU": cpus, MEMORY: memory}),
                 max_concurrency=threads,
                 max_restarts=0,
                 runtime_env={"env_vars": dict(environment), **(NODE_PYTHON if use_node_python else {})},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from podzero.cluster.placement import Node
+from podzero.cluster.placement import MEMORY, Node
 from podzero.cluster.remote import ClusterError
 
 
@@ -71,4 +71,4 @@ def resource_options(resources: Mapping[str, float]) -> dict[str, Any]:
     """The options of a Ray actor that reserve `resources`: CPU, GPU and memory have options of their own."""
     custom = dict(resources)
     options = {"num_cpus": custom.pop("CPU", 0.0), "num_gpus": custom.pop("GPU", None)}
-    return options | {"memory": custom.pop("memory", None), "resources": custom or None}
+    return options | {"memory": custom.pop(MEMORY, None) or None, "resources": custom or None}

@@ -43,13 +43,15 @@ class Spawner:
         """Assigns a new run id, so that all processes started before count as left by an earlier run."""
         self.run = uuid.uuid4().hex
 
-    def shard(self, index: int, node: Node, content: Path | None, cpus: float) -> RemoteActor:
-        """Starts a replay shard, with the contents of a folder or empty."""
+    def shard(self, index: int, node: Node, content: Path | None, reserve: bool) -> RemoteActor:
+        """Starts a replay shard, with the contents of a folder or empty; it may `reserve` its CPUs and memory."""
+        replay = self._experiment.replay
         return self._spawn(
             ReplayProcess,
             f"replay-{index}",
             node,
-            cpus=cpus,
+            cpus=replay.cpus if reserve else 0.0,
+            memory=replay.memory_bytes if reserve else 0,
             environment=self._cpu_only(),
             shard=index,
             restore_from=content,

@@ -193,7 +193,7 @@ class Supervisor:
     def _spawn_shard(self, index: int, node: Node, content: Path | None) -> RemoteActor:
         """Starts a shard, without a reservation if its CPUs were taken meanwhile: a run needs all its shards."""
         has_room = node.cpus - self._reconciler.taken(except_shard=index).get(node.id, 0.0) >= self._shard_cpus
-        return self._spawner.shard(index, node, content, self._shard_cpus if has_room else 0.0)
+        return self._spawner.shard(index, node, content, has_room)
 
     def _producers(
         self, process: type[ActorProcess | ReanalysisProcess], kind: str, count: int, cpus: float

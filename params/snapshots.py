@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,7 +21,7 @@ from flax import serialization
 from podzero.config import Experiment, parse
 from podzero.errors import ConfigError, PodzeroError
 from podzero.types import Params, Versioned
-from podzero.workdir import step_folder, step_folders
+from podzero.workdir import step_folder, step_folders, sync, sync_tree
 
 log = logging.getLogger(__name__)
 
@@ -63,14 +62,16 @@ def save_snapshot(folder: Path, step: int, params: Params, experiment: Experimen
         shutil.rmtree(abandoned)
     partial, final = folder / f"{_PARTIAL}{step}", step_folder(folder, step)
     partial.mkdir()
-    _write(partial / PARAMS_FILE, serialization.msgpack_serialize(tree))
-    _write(partial / MANIFEST_FILE, json.dumps(content | {"sha256": _seal(content)}, indent=1).encode())
+    (partial / PARAMS_FILE).write_bytes(serialization.msgpack_serialize(tree))
+    (partial / MANIFEST_FILE).write_text(json.dumps(content | {"sha256": _seal(content)}, indent=1))
+    sync_tree(partial)
     if final.exists():
         replaced = final.rename(folder / f"{_PARTIAL}{step}-replaced")
         partial.rename(final)
         shutil.rmtree(replaced)
     else:
         partial.rename(final)
+    sync(folder)
     return final
 
 
@@ -170,11 +171,3 @@ def _leaves(tree: Params, path: str = "") -> Iterator[tuple[str, np.ndarray[Any,
             yield from _leaves(child, f"{path}/{name}" if path else name)
     else:
         yield path, np.asarray(tree)
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Writes a file and syncs it to disk, before the folder is renamed."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())

@@ -19,7 +19,7 @@ _CHANGEABLE: Any = {
     "actors": {"count", "min_count", "cpus", "inference", "max_restarts"},
     "network": {"remat"},
     "learner": {"mesh", "microbatches", "calibrate"},
-    "replay": {"cpus"},
+    "replay": {"cpus", "memory_gib"},
 }
 """The settings that may differ when a run is resumed: they do not change what is learned."""
 

@@ -142,6 +142,14 @@ class ReplayConfig(Section):
     """Port of the first shard; the others use the ports after it. 0 chooses free ports."""
     cpus: NonNegativeFloat = 0.25
     """CPUs that Ray reserves for each shard."""
+    memory_gib: PositiveFloat | None = None
+    """Memory in GiB that Ray reserves for each shard, so that it places nothing else there that asks for memory; by
+    default none is reserved."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """`memory_gib` in bytes; 0 without."""
+        return int((self.memory_gib or 0.0) * 2**30)
 
     @pydantic.model_validator(mode="after")
     def _priorities_need_single_samples(self) -> ReplayConfig:

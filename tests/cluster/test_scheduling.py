@@ -16,6 +16,10 @@ def test_cpus_gpus_and_memory_are_options_of_their_own():
     assert options == {"num_cpus": 2.0, "num_gpus": 8.0, "memory": 1e9, "resources": {"TPU": 4.0}}
 
 
+def test_no_memory_is_reserved_where_none_is_asked_for():
+    assert resource_options({"CPU": 2.0, "memory": 0})["memory"] is None
+
+
 def test_a_bundle_with_gpus_cpus_memory_and_others_gives_them_to_its_process(shared_cluster):
     class Process:  # known to this process alone: Ray sends it by value
         def __init__(self, name):

@@ -64,9 +64,11 @@ def test_room_for_absent_workers_is_requested_until_they_have_started(start):
     assert cluster.requests[-1] == ([], ["a", "b"])
 
 
-def test_replay_shards_reserve_cpus_beside_the_actors(start):
-    replay = TWO_SHARDS | {"cpus": 0.5}
-    _, cluster = start(cpu_node("a", 4), cpu_node("b", 2), actors={"count": 6}, replay=replay)
+def test_replay_shards_reserve_cpus_and_memory_beside_the_actors(start):
+    replay = TWO_SHARDS | {"cpus": 0.5, "memory_gib": 1.5}
+    nodes = [cpu_node("a", 4, memory=2.0 * 2**30), cpu_node("b", 2, memory=2.0 * 2**30)]
+    _, cluster = start(*nodes, actors={"count": 6}, replay=replay)
+    assert [cluster.arguments[f"replay-{index}"]["memory"] for index in (0, 1)] == [1.5 * 2**30] * 2
     assert [cluster.arguments[f"replay-{index}"]["cpus"] for index in (0, 1)] == [0.5, 0.5]
     assert sorted(places(cluster).values()) == ["a", "a", "a", "b"]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from fake_cluster import FakeRemoteActor
+from fsyncs import check_before_renames
 
 from podzero.driver import savepoints as module
 from podzero.driver.savepoints import savepoints, set_aside, write_savepoint
@@ -74,19 +75,7 @@ def test_a_process_killed_at_any_rename_leaves_a_complete_savepoint(workdir, mon
 
 
 def test_everything_is_on_disk_before_the_savepoint_gets_its_name(workdir, monkeypatch):
-    synced, fsync, rename = set(), os.fsync, Path.rename
-
-    def record(descriptor):
-        synced.add(os.stat(descriptor).st_ino)
-        fsync(descriptor)
-
-    def check(source, target):
-        unsynced = [path for path in (source, *source.rglob("*")) if path.stat().st_ino not in synced]
-        assert unsynced == []
-        rename(source, target)
-
-    monkeypatch.setattr(os, "fsync", record)
-    monkeypatch.setattr(Path, "rename", check)
+    synced = check_before_renames(monkeypatch)
     write(workdir, 10)
     assert os.stat(workdir.checkpoints).st_ino in synced
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fsyncs import check_before_renames
 
 from podzero.config import Experiment, GameConfig, ResNetConfig, TransformerConfig
 from podzero.networks import make_network
@@ -136,6 +138,12 @@ def test_an_incomplete_snapshot_is_ignored_and_removed(tmp_path):
     assert snapshot_steps(tmp_path) == [1]
     save(tmp_path, 2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["000000001", "000000002"]
+
+
+def test_everything_is_on_disk_before_the_snapshot_gets_its_name(tmp_path, monkeypatch):
+    synced = check_before_renames(monkeypatch)
+    save(tmp_path, 1)
+    assert os.stat(tmp_path).st_ino in synced
 
 
 def test_a_renamed_folder_is_refused(tmp_path):
