@@ -17,7 +17,7 @@ from typing import NamedTuple, get_args
 
 from podzero.config import EnvConfig, Game, load
 from podzero.errors import ConfigError, nearest
-from podzero.workdir import Workdir
+from podzero.workdir import Workdir, step_folders
 
 _WITHOUT_NUMBER = ("random", "solver", "greedy")
 _KNOWN = (*_WITHOUT_NUMBER, "mcts:N")
@@ -98,11 +98,19 @@ def _trained_player(name: str) -> TrainedPlayer:
     if at and Path(folder).expanduser().is_dir():
         if not _is_number(step):
             raise ConfigError(f"player '{name}': expected a learner step after the @, as {folder}@1200")
-        return TrainedPlayer(Workdir(folder), int(step))
+        return _snapshot_player(name, Workdir(folder), int(step))
     raise ConfigError(
         f"unknown player '{name}'{nearest(name, _KNOWN)}; known: {', '.join(_KNOWN)}, or an existing working directory "
         "as DIR or DIR@STEP"
     )
+
+
+def _snapshot_player(name: str, workdir: Workdir, step: int) -> TrainedPlayer:
+    present = step_folders(workdir.snapshots)
+    if step not in present:
+        known = ", ".join(map(str, present)) or "none"
+        raise ConfigError(f"player '{name}': {workdir.root} holds no snapshot of step {step}; there are: {known}")
+    return TrainedPlayer(workdir, step)
 
 
 def _is_number(text: str) -> bool:

@@ -3,7 +3,7 @@ import pytest
 from podzero.config import GameConfig, load
 from podzero.errors import ConfigError
 from podzero.player_names import BuiltinPlayer, game_to_play, parse_player
-from podzero.workdir import Workdir
+from podzero.workdir import Workdir, step_folder
 
 
 @pytest.fixture
@@ -24,6 +24,7 @@ def test_mcts_has_a_number_of_simulations():
 
 @pytest.mark.parametrize(("suffix", "step"), [("", None), ("@1200", 1200)])
 def test_a_working_directory_whose_name_contains_an_at(workdir, suffix, step):
+    step_folder(workdir.snapshots, 1200).mkdir(parents=True)
     player = parse_player(f"{workdir.root}{suffix}")
     assert (player.workdir.root, player.step) == (workdir.root, step)
 
@@ -48,6 +49,13 @@ def test_unknown_players_are_refused(name, message):
 def test_a_step_that_is_not_a_number_is_refused(workdir):
     with pytest.raises(ConfigError, match="expected a learner step after the @"):
         parse_player(f"{workdir.root}@last")
+
+
+def test_the_snapshots_that_are_there_are_listed(workdir):
+    for step in (5, 1200):
+        step_folder(workdir.snapshots, step).mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r".*run@3 holds no snapshot of step 7; there are: 5, 1200"):
+        parse_player(f"{workdir.root}@7")
 
 
 def test_the_game_is_that_of_the_trained_players(workdir):
