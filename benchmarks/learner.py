@@ -24,33 +24,30 @@ def bench_learner(experiment: Experiment, seconds: float) -> dict[str, Any]:
 
     Rounds of dispatches fed from a Reverb server (in another process, as in a run) take turns with rounds on one batch
     that stays on the device; both run the experiment's train step. A round has more dispatches than the reader
-    prefetches, so that batches read during the other kind of round are not enough for it.
+    prefetches, so that batches read during the other kind of round are not enough for it. With
+    `learner.cpu_convolutions=openvino`, rounds of the same training by XLA in float32 take turns with them.
 
     Args:
       experiment: its network, batch size, steps per dispatch and prefetch are measured.
       seconds: how long to measure after compilation; at least one round of each kind is measured.
 
     Returns:
-      what `compare` returns for `fed` and `device`, and samples/s of the former.
+      what `compare` returns for `fed` and `device`, and perhaps `xla`, and samples/s of the first.
     """
-    network, spec, symmetries = learner_parts(experiment)
-    training = make_training(experiment, network, spec, symmetries)
     config = experiment.learner
-    dispatches = config.prefetch + 3
-    state = training.init()
-
-    def steps_per_s(batch: Callable[[], Batch]) -> float:
-        nonlocal state
-        state, elapsed = train(training, state, batch, dispatches)
-        return dispatches * config.steps_per_dispatch / elapsed
-
+    spec, training = _training(experiment)
     with _reverb(experiment, spec) as reader, Prefetcher(reader) as prefetcher:
         resident = training.put(_next(prefetcher))
-        state, _ = train(training, state, lambda: resident, 1)  # compiles
+        steps_per_s = _rounds(experiment, training, resident)
         sides = {
             "fed": lambda: steps_per_s(lambda: training.put(_next(prefetcher))),
             "device": lambda: steps_per_s(lambda: resident),
         }
+        if config.cpu_convolutions == "openvino":
+            xla = config.model_copy(update={"cpu_convolutions": "xla"})
+            by_xla = experiment.model_copy(update={"learner": xla})
+            rounds = _rounds(by_xla, _training(by_xla)[1], resident)
+            sides["xla"] = lambda: rounds(lambda: resident)
         ratio_of = "steps/s, fed from Reverb over a batch on the device"
         found = compare(sides, "steps_per_s", ratio_of, seconds, least=1)
     return found | {
@@ -60,6 +57,25 @@ def bench_learner(experiment: Experiment, seconds: float) -> dict[str, Any]:
         "devices": len(jax.devices()),
         "platform": jax.devices()[0].platform,
     }
+
+
+def _training(experiment: Experiment) -> tuple[EnvSpec, Training]:
+    network, spec, symmetries = learner_parts(experiment)
+    return spec, make_training(experiment, network, spec, symmetries)
+
+
+def _rounds(experiment: Experiment, training: Training, first: Batch) -> Callable[[Callable[[], Batch]], float]:
+    """A function that trains for one round on the batches it is given and returns steps/s; it is compiled already."""
+    config = experiment.learner
+    dispatches = config.prefetch + 3
+    state, _ = train(training, training.init(), lambda: first, 1)
+
+    def steps_per_s(batch: Callable[[], Batch]) -> float:
+        nonlocal state
+        state, elapsed = train(training, state, batch, dispatches)
+        return dispatches * config.steps_per_dispatch / elapsed
+
+    return steps_per_s
 
 
 def train(training: Training, state: Any, batch: Callable[[], Batch], dispatches: int) -> tuple[Any, float]:

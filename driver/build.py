@@ -19,13 +19,15 @@ from podzero.actors import (
     position_reanalysis,
     window_reanalysis,
 )
-from podzero.config import Experiment, GymnasiumConfig, ModelNetworkConfig
+from podzero.config import Experiment, GymnasiumConfig, ModelNetworkConfig, ResNetConfig
 from podzero.envs import make_env, make_vector_env, spec_of
 from podzero.inference import (
     BackgroundSource,
     QuantizedNetwork,
     calibration_size,
+    has_bfloat16_instructions,
     has_int8_instructions,
+    host_resnet,
     random_positions,
 )
 from podzero.networks import make_inference, make_model_network, make_network
@@ -55,7 +57,22 @@ def learner_parts(experiment: Experiment) -> tuple[Network | ModelNetwork, EnvSp
         spec = spec_of(experiment.env)
         return make_model_network(experiment.network, spec), spec, ()
     env = make_env(experiment.env)
-    return make_network(experiment.network, env.spec), env.spec, env.symmetries
+    return _trained_network(experiment, env.spec), env.spec, env.symmetries
+
+
+def _trained_network(experiment: Experiment, spec: EnvSpec) -> Network:
+    """The network that the learner trains; the experiment and this CPU decide what computes its tower.
+
+    Raises:
+      ConfigError: OpenVINO is not installed.
+    """
+    network = experiment.network
+    if experiment.learner.cpu_convolutions == "openvino" and experiment.cluster.tpu is None:
+        assert isinstance(network, ResNetConfig)
+        if has_bfloat16_instructions():
+            return host_resnet(network, spec)
+        log.warning("this CPU has no bfloat16 instructions: learner.cpu_convolutions = openvino uses XLA here")
+    return make_network(network, spec)
 
 
 def make_actor(

@@ -89,5 +89,5 @@ def _environment_extras(experiment: Experiment) -> list[str] | None:
     if not experiment.cluster.install_environment:
         return None
     envs = [] if isinstance(experiment.env, GameConfig) else ["envs"]
-    int8 = ["int8"] if experiment.actors.inference == "int8" else []
-    return envs + int8 + (["tpu"] if experiment.cluster.tpu else [])
+    openvino = ["openvino"] if experiment.uses_openvino else []
+    return envs + openvino + (["tpu"] if experiment.cluster.tpu else [])

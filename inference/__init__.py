@@ -1,8 +1,10 @@
-"""Where actors evaluate the network: quantized to int8 by OpenVINO."""
+"""The network on the host's CPU by OpenVINO: in int8 for actors, its tower in bfloat16 for the learner."""
 
 from podzero.inference.agreement import Agreement as Agreement
 from podzero.inference.agreement import agreement as agreement
 from podzero.inference.background import BackgroundSource as BackgroundSource
+from podzero.inference.host_resnet import host_resnet as host_resnet
+from podzero.inference.instructions import has_bfloat16_instructions as has_bfloat16_instructions
 from podzero.inference.instructions import has_int8_instructions as has_int8_instructions
 from podzero.inference.openvino_model import openvino as openvino
 from podzero.inference.positions import random_positions as random_positions

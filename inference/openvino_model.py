@@ -24,7 +24,7 @@ def openvino() -> Any:
     Raises:
       ConfigError: the package is missing; the message names the extra.
     """
-    return import_extra("openvino", "actors.inference = int8", "int8")
+    return import_extra("openvino", "actors.inference = int8 or learner.cpu_convolutions = openvino", "openvino")
 
 
 def float_model(layers: Mapping[str, Layer], batch: int, board: tuple[int, ...], dtype: str) -> Any:

@@ -26,8 +26,8 @@ def check_startable(experiment: Experiment, workdir: Workdir) -> None:
     _check_not_ended(experiment, workdir)
     if experiment.cluster.install_environment:
         return  # only the nodes need the optional packages
-    if experiment.actors.inference == "int8":
-        import_extra("openvino", "actors.inference = int8", "int8")
+    if experiment.uses_openvino:
+        import_extra("openvino", "actors.inference = int8 or learner.cpu_convolutions = openvino", "openvino")
     if not isinstance(experiment.env, GameConfig):  # games in JAX are known by name
         _check_environment(experiment)
 

@@ -18,7 +18,7 @@ _CHANGEABLE: Any = {
     **dict.fromkeys(("stop", "evaluation", "checkpoint", "cluster", "int8"), True),
     "actors": {"count", "min_count", "cpus", "inference", "max_restarts"},
     "network": {"remat"},
-    "learner": {"mesh", "microbatches", "calibrate"},
+    "learner": {"mesh", "microbatches", "calibrate", "cpu_convolutions"},
     "replay": {"cpus", "memory_gib"},
 }
 """The settings that may differ when a run is resumed: they do not change what is learned."""

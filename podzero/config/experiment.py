@@ -111,6 +111,20 @@ class Experiment(Section):
         return self
 
     @pydantic.model_validator(mode="after")
+    def _tower_is_that_of_a_resnet(self) -> Experiment:
+        if self.learner.cpu_convolutions == "openvino" and self.network.name != "resnet":
+            raise ValueError(
+                f"learner.cpu_convolutions = openvino supports the network resnet, not '{self.network.name}'; "
+                "set learner.cpu_convolutions=xla or network.name=resnet"
+            )
+        return self
+
+    @property
+    def uses_openvino(self) -> bool:
+        """Whether actors or learner need the optional dependencies `openvino`."""
+        return self.actors.inference == "int8" or self.learner.cpu_convolutions == "openvino"
+
+    @pydantic.model_validator(mode="after")
     def _replay_cannot_deadlock(self) -> Experiment:
         replay, batch = self.replay, self.learner.batch_size
         if replay.min_size > replay.capacity:

@@ -32,6 +32,13 @@ def test_the_learner_is_measured_with_and_without_replay(tiny):
 
 
 @pytest.mark.slow
+def test_the_learner_by_openvino_takes_turns_with_xla(tiny):
+    found = bench_learner(tiny("learner.cpu_convolutions=openvino"), 0.1)
+    assert len(found["fed_rounds"]) == len(found["xla_rounds"]) >= 1
+    assert found["ratio_to_xla"] > 0
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("samples_per_item", [8, 32])
 def test_replay_is_written_and_read_by_all_clients(tiny, samples_per_item):
     found = bench_replay(tiny(f"replay.samples_per_item={samples_per_item}", "replay.tolerance=512"), 0.1)

@@ -123,9 +123,8 @@ def test_the_environment_for_a_slice_includes_the_tpu_library():
     assert _environment_extras(load("go_9x9")) is None
     assert _environment_extras(load("go_9x9", ["cluster.install_environment=true"])) == []
     assert _environment_extras(load("go_9x9", ["cluster.install_environment=true", "cluster.slice=v5e-4"])) == ["tpu"]
-    assert _environment_extras(load("go_9x9", ["cluster.install_environment=true", "actors.inference=int8"])) == [
-        "int8"
-    ]
+    for setting in ("actors.inference=int8", "learner.cpu_convolutions=openvino"):
+        assert _environment_extras(load("go_9x9", ["cluster.install_environment=true", setting])) == ["openvino"]
 
 
 def test_the_installer_imports_the_standard_library_alone():

@@ -1,4 +1,4 @@
-"""Self-play actors built from an experiment that evaluates in int8, with in-memory clients."""
+"""Self-play actors that evaluate in int8, with in-memory clients, and learners that compute in bfloat16."""
 
 import logging
 
@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from podzero.actors import ActorClients
-from podzero.config import load
+from podzero.benchmarks.inputs import random_samples
+from podzero.config import ClusterConfig, load
 from podzero.driver import build
+from podzero.learner import make_training
 from podzero.networks import make_network
-from podzero.types import Versioned
+from podzero.types import Batch, Versioned
 
 
 class Source:
@@ -101,3 +103,46 @@ def test_both_placements_choose_mostly_the_same_moves(experiment):
         _, move = jax.jit(core.move)(fold(params), state)
         found.append(move)
     assert np.mean(found[0].action == found[1].action) >= 0.75
+
+
+@pytest.fixture
+def bfloat16(monkeypatch):
+    """An experiment whose learner computes its tower by OpenVINO, which any CPU can, if slowly."""
+    monkeypatch.setattr(build, "has_bfloat16_instructions", lambda: True)
+    return load("tic_tac_toe", [
+        "learner.cpu_convolutions=openvino", "network.channels=8", "network.blocks=1", "learner.batch_size=32",
+        "learner.steps_per_dispatch=4", "learner.publish_every=4",
+    ])  # fmt: skip
+
+
+def losses(experiment):
+    """The sums of the metrics over a dispatch, run as the learner runs it."""
+    network, spec, symmetries = build.learner_parts(experiment)
+    training = make_training(experiment, network, spec, symmetries)
+    samples = random_samples(experiment, spec, 4 * 32)
+    batch = training.put(Batch(jax.tree.map(lambda leaf: leaf.reshape(4, 32, *leaf.shape[1:]), samples)))
+    state = training.init()
+    with jax.transfer_guard_host_to_device("disallow"):
+        return {name: float(total) for name, total in training.step(state, batch).sums.metrics.items()}
+
+
+def test_a_learner_by_openvino_learns_what_one_by_xla_learns(bfloat16):
+    found = losses(bfloat16)
+    xla = bfloat16.model_copy(update={"learner": bfloat16.learner.model_copy(update={"cpu_convolutions": "xla"})})
+    expected = losses(xla)
+    assert found == pytest.approx(expected, rel=0.02)
+    assert found != expected
+
+
+def test_a_cpu_without_the_instructions_trains_in_float32_and_says_so(bfloat16, monkeypatch, caplog):
+    monkeypatch.setattr(build, "has_bfloat16_instructions", lambda: False)
+    monkeypatch.setattr(build, "host_resnet", None)
+    with caplog.at_level(logging.WARNING):
+        build.learner_parts(bfloat16)
+    assert "no bfloat16 instructions" in caplog.text
+
+
+def test_a_learner_on_a_slice_never_computes_on_its_host(bfloat16, monkeypatch):
+    monkeypatch.setattr(build, "host_resnet", None)
+    slice_of_8 = bfloat16.model_copy(update={"cluster": ClusterConfig(slice="v5e-8")})
+    build.learner_parts(slice_of_8)

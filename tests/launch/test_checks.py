@@ -74,7 +74,8 @@ def test_nothing_is_made_where_only_the_nodes_have_the_packages(tmp_path):
     check_startable(load("cartpole", ["env.id=Nope-v1", "cluster.install_environment=true"]), Workdir(tmp_path / "run"))
 
 
-def test_int8_without_openvino_is_refused_with_its_extra(tmp_path, monkeypatch):
+@pytest.mark.parametrize("setting", ["actors.inference=int8", "learner.cpu_convolutions=openvino"])
+def test_a_setting_that_needs_openvino_is_refused_with_its_extra(tmp_path, monkeypatch, setting):
     monkeypatch.setitem(sys.modules, "openvino", None)
-    with pytest.raises(ConfigError, match="uv sync --extra int8"):
-        check_startable(load("connect_four", ["actors.inference=int8"]), Workdir(tmp_path / "run"))
+    with pytest.raises(ConfigError, match="uv sync --extra openvino"):
+        check_startable(load("connect_four", [setting]), Workdir(tmp_path / "run"))

@@ -37,7 +37,7 @@ def test_every_version_is_the_locked_one(locked):
 def test_the_list_is_everything_that_the_lock_file_reaches_from_podzero_its_environments_and_int8(locked):
     lock = tomllib.loads((ROOT / "uv.lock").read_text())
     packages = {package["name"]: package for package in lock["package"]}
-    reached, ahead = set(), [("podzero", ("envs", "int8"))]
+    reached, ahead = set(), [("podzero", ("envs", "openvino"))]
     while ahead:
         name, extras = ahead.pop()
         if (name, extras) in reached:
@@ -55,7 +55,7 @@ def test_what_podzero_declares_is_what_is_pinned():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pinned = {r.name: str(r.specifier).removeprefix("==") for r in map(Requirement, LINES)}
     extras = project["optional-dependencies"]
-    for declared in map(Requirement, [*project["dependencies"], *extras["envs"], *extras["int8"]]):
+    for declared in map(Requirement, [*project["dependencies"], *extras["envs"], *extras["openvino"]]):
         assert declared.specifier.contains(pinned[declared.name], prereleases=True), declared
 
 

@@ -80,6 +80,11 @@ def test_yaml_round_trip_keeps_any_value(channels, learning_rate, tolerance, opp
             "",
             ["supports the networks resnet and haiku_resnet, not 'transformer'", "set actors.inference=local"],
         ),
+        (
+            {"network": {"name": "haiku_resnet"}, "learner": {"cpu_convolutions": "openvino"}},
+            "",
+            ["supports the network resnet, not 'haiku_resnet'", "set learner.cpu_convolutions=xla"],
+        ),
         ({"int8": {"max_policy_kl": 0}}, "int8.max_policy_kl = 0", ["greater than 0"]),
         ({"search": "fast"}, "search = 'fast'", ["must be a section"]),
         ({"learner": {"augment": "perhaps"}}, "learner.augment = 'perhaps'", ["must be true or false"]),
