@@ -21,11 +21,11 @@ import jax
 import numpy as np
 
 from podzero.config import Experiment, load
+from podzero.driver.build import learner_parts
 from podzero.envs import make_env
 from podzero.evaluation.judge import MAX_PLY, random_games
 from podzero.evaluation.solvers import game_values, make_solver
 from podzero.learner.training import Training, make_training
-from podzero.networks import make_network
 from podzero.params import save_snapshot
 from podzero.protocols import Env
 from podzero.types import Batch, Sample
@@ -56,7 +56,7 @@ def main() -> None:
         for _ in solved(env, arguments.labels, range(*arguments.only_label)):
             pass
     else:
-        teach(experiment, env, enough(solved(env, arguments.labels, count()), arguments.positions), arguments)
+        teach(experiment, enough(solved(env, arguments.labels, count()), arguments.positions), arguments)
 
 
 def enough(pieces: Iterable[Sample], positions: int) -> Sample:
@@ -108,10 +108,9 @@ def taught(observations: np.ndarray[Any, Any], scores: np.ndarray[Any, Any]) -> 
     )
 
 
-def teach(experiment: Experiment, env: Env, samples: Sample, arguments: argparse.Namespace) -> None:
+def teach(experiment: Experiment, samples: Sample, arguments: argparse.Namespace) -> None:
     """Trains the network and writes its snapshot."""
-    network = make_network(experiment.network, env.spec)
-    training = make_training(experiment, network, env.spec, env.symmetries)
+    training = make_training(experiment, *learner_parts(experiment))
     state = training.init()
     dispatches = arguments.steps // experiment.learner.steps_per_dispatch
     for index, batch in zip(range(dispatches), batches(experiment, training, samples), strict=False):
