@@ -63,7 +63,8 @@ def devices_of(where: Slice) -> list[Any]:
     os.environ["TPU_SKIP_MDS_QUERY"] = "1"
     # libtpu locks the chips of its node. Compilation uses no chip, so it may run beside other processes with libtpu.
     os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
-    os.environ.setdefault("TPU_ACCELERATOR_TYPE", f"{where.chip.name}-{where.chips}")
+    # The type of v5e for every slice: libtpu aborts over that of another chip, and what it compiles for is asked below.
+    os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-8")
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
     from jax.experimental import topologies
 

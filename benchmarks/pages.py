@@ -21,7 +21,7 @@ RESULTS_PAGE = ROOT / "docs" / "results.md"
 PERFORMANCE_PAGE = ROOT / "docs" / "performance.md"
 ABLATIONS_PAGE = ROOT / "docs" / "ablations.md"
 BENCHES = (
-    "selfplay", "int8", "int8_64x5", "simulators", "acting", "learner", "replay", "publish", "actors", "broadcast",
+    "selfplay", "int8", "int8_64x5", "simulators", "acting", "learner", "learner_64x5", "replay", "publish", "actors", "broadcast",
     "mesh",
 )  # fmt: skip
 EXPERIMENTS = (

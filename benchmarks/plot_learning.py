@@ -1,12 +1,13 @@
-"""Draws the learning curve of a run from its metrics.
+"""Draws the learning curves of runs in games from their metrics.
 
-uv run python benchmarks/plot_learning.py runs/connect_four docs/connect_four.png
+uv run python benchmarks/plot_learning.py docs/connect_four.png runs/connect_four runs/connect_four_int8
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib
@@ -32,39 +33,33 @@ def curves(metrics: Path) -> dict[str, Curve]:
     return found
 
 
-def draw(workdir: Path, target: Path) -> None:
-    """Draws the agent's skill above and the learner's losses below."""
-    found = curves(workdir / "metrics.jsonl")
+def draw(workdirs: Sequence[Path], target: Path) -> None:
+    """Draws the skill of each run's agent above and its losses below."""
     figure, (skill, loss) = plt.subplots(2, 1, figsize=(8, 6), sharex=True, height_ratios=(3, 2))
-    if keeps := found.get("evaluation/keeps_value"):
-        skill.plot(*zip(*keeps, strict=True), "o-", color="tab:blue", label="moves that keep the game's value")
-        skill.set_ylim(0.3, 1.0)
-    skill.set_ylabel("share")
-    if elo := found.get("evaluation/elo"):
-        ratings = skill.twinx()
-        errors = [error for _, error in found["evaluation/elo_error"]]
-        minutes, values = zip(*elo, strict=True)
-        ratings.errorbar(minutes, values, yerr=errors, fmt="s--", color="tab:orange", alpha=0.7, label="Elo")
-        ratings.set_ylabel("Elo (random = 0)")
-        ratings.legend(loc="lower right")
-    skill.legend(loc="upper left")
-    for name, label in (("learner/policy_loss", "policy loss"), ("learner/value_loss", "value loss")):
-        loss.plot(*zip(*found[name], strict=True), label=label)
+    for index, workdir in enumerate(workdirs):
+        found, name, color = curves(workdir / "metrics.jsonl"), Workdir(workdir).experiment().name, f"C{index}"
+        if keeps := found.get("evaluation/keeps_value"):
+            skill.plot(*zip(*keeps, strict=True), "o-", color=color, label=name)
+        for metric, style in (("policy_loss", "-"), ("value_loss", "--")):
+            label = f"{name}: {metric.replace('_', ' ')}"
+            loss.plot(*zip(*found[f"learner/{metric}"], strict=True), style, color=color, label=label)
+    skill.set_ylim(0.6, 1.0)
+    skill.set_ylabel("moves that keep the game's value")
+    skill.legend(loc="lower right")
     loss.set_xlabel("minutes")
     loss.set_ylabel("loss")
     loss.legend()
-    figure.suptitle(Workdir(workdir).experiment().name)
     figure.tight_layout()
     figure.savefig(target, dpi=110)
 
 
 def main() -> None:
     """Reads the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("workdir", type=Path)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", type=Path)
+    parser.add_argument("workdirs", type=Path, nargs="+", metavar="workdir")
     arguments = parser.parse_args()
-    draw(arguments.workdir, arguments.target)
+    draw(arguments.workdirs, arguments.target)
 
 
 if __name__ == "__main__":

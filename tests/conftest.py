@@ -72,7 +72,12 @@ class Watcher(View):
 def processes(name):
     """Processes below this one whose title holds `name`."""
     children = psutil.Process().children(recursive=True)
-    return [child for child in children if any(name in part for part in child.cmdline())]
+    found = []
+    for child in children:
+        with suppress(psutil.NoSuchProcess):  # also of one that ends while it is looked at
+            if any(name in part for part in child.cmdline()):
+                found.append(child)
+    return found
 
 
 def outward_addresses():

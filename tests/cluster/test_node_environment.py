@@ -301,4 +301,4 @@ def test_a_run_on_nodes_without_podzero(empty_nodes, tmp_path, tiny, watch):
     cluster, _ = empty_nodes
     experiment = tiny("cluster.install_environment=true", "stop.steps=20")
     reason = train(experiment, tmp_path / "run", cluster.address, watch())
-    assert reason == "20 steps are done"
+    assert "20 steps" in reason
