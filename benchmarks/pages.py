@@ -21,8 +21,8 @@ RESULTS_PAGE = ROOT / "docs" / "results.md"
 PERFORMANCE_PAGE = ROOT / "docs" / "performance.md"
 ABLATIONS_PAGE = ROOT / "docs" / "ablations.md"
 BENCHES = (
-    "selfplay", "int8", "int8_64x5", "simulators", "acting", "learner", "learner_64x5", "replay", "publish", "actors", "broadcast",
-    "mesh",
+    "selfplay", "int8", "int8_64x5", "simulators", "acting", "learner", "learner_64x5", "replay", "publish", "actors",
+    "broadcast", "mesh",
 )  # fmt: skip
 EXPERIMENTS = (
     "tic_tac_toe", "connect_four", "connect_four_int8", "open_spiel_connect_four", "own_game", "cartpole",
