@@ -15,7 +15,7 @@ from podzero.cluster.capacity import CapacityRequest, usable_cpus
 from podzero.cluster.local_cluster import local_cluster
 from podzero.cluster.node_environment import NODE_PYTHON, EnvironmentSpec, NodeEnvironments, pack_environment
 from podzero.cluster.placement import MEMORY, Node
-from podzero.cluster.ray_start import separate_signals
+from podzero.cluster.ray_start import deferred_signals, separate_signals
 from podzero.cluster.remote import ClusterError, RemoteActor
 from podzero.cluster.scheduling import Bundle, PlacementGroup, node_affinity, reserve, resource_options
 from podzero.errors import ConfigError
@@ -175,7 +175,7 @@ def _session(address: str, namespace: str, environment: EnvironmentSpec | None) 
     with ExitStack() as stack:
         stack.callback(ray.shutdown)  # also if a signal interrupts `ray.init`
         try:
-            with separate_signals():
+            with separate_signals(), deferred_signals():
                 ray.init(
                     address=address,
                     configure_logging=False,

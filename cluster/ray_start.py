@@ -1,8 +1,9 @@
-"""Starts Ray's processes so that signals for the driver stay with the driver."""
+"""Starts Ray so that signals for the driver stay with the driver, and wait until Ray is connected."""
 
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -25,6 +26,28 @@ def separate_signals() -> Iterator[None]:
         yield
     finally:
         services.ConsolePopen, utils.set_sigterm_handler = popen, set_handler
+
+
+@contextmanager
+def deferred_signals() -> Iterator[None]:
+    """In this context of the main thread SIGINT and SIGTERM wait for its end, unless they have their default action.
+
+    An exception that a handler raises while Ray constructs its core worker would leave that worker to nobody; it then
+    aborts the process when it ends (exit code 134).
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+    numbers = [number for number in (signal.SIGINT, signal.SIGTERM) if callable(signal.getsignal(number))]
+    handlers = {number: signal.signal(number, lambda number, _: received.append(number)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if received:
+            signal.raise_signal(received[0])
 
 
 def _set_if_default(set_handler: Callable[[Any], None], handler: Any) -> None:
