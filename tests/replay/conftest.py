@@ -92,7 +92,7 @@ def numbered_samples(count: int, start: int = 0) -> Sample:
 
 
 def small_experiment(**replay: Any) -> Experiment:
-    """Batches of 2 times 4 samples; waits end after a second. `reanalyse` is a section of its own."""
+    """Batches of 2 times 4 samples; waits end after 20 seconds. `reanalyse` is a section of its own."""
     reanalyse = replay.pop("reanalyse", {})
     settings: dict[str, Any] = {
         "samples_per_item": 1,
@@ -100,7 +100,7 @@ def small_experiment(**replay: Any) -> Experiment:
         "min_size": 8,
         "samples_per_insert": 2.0,
         "tolerance": 16,
-        "timeout_s": 1.0,
+        "timeout_s": 20.0,
         "warn_after_s": 0.3,
     }
     tree = {

@@ -50,7 +50,7 @@ def test_an_item_is_read_as_it_was_written_and_the_limiter_counts_its_samples(
 def test_a_reader_of_an_unfilled_table_waits_and_the_message_says_why(
     serve, connect, make_experiment, make_samples, caplog
 ):
-    experiment = make_experiment()
+    experiment = make_experiment(timeout_s=1.0)
     server = serve(experiment)
     connect(make_writer, experiment, server).write(make_samples(5))
     reader = connect(make_reader, experiment, server)

@@ -20,7 +20,7 @@ def test_wrong_samples_are_refused_before_anything_is_written(serve, connect, ma
 
 
 def test_inserts_beyond_the_ratio_wait_and_the_message_says_why(serve, connect, make_experiment, make_samples, caplog):
-    experiment = make_experiment()  # error = 2 * inserted must stay within 32: 16 samples pass
+    experiment = make_experiment(timeout_s=1.0)  # error = 2 * inserted must stay within 32: 16 samples pass
     server = serve(experiment)
     writer = connect(make_writer, experiment, server)
     writer.write(make_samples(20))
