@@ -267,8 +267,7 @@ def _chips_per_host(wanted: Slice) -> int:
 
 def _holds(node: Node, replay: ReplayConfig, shards: int) -> bool:
     """Whether the node has room for that many replay shards."""
-    has_memory = node.resources.get(MEMORY, 0.0) >= shards * replay.memory_bytes
-    return node.cpus >= shards * replay.cpus and has_memory
+    return node.cpus >= shards * replay.cpus and _has(node, {MEMORY: shards * replay.memory_bytes})
 
 
 def _has(node: Node, resources: Mapping[str, float]) -> bool:

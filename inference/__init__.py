@@ -6,7 +6,6 @@ from podzero.inference.background import BackgroundSource as BackgroundSource
 from podzero.inference.host_resnet import host_resnet as host_resnet
 from podzero.inference.instructions import has_bfloat16_instructions as has_bfloat16_instructions
 from podzero.inference.instructions import has_int8_instructions as has_int8_instructions
-from podzero.inference.openvino_model import openvino as openvino
 from podzero.inference.positions import random_positions as random_positions
 from podzero.inference.quantized import QuantizedNetwork as QuantizedNetwork
 from podzero.inference.quantized import calibration_size as calibration_size

@@ -7,24 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from podzero.importing import import_extra
+from podzero.importing import import_openvino
 from podzero.inference.layers import Layer
+from podzero.inference.runtime import FROM_CHANNELS_LAST, TO_CHANNELS_LAST
 
 _LEVELS = 256
 """Values of a quantized activation."""
 _LARGEST_WEIGHT = 127
 _LEAST_RANGE = 1e-6
 """Least range of an activation: a channel of relu can be zero in all calibration positions."""
-_FROM_CHANNELS_LAST, _TO_CHANNELS_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
-
-
-def openvino() -> Any:
-    """The module `openvino`.
-
-    Raises:
-      ConfigError: the package is missing; the message names the extra.
-    """
-    return import_extra("openvino", "actors.inference = int8 or learner.cpu_convolutions = openvino", "openvino")
 
 
 def float_model(layers: Mapping[str, Layer], batch: int, board: tuple[int, ...], dtype: str) -> Any:
@@ -68,7 +59,7 @@ class _Builder:
     """Builds one model from operations of OpenVINO's opset. Tensors are `[B, C, H, W]`."""
 
     def __init__(self, layers: Mapping[str, Layer], ranges: np.ndarray[Any, Any] | None) -> None:
-        self._openvino = openvino()
+        self._openvino = import_openvino()
         self._ops = self._openvino.opset13
         self._layers = layers
         self._ranges: Iterator[Any] | None = None if ranges is None else iter(ranges)
@@ -78,7 +69,7 @@ class _Builder:
         """The model; see `float_model` and `int8_model`."""
         ops = self._ops
         observation = ops.parameter([batch, *board], np.uint8 if dtype == "bool" else np.dtype(dtype))
-        x = ops.transpose(ops.convert(observation, np.float32), _FROM_CHANNELS_LAST)
+        x = ops.transpose(ops.convert(observation, np.float32), FROM_CHANNELS_LAST)
         evaluation = self._heads(self._tower(x), batch)
         outputs = [evaluation] if self._ranges else [evaluation, ops.concat(self._extremes, 0)]
         return self._openvino.Model(outputs, [observation])
@@ -105,7 +96,7 @@ class _Builder:
         """A dense layer on each square as a 1x1 convolution, flattened with channels last: `[B, S * planes]`."""
         ops = self._ops
         planes = ops.relu(self._convolve(features, Layer(layer.kernel[None, None], layer.bias)))
-        return ops.reshape(ops.transpose(planes, _TO_CHANNELS_LAST), [batch, -1], False)
+        return ops.reshape(ops.transpose(planes, TO_CHANNELS_LAST), [batch, -1], False)
 
     def _convolve(self, x: Any, layer: Layer) -> Any:
         """A same-padded convolution with bias."""

@@ -12,8 +12,9 @@ import numpy as np
 from podzero.config import Int8Config
 from podzero.inference.agreement import Agreement, agreement
 from podzero.inference.layers import layers_of
-from podzero.inference.openvino_model import float_model, int8_model, openvino
+from podzero.inference.openvino_model import float_model, int8_model
 from podzero.inference.positions import RecentPositions
+from podzero.inference.runtime import CpuCompiler, infer
 from podzero.types import Array, EnvSpec, Params
 
 log = logging.getLogger(__name__)
@@ -51,13 +52,7 @@ class QuantizedNetwork:
         self._limits = limits
         self._batch = batch
         self._positions = RecentPositions(_plain(positions))
-        self._core = openvino().Core()
-        self._settings = {
-            "PERFORMANCE_HINT": "LATENCY",  # all threads share one batch; "THROUGHPUT" would divide them over several
-            "INFERENCE_NUM_THREADS": threads,
-            "INFERENCE_PRECISION_HINT": "f32",  # not bfloat16, which would be the default where the CPU has it
-            "ENABLE_CPU_PINNING": False,  # several actors would be pinned to the same cores
-        }
+        self._compiler = CpuCompiler(threads, "f32")
         self._engines: dict[int, Any] = {}
         self._loaded = 0
         self._metrics: dict[str, float] = {}
@@ -75,11 +70,11 @@ class QuantizedNetwork:
           the version's token, `[]` int32, for `apply`. The two newest tokens are valid.
         """
         layers, board, dtype = layers_of(params), self._spec.observation_shape, self._spec.observation_dtype
-        reference = self._compile(float_model(layers, self._batch, board, dtype))
+        reference = self._compiler.compile(float_model(layers, self._batch, board, dtype))
         positions = self._positions.all()
         expected, extremes = self._outputs(reference, positions)
         ranges = np.stack([extremes[..., 0].min(axis=0), extremes[..., 1].max(axis=0)], axis=-1)
-        engine = self._compile(int8_model(layers, self._batch, board, dtype, ranges))
+        engine = self._compiler.compile(int8_model(layers, self._batch, board, dtype, ranges))
         (quantized,) = self._outputs(engine, positions)
         found = agreement(np.concatenate(expected), np.concatenate(quantized))
         if not found.within(self._limits):
@@ -100,19 +95,16 @@ class QuantizedNetwork:
         """Evaluates observations `[B, H, W, P]` on the host: logits and value side by side, `[B, A + 1]` float32."""
         observations = _plain(np.asarray(observation))
         self._positions.add(observations)
-        return _infer(self._engines[int(token)], observations)[0]
+        return infer(self._engines[int(token)], observations)[0]
 
     def metrics(self) -> dict[str, float]:
         """The newest version's agreement with float32, and `int8/quantized`: 1, or 0 if it is evaluated in float32."""
         return self._metrics
 
-    def _compile(self, model: Any) -> Any:
-        return self._core.compile_model(model, "CPU", self._settings).create_infer_request()
-
     def _outputs(self, engine: Any, positions: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
         """Evaluates positions `[N, ...]` in N / B batches; returns each output of the engine as `[N / B, ...]`."""
         batches = positions.reshape(-1, self._batch, *positions.shape[1:])
-        return [np.stack(outputs) for outputs in zip(*(_infer(engine, batch) for batch in batches), strict=True)]
+        return [np.stack(outputs) for outputs in zip(*(infer(engine, batch) for batch in batches), strict=True)]
 
     def _note(self, found: Agreement, in_int8: bool) -> None:
         """Records the agreement of the newest version; the first one in float32 is a warning."""
@@ -135,9 +127,3 @@ def calibration_size(limits: Int8Config, batch: int) -> int:
 def _plain(observations: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The observations with bool as uint8, without a copy."""
     return observations.view(np.uint8) if observations.dtype == np.bool_ else observations
-
-
-def _infer(engine: Any, observations: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-    """The outputs of one evaluation, copied out of the engine."""
-    outputs = engine.infer({0: observations}, share_inputs=True)
-    return [outputs[index] for index in range(len(outputs))]

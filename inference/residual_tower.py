@@ -9,7 +9,8 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from podzero.inference.openvino_model import openvino
+from podzero.importing import import_openvino
+from podzero.inference.runtime import FROM_CHANNELS_LAST, TO_CHANNELS_LAST, CpuCompiler, infer
 
 Tower = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 """Maps activations `[B, H, W, C]`, kernels `[2 N, 3, 3, C, C]` and biases `[2 N, C]` of N blocks to `[B, H, W, C]`; all
@@ -17,17 +18,15 @@ float32."""
 
 _Build = Callable[[tuple[int, ...], int], Any]
 
-_FROM_CHANNELS_LAST, _TO_CHANNELS_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 _TO_OUT_IN, _TO_IN_OUT = (3, 2, 0, 1), (2, 3, 0, 1)
 """From kernels `[3, 3, in, out]`."""
 
 
 def make_tower(threads: int) -> Tower:
-    """The tower as a differentiable function for JAX programs on one CPU device: in each block, `x +
-    conv(relu(conv(relu(x))))`.
+    """The tower as a differentiable function, for JAX programs on one CPU device.
 
-    Products are of bfloat16 and summed in float32; activations and their gradients are kept in bfloat16. So gradients
-    point where those in float32 do (cosine above 0.999), as in training on accelerators.
+    Each block is `x + conv(relu(conv(relu(x))))`. Activations and their gradients are rounded to bfloat16, products are
+    summed in float32.
 
     Args:
       threads: OpenVINO's compute threads.
@@ -35,26 +34,18 @@ def make_tower(threads: int) -> Tower:
     Raises:
       ConfigError: OpenVINO is not installed.
     """
-    core = openvino().Core()
-    settings = {
-        "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_NUM_THREADS": threads,
-        "INFERENCE_PRECISION_HINT": "bf16",
-        "ENABLE_CPU_PINNING": False,  # actors share the cores
-    }
+    compiler = CpuCompiler(threads, "bf16")
 
     @cache
     def engine(build: _Build, shape: tuple[int, ...], layers: int) -> Any:
-        return core.compile_model(build(shape, layers), "CPU", settings).create_infer_request()
+        return compiler.compile(build(shape, layers))
 
     def call(build: _Build, like: Sequence[jax.Array], *inputs: jax.Array) -> Any:
         """The results of a model, which have the shapes of `like`."""
 
         def on_host(*arrays: Any) -> list[np.ndarray[Any, Any]]:
             activations, kernels, *_ = arrays
-            request = engine(build, activations.shape, len(kernels))
-            outputs = request.infer(dict(enumerate(map(np.asarray, arrays))), share_inputs=True)
-            return [outputs[index] for index in range(len(outputs))]
+            return infer(engine(build, activations.shape, len(kernels)), *map(np.asarray, arrays))
 
         return jax.pure_callback(on_host, list(like), *inputs)
 
@@ -97,7 +88,7 @@ class _TowerBuilder:
     """The tower in operations of OpenVINO's opset. Tensors are `[B, C, H, W]` in bfloat16."""
 
     def __init__(self, shape: tuple[int, ...], layers: int) -> None:
-        self._openvino = openvino()
+        self._openvino = import_openvino()
         self._ops = ops = self._openvino.opset13
         self._shape, self._channels = shape, shape[-1]
         x = self.parameter(*shape)
@@ -110,7 +101,7 @@ class _TowerBuilder:
         self._biases = ops.split(rows, 0, layers).outputs()
         self._activations: list[Any] = []
         """The input of each convolution, after relu."""
-        self._y = self._tower(ops.transpose(self._bfloat16(x), _FROM_CHANNELS_LAST))
+        self._y = self._tower(ops.transpose(self._bfloat16(x), FROM_CHANNELS_LAST))
 
     def parameter(self, *shape: int) -> Any:
         """An input in float32."""
@@ -122,12 +113,12 @@ class _TowerBuilder:
 
     def result(self) -> Any:
         """The tower's result, `[B, H, W, C]`."""
-        return self._ops.transpose(self._y, _TO_CHANNELS_LAST)
+        return self._ops.transpose(self._y, TO_CHANNELS_LAST)
 
     def gradients(self, gradient: Any) -> list[Any]:
         """The gradients of the three inputs, given that of `result`."""
         ops = self._ops
-        gradient = ops.transpose(self._bfloat16(gradient), _FROM_CHANNELS_LAST)
+        gradient = ops.transpose(self._bfloat16(gradient), FROM_CHANNELS_LAST)
         kernels, biases = [], []
         for last in reversed(range(1, len(self._kernels), 2)):
             branch = gradient
@@ -137,7 +128,7 @@ class _TowerBuilder:
                 branch = self._input_gradient(layer, branch)
             gradient = ops.add(gradient, branch)
         stacked = [ops.concat([ops.unsqueeze(one, [0]) for one in reversed(each)], 0) for each in (kernels, biases)]
-        return [ops.transpose(gradient, _TO_CHANNELS_LAST), *stacked]
+        return [ops.transpose(gradient, TO_CHANNELS_LAST), *stacked]
 
     def _tower(self, x: Any) -> Any:
         for index in range(0, len(self._kernels), 2):
@@ -174,7 +165,7 @@ class _TowerBuilder:
 
     def _rows(self, x: Any) -> Any:
         """`[B, C, H, W]` as `[B * H * W, C]`."""
-        return self._ops.reshape(self._ops.transpose(x, _TO_CHANNELS_LAST), [-1, self._channels], False)
+        return self._ops.reshape(self._ops.transpose(x, TO_CHANNELS_LAST), [-1, self._channels], False)
 
     def _bfloat16(self, x: Any) -> Any:
         return self._ops.convert(x, "bf16")

@@ -9,7 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 
 from podzero.config import Experiment, GameConfig, ModelNetworkConfig
 from podzero.errors import ConfigError
-from podzero.importing import import_extra
+from podzero.importing import import_openvino
 from podzero.workdir import Workdir
 
 IMPORT_TIMEOUT_S = 300.0
@@ -27,7 +27,7 @@ def check_startable(experiment: Experiment, workdir: Workdir) -> None:
     if experiment.cluster.install_environment:
         return  # only the nodes need the optional packages
     if experiment.uses_openvino:
-        import_extra("openvino", "actors.inference = int8 or learner.cpu_convolutions = openvino", "openvino")
+        import_openvino()
     if not isinstance(experiment.env, GameConfig):  # games in JAX are known by name
         _check_environment(experiment)
 

@@ -69,6 +69,15 @@ def import_extra(module: str, wanted_by: str, extra: str = "envs") -> Any:
         ) from error
 
 
+def import_openvino() -> Any:
+    """Imports OpenVINO.
+
+    Raises:
+      ConfigError: it is not installed; the message names the settings that need it and says how to install it.
+    """
+    return import_extra("openvino", "actors.inference = int8 or learner.cpu_convolutions = openvino", "openvino")
+
+
 def _import_file(path: Path) -> ModuleType:
     """Imports a file as a module, once per process."""
     file = path.expanduser().absolute()

@@ -94,7 +94,7 @@ class LearnerConfig(Section):
     chip that can hold a whole train state."""
     cpu_convolutions: Literal["xla", "openvino"] = "xla"
     """What computes the tower of the network `resnet` where the learner runs on a single CPU device: `xla` in float32,
-    or `openvino` in bfloat16, several times as fast on CPUs with AMX instructions."""
+    or `openvino` in bfloat16, for CPUs with AMX or AVX-512 BF16 instructions."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """The optimizer."""
     mesh: MeshConfig = MeshConfig()
