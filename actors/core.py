@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
@@ -46,15 +47,15 @@ class SelfPlayCore:
         env: Env,
         search: Search,
         config: ActorsConfig,
-        fast_search: Search | None = None,
+        others: Mapping[int, Search] | None = None,
         keep_states: bool = False,
     ) -> None:
-        """Needs a `fast_search` only if `actors.full_search_share` is below 1. With `keep_states` each `Move` has the
-        packed states before the move, which reanalysis needs.
+        """`move` uses `search`, or one of the `others` by its number of simulations. With `keep_states` each `Move` has
+        the packed states before the move, which reanalysis needs.
         """
         self._env = env
         self._search = search
-        self._fast_search = fast_search
+        self._others = others or {}
         self._config = config
         self._keep_states = keep_states
 
@@ -64,21 +65,25 @@ class SelfPlayCore:
         first = self._new_pool(start_key)
         return SelfPlayState(key, first.games, first.plies, self._new_pool(pool_key))
 
-    def move(self, params: Params, state: SelfPlayState, fast: bool = False) -> tuple[SelfPlayState, Move]:
+    def move(
+        self, params: Params, state: SelfPlayState, simulations: int | None = None, fast: bool = False
+    ) -> tuple[SelfPlayState, Move]:
         """Plays one searched move in every game; finished games are replaced by new ones.
 
-        With `fast`, which is static for `jit`, the fast search chooses it, without noise where the choice is greedy,
-        and its positions are not learned from.
+        Args:
+          params: of the network.
+          state: of the games.
+          simulations: of the search, one of the `others`; by default `search` itself. Static for `jit`, as is `fast`.
+          fast: the move has no noise where the choice is greedy, and its positions are not learned from.
         """
         key, search_key, pool_key = jax.random.split(state.key, 3)
         exploration = explore(self._config, state.plies)
         before = jax.vmap(self._env.view)(state.games)
         if fast:
-            assert self._fast_search is not None
             noise = jnp.where(exploration.temperature > 0, exploration.noise, 0.0)  # Gumbel's choice draws from it
-            result = self._fast_search(params, search_key, state.games, exploration._replace(noise=noise))
-        else:
-            result = self._search(params, search_key, state.games, exploration)
+            exploration = exploration._replace(noise=noise)
+        search = self._search if simulations is None else self._others[simulations]
+        result = search(params, search_key, state.games, exploration)
         played = jax.vmap(self._env.step)(state.games, result.action)
         after = jax.vmap(self._env.view)(played)
 

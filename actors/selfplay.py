@@ -44,12 +44,13 @@ class SelfPlayActor:
         clients: ActorClients,
     ) -> None:
         self._experiment = experiment
+        self._search = experiment.search
         self._name = name
         self._seed = seed
         self._key = jax.random.key(seed)
         self._random = np.random.default_rng(seed)
         self._init = jax.jit(core.init)
-        self._move = jax.jit(core.move, donate_argnums=1, static_argnames="fast")
+        self._move = jax.jit(core.move, donate_argnums=1, static_argnames=("simulations", "fast"))
         self._fold = fold
         self._clients = clients
         self._faults = faults_of(experiment.env)
@@ -83,7 +84,7 @@ class SelfPlayActor:
                 if clock.elapsed_s >= REPORT_EVERY_S:
                     report()
                 try:
-                    state, move = self._play_move(params, state, shuffler, clock)
+                    state, move = self._play_move(params, version, state, shuffler, clock)
                 except SimulatorError as error:
                     state, assembler = self._start_games(error), self._assembler()
                     continue
@@ -91,19 +92,24 @@ class SelfPlayActor:
                     games = list(assembler.add(move, version))
                     for game in games:
                         shuffler.add((game.samples, game.states))
-                with clock("params"):
-                    if newer := self._clients.source.poll():
-                        version, params = newer.version, self._fold(newer.params)
                 metrics.add(move, games, version)
                 if games:
                     self._faults.completed()
+                with clock("params"):
+                    if newer := self._clients.source.poll():
+                        version, params = newer.version, self._fold(newer.params)
         finally:
             report()  # also if games failed too often: the report counts the failures
         self._write(shuffler.take())
         self._write(shuffler.take_rest())
 
     def _play_move(
-        self, params: Params, state: SelfPlayState, shuffler: SampleShuffler[_Positions], clock: StageClock
+        self,
+        params: Params,
+        version: int,
+        state: SelfPlayState,
+        shuffler: SampleShuffler[_Positions],
+        clock: StageClock,
     ) -> tuple[SelfPlayState, Move]:
         """Plays one move of all games; writes the games that ended before it while the device searches.
 
@@ -113,7 +119,8 @@ class SelfPlayActor:
         with simulator_errors():
             with clock("search"):
                 fast = self._random.random() >= self._experiment.actors.full_search_share
-                state, move = self._move(params, state, fast=fast)
+                simulations = self._search.fast_simulations if fast else self._search.simulations_at(version)
+                state, move = self._move(params, state, simulations=simulations, fast=fast)
             with clock("write"):
                 self._write(shuffler.take())
             with clock("search"):
@@ -159,7 +166,8 @@ class _Metrics:
         self._failures = failures
 
     def add(self, move: Move, games: list[Game], version: int) -> None:
-        simulations = self._search.simulations if np.all(move.recorded) else self._search.fast_simulations
+        recorded = bool(np.all(move.recorded))
+        simulations = self._search.simulations_at(version) if recorded else self._search.fast_simulations
         self._moves += 1
         self._evaluations += simulations + 1
         self._samples += sum(len(game.samples.version) for game in games)

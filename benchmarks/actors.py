@@ -162,9 +162,11 @@ class Playback(SelfPlayCore):
         index, none = jax.random.randint(key, (), 0, len(self._moves.done)), jnp.zeros((), jnp.int32)
         return SelfPlayState(key, index, none, StartPool((), none, none))
 
-    def move(self, params: Params, state: SelfPlayState, fast: bool = False) -> tuple[SelfPlayState, Move]:
+    def move(
+        self, params: Params, state: SelfPlayState, simulations: int | None = None, fast: bool = False
+    ) -> tuple[SelfPlayState, Move]:
         """The next recorded move."""
-        del fast
+        del simulations, fast
         move = jax.tree.map(lambda column: jnp.asarray(column)[state.games], self._moves)
         return state._replace(games=(state.games + 1) % len(self._moves.done)), move
 

@@ -144,10 +144,10 @@ def _int8_parts(experiment: Experiment) -> ActorParts:
 
 def _core(experiment: Experiment, env: Env, apply: Apply) -> SelfPlayCore:
     """The self-play step, whose searches evaluate `apply`."""
-    search, fast = _search(experiment, env, apply), None
-    if experiment.actors.full_search_share < 1.0:
-        fast = _search(experiment, env, apply, experiment.search.fast_simulations)
-    return SelfPlayCore(env, search, experiment.actors, fast, keep_states=experiment.reanalyse.share > 0)
+    numbers = {*experiment.search.growth, experiment.search.fast_simulations}
+    others = {simulations: _search(experiment, env, apply, simulations) for simulations in numbers}
+    search = others[experiment.search.simulations]
+    return SelfPlayCore(env, search, experiment.actors, others, keep_states=experiment.reanalyse.share > 0)
 
 
 def _actor_arguments(parts: ActorParts, clients: ActorClients) -> dict[str, Any]:

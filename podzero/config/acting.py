@@ -19,6 +19,12 @@ class SearchConfig(Section):
     """Simulations per move."""
     fast_simulations: PositiveInt = 8
     """Simulations of the moves that are searched fast (`actors.full_search_share`)."""
+    first_simulations: PositiveInt | None = None
+    """Games: simulations per move of self-play when training begins; they double until they are `simulations`. So
+    a network that knows little plays more games (progressive simulation, Wu et al. 2023, MiniZero). By default
+    self-play has `simulations` from the start."""
+    growth_steps: PositiveInt = 10_000
+    """Learner steps until self-play has `simulations`; each number before it is used for an equal part of them."""
     max_considered_actions: PositiveInt = 16
     """Gumbel: actions that enter sequential halving at the root."""
     root_value: Literal["mean", "action", "policy", "network"] = "mean"
@@ -41,6 +47,27 @@ class SearchConfig(Section):
     """PUCT: constant `c1` of the exploration term (Schrittwieser et al. 2020, appendix B)."""
     pb_c_base: PositiveFloat = 19652.0
     """PUCT: constant `c2` of the exploration term."""
+
+    @property
+    def growth(self) -> list[int]:
+        """The numbers of simulations of self-play, one after the other; the last is `simulations`."""
+        stages = [self.first_simulations or self.simulations]
+        while stages[-1] < self.simulations:
+            stages.append(min(2 * stages[-1], self.simulations))
+        return stages
+
+    def simulations_at(self, step: int) -> int:
+        """The simulations of a move of self-play with the parameters of that learner step."""
+        stages = self.growth
+        return stages[min(step * (len(stages) - 1) // self.growth_steps, len(stages) - 1)]
+
+    @pydantic.model_validator(mode="after")
+    def _simulations_grow(self) -> SearchConfig:
+        if self.first_simulations is not None and self.first_simulations > self.simulations:
+            raise ValueError(
+                f"first_simulations {self.first_simulations} is larger than simulations {self.simulations}"
+            )
+        return self
 
 
 class ActorsConfig(Section):

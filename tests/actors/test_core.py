@@ -41,8 +41,8 @@ def last_legal(env):
 def core_for(game="tic_tac_toe", **config):
     env = make_env(game)
     config = ActorsConfig(**({"games": 8} | config))
-    core = SelfPlayCore(env, first_legal(env), config, fast_search=last_legal(env))
-    return env, jax.jit(core.init), jax.jit(core.move, static_argnames="fast")
+    core = SelfPlayCore(env, first_legal(env), config, others={2: last_legal(env)})
+    return env, jax.jit(core.init), jax.jit(core.move, static_argnames=("simulations", "fast"))
 
 
 def test_host_games_and_jax_games_are_played_alike():
@@ -101,11 +101,18 @@ def test_a_fast_move_is_not_recorded_and_has_no_noise_where_the_choice_is_greedy
     np.testing.assert_array_equal(played.action, np.zeros(8))
     assert np.all(played.recorded)
     state, played = move(None, init(jax.random.key(0)), fast=True)
-    np.testing.assert_array_equal(played.action, np.full(8, 8))
     np.testing.assert_array_equal(played.value, np.full(8, 6.0, np.float32))
     assert not np.any(played.recorded)
     state, played = move(None, state, fast=True)
     np.testing.assert_array_equal(played.value, np.zeros(8))
+
+
+def test_a_move_is_searched_by_the_search_with_its_number_of_simulations():
+    _, init, move = core_for()
+    _, first = move(None, init(jax.random.key(0)))
+    _, other = move(None, init(jax.random.key(0)), simulations=2)
+    np.testing.assert_array_equal((first.action, other.action), [[0] * 8, [8] * 8])
+    assert np.all(other.recorded)
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.5, 1.0])

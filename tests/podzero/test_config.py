@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from podzero.config import Experiment, builtin_configs, load, parse
+from podzero.config import Experiment, SearchConfig, builtin_configs, load, parse
 from podzero.errors import ConfigError, nearest
 
 SMALL = {"name": "small", "env": {"name": "tic_tac_toe"}}
@@ -68,6 +68,7 @@ def test_yaml_round_trip_keeps_any_value(channels, learning_rate, tolerance, opp
         ({"learner": {"batch_size": 0}}, "learner.batch_size = 0", ["greater than 0"]),
         ({"learner": {"batch_size": "many"}}, "learner.batch_size = 'many'", ["integer"]),
         ({"actors": {"count": 2, "min_count": 3}}, "actors", ["min_count 3 is larger than count 2"]),
+        ({"search": {"simulations": 8, "first_simulations": 9}}, "search", ["first_simulations 9 is larger than"]),
         ({"learner": {"ema": 1.5}}, "learner.ema = 1.5", ["less than or equal to 1"]),
         ({"learner": {"mesh": {"data": 0}}}, "learner.mesh.data", ["-1 or at least 1"]),
         ({"learner": {"optimizer": {"schedule": "cosine"}}}, "learner.optimizer", ["'cosine' needs decay_steps"]),
@@ -347,3 +348,17 @@ def test_the_first_reached_limit_is_named(minutes, steps, games, reached):
 )
 def test_only_similar_names_are_suggested(word, suggestion):
     assert nearest(word, ["CartPole-v1", "Hopper-v5", "Ant-v5"]) == suggestion
+
+
+@pytest.mark.parametrize(
+    ("search", "steps", "expected"),
+    [
+        ({"simulations": 64}, [0, 10**6], [64, 64]),
+        ({"simulations": 64, "first_simulations": 16, "growth_steps": 100}, [0, 49, 50, 99, 100], [16, 16, 32, 32, 64]),
+        ({"simulations": 50, "first_simulations": 16, "growth_steps": 100}, [0, 50, 100, 200], [16, 32, 50, 50]),
+        ({"simulations": 8, "first_simulations": 8}, [0, 10**6], [8, 8]),
+    ],
+)
+def test_simulations_double_in_equal_parts_of_the_growth(search, steps, expected):
+    config = SearchConfig(**search)
+    assert [config.simulations_at(step) for step in steps] == expected
