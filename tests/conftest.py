@@ -51,6 +51,13 @@ def pytest_xdist_auto_num_workers():
     return (os.cpu_count() or 1) + 1
 
 
+def pytest_collection_modifyitems(items):
+    """Limits slow tests to 20 minutes, where they have no limit of their own."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(1200))
+
+
 class Watcher(View):
     """A view that keeps what it was shown, and may act on it."""
 

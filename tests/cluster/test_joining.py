@@ -28,8 +28,7 @@ def test_actors_spread_over_the_nodes_of_a_cluster_that_runs_already(cluster, tm
     raylets = set()
 
     def watch_actors(status):
-        if status.step:
-            raylets.update(actor.ppid() for actor in running("ray::ActorProcess"))
+        raylets.update(actor.ppid() for actor in running("ray::ActorProcess"))
         return len(raylets) == 2
 
     train(tiny("actors.count=2", "stop.steps=200"), tmp_path / "run", cluster.address, watch(watch_actors))

@@ -50,7 +50,7 @@ def trained(layout, network, out):
     ]  # fmt: skip
     try:
         for run in runs:
-            sums, errors = run.communicate(timeout=240)
+            sums, errors = run.communicate(timeout=600)
             assert run.returncode == 0, errors
     finally:
         for run in runs:
