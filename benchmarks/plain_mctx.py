@@ -41,7 +41,10 @@ def network(num_actions: int, channels: int, blocks: int) -> hk.Transformed:
 
 
 def make_play(env: Any, apply: Callable[..., tuple[jax.Array, jax.Array]], simulations: int) -> Callable[..., Any]:
-    """A function that plays one move in B games: `(params, states, key)` to the next states and the training data."""
+    """A function that plays one move in B games: `(params, states, key)` to the next states and the training data.
+
+    The data are observations `[B, H, W, P]`, improved policies `[B, A]`, the movers' rewards `[B]` and ends `[B]`.
+    """
     step = jax.vmap(env.step)
 
     def recurrent(params: Any, key: jax.Array, action: jax.Array, states: Any) -> tuple[mctx.RecurrentFnOutput, Any]:
@@ -71,7 +74,8 @@ def make_play(env: Any, apply: Callable[..., tuple[jax.Array, jax.Array]], simul
         )
         keys = jax.random.split(reset_key, value.shape[0])
         after = jax.vmap(auto_reset(env.step, env.init))(states, found.action, keys)
-        return after, (states.observation, found.action_weights, after.rewards, after.terminated)
+        reward = after.rewards[jnp.arange(value.shape[0]), states.current_player]
+        return after, (states.observation, found.action_weights, reward, after.terminated)
 
     return play
 

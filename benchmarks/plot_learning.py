@@ -1,4 +1,4 @@
-"""Draws the learning curves of runs in games from their metrics.
+"""Draws the learning curves of runs in games from their metrics, beside that of `plain_learning.py` in connect four.
 
 uv run python benchmarks/plot_learning.py docs/connect_four.png runs/connect_four runs/connect_four_int8
 """
@@ -15,6 +15,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+from podzero.benchmarks.plain_learning import RESULT as PLAIN
 from podzero.workdir import Workdir
 
 Curve = list[tuple[float, float]]
@@ -43,7 +44,9 @@ def draw(workdirs: Sequence[Path], target: Path) -> None:
         for metric, style in (("policy_loss", "-"), ("value_loss", "--")):
             label = f"{name}: {metric.replace('_', ' ')}"
             loss.plot(*zip(*found[f"learner/{metric}"], strict=True), style, color=color, label=label)
-    skill.set_ylim(0.6, 1.0)
+    plain = [(point["minutes"], point["keeps_value"]) for point in json.loads(PLAIN.read_text())["curve"]]
+    skill.plot(*zip(*plain, strict=True), "o:", color="gray", label="plain pgx and mctx")
+    skill.set_ylim(0.5, 1.0)
     skill.set_ylabel("moves that keep the game's value")
     skill.legend(loc="lower right")
     loss.set_xlabel("minutes")
