@@ -34,8 +34,12 @@ class GameAssembler:
     A game that a limit truncates has no outcome: the root value of its last searched position stands for it.
     """
 
-    def __init__(self, config: ActorsConfig, discount: float = 1.0, seed: int = 0) -> None:
+    def __init__(
+        self, config: ActorsConfig, discount: float = 1.0, seed: int = 0, auxiliary_targets: bool = False
+    ) -> None:
+        """With `auxiliary_targets` the samples have the targets of auxiliary heads."""
         self._config = config
+        self._auxiliary_targets = auxiliary_targets
         self._discount = discount
         self._random = np.random.default_rng(seed)
         self._moves: deque[tuple[Move, int]] = deque()
@@ -75,12 +79,35 @@ class GameAssembler:
             value_target=value_targets(returns, values, config.root_value_weight),
             version=np.array([version for _, version in stored], np.int32),
         )
+        if self._auxiliary_targets:
+            truncated = bool(moves[-1].truncated[slot])
+            samples = samples._replace(**auxiliary_targets(rewards, players, column("action"), truncated))
         states = None
         if moves[0].state is not None:
             states = StoredState(column("state"), outcomes(rewards, players, self._discount), samples.version)
         number = copies(column("surprise"), column("recorded"), config.surprise_weight, self._random)
         written = np.repeat(np.arange(len(moves)), number)
         return Game(rows_of(samples, written), len(moves), rows_of(states, written))
+
+
+def auxiliary_targets(
+    rewards: Floats, players: npt.NDArray[np.generic], actions: npt.NDArray[np.generic], truncated: bool
+) -> dict[str, npt.NDArray[np.int32]]:
+    """`outcome`, `moves_left` and `reply` of `Sample`, `[T]` each, of a game of T moves.
+
+    Args:
+      rewards: `[T, 2]` both players' rewards for each move.
+      players: `[T]` the player that moved.
+      actions: `[T]` of the players.
+      truncated: a limit ended the game, so its outcome and length are unknown.
+    """
+    unknown = np.full(len(actions), -1, np.int32)
+    replied = np.append(players[1:] != players[:-1], False)
+    return {
+        "outcome": unknown if truncated else np.sign(outcomes(rewards, players)).astype(np.int32) + 1,
+        "moves_left": unknown if truncated else np.arange(len(actions), 0, -1, dtype=np.int32),
+        "reply": np.where(replied, np.roll(actions, -1), -1).astype(np.int32),
+    }
 
 
 def copies(

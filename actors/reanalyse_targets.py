@@ -35,7 +35,9 @@ Reanalyse = Callable[[Params, int, int, Any], Reanalysed]
 folded into the PRNG key, so each batch needs another one."""
 
 
-def position_reanalysis(env: Env, search: Search, config: ActorsConfig, seed: int) -> Reanalyse:
+def position_reanalysis(
+    env: Env, search: Search, config: ActorsConfig, seed: int, auxiliary_targets: bool = False
+) -> Reanalyse:
     """Reanalyses AlphaZero's positions (`StoredState`): policy and root value are new, the outcome is unchanged.
 
     The search explores as an actor's does at the beginning of a game. Without noise it would not try actions to which
@@ -46,6 +48,7 @@ def position_reanalysis(env: Env, search: Search, config: ActorsConfig, seed: in
       search: over it.
       config: of the actors, for their exploration and value targets.
       seed: of the exploration.
+      auxiliary_targets: whether samples have the targets of auxiliary heads; only the outcome is known.
     """
     key, like = jax.random.key(seed), jax.eval_shape(env.init, jax.random.key(0))
 
@@ -64,6 +67,10 @@ def position_reanalysis(env: Env, search: Search, config: ActorsConfig, seed: in
             value_target=value_targets(np.asarray(states.outcome), result.value, config.root_value_weight),
             version=np.full(len(states.outcome), version, np.int32),
         )
+        if auxiliary_targets:
+            unknown = np.full(len(states.outcome), -1, np.int32)
+            outcome = np.sign(states.outcome).astype(np.int32) + 1
+            samples = samples._replace(outcome=outcome, moves_left=unknown, reply=unknown)
         return Reanalysed(samples, None)
 
     return reanalyse

@@ -127,7 +127,10 @@ class SelfPlayActor:
                 return state, jax.device_get(move)
 
     def _assembler(self) -> GameAssembler:
-        return GameAssembler(self._experiment.actors, self._experiment.env.discount, self._seed)
+        experiment = self._experiment
+        return GameAssembler(
+            experiment.actors, experiment.env.discount, self._seed, auxiliary_targets=experiment.has_auxiliary_heads
+        )
 
     def _start_games(self, error: SimulatorError | None = None) -> SelfPlayState:
         """Starts new games; all running games are lost after an `error`, because they are stepped as one batch.

@@ -20,6 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from podzero.actors.shuffling import rows_of
 from podzero.config import Experiment, load
 from podzero.driver.build import learner_parts
 from podzero.envs import make_env
@@ -66,7 +67,8 @@ def enough(pieces: Iterable[Sample], positions: int) -> Sample:
         held.append(piece)
         if sum(len(part.version) for part in held) >= positions:
             break
-    return Sample(*(np.concatenate(leaves)[:positions] for leaves in zip(*held, strict=True)))
+    joined: Sample = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:positions], *held)
+    return joined
 
 
 def solved(env: Env, folder: Path, pieces: Iterable[int]) -> Iterator[Sample]:
@@ -133,7 +135,7 @@ def batches(experiment: Experiment, training: Training, samples: Sample) -> Iter
     shape = (experiment.learner.steps_per_dispatch, experiment.learner.batch_size)
     while True:
         chosen = random.integers(0, len(samples.version), shape)
-        yield training.put(Batch(Sample(*(leaf[chosen] for leaf in samples))))
+        yield training.put(Batch(rows_of(samples, chosen)))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,9 @@ def random_samples(experiment: Experiment, spec: EnvSpec, count: int) -> Sample 
         policy_target=random.dirichlet(np.ones(spec.num_actions), count).astype(np.float32),
         value_target=random.uniform(-1.0, 1.0, count).astype(np.float32),
         version=np.zeros(count, np.int32),
+        outcome=None if like.outcome is None else random.integers(0, 3, count, np.int32),
+        moves_left=None if like.moves_left is None else random.integers(1, 40, count, np.int32),
+        reply=None if like.reply is None else random.integers(0, spec.num_actions, count, np.int32),
     )
 
 

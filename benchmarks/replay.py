@@ -13,6 +13,9 @@ from contextlib import closing
 from multiprocessing.connection import Connection
 from typing import Any
 
+import jax
+
+from podzero.actors.shuffling import rows_of
 from podzero.benchmarks import bare_reverb
 from podzero.benchmarks.child_processes import child_process
 from podzero.benchmarks.inputs import random_samples, with_replay, without_insert_limit, without_sample_limit
@@ -54,7 +57,7 @@ def bench_replay(experiment: Experiment, seconds: float) -> dict[str, Any]:
         "ratio_of": f"samples/s, podzero.replay over {_LIMITS}, the lower of writing and reading",
         "write": written,
         "read": read,
-        "sample_bytes": sum(field.nbytes for field in random_samples(experiment, spec, 1)),
+        "sample_bytes": sum(field.nbytes for field in jax.tree.leaves(random_samples(experiment, spec, 1))),
         "samples_per_item": experiment.replay.samples_per_item,
         "batch_size": experiment.learner.batch_size,
         "steps_per_dispatch": experiment.learner.steps_per_dispatch,
@@ -149,7 +152,7 @@ def _fill(
         write, _ = bare_reverb.make_writer(addresses["bare"], layout, "-read")
         step = _PIECE * layout.samples_per_item
         for start in range(0, count, step):
-            write(type(samples)(*(field[start : start + step] for field in samples)))
+            write(rows_of(samples, slice(start, start + step)))
 
 
 def _serve(experiment: Experiment, spec: EnvSpec, parent: Connection) -> None:

@@ -64,4 +64,4 @@ def play(experiment: Experiment, params: Params) -> dict[float, Sample]:
         played = jax.device_get(played)
         for weight, assembler in assemblers.items():
             games[weight] += [game.samples for game in assembler.add(played, version=0)]
-    return {weight: Sample(*map(np.concatenate, zip(*each, strict=True))) for weight, each in games.items()}
+    return {weight: jax.tree.map(lambda *leaves: np.concatenate(leaves), *each) for weight, each in games.items()}

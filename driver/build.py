@@ -194,7 +194,8 @@ def make_reanalysis(experiment: Experiment, seed: int) -> tuple[Reanalyse, Calla
         network = make_model_network(experiment.network, spec)
         return window_reanalysis(experiment, network, model_search(experiment, spec), seed), lambda params: params
     env, local, fold = _local_network(experiment)
-    return position_reanalysis(env, _search(experiment, env, local.apply), experiment.actors, seed), fold
+    search = _search(experiment, env, local.apply)
+    return position_reanalysis(env, search, experiment.actors, seed, experiment.has_auxiliary_heads), fold
 
 
 def _local_network(experiment: Experiment) -> tuple[Env, Network, Callable[[Params], Params]]:

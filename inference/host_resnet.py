@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from podzero.config import ResNetConfig
 from podzero.inference.residual_tower import make_tower
 from podzero.networks import make_network
-from podzero.networks.heads import Heads
+from podzero.networks.heads import Heads, Outputs
 from podzero.networks.standardized import convolve, fold
-from podzero.types import Array, EnvSpec, Network, Params
+from podzero.types import Array, EnvSpec, Network, Params, Prediction
 
 
 def host_resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
@@ -29,14 +29,21 @@ def host_resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
     network, heads = make_network(config, spec), Heads(spec.num_actions, config.value_hidden)
     tower = make_tower(threads=len(os.sched_getaffinity(0)))
 
-    def apply(params: Params, observation: Array) -> tuple[jax.Array, jax.Array]:
+    def evaluate(params: Params, observation: Array, auxiliary: bool) -> Outputs:
         if jax.default_backend() != "cpu" or jax.device_count() > 1:
-            return network.apply(params, observation)
+            return network.apply_all(params, observation) if network.apply_all else network.apply(params, observation)
         layers = cast(Mapping[str, Mapping[str, Params]], fold(params))
         x = convolve(jnp.asarray(observation, jnp.float32), layers["stem"]["kernel"], layers["stem"]["bias"])
         convolutions = [layers[f"block_{block}"][f"conv_{half}"] for block in range(config.blocks) for half in (0, 1)]
         x = tower(x, *(jnp.stack([layer[name] for layer in convolutions]) for name in ("kernel", "bias")))
         features = jax.nn.relu(x).reshape(x.shape[0], -1, config.channels)
-        return cast(tuple[jax.Array, jax.Array], heads.apply({"params": layers["heads"]}, features))
+        return cast(Outputs, heads.apply({"params": layers["heads"]}, features, auxiliary))
 
-    return Network(network.init, apply)
+    def apply(params: Params, observation: Array) -> tuple[jax.Array, jax.Array]:
+        logits, value, *_ = evaluate(params, observation, auxiliary=False)
+        return logits, value
+
+    def apply_all(params: Params, observation: Array) -> tuple[jax.Array, jax.Array, Prediction]:
+        return cast(tuple[jax.Array, jax.Array, Prediction], evaluate(params, observation, auxiliary=True))
+
+    return Network(network.init, apply, apply_all if config.auxiliary else None)

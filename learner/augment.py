@@ -20,10 +20,12 @@ def make_augment(symmetries: Sequence[Symmetry], num_actions: int) -> Augment:
         return lambda key, batch: batch
     observations = [lambda observation: observation, *(symmetry.observation for symmetry in symmetries)]
     actions = np.stack([np.arange(num_actions), *(symmetry.actions for symmetry in symmetries)])
+    moved_to = np.argsort(actions, axis=1)  # the inverse permutations
 
     def one(choice: jax.Array, sample: Sample) -> Sample:
-        order = jnp.asarray(actions)[choice]
+        order, reply = jnp.asarray(actions)[choice], sample.reply
         return sample._replace(
+            reply=None if reply is None else jnp.where(reply < 0, reply, jnp.asarray(moved_to)[choice, reply]),
             observation=jax.lax.switch(choice, observations, sample.observation),
             legal=sample.legal[order],
             policy_target=sample.policy_target[order],

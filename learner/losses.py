@@ -9,10 +9,15 @@ import jax.numpy as jnp
 import optax
 from jax.scipy.special import xlogy
 
-from podzero.types import Array, Network, Params, Sample
+from podzero.config import LearnerConfig
+from podzero.types import Array, Network, Params, Prediction, Sample
 
 ILLEGAL_LOGIT = -1e9
 """In place of minus infinity: the softmax is exactly zero in float32, and gradients stay finite."""
+
+
+MOVES_UNIT = 20.0
+"""Plies: the unit of the error of predicted game lengths."""
 
 
 class LossOutput(NamedTuple):
@@ -27,34 +32,67 @@ class LossOutput(NamedTuple):
 
 
 def alphazero_loss(
-    network: Network, value_weight: float, params: Params, batch: Sample, weight: Array | None = None
+    network: Network,
+    config: LearnerConfig,
+    params: Params,
+    batch: Sample,
+    weight: Array | None = None,
 ) -> LossOutput:
     """`mean(w * (-sum_a pi(a) log p(a) + value_weight * (z - v)^2))` over a batch of B samples.
 
     pi is the search policy, p the network's policy over the legal actions, z the value target, v the network's value, w
     the importance `weight` `[B]`, relative to the largest (1 if None). The paper's L2 penalty is the optimizer's weight
-    decay.
+    decay. `config` has the weights of the losses; those of auxiliary heads are added.
 
     Returns:
       The loss with the metrics
         `policy_loss`: cross-entropy of the policy with the search policy, in nats.
         `policy_kl`: `KL(search policy || policy)`, zero for a perfect fit.
         `value_loss`: squared error of the value.
+        `outcome_loss`, `moves_left_loss`, `reply_loss`: of auxiliary heads, if the network has them.
     """
-    logits, value = network.apply(params, batch.observation)
+    if network.apply_all is None:
+        logits, value = network.apply(params, batch.observation)
+        auxiliary: dict[str, jax.Array] = {}
+    else:
+        logits, value, prediction = network.apply_all(params, batch.observation)
+        auxiliary = {name: _mean(loss, weight) for name, loss in auxiliary_losses(prediction, batch).items()}
     target = jnp.asarray(batch.policy_target)
     cross_entropy = optax.safe_softmax_cross_entropy(jnp.where(batch.legal, logits, ILLEGAL_LOGIT), target)
     negative_entropy = jnp.sum(xlogy(target, target), axis=-1)
     error = jnp.asarray(batch.value_target) - value
     policy_loss, value_loss = _mean(cross_entropy, weight), _mean(error**2, weight)
-    total = policy_loss + value_weight * value_loss
+    total = policy_loss + config.value_weight * value_loss
+    total += sum(getattr(config.auxiliary, name) * loss for name, loss in auxiliary.items())
     metrics = {
         "loss": total,
         "policy_loss": policy_loss,
         "policy_kl": _mean(cross_entropy + negative_entropy, weight),
         "value_loss": value_loss,
-    }
+    } | {f"{name}_loss": loss for name, loss in auxiliary.items()}
     return LossOutput(total, metrics, jnp.abs(error))
+
+
+def auxiliary_losses(prediction: Prediction, batch: Sample) -> dict[str, jax.Array]:
+    """The loss of each auxiliary head, `[B]` each, zero where the target is unknown.
+
+    Outcome and reply: cross-entropy. Moves left: Huber loss in units of `MOVES_UNIT` plies.
+    """
+    outcome, moves_left, reply = map(jnp.asarray, (batch.outcome, batch.moves_left, batch.reply))
+    return {
+        "outcome": jnp.where(outcome >= 0, _cross_entropy(prediction.outcome, outcome), 0.0),
+        "moves_left": jnp.where(
+            moves_left >= 0, optax.huber_loss((prediction.moves_left - moves_left) / MOVES_UNIT), 0.0
+        ),
+        "reply": jnp.where(reply >= 0, _cross_entropy(prediction.reply, reply), 0.0),
+    }
+
+
+def _cross_entropy(logits: jax.Array, label: Array) -> jax.Array:
+    """Of labels `[B]`; any number where the label is negative."""
+    labels = jnp.maximum(jnp.asarray(label), 0)
+    losses: jax.Array = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    return losses
 
 
 def _mean(values: jax.Array, weight: Array | None) -> jax.Array:

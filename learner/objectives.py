@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from podzero.config import Experiment, MuZeroConfig
+from podzero.config import Experiment, LearnerConfig, MuZeroConfig
 from podzero.learner.augment import Augment, make_augment
 from podzero.learner.losses import LossOutput, alphazero_loss
 from podzero.learner.muzero import muzero_loss
@@ -32,19 +32,17 @@ def make_objective(
     config = experiment.learner
     if isinstance(network, ModelNetwork):
         return muzero_objective(network, experiment.muzero, config.value_weight, experiment.env.discount)
-    return alphazero_objective(
-        network, config.value_weight, make_augment(symmetries if config.augment else (), spec.num_actions)
-    )
+    return alphazero_objective(network, config, make_augment(symmetries if config.augment else (), spec.num_actions))
 
 
-def alphazero_objective(network: Network, value_weight: float, augment: Augment) -> Objective:
+def alphazero_objective(network: Network, config: LearnerConfig, augment: Augment) -> Objective:
     """AlphaZero's loss on augmented positions."""
 
     def augment_batch(key: Array, batch: Batch) -> Batch:
         return batch._replace(samples=augment(key, _positions(batch)))
 
     def loss(params: Params, batch: Batch) -> LossOutput:
-        return alphazero_loss(network, value_weight, params, _positions(batch), batch.weight)
+        return alphazero_loss(network, config, params, _positions(batch), batch.weight)
 
     return Objective(network.init, augment_batch, loss, observe=lambda params, batch: params)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import flax.linen as nn
 import jax
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from podzero.errors import ConfigError
-from podzero.types import Array, EnvSpec, Network, Params
+from podzero.types import Array, EnvSpec, Network, Params, Prediction
 
 
 def check_boards(spec: EnvSpec, network: str) -> None:
@@ -37,13 +37,22 @@ def compute_dtype(name: str) -> np.dtype[np.generic]:
     return jnp.dtype(name)
 
 
-def flax_network(module: nn.Module, spec: EnvSpec) -> Network:
-    """Turns a Flax module that maps observations of `spec` to logits and values into a pair of pure functions."""
+def flax_network(module: nn.Module, spec: EnvSpec, auxiliary: bool = False) -> Network:
+    """Turns a Flax module that maps observations of `spec` to logits and values into pure functions.
+
+    With `auxiliary` the module takes an argument of that name, and then has auxiliary heads.
+    """
 
     def init(key: Array) -> Params:
-        return module.init(jnp.asarray(key), jnp.zeros((1, *spec.observation_shape), spec.observation_dtype))["params"]
+        observation = jnp.zeros((1, *spec.observation_shape), spec.observation_dtype)
+        options: dict[str, Any] = {"auxiliary": True} if auxiliary else {}
+        return module.init(jnp.asarray(key), observation, **options)["params"]
 
     def apply(params: Params, observation: Array) -> tuple[jax.Array, jax.Array]:
         return cast(tuple[jax.Array, jax.Array], module.apply({"params": params}, observation))
 
-    return Network(init, apply)
+    def apply_all(params: Params, observation: Array) -> tuple[jax.Array, jax.Array, Prediction]:
+        outputs = module.apply({"params": params}, observation, auxiliary=True)
+        return cast(tuple[jax.Array, jax.Array, Prediction], outputs)
+
+    return Network(init, apply, apply_all if auxiliary else None)

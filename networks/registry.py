@@ -18,8 +18,7 @@ from podzero.networks.haiku_resnet import folded_haiku_resnet, haiku_resnet
 from podzero.networks.mlp import mlp
 from podzero.networks.muzero_mlp import muzero_mlp
 from podzero.networks.muzero_resnet import muzero_resnet
-from podzero.networks.resnet import folded_resnet, resnet
-from podzero.networks.standardized import fold
+from podzero.networks.resnet import fold_resnet, folded_resnet, resnet
 from podzero.networks.transformer import transformer
 from podzero.types import EnvSpec, ModelNetwork, Network, Params
 
@@ -55,7 +54,7 @@ def make_inference(config: NetworkConfig, spec: EnvSpec) -> tuple[Callable[[Para
     """
     if isinstance(config, ResNetConfig):
         folded = folded_haiku_resnet if config.name == "haiku_resnet" else folded_resnet
-        return fold, folded(config, spec)
+        return fold_resnet, folded(config, spec)
     return lambda params: params, make_network(config, spec)
 
 

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 
 from podzero.config import ResNetConfig
 from podzero.networks.boards import check_boards, compute_dtype, flax_network
-from podzero.networks.heads import Heads
+from podzero.networks.heads import Heads, Outputs, without_auxiliary
 from podzero.networks.standardized import convolve, fold, standardize
-from podzero.types import EnvSpec, Network
+from podzero.types import EnvSpec, Network, Params
 
 
 def residual_start(blocks: int) -> float:
@@ -70,8 +70,8 @@ class ResNet(nn.Module):
     folded: bool = False
 
     @nn.compact
-    def __call__(self, observation: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Maps `[B, H, W, C]` of any real dtype or bool to float32 logits `[B, A]` and values `[B]` in [-1, 1]."""
+    def __call__(self, observation: jax.Array, auxiliary: bool = False) -> Outputs:
+        """Maps `[B, H, W, C]` of any real dtype or bool to the outputs of `Heads`."""
         x = jnp.asarray(observation, compute_dtype(self.config.compute_dtype))
         x = Conv(self.config.channels, self.folded, name="stem")(x)
         start = residual_start(self.config.blocks)
@@ -79,7 +79,8 @@ class ResNet(nn.Module):
         for index in range(self.config.blocks):
             x = block(self.folded, start, name=f"block_{index}")(x)
         features = nn.relu(x).reshape(x.shape[0], -1, self.config.channels)
-        return Heads(self.num_actions, self.config.value_hidden, name="heads")(features)
+        outputs: Outputs = Heads(self.num_actions, self.config.value_hidden, name="heads")(features, auxiliary)
+        return outputs
 
 
 def resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
@@ -89,15 +90,20 @@ def resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
       ConfigError: the observations are not boards.
     """
     check_boards(spec, config.name)
-    return flax_network(ResNet(config, spec.num_actions), spec)
+    return flax_network(ResNet(config, spec.num_actions), spec, config.auxiliary)
 
 
 def folded_resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
-    """The same network for parameters that `fold` returned: plain convolutions with biases.
+    """The same network for parameters that `fold_resnet` returned: plain convolutions with biases.
 
     Raises:
       ConfigError: the observations are not boards.
     """
     trainable = resnet(config, spec)
     folded = flax_network(ResNet(config, spec.num_actions, folded=True), spec)
-    return Network(lambda key: fold(trainable.init(key)), folded.apply)
+    return Network(lambda key: fold_resnet(trainable.init(key)), folded.apply)
+
+
+def fold_resnet(params: Params) -> Params:
+    """The parameters for acting: `fold`, without auxiliary heads."""
+    return without_auxiliary(fold(params))

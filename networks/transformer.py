@@ -82,7 +82,8 @@ class Transformer(nn.Module):
         for index in range(config.layers):
             x = layer(config, name=f"layer_{index}")(x)
         x = nn.LayerNorm(dtype=dtype, name="norm")(x)
-        return Heads(self.num_actions, config.value_hidden, name="heads")(x)
+        logits, value, *_ = Heads(self.num_actions, config.value_hidden, name="heads")(x)
+        return logits, value
 
 
 def transformer(config: TransformerConfig, spec: EnvSpec) -> Network:

@@ -16,7 +16,7 @@ _struct: Any = jax.ShapeDtypeStruct
 def sample_like(experiment: Experiment, spec: EnvSpec) -> Sample | Window:
     """The shape of one training sample: a `jax.ShapeDtypeStruct` on every field, without a batch axis."""
     if not experiment.learns_model:
-        return position_like(spec)
+        return position_like(spec, experiment.has_auxiliary_heads)
     return window_like(experiment, spec, observations_kept(experiment))
 
 
@@ -31,14 +31,16 @@ def stored_state_like(experiment: Experiment, spec: EnvSpec) -> StoredState | Wi
     )
 
 
-def position_like(spec: EnvSpec) -> Sample:
-    """The shape of one AlphaZero position."""
+def position_like(spec: EnvSpec, auxiliary: bool = False) -> Sample:
+    """The shape of one AlphaZero position; with `auxiliary` it has the targets of auxiliary heads."""
+    number = _struct((), np.dtype(np.int32))
     return Sample(
         observation=_struct(spec.observation_shape, np.dtype(spec.observation_dtype)),
         legal=_struct((spec.num_actions,), np.dtype(np.bool_)),
         policy_target=_struct((spec.num_actions,), np.dtype(np.float32)),
         value_target=_struct((), np.dtype(np.float32)),
-        version=_struct((), np.dtype(np.int32)),
+        version=number,
+        **(dict.fromkeys(("outcome", "moves_left", "reply"), number) if auxiliary else {}),
     )
 
 

@@ -82,6 +82,13 @@ class Sample(NamedTuple):
     """`[]` float32 in [-1, 1], for the player to move."""
     version: Array
     """`[]` int32, learner step of the parameters that searched this position."""
+    outcome: Array | None = None
+    """`[]` int32 for the player to move: 0 lost, 1 drew, 2 won; -1 if a limit ended the game. This and the following
+    fields are for auxiliary heads, and None without them."""
+    moves_left: Array | None = None
+    """`[]` int32, plies until the end, the next one included; -1 if unknown or a limit ended the game."""
+    reply: Array | None = None
+    """`[]` int32, the opponent's action after the next ply; -1 if unknown or there was none."""
 
 
 class Window(NamedTuple):
@@ -176,6 +183,17 @@ class ModelNetwork(NamedTuple):
     """`(params, observations [N, *observation_shape])` to the parameters with updated running statistics."""
 
 
+class Prediction(NamedTuple):
+    """What auxiliary heads predict of the rest of B games, float32."""
+
+    outcome: jax.Array
+    """`[B, 3]` logits: lost, drew, won."""
+    moves_left: jax.Array
+    """`[B]` plies, at least zero."""
+    reply: jax.Array
+    """`[B, A]` logits."""
+
+
 class Network(NamedTuple):
     """A policy and value network as pure functions, built with Flax or Haiku."""
 
@@ -184,6 +202,8 @@ class Network(NamedTuple):
     apply: Callable[[Params, Array], tuple[jax.Array, jax.Array]]
     """Takes `(params, observation [B, *observation_shape])`, returns float32 policy logits `[B, A]`
     (illegal actions not yet masked) and values `[B]` in [-1, 1] for the player to move."""
+    apply_all: Callable[[Params, Array], tuple[jax.Array, jax.Array, Prediction]] | None = None
+    """The same with the auxiliary heads, if the network has them."""
 
 
 class Exploration(NamedTuple):

@@ -42,7 +42,7 @@ class SampleSignature:
     """The fields of a table's samples, and the number of samples in an item.
 
     Attributes:
-      fields: name, shape and dtype of each field, in the order of `Sample`, `Window` or `StoredState`.
+      fields: name, shape and dtype of each field that is not None, in the order of `Sample`, `Window` or `StoredState`.
       samples_per_item: samples of one item.
       layout: the signature as one line of text; tables with equal layouts hold interchangeable items.
       row_bytes: bytes of a packed sample.
@@ -53,7 +53,9 @@ class SampleSignature:
         """Takes the environment's name and a sample of shapes and dtypes, as `podzero.samples` gives it."""
         self._kind = type(like)
         self.fields = tuple(
-            Field(field, tuple(leaf.shape), np.dtype(leaf.dtype)) for field, leaf in like._asdict().items()
+            Field(field, tuple(leaf.shape), np.dtype(leaf.dtype))
+            for field, leaf in like._asdict().items()
+            if leaf is not None
         )
         self.samples_per_item = samples_per_item
         self.layout = f"{name} " + " ".join(map(str, self.fields)) + f" samples_per_item:{samples_per_item}"
@@ -93,7 +95,7 @@ class SampleSignature:
         )
 
     def _check_shapes(self, samples: Stored) -> int:
-        names = getattr(samples, "_fields", None)
+        names = tuple(name for name in getattr(samples, "_fields", ()) if getattr(samples, name) is not None)
         expected = tuple(field.name for field in self.fields)
         if names != expected:
             found = ", ".join(names) if names else type(samples).__name__

@@ -52,6 +52,11 @@ class Experiment(Section):
     """Limits of the run."""
 
     @property
+    def has_auxiliary_heads(self) -> bool:
+        """Whether the network has heads that are trained only, so that samples have their targets."""
+        return isinstance(self.network, ResNetConfig) and self.network.auxiliary
+
+    @property
     def learns_model(self) -> bool:
         """Whether the network learns a model (MuZero); otherwise the rules are known (AlphaZero)."""
         return isinstance(self.network, ModelNetworkConfig)

@@ -32,6 +32,15 @@ class ResNetConfig(Section):
     compute_dtype: ComputeDtype = "auto"
     remat: bool = False
     """Rematerialization: the backward pass recomputes the activations inside each block instead of storing them."""
+    auxiliary: bool = False
+    """Heads that are trained only, for better features (Wu 2020, KataGo): the outcome, the moves left, and the reply of
+    the opponent. `learner.auxiliary` weighs their losses. For the network `resnet`."""
+
+    @pydantic.model_validator(mode="after")
+    def _only_flax_has_auxiliary_heads(self) -> ResNetConfig:
+        if self.auxiliary and self.name != "resnet":
+            raise ValueError(f"auxiliary needs the network 'resnet'; '{self.name}' has no auxiliary heads")
+        return self
 
 
 class TransformerConfig(Section):

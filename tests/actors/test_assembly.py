@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podzero.actors.assembly import GameAssembler, copies, lambda_returns, outcomes, value_targets
+from podzero.actors.assembly import GameAssembler, auxiliary_targets, copies, lambda_returns, outcomes, value_targets
 from podzero.config import ActorsConfig
 from podzero.types import Move
 
@@ -130,6 +130,30 @@ def test_a_game_consists_of_its_own_moves_in_order_with_their_versions():
     np.testing.assert_array_equal(game.samples.observation[:, 0], [1, 2, 3, 4])
     (game,) = assembler.add(move([False, True], tag=5), version=9)
     np.testing.assert_array_equal(game.samples.observation[:, 0], [104, 105])
+
+
+def test_auxiliary_targets_tell_how_the_game_went_on():
+    """Player 1 moves twice in a row, so one of its moves has no reply of the other; player 0 wins."""
+    rewards = np.array([[0, 0], [0, 0], [0, 0], [1, -1]], np.float32)
+    players, actions = np.array([0, 1, 1, 0]), np.array([5, 6, 7, 8])
+    targets = auxiliary_targets(rewards, players, actions, truncated=False)
+    np.testing.assert_array_equal(targets["outcome"], [2, 0, 0, 2])
+    np.testing.assert_array_equal(targets["moves_left"], [4, 3, 2, 1])
+    np.testing.assert_array_equal(targets["reply"], [6, -1, 8, -1])
+    cut = auxiliary_targets(rewards, players, actions, truncated=True)
+    np.testing.assert_array_equal(cut["outcome"], [-1] * 4)
+    np.testing.assert_array_equal(cut["moves_left"], [-1] * 4)
+    np.testing.assert_array_equal(cut["reply"], targets["reply"])
+
+
+def test_samples_have_auxiliary_targets_only_if_asked_for():
+    for asked in (False, True):
+        assembler = GameAssembler(ActorsConfig(games=1), auxiliary_targets=asked)
+        assert not list(assembler.add(move([False]), version=0))
+        (game,) = assembler.add(move([True], player=1, rewards=[[-1, 1]]), version=0)
+        assert (game.samples.reply is not None) is asked
+    np.testing.assert_array_equal(game.samples.outcome, [0, 2])
+    np.testing.assert_array_equal(game.samples.reply, [0, -1])
 
 
 def test_states_for_reanalysis_have_outcomes_instead_of_value_targets():

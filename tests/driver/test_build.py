@@ -42,14 +42,17 @@ class Writer:
             self.enough()
 
 
+SMALL = (
+    "actors.games=8", "search.simulations=4", "network.channels=8", "network.blocks=1", "int8.positions=16",
+    "replay.samples_per_item=8", "learner.batch_size=32", "learner.steps_per_dispatch=4", "learner.publish_every=4",
+)  # fmt: skip
+
+
 @pytest.fixture
 def experiment(monkeypatch):
     """An experiment in int8; OpenVINO computes it on any CPU, if slowly."""
     monkeypatch.setattr(build, "has_int8_instructions", lambda: True)
-    return load("tic_tac_toe", [
-        "actors.inference=int8", "actors.games=8", "search.simulations=4", "network.channels=8", "network.blocks=1",
-        "int8.positions=16", "replay.samples_per_item=8",
-    ])  # fmt: skip
+    return load("tic_tac_toe", ["actors.inference=int8", *SMALL])
 
 
 def play(experiment, until_version):
@@ -124,6 +127,16 @@ def losses(experiment):
     state = training.init()
     with jax.transfer_guard_host_to_device("disallow"):
         return {name: float(total) for name, total in training.step(state, batch).sums.metrics.items()}
+
+
+@pytest.mark.parametrize("inference", ["local", "int8"])
+@pytest.mark.usefixtures("experiment")
+def test_auxiliary_heads_are_trained_and_take_no_part_in_play(inference):
+    experiment = load("tic_tac_toe", ["network.auxiliary=true", f"actors.inference={inference}", *SMALL])
+    written, _ = play(experiment, until_version=0)
+    assert all(samples.moves_left.min() >= 1 for samples in written)
+    with_heads = {name for name in losses(experiment) if name.endswith("_loss")}
+    assert with_heads == {"policy_loss", "value_loss", "outcome_loss", "moves_left_loss", "reply_loss"}
 
 
 def test_a_learner_by_openvino_learns_what_one_by_xla_learns(bfloat16):

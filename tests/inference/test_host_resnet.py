@@ -74,6 +74,16 @@ def test_the_network_and_its_gradients_are_those_of_the_float32_network_up_to_ro
     assert any(np.any(output != reference) for output, reference in zip(outputs, expected_outputs, strict=True))
 
 
+def test_auxiliary_heads_are_those_of_the_float32_network_up_to_rounding():
+    config = CONFIG.model_copy(update={"auxiliary": True})
+    network, plain = host_resnet(config, SPEC), make_network(config, SPEC)
+    params = plain.init(jax.random.key(0))
+    observation = jax.random.bernoulli(jax.random.key(1), 0.3, (BATCH, *SPEC.observation_shape))
+    found, expected = (jax.jit(one.apply_all)(params, observation) for one in (network, plain))
+    for output, reference in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(output, reference, atol=0.05)
+
+
 def test_where_jax_has_an_accelerator_xla_computes_the_whole_network(monkeypatch):
     network, plain = host_resnet(CONFIG, SPEC), make_network(CONFIG, SPEC)
     params, observation = plain.init(jax.random.key(0)), jnp.ones((2, *SPEC.observation_shape), bool)

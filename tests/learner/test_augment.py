@@ -34,6 +34,17 @@ def test_value_and_version_are_unchanged():
     np.testing.assert_array_equal(augmented.version, np.arange(16))
 
 
+def test_replies_are_transformed_as_actions_are():
+    """The reply is the square with the 3, wherever it is moved; -1 stays."""
+    batch = strip(64)._replace(reply=jnp.full(64, 2, jnp.int32))
+    augment = make_augment([MIRROR, ROTATION], 3)
+    augmented = augment(jax.random.key(0), batch)
+    np.testing.assert_array_equal(np.asarray(augmented.observation).argmax(axis=1), augmented.reply)
+    assert set(np.asarray(augmented.reply).tolist()) == {0, 2}
+    none = augment(jax.random.key(0), batch._replace(reply=jnp.full(64, -1, jnp.int32)))
+    np.testing.assert_array_equal(none.reply, np.full(64, -1))
+
+
 def test_identity_and_symmetries_are_drawn_uniformly():
     augmented = make_augment([MIRROR, ROTATION], 3)(jax.random.key(3), strip(3000))
     kinds, counts = np.unique(np.asarray(augmented.observation), axis=0, return_counts=True)

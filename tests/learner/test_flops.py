@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from podzero.config import load
+from podzero.config import LearnerConfig, load
 from podzero.envs import make_env
 from podzero.learner.augment import make_augment
 from podzero.learner.flops import flops_of, training_flops
@@ -23,7 +23,7 @@ def flops_per_sample(network, spec, batch_size):
 
 
 def objective_of(network, spec):
-    return alphazero_objective(network, 1.0, make_augment([], spec.num_actions))
+    return alphazero_objective(network, LearnerConfig(), make_augment([], spec.num_actions))
 
 
 def test_two_dense_layers_by_hand(network, spec):

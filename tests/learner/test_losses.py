@@ -2,8 +2,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podzero.learner.losses import alphazero_loss
-from podzero.types import Network, Sample
+from podzero.config import LearnerConfig
+from podzero.learner.losses import alphazero_loss, auxiliary_losses
+from podzero.types import Network, Prediction, Sample
 
 
 def constant_network(logits, value):
@@ -25,7 +26,7 @@ def loss_of(logits, value, legal, target, outcome, *, value_weight=1.0):
     )
 
     def objective(params):
-        loss = alphazero_loss(network, value_weight, params, batch)
+        loss = alphazero_loss(network, LearnerConfig(value_weight=value_weight), params, batch)
         return loss.total, loss
 
     return jax.value_and_grad(objective, has_aux=True)(network.init(jax.random.key(0)))
@@ -71,3 +72,48 @@ def test_loss_is_the_mean_over_the_batch():
     )
     np.testing.assert_allclose(loss.metrics["value_loss"], (1.0 + 0.25) / 2, rtol=1e-6)
     np.testing.assert_allclose(loss.metrics["policy_kl"], np.log(2.0) / 2, rtol=1e-6)
+
+
+def future(outcome, moves_left, reply):
+    """Samples of which nothing but the rest of their games matters."""
+    numbers = (np.array(numbers, np.int32) for numbers in (outcome, moves_left, reply))
+    return Sample(*[jnp.zeros((len(outcome), 2))] * 3, *[jnp.zeros(len(outcome))] * 2, *numbers)
+
+
+PREDICTION = Prediction(
+    outcome=jnp.log(jnp.array([[1.0, 1.0, 2.0]] * 2)),  # won with probability 1/2
+    moves_left=jnp.array([10.0, 10.0]),
+    reply=jnp.log(jnp.array([[3.0, 1.0]] * 2)),
+)
+
+
+def test_auxiliary_losses_by_hand():
+    """`-ln(1/2)` and `-ln(1/4)` for the outcomes, `-ln(3/4)` and `-ln(1/4)` for the replies. Moves left are off by 10
+    and 40 of the unit 20: `0.5 * 0.5**2` and `2 - 0.5`."""
+    losses = auxiliary_losses(PREDICTION, future([2, 0], [20, 50], [0, 1]))
+    np.testing.assert_allclose(losses["outcome"], [np.log(2), np.log(4)], rtol=1e-6)
+    np.testing.assert_allclose(losses["moves_left"], [0.125, 1.5], rtol=1e-6)
+    np.testing.assert_allclose(losses["reply"], [np.log(4 / 3), np.log(4)], rtol=1e-6)
+
+
+def test_unknown_targets_have_no_loss_and_no_gradient():
+    def total(prediction):
+        return sum(
+            jnp.sum(loss) for loss in auxiliary_losses(prediction, future([-1, -1], [-1, -1], [-1, -1])).values()
+        )
+
+    loss, gradient = jax.value_and_grad(total)(PREDICTION)
+    assert loss == 0
+    assert all(np.all(np.asarray(leaf) == 0) for leaf in jax.tree.leaves(gradient))
+
+
+def test_auxiliary_losses_are_added_with_their_weights():
+    constant = constant_network([[0.0, 0.0]] * 2, [0.0, 0.0])
+    network = constant._replace(apply_all=lambda params, seen: (*constant.apply(params, seen), PREDICTION))
+    config = LearnerConfig(auxiliary={"outcome": 0.5, "moves_left": 0.25, "reply": 2.0})
+    batch = future([2, 2], [20, 20], [0, 0])._replace(legal=np.ones((2, 2), bool), policy_target=np.full((2, 2), 0.5))
+    loss = alphazero_loss(network, config, network.init(None), batch)
+    np.testing.assert_allclose(loss.metrics["reply_loss"], np.log(4 / 3), rtol=1e-6)
+    expected = np.log(2) + 0.5 * np.log(2) + 0.25 * 0.125 + 2 * np.log(4 / 3)
+    np.testing.assert_allclose(loss.total, expected, rtol=1e-6)
+    np.testing.assert_allclose(loss.metrics["loss"], expected, rtol=1e-6)

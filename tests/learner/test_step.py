@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podzero.config import MeshConfig, OptimizerConfig
+from podzero.config import LearnerConfig, MeshConfig, OptimizerConfig
 from podzero.learner.augment import make_augment
 from podzero.learner.objectives import alphazero_objective
 from podzero.learner.optimizers import make_optimizer
@@ -26,7 +26,7 @@ def one_device(network, ema=0.9, microbatches=1, compiled=None, **optimizer):
     name = (ema, microbatches, *optimizer.items())
     step = {} if compiled is None else compiled
     if name not in step:
-        objective = alphazero_objective(network, 1.0, make_augment([], 9))
+        objective = alphazero_objective(network, LearnerConfig(), make_augment([], 9))
         step[name] = make_train_step(TrainStepSpec(objective, METRICS, transform, ema, microbatches), mesh, shardings)
     return jax.device_put(state, shardings), lambda state, host: step[name](
         state, put_batch(host, batch_sharding(mesh))

@@ -63,7 +63,7 @@ def batches(part):
             version=np.zeros((5, 32), np.int32),
         )
         weight = rng.uniform(0.1, 3.0, (5, 32)).astype(np.float32)
-        yield Batch(Sample(*(field[:, part] for field in batch)), weight[:, part])
+        yield Batch(jax.tree.map(lambda field: field[:, part], batch), weight[:, part])
 
 
 def main(network, learner, out, rank, hosts, coordinator):

@@ -11,6 +11,7 @@ from podzero.types import EnvSpec
 
 CONFIGS: dict[str, NetworkConfig] = {
     "resnet": ResNetConfig(channels=8, blocks=1, value_hidden=8),
+    "resnet with auxiliary heads": ResNetConfig(channels=8, blocks=1, value_hidden=8, auxiliary=True),
     "haiku_resnet": ResNetConfig(name="haiku_resnet", channels=8, blocks=1, value_hidden=8),
     "transformer": TransformerConfig(name="transformer", width=16, layers=1, heads=2, mlp_ratio=2, value_hidden=8),
     "mlp": MLPConfig(name="mlp", width=32, layers=2),
@@ -69,6 +70,18 @@ def test_shapes_dtypes_and_range(network, trained, spec):
     assert {leaf.dtype for leaf in jax.tree.leaves(trained)} == {jnp.dtype("float32")}
 
 
+def test_auxiliary_heads_leave_policy_and_value_as_they_are(config, network, trained, spec):
+    if network.apply_all is None:
+        assert not getattr(config, "auxiliary", False)
+        return
+    logits, value, prediction = network.apply_all(trained, boards(spec))
+    for one, two in zip((logits, value), network.apply(trained, boards(spec)), strict=True):
+        np.testing.assert_allclose(one, two, atol=1e-4)
+    assert [leaf.shape for leaf in prediction] == [(BATCH, 3), (BATCH,), (BATCH, spec.num_actions)]
+    assert {leaf.dtype for leaf in prediction} == {jnp.dtype("float32")}
+    assert np.all(prediction.moves_left >= 0)
+
+
 def test_rows_of_a_batch_are_independent(network, trained, spec):
     mine, mixed = boards(spec), boards(spec, seed=1)
     mixed[2] = mine[2]
@@ -95,8 +108,10 @@ def test_untrained_policies_are_nearly_uniform_and_values_near_zero(network, par
 
 def test_every_leaf_gets_a_gradient(compiled, config, trained, spec):
     def loss(params):
-        logits, value = make_network(config, spec).apply(params, boards(spec))
-        return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - logits[:, 1]) + jnp.mean((value - 0.5) ** 2)
+        network = make_network(config, spec)
+        logits, value, *auxiliary = (network.apply_all or network.apply)(params, boards(spec))
+        others = sum(jnp.mean(leaf[..., 0] if leaf.ndim > 1 else leaf) for leaf in jax.tree.leaves(auxiliary))
+        return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - logits[:, 1]) + jnp.mean((value - 0.5) ** 2) + others
 
     for path, gradient in jax.tree_util.tree_leaves_with_path(compiled(jax.grad(loss))(trained)):
         assert np.isfinite(gradient).all(), path

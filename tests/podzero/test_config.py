@@ -68,6 +68,7 @@ def test_yaml_round_trip_keeps_any_value(channels, learning_rate, tolerance, opp
         ({"learner": {"batch_size": 0}}, "learner.batch_size = 0", ["greater than 0"]),
         ({"learner": {"batch_size": "many"}}, "learner.batch_size = 'many'", ["integer"]),
         ({"actors": {"count": 2, "min_count": 3}}, "actors", ["min_count 3 is larger than count 2"]),
+        ({"network": {"name": "haiku_resnet", "auxiliary": True}}, "network", ["needs the network 'resnet'"]),
         ({"search": {"simulations": 8, "first_simulations": 9}}, "search", ["first_simulations 9 is larger than"]),
         ({"learner": {"ema": 1.5}}, "learner.ema = 1.5", ["less than or equal to 1"]),
         ({"learner": {"mesh": {"data": 0}}}, "learner.mesh.data", ["-1 or at least 1"]),

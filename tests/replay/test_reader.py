@@ -5,6 +5,7 @@ import threading
 import time
 from collections import Counter
 
+import jax
 import numpy as np
 import pytest
 
@@ -14,7 +15,7 @@ from podzero.types import Batch, Sample
 
 def rows(batch: Batch) -> Sample:
     """The samples of a batch `[S, B, ...]` as `[S * B, ...]`."""
-    return Sample(*(field.reshape(-1, *field.shape[2:]) for field in batch.samples))
+    return jax.tree.map(lambda field: field.reshape(-1, *field.shape[2:]), batch.samples)
 
 
 def test_what_is_read_is_what_was_written(serve, connect, make_experiment, make_samples, spec):

@@ -1,6 +1,7 @@
 import dataclasses
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given
@@ -85,7 +86,7 @@ def test_fields_of_unequal_length_are_refused(signature, make_samples):
 
 def test_a_single_sample_without_an_axis_is_refused(signature, make_samples):
     with pytest.raises(SignatureError, match=r"shape \[T"):
-        signature.check(Sample(*(field[0] for field in make_samples(1))))
+        signature.check(jax.tree.map(lambda field: field[0], make_samples(1)))
 
 
 def test_other_structures_are_refused(signature):
@@ -97,10 +98,11 @@ def test_other_structures_are_refused(signature):
 @given(
     hnp.arrays(np.bool_, st.tuples(st.integers(0, 6), st.just(2), st.just(3))),
     st.integers(0, 2**31 - 1),
+    st.booleans(),
 )
-def test_unpacking_undoes_packing(observation, version):
+def test_unpacking_undoes_packing(observation, version, auxiliary):
     count = len(observation)
-    signature = SampleSignature("grid", position_like(EnvSpec("grid", (2, 3), "bool", 2)), 1)
+    signature = SampleSignature("grid", position_like(EnvSpec("grid", (2, 3), "bool", 2), auxiliary), 1)
     samples = Sample(
         observation=observation,
         legal=np.ones((count, 2), bool),
@@ -108,8 +110,15 @@ def test_unpacking_undoes_packing(observation, version):
         value_target=np.linspace(-1, 1, count, dtype=np.float32),
         version=np.full(count, version, np.int32),
     )
+    if auxiliary:
+        samples = samples._replace(
+            **dict.fromkeys(("outcome", "moves_left", "reply"), np.arange(count, dtype=np.int32))
+        )
     signature.check(samples)
     back = signature.unpack(signature.pack(samples), (1, count))
     for name, field in samples._asdict().items():
+        if field is None:
+            assert getattr(back, name) is None
+            continue
         np.testing.assert_array_equal(getattr(back, name), field[None])
         assert getattr(back, name).dtype == field.dtype
