@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from podzero.actors.resignation import LowestValues, lowest_values
 from podzero.actors.shuffling import rows_of
 from podzero.config import ActorsConfig
 from podzero.types import Move, Sample, StoredState
@@ -26,6 +27,10 @@ class Game(NamedTuple):
     """T, the number of searched moves."""
     states: StoredState | None = None
     """`[N, ...]`, the same positions for reanalysis, if the moves have states."""
+    lowest: LowestValues | None = None
+    """Of a game that was played on, with resignation."""
+    resigned: bool = False
+    """Whether the game ended by resignation."""
 
 
 class GameAssembler:
@@ -66,9 +71,12 @@ class GameAssembler:
         def column(name: str) -> npt.NDArray[np.generic]:
             return np.stack([getattr(move, name)[slot] for move in moves])
 
+        last = moves[-1]
+        truncated = bool(last.truncated[slot])
+        resigned = last.resigned is not None and bool(last.resigned[slot])
         rewards, players = column("rewards").astype(np.float32), column("player")
-        if moves[-1].truncated[slot]:
-            value = moves[-1].value[slot]  # stands for the rest of the game; a single player's rewards use one column
+        if truncated:
+            value = last.value[slot]  # stands for the rest of the game; a single player's rewards use one column
             rewards[-1] = np.where(np.arange(2) == players[-1], value, -value)
         config, values = self._config, column("value").astype(np.float32)
         returns = lambda_returns(rewards, players, values, config.td_lambda, self._discount)
@@ -80,18 +88,26 @@ class GameAssembler:
             version=np.array([version for _, version in stored], np.int32),
         )
         if self._auxiliary_targets:
-            truncated = bool(moves[-1].truncated[slot])
-            samples = samples._replace(**auxiliary_targets(rewards, players, column("action"), truncated))
+            targets = auxiliary_targets(rewards, players, column("action"), truncated, resigned)
+            samples = samples._replace(**targets)
         states = None
-        if moves[0].state is not None:
+        if last.state is not None:
             states = StoredState(column("state"), outcomes(rewards, players, self._discount), samples.version)
+        lowest = None
+        if last.plays_on is not None and last.plays_on[slot]:
+            full = column("recorded").astype(np.bool_)  # nobody resigns after a fast search
+            lowest = lowest_values(values[full], outcomes(rewards, players)[full])
         number = copies(column("surprise"), column("recorded"), config.surprise_weight, self._random)
         written = np.repeat(np.arange(len(moves)), number)
-        return Game(rows_of(samples, written), len(moves), rows_of(states, written))
+        return Game(rows_of(samples, written), len(moves), rows_of(states, written), lowest, resigned)
 
 
 def auxiliary_targets(
-    rewards: Floats, players: npt.NDArray[np.generic], actions: npt.NDArray[np.generic], truncated: bool
+    rewards: Floats,
+    players: npt.NDArray[np.generic],
+    actions: npt.NDArray[np.generic],
+    truncated: bool = False,
+    resigned: bool = False,
 ) -> dict[str, npt.NDArray[np.int32]]:
     """`outcome`, `moves_left` and `reply` of `Sample`, `[T]` each, of a game of T moves.
 
@@ -100,12 +116,15 @@ def auxiliary_targets(
       players: `[T]` the player that moved.
       actions: `[T]` of the players.
       truncated: a limit ended the game, so its outcome and length are unknown.
+      resigned: the last player resigned instead of taking the last action, so the length is unknown.
     """
     unknown = np.full(len(actions), -1, np.int32)
     replied = np.append(players[1:] != players[:-1], False)
+    if resigned:
+        replied[-2:] = False
     return {
         "outcome": unknown if truncated else np.sign(outcomes(rewards, players)).astype(np.int32) + 1,
-        "moves_left": unknown if truncated else np.arange(len(actions), 0, -1, dtype=np.int32),
+        "moves_left": unknown if truncated or resigned else np.arange(len(actions), 0, -1, dtype=np.int32),
         "reply": np.where(replied, np.roll(actions, -1), -1).astype(np.int32),
     }
 

@@ -11,6 +11,7 @@ import numpy as np
 from podzero.actors.assembly import Game, GameAssembler
 from podzero.actors.clients import ActorClients
 from podzero.actors.core import SelfPlayCore, SelfPlayState
+from podzero.actors.resignation import ResignThreshold
 from podzero.actors.shuffling import SampleShuffler
 from podzero.clock import REPORT_EVERY_S, StageClock
 from podzero.config import Experiment
@@ -49,6 +50,7 @@ class SelfPlayActor:
         self._seed = seed
         self._key = jax.random.key(seed)
         self._random = np.random.default_rng(seed)
+        self._resign_threshold = ResignThreshold(experiment.actors.max_false_resignations)
         self._init = jax.jit(core.init)
         self._move = jax.jit(core.move, donate_argnums=1, static_argnames=("simulations", "fast"))
         self._fold = fold
@@ -92,6 +94,8 @@ class SelfPlayActor:
                     games = list(assembler.add(move, version))
                     for game in games:
                         shuffler.add((game.samples, game.states))
+                        if game.lowest is not None:
+                            self._resign_threshold.add(game.lowest)
                 metrics.add(move, games, version)
                 if games:
                     self._faults.completed()
@@ -120,7 +124,8 @@ class SelfPlayActor:
             with clock("search"):
                 fast = self._random.random() >= self._experiment.actors.full_search_share
                 simulations = self._search.fast_simulations if fast else self._search.simulations_at(version)
-                state, move = self._move(params, state, simulations=simulations, fast=fast)
+                resign_at = np.float32(self._resign_threshold.value)
+                state, move = self._move(params, state, simulations=simulations, fast=fast, resign_at=resign_at)
             with clock("write"):
                 self._write(shuffler.take())
             with clock("search"):
@@ -160,10 +165,12 @@ class _Metrics:
     def __init__(self, experiment: Experiment, failures: int) -> None:
         self._parallel_games = experiment.actors.games
         self._search = experiment.search
+        self._resignation = experiment.actors.resignation
         self._moves = 0
         self._evaluations = 0
         self._samples = 0
         self._plies: list[int] = []
+        self._resigned = 0
         self._abs_root_value = 0.0
         self._version = 0
         self._failures = failures
@@ -175,6 +182,7 @@ class _Metrics:
         self._evaluations += simulations + 1
         self._samples += sum(len(game.samples.version) for game in games)
         self._plies += [game.plies for game in games]
+        self._resigned += sum(game.resigned for game in games)
         self._abs_root_value = float(np.mean(np.abs(move.value)))
         self._version = version
 
@@ -190,5 +198,8 @@ class _Metrics:
         }
         if self._plies:
             metrics["selfplay/plies_per_game"] = sum(self._plies) / len(self._plies)
-        self._moves, self._evaluations, self._samples, self._plies, self._failures = 0, 0, 0, [], failures
+            if self._resignation:
+                metrics["selfplay/resigned"] = self._resigned / len(self._plies)
+        self._moves, self._evaluations, self._samples, self._resigned = 0, 0, 0, 0
+        self._plies, self._failures = [], failures
         return metrics

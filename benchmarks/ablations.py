@@ -53,6 +53,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "short and greedy, policy 0.5, 64 simulations": (*SHORT_AND_GREEDY, "search.simulations=64"),
     "playout cap": ("actors.full_search_share=0.25", "search.simulations=64", "search.fast_simulations=8"),
     "progressive simulations": ("search.first_simulations=8", "search.growth_steps=1000"),
+    "resignation": ("actors.resignation=true", "search.root_value=policy"),
     "auxiliary heads": ("network.auxiliary=true",),
     "surprise": ("actors.surprise_weight=0.5",),
     "replay ratio 2": ("replay.samples_per_insert=2",),

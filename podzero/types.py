@@ -262,6 +262,10 @@ class Move(NamedTuple):
     """`[B]` bool, whether the position is learned from; positions of fast searches are not."""
     state: Array | None = None
     """`[B, S]` uint8, the packed states before the move, if they are stored for reanalysis."""
+    resigned: Array | None = None
+    """`[B]` bool, whether the player to move resigned instead of moving; None without resignation."""
+    plays_on: Array | None = None
+    """`[B]` bool, whether nobody resigns in the game; None without resignation."""
 
 
 class Versioned(NamedTuple):

@@ -144,6 +144,10 @@ def test_auxiliary_targets_tell_how_the_game_went_on():
     np.testing.assert_array_equal(cut["outcome"], [-1] * 4)
     np.testing.assert_array_equal(cut["moves_left"], [-1] * 4)
     np.testing.assert_array_equal(cut["reply"], targets["reply"])
+    given_up = auxiliary_targets(rewards, players, actions, resigned=True)
+    np.testing.assert_array_equal(given_up["outcome"], targets["outcome"])
+    np.testing.assert_array_equal(given_up["moves_left"], [-1] * 4)
+    np.testing.assert_array_equal(given_up["reply"], [6, -1, -1, -1])
 
 
 def test_samples_have_auxiliary_targets_only_if_asked_for():
