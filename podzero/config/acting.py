@@ -131,7 +131,8 @@ class ActorsConfig(Section):
 
 
 class Int8Config(Section):
-    """Quantized evaluation (`actors.inference=int8`): how far it may differ from float32 on the calibration positions.
+    """Quantized evaluation (`actors.inference=int8`): its cache, and how far it may differ from float32 on the
+    calibration positions.
 
     Each version of the parameters is compared. One that differs more is evaluated in float32.
     """
@@ -143,6 +144,8 @@ class Int8Config(Section):
     """Largest mean KL divergence of the quantized policy from the float32 policy, in nats."""
     max_value_error: PositiveFloat = 0.05
     """Largest mean absolute difference of the quantized value from the float32 value."""
+    cache_mib: NonNegativeFloat = 16.0
+    """Memory of an actor for evaluations, in MiB, so that a position is evaluated once for each version; 0 for none."""
 
 
 class ReplayConfig(Section):

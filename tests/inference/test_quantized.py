@@ -40,6 +40,7 @@ def test_quantized_evaluations_agree_with_float32(quantized, folded, apply, posi
     assert np.any(found != side_by_side(*apply(folded, positions)))
     reported = network.metrics()
     assert reported.pop("int8/quantized") == 1.0
+    assert reported.pop("int8/cached") < 0.5
     expected = {f"int8/{name}": value for name, value in measured._asdict().items()}
     assert reported == pytest.approx(expected, abs=1e-5)
 
@@ -125,7 +126,7 @@ def test_a_board_of_real_numbers_is_quantized_as_well(positions):
     fold, inference = make_inference(config, spec)
     params = fold(make_network(config, spec).init(jax.random.key(0)))
     boards = positions.astype(np.float32) - 0.5
-    network = QuantizedNetwork(spec, Int8Config(), BATCH, 1, boards)
+    network = QuantizedNetwork(spec, Int8Config(), 1, boards)
     found = evaluate_all(network, network.load(params), boards)
     assert agreement(side_by_side(*inference.apply(params, boards)), found).policy_kl < 1e-3
 

@@ -1,0 +1,80 @@
+"""A cache of network evaluations, so that a position is evaluated once for each version of the parameters.
+
+Search meets most positions again: by transposition, in the tree of the next move, in other games, and at the end of a
+game, where each further visit is another evaluation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Rows = np.ndarray[Any, Any]
+
+_FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+_SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
+
+
+class EvaluationCache:
+    """A direct-mapped table: a new evaluation takes the place of that in its slot.
+
+    A position is known by a hash of 64 bits, so two positions are confused with probability 2**-64.
+
+    Args:
+      mebibytes: of the table, at most.
+      outputs: numbers of one evaluation.
+    """
+
+    def __init__(self, mebibytes: float, outputs: int) -> None:
+        slots = mebibytes * 2**20 / (8 + 4 * outputs)
+        bits = max(1, math.floor(math.log2(max(1.0, slots))))
+        self._shift = np.uint64(64 - bits)
+        self._keys = np.zeros(2**bits, np.uint64)
+        self._evaluations = np.zeros((2**bits, outputs), np.float32)
+        self.asked = 0
+        """Evaluations that were asked for."""
+        self.found = 0
+        """Those that the table had."""
+
+    def __call__(self, version: int, observations: Rows, evaluate: Callable[[Rows], Rows]) -> Rows:
+        """The evaluations of B observations by a version of the parameters, `[B, outputs]` float32.
+
+        Args:
+          version: any number.
+          observations: `[B, ...]`.
+          evaluate: evaluates those that the table lacks, each once.
+        """
+        keys = hashes(observations, version)
+        slots = (keys >> self._shift).astype(np.int64)
+        known = self._keys[slots] == keys
+        evaluations: Rows = self._evaluations[slots]
+        self.asked += len(keys)
+        self.found += int(np.count_nonzero(known))
+        if not known.all():
+            new = np.flatnonzero(~known)
+            _, first, inverse = np.unique(keys[new], return_index=True, return_inverse=True)
+            evaluations[new] = evaluate(observations[new[first]])[inverse]
+            self._keys[slots[new]], self._evaluations[slots[new]] = keys[new], evaluations[new]
+        return evaluations
+
+
+def hashes(rows: Rows, seed: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """A hash of each of B rows, `[B]` uint64, never zero: the finalizer of SplitMix64 (Steele et al. 2014,
+    https://doi.org/10.1145/2714064.2660195), once for each 8 bytes. Rows of bool are packed to bits before.
+    """
+    flat = rows.reshape(len(rows), -1)
+    data = np.packbits(flat, axis=1) if flat.dtype == np.bool_ else np.ascontiguousarray(flat).view(np.uint8)
+    words = np.pad(data, ((0, 0), (0, -data.shape[1] % 8))).view(np.uint64)
+    found = np.full(len(rows), seed, np.uint64)
+    for word in words.T:
+        found = _mix(found ^ word)
+    return _mix(found) | np.uint64(1)
+
+
+def _mix(value: np.ndarray[Any, np.dtype[np.uint64]]) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    value = (value ^ (value >> _SHIFTS[0])) * _FACTORS[0]
+    value = (value ^ (value >> _SHIFTS[1])) * _FACTORS[1]
+    return value ^ (value >> _SHIFTS[2])
