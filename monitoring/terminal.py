@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -74,14 +75,26 @@ class PlainView(View):
         last, now = self._last, time.monotonic()
         news = last is None or last.phase != status.phase or (last.games == 0 and status.games > 0)
         if news or now - self._shown_at >= LINE_EVERY_S:
-            print(status_line(status), file=self._out, flush=True)
+            self._print(status_line(status))
             self._shown_at = now
         self._last = status
 
     def log(self, level: int, text: str) -> None:
         """Prints a log record; the level comes first if it is a warning or worse."""
         prefix = f"{logging.getLevelName(level).lower()}: " if level >= logging.WARNING else ""
-        print(f"{prefix}{text}", file=self._out, flush=True)
+        self._print(f"{prefix}{text}")
+
+    def _print(self, line: str) -> None:
+        """Prints a line; nothing more once the reader is gone.
+
+        In `podzero train ... | tee log`, Ctrl-C ends `tee` at once, and the run has yet to write its savepoint.
+        """
+        try:
+            print(line, file=self._out, flush=True)
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._out.fileno())  # also for what others print, and for the flush at the exit
+            os.close(nowhere)
 
 
 class LiveView(View):

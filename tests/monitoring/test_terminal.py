@@ -1,6 +1,7 @@
 import dataclasses
 import io
 import logging
+import os
 import re
 
 from rich.console import Console
@@ -47,3 +48,15 @@ def test_the_live_view_leaves_the_newest_status_on_the_screen():
         logging.getLogger("podzero").warning("a shard is full")
     assert "step 12,344" in out.getvalue()
     assert "a shard is full" in out.getvalue()
+
+
+def test_the_plain_view_goes_on_when_its_reader_has_gone():
+    """As `tee` of `podzero train | tee log` does at Ctrl-C, before the run has written its savepoint."""
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as out, PlainView(out) as view:
+        view.show(NEW)
+        assert os.read(reader, 4096)
+        os.close(reader)
+        view.log(logging.INFO, "stopping")
+        view.show(dataclasses.replace(NEW, phase="stopping"))
+        print("the end", file=out, flush=True)
