@@ -10,8 +10,7 @@ from podzero.aot.results import Job, Result, Results, compiler
 from podzero.aot.scaling import HOP_SECONDS
 from podzero.aot.show import amount
 from podzero.chips import find_slice
-
-Row = tuple[str, ...]
+from podzero.markdown import Row, table
 
 
 def page(jobs: Sequence[Job], results: Results, day: date, limit_s: float) -> str:
@@ -29,7 +28,7 @@ def page(jobs: Sequence[Job], results: Results, day: date, limit_s: float) -> st
         "",
         "## The learner, per chip and step",
         "",
-        *_table(_LEARNER, rows(_learner, ("learner",))),
+        *table(_LEARNER, rows(_learner, ("learner",))),
         "",
         "## What one chip runs alone, per execution",
         "",
@@ -37,7 +36,7 @@ def page(jobs: Sequence[Job], results: Results, day: date, limit_s: float) -> st
         "backup of the search, random openings) count once, so flops, traffic and estimates of self-play are lower "
         "bounds.",
         "",
-        *_table(_ALONE, rows(_alone, ("evaluation", "selfplay"))),
+        *table(_ALONE, rows(_alone, ("evaluation", "selfplay"))),
         "",
         "## Scaling from 4 to 256 chips of v5e at a fixed batch per chip",
         "",
@@ -46,7 +45,7 @@ def page(jobs: Sequence[Job], results: Results, day: date, limit_s: float) -> st
         f"the bandwidth of the links, and {HOP_SECONDS * 1e6:g} us for every hop from chip to chip, of which the "
         "compiler has no estimate.",
         "",
-        *_table(_SCALING, rows(_scaling, ("scaling",))),
+        *table(_SCALING, rows(_scaling, ("scaling",))),
         "",
     ])  # fmt: skip
 
@@ -136,10 +135,3 @@ def _estimate(program: dict[str, Any], trip_count: int) -> Row:
 
 def _milliseconds(seconds: float) -> str:
     return f"{seconds * 1e3:,.3f} ms"
-
-
-def _table(header: Row, rows: list[Row]) -> list[str]:
-    """Lines of Markdown; short rows are filled up with empty cells."""
-    padded = [row + ("",) * (len(header) - len(row)) for row in rows]
-    lines = [header, ("---",) * len(header), *padded]
-    return [f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines]

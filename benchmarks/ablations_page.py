@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from podzero.benchmarks.markdown import table
+from podzero.markdown import table
 
 Json = Mapping[str, Any]
 

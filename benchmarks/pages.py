@@ -12,8 +12,8 @@ from statistics import median
 from typing import Any
 
 from podzero.benchmarks.ablations_page import ablations_page
-from podzero.benchmarks.markdown import Row, table
 from podzero.benchmarks.rounds import ratios
+from podzero.markdown import Row, table
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

@@ -1,6 +1,7 @@
 """`podzero compile --table` without the compiler: what is run, what is kept, and how it is shown."""
 
 import json
+import re
 import sys
 from datetime import date
 
@@ -153,7 +154,7 @@ def shown(path, job, result):
     text = page([job], Results(path), date(2026, 11, 21), 900)
     (row,) = (line for line in text.splitlines() if line.startswith(f"| {job.config}"))
     assert "on 2026-11-21 with libtpu" in text
-    return [cell.strip() for cell in row.strip("|").split("|")]
+    return [cell.strip() for cell in re.split(r"(?<!\\)\|", row.strip("|"))]
 
 
 def test_a_learner_is_shown_per_chip_and_step(path):
@@ -181,7 +182,7 @@ def test_scaling_is_shown_with_both_steps(path):
     ("result", "words"),
     [
         (Result("timeout", 900, "x", message="not compiled within 15 minutes"), "not compiled within 15 minutes"),
-        (Result("crashed", 9, "x", message="Check failed: a | b"), "crashed: Check failed: a / b"),
+        (Result("crashed", 9, "x", message="Check failed: a | b"), "crashed: Check failed: a \\| b"),
         (Result("refused", 9, "x", message="not divided"), "refused: not divided"),
     ],
 )

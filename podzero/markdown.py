@@ -8,8 +8,9 @@ Row = tuple[str, ...]
 
 
 def table(header: Row, rows: Iterable[Row]) -> list[str]:
-    """The lines of a table; bars in cells are escaped."""
+    """The lines of a table. Short rows are filled with empty cells; bars in cells are escaped."""
+    filled = (row + ("",) * (len(header) - len(row)) for row in rows)
     return [
         f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |"
-        for line in (header, ("---",) * len(header), *rows)
+        for line in (header, ("---",) * len(header), *filled)
     ]
