@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from podzero.benchmarks.child_processes import answer, child_process
-from podzero.benchmarks.moves import self_play
+from podzero.benchmarks.moves import moves_per_version, self_play
 from podzero.benchmarks.rounds import calls_per_s, compare
 from podzero.config import Experiment, GameConfig, ResNetConfig, parse
 from podzero.errors import ConfigError
@@ -32,7 +32,7 @@ def bench_int8(experiment: Experiment, seconds: float) -> dict[str, Any]:
       seconds: how long to measure after compilation; at least three rounds of each are measured.
 
     Returns:
-      what `compare` returns for `int8`, `float32` and `plain`.
+      what `compare` returns for `int8`, `float32` and `plain`, with `moves_per_version`.
 
     Raises:
       ConfigError: this CPU has no int8 instructions, the network cannot be quantized, or the experiment is not one that
@@ -51,7 +51,12 @@ def bench_int8(experiment: Experiment, seconds: float) -> dict[str, Any]:
         }
         sides["plain"] = lambda: float(plain.ask(ROUND_S))
         found = compare(sides, "moves_per_s", "moves/s, self-play in int8 over float32", seconds, least=3)
-    return found | {"games": games, "simulations": simulations, "platform": jax.devices()[0].platform}
+    return found | {
+        "games": games,
+        "simulations": simulations,
+        "moves_per_version": moves_per_version(experiment),
+        "platform": jax.devices()[0].platform,
+    }
 
 
 def _moves_per_s(move: Callable[[], None], games: int) -> float:

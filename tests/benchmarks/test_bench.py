@@ -12,6 +12,7 @@ from podzero.benchmarks.broadcast import bench_broadcast
 from podzero.benchmarks.int8 import bench_int8
 from podzero.benchmarks.learner import bench_learner
 from podzero.benchmarks.mesh import DEVICES, bench_mesh
+from podzero.benchmarks.moves import moves_per_version
 from podzero.benchmarks.publish import bench_publish
 from podzero.benchmarks.replay import bench_replay
 from podzero.benchmarks.rounds import compare
@@ -20,6 +21,13 @@ from podzero.benchmarks.simulators import bench_simulators
 from podzero.config import load
 from podzero.errors import ConfigError
 from podzero.inference import has_int8_instructions
+
+
+def test_parameters_arrive_in_self_play_as_often_as_in_training():
+    """16 steps of 512 samples, each of which is trained on twice: 4,096 positions, 32 moves of 128 games."""
+    assert moves_per_version(load("connect_four_int8")) == 32
+    assert moves_per_version(load("connect_four_int8", ["actors.count=4"])) == 8
+    assert moves_per_version(load("connect_four_int8", ["actors.count=1000"])) == 1
 
 
 @pytest.mark.slow
