@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from podzero.benchmarks.value_targets import target_errors
-from podzero.config import Experiment, SearchConfig
+from podzero.config import Experiment
 from podzero.envs import make_env
 from podzero.evaluation.judge import Positions, judge_actions, judged_positions, replay
 from podzero.evaluation.players import Decide, make_decide
@@ -81,13 +81,13 @@ class Subject:
 
     def targets(self, positions: int, **settings: Any) -> Json:
         """How near the value targets of self-play are to the game's value; `settings` change the search."""
-        search = SearchConfig(**(self.experiment.search.model_dump() | settings))
+        search = self.experiment.search.model_copy(update=settings)
         experiment = self.experiment.model_copy(update={"search": search})
         return settings | {"bands": target_errors(experiment, self.published, BANDS, positions)}
 
     def _search(self, evaluate: Evaluate | None, count: int | None, settings: Json) -> list[SearchResult]:
         """Searches without noise; returns one result for each `PIECE` of the positions."""
-        config = SearchConfig(**(self.experiment.search.model_dump() | settings))
+        config = self.experiment.search.model_copy(update=settings)
         decide: Decide = make_decide(self.env, config, evaluate or self.evaluate)
         return [
             jax.device_get(decide(self.params, jax.random.key(0), self._states(start)))
