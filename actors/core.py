@@ -128,9 +128,11 @@ class SelfPlayCore:
         return SelfPlayState(key, games, plies, starts, plays_on), move
 
     def _draw_played_on(self, key: Array) -> jax.Array:
-        """Draws in which of B new games nobody resigns, `[B]` bool."""
+        """In which of B new games nobody resigns, `[B]` bool: in all of them without resignation."""
         config = self._config
-        return jax.random.bernoulli(key, config.played_on_fraction if config.resignation else 1.0, (config.games,))
+        if not config.resignation:
+            return jnp.ones(config.games, bool)
+        return jax.random.bernoulli(key, config.played_on_fraction, (config.games,))
 
     def _take(self, key: Array, pool: StartPool, needed: Array) -> tuple[EnvState, jax.Array, StartPool]:
         """New games, with their plies, for the slots `needed` `[B]`, and the pool without them.

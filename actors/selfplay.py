@@ -123,7 +123,7 @@ class SelfPlayActor:
         with simulator_errors():
             with clock("search"):
                 fast = self._random.random() >= self._experiment.actors.full_search_share
-                simulations = self._search.fast_simulations if fast else self._search.simulations_at(version)
+                simulations = self._search.simulations_at(version, fast)
                 resign_at = np.float32(self._resign_threshold.value)
                 state, move = self._move(params, state, simulations=simulations, fast=fast, resign_at=resign_at)
             with clock("write"):
@@ -176,8 +176,7 @@ class _Metrics:
         self._failures = failures
 
     def add(self, move: Move, games: list[Game], version: int) -> None:
-        recorded = bool(np.all(move.recorded))
-        simulations = self._search.simulations_at(version) if recorded else self._search.fast_simulations
+        simulations = self._search.simulations_at(version, fast=not np.all(move.recorded))
         self._moves += 1
         self._evaluations += simulations + 1
         self._samples += sum(len(game.samples.version) for game in games)

@@ -162,16 +162,8 @@ class Playback(SelfPlayCore):
         index, none = jax.random.randint(key, (), 0, len(self._moves.done)), jnp.zeros((), jnp.int32)
         return SelfPlayState(key, index, none, StartPool((), none, none), none)
 
-    def move(
-        self,
-        params: Params,
-        state: SelfPlayState,
-        simulations: int | None = None,
-        fast: bool = False,
-        resign_at: Array | float = -jnp.inf,
-    ) -> tuple[SelfPlayState, Move]:
-        """The next recorded move."""
-        del simulations, fast, resign_at
+    def move(self, params: Params, state: SelfPlayState, *_: Any, **options: Any) -> tuple[SelfPlayState, Move]:
+        """The next recorded move, whatever the options of the search."""
         move = jax.tree.map(lambda column: jnp.asarray(column)[state.games], self._moves)
         return state._replace(games=(state.games + 1) % len(self._moves.done)), move
 

@@ -44,8 +44,9 @@ def draw(workdirs: Sequence[Path], target: Path) -> None:
         for metric, style in (("policy_loss", "-"), ("value_loss", "--")):
             label = f"{name}: {metric.replace('_', ' ')}"
             loss.plot(*zip(*found[f"learner/{metric}"], strict=True), style, color=color, label=label)
-    plain = [(point["minutes"], point["keeps_value"]) for point in json.loads(PLAIN.read_text())["curve"]]
-    skill.plot(*zip(*plain, strict=True), "o:", color="gray", label="plain pgx and mctx")
+    if PLAIN.exists():  # once plain_learning.py has run
+        plain = [(point["minutes"], point["keeps_value"]) for point in json.loads(PLAIN.read_text())["curve"]]
+        skill.plot(*zip(*plain, strict=True), "o:", color="gray", label="plain pgx and mctx")
     skill.set_ylim(0.5, 1.0)
     skill.set_ylabel("moves that keep the game's value")
     skill.legend(loc="lower right")

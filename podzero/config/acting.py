@@ -56,8 +56,10 @@ class SearchConfig(Section):
             stages.append(min(2 * stages[-1], self.simulations))
         return stages
 
-    def simulations_at(self, step: int) -> int:
-        """The simulations of a move of self-play with the parameters of that learner step."""
+    def simulations_at(self, step: int, fast: bool = False) -> int:
+        """The simulations of a move of self-play, or of a fast one, with the parameters of that learner step."""
+        if fast:
+            return self.fast_simulations
         stages = self.growth
         return stages[min(step * (len(stages) - 1) // self.growth_steps, len(stages) - 1)]
 
