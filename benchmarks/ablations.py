@@ -55,9 +55,17 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "progressive simulations": ("search.first_simulations=8", "search.growth_steps=1000"),
     "resignation": ("actors.resignation=true", "search.root_value=policy"),
     "auxiliary heads": ("network.auxiliary=true",),
+    "global pooling": ("network.global_pooling=true",),
     "surprise": ("actors.surprise_weight=0.5",),
     "replay ratio 2": ("replay.samples_per_insert=2",),
     "large replay": ("replay.capacity=300000",),
+    "small replay": ("replay.capacity=30000",),
+    "network 48x4": ("network.channels=48", "network.blocks=4"),
+    "network 64x5": ("network.channels=64", "network.blocks=5"),
+    "network 96x6": ("network.channels=96", "network.blocks=6"),
+    "half the learning rate": ("learner.optimizer.learning_rate=0.001",),
+    "twice the learning rate": ("learner.optimizer.learning_rate=0.004",),
+    "constant learning rate": ("learner.optimizer.schedule=constant",),
 }
 """Overrides of the experiment, by the name of the variant."""
 

@@ -25,8 +25,8 @@ BENCHES = (
     "broadcast", "mesh",
 )  # fmt: skip
 EXPERIMENTS = (
-    "tic_tac_toe", "connect_four", "connect_four_int8", "open_spiel_connect_four", "own_game", "cartpole",
-    "lunar_lander", "pendulum", "minatar_breakout", "atari_pong", "slice_tic_tac_toe",
+    "tic_tac_toe", "connect_four", "connect_four_int8", "connect_four_two_hours", "open_spiel_connect_four", "own_game",
+    "cartpole", "lunar_lander", "pendulum", "minatar_breakout", "atari_pong", "slice_tic_tac_toe",
 )  # fmt: skip
 
 Json = Mapping[str, Any]
@@ -86,9 +86,10 @@ def result_rows(name: str, results: Json) -> list[Row]:
     rows: list[Row] = [
         (f"`{name}`", _training(results, run), _outcome(run), _commands(results), measured) for run in runs
     ]
-    if "against_mcts_200" in results:
-        match = results["against_mcts_200"]
-        rows.append((f"`{name}`", "the same run", _reached(match), _commands(match), measured))
+    rows += [
+        (f"`{name}`", "the same run", _reached(match), _commands(match), measured)
+        for match in results.get("matches", [])
+    ]
     baselines = results.get("baselines", {})
     command = _commands(baselines) if "command" in baselines else ""
     return rows + [
@@ -130,8 +131,10 @@ def _reached(result: Json) -> str:
             f"{result['wins']} won, {result['draws']} drawn, {result['losses']} lost{_interval(result, 1, '%')}"
         )
     positions = f" of {result['positions']:,} positions" if "positions" in result else ""
+    bands = [f"{100 * band['share']:.1f}% in plies {plies}" for plies, band in result.get("bands", {}).items()]
     return (
         f"**{100 * result['keeps_value']:.1f}%** of moves{positions} keep the game's value{_interval(result, 1, '%')}"
+        + (": " + ", ".join(bands) if bands else "")
     )
 
 

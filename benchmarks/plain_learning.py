@@ -115,7 +115,7 @@ def loss(apply: Any, params: Any, batch: Samples) -> jax.Array:
     return policy_loss + jnp.mean(batch.known * optax.l2_loss(value, batch.value))
 
 
-def curve(minutes: float, every_minutes: float) -> Iterator[dict[str, float]]:
+def curve(minutes: float, every_minutes: float) -> Iterator[dict[str, Any]]:
     """Trains; judges the agent as podzero judges its own, which does not count as time of training."""
     env, learner = make_env(GAME), Learner()
     judge = Judge(env, judged_positions(env, POSITIONS, seed=0))
@@ -127,6 +127,7 @@ def curve(minutes: float, every_minutes: float) -> Iterator[dict[str, float]]:
             yield {
                 "minutes": trained_s / 60,
                 "keeps_value": result.keeps_value,
+                "interval": result.interval,
                 "steps": learner.steps,
                 "moves": learner.moves,
             }
@@ -153,6 +154,9 @@ def main() -> None:
         "command": f"JAX_PLATFORMS=cpu uv run python benchmarks/plain_learning.py --minutes {arguments.minutes:g}",
         "hardware": arguments.hardware,
         "date": date.today().isoformat(),
+        "minutes": arguments.minutes,
+        "steps": points[-1]["steps"],
+        "result": {"positions": POSITIONS, **{name: points[-1][name] for name in ("keeps_value", "interval")}},
         "curve": points,
     }
     RESULT.write_text(json.dumps(found, indent=2) + "\n")

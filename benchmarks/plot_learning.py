@@ -15,22 +15,30 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from podzero.benchmarks.plain_learning import RESULT as PLAIN
 from podzero.workdir import Workdir
 
 Curve = list[tuple[float, float]]
 
 
+PLAIN = Path(__file__).parent / "results" / "plain_learning.json"
+"""The curve that `plain_learning.py` writes."""
+STOPPED_S = 60.0
+"""A run whose workers report nothing for so many seconds is stopped; that time does not count."""
+MINUTES = (1, 2, 5, 10, 20, 60, 120)
+"""Ticks of the axis of time, which is logarithmic."""
+
+
 def curves(metrics: Path) -> dict[str, Curve]:
-    """(minutes since the first line, value) of each metric."""
+    """(minutes of the run since the first line, value) of each metric."""
     found: dict[str, Curve] = {}
-    start: float | None = None
+    seconds, before = 0.0, None
     for line in metrics.read_text().splitlines():
         report = json.loads(line)
-        start = report["t"] if start is None else start
+        passed = 0.0 if before is None else report["t"] - before
+        seconds, before = seconds + (passed if passed < STOPPED_S else 0.0), report["t"]
         for name, value in report["metrics"].items():
             if value is not None:
-                found.setdefault(name, []).append(((report["t"] - start) / 60.0, value))
+                found.setdefault(name, []).append((seconds / 60.0, value))
     return found
 
 
@@ -51,6 +59,9 @@ def draw(workdirs: Sequence[Path], target: Path) -> None:
     skill.set_ylabel("moves that keep the game's value")
     skill.legend(loc="lower right")
     loss.set_xlabel("minutes")
+    loss.set_xscale("log")
+    loss.set_xticks(MINUTES, labels=map(str, MINUTES))
+    loss.set_xlim(left=MINUTES[0])
     loss.set_ylabel("loss")
     loss.legend()
     figure.tight_layout()

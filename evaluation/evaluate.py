@@ -46,7 +46,8 @@ def evaluate(
       positions: positions to judge.
       seed: of openings, positions and all random choices.
       game: a game, or an experiment whose environment is used. Required only if neither player is a working
-        directory. Otherwise it must be the game that they were trained on; its arguments may differ, and are used.
+        directory. Otherwise it must be the game that they were trained on; its arguments may differ, and are used; so
+        may the size of the board, if the network has global pooling.
 
     Returns:
       `games, wins, draws, losses, score, interval` of a match; `positions, keeps_value, exact, interval, by_ply` of a

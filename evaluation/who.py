@@ -75,7 +75,7 @@ def acting(name: str, env: GymnasiumConfig, simulations: int | None = None) -> t
 
 def _network_player(name: str, player: TrainedPlayer, env: Env, simulations: int | None) -> SearchPlayer:
     experiment = player.workdir.experiment()
-    if experiment.env.title != env.spec.name:
+    if not experiment.plays(env.spec.name):
         raise ConfigError(f"player '{name}' was trained on {experiment.env.title} and cannot play {env.spec.name}")
     snapshot = load_snapshot(player.workdir.snapshots, player.step)
     origin = f"{player.workdir.snapshots} at step {snapshot.version}"

@@ -10,7 +10,7 @@ from podzero.config import Int8Config
 
 
 class Agreement(NamedTuple):
-    """Two evaluations of the same positions, held against each other. Policies range over all actions."""
+    """How far two evaluations of the same positions differ. Policies range over all actions."""
 
     policy_kl: float
     """Mean KL divergence of the quantized from the float32 policy, in nats."""

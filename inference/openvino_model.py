@@ -10,6 +10,7 @@ import numpy as np
 from podzero.importing import import_openvino
 from podzero.inference.layers import Layer
 from podzero.inference.runtime import FROM_CHANNELS_LAST, TO_CHANNELS_LAST
+from podzero.networks.pooling import side_factor
 
 _LEVELS = 256
 """Values of a quantized activation."""
@@ -80,6 +81,9 @@ class _Builder:
         x = self._convolve(self._quantized(x), layers["stem"])
         for index in range(sum(name.endswith("conv_1") for name in layers)):
             y = self._convolve(self._quantized(ops.relu(x)), layers[f"block_{index}/conv_0"])
+            if f"block_{index}/pooling" in layers:
+                bias = self._dense(self._pooled(ops.relu(y)), f"block_{index}/pooling")
+                y = ops.add(y, ops.unsqueeze(bias, [2, 3]))
             y = self._convolve(self._quantized(ops.relu(y)), layers[f"block_{index}/conv_1"])
             x = ops.add(x, y)
         return self._quantized(ops.relu(x))
@@ -87,16 +91,41 @@ class _Builder:
     def _heads(self, features: Any, batch: int) -> Any:
         """Logits and value, `[B, A + 1]`."""
         ops, layers = self._ops, self._layers
-        logits = self._dense(self._planes(features, layers["heads/policy_planes"], batch), "heads/policy_logits")
-        hidden = self._dense(self._planes(features, layers["heads/value_planes"], batch), "heads/value_hidden")
-        value = ops.tanh(self._dense(ops.relu(hidden), "heads/value"))
+        policy_planes = self._planes(features, layers["heads/policy_planes"])
+        value_planes = self._planes(features, layers["heads/value_planes"])
+        if "heads/policy_pooled" in layers:
+            logits, board = self._square_logits(policy_planes, batch), self._pooled(value_planes)
+        else:
+            logits = self._dense(self._flat(policy_planes, batch), "heads/policy_logits")
+            board = self._flat(value_planes, batch)
+        hidden = ops.relu(self._dense(board, "heads/value_hidden"))
+        value = ops.tanh(self._dense(hidden, "heads/value"))
         return ops.concat([logits, value], 1)
 
-    def _planes(self, features: Any, layer: Layer, batch: int) -> Any:
-        """A dense layer on each square as a 1x1 convolution, flattened with channels last: `[B, S * planes]`."""
+    def _planes(self, features: Any, layer: Layer) -> Any:
+        """A dense layer on each square, as a 1x1 convolution."""
+        return self._ops.relu(self._convolve(features, Layer(layer.kernel[None, None], layer.bias)))
+
+    def _flat(self, planes: Any, batch: int) -> Any:
+        """Planes flattened with channels last, `[B, S * C]`."""
         ops = self._ops
-        planes = ops.relu(self._convolve(features, Layer(layer.kernel[None, None], layer.bias)))
         return ops.reshape(ops.transpose(planes, TO_CHANNELS_LAST), [batch, -1], False)
+
+    def _pooled(self, x: Any) -> Any:
+        """As `podzero.networks.pooling.pooled`, `[B, 3 * C]`."""
+        ops, (_, _, height, width) = self._ops, x.get_output_shape(0)
+        mean, maximum = (reduce(x, [2, 3], False) for reduce in (ops.reduce_mean, ops.reduce_max))
+        return ops.concat([mean, ops.multiply(mean, np.float32(side_factor(height * width))), maximum], 1)
+
+    def _square_logits(self, planes: Any, batch: int) -> Any:
+        """Logits of pooled heads, `[B, A]`."""
+        ops, board = self._ops, self._pooled(planes)
+        bias = ops.unsqueeze(self._dense(board, "heads/policy_pooled"), [2, 3])
+        planes = ops.transpose(ops.relu(ops.add(planes, bias)), TO_CHANNELS_LAST)
+        logits = ops.reshape(self._dense(planes, "heads/policy_squares"), [batch, -1], False)
+        if "heads/policy_other" not in self._layers:
+            return logits
+        return ops.concat([logits, self._dense(board, "heads/policy_other")], 1)
 
     def _convolve(self, x: Any, layer: Layer) -> Any:
         """A same-padded convolution with bias."""
@@ -114,7 +143,7 @@ class _Builder:
         return self._ops.multiply(self._ops.convert(self._ops.constant(values), np.float32), scale)
 
     def _dense(self, x: Any, name: str) -> Any:
-        """A dense layer in float32: `[B, in]` to `[B, out]`."""
+        """A dense layer in float32: `[..., in]` to `[..., out]`."""
         kernel, bias = self._layers[name]
         return self._ops.add(self._ops.matmul(x, kernel, False, False), bias[None])
 

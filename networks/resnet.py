@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from podzero.config import ResNetConfig
 from podzero.networks.boards import check_boards, compute_dtype, flax_network
 from podzero.networks.heads import Heads, Outputs, without_auxiliary
+from podzero.networks.pooling import actions_are_squares, pooled
 from podzero.networks.standardized import convolve, fold, standardize
 from podzero.types import EnvSpec, Network, Params
 
@@ -47,17 +48,25 @@ class Conv(nn.Module):
 
 
 class Block(nn.Module):
-    """A pre-activation residual block: `x + conv(relu(conv(relu(x))))`."""
+    """A pre-activation residual block: `x + conv(relu(conv(relu(x))))`.
+
+    With `pooling` the inner convolution also has a bias for each channel from its pooled output. It starts at zero.
+    """
 
     folded: bool
     start: float
     """Initial gain of the branch."""
+    pooling: bool = False
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps `[B, H, W, C]` to the same shape."""
         channels = x.shape[-1]
         y = Conv(channels, self.folded, name="conv_0")(nn.relu(x))
+        if self.pooling:
+            board = pooled(nn.relu(y).reshape(x.shape[0], -1, channels))
+            bias = nn.Dense(channels, dtype=x.dtype, kernel_init=nn.initializers.zeros, name="pooling")(board)
+            y = y + bias[:, None, None]
         y = Conv(channels, self.folded, self.start, name="conv_1")(nn.relu(y))
         return x + y
 
@@ -67,6 +76,7 @@ class ResNet(nn.Module):
 
     config: ResNetConfig
     num_actions: int
+    pooled_heads: bool = False
     folded: bool = False
 
     @nn.compact
@@ -77,9 +87,11 @@ class ResNet(nn.Module):
         start = residual_start(self.config.blocks)
         block = nn.remat(Block) if self.config.remat else Block
         for index in range(self.config.blocks):
-            x = block(self.folded, start, name=f"block_{index}")(x)
+            pooling = self.config.global_pooling and index % 2 == 1
+            x = block(self.folded, start, pooling, name=f"block_{index}")(x)
         features = nn.relu(x).reshape(x.shape[0], -1, self.config.channels)
-        outputs: Outputs = Heads(self.num_actions, self.config.value_hidden, name="heads")(features, auxiliary)
+        heads = Heads(self.num_actions, self.config.value_hidden, self.pooled_heads, name="heads")
+        outputs: Outputs = heads(features, auxiliary)
         return outputs
 
 
@@ -90,7 +102,7 @@ def resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
       ConfigError: the observations are not boards.
     """
     check_boards(spec, config.name)
-    return flax_network(ResNet(config, spec.num_actions), spec, config.auxiliary)
+    return flax_network(_module(config, spec), spec, config.auxiliary)
 
 
 def folded_resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
@@ -100,10 +112,15 @@ def folded_resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
       ConfigError: the observations are not boards.
     """
     trainable = resnet(config, spec)
-    folded = flax_network(ResNet(config, spec.num_actions, folded=True), spec)
+    folded = flax_network(_module(config, spec, folded=True), spec)
     return Network(lambda key: fold_resnet(trainable.init(key)), folded.apply)
 
 
 def fold_resnet(params: Params) -> Params:
     """The parameters for acting: `fold`, without auxiliary heads."""
     return without_auxiliary(fold(params))
+
+
+def _module(config: ResNetConfig, spec: EnvSpec, folded: bool = False) -> ResNet:
+    pooled_heads = config.global_pooling and actions_are_squares(spec)
+    return ResNet(config, spec.num_actions, pooled_heads, folded)

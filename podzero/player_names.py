@@ -15,7 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple, get_args
 
-from podzero.config import EnvConfig, Game, load
+from podzero.config import EnvConfig, Experiment, Game, load
 from podzero.errors import ConfigError, nearest
 from podzero.workdir import Workdir, step_folders
 
@@ -63,7 +63,8 @@ def game_to_play(game: str | None, *players: str | None) -> str | EnvConfig:
 
     Args:
       game: the name of a game, or an experiment whose environment is played. It must be the game of all trained
-        players, but may have other arguments. None takes the game of the trained players.
+        players, but may have other arguments, or another size if they can play it (`Experiment.plays`). None takes the
+        game of the first trained player.
       *players: names of players; None is skipped.
 
     Returns:
@@ -77,17 +78,23 @@ def game_to_play(game: str | None, *players: str | None) -> str | EnvConfig:
     if game is not None:  # first, because its arguments take precedence
         games["--game"] = game if game in get_args(Game) else load(game).env
     names = [name for name in players if name is not None]
+    experiments: dict[str, Experiment] = {}
     for name in names:
         player = parse_player(name)
         if isinstance(player, TrainedPlayer):
-            games[name] = player.workdir.experiment().env
+            experiments[name] = player.workdir.experiment()
+            games[name] = experiments[name].env
     if not games:
         raise ConfigError(f"no game given: {', '.join(names)} can play any; choose one with --game")
-    titles = {name: found if isinstance(found, str) else found.title for name, found in games.items()}
-    if len(set(titles.values())) > 1:
-        listed = ", ".join(f"{name} plays {title}" for name, title in titles.items())
+    chosen = next(iter(games.values()))
+    if not all(experiment.plays(_title(chosen)) for experiment in experiments.values()):
+        listed = ", ".join(f"{name} plays {_title(found)}" for name, found in games.items())
         raise ConfigError(f"these play different games: {listed}")
-    return next(iter(games.values()))
+    return chosen
+
+
+def _title(game: str | EnvConfig) -> str:
+    return game if isinstance(game, str) else game.title
 
 
 def _trained_player(name: str) -> TrainedPlayer:

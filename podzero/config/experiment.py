@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import pydantic
@@ -15,6 +16,17 @@ from podzero.config.networks import LEARN_MODELS, ModelNetworkConfig, NetworkCon
 from podzero.config.running import CheckpointConfig, ClusterConfig, EvaluationConfig, StopConfig
 from podzero.config.section import Section
 from podzero.config.training import LearnerConfig, MuZeroConfig
+
+_SELF_PLAY_OF_GAMES = {
+    "search": ("first_simulations", "growth_steps", "fast_simulations"),
+    "actors": (
+        "opening_fraction", "opening_plies", "root_value_weight", "td_lambda", "full_search_share", "surprise_weight",
+        "resignation", "played_on_fraction", "max_false_resignations",
+    ),
+}  # fmt: skip
+"""Settings that the actors of MuZero do not have."""
+_SIZE = re.compile(r"_\d+x\d+$")
+"""The size of the board in the name of a game."""
 
 
 class Experiment(Section):
@@ -60,6 +72,15 @@ class Experiment(Section):
     def learns_model(self) -> bool:
         """Whether the network learns a model (MuZero); otherwise the rules are known (AlphaZero)."""
         return isinstance(self.network, ModelNetworkConfig)
+
+    def plays(self, game: str) -> bool:
+        """Whether its network can play the game of this title: its own, or the same with another size of the board if
+        global pooling makes the parameters independent of it, as `go_19x19` after `go_9x9`.
+        """
+        own = self.env.title
+        if isinstance(self.network, ResNetConfig) and self.network.global_pooling:
+            return _SIZE.sub("", game) == _SIZE.sub("", own)
+        return game == own
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -107,6 +128,20 @@ class Experiment(Section):
         return self
 
     @pydantic.model_validator(mode="after")
+    def _self_play_of_games_is_for_games(self) -> Experiment:
+        if not self.learns_model:
+            return self
+        for section, names in _SELF_PLAY_OF_GAMES.items():
+            given = getattr(self, section)
+            for name in names:
+                if getattr(given, name) != type(given).model_fields[name].default:
+                    raise ValueError(
+                        f"{section}.{name} is only for self-play of games, and '{self.network.name}' learns from "
+                        f"{self.env.title}; remove it"
+                    )
+        return self
+
+    @pydantic.model_validator(mode="after")
     def _network_can_be_quantized(self) -> Experiment:
         if self.actors.inference == "int8" and not isinstance(self.network, ResNetConfig):
             raise ValueError(
@@ -117,10 +152,17 @@ class Experiment(Section):
 
     @pydantic.model_validator(mode="after")
     def _tower_is_that_of_a_resnet(self) -> Experiment:
-        if self.learner.cpu_convolutions == "openvino" and self.network.name != "resnet":
+        if self.learner.cpu_convolutions != "openvino":
+            return self
+        if not isinstance(self.network, ResNetConfig) or self.network.name != "resnet":
             raise ValueError(
                 f"learner.cpu_convolutions = openvino supports the network resnet, not '{self.network.name}'; "
                 "set learner.cpu_convolutions=xla or network.name=resnet"
+            )
+        if self.network.global_pooling:
+            raise ValueError(
+                "learner.cpu_convolutions = openvino does not support network.global_pooling; "
+                "set learner.cpu_convolutions=xla or network.global_pooling=false"
             )
         return self
 

@@ -35,11 +35,16 @@ class ResNetConfig(Section):
     auxiliary: bool = False
     """Heads that are trained only, for better features (Wu 2020, KataGo): the outcome, the moves left, and the reply of
     the opponent. `learner.auxiliary` weighs their losses. For the network `resnet`."""
+    global_pooling: bool = False
+    """Every second block adds to its channels a bias from their means and maxima over the whole board, and so do the
+    heads where the actions are the squares and at most one more, as in Go (Wu 2020, KataGo). Then the parameters do not
+    depend on the size of the board. For the network `resnet`."""
 
     @pydantic.model_validator(mode="after")
-    def _only_flax_has_auxiliary_heads(self) -> ResNetConfig:
-        if self.auxiliary and self.name != "resnet":
-            raise ValueError(f"auxiliary needs the network 'resnet'; '{self.name}' has no auxiliary heads")
+    def _only_flax_has_more_than_the_tower(self) -> ResNetConfig:
+        for option in ("auxiliary", "global_pooling"):
+            if getattr(self, option) and self.name != "resnet":
+                raise ValueError(f"{option} needs the network 'resnet'; '{self.name}' does not have it")
         return self
 
 

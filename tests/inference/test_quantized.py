@@ -17,7 +17,7 @@ from podzero.inference import QuantizedNetwork, agreement
 from podzero.inference.openvino_model import quantize_weights
 from podzero.networks import make_inference, make_network
 from podzero.search import make_search, network_evaluation, rules_model
-from podzero.types import Exploration
+from podzero.types import EnvSpec, Exploration
 
 from .conftest import BATCH
 
@@ -43,6 +43,25 @@ def test_quantized_evaluations_agree_with_float32(quantized, folded, apply, posi
     assert reported.pop("int8/cached") < 0.5
     expected = {f"int8/{name}": value for name, value in measured._asdict().items()}
     assert reported == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("actions", [81, 82])
+def test_global_pooling_agrees_with_float32(actions):
+    """Heads of the squares, with and without another action; parameters as if some steps had been taken."""
+    spec = EnvSpec("go_9x9", (9, 9, 17), "bool", actions)
+    config, draw = ResNetConfig(channels=16, blocks=2, global_pooling=True), np.random.default_rng(0)
+    fold, network = make_inference(config, spec)
+    start = make_network(config, spec).init(jax.random.key(0))
+    params = jax.tree.map(lambda leaf: leaf + 0.1 * draw.standard_normal(leaf.shape).astype(np.float32), fold(start))
+    boards = draw.random((BATCH, 9, 9, 17)) < 0.3
+    quantized = QuantizedNetwork(spec, Int8Config(max_policy_kl=1e-12), 1, boards)
+    expected = side_by_side(*network.apply(params, boards))
+    np.testing.assert_allclose(quantized.evaluate(quantized.load(params), boards), expected, rtol=1e-3, atol=1e-3)
+    quantized = QuantizedNetwork(spec, Int8Config(max_policy_kl=1.0, max_value_error=1.0), 1, boards)
+    measured = agreement(expected, quantized.evaluate(quantized.load(params), boards))
+    assert quantized.metrics()["int8/quantized"] == 1.0
+    assert measured.policy_kl < 0.01
+    assert measured.value_error < 0.03
 
 
 def test_a_version_beyond_the_limits_is_evaluated_in_float32_with_one_warning(

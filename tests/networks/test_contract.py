@@ -12,6 +12,9 @@ from podzero.types import EnvSpec
 CONFIGS: dict[str, NetworkConfig] = {
     "resnet": ResNetConfig(channels=8, blocks=1, value_hidden=8),
     "resnet with auxiliary heads": ResNetConfig(channels=8, blocks=1, value_hidden=8, auxiliary=True),
+    "resnet with global pooling": ResNetConfig(
+        channels=8, blocks=2, value_hidden=8, auxiliary=True, global_pooling=True
+    ),
     "haiku_resnet": ResNetConfig(name="haiku_resnet", channels=8, blocks=1, value_hidden=8),
     "transformer": TransformerConfig(name="transformer", width=16, layers=1, heads=2, mlp_ratio=2, value_hidden=8),
     "mlp": MLPConfig(name="mlp", width=32, layers=2),
@@ -110,7 +113,7 @@ def test_every_leaf_gets_a_gradient(compiled, config, trained, spec):
     def loss(params):
         network = make_network(config, spec)
         logits, value, *auxiliary = (network.apply_all or network.apply)(params, boards(spec))
-        others = sum(jnp.mean(leaf[..., 0] if leaf.ndim > 1 else leaf) for leaf in jax.tree.leaves(auxiliary))
+        others = sum(jnp.mean(leaf[..., (0, -1)] if leaf.ndim > 1 else leaf) for leaf in jax.tree.leaves(auxiliary))
         return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - logits[:, 1]) + jnp.mean((value - 0.5) ** 2) + others
 
     for path, gradient in jax.tree_util.tree_leaves_with_path(compiled(jax.grad(loss))(trained)):

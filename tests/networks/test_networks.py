@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from podzero.config import ResNetConfig, TransformerConfig
 from podzero.errors import ConfigError
 from podzero.networks import make_inference, make_network
+from podzero.networks.pooling import pooled
 from podzero.networks.resnet import residual_start
 from podzero.networks.standardized import RELU_GAIN, fold, standardize
 from podzero.types import EnvSpec
@@ -36,6 +37,27 @@ def test_standardized_kernel_ignores_scale_and_mean(seed, scale, shift):
     np.testing.assert_allclose(one, two, atol=1e-4)
     np.testing.assert_allclose(one.sum(axis=(0, 1, 2)), 0.0, atol=1e-4)
     np.testing.assert_allclose((one**2).sum(axis=(0, 1, 2)), RELU_GAIN**2, rtol=1e-4)
+
+
+def test_pooled_features_by_hand():
+    """Four squares, so b = 2: (2 - 14) / 10 times the mean."""
+    features = jnp.array([[[1.0, -4.0], [2.0, 0.0], [3.0, 0.0], [6.0, 0.0]]])
+    np.testing.assert_allclose(pooled(features), [[3.0, -1.0, -3.6, 1.2, 6.0, 0.0]], rtol=1e-6)
+
+
+def test_pooled_parameters_do_not_depend_on_the_size_of_the_board():
+    config = RESNET.model_copy(update={"global_pooling": True})
+    small, large = (make_network(config, EnvSpec("go", (side, side, 17), "bool", side**2 + 1)) for side in (9, 13))
+    params = small.init(jax.random.key(0))
+    logits, value = large.apply(params, np.ones((2, 13, 13, 17), bool))
+    assert (logits.shape, value.shape) == ((2, 170), (2,))
+
+
+def test_other_actions_than_squares_have_dense_heads():
+    params = make_network(RESNET.model_copy(update={"global_pooling": True}), BOARD).init(jax.random.key(0))
+    assert "policy_logits" in params["heads"]
+    assert "pooling" in params["block_1"]
+    assert "pooling" not in params["block_0"]
 
 
 def test_a_constant_kernel_has_finite_gradients():

@@ -69,6 +69,11 @@ def test_yaml_round_trip_keeps_any_value(channels, learning_rate, tolerance, opp
         ({"learner": {"batch_size": "many"}}, "learner.batch_size = 'many'", ["integer"]),
         ({"actors": {"count": 2, "min_count": 3}}, "actors", ["min_count 3 is larger than count 2"]),
         ({"network": {"name": "haiku_resnet", "auxiliary": True}}, "network", ["needs the network 'resnet'"]),
+        (
+            {"network": {"name": "haiku_resnet", "global_pooling": True}},
+            "network",
+            ["global_pooling needs"],
+        ),
         ({"search": {"simulations": 8, "first_simulations": 9}}, "search", ["first_simulations 9 is larger than"]),
         ({"learner": {"ema": 1.5}}, "learner.ema = 1.5", ["less than or equal to 1"]),
         ({"learner": {"mesh": {"data": 0}}}, "learner.mesh.data", ["-1 or at least 1"]),
@@ -86,6 +91,11 @@ def test_yaml_round_trip_keeps_any_value(channels, learning_rate, tolerance, opp
             {"network": {"name": "haiku_resnet"}, "learner": {"cpu_convolutions": "openvino"}},
             "",
             ["supports the network resnet, not 'haiku_resnet'", "set learner.cpu_convolutions=xla"],
+        ),
+        (
+            {"network": {"name": "resnet", "global_pooling": True}, "learner": {"cpu_convolutions": "openvino"}},
+            "",
+            ["does not support network.global_pooling", "set learner.cpu_convolutions=xla"],
         ),
         ({"int8": {"max_policy_kl": 0}}, "int8.max_policy_kl = 0", ["greater than 0"]),
         ({"search": "fast"}, "search = 'fast'", ["must be a section"]),
@@ -312,6 +322,13 @@ def test_an_unknown_opponent_is_refused(name):
 def test_single_player_environments_have_no_opponents():
     with pytest.raises(ConfigError, match="gymnasium/CartPole-v1 has one player"):
         load("cartpole", ["evaluation.opponents=[random]"])
+
+
+@pytest.mark.parametrize("setting", ["search.first_simulations=2", "actors.td_lambda=0.9", "actors.resignation=true"])
+def test_settings_of_games_are_refused_for_networks_that_learn_a_model(setting):
+    field = setting.partition("=")[0]
+    with pytest.raises(ConfigError, match=f"{re.escape(field)} is only for self-play of games"):
+        load("cartpole", [setting])
 
 
 def test_own_files_are_found_beside_the_experiment(tmp_path, monkeypatch):

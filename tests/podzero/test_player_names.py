@@ -77,6 +77,17 @@ def test_a_wrong_game_is_refused(workdir, game, message):
         game_to_play(game, str(workdir.root))
 
 
+def test_a_network_with_global_pooling_plays_on_other_boards(tmp_path):
+    for pooling in (True, False):
+        workdir = Workdir(tmp_path / f"pooling_{pooling}")
+        workdir.open(load("go_9x9", [f"network.global_pooling={pooling}"]))
+    assert game_to_play("go_19x19", str(tmp_path / "pooling_True")) == "go_19x19"
+    with pytest.raises(ConfigError, match="these play different games"):
+        game_to_play("go_19x19", str(tmp_path / "pooling_False"))
+    with pytest.raises(ConfigError, match="these play different games"):
+        game_to_play("hex", str(tmp_path / "pooling_True"))
+
+
 def test_no_game_is_refused():
     with pytest.raises(ConfigError, match="no game given: random, mcts:10 can play any; choose one with --game"):
         game_to_play(None, "random", "mcts:10")
