@@ -15,7 +15,7 @@ def ablations_page(diagnosis: Json, ceilings: Iterable[Json], ablations: Mapping
 
     Args:
       diagnosis: what `benchmarks/diagnose.py` printed, as `result`, with its command, date and hardware, the
-        `findings` of this and the other results, in words, and the same of the `larger` network.
+        `findings` of this and the other results, in words, and the same of each agent with a `larger` network.
       ceilings: the same of each network that `benchmarks/ceiling.py` taught, with the solved `positions`.
       ablations: the results of `benchmarks/ablations.py`, by overrides.
     """
@@ -40,7 +40,7 @@ def ablations_page(diagnosis: Json, ceilings: Iterable[Json], ablations: Mapping
         f"The agent of `{diagnosis['agent']}`; `{diagnosis['command']}`; {diagnosis['hardware']}; {diagnosis['date']}.",
         "",
         *(line for title, rows in parts if len(rows) > 2 for line in (title, "", *rows, "")),
-        *_larger(diagnosis["larger"]),
+        *(line for larger in diagnosis["larger"] for line in _larger(larger)),
         *(line for ceiling in ceilings for line in _ceiling(ceiling)),
         "## Variants of the training",
         "",
@@ -70,9 +70,9 @@ def _judged(entries: Sequence[Json], settings: tuple[str, ...]) -> list[str]:
 
 
 def _larger(diagnosis: Json) -> list[str]:
-    """The agent of the larger network, with more and more simulations."""
+    """An agent of the larger network, with more and more simulations."""
     return [
-        "## The larger network",
+        f"## The larger network, {diagnosis['trained']}",
         "",
         f"The agent of `{diagnosis['agent']}`; `{diagnosis['command']}`; {diagnosis['hardware']}; {diagnosis['date']}.",
         "",

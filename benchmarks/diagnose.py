@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -32,6 +32,7 @@ BANDS = {"0 to 9": (0, 9), "10 to 19": (10, 19), "20 to 30": (20, 30)}
 SEED = 77
 """Of the judged positions, which no evaluator of a run has seen."""
 SIMULATIONS = (1, 8, 32, 128, 512)
+"""Of the section `simulations`, if no others are asked for."""
 BOTH = (32, 128)
 """Simulations with which settings are compared."""
 PIECE = 250
@@ -123,7 +124,7 @@ def solver_evaluation(subject: Subject) -> Evaluate:
     return evaluate
 
 
-def sections(subject: Subject, few: int) -> dict[str, Iterator[Json]]:
+def sections(subject: Subject, few: int, simulations: Sequence[int]) -> dict[str, Iterator[Json]]:
     """What is measured, by name; each entry when it is asked for."""
     scales = {"node": (0.03, 0.1, 0.3), "tree": (0.1, 0.3), "bounds": (0.1, 0.3, 1.0)}
     solver = solver_evaluation(subject)
@@ -137,7 +138,7 @@ def sections(subject: Subject, few: int) -> dict[str, Iterator[Json]]:
             for n in BOTH
         ),
         "puct": (subject.judged(simulations=n, algorithm="puct") for n in BOTH),
-        "simulations": (subject.judged(simulations=n) for n in SIMULATIONS),
+        "simulations": (subject.judged(simulations=n) for n in simulations),
         "solver at the leaves": (subject.judged(solver, few, simulations=n) for n in (8, 32)),
     }
 
@@ -154,9 +155,11 @@ def main() -> None:
         help="positions that are searched with the solver at leaves, or whose targets are solved in each band",
     )
     parser.add_argument("--only", nargs="*", help="names of sections")
+    parser.add_argument("--simulations", nargs="*", type=int, default=SIMULATIONS, help="of the section of this name")
     arguments = parser.parse_args()
     found: dict[str, list[Json]] = {}
-    for name, entries in sections(Subject(arguments.workdir, arguments.positions), arguments.few).items():
+    subject = Subject(arguments.workdir, arguments.positions)
+    for name, entries in sections(subject, arguments.few, arguments.simulations).items():
         if not arguments.only or name in arguments.only:
             for entry in entries:
                 print(name, json.dumps(entry), file=sys.stderr, flush=True)

@@ -77,8 +77,9 @@ def test_a_trained_variant_has_a_row_with_its_judgements():
     judged = [{"simulations": n, "keeps_value": 0.875, "interval": [0.85, 0.9], "bands": bands} for n in (1, 32, 512)]
     run = {"variant": "q_scale: tree", "also": ["actors.inference=int8"], "limit": "stop.minutes=10", "seed": 1,
            "steps": 2000, "games": 19000, "judged": judged, "date": "2026-11-22"}  # fmt: skip
-    larger = {"result": {"simulations": judged}, "agent": "a", "command": "c", "hardware": "h", "date": "d"}
-    diagnosis = larger | {"result": {}, "findings": ["one"], "larger": larger}
+    larger = dict.fromkeys(("agent", "command", "hardware", "date", "trained"), "x")
+    larger |= {"result": {"simulations": judged}}
+    diagnosis = larger | {"result": {}, "findings": ["one"], "larger": [larger]}
     text = ablations_page(diagnosis, [], {"key": run})
     row = (
         "| q_scale: tree | `actors.inference=int8 stop.minutes=10 seed=1` | 2,000 | 19,000 | 87.5% | "
