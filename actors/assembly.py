@@ -92,11 +92,13 @@ class GameAssembler:
             samples = samples._replace(**targets)
         states = None
         if last.state is not None:
-            states = StoredState(column("state"), outcomes(rewards, players, self._discount), samples.version)
+            outcome, cut = outcomes(rewards, players, self._discount), np.full(len(moves), truncated)
+            states = StoredState(column("state"), outcome, cut, samples.version)
         lowest = None
         if last.plays_on is not None and last.plays_on[slot]:
             full = column("recorded").astype(np.bool_)  # nobody resigns after a fast search
-            lowest = lowest_values(values[full], outcomes(rewards, players)[full])
+            lost = np.zeros(len(values), bool) if truncated else outcomes(rewards, players) < 0
+            lowest = lowest_values(values[full], lost[full])
         number = copies(column("surprise"), column("recorded"), config.surprise_weight, self._random)
         written = np.repeat(np.arange(len(moves)), number)
         return Game(rows_of(samples, written), len(moves), rows_of(states, written), lowest, resigned)

@@ -69,7 +69,7 @@ def position_reanalysis(
         )
         if auxiliary_targets:
             unknown = np.full(len(states.outcome), -1, np.int32)
-            outcome = np.sign(states.outcome).astype(np.int32) + 1
+            outcome = np.where(states.truncated, unknown, np.sign(states.outcome).astype(np.int32) + 1)
             samples = samples._replace(outcome=outcome, moves_left=unknown, reply=unknown)
         return Reanalysed(samples, None)
 

@@ -29,14 +29,13 @@ class LowestValues(NamedTuple):
     """Of the players who did not lose."""
 
 
-def lowest_values(values: Floats, outcomes: Floats) -> LowestValues:
+def lowest_values(values: Floats, lost: np.ndarray[Any, np.dtype[np.bool_]]) -> LowestValues:
     """The lowest values of a game of T moves.
 
     Args:
       values: `[T]`, each for the player who moved.
-      outcomes: `[T]` of the game for that player.
+      lost: `[T]`, whether that player lost the game.
     """
-    lost = outcomes < 0
     return LowestValues(
         float(np.min(values, where=lost, initial=np.inf)), float(np.min(values, where=~lost, initial=np.inf))
     )

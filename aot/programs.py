@@ -204,8 +204,9 @@ def _advice(experiment: Experiment, chips: int) -> str:
 
 
 def _for_accelerators(experiment: Experiment) -> Experiment:
-    """The experiment with `compute_dtype: auto` resolved as on a TPU, to bfloat16."""
-    if experiment.network.compute_dtype != "auto":
-        return experiment
-    network = experiment.network.model_copy(update={"compute_dtype": "bfloat16"})
-    return experiment.model_copy(update={"network": network})
+    """The experiment as on a TPU: `compute_dtype: auto` is bfloat16, and XLA computes all convolutions."""
+    learner = experiment.learner.model_copy(update={"cpu_convolutions": "xla"})
+    network = experiment.network
+    if network.compute_dtype == "auto":
+        network = network.model_copy(update={"compute_dtype": "bfloat16"})
+    return experiment.model_copy(update={"network": network, "learner": learner})

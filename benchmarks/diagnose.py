@@ -90,13 +90,9 @@ class Subject:
         """Searches without noise; returns one result for each `PIECE` of the positions."""
         config = self.experiment.search.model_copy(update=settings)
         decide: Decide = make_decide(self.env, config, evaluate or self.evaluate)
-        return [
-            jax.device_get(decide(self.params, jax.random.key(0), self._states(start)))
-            for start in range(0, count or len(self.values), PIECE)
-        ]
-
-    def _states(self, start: int) -> EnvState:
-        return replay(self.env, self.positions.moves[start : start + PIECE])
+        moves = self.positions.moves[:count]
+        pieces = (replay(self.env, moves[start : start + PIECE]) for start in range(0, len(moves), PIECE))
+        return [jax.device_get(decide(self.params, jax.random.key(0), states)) for states in pieces]
 
 
 def bands_of(positions: Positions) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:

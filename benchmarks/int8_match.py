@@ -25,16 +25,18 @@ from podzero.workdir import Workdir
 OPENING_PLIES = 6
 """Random plies, so that there are more openings than games."""
 THREADS = 2
+CALIBRATION_MOVES = 4
+"""Searches before the match, from which int8 takes the positions that it is calibrated by."""
 
 
 def match(workdir: Workdir, games: int) -> dict[str, Any]:
-    """Plays each opening from both sides. Counts are of int8."""
+    """Plays each opening from both sides; an odd number of games is rounded up. Counts are of int8."""
     experiment = workdir.experiment()
     env, search = make_env(experiment.env), experiment.search
     snapshot = load_snapshot(workdir.snapshots, None)
     plain = NetworkPlayers(env, experiment.network, search).player("float32", snapshot.params)
 
-    batch = games // 2
+    batch = (games + 1) // 2
     positions = random_positions(env, jax.random.key(1), calibration_size(experiment.int8, batch))
     network = QuantizedNetwork(env.spec, experiment.int8, THREADS, positions)
     fold = jax.jit(make_inference(experiment.network, env.spec)[0])
@@ -43,9 +45,10 @@ def match(workdir: Workdir, games: int) -> dict[str, Any]:
 
     arena, token = Arena(env), network.load(fold(snapshot.params))
     openings = arena.openings(batch, OPENING_PLIES, jax.random.key(2))
-    jax.device_get(quantized(token).choose(jax.random.key(3), openings))  # leaves positions to calibrate by
+    for seed in range(CALIBRATION_MOVES):
+        jax.device_get(quantized(token).choose(jax.random.key(seed), openings))
     token = network.load(fold(snapshot.params))
-    result = arena.play(quantized(token), plain, games, jax.random.key(4), OPENING_PLIES)
+    result = arena.play(quantized(token), plain, 2 * batch, jax.random.key(4), OPENING_PLIES)
     return {
         "step": snapshot.version,
         "simulations": search.simulations,

@@ -122,7 +122,8 @@ def curve(minutes: float, every_minutes: float) -> Iterator[dict[str, Any]]:
     decide = make_decide(env, SearchConfig(simulations=SIMULATIONS), network_evaluation(env, learner.network.apply))
     trained_s, next_s = 0.0, 0.0
     while True:
-        if trained_s >= next_s:
+        ended = trained_s >= 60 * minutes
+        if ended or trained_s >= next_s:
             result = judge(SearchPlayer("plain", decide, learner.params, deterministic=True), jax.random.key(0))
             yield {
                 "minutes": trained_s / 60,
@@ -132,7 +133,7 @@ def curve(minutes: float, every_minutes: float) -> Iterator[dict[str, Any]]:
                 "moves": learner.moves,
             }
             next_s += 60 * every_minutes
-        if trained_s >= 60 * minutes:
+        if ended:
             return
         start = time.perf_counter()
         learner.turn()

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from podzero.envs import simulator_errors
 from podzero.evaluation.players import SearchPlayer
 from podzero.protocols import Env
 from podzero.types import Array, EnvState
@@ -49,9 +50,10 @@ class Analyst:
     def _answer(self, requests: list[_Request]) -> Iterator[dict[str, Any]]:
         size = 1 if len(requests) == 1 else BATCH
         padding = [_Request(None, [], None)] * (size - len(requests))
-        roots, errors = self._replay([*requests, *padding])
         self._key, key = jax.random.split(self._key)
-        result = jax.device_get(self._player.search(key, roots))
+        with simulator_errors():
+            roots, errors = self._replay([*requests, *padding])
+            result = jax.device_get(self._player.search(key, roots))
         for i, request in enumerate(requests):
             error = request.error or errors[i]
             if error:

@@ -36,7 +36,11 @@ class BackgroundSource:
             self._pending.cancel()
             self._pending = None
         newest = self._source.wait(timeout_s)
-        return self._pool.submit(self._prepared, newest).result(timeout_s)
+        try:
+            return self._pool.submit(self._prepared, newest).result(timeout_s)
+        except TimeoutError:
+            message = f"the parameters of step {newest.version} were not prepared within {timeout_s:g} s"
+            raise TimeoutError(message) from None
 
     def poll(self) -> Versioned | None:
         """Parameters newer than those returned last, if they are prepared, or None; never waits."""

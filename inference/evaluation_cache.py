@@ -6,7 +6,6 @@ game, where each further visit is another evaluation.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,13 +14,14 @@ import numpy as np
 Rows = np.ndarray[Any, Any]
 
 _FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
 
 
 class EvaluationCache:
     """A direct-mapped table: a new evaluation takes the place of that in its slot.
 
-    A position is known by a hash of 64 bits, so two positions are confused with probability 2**-64.
+    A position is known by a hash of 63 bits, so two positions are confused with probability 2**-63.
 
     Args:
       mebibytes: of the table, at most.
@@ -30,7 +30,7 @@ class EvaluationCache:
 
     def __init__(self, mebibytes: float, outputs: int) -> None:
         slots = mebibytes * 2**20 / (8 + 4 * outputs)
-        bits = max(1, math.floor(math.log2(max(1.0, slots))))
+        bits = max(1, int(slots).bit_length() - 1)
         self._shift = np.uint64(64 - bits)
         self._keys = np.zeros(2**bits, np.uint64)
         self._evaluations = np.zeros((2**bits, outputs), np.float32)
@@ -62,16 +62,15 @@ class EvaluationCache:
 
 
 def hashes(rows: Rows, seed: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """A hash of each of B rows, `[B]` uint64, never zero: the finalizer of SplitMix64 (Steele et al. 2014,
-    https://doi.org/10.1145/2714064.2660195), once for each 8 bytes. Rows of bool are packed to bits before.
+    """A hash of each of B rows, `[B]` uint64, never zero: each 8 bytes and their place are mixed by the finalizer of
+    SplitMix64 (Steele et al. 2014, https://doi.org/10.1145/2714064.2660195), and their exclusive or once more. Rows of
+    bool are packed to bits before.
     """
     flat = rows.reshape(len(rows), -1)
     data = np.packbits(flat, axis=1) if flat.dtype == np.bool_ else np.ascontiguousarray(flat).view(np.uint8)
     words = np.pad(data, ((0, 0), (0, -data.shape[1] % 8))).view(np.uint64)
-    found = np.full(len(rows), seed, np.uint64)
-    for word in words.T:
-        found = _mix(found ^ word)
-    return _mix(found) | np.uint64(1)
+    places = _mix(np.arange(1, words.shape[1] + 1, dtype=np.uint64) * _GAMMA + np.uint64(seed))
+    return _mix(np.bitwise_xor.reduce(_mix(words ^ places), axis=1)) | np.uint64(1)
 
 
 def _mix(value: np.ndarray[Any, np.dtype[np.uint64]]) -> np.ndarray[Any, np.dtype[np.uint64]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, cast
@@ -34,7 +35,7 @@ def make_tower(threads: int) -> Tower:
     Raises:
       ConfigError: OpenVINO is not installed.
     """
-    compiler = CpuCompiler(threads, "bf16")
+    compiler, one_at_a_time = CpuCompiler(threads, "bf16"), threading.Lock()
 
     @cache
     def engine(build: _Build, shape: tuple[int, ...], layers: int) -> Any:
@@ -45,7 +46,8 @@ def make_tower(threads: int) -> Tower:
 
         def on_host(*arrays: Any) -> list[np.ndarray[Any, Any]]:
             activations, kernels, *_ = arrays
-            return infer(engine(build, activations.shape, len(kernels)), *map(np.asarray, arrays))
+            with one_at_a_time:  # XLA may call for several microbatches at once; a request serves one call
+                return infer(engine(build, activations.shape, len(kernels)), *map(np.asarray, arrays))
 
         return jax.pure_callback(on_host, list(like), *inputs)
 

@@ -10,12 +10,13 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from podzero.config import Experiment, LearnerConfig, MeshConfig
+from podzero.config import Experiment, LearnerConfig, MeshConfig, ModelNetworkConfig
 from podzero.learner.devices import device_summary
 from podzero.learner.flops import training_flops
 from podzero.learner.metrics import ChipMetrics
 from podzero.learner.objectives import make_objective
 from podzero.learner.training import Training, make_training
+from podzero.networks import make_network
 from podzero.samples import sample_like, with_axes
 from podzero.types import Batch, EnvSpec, ModelNetwork, Network, Symmetry
 
@@ -32,6 +33,10 @@ def chip_metrics(
 
     With `learner.calibrate` and several chips, host 0, which reports for all hosts, also times one chip alone.
     """
+    counted = network
+    if experiment.learner.cpu_convolutions == "openvino":  # its callbacks do not say how many operations they are
+        assert not isinstance(experiment.network, ModelNetworkConfig)
+        counted = make_network(experiment.network, spec)
     config, devices = experiment.learner, device_summary(list(mesh.devices.flat))
     calibrate = config.calibrate and devices.chips > 1 and jax.process_index() == 0
     return ChipMetrics(
@@ -39,7 +44,7 @@ def chip_metrics(
         config.batch_size,
         config.steps_per_dispatch,
         training_flops(
-            make_objective(experiment, network, spec, symmetries), sample_like(experiment, spec), config.batch_size
+            make_objective(experiment, counted, spec, symmetries), sample_like(experiment, spec), config.batch_size
         ),
         one_chip_samples_per_s(experiment, network, spec, symmetries, devices.chips) if calibrate else None,
     )

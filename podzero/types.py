@@ -130,6 +130,8 @@ class StoredState(NamedTuple):
     """`[S]` uint8, the packed state."""
     outcome: Array
     """`[]` float32, the discounted sum of later rewards of the player to move."""
+    truncated: Array
+    """`[]` bool, a limit ended the game, so the last root value stands for its outcome."""
     version: Array
     """`[]` int32, learner step of the parameters that searched this position in self-play."""
 

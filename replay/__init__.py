@@ -8,6 +8,7 @@ from podzero.replay.batches import StateReader as StateReader
 from podzero.replay.batches import make_reader as make_reader
 from podzero.replay.batches import make_state_reader as make_state_reader
 from podzero.replay.errors import PortTaken as PortTaken
+from podzero.replay.errors import ReplayMismatch as ReplayMismatch
 from podzero.replay.errors import ReplayRestoreError as ReplayRestoreError
 from podzero.replay.errors import ReplayTimeout as ReplayTimeout
 from podzero.replay.errors import SignatureError as SignatureError

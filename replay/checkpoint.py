@@ -13,13 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from podzero.replay.errors import ReplayRestoreError
+from podzero.replay.errors import ReplayMismatch, ReplayRestoreError
 from podzero.replay.limits import Settings
 from podzero.replay.tables import Table
 from podzero.workdir import write_atomically
 
 _MANIFEST = "shard.json"
 _DATA = "reverb"
+_ADVICE = "resume with the version of podzero that wrote it, or train in another working directory"
 
 
 def seal(written: Path, folder: Path, identity: str, tables: Mapping[str, Table]) -> Path:
@@ -45,7 +46,8 @@ def unseal(folder: Path, tables: Mapping[str, Table]) -> tuple[Path, str]:
     """Checks a checkpoint; returns the folder for Reverb to restore and the identity of the server that wrote it.
 
     Raises:
-      ReplayRestoreError: it is incomplete or damaged, or belongs to another experiment.
+      ReplayRestoreError: it is incomplete or damaged.
+      ReplayMismatch: its tables are others, as after a change of podzero.
     """
     try:
         manifest = json.loads((folder / _MANIFEST).read_text())
@@ -57,9 +59,9 @@ def unseal(folder: Path, tables: Mapping[str, Table]) -> tuple[Path, str]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ReplayRestoreError(f"replay checkpoint {folder}: {_MANIFEST} is missing or damaged ({error})") from None
     if found.keys() != tables.keys():
-        raise ReplayRestoreError(
+        raise ReplayMismatch(
             f"replay checkpoint {folder} holds the tables {', '.join(found)}; this experiment needs "
-            f"{', '.join(tables)} (reanalyse.share)"
+            f"{', '.join(tables)} (reanalyse.share); {_ADVICE}"
         )
     for name, table in tables.items():
         _compare(f"replay checkpoint {folder}, table {name},", found[name], table)
@@ -79,14 +81,18 @@ class _SavedTable(NamedTuple):
 
 def _compare(where: str, found: _SavedTable, table: Table) -> None:
     if found.layout != table.signature.layout:
-        raise ReplayRestoreError(f"{where} holds '{found.layout}'; this experiment needs '{table.signature.layout}'")
+        raise ReplayMismatch(
+            f"{where} holds '{found.layout}'; this experiment needs '{table.signature.layout}'; {_ADVICE}"
+        )
     if found.settings != table.settings:
         changed = ", ".join(
             f"{name} {old} (now {new})"
             for name, old, new in zip(Settings._fields, found.settings, table.settings, strict=True)
             if old != new
         )
-        raise ReplayRestoreError(f"{where} was written with other settings, which Reverb would restore: {changed}")
+        raise ReplayMismatch(
+            f"{where} was written with other settings, which Reverb would restore: {changed}; {_ADVICE}"
+        )
 
 
 def _digest(file: Path) -> str:

@@ -15,6 +15,10 @@ class ReplayRestoreError(PodzeroError, RuntimeError):
     """A replay checkpoint cannot be used; an earlier one may still be good."""
 
 
+class ReplayMismatch(PodzeroError, RuntimeError):
+    """A replay checkpoint is whole, but its tables are not those of the experiment."""
+
+
 class PortTaken(PodzeroError, RuntimeError):
     """Another process listens on the configured port."""
 

@@ -53,7 +53,8 @@ class ReplayServer:
 
         Raises:
           PortTaken: another process listens on the configured port.
-          ReplayRestoreError: the checkpoint is damaged, incomplete, or of another experiment.
+          ReplayRestoreError: the checkpoint is damaged or incomplete.
+          ReplayMismatch: its tables are others.
         """
         self._server: Any = None
         self._tables = tables_of(experiment, spec)

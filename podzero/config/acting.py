@@ -115,13 +115,14 @@ class ActorsConfig(Section):
     proportion to the divergence of the two policies; otherwise each position is written once. Policy surprise weighting
     (KataGo), which uses 0.5."""
     resignation: bool = False
-    """Games of two players: the player to move resigns, and loses, where the root value of the search is below a
-    threshold, which each actor calibrates on games that are played on (Silver et al. 2017, AlphaGo Zero)."""
+    """Games of two players: the player to move resigns where the root value of the search is below a threshold. The
+    game then counts -1 for this player and 1 for the other. Each actor calibrates the threshold on games in which
+    nobody resigns (Silver et al. 2017, AlphaGo Zero)."""
     played_on_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
     """Fraction of the games in which nobody resigns, with `resignation`."""
     max_false_resignations: Fraction = 0.05
-    """Of the played-on games in which a player would have resigned, the largest fraction in which that player did not
-    lose."""
+    """Of the games that are played on although a player would have resigned, the largest fraction in which that player
+    did not lose."""
     max_restarts: NonNegativeInt = 100
     """Failures of actors, reanalysers, shards and evaluators that a run survives. One more ends the run."""
 

@@ -142,6 +142,17 @@ class Experiment(Section):
         return self
 
     @pydantic.model_validator(mode="after")
+    def _fast_searches_are_smaller(self) -> Experiment:
+        fast, least = self.search.fast_simulations, self.search.growth[0]
+        if self.actors.full_search_share < 1.0 and fast > least:
+            raise ValueError(
+                f"search.fast_simulations {fast} is more than the {least} of a full search (search.simulations, "
+                "search.first_simulations), but only positions of full searches are learned from; "
+                f"set it to {least} or less"
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
     def _network_can_be_quantized(self) -> Experiment:
         if self.actors.inference == "int8" and not isinstance(self.network, ResNetConfig):
             raise ValueError(
@@ -248,9 +259,10 @@ class Experiment(Section):
 
     @property
     def reanalysed_tolerance(self) -> float:
-        """The tolerance of reanalysed samples: their share of `replay_tolerance`, or the smallest without deadlock."""
-        reanalysed = self.batch_parts[1]
-        return max(self.replay_tolerance * reanalysed / self.learner.batch_size, self._least_tolerance(reanalysed))
+        """The tolerance of reanalysed samples: their share of `replay_tolerance`, or the smallest without deadlock for
+        any number of learner hosts, so that a run can be resumed on another.
+        """
+        return max(self.replay_tolerance * self.reanalyse.share, self._least_tolerance(self.learner.batch_size))
 
     @property
     def reanalysed_min_size(self) -> int:

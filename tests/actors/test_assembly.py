@@ -112,6 +112,16 @@ def test_a_truncated_game_bootstraps_from_its_last_root_value(last_player, expec
     np.testing.assert_array_equal(game.samples.value_target, expected)
 
 
+def test_nobody_has_lost_a_truncated_game():
+    """Its root value of -0.5 for the last mover says nothing of how it would have ended."""
+    last = move([True])._replace(value=np.array([-0.5], np.float32), plays_on=np.array([True]))
+    for truncated, expected in ((True, (np.inf, -0.5)), (False, (np.inf, -0.5))):
+        (game,) = GameAssembler(ActorsConfig(games=1)).add(last._replace(truncated=np.array([truncated])), version=0)
+        assert game.lowest == expected
+    (game,) = GameAssembler(ActorsConfig(games=1)).add(last._replace(rewards=np.array([[-1.0, 1.0]])), version=0)
+    assert game.lowest == (-0.5, np.inf)
+
+
 def test_consecutive_moves_of_one_player_have_equal_signs():
     rewards = np.array([[0, 0], [0, 0], [-1, 1]], np.float32)
     np.testing.assert_array_equal(outcomes(rewards, np.array([1, 1, 0])), [1, 1, -1])
@@ -171,6 +181,7 @@ def test_states_for_reanalysis_have_outcomes_instead_of_value_targets():
     np.testing.assert_array_equal(game.states.state, [[0] * 4, [1] * 4, [2] * 4])
     np.testing.assert_array_equal(game.states.outcome, [1, -1, 1])
     np.testing.assert_array_equal(game.states.version, [0, 1, 2])
+    np.testing.assert_array_equal(game.states.truncated, [False] * 3)
     np.testing.assert_array_equal(game.samples.value_target, [0.75, -0.25, 0.75])
     assert next(GameAssembler(ActorsConfig(games=1)).add(move([True]), version=0)).states is None
 

@@ -85,6 +85,15 @@ def test_the_new_root_value_is_averaged_with_the_stored_outcome(played):
         np.testing.assert_allclose(found.policy_target, found.legal / found.legal.sum(axis=1, keepdims=True), rtol=1e-6)
 
 
+def test_the_outcome_of_a_truncated_game_stays_unknown(played):
+    states = played[0].states._replace(truncated=np.arange(len(played[0].states.outcome)) == 0)
+    search = make_search(SearchConfig(simulations=2), rules_model(BOARD, constant))
+    reanalyse = position_reanalysis(BOARD, search, ActorsConfig(), seed=0, auxiliary_targets=True)
+    found = reanalyse((4, 0.0), 17, 1, states).samples.outcome
+    assert found[0] == -1
+    np.testing.assert_array_equal(found[1:], np.sign(states.outcome[1:]) + 1)
+
+
 @pytest.mark.parametrize("scale", [0.0, 0.7])
 def test_search_explores_as_actors_do_with_new_noise_for_each_batch(played, scale):
     def noisy(params, key, roots, exploration):

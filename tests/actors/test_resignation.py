@@ -27,8 +27,8 @@ def threshold_of(games, max_false=0.05):
 
 def test_lowest_values_are_those_of_the_loser_and_of_the_others():
     values = np.array([0.5, -0.25, -0.75, -0.5], np.float32)
-    assert lowest_values(values, np.array([1, -1, 1, -1])) == LowestValues(loser=-0.5, others=-0.75)
-    assert lowest_values(values, np.zeros(4)) == LowestValues(loser=np.inf, others=-0.75)
+    assert lowest_values(values, np.array([False, True, False, True])) == LowestValues(loser=-0.5, others=-0.75)
+    assert lowest_values(values, np.zeros(4, bool)) == LowestValues(loser=np.inf, others=-0.75)
 
 
 def test_nobody_resigns_before_enough_games_are_known():

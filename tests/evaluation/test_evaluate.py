@@ -1,9 +1,11 @@
 import json
 import queue
+from types import SimpleNamespace
 
 import pytest
+from failing_callback import fail_in_callback
 
-from podzero.envs import make_env
+from podzero.envs import SimulatorError, make_env
 from podzero.errors import ConfigError
 from podzero.evaluation.analysis import BATCH, Analyst
 from podzero.evaluation.evaluate import analyze, evaluate
@@ -129,6 +131,12 @@ def test_a_reader_that_fails_is_heard(analyst):
     assert next(stream)["id"] == 1
     with pytest.raises(UnicodeDecodeError):
         next(stream)
+
+
+def test_a_game_that_fails_in_analysis_is_named():
+    player = SimpleNamespace(search=lambda key, roots: fail_in_callback("mine: the game raised KeyError"))
+    with pytest.raises(SimulatorError, match="mine: the game raised KeyError"):
+        answers(Analyst(make_env("tic_tac_toe"), player), {"id": 1, "moves": []})
 
 
 def test_who_does_not_search_cannot_analyze():

@@ -32,6 +32,14 @@ def test_cached_evaluations_are_those_of_the_function(batches, mebibytes):
         np.testing.assert_array_equal(cache(1, batch, evaluate), Counting(0.5)(batch))
 
 
+def test_a_hash_depends_on_every_part_its_place_and_the_seed():
+    board = np.arange(32, dtype=np.float32)
+    rows = [board, board[::-1].copy()] + [np.where(np.arange(32) == place, 7.5, board) for place in range(32)]
+    found = np.concatenate([hashes(np.stack(rows).astype(np.float32), seed) for seed in (0, 1)])
+    assert len(np.unique(found)) == 2 * len(rows)
+    np.testing.assert_array_equal(hashes(board[None], 0), found[:1])
+
+
 def test_a_position_is_evaluated_once_in_a_batch_and_once_in_a_version():
     cache, evaluate = EvaluationCache(1.0, 2), Counting()
     rows = np.array([[1, 0], [0, 1], [1, 0]], bool)

@@ -80,7 +80,7 @@ def test_a_version_beyond_the_limits_is_evaluated_in_float32_with_one_warning(
 
 
 def test_a_network_in_jax_programs_gives_what_the_host_gives(quantized, folded, positions):
-    network = quantized()
+    network = quantized(cache_mib=0)
     token, batch = network.load(folded), positions[:BATCH]
     np.testing.assert_array_equal(
         side_by_side(*jax.jit(network.apply)(token, batch)), network.evaluate(token, batch)
@@ -98,7 +98,7 @@ def two_versions(env):
 
 
 def test_evaluations_while_a_version_is_loaded_are_of_the_version_of_their_token(quantized, two_versions, positions):
-    network, batch = quantized(), positions[:BATCH]
+    network, batch = quantized(cache_mib=0), positions[:BATCH]
     old = network.load(two_versions[0])
     before = network.evaluate(old, batch)
     tokens = []

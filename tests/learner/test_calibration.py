@@ -9,9 +9,11 @@ from pathlib import Path
 import jax
 import pytest
 
-from podzero.config import LearnerConfig, MeshConfig
+from podzero.config import LearnerConfig, MeshConfig, parse
+from podzero.inference import host_resnet
 from podzero.learner.calibration import chip_metrics, one_chip_config, one_chip_samples_per_s
 from podzero.learner.sharding import make_mesh
+from podzero.networks import make_network
 
 
 @pytest.mark.parametrize(
@@ -28,6 +30,20 @@ def test_a_single_chip_is_not_calibrated(network, spec, make_experiment):
     metrics = chip_metrics(experiment, network, spec, [], make_mesh(MeshConfig(), jax.devices()[:1]))
     assert metrics.devices.chips == 1
     assert metrics.one_chip_samples_per_s is None
+
+
+def test_operations_are_counted_where_openvino_computes_them(spec):
+    """Its callbacks do not say how many they are; so the same network by XLA is counted."""
+    flops = []
+    for convolutions in ("openvino", "xla"):
+        learner = {"batch_size": 16, "steps_per_dispatch": 2, "publish_every": 4, "cpu_convolutions": convolutions}
+        network = {"name": "resnet", "channels": 8, "blocks": 1}
+        tree = {"name": "t", "env": {"name": "tic_tac_toe"}, "network": network, "learner": learner}
+        experiment = parse(tree, "test")
+        make = host_resnet if convolutions == "openvino" else make_network
+        mesh = make_mesh(MeshConfig(), jax.devices()[:1])
+        flops.append(chip_metrics(experiment, make(experiment.network, spec), spec, [], mesh).flops_per_sample)
+    assert flops[0] == flops[1] > 2 * 9 * 9 * 8 * 8
 
 
 def test_without_memory_for_the_network_on_one_chip_a_warning_replaces_the_metric(

@@ -331,6 +331,24 @@ def test_settings_of_games_are_refused_for_networks_that_learn_a_model(setting):
         load("cartpole", [setting])
 
 
+def test_fast_searches_are_smaller_than_full_ones():
+    sections = {"search": {"simulations": 32, "first_simulations": 4}, "actors": {"full_search_share": 0.5}}
+    assert "search.fast_simulations 8 is more than the 4 of a full search" in refusal(**sections)
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 4])
+def test_the_tables_of_reanalyse_do_not_depend_on_the_hosts(hosts):
+    """A run resumes its replay on another number of hosts."""
+    tables = [
+        (found.reanalysed_tolerance, found.reanalysed_min_size)
+        for number in (1, hosts)
+        for found in [experiment(
+            replay={"shards": 4}, learner={"batch_size": 128}, reanalyse={"share": 0.3}, cluster={"hosts": number}
+        )]
+    ]  # fmt: skip
+    assert tables[0] == tables[1]
+
+
 def test_own_files_are_found_beside_the_experiment(tmp_path, monkeypatch):
     """The path of an existing file becomes absolute; any other name stays as written."""
     (tmp_path / "beside").mkdir()

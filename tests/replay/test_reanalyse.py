@@ -13,7 +13,7 @@ from podzero.replay import (
     REANALYSED,
     SAMPLES,
     STATES,
-    ReplayRestoreError,
+    ReplayMismatch,
     ReplayTimeout,
     make_reader,
     make_state_reader,
@@ -56,6 +56,7 @@ def numbered_states(count, start=0):
     return StoredState(
         state=np.stack([number % 256, number // 256], axis=1).astype(np.uint8),
         outcome=np.where(number % 2, 1.0, -1.0).astype(np.float32),
+        truncated=number % 3 == 0,
         version=number.astype(np.int32),
     )
 
@@ -220,5 +221,5 @@ def test_a_checkpoint_of_other_tables_is_refused(serve_all, make_experiment, tmp
     server = serve_all(reanalysing(make_experiment))
     folder = server.checkpoint(tmp_path / "shard-0")
     server.stop()
-    with pytest.raises(ReplayRestoreError, match=words):
+    with pytest.raises(ReplayMismatch, match=words):
         serve_all(make_experiment(reanalyse={"games": 4} | change), restore_from=folder)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from podzero.replay import ReplayRestoreError, make_reader, make_writer
+from podzero.replay import ReplayMismatch, ReplayRestoreError, make_reader, make_writer
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def test_damage_that_only_reverb_notices_is_refused(serve, make_experiment, save
     ],
 )
 def test_other_settings_are_refused_and_listed(serve, make_experiment, saved, field, value, change):
-    with pytest.raises(ReplayRestoreError, match=change):
+    with pytest.raises(ReplayMismatch, match=change):
         serve(make_experiment(**{field: value}), restore_from=saved)
 
 
@@ -110,7 +110,7 @@ def test_other_settings_in_reverbs_own_files_are_refused(serve, make_experiment,
 
 
 def test_another_game_is_refused(serve, make_experiment, spec, saved):
-    with pytest.raises(ReplayRestoreError, match=r"holds 'line .*this experiment needs 'ring "):
+    with pytest.raises(ReplayMismatch, match=r"holds 'line .*this experiment needs 'ring "):
         serve(make_experiment(), restore_from=saved, spec=spec._replace(name="ring"))
 
 

@@ -1,0 +1,40 @@
+"""A run starts from the newest savepoint that can be used."""
+
+import pytest
+
+from podzero.driver.savepoints import savepoints
+from podzero.driver.start import start_workers
+from podzero.replay import ReplayMismatch, ReplayRestoreError
+from podzero.workdir import Workdir
+
+from .test_savepoints import write
+
+
+class Supervisor:
+    """Refuses the newest of the savepoints with an error."""
+
+    def __init__(self, newest, error):
+        self.newest, self.error = newest, error
+
+    def start(self, savepoint):
+        if savepoint is not None and savepoint.step == self.newest:
+            raise self.error
+
+
+@pytest.fixture
+def workdir(tmp_path):
+    for step in (10, 20):
+        write(Workdir(tmp_path), step)
+    return Workdir(tmp_path)
+
+
+def test_the_savepoint_before_a_damaged_one_is_used(workdir):
+    found = start_workers(Supervisor(20, ReplayRestoreError("cut short")), workdir)
+    assert found.step == 10
+    assert [savepoint.step for savepoint in savepoints(workdir)] == [10]
+
+
+def test_a_savepoint_with_other_tables_is_no_damage_and_stays(workdir):
+    with pytest.raises(ReplayMismatch, match="other tables"):
+        start_workers(Supervisor(20, ReplayMismatch("other tables")), workdir)
+    assert [savepoint.step for savepoint in savepoints(workdir)] == [20, 10]
