@@ -45,9 +45,13 @@ def results_page() -> str:
     return "\n".join([
         "# Results",
         "",
-        "Every row is one evaluation after one training run from nothing. Intervals are 95% confidence intervals over "
-        "the positions, games or episodes of that evaluation, not over training runs. "
+        "Every row is one evaluation, after one training run from nothing unless it says `none`. Intervals are 95% "
+        "confidence intervals over the positions, games or episodes of that evaluation, not over training runs. "
         "`uv run python benchmarks/pages.py` writes this page from `benchmarks/results/`.",
+        "",
+        "A solver judges positions that uniformly random moves reach, up to a ply drawn from 0 to 30; finished games, and "
+        "positions in which all legal moves have the same value, are drawn again, so early plies are more frequent. In "
+        "matches each opening is played from both sides.",
         "",
         *table(("experiment", "training", "result", "commands", "measured"), rows),
         "",
@@ -237,7 +241,7 @@ def scaling(results: Mapping[str, Json], compiler: str) -> list[str]:
     return [
         *table(header, rows),
         "",
-        f"By the estimates of {compiler}, each chip of v5e-256 keeps of its speed on v5e-4 {' and '.join(kept)}.",
+        f"By the estimates of {compiler}, the weak-scaling efficiency from v5e-4 to v5e-256 is {' and '.join(kept)}.",
         "",
         _communication(reports),
         "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,13 +26,20 @@ def list_builtin() -> list[Builtin]:
 
 
 def builtin_table(experiments: list[Builtin]) -> Table:
-    """The experiments for people: names and the first lines of their cards."""
+    """The experiments for people: names, the first lines of their cards, and their results."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("name", no_wrap=True, style="cyan")
-    table.add_column("what it reaches")
+    table.add_column("experiment")
+    table.add_column("result")
     for experiment in experiments:
-        table.add_row(experiment.name, experiment.card.partition("\n")[0])
+        table.add_row(experiment.name, experiment.card.partition("\n")[0], _result(experiment.card))
     return table
+
+
+def _result(card: str) -> str:
+    """What a card says after `Result:`."""
+    found = re.search(r"^Result:(.*?)(?=^\w+:|\Z)", card, re.DOTALL | re.MULTILINE)
+    return " ".join(found[1].split()) if found else ""
 
 
 def card(config: Path) -> str:
