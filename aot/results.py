@@ -57,7 +57,9 @@ class Result:
     """The error, if there was one."""
 
     def is_valid(self, job: Job, limit_s: float) -> bool:
-        """Whether the result is still valid: compiling the job again would give the same."""
+        """Whether the result is still valid: compiling the job again would give the same, unless podzero's code has
+        changed since, which `--again` is for.
+        """
         gave_up = self.outcome == "timeout" and self.seconds < limit_s
         return self.digest == job.digest() and self.outcome != "crashed" and not gave_up
 

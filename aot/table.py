@@ -120,8 +120,11 @@ def compile_apart(job: Job, limit_s: float) -> Result:
             process.communicate()
     seconds = round(time.monotonic() - start, 1)
     if output:
+        report = json.loads(output)
+        if process.returncode == 2:
+            return Result("refused", seconds, job.digest(), message=report["error"])
         outcome: Outcome = "compiled" if process.returncode == 0 else "too large"
-        return Result(outcome, seconds, job.digest(), json.loads(output))
+        return Result(outcome, seconds, job.digest(), report)
     said = _LAST_WORDS.findall(errors)
     message = (said[-1] if said else f"exit code {process.returncode}").strip()
     return Result("refused" if process.returncode == 2 else "crashed", seconds, job.digest(), message=message)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from podzero.cluster.placement import Node
-from podzero.cluster.remote import START_TIMEOUT_S, Call, ClusterError, RemoteActor, WorkerDied
+from podzero.cluster.remote import START_TIMEOUT_S, Call, RemoteActor, WorkerDied
 from podzero.driver.worker import ANSWER_TIMEOUT_S, Worker
 
 log = logging.getLogger(__name__)
@@ -89,7 +89,7 @@ class ReplayShards:
     def moves(self) -> list[Move]:
         """The restarted shards that have begun to listen since the last call.
 
-        A shard that cannot restore its contents is restarted empty. One that fails otherwise is `lost` again.
+        A shard whose contents are damaged is restarted empty. One that fails otherwise is `lost` again.
         """
         moves = []
         for index, (address, node, content) in [item for item in self._restarts.items() if item[1].address.done]:
@@ -97,7 +97,7 @@ class ReplayShards:
             try:
                 new = address.result(ANSWER_TIMEOUT_S)
             except Exception as failure:
-                if content is None or isinstance(failure, (ClusterError, WorkerDied)):
+                if content is None or not _is_damage(failure):
                     self.workers[index].failure = failure
                 else:
                     log.warning("replay-%d cannot restore the contents of the last savepoint", index, exc_info=failure)
@@ -119,6 +119,13 @@ class ReplayShards:
         self.workers[index].actor.kill()
         self.workers[index] = Worker(self._spawn(index, node, content))
         self._restarts[index] = _Restart(self.workers[index].actor.begin("address"), node, content)
+
+
+def _is_damage(error: Exception) -> bool:
+    """Whether an error means that a shard's contents cannot be used. The imports are slow."""
+    from podzero.replay import ReplayMismatch, ReplayRestoreError
+
+    return isinstance(error, (ReplayMismatch, ReplayRestoreError))
 
 
 class _Announcement(NamedTuple):

@@ -135,7 +135,9 @@ class Run:
                 continue
             else:
                 self.begin(savepoint, began)
-                self._monitor.add("driver", {"count/restarts": float(restarts)}, time.monotonic())
+                now = time.monotonic()
+                since_savepoint = float(restarts - self._monitor.status(now).restarts)
+                self._monitor.add("driver", {"count/restarts": since_savepoint}, now)
                 return True
         return False
 

@@ -27,6 +27,19 @@ def delete_old_snapshots(folder: Path, newest: int, ladder: Mapping[str, Any]) -
         shutil.rmtree(step_folder(folder, step), ignore_errors=True)
 
 
+def set_aside_later(folder: Path, step: int) -> None:
+    """Renames the snapshots of steps after `step`, which a resumption makes again, to `lost-STEP`.
+
+    Otherwise the evaluator would take them for the newest, and the next ones for old.
+    """
+    for later in step_folders(folder):
+        if later > step:
+            found = step_folder(folder, later)
+            aside = found.with_name(f"lost-{found.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            found.rename(aside)
+
+
 def kept_snapshots(steps: Collection[int], newest: int, rated: Collection[int]) -> set[int]:
     """The steps whose snapshots are kept.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from podzero.driver.savepoints import Savepoint, savepoints, set_aside
+from podzero.driver.snapshots import set_aside_later
 from podzero.driver.supervisor import Supervisor
 from podzero.workdir import Workdir
 
@@ -12,8 +13,12 @@ log = logging.getLogger(__name__)
 
 
 def start_workers(supervisor: Supervisor, workdir: Workdir) -> Savepoint | None:
-    """Starts the workers; returns the savepoint that they started from. Damaged savepoints are renamed."""
+    """Starts the workers; returns the savepoint that they started from.
+
+    Damaged savepoints and the snapshots of lost steps are renamed.
+    """
     for savepoint in savepoints(workdir):
+        set_aside_later(workdir.snapshots, savepoint.step)
         try:
             supervisor.start(savepoint)
         except Exception as error:
@@ -23,6 +28,7 @@ def start_workers(supervisor: Supervisor, workdir: Workdir) -> Savepoint | None:
         else:
             log.info("resumed from the savepoint of step %d", savepoint.step)
             return savepoint
+    set_aside_later(workdir.snapshots, -1)
     supervisor.start(None)
     return None
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from podzero.cluster.placement import Node
+from podzero.cluster.placement import MEMORY, Node
 from podzero.cluster.ray_cluster import Cluster
 from podzero.cluster.remote import STOP_TIMEOUT_S, RemoteActor
 from podzero.config import Experiment
@@ -68,7 +68,7 @@ class Supervisor:
         self._reconciler = Reconciler(
             self._nodes, self.shards, self._actors, self._reanalysers, self._evaluators, experiment
         )
-        self._shard_cpus = experiment.replay.cpus
+        self._shard_cpus, self._shard_memory = experiment.replay.cpus, experiment.replay.memory_bytes
 
     def start(self, savepoint: Savepoint | None) -> None:
         """Starts all workers but the evaluator; returns when replay and learner are built.
@@ -191,9 +191,13 @@ class Supervisor:
         return self.learner.workers if self.learner else []
 
     def _spawn_shard(self, index: int, node: Node, content: Path | None) -> RemoteActor:
-        """Starts a shard, without a reservation if its CPUs were taken meanwhile: a run needs all its shards."""
-        has_room = node.cpus - self._reconciler.taken(except_shard=index).get(node.id, 0.0) >= self._shard_cpus
-        return self._spawner.shard(index, node, content, has_room)
+        """Starts a shard, without a reservation if its CPUs or memory were taken: a run needs all its shards."""
+        free = node.cpus - self._reconciler.taken(except_shard=index).get(node.id, 0.0)
+        shards = 1 + sum(
+            worker.actor.node == node.id for other, worker in enumerate(self.shards.workers) if other != index
+        )
+        fits = node.resources.get(MEMORY, 0.0) >= shards * self._shard_memory
+        return self._spawner.shard(index, node, content, reserve=free >= self._shard_cpus and fits)
 
     def _producers(
         self, process: type[ActorProcess | ReanalysisProcess], kind: str, count: int, cpus: float

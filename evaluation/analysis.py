@@ -94,7 +94,8 @@ class Analyst:
 def _parse(line: str, num_actions: int) -> _Request:
     try:
         tree = json.loads(line)
-    except ValueError as error:
+        json.dumps(tree, allow_nan=False)  # the answer repeats the id, and NaN is not JSON
+    except (ValueError, RecursionError) as error:
         return _Request(None, [], f"invalid JSON: {error}")
     if not isinstance(tree, dict):
         return _Request(None, [], 'expected an object, as {"id": 1, "moves": [3, 3, 4]}')

@@ -69,7 +69,8 @@ class Arena:
         opening_plies: int | None = None,
         keep_going: Callable[[], bool] = lambda: True,
     ) -> MatchResult:
-        """Plays `games` games (an even number), each opening twice with the sides swapped.
+        """Plays `games` games (an even number), each opening twice with the sides swapped; fewer if both players are
+        deterministic and the game has fewer openings, because the same games again would say nothing new.
 
         The games in which the first player opens form one batch, the others a second one. Each player therefore always
         sees batches of games / 2 positions, so nothing is compiled again during a match.
@@ -92,12 +93,14 @@ class Arena:
         if opening_plies is None:
             opening_plies = OPENING_PLIES if first.deterministic and second.deterministic else 0
         opening_key, play_key = jax.random.split(key)
-        starts = self.openings(games // 2, opening_plies, opening_key)
+        repeat = not (first.deterministic and second.deterministic)
+        starts = self.openings(games // 2, opening_plies, opening_key, repeat)
         points = self._play_out(starts, (first, second), play_key, keep_going)
         return MatchResult(int((points > 0).sum()), int((points == 0).sum()), int((points < 0).sum()))
 
-    def openings(self, count: int, plies: int, key: Array) -> EnvState:
-        """`count` non-terminal states after `plies` random plies, distinct if the game has enough of them.
+    def openings(self, count: int, plies: int, key: Array, repeat: bool = True) -> EnvState:
+        """`count` non-terminal states after `plies` random plies, distinct if the game has enough of them; otherwise
+        some are repeated, or there are fewer without `repeat`.
 
         If every game is over after that many plies, fewer plies are played.
         """
@@ -111,12 +114,12 @@ class Arena:
         if not len(open_):
             if not plies:
                 raise ValueError(f"{self._env.spec.name} is over before the first move")
-            return self.openings(count, plies - 1, key)
+            return self.openings(count, plies - 1, key, repeat)
         if plies:
             boards = view.observation[open_].reshape(len(open_), -1)
             _, where = np.unique(boards, axis=0, return_index=True)
             open_ = open_[np.sort(where)]
-        chosen = np.resize(open_, count)
+        chosen = np.resize(open_, count) if repeat else open_[:count]
         return jax.tree.map(lambda leaf: leaf[chosen], states)
 
     def _play_out(

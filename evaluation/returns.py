@@ -145,7 +145,7 @@ def summary(result: EpisodesResult) -> dict[str, Any]:
         "episodes": result.episodes,
         "mean_return": result.mean_return,
         "std_return": result.std_return,
-        "interval": list(result.interval),
+        "interval": list(result.interval) if result.episodes > 1 else None,  # one episode tells no spread
         "mean_length": result.mean_length,
         "failures": result.failures,
     }

@@ -71,18 +71,6 @@ class LearnerCheckpoints:
         self._last = self._writer.submit(self._finish, folder, leaves, fingerprints)
         return self._last
 
-    def wait(self, timeout_s: float) -> None:
-        """Waits until the last save has ended, and raises its error if it failed.
-
-        Raises:
-          TimeoutError: it is still in progress after `timeout_s`.
-        """
-        if self._last is not None:
-            try:
-                self._last.result(timeout_s)
-            except TimeoutError:
-                raise TimeoutError(f"the learner's checkpoint was not written within {timeout_s:g} s") from None
-
     def restore(self, step_dir: Path, like: TrainState) -> TrainState:
         """The state saved in `step_dir`.
 

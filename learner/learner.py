@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import NamedTuple
 
@@ -261,7 +261,9 @@ class Learner:
                 self._saves[folder].set_exception(failure)
         self._report_metrics()
         if failure is None:
-            self._checkpoints.wait(CHECKPOINT_TIMEOUT_S)
+            saves = list(self._saves.values())  # those who asked for them get their errors
+            if wait(saves, CHECKPOINT_TIMEOUT_S).not_done:
+                raise TimeoutError(f"the learner's checkpoint was not written within {CHECKPOINT_TIMEOUT_S:g} s")
             self._publisher.wait()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import jax
 import jax.numpy as jnp
@@ -48,12 +48,11 @@ class Publisher:
     def wait(self) -> None:
         """Waits for the publication in progress, and raises its error if it failed."""
         if self._in_progress is not None:
-            try:
-                self._in_progress.result(PUBLISH_TIMEOUT_S)
-            except TimeoutError:
+            if wait([self._in_progress], PUBLISH_TIMEOUT_S).not_done:
                 raise TimeoutError(
                     f"the learner waited {PUBLISH_TIMEOUT_S:g} s for the parameter store to take its parameters"
-                ) from None
+                )
+            self._in_progress.result()
 
     def close(self) -> None:
         """Ends the thread; does not wait for a sink that hangs."""

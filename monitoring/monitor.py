@@ -15,7 +15,7 @@ from podzero.monitoring.utilization import with_utilization
 
 SILENT_AFTER_S = 300.0
 """Time without a report after which a worker no longer counts in the shares of time."""
-RESUMED_COUNTERS = ("games", "moves", "samples")
+RESUMED_COUNTERS = ("games", "moves", "samples", "restarts", "failed_episodes")
 """Counters that continue after a resumption, like `elapsed_s`."""
 
 

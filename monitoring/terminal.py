@@ -85,13 +85,14 @@ class PlainView(View):
         self._print(f"{prefix}{text}")
 
     def _print(self, line: str) -> None:
-        """Prints a line; nothing more once the reader is gone.
+        """Prints a line; nothing more once the output cannot be written.
 
-        In `podzero train ... | tee log`, Ctrl-C ends `tee` at once, and the run has yet to write its savepoint.
+        In `podzero train ... | tee log`, Ctrl-C ends `tee` at once; the run has yet to write its savepoint. A closed
+        terminal or a full disk must not end a run either.
         """
         try:
             print(line, file=self._out, flush=True)
-        except BrokenPipeError:
+        except OSError:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._out.fileno())  # also for what others print, and for the flush at the exit
             os.close(nowhere)

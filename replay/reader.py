@@ -75,6 +75,7 @@ class ShardedReader:
             had arrived is kept for the next call.
           StopIteration: the reader was closed, perhaps by another thread during this call.
         """
+        self._follow_moves()
         start = time.monotonic()
         warn_at = start + self._replay.warn_after_s
         while missing := self._missing():

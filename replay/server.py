@@ -185,6 +185,7 @@ def _port(first: int, shard: int) -> int:
     """
     port = first + shard if first else 0
     with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of a killed shard linger for a minute
         try:
             probe.bind(("", port))
         except OSError as error:

@@ -157,9 +157,17 @@ class ShardStream:
     def _await_shard(self) -> None:
         """After the connection broke: waits until the shard answers again or the stream is stopped."""
         log.warning("replay at %s is gone; reading goes on when it is back", self.shard.address.endpoint)
-        while not self._stopped and self.shard.limits() is None:
+        while not self._stopped and not self._answers():
             with self._changed:
                 self._changed.wait_for(lambda: self._stopped, _REOPEN_MS / 1000)
+
+    def _answers(self) -> bool:
+        """Whether the shard answers. A restarted shard may listen before its new address is announced."""
+        try:
+            return self.shard.limits() is not None
+        except WrongServer as error:
+            log.warning("%s", error)
+            return False
 
     def _unpack(self, block: Any) -> NDArray[np.uint8]:
         """The rows of a block of items, `[n * samples_per_item, row_bytes]`."""

@@ -109,7 +109,7 @@ def test_each_result_is_on_disk_before_the_next_job_starts(path):
     [
         ("print('{\"a\": 1}')", "compiled", {"a": 1}, ""),
         ("print('{\"a\": 2}'); sys.exit(1)", "too large", {"a": 2}, ""),
-        ("print('podzero: no such thing', file=sys.stderr); sys.exit(2)", "refused", {}, "no such thing"),
+        ('print(\'{"error": "no such thing"}\'); sys.exit(2)', "refused", {}, "no such thing"),
         ("raise ValueError('wrong turn')", "crashed", {}, "wrong turn"),
         (
             "print('F1121 12:00:05.200686   22104 fusion.cc:4] Check failed: 5 vs. 1', file=sys.stderr); sys.exit(-6)",

@@ -14,6 +14,8 @@ from podzero.driver.processes import ReplayProcess
 from podzero.driver.replay_shards import MOVE_ATTEMPTS
 from podzero.driver.savepoints import Savepoint
 from podzero.errors import ConfigError
+from podzero.replay import ReplayRestoreError
+from podzero.replay.errors import PortTaken
 
 TWO_SHARDS = {"shards": 2, "min_size": 8192}
 REANALYSE = {"share": 0.5, "count": 2, "cpus": 2.0}
@@ -208,11 +210,21 @@ def test_a_lost_shard_restarts_without_a_reservation_where_actors_took_its_cpus(
 
 def test_a_shard_that_cannot_restore_its_contents_restarts_empty(start):
     supervisor, cluster = start(cpu_node("home", 8))
-    cluster.answers[ReplayProcess]["address"] = ValueError("the contents are damaged")
+    cluster.answers[ReplayProcess]["address"] = ReplayRestoreError("the contents are damaged")
     lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
     assert supervisor.reconcile(lambda: SAVED) == ["replay-0"]
     assert cluster.arguments["replay-0"]["restore_from"] is None
     assert len([process for process in cluster.processes if process.name == "replay-0"]) == 3
+
+
+def test_a_shard_that_fails_otherwise_keeps_its_contents_for_the_next_attempt(start):
+    supervisor, cluster = start(cpu_node("home", 8))
+    cluster.answers[ReplayProcess]["address"] = PortTaken("port 7 is taken")
+    lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
+    assert supervisor.reconcile(lambda: SAVED) == ["replay-0"]
+    del cluster.answers[ReplayProcess]["address"]
+    assert supervisor.reconcile(lambda: SAVED) == ["replay-0"]
+    assert cluster.arguments["replay-0"]["restore_from"] == SAVED.shard(0)
 
 
 def test_a_restarted_shard_that_cannot_be_built_is_a_failure_that_is_tried_again(start):

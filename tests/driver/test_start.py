@@ -5,7 +5,7 @@ import pytest
 from podzero.driver.savepoints import savepoints
 from podzero.driver.start import start_workers
 from podzero.replay import ReplayMismatch, ReplayRestoreError
-from podzero.workdir import Workdir
+from podzero.workdir import Workdir, step_folder
 
 from .test_savepoints import write
 
@@ -32,6 +32,17 @@ def test_the_savepoint_before_a_damaged_one_is_used(workdir):
     found = start_workers(Supervisor(20, ReplayRestoreError("cut short")), workdir)
     assert found.step == 10
     assert [savepoint.step for savepoint in savepoints(workdir)] == [10]
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"), [(None, ["000000008", "000000020"]), (ReplayRestoreError("x"), ["000000008"])]
+)
+def test_snapshots_of_lost_steps_are_renamed(workdir, error, kept):
+    for step in (8, 20, 24):
+        step_folder(workdir.snapshots, step).mkdir(parents=True)
+    start_workers(Supervisor(20 if error else None, error), workdir)
+    assert sorted(path.name for path in workdir.snapshots.iterdir() if path.name.isdigit()) == kept
+    assert (workdir.snapshots / "lost-000000024").is_dir()
 
 
 def test_a_savepoint_with_other_tables_is_no_damage_and_stays(workdir):

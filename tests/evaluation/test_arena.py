@@ -79,6 +79,13 @@ def test_each_opening_is_played_from_both_sides(env):
     assert result.wins == result.losses
 
 
+def test_deterministic_players_do_not_play_the_same_games_again(env):
+    """After two plies there are 9 * 8 boards of tic-tac-toe."""
+    players = FirstLegal(env), FirstLegal(env)
+    assert Arena(env).play(*players, 400, jax.random.key(5), opening_plies=2).games == 2 * 72
+    assert Arena(env).play(FirstLegal(env), RandomPlayer(env), 400, jax.random.key(5), opening_plies=2).games == 400
+
+
 def test_same_key_gives_the_same_match(env):
     players = RandomPlayer(env), RandomPlayer(env)
     assert play_match(env, *players, 50, jax.random.key(6)) == play_match(env, *players, 50, jax.random.key(6))

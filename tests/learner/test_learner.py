@@ -145,6 +145,19 @@ def test_a_failed_save_fails_its_future_and_not_the_training(start, make_experim
     assert sink.versions[-1] == 4
 
 
+def test_an_earlier_failed_save_does_not_fail_the_end_of_the_run(start, make_experiment, tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    learner, _, sink, _ = start(make_experiment(steps=4))
+    monkeypatch.setattr(learner._checkpoints, "_finish", fail)
+    future = learner.request_checkpoint(tmp_path / "x")
+    learner.run()
+    with pytest.raises(OSError, match="No space left"):
+        future.result(10)
+    assert sink.versions[-1] == 4
+
+
 def test_an_error_of_the_reader_ends_the_run_with_that_error(start, make_experiment):
     class Broken(EmptyReader):
         def __next__(self):

@@ -50,6 +50,13 @@ def test_the_live_view_leaves_the_newest_status_on_the_screen():
     assert "a shard is full" in out.getvalue()
 
 
+def test_the_plain_view_goes_on_when_the_disk_of_its_output_is_full():
+    with open("/dev/full", "w") as out, PlainView(out) as view:
+        view.show(NEW)
+        view.log(logging.INFO, "stopping")
+        print("the end", file=out, flush=True)
+
+
 def test_the_plain_view_goes_on_when_its_reader_has_gone():
     """As `tee` of `podzero train | tee log` does at Ctrl-C, before the run has written its savepoint."""
     reader, writer = os.pipe()

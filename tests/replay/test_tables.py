@@ -78,7 +78,9 @@ def test_reanalysed_samples_have_their_part_of_the_tolerance_and_states_never_bl
 def test_samples_and_reanalysed_samples_have_one_layout(make_experiment):
     tables = tables_of(make_experiment(reanalyse={"share": 0.5, "games": 4}), SPEC)
     assert tables[REANALYSED].signature.layout == tables[SAMPLES].signature.layout
-    assert tables[STATES].signature.layout == "line state:uint8[5] outcome:float32[] version:int32[] samples_per_item:1"
+    assert tables[STATES].signature.layout == (
+        "line state:uint8[5] outcome:float32[] truncated:bool[] version:int32[] samples_per_item:1"
+    )
 
 
 @pytest.mark.parametrize(("consistency", "learned"), [(0.0, 1), (2.0, 3)])

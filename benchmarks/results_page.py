@@ -1,0 +1,112 @@
+"""Writes docs/results.md: what each experiment has reached."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from podzero.markdown import Row, table
+
+Json = Mapping[str, Any]
+
+METHOD = """\
+Every row is one evaluation, after one training run from nothing unless it says `none`. Intervals are 95% confidence
+intervals over the positions, games or episodes of that evaluation, not over training runs.
+`uv run python benchmarks/pages.py` writes this page from `benchmarks/results/`.
+
+A solver judges positions that uniformly random moves reach, up to a ply drawn from 0 to 30; finished games, and
+positions in which all legal moves have the same value, are drawn again, so early plies are more frequent. In matches
+each opening is played from both sides."""
+
+
+def page_of_results(experiments: Mapping[str, Json]) -> str:
+    """The page.
+
+    Args:
+      experiments: the files of `benchmarks/results`, by the name of the experiment, in the order of the rows.
+    """
+    header = ("experiment", "training", "result", "commands", "measured")
+    rows = [row for name, results in experiments.items() for row in result_rows(name, results)]
+    return "\n".join(["# Results", "", METHOD, "", *table(header, rows), ""])
+
+
+def result_rows(name: str, results: Json) -> list[Row]:
+    """The rows of one experiment: each training run, further opponents, and baselines."""
+    runs = results.get("runs", [results])
+    measured = f"{results['hardware']}; {results['date']}"
+    rows: list[Row] = [
+        (f"`{name}`", _training(results, run), _outcome(run), _commands(results), measured) for run in runs
+    ]
+    rows += [
+        (f"`{name}`", "the same run", _reached(match), _commands(match), measured)
+        for match in results.get("matches", [])
+    ]
+    baselines = results.get("baselines", {})
+    command = _commands(baselines) if "command" in baselines else ""
+    return rows + [
+        (f"`{name}`", f"none: {player}", _reached(found), command, measured)
+        for player, found in baselines.items()
+        if player != "command"
+    ]
+
+
+def _training(results: Json, run: Json) -> str:
+    """How long a run was, and what it did."""
+    done = {"steps": "learner steps", "learner_steps": "learner steps", "games": "games",
+            "environment_steps": "environment steps"}  # fmt: skip
+    counts = [f"{run[key]:,} {words}" for key, words in done.items() if key in run]
+    seed = [f"seed {run['seed']}"] if "seed" in run else []
+    first = [f"first game after {results['first_game_seconds']} s"] if "first_game_seconds" in results else []
+    lost = [f"lost: {results['lost']}"] if "lost" in results else []
+    return ", ".join([f"{results['minutes']} minutes", *seed, *counts, *first, *lost])
+
+
+def _outcome(run: Json) -> str:
+    if "result" not in run:
+        return _throughput(run)
+    if "judged_seconds_step_return" not in run:
+        return _reached(run["result"])
+    best, seconds = max((mean, -seconds) for seconds, _, mean in run["judged_seconds_step_return"])
+    return f"{_reached(run['result'])}; best evaluation during training {best:,.1f}, after {-seconds / 60:.1f} minutes"
+
+
+def _reached(result: Json) -> str:
+    """An evaluation, in words."""
+    if "episodes" in result:
+        return (
+            f"mean return **{result['mean_return']:,.1f}** over {result['episodes']} episodes{_interval(result, 1, '')}"
+        )
+    if "opponent" in result:
+        return (
+            f"score **{100 * result['score']:.1f}%** in {result['games']} games against `{result['opponent']}`: "
+            f"{result['wins']} won, {result['draws']} drawn, {result['losses']} lost{_interval(result, 1, '%')}"
+        )
+    positions = f" of {result['positions']:,} positions" if "positions" in result else ""
+    bands = [f"{100 * band['share']:.1f}% in plies {plies}" for plies, band in result.get("bands", {}).items()]
+    return (
+        f"**{100 * result['keeps_value']:.1f}%** of moves{positions} keep the game's value{_interval(result, 1, '%')}"
+        + (": " + ", ".join(bands) if bands else "")
+    )
+
+
+def _throughput(run: Json) -> str:
+    """A run that was measured and not evaluated."""
+    rates = run["last_minute_of_training"]
+    memory = run["unique_memory_mib"]
+    most = {role: max(entry[role] for entry in memory if role in entry) for role in ("actor", "learner", "replay")}
+    return (
+        f"not evaluated: {rates['environment_steps_per_s']:g} environment steps/s with {run['simulations']} "
+        f"simulations each, {rates['learner_steps_per_s']:g} learner steps/s; unique memory at most "
+        + ", ".join(f"{mib:,} MiB ({role})" for role, mib in most.items())
+    )
+
+
+def _interval(result: Json, digits: int, unit: str) -> str:
+    if "interval" not in result:
+        return ""
+    low, high = (100 * bound if unit == "%" else bound for bound in result["interval"])
+    return f" ({low:,.{digits}f} to {high:,.{digits}f}{unit})"
+
+
+def _commands(results: Json) -> str:
+    return "; ".join(f"`{command}`" for command in results["command"].split(" && "))
