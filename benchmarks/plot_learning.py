@@ -22,6 +22,8 @@ Curve = list[tuple[float, float]]
 
 PLAIN = Path(__file__).parent / "results" / "plain_learning.json"
 """The curve that `plain_learning.py` writes."""
+LOSSES = {"policy_loss": "-", "value_loss": "--"}
+"""Line styles of the losses."""
 STOPPED_S = 60.0
 """A run whose workers report nothing for so many seconds is stopped; that time does not count."""
 MINUTES = (1, 2, 5, 10, 20, 60, 120)
@@ -49,9 +51,10 @@ def draw(workdirs: Sequence[Path], target: Path) -> None:
         found, name, color = curves(workdir / "metrics.jsonl"), Workdir(workdir).experiment().name, f"C{index}"
         if keeps := found.get("evaluation/keeps_value"):
             skill.plot(*zip(*keeps, strict=True), "o-", color=color, label=name)
-        for metric, style in (("policy_loss", "-"), ("value_loss", "--")):
-            label = f"{name}: {metric.replace('_', ' ')}"
-            loss.plot(*zip(*found[f"learner/{metric}"], strict=True), style, color=color, label=label)
+        for metric, style in LOSSES.items():
+            loss.plot(*zip(*found[f"learner/{metric}"], strict=True), style, color=color)
+    for metric, style in LOSSES.items():
+        loss.plot([], [], style, color="black", label=metric.replace("_", " "))
     if PLAIN.exists():  # once plain_learning.py has run
         plain = [(point["minutes"], point["keeps_value"]) for point in json.loads(PLAIN.read_text())["curve"]]
         skill.plot(*zip(*plain, strict=True), "o:", color="gray", label="plain pgx and mctx")
@@ -63,7 +66,7 @@ def draw(workdirs: Sequence[Path], target: Path) -> None:
     loss.set_xticks(MINUTES, labels=map(str, MINUTES))
     loss.set_xlim(left=MINUTES[0])
     loss.set_ylabel("loss")
-    loss.legend()
+    loss.legend(loc="upper right")
     figure.tight_layout()
     figure.savefig(target, dpi=110)
 
