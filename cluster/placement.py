@@ -57,7 +57,11 @@ def place(nodes: Sequence[Node], experiment: Experiment, driver_node: str) -> Pl
       MissingNodes: the run has no room on `nodes`.
     """
     learner = learner_nodes(nodes, experiment.cluster, driver_node)
-    candidates = actor_nodes(nodes, experiment.cluster)
+    reserved = host_resources(experiment.cluster).get("CPU", 0.0)
+    candidates = [
+        node._replace(cpus=node.cpus - reserved) if node in learner else node
+        for node in actor_nodes(nodes, experiment.cluster)
+    ]
     shards = shard_nodes(candidates, experiment.replay)
     _check_room(candidates, shards, experiment)
     return Placement(learner, shards)

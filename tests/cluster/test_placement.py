@@ -50,6 +50,14 @@ def experiment_of(
 V5E_16 = ClusterConfig(slice="v5e-16")
 
 
+def test_actors_have_room_beside_the_cpus_that_the_learner_reserves():
+    """Of 16 CPUs the learner takes 8 and the shard 1."""
+    node, cluster = cpu_node("a", 16), {"host_resources": {"CPU": 8}}
+    assert place([node], experiment_of(actors=4, cpus=1.5, shard_cpus=1.0, **cluster), "a").learner == (node,)
+    with pytest.raises(MissingNodes, match="8 free CPUs, room for 4 of 5 actors"):
+        place([node], experiment_of(actors=5, cpus=1.5, shard_cpus=1.0, **cluster), "a")
+
+
 def test_slice_labels_are_those_that_ray_puts_on_tpu_hosts(monkeypatch):
     from ray._private.accelerators.tpu import TPUAcceleratorManager
 
