@@ -8,7 +8,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from podzero.cluster.placement import reserved_cpus
+from podzero.cluster.placement import host_resources, reserved_cpus
 from podzero.cluster.ray_cluster import connect
 from podzero.cluster.remote import current_node_id
 from podzero.cluster.run_lock import lock_run
@@ -63,9 +63,9 @@ def _start(
     stack: ExitStack,
 ) -> Run:
     """Starts Ray and the workers; `stack` ends them. Writes the experiment last, so that a failed start leaves none."""
-    cluster = stack.enter_context(
-        connect(address, sum(reserved_cpus(experiment)), f"podzero:{workdir.root}", _environment_extras(experiment))
-    )
+    learner_cpus = experiment.cluster.learner_hosts * host_resources(experiment.cluster).get("CPU", 0.0)
+    cpus = learner_cpus + sum(reserved_cpus(experiment))
+    cluster = stack.enter_context(connect(address, cpus, f"podzero:{workdir.root}", _environment_extras(experiment)))
     signals.install()  # Ray has replaced the handlers
     lock = lock_run(f"process {os.getpid()} at {socket.gethostname()} trains {workdir.root}")
     stack.callback(lambda: lock)
