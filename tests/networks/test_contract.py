@@ -11,8 +11,7 @@ from podzero.types import EnvSpec
 
 CONFIGS: dict[str, NetworkConfig] = {
     "resnet": ResNetConfig(channels=8, blocks=1, value_hidden=8),
-    "resnet with auxiliary heads": ResNetConfig(channels=8, blocks=1, value_hidden=8, auxiliary=True),
-    "resnet with global pooling": ResNetConfig(
+    "resnet with auxiliary heads and global pooling": ResNetConfig(
         channels=8, blocks=2, value_hidden=8, auxiliary=True, global_pooling=True
     ),
     "haiku_resnet": ResNetConfig(name="haiku_resnet", channels=8, blocks=1, value_hidden=8),

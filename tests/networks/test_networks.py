@@ -48,13 +48,14 @@ def test_pooled_features_by_hand():
 def test_pooled_parameters_do_not_depend_on_the_size_of_the_board():
     config = RESNET.model_copy(update={"global_pooling": True})
     small, large = (make_network(config, EnvSpec("go", (side, side, 17), "bool", side**2 + 1)) for side in (9, 13))
-    params = small.init(jax.random.key(0))
-    logits, value = large.apply(params, np.ones((2, 13, 13, 17), bool))
+    params = jax.eval_shape(small.init, jax.random.key(0))
+    logits, value = jax.eval_shape(large.apply, params, np.ones((2, 13, 13, 17), bool))
     assert (logits.shape, value.shape) == ((2, 170), (2,))
 
 
 def test_other_actions_than_squares_have_dense_heads():
-    params = make_network(RESNET.model_copy(update={"global_pooling": True}), BOARD).init(jax.random.key(0))
+    network = make_network(RESNET.model_copy(update={"global_pooling": True}), BOARD)
+    params = jax.eval_shape(network.init, jax.random.key(0))
     assert "policy_logits" in params["heads"]
     assert "pooling" in params["block_1"]
     assert "pooling" not in params["block_0"]
