@@ -58,7 +58,7 @@ def _training(results: Json, run: Json) -> str:
     seed = [f"seed {run['seed']}"] if "seed" in run else []
     first = [f"first game after {results['first_game_seconds']} s"] if "first_game_seconds" in results else []
     lost = [f"lost: {results['lost']}"] if "lost" in results else []
-    return ", ".join([f"{results['minutes']} minutes", *seed, *counts, *first, *lost])
+    return ", ".join([f"{results['minutes']:g} minutes", *seed, *counts, *first, *lost])
 
 
 def _outcome(run: Json) -> str:
