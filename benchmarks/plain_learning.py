@@ -151,8 +151,9 @@ def main() -> None:
     for point in curve(arguments.minutes, arguments.every):
         print(json.dumps(point), flush=True)
         points.append(point)
+    options = f"--minutes {arguments.minutes:g} --every {arguments.every:g}"
     found = {
-        "command": f"JAX_PLATFORMS=cpu uv run python benchmarks/plain_learning.py --minutes {arguments.minutes:g}",
+        "command": f"JAX_PLATFORMS=cpu uv run python benchmarks/plain_learning.py {options}",
         "hardware": arguments.hardware,
         "date": date.today().isoformat(),
         "minutes": arguments.minutes,

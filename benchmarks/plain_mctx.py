@@ -75,7 +75,7 @@ def make_play(env: Any, apply: Callable[..., tuple[jax.Array, jax.Array]], simul
         keys = jax.random.split(reset_key, value.shape[0])
         after = jax.vmap(auto_reset(env.step, env.init))(states, found.action, keys)
         reward = after.rewards[jnp.arange(value.shape[0]), states.current_player]
-        # A new game tells that the one before has ended; a search could not move in it.
+        # auto_reset marks a new game as terminated if the one before was, and pgx plays no moves in such a state.
         running = after.replace(terminated=jnp.zeros_like(after.terminated))
         return running, (states.observation, found.action_weights, reward, after.terminated)
 

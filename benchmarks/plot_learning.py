@@ -19,7 +19,6 @@ from podzero.workdir import Workdir
 
 Curve = list[tuple[float, float]]
 
-
 PLAIN = Path(__file__).parent / "results" / "plain_learning.json"
 """The curve that `plain_learning.py` writes."""
 LOSSES = {"policy_loss": "-", "value_loss": "--"}
@@ -55,9 +54,8 @@ def draw(workdirs: Sequence[Path], target: Path) -> None:
             loss.plot(*zip(*found[f"learner/{metric}"], strict=True), style, color=color)
     for metric, style in LOSSES.items():
         loss.plot([], [], style, color="black", label=metric.replace("_", " "))
-    if PLAIN.exists():  # once plain_learning.py has run
-        plain = [(point["minutes"], point["keeps_value"]) for point in json.loads(PLAIN.read_text())["curve"]]
-        skill.plot(*zip(*plain, strict=True), "o:", color="gray", label="plain pgx and mctx")
+    plain = [(point["minutes"], point["keeps_value"]) for point in json.loads(PLAIN.read_text())["curve"]]
+    skill.plot(*zip(*plain, strict=True), "o:", color="gray", label="plain pgx and mctx")
     skill.set_ylim(0.5, 1.0)
     skill.set_ylabel("moves that keep the game's value")
     skill.legend(loc="lower right")

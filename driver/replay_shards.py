@@ -97,7 +97,9 @@ class ReplayShards:
             try:
                 new = address.result(ANSWER_TIMEOUT_S)
             except Exception as failure:
-                if content is None or not _is_damage(failure):
+                from podzero.replay import ReplayRestoreError  # slow, and only needed after a failure
+
+                if content is None or not isinstance(failure, ReplayRestoreError):
                     self.workers[index].failure = failure
                 else:
                     log.warning("replay-%d cannot restore the contents of the last savepoint", index, exc_info=failure)
@@ -119,13 +121,6 @@ class ReplayShards:
         self.workers[index].actor.kill()
         self.workers[index] = Worker(self._spawn(index, node, content))
         self._restarts[index] = _Restart(self.workers[index].actor.begin("address"), node, content)
-
-
-def _is_damage(error: Exception) -> bool:
-    """Whether an error means that a shard's contents cannot be used. The imports are slow."""
-    from podzero.replay import ReplayMismatch, ReplayRestoreError
-
-    return isinstance(error, (ReplayMismatch, ReplayRestoreError))
 
 
 class _Announcement(NamedTuple):

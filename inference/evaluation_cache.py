@@ -1,4 +1,4 @@
-"""A cache of network evaluations, so that a position is evaluated once for each version of the parameters.
+"""A cache of network evaluations, so that few positions are evaluated twice by one version of the parameters.
 
 Search meets most positions again: by transposition, in the tree of the next move, in other games, and at the end of a
 game, where each further visit is another evaluation.

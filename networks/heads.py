@@ -21,7 +21,9 @@ LAST_LAYER_SCALE = 1e-2
 """Variance scale of both last layers. An untrained network must have a nearly uniform policy and values near zero, or
 search would only amplify its noise."""
 LAST = nn.initializers.variance_scaling(LAST_LAYER_SCALE, "fan_in", "truncated_normal")
+"""Initializer of both last layers."""
 HIDDEN = nn.initializers.he_normal()
+"""Initializer of the layers before them."""
 
 Outputs = tuple[jax.Array, jax.Array] | tuple[jax.Array, jax.Array, Prediction]
 """Logits and values, and the auxiliary predictions if they are asked for."""

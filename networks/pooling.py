@@ -12,6 +12,7 @@ from podzero.types import EnvSpec
 USUAL_SIDE = 14.0
 """Side of a board where the scaled mean is zero."""
 SIDE_SCALE = 0.1
+"""Slope of its factor."""
 
 
 def pooled(features: jax.Array) -> jax.Array:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple, get_args
 
-from podzero.config import EnvConfig, Experiment, Game, load
+from podzero.config import EnvConfig, Game, load
 from podzero.errors import ConfigError, nearest
 from podzero.workdir import Workdir, step_folders
 
@@ -78,12 +78,9 @@ def game_to_play(game: str | None, *players: str | None) -> str | EnvConfig:
     if game is not None:  # first, because its arguments take precedence
         games["--game"] = game if game in get_args(Game) else load(game).env
     names = [name for name in players if name is not None]
-    experiments: dict[str, Experiment] = {}
-    for name in names:
-        player = parse_player(name)
-        if isinstance(player, TrainedPlayer):
-            experiments[name] = player.workdir.experiment()
-            games[name] = experiments[name].env
+    parsed = ((name, parse_player(name)) for name in names)
+    experiments = {name: player.workdir.experiment() for name, player in parsed if isinstance(player, TrainedPlayer)}
+    games |= {name: experiment.env for name, experiment in experiments.items()}
     if not games:
         raise ConfigError(f"no game given: {', '.join(names)} can play any; choose one with --game")
     chosen = next(iter(games.values()))

@@ -148,7 +148,7 @@ class Int8Config(Section):
     max_value_error: PositiveFloat = 0.05
     """Largest mean absolute difference of the quantized value from the float32 value."""
     cache_mib: NonNegativeFloat = 16.0
-    """Memory of an actor for evaluations, in MiB, so that a position is evaluated once for each version; 0 for none."""
+    """Memory of an actor for evaluations, in MiB, so that few are evaluated twice by one version; 0 for none."""
 
 
 class ReplayConfig(Section):
