@@ -136,7 +136,7 @@ def _int8_parts(experiment: Experiment) -> ActorParts:
     env, actors = make_env(experiment.env), experiment.actors
     size = calibration_size(experiment.int8, actors.games)
     positions = random_positions(env, jax.random.key(experiment.seed), size)
-    network = QuantizedNetwork(env.spec, experiment.int8, max(1, round(actors.cpus)), positions)
+    network = QuantizedNetwork(env.spec, experiment.int8, max(1, round(actors.cpus)), actors.games, positions)
     fold = jax.jit(make_inference(experiment.network, env.spec)[0])
     core = _core(experiment, env, network.apply)
     return ActorParts(core, lambda params: network.load(fold(params)), network)

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from podzero.protocols import ParamSource
 from podzero.types import Params, Versioned
 
+SHARE = 0.05
+"""Largest share of the time that preparations take, so that versions that come often do not slow the games down."""
+
 
 class BackgroundSource:
     """A `ParamSource` whose parameters have gone through `prepare`, in a thread.
 
     `poll` returns a version once it is prepared, so the version and the parameters that are searched with always belong
-    together. Versions that are published during a preparation are skipped, except for the newest.
+    together. Versions that are published during a preparation, and until preparations have taken no more than `share`
+    of the time since it began, are skipped, except for the newest.
 
     Args:
       source: of the published parameters.
       prepare: turns them into those that the search takes; called for one version at a time.
+      share: of the time, in (0, 1].
     """
 
-    def __init__(self, source: ParamSource, prepare: Callable[[Params], Params]) -> None:
+    def __init__(self, source: ParamSource, prepare: Callable[[Params], Params], share: float = SHARE) -> None:
         self._source = source
         self._prepare = prepare
+        self._share = share
+        self._next = 0.0
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="prepare-params")
         self._pending: Future[Versioned] | None = None
 
@@ -45,13 +53,19 @@ class BackgroundSource:
     def poll(self) -> Versioned | None:
         """Parameters newer than those returned last, if they are prepared, or None; never waits."""
         if self._pending is None:
-            newer = self._source.poll()
-            self._pending = None if newer is None else self._pool.submit(self._prepared, newer)
+            newer = self._source.poll() if time.monotonic() >= self._next else None
+            self._pending = None if newer is None else self._pool.submit(self._paced, newer)
             return None
         if not self._pending.done():
             return None
         ready, self._pending = self._pending.result(), None
         return ready
+
+    def _paced(self, versioned: Versioned) -> Versioned:
+        began = time.monotonic()
+        prepared = self._prepared(versioned)
+        self._next = began + (time.monotonic() - began) / self._share
+        return prepared
 
     def _prepared(self, versioned: Versioned) -> Versioned:
         return versioned._replace(params=self._prepare(versioned.params))

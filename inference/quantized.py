@@ -20,9 +20,10 @@ from podzero.types import Array, EnvSpec, Params
 
 log = logging.getLogger(__name__)
 
-PIECE = 16
-"""Positions that OpenVINO evaluates at once. More are not faster: a 64x5 network took 20 us a position with 16 to 64,
-and 22 us with 128."""
+PIECE = 64
+"""Positions that OpenVINO evaluates at once, at most. Of 128 asked for, the cache leaves about 50 to be evaluated in
+training. Fewer at once are not faster with a 64x5 network, and slower with smaller ones: 32x3 took 11 us a position
+with 16, 8 us with 32, 6.5 us with 64 and 6 us with 128."""
 _KEPT = 2
 """Loaded versions that are kept: the one that is searched with, and the next."""
 
@@ -42,15 +43,19 @@ class QuantizedNetwork:
       spec: of the game; its observations are boards.
       config: the bounds of quantization errors, and the size of the cache.
       threads: OpenVINO's compute threads.
+      batch: positions that a search evaluates at once; those that OpenVINO does are at most `PIECE`.
       positions: the first calibration positions, `[N, H, W, P]`, N as `calibration_size` says.
 
     Raises:
       ConfigError: OpenVINO is not installed.
     """
 
-    def __init__(self, spec: EnvSpec, config: Int8Config, threads: int, positions: np.ndarray[Any, Any]) -> None:
+    def __init__(
+        self, spec: EnvSpec, config: Int8Config, threads: int, batch: int, positions: np.ndarray[Any, Any]
+    ) -> None:
         self._spec = spec
         self._limits = config
+        self._piece = min(PIECE, batch)
         self._cache = EvaluationCache(config.cache_mib, spec.num_actions + 1) if config.cache_mib else None
         self._positions = RecentPositions(_plain(positions))
         self._compiler = CpuCompiler(threads, "f32")
@@ -71,12 +76,12 @@ class QuantizedNetwork:
           the version's token, `[]` int32, for `apply`. The two newest tokens are valid.
         """
         layers, board, dtype = layers_of(params), self._spec.observation_shape, self._spec.observation_dtype
-        reference = self._compiler.compile(float_model(layers, PIECE, board, dtype))
+        reference = self._compiler.compile(float_model(layers, self._piece, board, dtype))
         positions = self._positions.all()
-        expected, extremes = _in_pieces(reference, positions)
+        expected, extremes = self._in_pieces(reference, positions)
         ranges = np.stack([extremes[..., 0].min(axis=0), extremes[..., 1].max(axis=0)], axis=-1)
-        engine = self._compiler.compile(int8_model(layers, PIECE, board, dtype, ranges))
-        (quantized,) = _in_pieces(engine, positions)
+        engine = self._compiler.compile(int8_model(layers, self._piece, board, dtype, ranges))
+        (quantized,) = self._in_pieces(engine, positions)
         found = agreement(np.concatenate(expected), np.concatenate(quantized))
         if not found.within(self._limits):
             engine = reference
@@ -99,7 +104,7 @@ class QuantizedNetwork:
         engine = self._engines[int(token)]
 
         def evaluate(rows: np.ndarray[Any, Any]) -> _Evaluation:
-            evaluations: _Evaluation = np.concatenate(_in_pieces(engine, _plain(rows))[0])
+            evaluations: _Evaluation = np.concatenate(self._in_pieces(engine, _plain(rows))[0])
             return evaluations[: len(rows)]
 
         return self._cache(int(token), observations, evaluate) if self._cache else evaluate(observations)
@@ -112,6 +117,13 @@ class QuantizedNetwork:
         cached = cache.found / cache.asked if cache and cache.asked else 0.0
         return self._metrics | {"int8/cached": cached} if self._metrics else {}
 
+    def _in_pieces(self, engine: Any, positions: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+        """Evaluates positions `[N, ...]`, the last piece filled with some of them; each output as `[pieces, ...]`."""
+        pieces = math.ceil(len(positions) / self._piece)
+        filled = positions[np.resize(np.arange(len(positions)), pieces * self._piece)]
+        results = [infer(engine, piece) for piece in np.split(filled, pieces)]
+        return [np.stack(outputs) for outputs in zip(*results, strict=True)]
+
     def _note(self, found: Agreement, in_int8: bool) -> None:
         """Records the agreement of the newest version; the first one in float32 is a warning."""
         self._metrics = {f"int8/{name}": value for name, value in found._asdict().items()}
@@ -123,14 +135,6 @@ class QuantizedNetwork:
                 "(int8.max_value_error %g); such versions are evaluated in float32 (metric int8/quantized)",
                 found.policy_kl, self._limits.max_policy_kl, found.value_error, self._limits.max_value_error,
             )  # fmt: skip
-
-
-def _in_pieces(engine: Any, positions: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-    """Evaluates positions `[N, ...]`, the last piece filled with some of them; each output as `[pieces, ...]`."""
-    pieces = math.ceil(len(positions) / PIECE)
-    filled = positions[np.resize(np.arange(len(positions)), pieces * PIECE)]
-    results = [infer(engine, piece) for piece in np.split(filled, pieces)]
-    return [np.stack(outputs) for outputs in zip(*results, strict=True)]
 
 
 def calibration_size(limits: Int8Config, batch: int) -> int:

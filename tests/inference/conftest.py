@@ -62,7 +62,7 @@ def quantized(env, positions):
     """Makes a `QuantizedNetwork` with the given limits."""
 
     def make(**limits):
-        return QuantizedNetwork(env.spec, Int8Config(**limits), threads=1, positions=positions)
+        return QuantizedNetwork(env.spec, Int8Config(**limits), threads=1, batch=16, positions=positions)
 
     return make
 

@@ -41,7 +41,7 @@ def test_polls_do_not_wait_for_the_preparation():
         assert go_on.wait(10)
         return params.upper()
 
-    background = BackgroundSource(source, prepare)
+    background = BackgroundSource(source, prepare, share=1.0)
     assert background.poll() is None
     source.newer.append(Versioned(2, "two"))
     assert background.poll() is None
@@ -79,3 +79,28 @@ def test_a_version_that_was_being_prepared_before_a_wait_is_dropped():
     assert background.poll() is None
     assert background.wait(10.0) == Versioned(1, "ONE")
     assert background.poll() is None
+
+
+def test_preparations_take_no_more_than_their_share_of_the_time(monkeypatch):
+    """One of 2 s at a share of a tenth: the next begins 20 s after it began, with the newest version."""
+    clock = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[-1])
+
+    def prepare(params):
+        clock.append(clock[-1] + 2.0)
+        return params.upper()
+
+    source = Source()
+    background = BackgroundSource(source, prepare, share=0.1)
+    source.newer = [Versioned(2, "two")]
+    assert background.poll() is None
+    assert background._pending.result(10) == Versioned(2, "TWO")
+    assert background.poll() == Versioned(2, "TWO")
+    for seconds, version in ((102.0, Versioned(3, "three")), (119.9, Versioned(4, "four"))):
+        clock.append(seconds)
+        source.newer = [version]
+        assert background.poll() is None
+        assert background._pending is None
+    clock.append(120.0)
+    assert background.poll() is None
+    assert background._pending.result(10) == Versioned(4, "FOUR")

@@ -54,10 +54,10 @@ def test_global_pooling_agrees_with_float32(actions):
     start = make_network(config, spec).init(jax.random.key(0))
     params = jax.tree.map(lambda leaf: leaf + 0.1 * draw.standard_normal(leaf.shape).astype(np.float32), fold(start))
     boards = draw.random((BATCH, 9, 9, 17)) < 0.3
-    quantized = QuantizedNetwork(spec, Int8Config(max_policy_kl=1e-12), 1, boards)
+    quantized = QuantizedNetwork(spec, Int8Config(max_policy_kl=1e-12), 1, 16, boards)
     expected = side_by_side(*network.apply(params, boards))
     np.testing.assert_allclose(quantized.evaluate(quantized.load(params), boards), expected, rtol=1e-3, atol=1e-3)
-    quantized = QuantizedNetwork(spec, Int8Config(max_policy_kl=1.0, max_value_error=1.0), 1, boards)
+    quantized = QuantizedNetwork(spec, Int8Config(max_policy_kl=1.0, max_value_error=1.0), 1, 16, boards)
     measured = agreement(expected, quantized.evaluate(quantized.load(params), boards))
     assert quantized.metrics()["int8/quantized"] == 1.0
     assert measured.policy_kl < 0.01
@@ -145,7 +145,7 @@ def test_a_board_of_real_numbers_is_quantized_as_well(positions):
     fold, inference = make_inference(config, spec)
     params = fold(make_network(config, spec).init(jax.random.key(0)))
     boards = positions.astype(np.float32) - 0.5
-    network = QuantizedNetwork(spec, Int8Config(), 1, boards)
+    network = QuantizedNetwork(spec, Int8Config(), 1, 16, boards)
     found = evaluate_all(network, network.load(params), boards)
     assert agreement(side_by_side(*inference.apply(params, boards)), found).policy_kl < 1e-3
 
