@@ -33,12 +33,12 @@ def page_of_results(experiments: Mapping[str, Json]) -> str:
 def result_rows(name: str, results: Json) -> list[Row]:
     """The rows of one experiment: each training run, further opponents, and baselines."""
     runs = results.get("runs", [results])
-    measured = f"{results['hardware']}; {results['date']}"
+    measured = _measured(results)
     rows: list[Row] = [
         (f"`{name}`", _training(results, run), _outcome(run), _commands(results), measured) for run in runs
     ]
     rows += [
-        (f"`{name}`", "the same run", _reached(match), _commands(match), measured)
+        (f"`{name}`", "the same run", _reached(match), _commands(match), _measured({**results, **match}))
         for match in results.get("matches", [])
     ]
     baselines = results.get("baselines", {})
@@ -48,6 +48,10 @@ def result_rows(name: str, results: Json) -> list[Row]:
         for player, found in baselines.items()
         if player != "command"
     ]
+
+
+def _measured(results: Json) -> str:
+    return f"{results['hardware']}; {results['date']}"
 
 
 def _training(results: Json, run: Json) -> str:
