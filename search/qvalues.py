@@ -15,9 +15,6 @@ from podzero.types import Array
 QTransform = Callable[[mctx.Tree, Array], jax.Array]
 """`(tree, node)` of one search to `[A]`."""
 
-MIN_RANGE = 0.01
-"""Lower bound of the range by which a tree's values are divided, so that rounding errors are not magnified."""
-
 
 def completed(tree: mctx.Tree, node: Array) -> jax.Array:
     """The completed Q-values `[A]` of a node: an unvisited action has the mixed value of Danihelka et al. 2022,
@@ -34,7 +31,7 @@ def gumbel_transform(config: SearchConfig, bounds: tuple[float, float] | None) -
     completed Q-values.
 
     Args:
-      config: `q_scale`, `value_scale` and `maxvisit_init`; `bounds` only where they are known.
+      config: `q_scale`, `min_value_range`, `value_scale` and `maxvisit_init`; `bounds` only where they are known.
       bounds: least and greatest value of a position; None if they are not known.
     """
     scale = config.q_scale or ("tree" if bounds is None else "node")
@@ -45,7 +42,7 @@ def gumbel_transform(config: SearchConfig, bounds: tuple[float, float] | None) -
 
     def transform(tree: mctx.Tree, node: Array) -> jax.Array:
         values = completed(tree, node)
-        width = bounds[1] - bounds[0] if scale == "bounds" and bounds is not None else _range(tree)
+        width = bounds[1] - bounds[0] if scale == "bounds" and bounds is not None else _range(tree, config.min_value_range)
         weight = config.value_scale * (config.maxvisit_init + jnp.max(tree.children_visits[node]))
         # Only differences matter. Beside large values float32 would round away the Gumbel noise that is added to them.
         return weight * (values - jnp.max(values)) / width
@@ -53,12 +50,12 @@ def gumbel_transform(config: SearchConfig, bounds: tuple[float, float] | None) -
     return transform
 
 
-def _range(tree: mctx.Tree) -> jax.Array:
-    """The range of node values in a tree, at least `MIN_RANGE`."""
+def _range(tree: mctx.Tree, least: float) -> jax.Array:
+    """The range of node values in a tree, at least `least`."""
     visited = tree.node_visits > 0
     lowest = jnp.min(jnp.where(visited, tree.node_values, jnp.inf))
     highest = jnp.max(jnp.where(visited, tree.node_values, -jnp.inf))
-    return jnp.maximum(highest - lowest, MIN_RANGE)
+    return jnp.maximum(highest - lowest, least)
 
 
 def puct_transform(bounds: tuple[float, float] | None) -> QTransform:

@@ -33,6 +33,9 @@ class SearchConfig(Section):
     q_scale: Literal["node", "tree", "bounds"] | None = None
     """Gumbel: what Q-values are divided by: the range of a `node`'s Q-values, the range of all values in the `tree`, or
     the range between the known `bounds` of a board game's values. By default `node` for games and `tree` for MuZero."""
+    min_value_range: PositiveFloat = 0.01
+    """Gumbel: lower bound of the range of the values in a tree by which Q-values are divided, so that the policy does
+    not follow the errors of values where all actions are equally good. In units of values."""
     value_scale: PositiveFloat = 0.1
     """Gumbel: weight of scaled Q-values beside logits, per visit (`c_scale` of Danihelka et al. 2022)."""
     maxvisit_init: NonNegativeFloat = 50.0
