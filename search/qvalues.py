@@ -42,7 +42,9 @@ def gumbel_transform(config: SearchConfig, bounds: tuple[float, float] | None) -
 
     def transform(tree: mctx.Tree, node: Array) -> jax.Array:
         values = completed(tree, node)
-        width = bounds[1] - bounds[0] if scale == "bounds" and bounds is not None else _range(tree, config.min_value_range)
+        width = (
+            bounds[1] - bounds[0] if scale == "bounds" and bounds is not None else _range(tree, config.min_value_range)
+        )
         weight = config.value_scale * (config.maxvisit_init + jnp.max(tree.children_visits[node]))
         # Only differences matter. Beside large values float32 would round away the Gumbel noise that is added to them.
         return weight * (values - jnp.max(values)) / width

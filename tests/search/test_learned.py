@@ -218,6 +218,14 @@ def test_the_policy_follows_differences_of_value_relative_to_the_range_of_the_tr
     np.testing.assert_allclose(result.policy, [[1 / (1 + odds), odds / (1 + odds)]], rtol=1e-4)
 
 
+def test_differences_of_value_below_the_least_range_change_the_policy_little():
+    """As above, divided by 10 instead of by 4 / 3."""
+    search = search_for(model(two_values, fork), discount=1.0, simulations=2, min_value_range=10.0)
+    result = search({}, jax.random.key(0), jnp.array([[0.0]]), Exploration.none(1))
+    odds = np.exp(5.1 / 10)
+    np.testing.assert_allclose(result.policy, [[1 / (1 + odds), odds / (1 + odds)]], rtol=1e-4)
+
+
 def test_gumbel_noise_is_not_rounded_away_beside_large_values():
     """All eight actions are equal, so the Gumbel noise alone decides. Divided by the smallest range, values of -800
     become -400,000, where float32 has steps of 1/32; the actions must not change.
