@@ -16,8 +16,9 @@ from podzero.types import Array
 
 CLIP = 10.0
 """Normalized observations are clipped to this many standard deviations."""
-MAX_COUNT = 100_000.0
-"""The count of observations is capped here, so that older observations decay exponentially."""
+MAX_COUNT = 1e7
+"""The count of observations is capped here, below the integers of float32. Statistics that forget soon would follow the
+policy: the better it balances, the narrower its observations, and the network would see the same state ever larger."""
 _EPSILON = 1e-6
 
 
