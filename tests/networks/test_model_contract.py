@@ -17,6 +17,7 @@ from podzero.errors import ConfigError
 from podzero.learner.optimizers import make_optimizer
 from podzero.networks import make_inference, make_model_network, make_network
 from podzero.networks.muzero import LOG_STD_BOUNDS, MEAN_BOUND
+from podzero.networks.normalization import merge
 from podzero.types import EnvSpec
 
 CONFIGS: dict[str, ModelNetworkConfig] = {
@@ -246,16 +247,23 @@ def test_statistics_are_those_of_all_observations(vectors):
     np.testing.assert_allclose(statistics(params)["variance"], seen.var(axis=0), rtol=1e-4)
 
 
-def test_older_observations_decay_exponentially(vectors):
-    """After 100,000 ones, each further 100,000 threes halve the weight of what came before: 2, 2.5, 2.75."""
+def test_statistics_settle(vectors):
+    """400 batches of 256 threes after 2,000,000 ones: 1 + 2 * 102,400 / 2,102,400. A policy that improves changes what
+    it observes; the network must not see the same state differently because of it.
+    """
     network, params = vectors
-    block = np.ones((10_000, 3), np.float32)
-    for _ in range(10):
-        params = network.observe(params, block)
-    big = np.full((100_000, 3), 3.0, np.float32)
-    for expected in (2.0, 2.5, 2.75):
-        params = network.observe(params, big)
-        np.testing.assert_allclose(statistics(params)["mean"], expected, rtol=1e-4)
+    for _ in range(20):
+        params = network.observe(params, np.ones((100_000, 3), np.float32))
+    params = network.observe(params, np.full((400 * 256, 3), 3.0, np.float32))
+    np.testing.assert_allclose(statistics(params)["mean"], 1 + 2 * 102_400 / 2_102_400, rtol=1e-4)
+
+
+def test_old_observations_decay_exponentially_in_the_end():
+    """Beyond 10 million the weight of what came before is that of 10 million."""
+    found = {"count": np.array([3e7], np.float32), "mean": np.ones(1), "variance": np.zeros(1)}
+    after = merge(found, np.full((100_000, 1), 3.0, np.float32))
+    np.testing.assert_allclose(after["mean"], 1 + 2 * 1e5 / (1e7 + 1e5), rtol=1e-5)
+    np.testing.assert_allclose(after["count"], 1e7 + 1e5)
 
 
 def test_a_number_whose_square_overflows_leaves_the_statistics_unchanged(vectors):
