@@ -124,6 +124,7 @@ class SelfPlayCore:
             state=pack_states(state.games) if self._keep_states else None,
             resigned=resigned if self._config.resignation else None,
             plays_on=state.plays_on if self._config.resignation else None,
+            dropped=result.dropped,
         )
         return SelfPlayState(key, games, plies, starts, plays_on), move
 

@@ -171,6 +171,7 @@ class _Metrics:
         self._samples = 0
         self._plies: list[int] = []
         self._resigned = 0
+        self._dropped: int | None = None
         self._abs_root_value = 0.0
         self._version = 0
         self._failures = failures
@@ -182,6 +183,8 @@ class _Metrics:
         self._samples += sum(len(game.samples.version) for game in games)
         self._plies += [game.plies for game in games]
         self._resigned += sum(game.resigned for game in games)
+        if move.dropped is not None:
+            self._dropped = (self._dropped or 0) + int(np.sum(move.dropped))
         self._abs_root_value = float(np.mean(np.abs(move.value)))
         self._version = version
 
@@ -199,6 +202,8 @@ class _Metrics:
             metrics["selfplay/plies_per_game"] = sum(self._plies) / len(self._plies)
             if self._resignation:
                 metrics["selfplay/resigned"] = self._resigned / len(self._plies)
-        self._moves, self._evaluations, self._samples, self._resigned = 0, 0, 0, 0
+        if self._dropped is not None:
+            metrics["count/dropped_actions"] = float(self._dropped)
+        self._moves, self._evaluations, self._samples, self._resigned, self._dropped = 0, 0, 0, 0, None
         self._plies, self._failures = [], failures
         return metrics

@@ -7,6 +7,7 @@ from typing import TypeVar, get_args
 
 from podzero.config import EnvConfig, Game, GameConfig, GymnasiumConfig, SimulatorConfig
 from podzero.deadline import DeadlineThread
+from podzero.envs.boards import BOARD_GAMES
 from podzero.envs.gymnasium_envs import VectorEnv, interface_of
 from podzero.envs.pgx_games import PgxGame
 from podzero.envs.simulators import make_host_env
@@ -30,7 +31,9 @@ def make_env(env: str | EnvConfig) -> Env:
     """
     match env:
         case GameConfig(name=name):
-            return PgxGame(name)
+            return make_env(name)
+        case str() if env in BOARD_GAMES:
+            return BOARD_GAMES[env]()
         case str() if env in GAMES:
             return PgxGame(env)
         case str():

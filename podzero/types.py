@@ -235,6 +235,8 @@ class SearchResult(NamedTuple):
     """`[B, A]` int32, visit counts of the root's actions."""
     surprise: Array
     """`[B]` float32, KL divergence of `policy` from the network's policy over legal actions, in nats."""
+    dropped: Array | None = None
+    """`[B]` int32, the number of legal actions that the nodes of a tree left out; None without `search.slots`."""
 
 
 class Move(NamedTuple):
@@ -268,6 +270,8 @@ class Move(NamedTuple):
     """`[B]` bool, whether the player to move resigned instead of moving; None without resignation."""
     plays_on: Array | None = None
     """`[B]` bool, whether nobody resigns in the game; None without resignation."""
+    dropped: Array | None = None
+    """`[B]` int32, the number of legal actions that the search left out; None without `search.slots`."""
 
 
 class Versioned(NamedTuple):

@@ -1,6 +1,9 @@
-"""The search algorithms of mctx behind one signature."""
+"""The search algorithms of mctx behind one signature, in mctx's trees or in dense ones."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +13,20 @@ import optax
 
 from podzero.config import SearchConfig
 from podzero.protocols import Search
-from podzero.search.models import Model
-from podzero.search.qvalues import gumbel_transform, puct_transform, root_value
+from podzero.search.dense_tree import root_edges, slots_of
+from podzero.search.growth import grow
+from podzero.search.mctx_tree import edges_of_roots, qtransform
+from podzero.search.models import ILLEGAL, Model
+from podzero.search.qvalues import Edges, gumbel_transform, puct_transform, root_value
+from podzero.search.selection import gumbel_selection, puct_selection
 from podzero.types import Array, EnvState, Exploration, Params, SearchResult
+
+_Grown = tuple[Edges, jax.Array | None]
+_Grow = Callable[[Params, Array, mctx.RootFnOutput, jax.Array], _Grown]
+"""`(params, key, evaluated roots, noise [B, A])` to what B grown trees know of their roots, `[B, A]`, and the number
+of legal actions that they leave out. The logits of illegal actions are `ILLEGAL`."""
+_TIE_BREAK = 1e-7
+"""Noise that decides between actions with equal scores in PUCT; as in mctx."""
 
 
 def make_search(config: SearchConfig, model: Model) -> Search:
@@ -32,29 +46,58 @@ def _gumbel(config: SearchConfig, model: Model) -> Search:
     visited actions: at 1 the choice is a sample of the improved policy, at 0 the best action.
     """
     transform = gumbel_transform(config, model.bounds)
+    grown = _gumbel_in_mctx(config, model) if config.tree == "mctx" else _gumbel_in_dense(config, model)
 
     def search(params: Params, key: Array, roots: EnvState, exploration: Exploration) -> SearchResult:
         root_key, search_key = jax.random.split(key)
-        output = mctx.gumbel_muzero_policy(
-            params,
-            search_key,
-            model.root(params, root_key, roots),
-            model.recurrent,
-            num_simulations=config.simulations,
-            invalid_actions=~model.legal(roots),
-            max_num_considered_actions=config.max_considered_actions,
-            gumbel_scale=exploration.noise[:, None],
-            qtransform=transform,
-        )
-        tree, root = output.search_tree, mctx.Tree.ROOT_INDEX
-        visits = tree.children_visits[:, root]
-        logits = tree.children_prior_logits[:, root]
-        scores = logits + jax.vmap(transform, in_axes=(0, None))(tree, root)
-        scores += exploration.temperature[:, None] * tree.extra_data.root_gumbel
-        finalist = visits == jnp.max(visits, axis=1, keepdims=True)
-        return _result(config, output, logits, jnp.argmax(jnp.where(finalist, scores, -jnp.inf), axis=1))
+        search_key, noise_key = jax.random.split(search_key)
+        root, legal = _evaluated(model, params, root_key, roots)
+        noise = jnp.asarray(exploration.noise)[:, None] * jax.random.gumbel(noise_key, legal.shape)
+        edges, dropped = grown(params, search_key, root, noise)
+        improved = edges.logits + transform(edges, 1)
+        finalist = edges.visits == jnp.max(edges.visits, axis=1, keepdims=True)
+        scores = improved + exploration.temperature[:, None] * noise
+        action = jnp.argmax(jnp.where(finalist, scores, -jnp.inf), axis=1)
+        policy = jax.nn.softmax(jnp.where(legal, improved, ILLEGAL))
+        return _result(config, edges, edges.logits, policy, action, dropped)
 
     return search
+
+
+def _gumbel_in_mctx(config: SearchConfig, model: Model) -> _Grow:
+    transform = qtransform(gumbel_transform(config, model.bounds))
+
+    def grown(params: Params, key: Array, root: mctx.RootFnOutput, noise: jax.Array) -> _Grown:
+        tree = mctx.search(
+            params,
+            key,
+            root=root,
+            recurrent_fn=model.recurrent,
+            root_action_selection_fn=partial(
+                mctx.gumbel_muzero_root_action_selection,
+                num_simulations=config.simulations,
+                max_num_considered_actions=config.max_considered_actions,
+                qtransform=transform,
+            ),
+            interior_action_selection_fn=partial(mctx.gumbel_muzero_interior_action_selection, qtransform=transform),
+            num_simulations=config.simulations,
+            invalid_actions=root.prior_logits == ILLEGAL,
+            extra_data=mctx.GumbelMuZeroExtraData(root_gumbel=noise),
+        )
+        return edges_of_roots(tree), None
+
+    return grown
+
+
+def _gumbel_in_dense(config: SearchConfig, model: Model) -> _Grow:
+    def grown(params: Params, key: Array, root: mctx.RootFnOutput, noise: jax.Array) -> _Grown:
+        slots = slots_of(root.prior_logits, config.slots, preference=root.prior_logits + noise)
+        transform = gumbel_transform(config, model.bounds, some_actions=slots.action is not None)
+        selection = gumbel_selection(config, transform, slots.of(noise), slots.legal)
+        tree = grow(model, selection, params, key, root, slots, config)
+        return root_edges(tree, root.prior_logits), tree.dropped if config.slots else None
+
+    return grown
 
 
 def _puct(config: SearchConfig, model: Model) -> Search:
@@ -64,31 +107,65 @@ def _puct(config: SearchConfig, model: Model) -> Search:
     `noise` scales the weight of the Dirichlet noise. Actions are sampled in proportion to `visits ** (1 /
     temperature)`; at temperature 0 the most visited action is selected.
     """
-    transform = puct_transform(model.bounds)
+    grown = _puct_in_mctx(config, model) if config.tree == "mctx" else _puct_in_dense(config, model)
 
     def search(params: Params, key: Array, roots: EnvState, exploration: Exploration) -> SearchResult:
         root_key, noise_key, search_key = jax.random.split(key, 3)
-        legal = model.legal(roots)
-        root = model.root(params, root_key, roots)
+        choice_key, tie_key, search_key = jax.random.split(search_key, 3)
+        root, legal = _evaluated(model, params, root_key, roots)
         weight = config.dirichlet_fraction * exploration.noise
-        output = mctx.muzero_policy(
-            params,
-            search_key,
-            root.replace(prior_logits=with_noise(noise_key, root.prior_logits, legal, config, weight)),
-            model.recurrent,
-            num_simulations=config.simulations,
-            invalid_actions=~legal,
-            dirichlet_fraction=0.0,  # the prior has its noise already
-            pb_c_init=config.pb_c_init,
-            pb_c_base=config.pb_c_base,
-            temperature=jnp.maximum(exploration.temperature, 1e-6)[:, None],
-            qtransform=transform,
-        )
-        best = jnp.argmax(output.action_weights, axis=-1)
-        logits = jnp.where(legal, root.prior_logits, -jnp.inf)
-        return _result(config, output, logits, jnp.where(exploration.temperature > 0, output.action, best))
+        noisy = jnp.where(legal, with_noise(noise_key, root.prior_logits, legal, config, weight), ILLEGAL)
+        ties = _TIE_BREAK * jax.random.uniform(tie_key, legal.shape)
+        edges, dropped = grown(params, search_key, root.replace(prior_logits=noisy), ties)
+        policy = edges.visits / config.simulations
+        temperature = jnp.maximum(exploration.temperature, 1e-6)[:, None]
+        drawn = jax.random.categorical(choice_key, jnp.log(policy) / temperature)
+        action = jnp.where(exploration.temperature > 0, drawn, jnp.argmax(edges.visits, axis=1))
+        return _result(config, edges, root.prior_logits, policy, action, dropped)
 
     return search
+
+
+def _puct_in_mctx(config: SearchConfig, model: Model) -> _Grow:
+    select = partial(
+        mctx.muzero_action_selection,
+        pb_c_init=config.pb_c_init,
+        pb_c_base=config.pb_c_base,
+        qtransform=qtransform(puct_transform(model.bounds)),
+    )
+
+    def grown(params: Params, key: Array, root: mctx.RootFnOutput, noise: jax.Array) -> _Grown:
+        del noise  # mctx breaks ties by its own
+        tree = mctx.search(
+            params,
+            key,
+            root=root,
+            recurrent_fn=model.recurrent,
+            root_action_selection_fn=partial(select, depth=0),
+            interior_action_selection_fn=select,
+            num_simulations=config.simulations,
+            invalid_actions=root.prior_logits == ILLEGAL,
+        )
+        return edges_of_roots(tree), None
+
+    return grown
+
+
+def _puct_in_dense(config: SearchConfig, model: Model) -> _Grow:
+    def grown(params: Params, key: Array, root: mctx.RootFnOutput, noise: jax.Array) -> _Grown:
+        slots = slots_of(root.prior_logits, config.slots)
+        selection = puct_selection(config, puct_transform(model.bounds), slots.of(noise), slots.legal)
+        tree = grow(model, selection, params, key, root, slots, config)
+        return root_edges(tree, root.prior_logits), tree.dropped if config.slots else None
+
+    return grown
+
+
+def _evaluated(model: Model, params: Params, key: Array, roots: EnvState) -> tuple[mctx.RootFnOutput, jax.Array]:
+    """B evaluated roots, with the greatest logit 0 and `ILLEGAL` for illegal actions, and the legal ones `[B, A]`."""
+    legal, root = jnp.asarray(model.legal(roots)), model.root(params, key, roots)
+    logits = root.prior_logits - jnp.max(root.prior_logits, axis=1, keepdims=True)
+    return root.replace(prior_logits=jnp.where(legal, logits, ILLEGAL)), legal
 
 
 def with_noise(key: Array, logits: Array, legal: Array, config: SearchConfig, weight: Array) -> jax.Array:
@@ -114,13 +191,15 @@ def with_noise(key: Array, logits: Array, legal: Array, config: SearchConfig, we
     return jnp.log(jnp.maximum(mixed, np.finfo(np.float32).tiny))
 
 
-def _result(config: SearchConfig, output: mctx.PolicyOutput, logits: Array, action: Array) -> SearchResult:
-    """The result of a search; `logits` `[B, A]` are the network's, masked where actions are illegal."""
-    tree, policy = output.search_tree, output.action_weights
+def _result(
+    config: SearchConfig, edges: Edges, logits: Array, policy: Array, action: Array, dropped: Array | None
+) -> SearchResult:
+    """The result of a search; `logits` `[B, A]` are the network's, `ILLEGAL` where actions are illegal."""
     return SearchResult(
         action=action.astype(jnp.int32),
         policy=policy.astype(jnp.float32),
-        value=root_value(config, tree, policy, action).astype(jnp.float32),
-        visits=tree.summary().visit_counts.astype(jnp.int32),
+        value=root_value(config, edges, policy, action).astype(jnp.float32),
+        visits=edges.visits.astype(jnp.int32),
         surprise=optax.losses.kl_divergence(jax.nn.log_softmax(logits), policy, where=policy > 0).astype(jnp.float32),
+        dropped=dropped,
     )

@@ -13,6 +13,9 @@ import numpy as np
 from podzero.protocols import Env
 from podzero.types import Array, EnvState, Params
 
+ILLEGAL = np.finfo(np.float32).min
+"""The logit of an illegal action. Finite, because where a game is over all actions are illegal."""
+
 Evaluate = Callable[[Params, Array, EnvState], tuple[jax.Array, jax.Array]]
 """Evaluates B states: `(params, key, states)` to logits `[B, A]` and values `[B]` for the player to move."""
 
@@ -66,7 +69,7 @@ def rules_model(env: Env, evaluate: Evaluate, discount: float = 1.0) -> Model:
         output = mctx.RecurrentFnOutput(
             reward=jnp.take_along_axis(seen.rewards, mover[:, None], axis=1)[:, 0],
             discount=jnp.where(decided, 0.0, signed_discount),
-            prior_logits=jnp.where(seen.legal, logits, np.finfo(np.float32).min),
+            prior_logits=jnp.where(seen.legal, logits, ILLEGAL),
             value=jnp.where(decided, 0.0, value),
         )
         return output, children

@@ -1,93 +1,137 @@
-"""Q-values of a node: completed, scaled for Gumbel's improved policy, and the value of the root after search."""
+"""Q-values of nodes: completed, scaled for Gumbel's improved policy or for PUCT, and the value of a root after search.
+
+The functions take one node or many, in any layout: `axis` is that of the actions.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import mctx
+import numpy as np
 
 from podzero.config import SearchConfig
 from podzero.types import Array
 
-QTransform = Callable[[mctx.Tree, Array], jax.Array]
-"""`(tree, node)` of one search to `[A]`."""
+_TINY = np.finfo(np.float32).tiny
+_EPSILON = 1e-8
+"""Lower bound of the range of a node's Q-values, as in mctx."""
 
 
-def completed(tree: mctx.Tree, node: Array) -> jax.Array:
-    """The completed Q-values `[A]` of a node: an unvisited action has the mixed value of Danihelka et al. 2022,
-    appendix D.
-    """
-    found: jax.Array = mctx.qtransform_completed_by_mix_value(
-        tree, node, value_scale=1.0, maxvisit_init=1.0, rescale_values=False
+class Edges(NamedTuple):
+    """What a search knows of nodes and their actions. What a node has once has size 1 along the axis of actions."""
+
+    logits: jax.Array
+    """Of the prior; the least float where an action is illegal."""
+    visits: jax.Array
+    """Of each action, int32."""
+    qvalues: jax.Array
+    """Of the visited actions; undefined elsewhere."""
+    raw_value: jax.Array
+    """The network's value of the node."""
+    value: jax.Array
+    """The mean of the node's own and its later values."""
+    tree_range: jax.Array
+    """The range of the values of all nodes of the tree."""
+
+
+Transform = Callable[[Edges, int], jax.Array]
+"""`(edges, axis)` to a number for each action."""
+
+
+def mixed_value(edges: Edges, axis: int) -> jax.Array:
+    """The value of an unvisited action: Danihelka et al. 2022, appendix D, equation 33."""
+    visited = edges.visits > 0
+    prior = jnp.maximum(jax.nn.softmax(edges.logits, axis=axis), _TINY)
+    mass = jnp.sum(jnp.where(visited, prior, 0.0), axis=axis, keepdims=True)
+    weighted = jnp.sum(
+        jnp.where(visited, prior * edges.qvalues / jnp.where(visited, mass, 1.0), 0.0), axis=axis, keepdims=True
     )
-    return found / (1.0 + jnp.max(tree.children_visits[node]))
+    visits = jnp.sum(edges.visits, axis=axis, keepdims=True)
+    return (edges.raw_value + visits * weighted) / (visits + 1)
 
 
-def gumbel_transform(config: SearchConfig, bounds: tuple[float, float] | None) -> QTransform:
+def completed(edges: Edges, axis: int = -1) -> jax.Array:
+    """The completed Q-values: those of visited actions, and the mixed value of the others."""
+    return jnp.where(edges.visits > 0, edges.qvalues, mixed_value(edges, axis))
+
+
+def gumbel_transform(config: SearchConfig, bounds: tuple[float, float] | None, some_actions: bool = False) -> Transform:
     """What Gumbel's search adds to the logits of a node: `sigma` of Danihelka et al. 2022, equation 8, over scaled
     completed Q-values.
 
     Args:
       config: `q_scale`, `min_value_range`, `value_scale` and `maxvisit_init`; `bounds` only where they are known.
       bounds: least and greatest value of a position; None if they are not known.
+      some_actions: the nodes hold only some of the actions; the others count as unvisited, as illegal actions do.
     """
     scale = config.q_scale or ("tree" if bounds is None else "node")
-    if scale == "node":
-        return partial(
-            mctx.qtransform_completed_by_mix_value, value_scale=config.value_scale, maxvisit_init=config.maxvisit_init
-        )
 
-    def transform(tree: mctx.Tree, node: Array) -> jax.Array:
-        values = completed(tree, node)
+    def transform(edges: Edges, axis: int) -> jax.Array:
+        unvisited = mixed_value(edges, axis)
+        values = jnp.where(edges.visits > 0, edges.qvalues, unvisited)
+        highest = jnp.max(values, axis=axis, keepdims=True)
+        lowest = jnp.min(values, axis=axis, keepdims=True)
+        if some_actions:
+            highest, lowest = jnp.maximum(highest, unvisited), jnp.minimum(lowest, unvisited)
+        visits = jnp.max(edges.visits, axis=axis, keepdims=True)
+        weight = config.value_scale * (config.maxvisit_init + visits)
+        if scale == "node":
+            return weight * (values - lowest) / jnp.maximum(highest - lowest, _EPSILON)
         width = (
-            bounds[1] - bounds[0] if scale == "bounds" and bounds is not None else _range(tree, config.min_value_range)
+            bounds[1] - bounds[0]
+            if scale == "bounds" and bounds is not None
+            else jnp.maximum(edges.tree_range, config.min_value_range)
         )
-        weight = config.value_scale * (config.maxvisit_init + jnp.max(tree.children_visits[node]))
         # Only differences matter. Beside large values float32 would round away the Gumbel noise that is added to them.
-        return weight * (values - jnp.max(values)) / width
+        return weight * (values - highest) / width
 
     return transform
 
 
-def _range(tree: mctx.Tree, least: float) -> jax.Array:
-    """The range of node values in a tree, at least `least`."""
-    visited = tree.node_visits > 0
-    lowest = jnp.min(jnp.where(visited, tree.node_values, jnp.inf))
-    highest = jnp.max(jnp.where(visited, tree.node_values, -jnp.inf))
-    return jnp.maximum(highest - lowest, least)
+def tree_range(values: Array, exists: Array, axis: int) -> jax.Array:
+    """The range of the values of those nodes that exist; `axis` is that of the nodes, and stays with size 1."""
+    lowest = jnp.min(jnp.where(exists, values, jnp.inf), axis=axis, keepdims=True)
+    highest = jnp.max(jnp.where(exists, values, -jnp.inf), axis=axis, keepdims=True)
+    return highest - lowest
 
 
-def puct_transform(bounds: tuple[float, float] | None) -> QTransform:
+def puct_transform(bounds: tuple[float, float] | None) -> Transform:
     """Q-values in [0, 1] for PUCT, with unvisited actions at 0.
 
     Without known bounds they are rescaled by the range at each node, as mctx does by default; in the paper
     (Schrittwieser et al. 2020, appendix B) the range is that of the whole tree.
     """
-    if bounds is None:
-        by_node: QTransform = mctx.qtransform_by_parent_and_siblings
-        return by_node
-    return partial(mctx.qtransform_by_min_max, min_value=bounds[0], max_value=bounds[1])
+
+    def transform(edges: Edges, axis: int) -> jax.Array:
+        visited = edges.visits > 0
+        if bounds is not None:
+            return jnp.where(visited, (edges.qvalues - bounds[0]) / (bounds[1] - bounds[0]), 0.0)
+        known = jnp.where(visited, edges.qvalues, edges.value)
+        lowest = jnp.minimum(edges.value, jnp.min(known, axis=axis, keepdims=True))
+        highest = jnp.maximum(edges.value, jnp.max(known, axis=axis, keepdims=True))
+        return jnp.where(visited, (edges.qvalues - lowest) / jnp.maximum(highest - lowest, _EPSILON), 0.0)
+
+    return transform
 
 
-def root_value(config: SearchConfig, tree: mctx.Tree, policy: Array, action: Array) -> jax.Array:
+def root_value(config: SearchConfig, root: Edges, policy: Array, action: Array) -> jax.Array:
     """The value of B roots after search, `[B]`, as `search.root_value` says.
 
     Args:
       config: `root_value`.
-      tree: of B searches.
+      root: B roots, actions last.
       policy: `[B, A]`, the policy target.
       action: `[B]`, the selected action.
     """
     match config.root_value:
         case "mean":
-            return jnp.asarray(tree.summary().value)
+            return root.value[:, 0]
         case "action":
-            return jnp.take_along_axis(tree.summary().qvalues, action[:, None], axis=1)[:, 0]
+            return jnp.take_along_axis(root.qvalues, action[:, None], axis=1)[:, 0]
         case "policy":
-            values = jax.vmap(completed, in_axes=(0, None))(tree, mctx.Tree.ROOT_INDEX)
-            return jnp.sum(policy * values, axis=1)
+            return jnp.sum(policy * completed(root), axis=1)
         case "network":
-            return jnp.asarray(tree.raw_values[:, mctx.Tree.ROOT_INDEX])
+            return root.raw_value[:, 0]

@@ -44,6 +44,12 @@ class SearchConfig(Section):
     """PUCT: concentration of the Dirichlet noise at the root, divided evenly among the legal actions."""
     dirichlet_fraction: Fraction = 0.25
     """PUCT: weight of the Dirichlet noise in the root's prior."""
+    tree: Literal["mctx", "dense"] = "mctx"
+    """How trees are stored and updated: `mctx` walks along the path of each game, which suits CPUs; `dense` covers
+    all nodes of all games in each operation, which suits TPUs and GPUs. The results are the same up to rounding."""
+    slots: PositiveInt | None = None
+    """With `tree=dense`: actions that a node holds, at most; of more legal ones those with the largest prior. By
+    default all actions, of which chess has 4,672."""
     candidates: PositiveInt = 16
     """Continuous actions: actions sampled from the policy at each node; the search chooses among them."""
     pb_c_init: PositiveFloat = 1.25
@@ -65,6 +71,12 @@ class SearchConfig(Section):
             return self.fast_simulations
         stages = self.growth
         return stages[min(step * (len(stages) - 1) // self.growth_steps, len(stages) - 1)]
+
+    @pydantic.model_validator(mode="after")
+    def _only_dense_trees_have_slots(self) -> SearchConfig:
+        if self.slots is not None and self.tree != "dense":
+            raise ValueError("slots limits the actions of dense trees: set tree=dense as well")
+        return self
 
     @pydantic.model_validator(mode="after")
     def _simulations_grow(self) -> SearchConfig:

@@ -13,6 +13,9 @@ import pytest
 
 from podzero.config import GymnasiumConfig
 from podzero.envs import GAMES, make_env, make_vector_env
+from podzero.envs.boards import BOARD_GAMES
+from podzero.envs.boards.bits import Bits
+from podzero.envs.boards.chess import position_hash
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -42,14 +45,14 @@ def play_trace(name, plies):
     ]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        reference = pgx.make(name)
+        reference = None if name in BOARD_GAMES else pgx.make(name)
     identity = [np.arange(env.spec.num_actions)] * LEADERS
     actions_of = np.stack(identity + [np.argsort(follower.symmetry.actions) for follower in followers])
     leader_of = np.array([*range(LEADERS), *(follower.leader for follower in followers)])
 
     def look(states):
         views = jax.vmap(env.view)(states)
-        return views, jax.vmap(reference.observe)(states)
+        return views, None if reference is None else jax.vmap(reference.observe)(states)
 
     def ply(states, key):
         legal = jax.vmap(env.view)(states).legal[:LEADERS]
@@ -77,18 +80,26 @@ def play_trace(name, plies):
 
 def transformed_set_up(name, actions, starts):
     """The initial set-ups of Othello and Gardner chess are not symmetric: the followers start from transformed ones."""
-    if name not in ("othello", "gardner_chess"):
-        return starts
-    legal = jnp.take_along_axis(starts.legal_action_mask, jnp.asarray(actions), axis=1)
     if name == "othello":
-        board = jnp.take_along_axis(starts._x.board, jnp.asarray(actions[:, :64]), axis=1)
-        return starts.replace(_x=starts._x._replace(board=board), legal_action_mask=legal)
-    # The hash of the set-up may stay: hashes of one game are only compared with each other, and they differ by the
-    # moves between them. Both players' pieces are on all files of the same ranks, so the list of their squares stays.
-    files = starts._board.reshape(-1, 5, 5)
-    board = jnp.concatenate([files[:LEADERS], files[LEADERS:, ::-1]]).reshape(-1, 25)
-    history = starts._board_history.at[:, 0].set(board)
-    return starts.replace(_board=board, _board_history=history, legal_action_mask=legal)
+        moved = jnp.asarray(actions[:, :64])
+        sides = [jnp.take_along_axis(side.members(np.arange(64)), moved, axis=1) for side in starts.board[:2]]
+        mine, theirs = map(as_bits, sides)
+        return starts._replace(board=starts.board._replace(mine=mine, theirs=theirs))
+    if name == "gardner_chess":
+        history = starts.board.history.members(np.arange(64)).reshape(-1, 8, 4, 8, 8)
+        mirrored = jnp.concatenate([history[LEADERS:, :, :, 4::-1], history[LEADERS:, :, :, 5:]], axis=3)
+        history = as_bits(jnp.concatenate([history[:LEADERS], mirrored]).reshape(-1, 8, 4, 64))
+        board = starts.board._replace(history=history)
+        hashes = board.hashes.at[:, 0].set(jax.vmap(position_hash)(board))
+        return starts._replace(board=board._replace(hashes=hashes))
+    return starts
+
+
+def as_bits(members):
+    """Sets of squares given by `[..., 64]` bool."""
+    words = members.reshape(*members.shape[:-1], 2, 32) * (jnp.uint32(1) << jnp.arange(32, dtype=jnp.uint32))
+    low, high = jnp.moveaxis(jnp.sum(words, axis=-1, dtype=jnp.uint32), -1, 0)
+    return Bits(low, high)
 
 
 def _lengths():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from podzero.envs import GAMES, make_env
+from podzero.envs.boards import BOARD_GAMES
 from podzero.errors import ConfigError
 
 
@@ -14,13 +15,15 @@ def test_views_have_the_shapes_and_dtypes_of_the_spec(trace, check_views):
     check_views(trace.env.spec, trace.views)
 
 
-@pytest.mark.parametrize("name", GAMES)
+@pytest.mark.parametrize("name", [name for name in GAMES if name not in BOARD_GAMES])
 def test_states_have_no_cached_observation(name):
     env = make_env(name)
     assert jax.eval_shape(env.init, jax.random.key(0)).observation.size == 0
 
 
 def test_observations_are_those_of_pgx(trace):
+    if trace.name in BOARD_GAMES:
+        pytest.skip("tests/envs/test_boards.py compares all of each ply")
     np.testing.assert_array_equal(trace.views.observation, trace.reference_observation)
 
 

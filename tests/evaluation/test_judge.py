@@ -125,13 +125,14 @@ class WinOrBlock:
 
     def _choose(self, key, state):
         legal = self._env.view(state).legal
-        other = state.replace(current_player=1 - state.current_player, _x=state._x._replace(color=1 - state._x.color))
+        swapped = state.board._replace(mine=state.board.theirs, theirs=state.board.mine)
+        other = state._replace(board=swapped, player=1 - state.player)
         wins, blocks = self._wins(state), self._wins(other)
         among = jnp.where(wins.any(), wins, jnp.where(blocks.any(), blocks, legal))
         return jax.random.categorical(key, jnp.where(among, 0.0, -jnp.inf))
 
     def choose(self, key, states):
-        keys = jax.random.split(key, states.current_player.shape[0])
+        keys = jax.random.split(key, states.player.shape[0])
         return jax.jit(jax.vmap(self._choose))(keys, states)
 
 

@@ -62,7 +62,7 @@ def test_connect_four_scores_are_the_negated_best_replies(ply):
     step, view = jax.jit(env.step), jax.jit(env.view)
     rng = np.random.default_rng(ply)
     state = env.init(jax.random.key(0))
-    while int(state._x.board.size - (state._x.board < 0).sum()) < ply:
+    while int(view(state).observation.sum()) < ply:
         state = step(state, jnp.int32(rng.choice(np.flatnonzero(view(state).legal))))
         if view(state).done:
             state = env.init(jax.random.key(0))

@@ -74,6 +74,7 @@ def test_yaml_round_trip_keeps_any_value(channels, learning_rate, tolerance, opp
             "network",
             ["global_pooling needs"],
         ),
+        ({"search": {"slots": 9}}, "search", ["slots limits the actions of dense trees"]),
         ({"search": {"simulations": 8, "first_simulations": 9}}, "search", ["first_simulations 9 is larger than"]),
         ({"learner": {"ema": 1.5}}, "learner.ema = 1.5", ["less than or equal to 1"]),
         ({"learner": {"mesh": {"data": 0}}}, "learner.mesh.data", ["-1 or at least 1"]),

@@ -19,10 +19,17 @@ from podzero.types import Exploration
 ALGORITHMS = ("gumbel", "puct")
 
 
-def uniform(params, key, states):
+def batch_of(states):
+    return jax.tree.leaves(states)[0].shape[0]
+
+
+def uniform(env):
     """Equal logits, value zero."""
-    batch = states.legal_action_mask.shape[0]
-    return jnp.zeros((batch, states.legal_action_mask.shape[1])), jnp.zeros(batch)
+
+    def evaluate(params, key, states):
+        return jnp.zeros((batch_of(states), env.spec.num_actions)), jnp.zeros(batch_of(states))
+
+    return evaluate
 
 
 def jitted(function):
@@ -30,10 +37,10 @@ def jitted(function):
     return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})
 
 
-def search_for(game, algorithm, simulations=32, evaluate=uniform, **config):
+def search_for(game, algorithm, simulations=32, evaluate=None, **config):
     env = make_env(game)
     config = SearchConfig(algorithm=algorithm, simulations=simulations, **config)
-    return env, jitted(make_search(config, rules_model(env, evaluate)))
+    return env, jitted(make_search(config, rules_model(env, evaluate or uniform(env))))
 
 
 def play(env, games):
@@ -90,7 +97,7 @@ def test_root_values_by_hand():
     """
 
     def first_action(params, key, states):
-        batch = states.legal_action_mask.shape[0]
+        batch = batch_of(states)
         return jnp.tile(jnp.array([40.0] + 8 * [0.0]), (batch, 1)), jnp.full(batch, 0.5)
 
     for root_value, expected in (("mean", 0.0), ("action", -0.5), ("policy", -0.5), ("network", 0.5)):
@@ -176,7 +183,7 @@ def test_the_root_explores_where_the_choice_is_greedy(algorithm):
 
 def test_the_choice_of_gumbel_at_temperature_one_is_that_of_mctx():
     env = make_env("connect_four")
-    model, roots = rules_model(env, uniform), play(env, [[], [3], [3, 3, 2]] * 16)
+    model, roots = rules_model(env, uniform(env)), play(env, [[], [3], [3, 3, 2]] * 16)
     search = jitted(make_search(SearchConfig(simulations=16), model))
     _, search_key = jax.random.split(jax.random.key(5))
     bare = mctx.gumbel_muzero_policy(
@@ -210,7 +217,7 @@ def test_golden_tree_of_gumbel_with_a_fixed_prior():
     """
 
     def prior(params, key, states):
-        batch = states.legal_action_mask.shape[0]
+        batch = batch_of(states)
         return jnp.tile(jnp.array([3.0, 2.0, 1.0, 0.0, -9.0, -9.0, -9.0]), (batch, 1)), jnp.zeros(batch)
 
     env = make_env("connect_four")
@@ -227,7 +234,7 @@ def test_values_change_sign_between_the_players():
     """A value for the player to move at a child counts negative for the opponent, who moved there."""
 
     def optimist(params, key, states):
-        batch = states.legal_action_mask.shape[0]
+        batch = batch_of(states)
         return jnp.zeros((batch, 9)), jnp.full(batch, 0.5)
 
     env, search = search_for("tic_tac_toe", "puct", 1, optimist, root_value="mean")
@@ -240,7 +247,7 @@ def test_values_of_later_moves_are_discounted():
     """As above, with a discount of 0.8: (0.5 - 0.8 * 0.5) / 2."""
 
     def optimist(params, key, states):
-        batch = states.legal_action_mask.shape[0]
+        batch = batch_of(states)
         return jnp.zeros((batch, 9)), jnp.full(batch, 0.5)
 
     env = make_env("tic_tac_toe")

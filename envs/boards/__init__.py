@@ -1,0 +1,25 @@
+"""Rules of board games written for vector units: arithmetic on the bits of boards, without gathers and scatters.
+
+Each game agrees with that of pgx (Koyamada et al. 2023, https://arxiv.org/abs/2303.17503) ply by ply.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from podzero.envs.boards.chess import Chess
+from podzero.envs.boards.connect_four import ConnectFour
+from podzero.envs.boards.go import Go
+from podzero.envs.boards.hex import Hex
+from podzero.envs.boards.othello import Othello
+from podzero.envs.boards.rules import BoardGame as BoardGame
+
+BOARD_GAMES: dict[str, Callable[[], BoardGame]] = {
+    "connect_four": ConnectFour,
+    "othello": Othello,
+    "hex": Hex,
+    "chess": Chess,
+    "gardner_chess": partial(Chess, 5),
+    "go_9x9": partial(Go, 9),
+    "go_19x19": partial(Go, 19),
+}
+"""The games of this package."""

@@ -1,0 +1,98 @@
+"""Sets of up to 64 squares as bits: JAX without x64 has no integers of 64 bits, so a set is two of 32."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from podzero.types import Array
+
+_WORD = 32
+Distance = int | np.ndarray[Any, np.dtype[np.uint32]]
+"""How far squares are moved: one number, or one for each of several sets."""
+
+
+class Bits(NamedTuple):
+    """A set of squares; square i is bit i of `low`, or bit i - 32 of `high`."""
+
+    low: Array
+    """`[]` uint32."""
+    high: Array
+    """`[]` uint32."""
+
+    def __and__(self, other: Bits) -> Bits:
+        return Bits(self.low & other.low, self.high & other.high)
+
+    def __or__(self, other: Bits) -> Bits:
+        return Bits(self.low | other.low, self.high | other.high)
+
+    def __xor__(self, other: Bits) -> Bits:
+        return Bits(self.low ^ other.low, self.high ^ other.high)
+
+    def __invert__(self) -> Bits:
+        return Bits(~self.low, ~self.high)
+
+    def up(self, by: Distance) -> Bits:
+        """The squares moved to higher numbers, by 1 to 31; those beyond the last one are dropped."""
+        along, rest = np.uint32(by), np.uint32(_WORD) - np.uint32(by)
+        return Bits(self.low << along, (self.high << along) | (self.low >> rest))
+
+    def down(self, by: Distance) -> Bits:
+        """The squares moved to lower numbers, by 1 to 31; those below 0 are dropped."""
+        along, rest = np.uint32(by), np.uint32(_WORD) - np.uint32(by)
+        return Bits((self.low >> along) | (self.high << rest), self.high >> along)
+
+    def any(self) -> jax.Array:
+        """`[]` bool, whether a square is in the set."""
+        return jnp.asarray((self.low | self.high) != 0)
+
+    def size(self) -> jax.Array:
+        """`[]` int32, the number of squares."""
+        low, high = map(jnp.asarray, self)
+        return (jax.lax.population_count(low) + jax.lax.population_count(high)).astype(jnp.int32)
+
+    def when(self, condition: Array) -> Bits:
+        """The set where the condition `[]` holds, and the empty set elsewhere."""
+        return Bits(jnp.where(condition, self.low, 0), jnp.where(condition, self.high, 0))
+
+    def members(self, squares: np.ndarray[Any, np.dtype[np.int32]]) -> jax.Array:
+        """Which of `squares` are in the set, bool of their shape; for sets `[...]` of the shape `[..., *squares]`."""
+        # Fused with what follows, the set would be computed once for each square.
+        words = jnp.asarray(self.low), jnp.asarray(self.high)
+        low, high = jax.lax.optimization_barrier(words)  # type: ignore[no-untyped-call]
+        place = (..., *[None] * squares.ndim)
+        word = jnp.where(squares < _WORD, low[place], high[place])
+        return jnp.asarray((word >> (squares % _WORD).astype(np.uint32)) & 1 == 1)
+
+
+def turned(squares: Bits) -> Bits:
+    """The squares with the eight of each file in reverse order: the board seen from the other side."""
+    for by, mask in ((1, 0x55555555), (2, 0x33333333), (4, 0x0F0F0F0F)):
+        squares = Bits(*(((word >> np.uint32(by)) & mask) | ((word & mask) << np.uint32(by)) for word in squares))
+    return squares
+
+
+def either(condition: Array, one: Bits, other: Bits) -> Bits:
+    """`one` where the condition holds, `other` elsewhere."""
+    return Bits(jnp.where(condition, one.low, other.low), jnp.where(condition, one.high, other.high))
+
+
+EMPTY = Bits(np.zeros((), np.uint32), np.zeros((), np.uint32))
+"""The empty set."""
+
+
+def constant(squares: int) -> Bits:
+    """The set of a Python integer, bit i for square i."""
+    return Bits(np.asarray(squares % 2**_WORD, np.uint32), np.asarray(squares >> _WORD, np.uint32))
+
+
+def single(square: Array) -> Bits:
+    """The set of one square `[]` int32; empty if it is not in [0, 64)."""
+    one, place = jnp.uint32(1), square.astype(jnp.uint32) % _WORD
+    return Bits(
+        jnp.where((square >= 0) & (square < _WORD), one << place, 0),
+        jnp.where((square >= _WORD) & (square < 2 * _WORD), one << place, 0),
+    )

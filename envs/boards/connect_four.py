@@ -1,0 +1,73 @@
+"""Connect four on bits."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from podzero.envs.boards.bits import EMPTY, Bits, constant
+from podzero.envs.boards.rules import BoardGame, Played
+from podzero.types import Array
+
+_HEIGHT, _WIDTH = 6, 7
+_COLUMN = _HEIGHT + 1
+"""Bits of a column, from the bottom up; the last one stays empty, so that lines do not run into the next column."""
+_SQUARES = np.array([[x * _COLUMN + _HEIGHT - 1 - y for x in range(_WIDTH)] for y in range(_HEIGHT)], np.int32)
+"""The bit of each square of an observation, `[6, 7]`, the top row first."""
+_TOPS = _SQUARES[0]
+_LINES = (1, _COLUMN, _COLUMN - 1, _COLUMN + 1)
+"""Distances between neighbours in the four directions of lines."""
+_FULL = constant(sum(1 << int(square) for square in _SQUARES.ravel()))
+
+
+class Board(NamedTuple):
+    """The stones."""
+
+    mine: Bits
+    """Of the player to move."""
+    theirs: Bits
+
+
+class ConnectFour(BoardGame):
+    """`Env` of connect four; an action is a column."""
+
+    name, shape, actions = "connect_four", (_HEIGHT, _WIDTH, 2), _WIDTH
+
+    def start(self) -> Board:
+        """The empty board."""
+        return Board(EMPTY, EMPTY)
+
+    def play(self, board: Board, action: Array) -> Played:
+        """Drops a stone into a column."""
+        occupied = board.mine | board.theirs
+        column = jnp.arange(_WIDTH) == action
+        # The first free square of each column; only that of the column played is kept.
+        stone = Bits(jnp.uint32(0), jnp.uint32(0))
+        for x in range(_WIDTH):
+            held = constant((2**_HEIGHT - 1) << x * _COLUMN)
+            free = ((occupied & held).up(1) | constant(1 << x * _COLUMN)) & ~occupied & held
+            stone = stone | free.when(column[x])
+        mine = board.mine | stone
+        won = _has_line(mine)
+        done = won | ~(_FULL & ~(mine | board.theirs)).any()
+        return Played(Board(board.theirs, mine), won.astype(jnp.int8), done)
+
+    def legal(self, board: Board) -> jax.Array:
+        """The columns that are not full."""
+        return ~(board.mine | board.theirs).members(_TOPS)
+
+    def observe(self, board: Board) -> jax.Array:
+        """Own and other stones, `[6, 7, 2]`."""
+        return jnp.stack([board.mine.members(_SQUARES), board.theirs.members(_SQUARES)], axis=-1)
+
+
+def _has_line(stones: Bits) -> jax.Array:
+    """Whether four stones stand in a line, `[]` bool."""
+    found = Bits(jnp.uint32(0), jnp.uint32(0))
+    for distance in _LINES:
+        pairs = stones & stones.down(distance)
+        found = found | (pairs & pairs.down(2 * distance))
+    return found.any()

@@ -1,0 +1,174 @@
+"""Go with area scoring and positional superko, on boards of 9 x 9 and 19 x 19."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from podzero.envs.boards.chains import beside, chains_beside, placed
+from podzero.envs.boards.rules import BoardGame, Played
+from podzero.types import Array
+
+_NEIGHBOURS = ((-1, 0), (1, 0), (0, -1), (0, 1))
+_HISTORY = 8
+"""Positions that an observation shows."""
+_KOMI = 7.5
+_NONE = -1
+_WORD = 32
+
+
+class Board(NamedTuple):
+    """A position with its history. S squares; M plies at most."""
+
+    chains: Array
+    """`[S]` int16, as in `podzero.envs.boards.chains`."""
+    first: Array
+    """`[8, W]` uint32, the stones of the first player in the last positions, the newest first: bits of W words."""
+    second: Array
+    """`[8, W]` uint32, those of the second player."""
+    hashes: Array
+    """`[M]` uint32, of the positions after each ply; zero for plies to come."""
+    ko: Array
+    """`[]` int16, the square on which the player to move may not recapture, or -1."""
+    passes: Array
+    """`[]` int8, passes in a row."""
+    plies: Array
+    """`[]` int16."""
+
+
+class Go(BoardGame):
+    """`Env` of Go; an action is a square, the last one a pass.
+
+    A game ends after two passes, after twice as many plies as there are squares, and when a position is repeated: then
+    the player who repeated it loses. Positions are compared by hashes of 32 bits.
+
+    Args:
+      size: rows and columns.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size, self._squares = size, size * size
+        self._words = -(-self._squares // _WORD)
+        self._most = 2 * self._squares
+        self._zobrist = np.random.default_rng(size).integers(1, 2**32, (2, self._squares), np.uint32)
+        self.name = f"go_{size}x{size}"
+        self.shape = (size, size, 2 * _HISTORY + 1)
+        self.actions = self._squares + 1
+
+    def start(self) -> Board:
+        """The empty board."""
+        history = np.zeros((_HISTORY, self._words), np.uint32)
+        hashes = np.zeros(self._most, np.uint32)
+        chains = np.zeros(self._squares, np.int16)
+        ko, passes, plies = np.full((), _NONE, np.int16), np.zeros((), np.int8), np.zeros((), np.int16)
+        return Board(chains, history, history, hashes, ko, passes, plies)
+
+    def play(self, board: Board, action: Array) -> Played:
+        """Places a stone and takes the opponent's chains that have no liberty left, or passes."""
+        stone, passes = jnp.arange(self._squares) == action, action == self._squares
+        taken = self._taken(board.chains, action) & ~passes
+        count = jnp.sum(taken, dtype=jnp.int16)
+        alone = ~jnp.any(stone & self._any_beside(board.chains >= 0))
+        ko = jnp.where((count == 1) & alone, jnp.argmax(taken).astype(jnp.int16), _NONE)
+        chains = placed(jnp.where(taken, 0, board.chains), action, self._size, _NEIGHBOURS)
+        first_moves = board.plies % 2 == 0
+        first, second = (jnp.where(first_moves, one, other) for one, other in ((chains, -chains), (-chains, chains)))
+        number = self._hash(first > 0, second > 0)
+        repeated = ~passes & jnp.any(board.hashes == number)
+        after = Board(
+            chains=-chains,
+            first=self._remember(board.first, first > 0),
+            second=self._remember(board.second, second > 0),
+            hashes=jnp.where(jnp.arange(self._most) == board.plies, number, board.hashes),
+            ko=ko,
+            passes=jnp.where(passes, board.passes + 1, 0).astype(jnp.int8),
+            plies=board.plies + 1,
+        )
+        done = repeated | (after.passes >= 2) | (after.plies >= self._most)
+        lead = self._area(chains, done)
+        won = jnp.where(first_moves, lead > _KOMI, lead > -_KOMI)
+        result = jnp.where(won & ~repeated, 1, -1) * done
+        return Played(after, result.astype(jnp.int8), done)
+
+    def legal(self, board: Board) -> jax.Array:
+        """Empty squares without suicide and immediate recapture of a ko, and the pass."""
+        chains, empty = board.chains, board.chains == 0
+        least, most = self._outer_liberties(chains)
+        in_atari = least == most
+        safe = empty | ((chains > 0) & ~in_atari) | ((chains < 0) & in_atari)
+        allowed = empty & self._any_beside(safe) & (jnp.arange(self._squares) != board.ko)
+        return jnp.append(allowed, True)
+
+    def observe(self, board: Board) -> jax.Array:
+        """Own and the opponent's stones in the last eight positions, and whether the second player is to move."""
+        squares = np.arange(self._squares)
+        first, second = (
+            (words[:, squares // _WORD] >> (squares % _WORD).astype(np.uint32)) & 1 == 1
+            for words in (board.first, board.second)
+        )
+        second_moves = board.plies % 2 == 1
+        mine, theirs = jnp.where(second_moves, second, first), jnp.where(second_moves, first, second)
+        planes = jnp.stack([mine, theirs], axis=1).reshape(2 * _HISTORY, self._squares)
+        turn = jnp.broadcast_to(second_moves, (1, self._squares))
+        return jnp.concatenate([planes, turn]).T.reshape(self.shape)
+
+    def _any_beside(self, squares: Array) -> jax.Array:
+        """For each square, whether a neighbour is among `squares`, `[S]` bool."""
+        found = jnp.zeros(squares.shape, bool)
+        for step in _NEIGHBOURS:
+            found |= beside(squares, self._size, step)
+        return found
+
+    def _taken(self, chains: Array, action: Array) -> jax.Array:
+        """The opponent's stones that lose their last liberty to a new stone, `[S]` bool."""
+        free = self._any_beside((chains == 0) & (jnp.arange(self._squares) != action))
+        taken = jnp.zeros(chains.shape, bool)
+        for chain in chains_beside(chains, action, self._size, _NEIGHBOURS):
+            members = (chains == chain) & (chain < 0)
+            taken |= members & ~jnp.any(members & free)
+        return taken
+
+    def _outer_liberties(self, chains: Array) -> tuple[jax.Array, jax.Array]:
+        """The least and the greatest number of a liberty of each square's chain, `[S]`; equal if it has only one."""
+        numbers = jnp.arange(self._squares, dtype=jnp.int16)
+        same = chains[:, None] == chains
+        least, most = jnp.full_like(numbers, self._squares), jnp.full_like(numbers, _NONE)
+        for step in _NEIGHBOURS:
+            liberty = jnp.where(chains == 0, numbers, _NONE)
+            near = beside(liberty, self._size, step, outside=_NONE)
+            least = jnp.minimum(least, jnp.where(near == _NONE, self._squares, near))
+            most = jnp.maximum(most, near)
+        return (
+            jnp.min(jnp.where(same, least[:, None], self._squares), axis=0),
+            jnp.max(jnp.where(same, most[:, None], _NONE), axis=0),
+        )
+
+    def _hash(self, first: jax.Array, second: jax.Array) -> jax.Array:
+        """The Zobrist hash of a position, `[]` uint32."""
+        numbers = jnp.where(first, self._zobrist[0], 0) ^ jnp.where(second, self._zobrist[1], 0)
+        return jax.lax.reduce_xor(numbers, (0,))
+
+    def _remember(self, history: Array, stones: jax.Array) -> jax.Array:
+        """The history `[8, W]` with the newest stones `[S]` in front, without the oldest."""
+        padded = jnp.pad(stones, (0, self._words * _WORD - self._squares)).reshape(self._words, _WORD)
+        bits = jnp.where(padded, jnp.uint32(1) << jnp.arange(_WORD, dtype=jnp.uint32), 0)
+        return jnp.concatenate([jax.lax.reduce_or(bits, (1,))[None], history[:-1]])
+
+    def _area(self, chains: jax.Array, needed: jax.Array) -> jax.Array:
+        """How much more area the player to move has, stones and empty squares that only they reach, `[]` int32.
+
+        Empty squares that nobody reaches count for both. Zero if it is not `needed`.
+        """
+        empty = chains == 0
+
+        def grow(carry: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+            mine, theirs, _ = carry
+            more, fewer = (reached | (empty & self._any_beside(reached)) for reached in (mine, theirs))
+            return more, fewer, jnp.any((more != mine) | (fewer != theirs))
+
+        start = ((chains > 0) & needed, (chains < 0) & needed, needed)
+        mine, theirs, _ = jax.lax.while_loop(lambda carry: carry[2], grow, start)
+        return jnp.sum(~theirs, dtype=jnp.int32) - jnp.sum(~mine, dtype=jnp.int32)

@@ -1,0 +1,94 @@
+"""Othello on bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from podzero.envs.boards.bits import Bits, Distance, constant, single
+from podzero.envs.boards.rules import BoardGame, Played
+from podzero.types import Array
+
+_SIZE = 8
+_PASS = _SIZE * _SIZE
+_SQUARES = np.arange(_PASS, dtype=np.int32)
+_INNER_COLUMNS = constant(0x7E7E7E7E7E7E7E7E)
+_ALL = constant(2**64 - 1)
+_DISTANCES = np.array([1, 8, 7, 9], np.uint32)
+"""To the neighbours in four directions; the other four are opposite to them."""
+_INSIDE = Bits(*np.array([_INNER_COLUMNS, _ALL, _INNER_COLUMNS, _INNER_COLUMNS], np.uint32).T)
+"""The squares over which a line in each direction may run: it would run over the left or right edge otherwise."""
+
+
+class Board(NamedTuple):
+    """The discs, and whether the last ply was a pass."""
+
+    mine: Bits
+    """Of the player to move."""
+    theirs: Bits
+    passed: Array
+    """`[]` bool."""
+
+
+class Othello(BoardGame):
+    """`Env` of Othello; an action is a square, the last one a pass, which is legal where no square is."""
+
+    name, shape, actions = "othello", (_SIZE, _SIZE, 2), _PASS + 1
+
+    def start(self) -> Board:
+        """The four discs in the middle."""
+        return Board(constant(1 << 28 | 1 << 35), constant(1 << 27 | 1 << 36), np.zeros((), bool))
+
+    def play(self, board: Board, action: Array) -> Played:
+        """Puts a disc on a square and turns the enclosed ones, or passes."""
+        disc = single(action)
+        turned = _turned(disc, board.mine, board.theirs)
+        mine, theirs = board.mine | disc | turned, board.theirs & ~turned
+        passes = action == _PASS
+        done = ~(~(mine | theirs)).any() | ~theirs.any() | (board.passed & passes)
+        lead = jnp.sign(mine.size() - theirs.size()).astype(jnp.int8)
+        return Played(Board(theirs, mine, passes), jnp.where(done, lead, 0).astype(jnp.int8), done)
+
+    def legal(self, board: Board) -> jax.Array:
+        """The squares from which discs are enclosed, or the pass."""
+        squares = _moves(board.mine, board.theirs)
+        return jnp.append(squares.members(_SQUARES), ~squares.any())
+
+    def observe(self, board: Board) -> jax.Array:
+        """Own and other discs, `[8, 8, 2]`."""
+        shape = _SQUARES.reshape(_SIZE, _SIZE)
+        return jnp.stack([board.mine.members(shape), board.theirs.members(shape)], axis=-1)
+
+
+def _turned(disc: Bits, mine: Bits, theirs: Bits) -> Bits:
+    """The discs of the opponent between `disc` and one's own."""
+    turned = []
+    for move in (Bits.up, Bits.down):
+        lines = _lines(disc, theirs, move)
+        turned.append(lines.when((move(lines, _DISTANCES) & mine).any()))
+    return _union(*turned)
+
+
+def _moves(mine: Bits, theirs: Bits) -> Bits:
+    """The empty squares from which discs of the opponent are enclosed."""
+    ends = [move(_lines(mine, theirs, move), _DISTANCES) for move in (Bits.up, Bits.down)]
+    return _union(*ends) & ~(mine | theirs)
+
+
+def _lines(start: Bits, over: Bits, move: Callable[[Bits, Distance], Bits]) -> Bits:
+    """The squares `over` which lines run from `start`, for each of four directions."""
+    allowed = over & _INSIDE
+    lines = move(start, _DISTANCES) & allowed
+    for _ in range(_SIZE - 3):
+        lines = lines | (move(lines, _DISTANCES) & allowed)
+    return lines
+
+
+def _union(*sets: Bits) -> Bits:
+    """The union of the sets of all directions."""
+    low, high = (jax.lax.reduce_or(jnp.stack(words), (0, 1)) for words in zip(*sets, strict=True))
+    return Bits(low, high)

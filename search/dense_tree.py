@@ -1,0 +1,190 @@
+"""Trees of many searches whose games are the minor dimension of all arrays.
+
+So they fill the lanes of a vector unit, however few the actions are; of a tree of mctx, whose minor dimension are the
+actions, a TPU pads each row to a whole tile. Rows are selected by masks instead of gathers: arithmetic on a whole tree
+costs a TPU less. N is the number of nodes, K that of the slots for actions at each node, and B that of games.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import mctx
+
+from podzero.search.models import ILLEGAL
+from podzero.search.qvalues import Edges, tree_range
+from podzero.types import Array, EnvState
+
+UNVISITED = -1
+"""The child of an action that was not taken."""
+
+
+class Slots(NamedTuple):
+    """The actions that nodes hold."""
+
+    logits: jax.Array
+    """`[K, B]` float32, of the prior; `ILLEGAL` in slots without a legal action."""
+    action: jax.Array | None
+    """`[K, B]` int32, the action of each slot, in ascending order; None if slot k is action k."""
+    dropped: jax.Array
+    """`[B]` int32, the number of legal actions without a slot."""
+
+    @property
+    def legal(self) -> jax.Array:
+        """Which slots hold a legal action, `[K, B]` bool."""
+        return self.logits != ILLEGAL
+
+    def of(self, values: jax.Array) -> jax.Array:
+        """Values of actions `[B, A]`, those of the slots `[K, B]`."""
+        return values.T if self.action is None else jnp.take_along_axis(values, self.action.T, axis=1).T
+
+
+class Tree(NamedTuple):
+    """B trees of up to N nodes; node 0 is the root, node s is the one that simulation s adds."""
+
+    logits: jax.Array
+    """`[N, K, B]` float32."""
+    visits: jax.Array
+    """`[N, K, B]` int32."""
+    qvalues: jax.Array
+    """`[N, K, B]` float32, zero where not visited."""
+    child: jax.Array
+    """`[N, K, B]` int32, the node to which an action leads, or `UNVISITED`."""
+    action: jax.Array | None
+    """`[N, K, B]` int32, or None if slot k is action k."""
+    raw_value: jax.Array
+    """`[N, B]` float32, the network's value."""
+    value: jax.Array
+    """`[N, B]` float32, the mean of `samples` values."""
+    samples: jax.Array
+    """`[N, B]` int32, how often the node was on the path, its own evaluation included."""
+    reward: jax.Array
+    """`[N, B]` float32, of the action that leads to the node."""
+    discount: jax.Array
+    """`[N, B]` float32, of the node's value where its parent is valued."""
+    states: EnvState
+    """`[N, ..., B]` on every leaf."""
+    dropped: jax.Array
+    """`[B]` int32, the number of legal actions without a slot, in all nodes."""
+    depth: jax.Array
+    """`[]` int32, steps of all descents together; each makes as many as its deepest path in the batch."""
+
+
+def edges_of(tree: Tree) -> Edges:
+    """The edges of all nodes; actions are axis 1."""
+    width = tree_range(tree.value, tree.samples > 0, axis=0)
+    return Edges(
+        logits=tree.logits,
+        visits=tree.visits,
+        qvalues=tree.qvalues,
+        raw_value=tree.raw_value[:, None],
+        value=tree.value[:, None],
+        tree_range=jnp.broadcast_to(width, tree.value.shape)[:, None],
+    )
+
+
+def slots_of(logits: jax.Array, slots: int | None, preference: jax.Array | None = None) -> Slots:
+    """The actions that B nodes hold.
+
+    Args:
+      logits: `[B, A]`, `ILLEGAL` where an action is.
+      slots: K, or None for all actions.
+      preference: `[B, A]`, by which the K are chosen among more legal actions; by default the logits.
+    """
+    batch, actions = logits.shape
+    if slots is None or slots >= actions:
+        return Slots(logits.T, None, jnp.zeros(batch, jnp.int32))
+    legal = logits != ILLEGAL
+    ranked = jnp.where(legal, logits if preference is None else preference, ILLEGAL)
+    action = jnp.sort(jax.lax.top_k(ranked, slots)[1], axis=1)
+    dropped = jnp.maximum(jnp.sum(legal, axis=1, dtype=jnp.int32) - slots, 0)
+    return Slots(jnp.take_along_axis(logits, action, axis=1).T, action.T.astype(jnp.int32), dropped)
+
+
+def root_edges(tree: Tree, logits: jax.Array) -> Edges:
+    """The edges of the roots, `[B, A]`; `logits` are those of all actions. Actions without a slot are not visited."""
+    action, actions = None if tree.action is None else tree.action[0], logits.shape[1]
+
+    def spread(held: jax.Array) -> jax.Array:
+        if action is None:
+            return held.T
+        found = action[:, :, None] == jnp.arange(actions)
+        return jnp.sum(jnp.where(found, held[:, :, None], 0), axis=0, dtype=held.dtype)
+
+    return Edges(
+        logits=logits,
+        visits=spread(tree.visits[0]),
+        qvalues=spread(tree.qvalues[0]),
+        raw_value=tree.raw_value[0, :, None],
+        value=tree.value[0, :, None],
+        tree_range=tree_range(tree.value, tree.samples > 0, axis=0).T,
+    )
+
+
+def first_tree(root: mctx.RootFnOutput, slots: Slots, nodes: int) -> Tree:
+    """Trees of one node, with room for more."""
+
+    def room(leaf: Array, fill: int = 0) -> jax.Array:
+        return jnp.full((nodes, *leaf.shape), fill, leaf.dtype).at[0].set(leaf)
+
+    value = root.value.astype(jnp.float32)
+    unvisited, zero = jnp.zeros_like(slots.logits), jnp.zeros_like(value)
+    return Tree(
+        logits=room(slots.logits),
+        visits=room(unvisited.astype(jnp.int32)),
+        qvalues=room(unvisited),
+        child=room(jnp.full(unvisited.shape, UNVISITED, jnp.int32), UNVISITED),
+        action=None if slots.action is None else room(slots.action),
+        raw_value=room(value),
+        value=room(value),
+        samples=room(jnp.ones(value.shape, jnp.int32)),
+        reward=room(zero),
+        discount=room(zero),
+        states=jax.tree.map(lambda leaf: room(jnp.moveaxis(leaf, 0, -1)), root.embedding),
+        dropped=slots.dropped,
+        depth=jnp.zeros((), jnp.int32),
+    )
+
+
+def with_node(tree: Tree, node: Array, slots: Slots, output: mctx.RecurrentFnOutput, children: EnvState) -> Tree:
+    """The trees with a new node, which is not visited yet and nobody's child."""
+
+    def put(rows: jax.Array, row: Array | None) -> jax.Array:
+        return jax.lax.dynamic_update_index_in_dim(rows, jnp.asarray(row, rows.dtype), node, 0)
+
+    return tree._replace(
+        logits=put(tree.logits, slots.logits),
+        action=None if tree.action is None else put(tree.action, slots.action),
+        raw_value=put(tree.raw_value, output.value),
+        value=put(tree.value, output.value),
+        samples=put(tree.samples, jnp.ones_like(tree.samples[0])),
+        reward=put(tree.reward, output.reward),
+        discount=put(tree.discount, output.discount),
+        states=jax.tree.map(lambda rows, row: put(rows, jnp.moveaxis(row, 0, -1)), tree.states, children),
+        dropped=tree.dropped + slots.dropped,
+    )
+
+
+def rows(tree: Tree) -> jax.Array:
+    """The numbers of the nodes, `[N, 1]`."""
+    return jnp.arange(tree.value.shape[0])[:, None]
+
+
+def slot_numbers(slots: jax.Array) -> jax.Array:
+    """The numbers of the slots, `[1, K, 1]`."""
+    return jnp.arange(slots.shape[1])[None, :, None]
+
+
+def chosen(slots: jax.Array, choice: jax.Array) -> jax.Array:
+    """Of what nodes have in their slots `[N, K, B]`, that of the chosen slots `[N, B]`."""
+    return jnp.sum(jnp.where(slot_numbers(slots) == choice[:, None], slots, 0), axis=1, dtype=slots.dtype)
+
+
+def pick(rows: jax.Array, here: jax.Array) -> jax.Array:
+    """Of what nodes have `[N, ..., B]`, that of the node `here` `[N, B]` of each game, `[..., B]`."""
+    mask = here.reshape(here.shape[0], *[1] * (rows.ndim - 2), here.shape[1])
+    if rows.dtype == bool:
+        return jnp.any(rows & mask, axis=0)
+    return jnp.sum(jnp.where(mask, rows, jnp.zeros((), rows.dtype)), axis=0, dtype=rows.dtype)

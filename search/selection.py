@@ -1,0 +1,99 @@
+"""Which action a simulation takes, at the root and at inner nodes: scores, of which the highest is taken.
+
+As mctx selects them; the tree of `podzero.search.dense_tree` computes the scores of all nodes at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from podzero.config import SearchConfig
+from podzero.search.qvalues import Edges, Transform
+
+_LOW = -1e9
+"""The least score of an action that sequential halving considers."""
+
+
+class Selection(NamedTuple):
+    """Scores of actions."""
+
+    root: Callable[[Edges, jax.Array], jax.Array]
+    """`(edges [K, B], simulation [])` to `[K, B]`."""
+    inner: Callable[[Edges], jax.Array]
+    """`(edges [N, K, B])` to `[N, K, B]`."""
+
+
+def gumbel_selection(config: SearchConfig, transform: Transform, noise: jax.Array, legal: jax.Array) -> Selection:
+    """Sequential halving at the root, and below it the action that brings the visits nearest to the improved policy
+    (Danihelka et al. 2022, sections 3 and 5).
+
+    Args:
+      config: `simulations` and `max_considered_actions`.
+      transform: of Q-values.
+      noise: `[K, B]`, the Gumbel noise of the root's actions.
+      legal: `[K, B]` bool, of the root's actions.
+    """
+    schedule = np.asarray(
+        [considered_visits(count, config.simulations) for count in range(config.max_considered_actions + 1)], np.int32
+    )
+    considered = jnp.minimum(jnp.sum(legal, axis=0), config.max_considered_actions)
+    mine = jnp.arange(len(schedule))[:, None] == considered
+
+    def root(edges: Edges, simulation: jax.Array) -> jax.Array:
+        now = jax.lax.dynamic_index_in_dim(jnp.asarray(schedule), simulation, axis=1, keepdims=True)
+        visits = jnp.sum(jnp.where(mine, now, 0), axis=0)
+        logits = edges.logits - jnp.max(edges.logits, axis=0, keepdims=True)
+        scores = jnp.maximum(_LOW, noise + logits + transform(edges, 0))
+        return jnp.where(legal & (edges.visits == visits), scores, -jnp.inf)
+
+    def inner(edges: Edges) -> jax.Array:
+        policy = jax.nn.softmax(edges.logits + transform(edges, 1), axis=1)
+        return policy - edges.visits / (1 + jnp.sum(edges.visits, axis=1, keepdims=True))
+
+    return Selection(root, inner)
+
+
+def puct_selection(config: SearchConfig, transform: Transform, noise: jax.Array, legal: jax.Array) -> Selection:
+    """The PUCT rule (Schrittwieser et al. 2020, appendix B).
+
+    Args:
+      config: `pb_c_init` and `pb_c_base`.
+      transform: of Q-values.
+      noise: `[K, B]`, which decides between equal scores.
+      legal: `[K, B]` bool, of the root's actions.
+    """
+
+    def scores(edges: Edges, axis: int) -> jax.Array:
+        count = 1 + jnp.sum(edges.visits, axis=axis, keepdims=True)
+        weight = config.pb_c_init + jnp.log((count + config.pb_c_base + 1.0) / config.pb_c_base)
+        explore = jnp.sqrt(count) * weight * jax.nn.softmax(edges.logits, axis=axis) / (edges.visits + 1)
+        return transform(edges, axis) + explore + noise
+
+    return Selection(
+        root=lambda edges, simulation: jnp.where(legal, scores(edges, 0), -jnp.inf),
+        inner=lambda edges: scores(edges, 1),
+    )
+
+
+def considered_visits(actions: int, simulations: int) -> list[int]:
+    """For each simulation, the visits of those actions among which sequential halving chooses (Karnin et al. 2013).
+
+    All considered actions are visited equally often, then the better half of them, and so on; the last two share the
+    visits that are left.
+    """
+    if actions <= 1:
+        return list(range(simulations))
+    phases, left, visits = math.ceil(math.log2(actions)), actions, 0
+    found: list[int] = []
+    while len(found) < simulations:
+        rounds = max(1, simulations // (phases * left))
+        found += [visits + done for done in range(rounds) for _ in range(left)]
+        visits += rounds
+        left = max(2, left // 2)
+    return found[:simulations]

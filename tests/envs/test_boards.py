@@ -1,0 +1,80 @@
+"""The rules for vector units beside those of pgx, ply by ply."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from podzero.envs.boards import BOARD_GAMES
+from podzero.envs.boards.bits import Bits, constant, single
+from podzero.envs.pgx_games import PgxGame
+
+LONGEST = {
+    "connect_four": 42,
+    "othello": 80,
+    "hex": 122,
+    "go_9x9": 162,
+    "go_19x19": 722,
+    "chess": 512,
+    "gardner_chess": 256,
+}
+GAMES = {"go_19x19": 20, "go_9x9": 100, "chess": 16, "gardner_chess": 200}
+HEAVY = ("chess", "gardner_chess", "go_19x19")
+"""pgx takes minutes for these."""
+
+
+def as_int(bits):
+    return int(bits.low) | int(bits.high) << 32
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in HEAVY else ()) for name in BOARD_GAMES]
+)
+def test_every_ply_is_that_of_pgx(name):
+    """In random games: observations, legal actions, players, rewards and ends, also after the end."""
+    ours, theirs = BOARD_GAMES[name](), PgxGame(name)
+    keys = jax.random.split(jax.random.key(0), GAMES.get(name, 2000))
+
+    def seen(view):
+        return view._replace(legal=view.legal | view.done[:, None])
+
+    @jax.jit
+    def ply(states, key):
+        mine, other = states
+        legal = jax.vmap(theirs.view)(other).legal
+        action = jax.random.categorical(key, jnp.where(legal, 0.0, -jnp.inf)).astype(jnp.int32)
+        mine, other = jax.vmap(ours.step)(mine, action), jax.vmap(theirs.step)(other, action)
+        found, expected = seen(jax.vmap(ours.view)(mine)), seen(jax.vmap(theirs.view)(other))
+        same = jax.tree.map(lambda one, two: jnp.all(one == two), found, expected)
+        return (mine, other), (same, jnp.mean(expected.done))
+
+    states = jax.vmap(ours.init)(keys), jax.vmap(theirs.init)(keys)
+    first = jax.tree.map(np.array_equal, jax.vmap(ours.view)(states[0]), jax.vmap(theirs.view)(states[1]))
+    assert all(first)
+    for number in range(LONGEST[name]):
+        states, (same, done) = ply(states, jax.random.key(number))
+        assert all(same), (number, same)
+    assert done == 1.0
+
+
+@pytest.mark.parametrize("name", BOARD_GAMES)
+def test_its_specification_is_that_of_pgx_with_smaller_states(name):
+    ours, theirs = BOARD_GAMES[name]().spec, PgxGame(name).spec
+    assert ours._replace(state_bytes=0) == theirs._replace(state_bytes=0)
+    assert ours.state_bytes < theirs.state_bytes
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(1, 31))
+def test_bits_are_shifted_like_integers(squares, by):
+    assert as_int(constant(squares).up(by)) == (squares << by) % 2**64
+    assert as_int(constant(squares).down(by)) == squares >> by
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(-1, 64))
+def test_members_counts_and_single_squares(squares, square):
+    found = Bits(*map(jnp.uint32, constant(squares)))
+    assert int(found.count()) == squares.bit_count()
+    np.testing.assert_array_equal(found.members(np.arange(64)), [squares >> i & 1 for i in range(64)])
+    assert as_int(single(jnp.int32(square))) == (1 << square if 0 <= square < 64 else 0)
