@@ -75,6 +75,6 @@ def test_bits_are_shifted_like_integers(squares, by):
 @given(st.integers(0, 2**64 - 1), st.integers(-1, 64))
 def test_members_counts_and_single_squares(squares, square):
     found = Bits(*map(jnp.uint32, constant(squares)))
-    assert int(found.count()) == squares.bit_count()
+    assert int(found.size()) == squares.bit_count()
     np.testing.assert_array_equal(found.members(np.arange(64)), [squares >> i & 1 for i in range(64)])
     assert as_int(single(jnp.int32(square))) == (1 << square if 0 <= square < 64 else 0)
