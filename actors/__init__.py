@@ -5,11 +5,13 @@ from podzero.actors.clients import ActorClients as ActorClients
 from podzero.actors.core import SelfPlayCore as SelfPlayCore
 from podzero.actors.core import SelfPlayState as SelfPlayState
 from podzero.actors.core import StartPool as StartPool
+from podzero.actors.device_actor import DeviceActor as DeviceActor
 from podzero.actors.environments import EnvironmentActor as EnvironmentActor
 from podzero.actors.exploration import explore as explore
 from podzero.actors.reanalyse_targets import Reanalyse as Reanalyse
 from podzero.actors.reanalyse_targets import position_reanalysis as position_reanalysis
 from podzero.actors.reanalyse_targets import window_reanalysis as window_reanalysis
 from podzero.actors.reanalysis import ReanalysisActor as ReanalysisActor
+from podzero.actors.rollouts import RolloutCore as RolloutCore
 from podzero.actors.selfplay import SelfPlayActor as SelfPlayActor
 from podzero.actors.windows import WindowCutter as WindowCutter

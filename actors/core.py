@@ -125,6 +125,7 @@ class SelfPlayCore:
             resigned=resigned if self._config.resignation else None,
             plays_on=state.plays_on if self._config.resignation else None,
             dropped=result.dropped,
+            depth=result.depth,
         )
         return SelfPlayState(key, games, plies, starts, plays_on), move
 

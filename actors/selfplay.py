@@ -11,6 +11,7 @@ import numpy as np
 from podzero.actors.assembly import Game, GameAssembler
 from podzero.actors.clients import ActorClients
 from podzero.actors.core import SelfPlayCore, SelfPlayState
+from podzero.actors.metrics import SelfPlayMetrics
 from podzero.actors.resignation import ResignThreshold
 from podzero.actors.shuffling import SampleShuffler
 from podzero.clock import REPORT_EVERY_S, StageClock
@@ -70,7 +71,8 @@ class SelfPlayActor:
         """
         self._stopping.clear()
         experiment = self._experiment
-        clock, metrics = StageClock(), _Metrics(experiment, self._faults.total)
+        clock, actors = StageClock(), experiment.actors
+        metrics = SelfPlayMetrics(actors.games, actors.resignation, self._faults.total)
         assembler = self._assembler()
         shuffler: SampleShuffler[_Positions] = SampleShuffler(experiment.replay.samples_per_item, self._seed)
 
@@ -96,7 +98,7 @@ class SelfPlayActor:
                         shuffler.add((game.samples, game.states))
                         if game.lowest is not None:
                             self._resign_threshold.add(game.lowest)
-                metrics.add(move, games, version)
+                self._count(metrics, move, games, version)
                 if games:
                     self._faults.completed()
                 with clock("params"):
@@ -131,6 +133,20 @@ class SelfPlayActor:
             with clock("search"):
                 return state, jax.device_get(move)
 
+    def _count(self, metrics: SelfPlayMetrics, move: Move, games: list[Game], version: int) -> None:
+        metrics.add(
+            moves=1,
+            evaluations=1 + self._search.simulations_at(version, fast=not np.all(move.recorded)),
+            samples=sum(len(game.samples.version) for game in games),
+            games=len(games),
+            plies=sum(game.plies for game in games),
+            resigned=sum(game.resigned for game in games),
+            abs_root_value=float(np.mean(np.abs(move.value))),
+            version=version,
+            dropped=None if move.dropped is None else int(np.sum(move.dropped)),
+            depth=None if move.depth is None else float(move.depth),
+        )
+
     def _assembler(self) -> GameAssembler:
         experiment = self._experiment
         return GameAssembler(
@@ -157,53 +173,3 @@ class SelfPlayActor:
     def _write(self, positions: _Positions | None) -> None:
         if positions is not None:
             self._clients.write(*positions)
-
-
-class _Metrics:
-    """Adds up the metrics of the loop between two reports."""
-
-    def __init__(self, experiment: Experiment, failures: int) -> None:
-        self._parallel_games = experiment.actors.games
-        self._search = experiment.search
-        self._resignation = experiment.actors.resignation
-        self._moves = 0
-        self._evaluations = 0
-        self._samples = 0
-        self._plies: list[int] = []
-        self._resigned = 0
-        self._dropped: int | None = None
-        self._abs_root_value = 0.0
-        self._version = 0
-        self._failures = failures
-
-    def add(self, move: Move, games: list[Game], version: int) -> None:
-        simulations = self._search.simulations_at(version, fast=not np.all(move.recorded))
-        self._moves += 1
-        self._evaluations += simulations + 1
-        self._samples += sum(len(game.samples.version) for game in games)
-        self._plies += [game.plies for game in games]
-        self._resigned += sum(game.resigned for game in games)
-        if move.dropped is not None:
-            self._dropped = (self._dropped or 0) + int(np.sum(move.dropped))
-        self._abs_root_value = float(np.mean(np.abs(move.value)))
-        self._version = version
-
-    def flush(self, failures: int) -> dict[str, float]:
-        metrics = {
-            "count/moves": float(self._moves * self._parallel_games),
-            "count/evaluations": float(self._evaluations * self._parallel_games),
-            "count/games": float(len(self._plies)),
-            "count/samples": float(self._samples),
-            "count/failed_episodes": float(failures - self._failures),
-            "selfplay/abs_root_value": self._abs_root_value,
-            "selfplay/version": float(self._version),
-        }
-        if self._plies:
-            metrics["selfplay/plies_per_game"] = sum(self._plies) / len(self._plies)
-            if self._resignation:
-                metrics["selfplay/resigned"] = self._resigned / len(self._plies)
-        if self._dropped is not None:
-            metrics["count/dropped_actions"] = float(self._dropped)
-        self._moves, self._evaluations, self._samples, self._resigned, self._dropped = 0, 0, 0, 0, None
-        self._plies, self._failures = [], failures
-        return metrics

@@ -25,6 +25,16 @@ class OneSlice:
     verdicts: list[Verdict]
 
     @property
+    def playing(self) -> dict[str, Any]:
+        """The rates of self-play on the chip, if both its program and the bare evaluation are there and fit."""
+        found = {verdict.program.name: verdict for verdict in self.verdicts if verdict.fits}
+        if not {"device", "evaluation"} <= found.keys():
+            return {}
+        from podzero.aot.playing import playing
+
+        return playing(found["device"], found["evaluation"])
+
+    @property
     def fits(self) -> bool:
         """Whether all programs fit into the memory of a chip."""
         return all(verdict.fits for verdict in self.verdicts)
@@ -35,11 +45,11 @@ class OneSlice:
         return {
             "config": self.name, "topology": where.topology, "chips": where.chips, "hosts": where.hosts,
             "programs": [verdict.to_dict() for verdict in self.verdicts],
-        }  # fmt: skip
+        } | self.playing  # fmt: skip
 
     def show(self, console: Console) -> None:
         """Prints the results as text."""
-        show(console, self.where, self.verdicts)
+        show(console, self.where, self.verdicts, self.playing)
 
 
 @dataclass(frozen=True)
@@ -60,15 +70,21 @@ class SeveralSlices:
         show_scaling(console, self.name, self.report)
 
 
-def judge_programs(experiment: Experiment, where: str, program: str | None) -> OneSlice:
-    """Compiles one program, or all if `program` is None, for the slice named `where`.
+def judge_programs(experiment: Experiment, where: str, program: str | None, depth: float | None = None) -> OneSlice:
+    """Compiles one program, or all if `program` is None, for the slice named `where`; `device` beside `evaluation`.
+
+    Args:
+      experiment: the experiment.
+      where: name of the slice.
+      program: of `NAMES`.
+      depth: of the searches in `device`; by default measured.
 
     Raises:
       ConfigError: the slice is unknown, libtpu is missing, or the experiment cannot run on the slice.
     """
     found = find_slice(where)
-    names = NAMES if program is None else (program,)
-    programs = programs_of(experiment, devices_of(found), names)
+    names = NAMES if program is None else ("evaluation", "device") if program == "device" else (program,)
+    programs = programs_of(experiment, devices_of(found), names, depth)
     return OneSlice(experiment.name, found, [judge(program, found) for program in programs])
 
 

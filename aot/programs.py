@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -11,9 +12,9 @@ from podzero.chips import Slice
 from podzero.config import Experiment, GameConfig
 from podzero.errors import ConfigError
 
-NAMES = ("learner", "evaluation", "selfplay")
+NAMES = ("learner", "evaluation", "selfplay", "device")
 """The names of all programs. The learner depends on the slice, the others only on the chip. Only games in JAX have the
-program `selfplay`."""
+last two: `selfplay` is one move, as on CPU hosts; `device` is that of actors on accelerators."""
 
 
 def names_of(experiment: Experiment) -> tuple[str, ...]:
@@ -32,11 +33,20 @@ class Program(NamedTuple):
     lower: Callable[[], Any]
     """Returns its `jax.stages.Lowered`."""
     batch: int
-    """Number of samples of a step (learner), positions (evaluation) or games (selfplay)."""
+    """Number of samples of a step (learner), positions (evaluation) or games (selfplay, device)."""
     trip_count: int = 1
-    """Steps per execution."""
+    """Steps (learner) or moves (device) per execution."""
     parameter_bytes: int = 0
     """Bytes of the parameters that it trains."""
+    simulations: int = 0
+    """Of each search (selfplay, device)."""
+    depth: float | None = None
+    """Mean depth of the new nodes of its searches (device); see `SearchResult.depth`."""
+
+    @property
+    def mean_trips(self) -> dict[str, float]:
+        """Mean trip counts of loops in which they depend on data, by their named scope."""
+        return {} if self.depth is None else {"descent": self.depth - 1}
 
 
 def check_compiler() -> None:
@@ -78,20 +88,28 @@ def devices_of(where: Slice) -> list[Any]:
     return list(described.devices)
 
 
-def programs_of(experiment: Experiment, devices: list[Any], names: Collection[str] = NAMES) -> list[Program]:
+def programs_of(
+    experiment: Experiment, devices: list[Any], names: Collection[str] = NAMES, depth: float | None = None
+) -> list[Program]:
     """The experiment's programs: the learner's dispatch for all devices, the others for one chip.
 
     Args:
       experiment: the experiment.
       devices: the devices of the slice, from `devices_of`.
       names: the requested programs, of `NAMES`; programs that the experiment does not have are left out.
+      depth: of the searches in `device`; by default measured.
 
     Raises:
       ConfigError: the experiment has none of the requested programs, the learner's mesh does not fit the devices, or
         the batch does not fit the mesh.
     """
     experiment = _for_accelerators(experiment)
-    makers = {"learner": _learner, "evaluation": _evaluation, "selfplay": _selfplay}
+    makers: dict[str, Callable[[Experiment, list[Any]], Program]] = {
+        "learner": _learner,
+        "evaluation": _evaluation,
+        "selfplay": _selfplay,
+        "device": partial(_device, depth=depth),
+    }
     wanted = [name for name in names_of(experiment) if name in names]
     if not wanted:
         raise ConfigError(
@@ -177,7 +195,49 @@ def _selfplay(experiment: Experiment, devices: list[Any]) -> Program:
         f"actors.games below {games}, or search.simulations below {simulations}",
         lower,
         games,
+        simulations=simulations,
     )
+
+
+def _device(experiment: Experiment, devices: list[Any], depth: float | None) -> Program:
+    import jax
+
+    from podzero.aot.playing import mean_depth
+    from podzero.driver.build import device_parts
+    from podzero.envs import spec_of
+    from podzero.networks import make_network
+
+    experiment = on_device(experiment)
+    games, moves, simulations = (
+        experiment.actors.games, experiment.actors.moves_per_dispatch, experiment.search.simulations,
+    )  # fmt: skip
+
+    def lower() -> Any:
+        core, fold = device_parts(experiment)
+        network = make_network(experiment.network, spec_of(experiment.env))
+        params = jax.eval_shape(lambda: fold(network.init(jax.random.key(0))))
+        state = jax.eval_shape(core.init, jax.random.key(0))
+        struct: Any = jax.ShapeDtypeStruct
+        arguments = _on_chip((params, struct((), "int32"), state), devices[0])
+        return jax.jit(core.play, donate_argnums=2).lower(*arguments)
+
+    return Program(
+        "device",
+        f"{moves} moves of {games:,} games, {simulations} simulations, one chip",
+        f"actors.games below {games}, or search.slots, which limits the actions of a node",
+        lower,
+        games,
+        trip_count=moves,
+        simulations=simulations,
+        depth=depth or mean_depth(experiment),
+    )
+
+
+def on_device(experiment: Experiment) -> Experiment:
+    """The experiment with self-play on accelerators."""
+    actors = experiment.actors.model_copy(update={"inference": "device"})
+    search = experiment.search.model_copy(update={"tree": "dense"})
+    return experiment.model_copy(update={"actors": actors, "search": search})
 
 
 def _on_chip(tree: Any, device: Any) -> Any:

@@ -11,8 +11,8 @@ from podzero.aot.verdict import SPACES, Verdict, summary
 from podzero.chips import Slice
 
 
-def show(console: Console, where: Slice, verdicts: list[Verdict]) -> None:
-    """Prints the slice and one table for each program."""
+def show(console: Console, where: Slice, verdicts: list[Verdict], playing: dict[str, Any]) -> None:
+    """Prints the slice, one table for each program, and the rates of self-play on a chip (`podzero.aot.playing`)."""
     chip = where.chip
     console.print(
         f"[bold]{where.short_name}[/] ({where.topology}): {where.chips} chips on {where.hosts} hosts; each chip "
@@ -22,6 +22,13 @@ def show(console: Console, where: Slice, verdicts: list[Verdict]) -> None:
     for verdict in verdicts:
         console.print(f"\n[bold cyan]{verdict.program.name}[/]  {verdict.program.what}", highlight=False)
         console.print(_table(verdict))
+    if playing:
+        console.print(
+            f"\nself-play on a chip: {playing['moves_per_s']:,.0f} moves/s, {playing['evaluations_per_s']:,.0f} "
+            f"evaluations/s: {playing['ratio']:.2f} of the bare network's {playing['bare_evaluations_per_s']:,.0f}; "
+            f"{playing['bytes_per_simulation']:,.0f} bytes of HBM a simulation; trees {playing['depth']:.1f} deep",
+            highlight=False,
+        )
 
 
 def _table(verdict: Verdict) -> Table:

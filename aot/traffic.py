@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from podzero.aot.flops import flops_of
@@ -63,25 +64,31 @@ class Cost:
     unknown_loops: int = 0
     """Loops whose trip count depends on data; their body counts once."""
 
-    def add(self, other: Cost, times: int = 1) -> None:
-        """Adds `times` times another cost."""
+    def add(self, other: Cost, times: float = 1) -> None:
+        """Adds `times` times another cost; a mean number of times may be broken."""
         self.flops += other.flops * times
         self.cycles += other.cycles * times
         for space, moved in other.traffic.items():
-            self.traffic[space] += moved * times
-        self.collectives += [Collective(c.opcode, c.group, c.bytes, c.times * times) for c in other.collectives]
-        self.host_transfers += other.host_transfers * times
+            self.traffic[space] += round(moved * times)
+        self.collectives += [Collective(c.opcode, c.group, c.bytes, round(c.times * times)) for c in other.collectives]
+        self.host_transfers += round(other.host_transfers * times)
         self.unknown_loops += other.unknown_loops
 
 
-def count(module: Module) -> Cost:
-    """The cost of one execution of a program."""
-    return _Counter(module).computation(module.entry)
+def count(module: Module, trips: Mapping[str, float] | None = None) -> Cost:
+    """The cost of one execution of a program.
+
+    Args:
+      module: the program.
+      trips: mean trip counts of loops in which they depend on data, by the `jax.named_scope` around them.
+    """
+    return _Counter(module, trips or {}).computation(module.entry)
 
 
 class _Counter:
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: Module, trips: Mapping[str, float]) -> None:
         self._module = module
+        self._trips = trips
         self._known: dict[str, Cost] = {}
 
     def computation(self, computation: Computation) -> Cost:
@@ -112,11 +119,17 @@ class _Counter:
             self._scheduled(computation, instruction, cost)
 
     def _loop(self, computation: Computation, instruction: Instruction, cost: Cost) -> None:
-        trips = trip_count(self._module, computation, instruction)
+        trips: float | None = trip_count(self._module, computation, instruction)
+        if trips is None:
+            trips = self._mean_trips(instruction)
         if trips is None:
             trips, cost.unknown_loops = 1, cost.unknown_loops + 1
         for name in instruction.called("body") + instruction.called("condition"):
             cost.add(self.computation(self._module.computations[name]), trips)
+
+    def _mean_trips(self, loop: Instruction) -> float | None:
+        scopes = (loop.attribute(r'op_name="([^"]*)"') or "").split("/")
+        return next((mean for scope, mean in self._trips.items() if scopes[-2:-1] == [scope]), None)
 
     def _scheduled(self, computation: Computation, instruction: Instruction, cost: Cost) -> None:
         """Adds the cost of an instruction that reads operands and writes results."""

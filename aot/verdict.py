@@ -105,7 +105,7 @@ def judge(program: Program, where: Slice) -> Verdict:
         + memory.temp_size_in_bytes
         + memory.generated_code_size_in_bytes
     )
-    return Verdict(program, where, float(needed), count(parse(compiled.as_text())))
+    return Verdict(program, where, float(needed), count(parse(compiled.as_text()), program.mean_trips))
 
 
 def summary(cost: Cost) -> list[dict[str, Any]]:

@@ -76,7 +76,7 @@ def _check_room(nodes: Sequence[Node], shards: Sequence[Node], experiment: Exper
     first = actor_places(nodes, taken, reanalyse.cpus, min(reanalyse.processes, 1))
     if reanalyse.processes and not first:
         raise MissingNodes(f"{free}, no room for a reanalyser of {reanalyse.cpus:g} (reanalyse.cpus) {beside}")
-    least = actors.min_count or actors.count
+    least = actors.processes and (actors.min_count or actors.count)
     places = len(actor_places(nodes, _added(taken, first, reanalyse.cpus), actors.cpus, least))
     if places < least:
         raise MissingNodes(
@@ -90,7 +90,7 @@ def reserved_cpus(experiment: Experiment) -> list[float]:
     replay, actors, reanalyse = experiment.replay, experiment.actors, experiment.reanalyse
     return [
         *[replay.cpus] * replay.shards,
-        *[actors.cpus] * actors.count,
+        *[actors.cpus] * actors.processes,
         *[reanalyse.cpus] * reanalyse.processes,
         experiment.evaluation.cpus,
     ]

@@ -11,9 +11,11 @@ import jax
 
 from podzero.actors import (
     ActorClients,
+    DeviceActor,
     EnvironmentActor,
     Reanalyse,
     ReanalysisActor,
+    RolloutCore,
     SelfPlayActor,
     SelfPlayCore,
     position_reanalysis,
@@ -21,6 +23,7 @@ from podzero.actors import (
 )
 from podzero.config import Experiment, GymnasiumConfig, ModelNetworkConfig, ResNetConfig
 from podzero.envs import make_env, make_vector_env, spec_of
+from podzero.errors import ConfigError
 from podzero.inference import (
     BackgroundSource,
     QuantizedNetwork,
@@ -81,7 +84,9 @@ def make_actor(
     seed: int,
     clients: ActorClients,
 ) -> SelfPlayActor | EnvironmentActor:
-    """The actor for the environment of an experiment: self-play for games, acting for Gymnasium environments."""
+    """The actor on a CPU host for the environment of an experiment: self-play for games, acting for Gymnasium
+    environments.
+    """
     common: dict[str, Any] = {"experiment": experiment, "name": name, "seed": seed, "clients": clients}
     if not isinstance(experiment.env, GymnasiumConfig):
         return SelfPlayActor(**common | _actor_arguments(actor_parts(experiment), clients))
@@ -129,6 +134,33 @@ def local_parts(experiment: Experiment) -> ActorParts:
     """The parts of an actor that evaluates the network in the program of the search, whatever the experiment says."""
     env, network, fold = _local_network(experiment)
     return ActorParts(_core(experiment, env, network.apply), fold)
+
+
+def make_device_actor(
+    experiment: Experiment, name: str, seed: int, clients: ActorClients, devices: Sequence[jax.Device]
+) -> DeviceActor:
+    """The actor that plays on accelerators of this process.
+
+    Raises:
+      ConfigError: the devices cannot share the games evenly, or the game has no longest game.
+    """
+    games = experiment.actors.games
+    if games % len(devices):
+        raise ConfigError(
+            f"actors.games {games} is not a multiple of the {len(devices)} devices that play; "
+            f"set it to {(games // len(devices) + 1) * len(devices)}"
+        )
+    actors = experiment.actors.model_copy(update={"games": games // len(devices)})
+    core, fold = device_parts(experiment.model_copy(update={"actors": actors}))
+    return DeviceActor(
+        experiment=experiment, name=name, seed=seed, core=core, devices=devices, fold=fold, clients=clients
+    )
+
+
+def device_parts(experiment: Experiment) -> tuple[RolloutCore, Callable[[Params], Params]]:
+    """Self-play on an accelerator, and the function that turns published parameters into those it takes."""
+    env, network, fold = _local_network(experiment)
+    return RolloutCore(_core(experiment, env, network.apply), env, experiment), fold
 
 
 def _int8_parts(experiment: Experiment) -> ActorParts:

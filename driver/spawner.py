@@ -14,7 +14,8 @@ from podzero.cluster.remote import RemoteActor
 from podzero.cluster.scheduling import PlacementGroup
 from podzero.cluster.stale_processes import RUN_VARIABLE
 from podzero.config import Experiment
-from podzero.driver.processes import ActorProcess, EvaluatorProcess, LearnerProcess, ReanalysisProcess, ReplayProcess
+from podzero.driver.processes import EvaluatorProcess, LearnerProcess, ReplayProcess
+from podzero.driver.producers import ActorProcess, ReanalysisProcess
 
 CPU_ONLY = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"}
 """Environment of every process but the learner's: one process of a host owns its accelerators."""

@@ -14,7 +14,7 @@ from podzero.cluster.remote import STOP_TIMEOUT_S, RemoteActor
 from podzero.config import Experiment
 from podzero.driver.learner_group import LearnerGroup
 from podzero.driver.nodes import RunNodes
-from podzero.driver.processes import ActorProcess, ReanalysisProcess
+from podzero.driver.producers import ActorProcess, ReanalysisProcess
 from podzero.driver.reconcile import Reconciler
 from podzero.driver.replay_shards import ReplayShards
 from podzero.driver.savepoints import Savepoint
@@ -56,7 +56,7 @@ class Supervisor:
         self._nodes = RunNodes(cluster, experiment, home, CPU_ONLY)
         self._spawner = Spawner(cluster, experiment, workdir.snapshots, store)
         self.shards = ReplayShards(self._spawn_shard)
-        self._actors = self._producers(ActorProcess, "actor", experiment.actors.count, experiment.actors.cpus)
+        self._actors = self._producers(ActorProcess, "actor", experiment.actors.processes, experiment.actors.cpus)
         reanalyse = experiment.reanalyse
         self._reanalysers = self._producers(ReanalysisProcess, "reanalyser", reanalyse.processes, reanalyse.cpus)
         self._evaluators = WorkerGroup(

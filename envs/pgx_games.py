@@ -20,6 +20,8 @@ with warnings.catch_warnings():
     import pgx
     from pgx import gardner_chess
 
+_MAX_PLIES = {"tic_tac_toe": 9, "animal_shogi": 256, "shogi": 512}
+"""Plies after which pgx ends every game."""
 _ROTATED = np.rot90(np.arange(25).reshape(5, 5))
 
 
@@ -55,6 +57,7 @@ class PgxGame:
             observation_dtype=str(state.observation.dtype),
             num_actions=int(self._game.num_actions),
             state_bytes=packed_bytes(jax.eval_shape(_without_observation, state)),
+            max_plies=_MAX_PLIES.get(self._name),
         )
 
     @cached_property

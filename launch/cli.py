@@ -38,7 +38,7 @@ app = typer.Typer(
 Stage = Literal[
     "selfplay", "int8", "simulators", "acting", "learner", "replay", "publish", "actors", "broadcast", "mesh"
 ]
-ProgramName = Literal["learner", "evaluation", "selfplay"]
+ProgramName = Literal["learner", "evaluation", "selfplay", "device"]
 
 
 def main() -> None:
@@ -236,6 +236,10 @@ def compile_for(
     overrides: Overrides = None,
     topology: Annotated[str, typer.Option(help="A TPU slice, as v5e-16 or v5e:4x4.")] = "v5e-16",
     program: Annotated[ProgramName | None, typer.Option(help="Only this program.", show_default="all programs")] = None,
+    depth: Annotated[
+        float | None,
+        typer.Option(min=1, help="With device: mean depth of the trees.", show_default="measured by a few moves here"),
+    ] = None,
     scaling: Annotated[
         str | None, typer.Option(help="Compare the learner on several slices, as v5e-4,v5e-256.", show_default=False)
     ] = None,
@@ -265,7 +269,9 @@ def compile_for(
     from podzero.aot.command import judge_programs, judge_scaling
 
     found = (
-        judge_programs(experiment, topology, program) if slices is None else judge_scaling(experiment, slices, per_chip)
+        judge_programs(experiment, topology, program, depth)
+        if slices is None
+        else judge_scaling(experiment, slices, per_chip)
     )
     if as_json:
         print_json(found.to_dict())

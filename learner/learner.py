@@ -58,6 +58,7 @@ class Learner:
         report: Report,
         restore_from: Path | None = None,
         host_sync: HostSync | None = None,
+        local_sink: ParamSink | None = None,
     ) -> None:
         """Creates the train state, or restores it from a checkpoint.
 
@@ -71,6 +72,7 @@ class Learner:
           report: of metrics.
           restore_from: the folder of a complete checkpoint.
           host_sync: the result of `join`, if there are several hosts; all pass equal other arguments.
+          local_sink: receives the acting parameters as device arrays, on every host.
 
         Raises:
           ConfigError: the devices or the batch do not fit the mesh.
@@ -92,7 +94,7 @@ class Learner:
         self._step = int(self._state.step)
         self._reader = reader
         self._prefetcher = Prefetcher(reader)
-        self._publisher = Publisher(sink, self._training.mesh)
+        self._publisher = Publisher(sink, self._training.mesh, local_sink)
         self._host_sync = host_sync or SingleHost()
         self._leads = jax.process_index() == 0
         self._name = "learner" if self._leads else f"learner-{jax.process_index()}"
@@ -157,6 +159,11 @@ class Learner:
         if ended and _waiting(future):
             self._save(folder)
         return future
+
+    @property
+    def step(self) -> int:
+        """Steps made, those before a resumption included."""
+        return self._step
 
     def acting_params(self) -> Versioned | None:
         """The parameters published last, as host arrays, or None."""

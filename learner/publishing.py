@@ -22,10 +22,13 @@ class Publisher:
     Args:
       sink: receives the parameters. None on all hosts but host 0: they only take part in gathering sharded parameters.
       mesh: the devices that hold the parameters.
+      local: receives the same as device arrays, on every host, before they leave the devices; None if nobody there
+        needs them.
     """
 
-    def __init__(self, sink: ParamSink | None, mesh: Mesh) -> None:
+    def __init__(self, sink: ParamSink | None, mesh: Mesh, local: ParamSink | None = None) -> None:
         self._sink = sink
+        self._local = local
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="learner-publish")
         self._in_progress: Future[None] | None = None
         self._gather = jax.jit(lambda params: jax.tree.map(jnp.copy, params), out_shardings=replicated(mesh))
@@ -42,6 +45,8 @@ class Publisher:
         """
         self.wait()
         gathered = self._gather(params)
+        if self._local is not None:
+            self._local.publish(version, gathered)
         if self._sink is not None:
             self._in_progress = self._thread.submit(self._publish, self._sink, version, gathered)
 

@@ -1,5 +1,6 @@
 """Parameters of the acting network: published through Ray, and saved to disk as snapshots."""
 
+from podzero.params.local import LocalParams as LocalParams
 from podzero.params.matching import check_matches as check_matches
 from podzero.params.ray_store import ParamStore as ParamStore
 from podzero.params.ray_store import ParamStoreLost as ParamStoreLost

@@ -35,6 +35,8 @@ class EnvSpec(NamedTuple):
     """Lowest and highest value of each dimension of a continuous action; None for discrete actions."""
     state_bytes: int = 0
     """Bytes of one packed state (`podzero.envs.pack_states`); 0 if the environment has no states that can be stored."""
+    max_plies: int | None = None
+    """Plies after which every game is over; None if there is no such number."""
 
     @property
     def action_shape(self) -> tuple[int, ...]:
@@ -237,6 +239,9 @@ class SearchResult(NamedTuple):
     """`[B]` float32, KL divergence of `policy` from the network's policy over legal actions, in nats."""
     dropped: Array | None = None
     """`[B]` int32, the number of legal actions that the nodes of a tree left out; None without `search.slots`."""
+    depth: Array | None = None
+    """`[]` float32, mean number of steps from the root to the new node, in the game of the batch where it is deepest;
+    None with trees of mctx."""
 
 
 class Move(NamedTuple):
@@ -272,6 +277,8 @@ class Move(NamedTuple):
     """`[B]` bool, whether nobody resigns in the game; None without resignation."""
     dropped: Array | None = None
     """`[B]` int32, the number of legal actions that the search left out; None without `search.slots`."""
+    depth: Array | None = None
+    """`[]` float32, of the searches, as in `SearchResult`."""
 
 
 class Versioned(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ import optax
 
 from podzero.config import SearchConfig
 from podzero.protocols import Search
-from podzero.search.dense_tree import root_edges, slots_of
+from podzero.search.dense_tree import Tree, root_edges, slots_of
 from podzero.search.growth import grow
 from podzero.search.mctx_tree import edges_of_roots, qtransform
 from podzero.search.models import ILLEGAL, Model
@@ -21,10 +22,20 @@ from podzero.search.qvalues import Edges, gumbel_transform, puct_transform, root
 from podzero.search.selection import gumbel_selection, puct_selection
 from podzero.types import Array, EnvState, Exploration, Params, SearchResult
 
-_Grown = tuple[Edges, jax.Array | None]
+
+class _Grown(NamedTuple):
+    """What is known of B grown trees."""
+
+    roots: Edges
+    """`[B, A]`."""
+    dropped: jax.Array | None = None
+    """As in `SearchResult`."""
+    depth: jax.Array | None = None
+    """As in `SearchResult`."""
+
+
 _Grow = Callable[[Params, Array, mctx.RootFnOutput, jax.Array], _Grown]
-"""`(params, key, evaluated roots, noise [B, A])` to what B grown trees know of their roots, `[B, A]`, and the number
-of legal actions that they leave out. The logits of illegal actions are `ILLEGAL`."""
+"""`(params, key, evaluated roots, noise [B, A])` to grown trees. The logits of illegal actions are `ILLEGAL`."""
 _TIE_BREAK = 1e-7
 """Noise that decides between actions with equal scores in PUCT; as in mctx."""
 
@@ -53,13 +64,14 @@ def _gumbel(config: SearchConfig, model: Model) -> Search:
         search_key, noise_key = jax.random.split(search_key)
         root, legal = _evaluated(model, params, root_key, roots)
         noise = jnp.asarray(exploration.noise)[:, None] * jax.random.gumbel(noise_key, legal.shape)
-        edges, dropped = grown(params, search_key, root, noise)
+        tree = grown(params, search_key, root, noise)
+        edges = tree.roots
         improved = edges.logits + transform(edges, 1)
         finalist = edges.visits == jnp.max(edges.visits, axis=1, keepdims=True)
         scores = improved + exploration.temperature[:, None] * noise
         action = jnp.argmax(jnp.where(finalist, scores, -jnp.inf), axis=1)
         policy = jax.nn.softmax(jnp.where(legal, improved, ILLEGAL))
-        return _result(config, edges, edges.logits, policy, action, dropped)
+        return _result(config, tree, edges.logits, policy, action)
 
     return search
 
@@ -84,7 +96,7 @@ def _gumbel_in_mctx(config: SearchConfig, model: Model) -> _Grow:
             invalid_actions=root.prior_logits == ILLEGAL,
             extra_data=mctx.GumbelMuZeroExtraData(root_gumbel=noise),
         )
-        return edges_of_roots(tree), None
+        return _Grown(edges_of_roots(tree))
 
     return grown
 
@@ -95,7 +107,7 @@ def _gumbel_in_dense(config: SearchConfig, model: Model) -> _Grow:
         transform = gumbel_transform(config, model.bounds, some_actions=slots.action is not None)
         selection = gumbel_selection(config, transform, slots.of(noise), slots.legal)
         tree = grow(model, selection, params, key, root, slots, config)
-        return root_edges(tree, root.prior_logits), tree.dropped if config.slots else None
+        return _grown(config, tree, root)
 
     return grown
 
@@ -116,12 +128,13 @@ def _puct(config: SearchConfig, model: Model) -> Search:
         weight = config.dirichlet_fraction * exploration.noise
         noisy = jnp.where(legal, with_noise(noise_key, root.prior_logits, legal, config, weight), ILLEGAL)
         ties = _TIE_BREAK * jax.random.uniform(tie_key, legal.shape)
-        edges, dropped = grown(params, search_key, root.replace(prior_logits=noisy), ties)
+        tree = grown(params, search_key, root.replace(prior_logits=noisy), ties)
+        edges = tree.roots
         policy = edges.visits / config.simulations
         temperature = jnp.maximum(exploration.temperature, 1e-6)[:, None]
         drawn = jax.random.categorical(choice_key, jnp.log(policy) / temperature)
         action = jnp.where(exploration.temperature > 0, drawn, jnp.argmax(edges.visits, axis=1))
-        return _result(config, edges, root.prior_logits, policy, action, dropped)
+        return _result(config, tree, root.prior_logits, policy, action)
 
     return search
 
@@ -146,7 +159,7 @@ def _puct_in_mctx(config: SearchConfig, model: Model) -> _Grow:
             num_simulations=config.simulations,
             invalid_actions=root.prior_logits == ILLEGAL,
         )
-        return edges_of_roots(tree), None
+        return _Grown(edges_of_roots(tree))
 
     return grown
 
@@ -156,9 +169,15 @@ def _puct_in_dense(config: SearchConfig, model: Model) -> _Grow:
         slots = slots_of(root.prior_logits, config.slots)
         selection = puct_selection(config, puct_transform(model.bounds), slots.of(noise), slots.legal)
         tree = grow(model, selection, params, key, root, slots, config)
-        return root_edges(tree, root.prior_logits), tree.dropped if config.slots else None
+        return _grown(config, tree, root)
 
     return grown
+
+
+def _grown(config: SearchConfig, tree: Tree, root: mctx.RootFnOutput) -> _Grown:
+    """What is known of dense trees."""
+    dropped = tree.dropped if config.slots else None
+    return _Grown(root_edges(tree, root.prior_logits), dropped, 1 + tree.depth / config.simulations)
 
 
 def _evaluated(model: Model, params: Params, key: Array, roots: EnvState) -> tuple[mctx.RootFnOutput, jax.Array]:
@@ -191,15 +210,14 @@ def with_noise(key: Array, logits: Array, legal: Array, config: SearchConfig, we
     return jnp.log(jnp.maximum(mixed, np.finfo(np.float32).tiny))
 
 
-def _result(
-    config: SearchConfig, edges: Edges, logits: Array, policy: Array, action: Array, dropped: Array | None
-) -> SearchResult:
+def _result(config: SearchConfig, tree: _Grown, logits: Array, policy: Array, action: Array) -> SearchResult:
     """The result of a search; `logits` `[B, A]` are the network's, `ILLEGAL` where actions are illegal."""
     return SearchResult(
         action=action.astype(jnp.int32),
         policy=policy.astype(jnp.float32),
-        value=root_value(config, edges, policy, action).astype(jnp.float32),
-        visits=edges.visits.astype(jnp.int32),
+        value=root_value(config, tree.roots, policy, action).astype(jnp.float32),
+        visits=tree.roots.visits.astype(jnp.int32),
         surprise=optax.losses.kl_divergence(jax.nn.log_softmax(logits), policy, where=policy > 0).astype(jnp.float32),
-        dropped=dropped,
+        dropped=tree.dropped,
+        depth=tree.depth,
     )

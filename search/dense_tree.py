@@ -1,17 +1,20 @@
 """Trees of many searches whose games are the minor dimension of all arrays.
 
 So they fill the lanes of a vector unit, however few the actions are; of a tree of mctx, whose minor dimension are the
-actions, a TPU pads each row to a whole tile. Rows are selected by masks instead of gathers: arithmetic on a whole tree
-costs a TPU less. N is the number of nodes, K that of the slots for actions at each node, and B that of games.
+actions, a TPU pads each row to a whole tile. Nodes are the dimension before it, so that sums over actions are sums of
+whole registers. Nodes are selected by masks instead of gathers: arithmetic on a whole tree costs a TPU less. N is the
+number of nodes, K that of the slots for actions at each node, and B that of games.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import mctx
+import numpy as np
 
 from podzero.search.models import ILLEGAL
 from podzero.search.qvalues import Edges, tree_range
@@ -25,7 +28,8 @@ class Slots(NamedTuple):
     """The actions that nodes hold."""
 
     logits: jax.Array
-    """`[K, B]` float32, of the prior; `ILLEGAL` in slots without a legal action."""
+    """`[K, B]` float32, of the prior: the logarithms of its probabilities, and `ILLEGAL` in slots without a legal
+    action."""
     action: jax.Array | None
     """`[K, B]` int32, the action of each slot, in ascending order; None if slot k is action k."""
     dropped: jax.Array
@@ -45,15 +49,15 @@ class Tree(NamedTuple):
     """B trees of up to N nodes; node 0 is the root, node s is the one that simulation s adds."""
 
     logits: jax.Array
-    """`[N, K, B]` float32."""
+    """`[K, N, B]` float32, logarithms of the prior."""
     visits: jax.Array
-    """`[N, K, B]` int32."""
+    """`[K, N, B]`, the smallest integers that hold the number of nodes."""
     qvalues: jax.Array
-    """`[N, K, B]` float32, zero where not visited."""
+    """`[K, N, B]` float32, zero where not visited."""
     child: jax.Array
-    """`[N, K, B]` int32, the node to which an action leads, or `UNVISITED`."""
+    """`[K, N, B]`, such integers: the node to which an action leads, or `UNVISITED`."""
     action: jax.Array | None
-    """`[N, K, B]` int32, or None if slot k is action k."""
+    """`[K, N, B]` int32, or None if slot k is action k."""
     raw_value: jax.Array
     """`[N, B]` float32, the network's value."""
     value: jax.Array
@@ -65,7 +69,7 @@ class Tree(NamedTuple):
     discount: jax.Array
     """`[N, B]` float32, of the node's value where its parent is valued."""
     states: EnvState
-    """`[N, ..., B]` on every leaf."""
+    """`[..., N, B]` on every leaf."""
     dropped: jax.Array
     """`[B]` int32, the number of legal actions without a slot, in all nodes."""
     depth: jax.Array
@@ -73,15 +77,17 @@ class Tree(NamedTuple):
 
 
 def edges_of(tree: Tree) -> Edges:
-    """The edges of all nodes; actions are axis 1."""
+    """The edges of all nodes; actions are axis 0."""
     width = tree_range(tree.value, tree.samples > 0, axis=0)
     return Edges(
         logits=tree.logits,
+        prior=jnp.exp(tree.logits),
         visits=tree.visits,
+        total_visits=tree.samples[None] - 1,
         qvalues=tree.qvalues,
-        raw_value=tree.raw_value[:, None],
-        value=tree.value[:, None],
-        tree_range=jnp.broadcast_to(width, tree.value.shape)[:, None],
+        raw_value=tree.raw_value[None],
+        value=tree.value[None],
+        tree_range=jnp.broadcast_to(width, tree.value.shape)[None],
     )
 
 
@@ -95,17 +101,24 @@ def slots_of(logits: jax.Array, slots: int | None, preference: jax.Array | None 
     """
     batch, actions = logits.shape
     if slots is None or slots >= actions:
-        return Slots(logits.T, None, jnp.zeros(batch, jnp.int32))
+        return Slots(_normalized(logits).T, None, jnp.zeros(batch, jnp.int32))
     legal = logits != ILLEGAL
     ranked = jnp.where(legal, logits if preference is None else preference, ILLEGAL)
     action = jnp.sort(jax.lax.top_k(ranked, slots)[1], axis=1)
     dropped = jnp.maximum(jnp.sum(legal, axis=1, dtype=jnp.int32) - slots, 0)
-    return Slots(jnp.take_along_axis(logits, action, axis=1).T, action.T.astype(jnp.int32), dropped)
+    held = _normalized(jnp.take_along_axis(logits, action, axis=1))
+    return Slots(held.T, action.T.astype(jnp.int32), dropped)
+
+
+def _normalized(logits: jax.Array) -> jax.Array:
+    """The logarithms of the softmax of logits `[B, K]`, of which some may be `ILLEGAL`."""
+    legal = logits != ILLEGAL
+    return jnp.where(legal, jax.nn.log_softmax(logits, axis=1, where=legal), ILLEGAL)
 
 
 def root_edges(tree: Tree, logits: jax.Array) -> Edges:
     """The edges of the roots, `[B, A]`; `logits` are those of all actions. Actions without a slot are not visited."""
-    action, actions = None if tree.action is None else tree.action[0], logits.shape[1]
+    action, actions = None if tree.action is None else tree.action[:, 0], logits.shape[1]
 
     def spread(held: jax.Array) -> jax.Array:
         if action is None:
@@ -115,44 +128,60 @@ def root_edges(tree: Tree, logits: jax.Array) -> Edges:
 
     return Edges(
         logits=logits,
-        visits=spread(tree.visits[0]),
-        qvalues=spread(tree.qvalues[0]),
+        prior=jax.nn.softmax(logits),
+        visits=spread(tree.visits[:, 0]),
+        total_visits=tree.samples[0, :, None] - 1,
+        qvalues=spread(tree.qvalues[:, 0]),
         raw_value=tree.raw_value[0, :, None],
         value=tree.value[0, :, None],
         tree_range=tree_range(tree.value, tree.samples > 0, axis=0).T,
     )
 
 
-def first_tree(root: mctx.RootFnOutput, slots: Slots, nodes: int) -> Tree:
-    """Trees of one node, with room for more."""
-
-    def room(leaf: Array, fill: int = 0) -> jax.Array:
-        return jnp.full((nodes, *leaf.shape), fill, leaf.dtype).at[0].set(leaf)
-
+def first_tree(root: mctx.RootFnOutput, slots: Slots, simulations: int) -> Tree:
+    """Trees of one node, of which so many simulations will make larger ones."""
+    number = jnp.int8 if simulations <= np.iinfo(np.int8).max else jnp.int16
     value = root.value.astype(jnp.float32)
     unvisited, zero = jnp.zeros_like(slots.logits), jnp.zeros_like(value)
-    return Tree(
-        logits=room(slots.logits),
-        visits=room(unvisited.astype(jnp.int32)),
-        qvalues=room(unvisited),
-        child=room(jnp.full(unvisited.shape, UNVISITED, jnp.int32), UNVISITED),
-        action=None if slots.action is None else room(slots.action),
-        raw_value=room(value),
-        value=room(value),
-        samples=room(jnp.ones(value.shape, jnp.int32)),
-        reward=room(zero),
-        discount=room(zero),
-        states=jax.tree.map(lambda leaf: room(jnp.moveaxis(leaf, 0, -1)), root.embedding),
+    node = Tree(
+        logits=slots.logits,
+        visits=unvisited.astype(number),
+        qvalues=unvisited,
+        child=jnp.full(unvisited.shape, UNVISITED, number),
+        action=slots.action,
+        raw_value=value,
+        value=value,
+        samples=jnp.ones(value.shape, jnp.int32),
+        reward=zero,
+        discount=zero,
+        states=jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, -1), root.embedding),
         dropped=slots.dropped,
         depth=jnp.zeros((), jnp.int32),
     )
+    return _by_node(node, lambda leaf: leaf[..., None, :])
+
+
+def with_room(tree: Tree, nodes: int) -> Tree:
+    """The trees with room for so many nodes."""
+
+    def widened(leaf: jax.Array, fill: int = 0) -> jax.Array:
+        room = jnp.full((*leaf.shape[:-2], nodes - leaf.shape[-2], leaf.shape[-1]), fill, leaf.dtype)
+        return jnp.concatenate([leaf, room], axis=-2)
+
+    return _by_node(tree, widened)._replace(child=widened(tree.child, UNVISITED))
+
+
+def _by_node(tree: Tree, change: Callable[[jax.Array], jax.Array]) -> Tree:
+    """The trees with all changed that each node has."""
+    changed: Tree = jax.tree.map(change, tree._replace(dropped=None, depth=None))  # type: ignore[arg-type]
+    return changed._replace(dropped=tree.dropped, depth=tree.depth)
 
 
 def with_node(tree: Tree, node: Array, slots: Slots, output: mctx.RecurrentFnOutput, children: EnvState) -> Tree:
     """The trees with a new node, which is not visited yet and nobody's child."""
 
     def put(rows: jax.Array, row: Array | None) -> jax.Array:
-        return jax.lax.dynamic_update_index_in_dim(rows, jnp.asarray(row, rows.dtype), node, 0)
+        return jax.lax.dynamic_update_index_in_dim(rows, jnp.asarray(row, rows.dtype), node, rows.ndim - 2)
 
     return tree._replace(
         logits=put(tree.logits, slots.logits),
@@ -173,18 +202,17 @@ def rows(tree: Tree) -> jax.Array:
 
 
 def slot_numbers(slots: jax.Array) -> jax.Array:
-    """The numbers of the slots, `[1, K, 1]`."""
-    return jnp.arange(slots.shape[1])[None, :, None]
+    """The numbers of the slots, `[K, 1, 1]`."""
+    return jnp.arange(len(slots))[:, None, None]
 
 
 def chosen(slots: jax.Array, choice: jax.Array) -> jax.Array:
-    """Of what nodes have in their slots `[N, K, B]`, that of the chosen slots `[N, B]`."""
-    return jnp.sum(jnp.where(slot_numbers(slots) == choice[:, None], slots, 0), axis=1, dtype=slots.dtype)
+    """Of what nodes have in their slots `[K, N, B]`, that of the chosen slots `[N, B]`."""
+    return jnp.sum(jnp.where(slot_numbers(slots) == choice, slots, 0), axis=0, dtype=slots.dtype)
 
 
 def pick(rows: jax.Array, here: jax.Array) -> jax.Array:
-    """Of what nodes have `[N, ..., B]`, that of the node `here` `[N, B]` of each game, `[..., B]`."""
-    mask = here.reshape(here.shape[0], *[1] * (rows.ndim - 2), here.shape[1])
+    """Of what nodes have `[..., N, B]`, that of the node `here` `[N, B]` of each game, `[..., B]`."""
     if rows.dtype == bool:
-        return jnp.any(rows & mask, axis=0)
-    return jnp.sum(jnp.where(mask, rows, jnp.zeros((), rows.dtype)), axis=0, dtype=rows.dtype)
+        return jnp.any(rows & here, axis=-2)
+    return jnp.sum(jnp.where(here, rows, jnp.zeros((), rows.dtype)), axis=-2, dtype=rows.dtype)

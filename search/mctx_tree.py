@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 import mctx
 
 from podzero.search.qvalues import Edges, Transform, tree_range
@@ -19,9 +21,12 @@ def qtransform(transform: Transform) -> mctx.QTransform:
 
 def _edges(tree: mctx.Tree, node: Array) -> Edges:
     """The edges `[A]` of one node of one search."""
+    visits = tree.children_visits[node]
     return Edges(
         logits=tree.children_prior_logits[node],
-        visits=tree.children_visits[node],
+        prior=jax.nn.softmax(tree.children_prior_logits[node]),
+        visits=visits,
+        total_visits=jnp.sum(visits)[None],
         qvalues=tree.qvalues(node),
         raw_value=tree.raw_values[node][None],
         value=tree.node_values[node][None],
@@ -32,9 +37,12 @@ def _edges(tree: mctx.Tree, node: Array) -> Edges:
 def edges_of_roots(tree: mctx.Tree) -> Edges:
     """The edges `[B, A]` of the roots of B searches."""
     root = mctx.Tree.ROOT_INDEX
+    visits = tree.children_visits[:, root]
     return Edges(
         logits=tree.children_prior_logits[:, root],
-        visits=tree.children_visits[:, root],
+        prior=jax.nn.softmax(tree.children_prior_logits[:, root]),
+        visits=visits,
+        total_visits=jnp.sum(visits, axis=1, keepdims=True),
         qvalues=tree.summary().qvalues,
         raw_value=tree.raw_values[:, root, None],
         value=tree.node_values[:, root, None],

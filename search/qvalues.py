@@ -25,8 +25,12 @@ class Edges(NamedTuple):
 
     logits: jax.Array
     """Of the prior; the least float where an action is illegal."""
+    prior: jax.Array
+    """Their softmax."""
     visits: jax.Array
-    """Of each action, int32."""
+    """Of each action, an integer."""
+    total_visits: jax.Array
+    """Of all actions of the node together."""
     qvalues: jax.Array
     """Of the visited actions; undefined elsewhere."""
     raw_value: jax.Array
@@ -44,13 +48,11 @@ Transform = Callable[[Edges, int], jax.Array]
 def mixed_value(edges: Edges, axis: int) -> jax.Array:
     """The value of an unvisited action: Danihelka et al. 2022, appendix D, equation 33."""
     visited = edges.visits > 0
-    prior = jnp.maximum(jax.nn.softmax(edges.logits, axis=axis), _TINY)
-    mass = jnp.sum(jnp.where(visited, prior, 0.0), axis=axis, keepdims=True)
-    weighted = jnp.sum(
-        jnp.where(visited, prior * edges.qvalues / jnp.where(visited, mass, 1.0), 0.0), axis=axis, keepdims=True
-    )
-    visits = jnp.sum(edges.visits, axis=axis, keepdims=True)
-    return (edges.raw_value + visits * weighted) / (visits + 1)
+    prior = jnp.where(visited, jnp.maximum(edges.prior, _TINY), 0.0)
+    mass = jnp.sum(prior, axis=axis, keepdims=True)
+    weighted = jnp.sum(jnp.where(visited, prior * edges.qvalues, 0.0), axis=axis, keepdims=True)
+    mean = weighted / jnp.maximum(mass, _TINY)
+    return (edges.raw_value + edges.total_visits * mean) / (edges.total_visits + 1)
 
 
 def completed(edges: Edges, axis: int = -1) -> jax.Array:
@@ -66,6 +68,10 @@ def gumbel_transform(config: SearchConfig, bounds: tuple[float, float] | None, s
       config: `q_scale`, `min_value_range`, `value_scale` and `maxvisit_init`; `bounds` only where they are known.
       bounds: least and greatest value of a position; None if they are not known.
       some_actions: the nodes hold only some of the actions; the others count as unvisited, as illegal actions do.
+
+    Returns:
+      `sigma` less its largest value, since only differences matter: beside large values float32 would round away the
+      noise and the logits that are added to them.
     """
     scale = config.q_scale or ("tree" if bounds is None else "node")
 
@@ -79,14 +85,12 @@ def gumbel_transform(config: SearchConfig, bounds: tuple[float, float] | None, s
         visits = jnp.max(edges.visits, axis=axis, keepdims=True)
         weight = config.value_scale * (config.maxvisit_init + visits)
         if scale == "node":
-            return weight * (values - lowest) / jnp.maximum(highest - lowest, _EPSILON)
-        width = (
-            bounds[1] - bounds[0]
-            if scale == "bounds" and bounds is not None
-            else jnp.maximum(edges.tree_range, config.min_value_range)
-        )
-        # Only differences matter. Beside large values float32 would round away the Gumbel noise that is added to them.
-        return weight * (values - highest) / width
+            width = jnp.maximum(highest - lowest, _EPSILON)
+        elif scale == "bounds" and bounds is not None:
+            width = jnp.asarray(bounds[1] - bounds[0])
+        else:
+            width = jnp.maximum(edges.tree_range, config.min_value_range)
+        return (values - highest) * (weight / width)
 
     return transform
 

@@ -18,6 +18,9 @@ from podzero.search.qvalues import Edges, Transform
 
 _LOW = -1e9
 """The least score of an action that sequential halving considers."""
+_SAFE = 80.0
+"""A softmax of logits of at most 0, whose own softmax they are less at most this, sums to a normal float32."""
+_TINY = np.finfo(np.float32).tiny
 
 
 class Selection(NamedTuple):
@@ -26,7 +29,7 @@ class Selection(NamedTuple):
     root: Callable[[Edges, jax.Array], jax.Array]
     """`(edges [K, B], simulation [])` to `[K, B]`."""
     inner: Callable[[Edges], jax.Array]
-    """`(edges [N, K, B])` to `[N, K, B]`."""
+    """`(edges [K, N, B])` to `[K, N, B]`."""
 
 
 def gumbel_selection(config: SearchConfig, transform: Transform, noise: jax.Array, legal: jax.Array) -> Selection:
@@ -44,17 +47,21 @@ def gumbel_selection(config: SearchConfig, transform: Transform, noise: jax.Arra
     )
     considered = jnp.minimum(jnp.sum(legal, axis=0), config.max_considered_actions)
     mine = jnp.arange(len(schedule))[:, None] == considered
+    largest_weight = config.value_scale * (config.maxvisit_init + config.simulations)
 
     def root(edges: Edges, simulation: jax.Array) -> jax.Array:
         now = jax.lax.dynamic_index_in_dim(jnp.asarray(schedule), simulation, axis=1, keepdims=True)
         visits = jnp.sum(jnp.where(mine, now, 0), axis=0)
-        logits = edges.logits - jnp.max(edges.logits, axis=0, keepdims=True)
-        scores = jnp.maximum(_LOW, noise + logits + transform(edges, 0))
+        scores = jnp.maximum(_LOW, noise + edges.logits + transform(edges, 0))
         return jnp.where(legal & (edges.visits == visits), scores, -jnp.inf)
 
     def inner(edges: Edges) -> jax.Array:
-        policy = jax.nn.softmax(edges.logits + transform(edges, 1), axis=1)
-        return policy - edges.visits / (1 + jnp.sum(edges.visits, axis=1, keepdims=True))
+        improved = edges.logits + transform(edges, 0)
+        if largest_weight > _SAFE:
+            improved -= jnp.max(improved, axis=0, keepdims=True)
+        weights = jnp.exp(improved)
+        mass = jnp.maximum(jnp.sum(weights, axis=0, keepdims=True), _TINY)
+        return weights * (1 / mass) - edges.visits * (1 / (1 + edges.total_visits))
 
     return Selection(root, inner)
 
@@ -69,15 +76,15 @@ def puct_selection(config: SearchConfig, transform: Transform, noise: jax.Array,
       legal: `[K, B]` bool, of the root's actions.
     """
 
-    def scores(edges: Edges, axis: int) -> jax.Array:
-        count = 1 + jnp.sum(edges.visits, axis=axis, keepdims=True)
+    def scores(edges: Edges) -> jax.Array:
+        count = 1 + edges.total_visits
         weight = config.pb_c_init + jnp.log((count + config.pb_c_base + 1.0) / config.pb_c_base)
-        explore = jnp.sqrt(count) * weight * jax.nn.softmax(edges.logits, axis=axis) / (edges.visits + 1)
-        return transform(edges, axis) + explore + noise
+        explore = jnp.sqrt(count) * weight * edges.prior / (edges.visits + 1)
+        return transform(edges, 0) + explore
 
     return Selection(
-        root=lambda edges, simulation: jnp.where(legal, scores(edges, 0), -jnp.inf),
-        inner=lambda edges: scores(edges, 1),
+        root=lambda edges, simulation: jnp.where(legal, scores(edges) + noise, -jnp.inf),
+        inner=lambda edges: scores(edges) + noise[:, None],
     )
 
 

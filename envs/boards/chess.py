@@ -81,7 +81,7 @@ class Chess(BoardGame):
         self._deltas = np.array([8 * files + ranks for files, ranks in self._moves.steps], np.int32)
         self._squares = np.array([8 * file + rank for file in range(size) for rank in range(size)], np.int32)
         self._view = np.array([[8 * file + size - 1 - row for file in range(size)] for row in range(size)], np.int32)
-        self._longest = 512 if size == 8 else 256
+        self.max_plies = 512 if size == 8 else 256
         self.name = "chess" if size == 8 else "gardner_chess"
         self.shape = (size, size, 14 * _HISTORY + (7 if size == 8 else 3))
         self.actions = size * size * self._planes
@@ -127,7 +127,7 @@ class Chess(BoardGame):
         stuck = ~_union(self._origins(after)).any()
         mate = stuck & (self._moves.guard(seen).checks > 0)
         repeated = jnp.sum(after.hashes == number) > 2
-        done = stuck | (after.quiet >= _QUIET) | _cannot_mate(seen) | repeated | (after.plies >= self._longest)
+        done = stuck | (after.quiet >= _QUIET) | _cannot_mate(seen) | repeated | (after.plies >= self.max_plies)
         return Played(after, mate.astype(jnp.int8), done)
 
     def legal(self, board: Board) -> jax.Array:
@@ -150,7 +150,7 @@ class Chess(BoardGame):
         positions = jnp.concatenate([planes, again], axis=1).reshape(-1, self._size, self._size)
         rights = board.castling.reshape(-1).astype(jnp.float32) if self._size == 8 else jnp.zeros(0)
         numbers = jnp.concatenate([
-            jnp.stack([turn.astype(jnp.float32), board.plies / self._longest]), rights, board.quiet[None] / 100.0,
+            jnp.stack([turn.astype(jnp.float32), board.plies / self.max_plies]), rights, board.quiet[None] / 100.0,
         ])  # fmt: skip
         constants = jnp.broadcast_to(numbers[:, None, None], (len(numbers), self._size, self._size))
         return jnp.concatenate([positions.astype(jnp.float32), constants]).transpose(1, 2, 0)

@@ -35,6 +35,7 @@ class ConnectFour(BoardGame):
     """`Env` of connect four; an action is a column."""
 
     name, shape, actions = "connect_four", (_HEIGHT, _WIDTH, 2), _WIDTH
+    max_plies = _HEIGHT * _WIDTH
 
     def start(self) -> Board:
         """The empty board."""

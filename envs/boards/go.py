@@ -52,7 +52,7 @@ class Go(BoardGame):
     def __init__(self, size: int) -> None:
         self._size, self._squares = size, size * size
         self._words = -(-self._squares // _WORD)
-        self._most = 2 * self._squares
+        self.max_plies = 2 * self._squares
         self._zobrist = np.random.default_rng(size).integers(1, 2**32, (2, self._squares), np.uint32)
         self.name = f"go_{size}x{size}"
         self.shape = (size, size, 2 * _HISTORY + 1)
@@ -61,7 +61,7 @@ class Go(BoardGame):
     def start(self) -> Board:
         """The empty board."""
         history = np.zeros((_HISTORY, self._words), np.uint32)
-        hashes = np.zeros(self._most, np.uint32)
+        hashes = np.zeros(self.max_plies, np.uint32)
         chains = np.zeros(self._squares, np.int16)
         ko, passes, plies = np.full((), _NONE, np.int16), np.zeros((), np.int8), np.zeros((), np.int16)
         return Board(chains, history, history, hashes, ko, passes, plies)
@@ -82,12 +82,12 @@ class Go(BoardGame):
             chains=-chains,
             first=self._remember(board.first, first > 0),
             second=self._remember(board.second, second > 0),
-            hashes=jnp.where(jnp.arange(self._most) == board.plies, number, board.hashes),
+            hashes=jnp.where(jnp.arange(self.max_plies) == board.plies, number, board.hashes),
             ko=ko,
             passes=jnp.where(passes, board.passes + 1, 0).astype(jnp.int8),
             plies=board.plies + 1,
         )
-        done = repeated | (after.passes >= 2) | (after.plies >= self._most)
+        done = repeated | (after.passes >= 2) | (after.plies >= self.max_plies)
         lead = self._area(chains, done)
         won = jnp.where(first_moves, lead > _KOMI, lead > -_KOMI)
         result = jnp.where(won & ~repeated, 1, -1) * done

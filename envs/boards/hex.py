@@ -31,6 +31,7 @@ class Hex(BoardGame):
     """`Env` of Hex; an action is a square, the last one the swap, which is legal as the second ply alone."""
 
     name, shape, actions = "hex", (_SIZE, _SIZE, 4), _SQUARES + 1
+    max_plies = _SQUARES + 1
 
     def start(self) -> Board:
         """The empty board."""

@@ -38,6 +38,7 @@ class Othello(BoardGame):
     """`Env` of Othello; an action is a square, the last one a pass, which is legal where no square is."""
 
     name, shape, actions = "othello", (_SIZE, _SIZE, 2), _PASS + 1
+    max_plies = 2 * (_SIZE * _SIZE - 4) + 2  # each disc after a pass, and two passes
 
     def start(self) -> Board:
         """The four discs in the middle."""

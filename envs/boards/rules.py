@@ -49,6 +49,8 @@ class BoardGame(ABC):
     dtype: str = "bool"
     """Of an observation."""
     actions: int
+    max_plies: int
+    """Plies after which every game is over."""
 
     @abstractmethod
     def start(self) -> Board:
@@ -70,7 +72,8 @@ class BoardGame(ABC):
     def spec(self) -> EnvSpec:
         """Shapes of observations, number of actions, and size of a state."""
         like = jax.eval_shape(self.init, jax.random.key(0))
-        return EnvSpec(self.name, self.shape, self.dtype, self.actions, state_bytes=packed_bytes(like))
+        size = packed_bytes(like)
+        return EnvSpec(self.name, self.shape, self.dtype, self.actions, state_bytes=size, max_plies=self.max_plies)
 
     @cached_property
     def symmetries(self) -> Sequence[Symmetry]:

@@ -119,8 +119,8 @@ def cpu_pool(experiment: Experiment, cpus: int) -> Pool:
             f"an actor asks for {actors.cpus:g} CPUs (actors.cpus), a worker has {cpus}: "
             "raise --worker-cpus or lower actors.cpus"
         )
-    others = sum(reserved_cpus(experiment)) - actors.count * actors.cpus
-    processes = actors.count + math.ceil(others / actors.cpus)
+    others = sum(reserved_cpus(experiment)) - actors.processes * actors.cpus
+    processes = actors.processes + math.ceil(others / actors.cpus)
     by_cpus = math.ceil(processes / per_worker)
     by_memory = math.ceil(memory_gib(experiment) / (WORKER_GIB_PER_CPU * cpus))
     return Pool(max(by_cpus, by_memory), cpus)
@@ -130,7 +130,7 @@ def memory_gib(experiment: Experiment) -> float:
     """The memory of all actors, reanalysers and replay servers together."""
     replay = experiment.replay
     samples = replay.capacity * sample_bytes(experiment) * SAMPLE_OVERHEAD / 2**30
-    processes = experiment.actors.count + experiment.reanalyse.processes
+    processes = experiment.actors.processes + experiment.reanalyse.processes
     return samples + replay.shards * SHARD_GIB + processes * ACTOR_GIB
 
 

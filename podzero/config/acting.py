@@ -98,9 +98,13 @@ class ActorsConfig(Section):
     """Games or environments that one actor steps in parallel: the batch size of its network evaluations."""
     cpus: PositiveFloat = 1.0
     """CPUs that Ray reserves for each actor. The actor uses as many compute threads."""
-    inference: Literal["local", "int8"] = "local"
-    """Where self-play evaluates the network: `local` in the program of the search, `int8` quantized by OpenVINO, for
-    CPUs with VNNI instructions and the networks `resnet` and `haiku_resnet`. Section `int8` limits its errors."""
+    inference: Literal["local", "int8", "device"] = "local"
+    """Where self-play evaluates the network: `local` in the program of the search, on the CPU; `int8` quantized by
+    OpenVINO, for CPUs with VNNI instructions and the networks `resnet` and `haiku_resnet` (section `int8` limits its
+    errors); `device`, for games in JAX, in programs of many moves on the learner's own devices, in turns with training:
+    one actor in each of the learner's processes, and no other actor."""
+    moves_per_dispatch: PositiveInt = 16
+    """With `inference=device`: moves of all games in one program."""
     noise: Fraction = 1.0
     """Noise at the root in every move. Gumbel: its scale. PUCT: factor of `search.dirichlet_fraction`."""
     temperature: NonNegativeFloat = 1.0
@@ -140,6 +144,16 @@ class ActorsConfig(Section):
     did not lose."""
     max_restarts: NonNegativeInt = 100
     """Failures of actors, reanalysers, shards and evaluators that a run survives. One more ends the run."""
+
+    @property
+    def beside_learner(self) -> bool:
+        """Whether the learner's processes play, and there are no others for that."""
+        return self.inference == "device"
+
+    @property
+    def processes(self) -> int:
+        """Actors with a process of their own."""
+        return 0 if self.beside_learner else self.count
 
     @pydantic.model_validator(mode="after")
     def _min_count_is_at_most_count(self) -> ActorsConfig:

@@ -11,7 +11,7 @@ import yaml
 from pydantic import NonNegativeInt
 
 from podzero.config.acting import ActorsConfig, Int8Config, ReanalyseConfig, ReplayConfig, SearchConfig
-from podzero.config.environments import EnvConfig, GymnasiumConfig
+from podzero.config.environments import EnvConfig, GameConfig, GymnasiumConfig
 from podzero.config.networks import LEARN_MODELS, ModelNetworkConfig, NetworkConfig, ResNetConfig
 from podzero.config.running import CheckpointConfig, ClusterConfig, EvaluationConfig, StopConfig
 from podzero.config.section import Section
@@ -93,6 +93,24 @@ class Experiment(Section):
             return tree
         learns_model = str(network.get("name")) in LEARN_MODELS
         return tree | {"replay": {"samples_per_item": 1} | replay} if learns_model else tree
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _dense_trees_on_devices(cls, tree: Any) -> Any:
+        """Sets the default of `search.tree` for self-play on accelerators."""
+        match tree:
+            case {"actors": {"inference": "device"}} if isinstance(search := tree.get("search", {}), dict):
+                return tree | {"search": {"tree": "dense"} | search}
+        return tree
+
+    @pydantic.model_validator(mode="after")
+    def _devices_play_games_in_jax(self) -> Experiment:
+        if self.actors.inference == "device" and not isinstance(self.env, GameConfig):
+            raise ValueError(
+                f"actors.inference = device plays games in JAX, and {self.env.title} runs on the host; "
+                "set actors.inference=local"
+            )
+        return self
 
     @pydantic.model_validator(mode="after")
     def _network_suits_environment(self) -> Experiment:

@@ -28,13 +28,31 @@ def compiled(*arguments):
 def report():
     """With a setting for CPUs, which a TPU ignores."""
     settings = ("network.channels=8", "network.blocks=1", "learner.cpu_convolutions=openvino")
-    found, code = compiled("tic_tac_toe", *settings, "--topology", "v5e:2x2")
+    found, code = compiled("tic_tac_toe", *settings, "actors.moves_per_dispatch=3", "--topology", "v5e:2x2")
     assert code == 0
-    return {program["name"]: program for program in found["programs"]}
+    return {program["name"]: program for program in found["programs"]} | {"self-play": found}
 
 
-def test_all_programs_of_a_slice_are_judged(report):
-    assert list(report) == ["learner", "evaluation", "selfplay"]
+@pytest.fixture(scope="module")
+def playing(report):
+    return report.pop("self-play")
+
+
+def test_self_play_on_a_chip_is_compared_with_the_bare_network(report, playing):
+    """Evaluations are those of 3 moves of 128 games, of 33 each."""
+    device, evaluation = report["device"], report["evaluation"]
+    evaluations = 3 * 128 * 33 / device["estimated_seconds"]
+    assert playing["evaluations_per_s"] == pytest.approx(evaluations)
+    assert playing["moves_per_s"] == pytest.approx(evaluations / 33)
+    assert playing["ratio"] == pytest.approx(evaluations / (128 / evaluation["estimated_seconds"]))
+    assert 0 < playing["ratio"] < 1
+    assert 1 < playing["depth"] < 9
+    assert playing["bytes_per_simulation"] == pytest.approx(device["traffic"]["hbm"] / (3 * 128 * 32))
+    assert device["collectives"] == []
+
+
+def test_all_programs_of_a_slice_are_judged(report, playing):
+    assert list(report) == ["learner", "evaluation", "selfplay", "device"]
     for program in report.values():
         assert program["fits"]
         assert 0 < program["bytes_per_chip"] < program["hbm_per_chip"] == 16 * 2**30

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 from podzero.cluster.placement import Node
 from podzero.cluster.preflight import PreflightCheck, versions
 from podzero.cluster.remote import ClusterError
-from podzero.driver.processes import ActorProcess, EvaluatorProcess, LearnerProcess, ReanalysisProcess, ReplayProcess
+from podzero.driver.processes import EvaluatorProcess, LearnerProcess, ReplayProcess
+from podzero.driver.producers import ActorProcess, ReanalysisProcess
 
 PENDING = object()
 """The answer of a method that has not returned yet."""

@@ -1,0 +1,129 @@
+"""The self-play loop of an actor that plays wholly on accelerators."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from podzero.actors.chips import ChipRollouts, Positions, finish
+from podzero.actors.clients import ActorClients
+from podzero.actors.metrics import SelfPlayMetrics
+from podzero.actors.resignation import LowestValues, ResignThreshold
+from podzero.actors.rollouts import Played, RolloutCore
+from podzero.actors.shuffling import rows_of
+from podzero.clock import REPORT_EVERY_S, StageClock
+from podzero.config import Experiment
+from podzero.types import Params
+
+
+class DeviceActor:
+    """Plays `actors.games` games on the chips of this process and writes the finished ones to replay.
+
+    While the chips execute one program, the host fetches and writes what the program before it finished.
+
+    Args:
+      experiment: of which `actors`, `search` and `replay` are used.
+      name: of the actor in metrics and messages, as `actor-0`.
+      seed: of this actor; differs between actors and between restarts.
+      core: self-play on one chip.
+      devices: the chips.
+      fold: converts published parameters for the search, once per version.
+      clients: of parameters, replay and metrics.
+    """
+
+    def __init__(
+        self,
+        *,
+        experiment: Experiment,
+        name: str,
+        seed: int,
+        core: RolloutCore,
+        devices: Sequence[jax.Device],
+        fold: Callable[[Params], Params],
+        clients: ActorClients,
+    ) -> None:
+        actors = experiment.actors
+        self._experiment = experiment
+        self._name = name
+        self._key = jax.random.key(seed)
+        self._random = np.random.default_rng(seed)
+        self._resign_threshold = ResignThreshold(actors.max_false_resignations)
+        self._chips = ChipRollouts(core, devices, actors.moves_per_dispatch * actors.games // len(devices))
+        self._fold = fold
+        self._clients = clients
+        self._rest: Positions | None = None
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        """Ends `run` after the current program; thread-safe, returns at once."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Plays until `stop` is called; each call of `run` starts new games."""
+        self._stopping.clear()
+        experiment, actors = self._experiment, self._experiment.actors
+        clock, metrics = StageClock(), SelfPlayMetrics(actors.games, actors.resignation)
+        state = self._chips.init(jax.random.fold_in(self._key, 0))
+        with clock("wait_params"):
+            version, params = self._clients.source.wait(experiment.replay.timeout_s)
+            params = self._chips.put(self._fold(params))
+        pieces: list[Any] = []
+        while not self._stopping.is_set():
+            if clock.elapsed_s >= REPORT_EVERY_S:
+                self._clients.report(self._name, metrics.flush() | clock.flush())
+            with clock("search"):
+                simulations = experiment.search.simulations_at(version)
+                resign_at = self._resign_threshold.value
+                state, finished, played = self._chips.play(params, version, state, resign_at, simulations)
+            with clock("write"):
+                self._write(finish(pieces))
+            with clock("search"):
+                host = jax.device_get(played)
+                index = [self._random.permutation(int(count)).astype(np.int32) for count in host.samples]
+                pieces = self._chips.take(state, finished, index)
+            self._calibrate(host)
+            self._count(metrics, host, simulations, version)
+            with clock("params"):
+                if newer := self._clients.source.poll():
+                    version, params = newer.version, self._chips.put(self._fold(newer.params))
+        self._write(finish(pieces))
+        self._clients.report(self._name, metrics.flush() | clock.flush())
+
+    def _write(self, positions: Positions | None) -> None:
+        """Writes full items; the samples that do not fill one are written with the next ones."""
+        if positions is None:
+            return
+        if self._rest is not None:
+            positions = jax.tree.map(lambda *parts: np.concatenate(parts), self._rest, positions)
+        size = len(positions[0].version)
+        full = size - size % self._experiment.replay.samples_per_item
+        self._rest = rows_of(positions, slice(full, None)) if full < size else None
+        if full:
+            self._clients.write(*rows_of(positions, slice(full)))
+
+    def _calibrate(self, played: Played) -> None:
+        """Adjusts the threshold of resignation by the games that were played on."""
+        if played.lowest is None:
+            return
+        ended = played.lowest.ended
+        for loser, others in zip(played.lowest.loser[ended], played.lowest.others[ended], strict=True):
+            self._resign_threshold.add(LowestValues(float(loser), float(others)))
+
+    def _count(self, metrics: SelfPlayMetrics, played: Played, simulations: int, version: int) -> None:
+        moves, fast = self._experiment.actors.moves_per_dispatch, float(np.mean(played.fast_moves))
+        metrics.add(
+            moves=moves,
+            evaluations=round(moves + (moves - fast) * simulations + fast * self._experiment.search.fast_simulations),
+            samples=int(np.sum(played.samples)),
+            games=int(np.sum(played.games)),
+            plies=int(np.sum(played.plies)),
+            resigned=int(np.sum(played.resigned)),
+            abs_root_value=float(np.mean(played.abs_root_value)),
+            version=version,
+            dropped=None if played.dropped is None else int(np.sum(played.dropped)),
+            depth=None if played.depth is None else float(np.mean(played.depth)),
+        )

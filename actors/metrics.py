@@ -1,0 +1,87 @@
+"""The metrics of self-play between two reports."""
+
+from __future__ import annotations
+
+
+class SelfPlayMetrics:
+    """Adds up what an actor plays.
+
+    Args:
+      games: that it plays in parallel.
+      resignation: whether players may resign.
+      failures: of games on the host until now.
+    """
+
+    def __init__(self, games: int, resignation: bool = False, failures: int = 0) -> None:
+        self._parallel_games = games
+        self._resignation = resignation
+        self._failures = failures
+        self._abs_root_value = 0.0
+        self._version = 0
+        self._depth: float | None = None
+        self._start()
+
+    def _start(self) -> None:
+        self._moves = self._evaluations = self._samples = self._games = self._plies = self._resigned = 0
+        self._dropped: int | None = None
+
+    def add(
+        self,
+        *,
+        moves: int,
+        evaluations: int,
+        samples: int,
+        games: int,
+        plies: int,
+        resigned: int,
+        abs_root_value: float,
+        version: int,
+        dropped: int | None = None,
+        depth: float | None = None,
+    ) -> None:
+        """Adds some moves of all games.
+
+        Args:
+          moves: of each game.
+          evaluations: of the network, for each game.
+          samples: of the games that ended.
+          games: that ended.
+          plies: of these games, searched moves alone.
+          resigned: of these games, those in which a player resigned.
+          abs_root_value: mean absolute root value of the last move.
+          version: of the parameters.
+          dropped: legal actions without a slot; None without `search.slots`.
+          depth: of the trees, as in `SearchResult`.
+        """
+        self._moves += moves
+        self._evaluations += evaluations
+        self._samples += samples
+        self._games += games
+        self._plies += plies
+        self._resigned += resigned
+        if dropped is not None:
+            self._dropped = (self._dropped or 0) + dropped
+        self._abs_root_value, self._version, self._depth = abs_root_value, version, depth
+
+    def flush(self, failures: int = 0) -> dict[str, float]:
+        """The metrics since the last call; `failures` of games on the host until now."""
+        metrics = {
+            "count/moves": float(self._moves * self._parallel_games),
+            "count/evaluations": float(self._evaluations * self._parallel_games),
+            "count/games": float(self._games),
+            "count/samples": float(self._samples),
+            "count/failed_episodes": float(failures - self._failures),
+            "selfplay/abs_root_value": self._abs_root_value,
+            "selfplay/version": float(self._version),
+        }
+        if self._games:
+            metrics["selfplay/plies_per_game"] = self._plies / self._games
+            if self._resignation:
+                metrics["selfplay/resigned"] = self._resigned / self._games
+        if self._dropped is not None:
+            metrics["count/dropped_actions"] = float(self._dropped)
+        if self._depth is not None:
+            metrics["selfplay/depth"] = self._depth
+        self._failures = failures
+        self._start()
+        return metrics

@@ -1,0 +1,224 @@
+"""Self-play of T moves in one program: games, returns and finished samples stay on an accelerator.
+
+The arrangement is Anakin (Hessel et al. 2021, Podracer, https://arxiv.org/abs/2104.06272): the host only starts the
+programs and takes the samples of finished games away while the next program runs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from podzero.actors.core import SelfPlayCore, SelfPlayState
+from podzero.actors.histories import Plies, Targets, copies, ends, in_game, targets_of
+from podzero.config import Experiment
+from podzero.envs import pack_states
+from podzero.errors import ConfigError
+from podzero.protocols import Env
+from podzero.types import Array, Move, Params, Sample, StoredState
+
+
+class RolloutState(NamedTuple):
+    """The state of self-play between two programs."""
+
+    key: Array
+    """PRNG key of what the host draws with other actors."""
+    selfplay: SelfPlayState
+    history: Plies
+    """`[H, ...]`, the last H plies of all games."""
+
+
+class Lowest(NamedTuple):
+    """The lowest root values of games that were played on, for the threshold of resignation."""
+
+    ended: jax.Array
+    """`[T, B]` bool, whether such a game ended with the move."""
+    loser: jax.Array
+    """`[T, B]` float32, of the player who lost; infinite if nobody did."""
+    others: jax.Array
+    """`[T, B]` float32, of the players who did not lose; infinite if there was none."""
+
+
+class Played(NamedTuple):
+    """What the host reads after a program."""
+
+    samples: jax.Array
+    """`[]` int32, samples of the games that ended, for `RolloutCore.take`."""
+    games: jax.Array
+    """`[]` int32, games that ended."""
+    plies: jax.Array
+    """`[]` int32, their plies."""
+    resigned: jax.Array
+    """`[]` int32, those that ended by resignation."""
+    fast_moves: jax.Array
+    """`[]` int32, of the T moves."""
+    dropped: jax.Array | None
+    """`[]` int32, legal actions that the searches left out; None without `search.slots`."""
+    depth: jax.Array | None
+    """`[]` float32, mean of `SearchResult.depth`; None with trees of mctx."""
+    abs_root_value: jax.Array
+    """`[]` float32, mean over the games in the last move."""
+    lowest: Lowest | None
+    """None without resignation."""
+
+
+class Finished(NamedTuple):
+    """The samples of the games that ended during a program, as they lie in its history."""
+
+    until: jax.Array
+    """`[H * B]` int32, the number of samples up to and with each position: ply by ply, game by game."""
+    targets: Targets
+
+
+class RolloutCore:
+    """T moves of B games on one chip, as pure functions: `init`, `play` and `take` can be jitted.
+
+    Args:
+      core: plays one move.
+      env: its game.
+      experiment: of which `actors`, `env` and `search` are used.
+
+    Raises:
+      ConfigError: the game has no longest game.
+    """
+
+    def __init__(self, core: SelfPlayCore, env: Env, experiment: Experiment) -> None:
+        if env.spec.max_plies is None:
+            raise ConfigError(
+                f"actors.inference = device keeps whole games on the chip, and {env.spec.name} has no longest game; "
+                "set actors.inference=local"
+            )
+        self._core = core
+        self._env = env
+        self._config = experiment.actors
+        self._discount = experiment.env.discount
+        self._fast_simulations = experiment.search.fast_simulations
+        self._auxiliary = experiment.has_auxiliary_heads
+        self._keep_states = experiment.reanalyse.share > 0
+        self._moves = experiment.actors.moves_per_dispatch
+        self._rows = env.spec.max_plies + self._moves
+
+    def init(self, key: Array) -> RolloutState:
+        """Starts B games; their history is empty."""
+        state = self._core.init(key)
+        games = jax.tree.map(_games_last, state.games)
+        size, actions = self._config.games, self._env.spec.num_actions
+        zeros, no = jnp.zeros(size, jnp.float32), jnp.zeros(size, bool)
+        number = jnp.zeros(size, jnp.int32)
+        empty = Plies(
+            state=games, policy=jnp.zeros((actions, size)), value=zeros, action=number, player=number,
+            rewards=jnp.zeros((2, size)), done=~no, truncated=no, resigned=no, surprise=zeros, recorded=no,
+            plays_on=no, version=number,
+        )  # fmt: skip
+        history = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (self._rows, *leaf.shape)), empty)
+        return RolloutState(jax.random.fold_in(key, 1), state, history)
+
+    def play(
+        self,
+        params: Params,
+        version: Array,
+        state: RolloutState,
+        resign_at: Array | float = -jnp.inf,
+        simulations: int | None = None,
+    ) -> tuple[RolloutState, Finished, Played]:
+        """Plays T moves in every game, and computes the targets of those that ended.
+
+        Args:
+          params: of the network.
+          version: of them, `[]` int32.
+          state: of the games.
+          resign_at: root value, `[]` float32, at or below which a player resigns.
+          simulations: of each search; static for `jit`. By default that of the experiment.
+        """
+        key, fast_key, copies_key = jax.random.split(state.key, 3)
+        fast = jax.random.bernoulli(fast_key, 1.0 - self._config.full_search_share, (self._moves,))
+
+        def step(selfplay: SelfPlayState, fast: Array) -> tuple[SelfPlayState, tuple[Any, ...]]:
+            after, move = self._move(params, selfplay, simulations, fast, resign_at)
+            return after, (_ply(selfplay, move, version), move.dropped, move.depth)
+
+        selfplay, (new, dropped, depth) = jax.lax.scan(step, state.selfplay, fast)
+        history = jax.tree.map(lambda old, new: jnp.concatenate([old[self._moves :], new]), state.history, new)
+        targets = targets_of(history, self._config.td_lambda, self._config.root_value_weight, self._discount)
+        end = ends(history.done)
+        over = (end >= self._rows - self._moves) & (end < self._rows)
+        written = jnp.where(over, copies(history, self._config.surprise_weight, copies_key), 0)
+        until = jnp.cumsum(written.reshape(-1), dtype=jnp.int32)
+        played = Played(
+            samples=until[-1],
+            games=jnp.sum(new.done, dtype=jnp.int32),
+            plies=jnp.sum(over, dtype=jnp.int32),
+            resigned=jnp.sum(new.resigned, dtype=jnp.int32),
+            fast_moves=jnp.sum(fast, dtype=jnp.int32),
+            dropped=None if dropped is None else jnp.sum(dropped),
+            depth=None if depth is None else jnp.mean(depth),
+            abs_root_value=jnp.mean(jnp.abs(new.value[-1])),
+            lowest=self._lowest(history, targets) if self._config.resignation else None,
+        )
+        return RolloutState(key, selfplay, history), Finished(until, targets), played
+
+    def take(self, history: Plies, finished: Finished, index: Array) -> tuple[Sample, StoredState | None]:
+        """The samples `index` `[C]` int32 of a program, each from 0 to `Played.samples` - 1.
+
+        Their observations are computed from the states that the history keeps.
+        """
+        batch = history.done.shape[1]
+        position = jnp.searchsorted(finished.until, index, side="right")
+        row, game = position // batch, position % batch
+        plies, targets = jax.tree.map(lambda leaf: leaf[row, ..., game], (history, finished.targets))
+        view = jax.vmap(self._env.view)(plies.state)
+        sample = Sample(view.observation, view.legal, plies.policy, targets.value, plies.version)
+        if self._auxiliary:
+            outcome = jnp.where(targets.truncated, -1, jnp.sign(targets.outcome).astype(jnp.int32) + 1)
+            sample = sample._replace(outcome=outcome, moves_left=targets.moves_left, reply=targets.reply)
+        if not self._keep_states:
+            return sample, None
+        return sample, StoredState(pack_states(plies.state), targets.outcome, targets.truncated, plies.version)
+
+    def _move(
+        self, params: Params, state: SelfPlayState, simulations: int | None, fast: Array, resign_at: Array | float
+    ) -> tuple[SelfPlayState, Move]:
+        """One move; with `fast` `[]` bool by fast searches."""
+
+        def searched(simulations: int | None, fast: bool) -> tuple[SelfPlayState, Move]:
+            return self._core.move(params, state, simulations, fast, resign_at)
+
+        if self._config.full_search_share == 1:
+            return searched(simulations, False)
+        moved: tuple[SelfPlayState, Move] = jax.lax.cond(
+            fast, lambda: searched(self._fast_simulations, True), lambda: searched(simulations, False)
+        )
+        return moved
+
+    def _lowest(self, history: Plies, targets: Targets) -> Lowest:
+        lost = (targets.outcome < 0) & ~targets.truncated
+
+        def least(counts: jax.Array) -> jax.Array:
+            values = jnp.where(history.recorded & counts, history.value, jnp.inf)  # nobody resigns after a fast search
+            return in_game(jnp.minimum, values, history.done)[-self._moves :]
+
+        ended = (history.done & history.plays_on)[-self._moves :]
+        return Lowest(ended, least(lost), least(~lost))
+
+
+def _ply(before: SelfPlayState, move: Move, version: Array) -> Plies:
+    """What the history keeps of a move."""
+    never = jnp.zeros(move.done.shape, bool)
+    fields: dict[str, Any] = {
+        name: getattr(move, name) for name in ("value", "action", "player", "done", "truncated", "surprise", "recorded")
+    }
+    return Plies(
+        state=jax.tree.map(_games_last, before.games),
+        policy=jnp.transpose(move.policy),
+        rewards=jnp.transpose(move.rewards),
+        resigned=never if move.resigned is None else jnp.asarray(move.resigned),
+        plays_on=never if move.plays_on is None else jnp.asarray(move.plays_on),
+        version=jnp.broadcast_to(version, move.done.shape),
+        **fields,
+    )
+
+
+def _games_last(leaf: jax.Array) -> jax.Array:
+    return jnp.moveaxis(leaf, 0, -1)

@@ -1,0 +1,126 @@
+"""The classes that Ray runs as the processes that produce samples: actors and reanalysers.
+
+Heavy imports stand inside the methods, so that a process loads only what its object needs, and the driver none of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from podzero.cluster.remote import RemoteActor, current_node_id
+from podzero.config import Experiment
+from podzero.driver.process import Process
+from podzero.protocols import ParamSource, Report
+
+if TYPE_CHECKING:
+    from podzero.actors import ActorClients
+
+
+class ActorProcess(Process):
+    """One actor; `attempt` counts its earlier processes, so that a restarted actor plays other games."""
+
+    def _build(
+        self, *, experiment: Experiment, index: int, attempt: int, shards: list[RemoteActor], store: Any
+    ) -> None:
+        from podzero.driver.build import make_actor
+        from podzero.params import RayParamSource
+
+        self._writers = SampleWriters(experiment, shards)
+        clients = self._writers.clients(RayParamSource(store), self._reports.report)
+        self._actor = make_actor(experiment, self._name, seed_of(experiment.seed, index, attempt), clients)
+
+    def run(self) -> None:
+        """Plays games, or acts in environments, until stopped."""
+        self.ready()
+        self._actor.run()
+
+    def moved(self, old: str, new: str) -> None:
+        """Takes note that the replay shard at the address `old` was restarted at `new`."""
+        self._writers.moved(old, new)
+
+    def stop(self) -> None:
+        """Asks `run` to end."""
+        self._actor.stop()
+
+
+class ReanalysisProcess(Process):
+    """One reanalyser; `attempt` as for an actor."""
+
+    def _build(
+        self, *, experiment: Experiment, index: int, attempt: int, shards: list[RemoteActor], store: Any
+    ) -> None:
+        from podzero.driver.build import make_reanalyser
+        from podzero.envs import spec_of
+        from podzero.params import RayParamSource
+        from podzero.replay import REANALYSED, make_state_reader, make_writer
+
+        spec, addresses = spec_of(experiment.env), _addresses(shards)
+        self._states = make_state_reader(list(addresses), spec, experiment)
+        self._writer = make_writer(list(addresses), spec, experiment, near=_near(addresses), table=REANALYSED)
+        seed, source = seed_of(experiment.seed, experiment.actors.count + index, attempt), RayParamSource(store)
+        self._actor = make_reanalyser(
+            experiment, self._name, seed, source, self._states, self._writer, self._reports.report
+        )
+
+    def run(self) -> None:
+        """Searches stored states again until stopped."""
+        self.ready()
+        self._actor.run()
+
+    def moved(self, old: str, new: str) -> None:
+        """Takes note that the replay shard at the address `old` was restarted at `new`."""
+        self._states.moved(old, new)
+        self._writer.moved(old, new)
+
+    def stop(self) -> None:
+        """Asks `run` to end, even while it waits for states."""
+        self._actor.stop()
+        self._states.close()
+
+
+class SampleWriters:
+    """The writers of an actor to all tables that it fills; waits until all shards listen."""
+
+    def __init__(self, experiment: Experiment, shards: list[RemoteActor]) -> None:
+        from podzero.envs import spec_of
+        from podzero.replay import STATES, make_writer
+
+        spec, addresses = spec_of(experiment.env), _addresses(shards)
+        self._samples = make_writer(list(addresses), spec, experiment, near=_near(addresses))
+        self._states = None
+        if experiment.reanalyse.share:
+            # Writes of states never block, so a preference for near shards would put all states there.
+            self._states = make_writer(list(addresses), spec, experiment, table=STATES)
+
+    def clients(self, source: ParamSource, report: Report) -> ActorClients:
+        """The clients of an actor that writes by these."""
+        from podzero.actors import ActorClients
+
+        return ActorClients(source, self._samples, report, self._states)
+
+    def moved(self, old: str, new: str) -> None:
+        """Takes note that the replay shard at the address `old` was restarted at `new`."""
+        for writer in (self._samples, self._states):
+            if writer is not None:
+                writer.moved(old, new)
+
+
+def _addresses(shards: list[RemoteActor]) -> dict[str, str | None]:
+    """The node of each shard by its address; waits until all shards listen."""
+    return {shard.ask("address"): shard.node for shard in shards}
+
+
+def _near(addresses: dict[str, str | None]) -> list[str]:
+    """The addresses of shards on the node of this process."""
+    return [address for address, node in addresses.items() if node == current_node_id()]
+
+
+def seed_of(seed: int, index: int, attempt: int) -> int:
+    """The random seed, below 2**31, of an actor or, counting on from the last actor, of a reanalyser.
+
+    Args:
+      seed: of the experiment.
+      index: of the actor.
+      attempt: how many processes it had before.
+    """
+    return (seed * 1_000_003 + index * 1_009 + attempt * 65_537 + 1) % (2**31)

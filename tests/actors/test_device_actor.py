@@ -1,0 +1,95 @@
+"""The actor on accelerators: here on the CPU's devices, with in-memory clients."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from podzero.actors import ActorClients, DeviceActor, GameAssembler, RolloutCore, SelfPlayCore
+from podzero.actors.chips import ChipRollouts, finish
+from podzero.config import parse
+from podzero.driver.build import make_device_actor
+from podzero.envs import make_env
+from podzero.errors import ConfigError
+
+from .test_reanalysis import Source, Writer
+from .test_rollouts import drawn
+
+GAMES, MOVES = 16, 6
+
+
+def experiment_with(**actors):
+    actors = {"inference": "device", "games": GAMES, "moves_per_dispatch": MOVES} | actors
+    return parse({"name": "test", "env": {"name": "tic_tac_toe"}, "actors": actors}, "test")
+
+
+def actor_for(experiment, devices, clients):
+    each = experiment.actors.model_copy(update={"games": GAMES // len(devices)})
+    env, search = make_env("tic_tac_toe"), drawn(make_env("tic_tac_toe"))
+    core = SelfPlayCore(env, search, each, {experiment.search.simulations: search})
+    rollouts = RolloutCore(core, env, experiment.model_copy(update={"actors": each}))
+    return core, DeviceActor(
+        experiment=experiment, name="actor-0", seed=5, core=rollouts, devices=devices, fold=lambda p: p, clients=clients
+    )
+
+
+def test_it_writes_the_samples_of_an_actor_on_the_cpu_with_the_same_seed():
+    """All of them, apart from those that do not fill an item, in another order."""
+    experiment, reports, writer = experiment_with(), [], Writer([], "samples", writes=4)
+    clients = ActorClients(Source(), writer, lambda name, metrics: reports.append(metrics))
+    core, actor = actor_for(experiment, jax.local_devices()[:1], clients)
+    writer.enough = actor.stop
+    actor.run()
+    written = jax.tree.map(lambda *parts: np.concatenate(parts), *writer.written)
+    moves = int(sum(report["count/moves"] for report in reports)) // GAMES
+    assembler, move = GameAssembler(experiment.actors), jax.jit(core.move)
+    state, games = core.init(jax.random.fold_in(jax.random.key(5), 0)), []
+    for _ in range(moves):
+        state, made = move(None, state)
+        games += assembler.add(jax.device_get(made), 0)
+    expected = jax.tree.map(lambda *parts: np.concatenate(parts), *[game.samples for game in games])
+    known = {row.tobytes() for row in np.round(expected.policy_target, 4)}
+    assert all(row.tobytes() in known for row in np.round(written.policy_target, 4))
+    per_item = experiment.replay.samples_per_item
+    assert len(written.version) == len(expected.version) // per_item * per_item
+    assert sum(report["count/samples"] for report in reports) == len(expected.version)
+    assert sum(report["count/games"] for report in reports) == len(games)
+
+
+def test_each_chip_plays_as_one_alone():
+    """Two chips beside two runs of one chip, whose keys are those of the two; in a process with two devices."""
+    if jax.device_count() == 1:
+        environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+        command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-k", "each_chip_plays", __file__]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
+        assert done.returncode == 0, done.stdout[-2000:]
+        return
+    experiment = experiment_with()
+    env, search, key = make_env("tic_tac_toe"), drawn(make_env("tic_tac_toe")), jax.random.key(1)
+    core = RolloutCore(SelfPlayCore(env, search, experiment.actors, {32: search}), env, experiment)
+    chips, play = ChipRollouts(core, jax.devices(), piece=32), jax.jit(core.play)
+    state = chips.init(key)
+    alone = [jax.jit(core.init)(one) for one in (key, jax.random.fold_in(key, 1))]
+    for program in range(3):
+        state, finished, played = chips.play({}, program, state, -np.inf, 32)
+        index = [np.arange(count, dtype=np.int32) for count in jax.device_get(played.samples)]
+        samples, _ = finish(chips.take(state, finished, index)) or (None, None)
+        expected = []
+        for chip in range(2):
+            alone[chip], own, _ = play({}, np.int32(program), alone[chip])
+            expected.append(core.take(alone[chip].history, own, index[chip])[0])
+        assert all(map(len, index))
+        joined = jax.tree.map(lambda *parts: np.concatenate(parts), *expected)
+        rows = [np.lexsort(found.policy_target.T) for found in (samples, joined)]
+        for found, wanted in zip(samples, joined, strict=True):
+            if found is not None:
+                np.testing.assert_allclose(found[rows[0]], wanted[rows[1]], atol=1e-6)
+
+
+def test_games_that_devices_cannot_share_evenly_are_refused():
+    clients = ActorClients(Source(), Writer([], "samples", writes=1), lambda name, metrics: None)
+    with pytest.raises(ConfigError, match=r"actors\.games 16 is not a multiple of the 3 devices that play; .* 18"):
+        make_device_actor(experiment_with(), "actor-0", 0, clients, jax.local_devices() * 3)
