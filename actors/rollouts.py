@@ -24,7 +24,7 @@ class RolloutState(NamedTuple):
     """The state of self-play between two programs."""
 
     key: Array
-    """PRNG key of what the host draws with other actors."""
+    """PRNG key of what the program itself draws: which moves are fast, how often positions are written."""
     selfplay: SelfPlayState
     history: Plies
     """`[H, ...]`, the last H plies of all games."""

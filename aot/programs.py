@@ -46,7 +46,9 @@ class Program(NamedTuple):
     @property
     def mean_trips(self) -> dict[str, float]:
         """Mean trip counts of loops in which they depend on data, by their named scope."""
-        return {} if self.depth is None else {"descent": self.depth - 1}
+        from podzero.search import DESCENT
+
+        return {} if self.depth is None else {DESCENT: self.depth - 1}
 
 
 def check_compiler() -> None:

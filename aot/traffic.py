@@ -65,7 +65,7 @@ class Cost:
     """Loops whose trip count depends on data; their body counts once."""
 
     def add(self, other: Cost, times: float = 1) -> None:
-        """Adds `times` times another cost; a mean number of times may be broken."""
+        """Adds `times` times another cost; a mean number need not be whole."""
         self.flops += other.flops * times
         self.cycles += other.cycles * times
         for space, moved in other.traffic.items():

@@ -28,7 +28,8 @@ BENCHES = (
 )  # fmt: skip
 EXPERIMENTS = (
     "tic_tac_toe", "connect_four", "connect_four_int8", "connect_four_two_hours", "open_spiel_connect_four", "own_game",
-    "plain_learning", "cartpole", "lunar_lander", "pendulum", "minatar_breakout", "atari_pong", "slice_tic_tac_toe",
+    "plain_learning", "othello_hour", "cartpole", "lunar_lander", "pendulum", "minatar_breakout", "atari_pong",
+    "slice_tic_tac_toe",
 )  # fmt: skip
 
 Json = Mapping[str, Any]

@@ -19,6 +19,13 @@ positions in which all legal moves have the same value, are drawn again, so earl
 each opening is played from both sides."""
 
 
+SCORES = """\
+The scores during training, each with the 95% interval over its games (`uv run python benchmarks/plot_scores.py
+docs/scores.png`):
+
+![score against random play and MCTS with rollouts, over the minutes of the run](scores.png)"""
+
+
 def page_of_results(experiments: Mapping[str, Json]) -> str:
     """The page.
 
@@ -27,7 +34,7 @@ def page_of_results(experiments: Mapping[str, Json]) -> str:
     """
     header = ("experiment", "training", "result", "commands", "measured")
     rows = [row for name, results in experiments.items() for row in result_rows(name, results)]
-    return "\n".join(["# Results", "", METHOD, "", *table(header, rows), ""])
+    return "\n".join(["# Results", "", METHOD, "", *table(header, rows), "", SCORES, ""])
 
 
 def result_rows(name: str, results: Json) -> list[Row]:
