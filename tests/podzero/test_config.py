@@ -74,6 +74,11 @@ def test_yaml_round_trip_keeps_any_value(channels, learning_rate, tolerance, opp
             "network",
             ["global_pooling needs"],
         ),
+        (
+            {"env": {"name": "open_spiel", "id": "connect_four"}, "actors": {"inference": "device"}},
+            "",
+            ["open_spiel/connect_four runs on the host", "set actors.inference=local"],
+        ),
         ({"search": {"slots": 9}}, "search", ["slots limits the actions of dense trees"]),
         ({"search": {"simulations": 8, "first_simulations": 9}}, "search", ["first_simulations 9 is larger than"]),
         ({"learner": {"ema": 1.5}}, "learner.ema = 1.5", ["less than or equal to 1"]),

@@ -28,6 +28,14 @@ def test_limits_evaluation_checkpoints_and_reserved_cpus_may_change_on_resumptio
     assert Workdir(tmp_path).experiment() == changed
 
 
+def test_self_play_may_move_to_the_learners_devices_and_back(tmp_path, experiment):
+    Workdir(tmp_path).open(experiment)
+    moved = load("tic_tac_toe", ["actors.inference=device", "actors.moves_per_dispatch=8"])
+    assert moved.search.tree == "dense"
+    Workdir(tmp_path).open(moved)
+    Workdir(tmp_path).open(experiment)
+
+
 def test_a_check_writes_nothing(tmp_path, experiment):
     Workdir(tmp_path / "run").check(experiment)
     assert list(tmp_path.iterdir()) == []
