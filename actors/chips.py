@@ -12,11 +12,10 @@ import numpy as np
 import numpy.typing as npt
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from podzero.actors.clients import Positions
 from podzero.actors.rollouts import Finished, Played, RolloutCore, RolloutState
-from podzero.types import Params, Sample, StoredState
-
-Positions = tuple[Sample, StoredState | None]
-"""Training samples, and the same positions as stored for reanalysis."""
+from podzero.actors.shuffling import concatenated
+from podzero.types import Params
 
 _spec: Any = PartitionSpec
 _EACH, _ALL = _spec("chips"), _spec()
@@ -35,7 +34,7 @@ class ChipRollouts:
         self._mesh = Mesh(np.array(devices), ("chips",))
         self._piece = piece
         self._init = jax.jit(self._on_each(core.init, _EACH))
-        self._plays: dict[int | None, Callable[..., tuple[RolloutState, Finished, Played]]] = {}
+        self._plays: dict[int, Callable[..., tuple[RolloutState, Finished, Played]]] = {}
         self._core = core
         self._take = jax.jit(self._on_each(core.take, _EACH, _EACH, _EACH))
 
@@ -96,7 +95,7 @@ class ChipRollouts:
 
 def finish(pieces: list[Any]) -> Positions | None:
     """Waits for the samples that `ChipRollouts.take` began to take; None if there are none."""
-    rows = []
+    rows: list[Positions] = []
     for positions, lengths in pieces:
         host = jax.device_get(positions)
         rows += [
@@ -104,7 +103,4 @@ def finish(pieces: list[Any]) -> Positions | None:
             for chip, length in enumerate(lengths)
             if length
         ]
-    if not rows:
-        return None
-    joined: Positions = jax.tree.map(lambda *parts: np.concatenate(parts), *rows)
-    return joined
+    return concatenated(rows) if rows else None

@@ -9,6 +9,9 @@ import numpy as np
 from podzero.protocols import ParamSource, ReplayWriter, Report
 from podzero.types import Sample, StoredState, Window
 
+Positions = tuple[Sample, StoredState | None]
+"""Training samples, and the same positions as stored for reanalysis."""
+
 
 class ActorClients(NamedTuple):
     """The clients of one actor."""

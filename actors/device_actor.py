@@ -9,12 +9,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from podzero.actors.chips import ChipRollouts, Positions, finish
-from podzero.actors.clients import ActorClients
+from podzero.actors.chips import ChipRollouts, finish
+from podzero.actors.clients import ActorClients, Positions
 from podzero.actors.metrics import SelfPlayMetrics
 from podzero.actors.resignation import LowestValues, ResignThreshold
 from podzero.actors.rollouts import Played, RolloutCore
-from podzero.actors.shuffling import rows_of
+from podzero.actors.shuffling import concatenated, rows_of
 from podzero.clock import REPORT_EVERY_S, StageClock
 from podzero.config import Experiment
 from podzero.types import Params
@@ -98,7 +98,7 @@ class DeviceActor:
         if positions is None:
             return
         if self._rest is not None:
-            positions = jax.tree.map(lambda *parts: np.concatenate(parts), self._rest, positions)
+            positions = concatenated([self._rest, positions])
         size = len(positions[0].version)
         full = size - size % self._experiment.replay.samples_per_item
         self._rest = rows_of(positions, slice(full, None)) if full < size else None

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from podzero.actors.assembly import Game, GameAssembler
-from podzero.actors.clients import ActorClients
+from podzero.actors.clients import ActorClients, Positions
 from podzero.actors.core import SelfPlayCore, SelfPlayState
 from podzero.actors.metrics import SelfPlayMetrics
 from podzero.actors.resignation import ResignThreshold
@@ -17,10 +17,7 @@ from podzero.actors.shuffling import SampleShuffler
 from podzero.clock import REPORT_EVERY_S, StageClock
 from podzero.config import Experiment
 from podzero.envs import SimulatorError, faults_of, simulator_errors
-from podzero.types import Move, Params, Sample, StoredState
-
-_Positions = tuple[Sample, StoredState | None]
-"""Training samples, and the same positions as stored for reanalysis."""
+from podzero.types import Move, Params
 
 
 class SelfPlayActor:
@@ -74,7 +71,7 @@ class SelfPlayActor:
         clock, actors = StageClock(), experiment.actors
         metrics = SelfPlayMetrics(actors.games, actors.resignation, self._faults.total)
         assembler = self._assembler()
-        shuffler: SampleShuffler[_Positions] = SampleShuffler(experiment.replay.samples_per_item, self._seed)
+        shuffler: SampleShuffler[Positions] = SampleShuffler(experiment.replay.samples_per_item, self._seed)
 
         def report() -> None:
             self._clients.report(self._name, metrics.flush(self._faults.total) | clock.flush())
@@ -114,7 +111,7 @@ class SelfPlayActor:
         params: Params,
         version: int,
         state: SelfPlayState,
-        shuffler: SampleShuffler[_Positions],
+        shuffler: SampleShuffler[Positions],
         clock: StageClock,
     ) -> tuple[SelfPlayState, Move]:
         """Plays one move of all games; writes the games that ended before it while the device searches.
@@ -170,6 +167,6 @@ class SelfPlayActor:
             except SimulatorError as another:
                 error = another
 
-    def _write(self, positions: _Positions | None) -> None:
+    def _write(self, positions: Positions | None) -> None:
         if positions is not None:
             self._clients.write(*positions)

@@ -43,7 +43,7 @@ class SampleShuffler(Generic[Samples]):
         """Removes all remaining samples and returns as many as fill items, whose samples may share games."""
         if not self._games:
             return None
-        rest = _concatenated(self._games)
+        rest = concatenated(self._games)
         self._games = []
         order = self._random.permutation(_length(rest))
         full = order[: len(order) - len(order) % self._samples_per_item]
@@ -52,7 +52,7 @@ class SampleShuffler(Generic[Samples]):
     def _remove(self, taken: npt.NDArray[np.int64], left: npt.NDArray[np.int64]) -> Samples:
         """Returns the samples `taken`, as rows (game, index); keeps the first `left` samples of each game."""
         starts = np.cumsum([0, *map(_length, self._games[:-1])])
-        samples = rows_of(_concatenated(self._games), starts[taken[:, 0]] + taken[:, 1])
+        samples = rows_of(concatenated(self._games), starts[taken[:, 0]] + taken[:, 1])
         kept = zip(self._games, left.tolist(), strict=True)
         self._games = [rows_of(game, slice(n)) for game, n in kept if n]
         return samples
@@ -68,6 +68,7 @@ def rows_of(game: Samples, index: npt.NDArray[np.int64] | slice) -> Samples:
     return rows
 
 
-def _concatenated(games: list[Samples]) -> Samples:
+def concatenated(games: list[Samples]) -> Samples:
+    """The samples of several games one after the other."""
     concatenated: Samples = jax.tree.map(lambda *fields: np.concatenate(fields), *games)
     return concatenated

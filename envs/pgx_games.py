@@ -9,7 +9,6 @@ from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from podzero.envs.packing import packed_bytes
 from podzero.envs.symmetries import symmetries_of
@@ -18,20 +17,9 @@ from podzero.types import Array, EnvSpec, EnvState, Symmetry, View
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import pgx
-    from pgx import gardner_chess
 
 _MAX_PLIES = {"tic_tac_toe": 9, "animal_shogi": 256, "shogi": 512}
 """Plies after which pgx ends every game."""
-_ROTATED = np.rot90(np.arange(25).reshape(5, 5))
-
-
-def _rotate(board: jax.Array) -> jax.Array:
-    """`jnp.rot90` of a `[5, 5]` board by a gather instead of a reversal."""
-    return board.reshape(-1)[_ROTATED]
-
-
-# The TPU compiler (libtpu 0.0.20) aborts when it fuses the reversal of eight such boards with the next operation.
-gardner_chess._rotate = _rotate
 
 
 class PgxGame:

@@ -1,9 +1,8 @@
 """Trees of many searches whose games are the minor dimension of all arrays.
 
 So they fill the lanes of a vector unit, however few the actions are; of a tree of mctx, whose minor dimension are the
-actions, a TPU pads each row to a whole tile. Nodes are the dimension before it, so that sums over actions are sums of
-whole registers. Nodes are selected by masks instead of gathers: arithmetic on a whole tree costs a TPU less. N is the
-number of nodes, K that of the slots for actions at each node, and B that of games.
+actions, a TPU pads each row to a whole tile. Nodes are selected by masks instead of gathers: arithmetic on a whole tree
+costs a TPU less. N is the number of nodes, K that of the slots for actions at each node, and B that of games.
 """
 
 from __future__ import annotations
@@ -196,7 +195,7 @@ def with_node(tree: Tree, node: Array, slots: Slots, output: mctx.RecurrentFnOut
     )
 
 
-def rows(tree: Tree) -> jax.Array:
+def node_numbers(tree: Tree) -> jax.Array:
     """The numbers of the nodes, `[N, 1]`."""
     return jnp.arange(tree.value.shape[0])[:, None]
 

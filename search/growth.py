@@ -27,8 +27,8 @@ from podzero.search.dense_tree import (
     chosen,
     edges_of,
     first_tree,
+    node_numbers,
     pick,
-    rows,
     slot_numbers,
     slots_of,
     with_node,
@@ -72,9 +72,11 @@ def grow(
         key, _, expand_key = jax.random.split(key, 3)
         edges = edges_of(tree)
         at_root = jnp.argmax(selection.root(jax.tree.map(lambda leaf: leaf[:, 0], edges), simulation), axis=0)
-        choice = jnp.where(rows(tree) == 0, at_root, jnp.argmax(selection.inner(edges), axis=0)).astype(jnp.int32)
+        choice = jnp.where(node_numbers(tree) == 0, at_root, jnp.argmax(selection.inner(edges), axis=0)).astype(
+            jnp.int32
+        )
         path = _descend(tree, choice)
-        here = rows(tree) == path.last
+        here = node_numbers(tree) == path.last
         action = pick(choice if tree.action is None else chosen(tree.action, choice), here)
         states = jax.tree.map(lambda leaf: jnp.moveaxis(pick(leaf, here), -1, 0), tree.states)
         output, children = model.recurrent(_as_given(params, simulation), expand_key, action, states)
@@ -142,9 +144,9 @@ def _descend(tree: Tree, choice: jax.Array) -> _Path:
 
     def step(path: _Path) -> _Path:
         moves = path.following != UNVISITED
-        there = rows(tree) == path.following
+        there = node_numbers(tree) == path.following
         reward, discount = jnp.where(moves, pick(tree.reward, there), 0.0), pick(tree.discount, there)
-        path = _followed(path, (rows(tree) == path.last) & moves, reward, jnp.where(moves, discount, 1.0))
+        path = _followed(path, (node_numbers(tree) == path.last) & moves, reward, jnp.where(moves, discount, 1.0))
         following = jnp.where(moves, pick(target, there), UNVISITED)
         last = jnp.where(moves, path.following, path.last)
         return path._replace(last=last, following=following, depth=path.depth + 1)

@@ -15,7 +15,8 @@ import numpy as np
 from podzero.config import SearchConfig
 from podzero.types import Array
 
-_TINY = np.finfo(np.float32).tiny
+TINY = np.finfo(np.float32).tiny
+"""The least normal float32: a divisor that may be zero is replaced by it."""
 _EPSILON = 1e-8
 """Lower bound of the range of a node's Q-values, as in mctx."""
 
@@ -48,10 +49,10 @@ Transform = Callable[[Edges, int], jax.Array]
 def mixed_value(edges: Edges, axis: int) -> jax.Array:
     """The value of an unvisited action: Danihelka et al. 2022, appendix D, equation 33."""
     visited = edges.visits > 0
-    prior = jnp.where(visited, jnp.maximum(edges.prior, _TINY), 0.0)
+    prior = jnp.where(visited, jnp.maximum(edges.prior, TINY), 0.0)
     mass = jnp.sum(prior, axis=axis, keepdims=True)
     weighted = jnp.sum(jnp.where(visited, prior * edges.qvalues, 0.0), axis=axis, keepdims=True)
-    mean = weighted / jnp.maximum(mass, _TINY)
+    mean = weighted / jnp.maximum(mass, TINY)
     return (edges.raw_value + edges.total_visits * mean) / (edges.total_visits + 1)
 
 

@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from podzero.config import SearchConfig
-from podzero.search.qvalues import Edges, Transform
+from podzero.search.qvalues import TINY, Edges, Transform
 
 _LOW = -1e9
 """The least score of an action that sequential halving considers."""
 _SAFE = 80.0
-"""A softmax of logits of at most 0, whose own softmax they are less at most this, sums to a normal float32."""
-_TINY = np.finfo(np.float32).tiny
+"""What a transform may add to or take from the logarithms of a prior, whose exponentials then need not be shifted by
+their maximum: exp(-80) is a normal float32, and exp(80) times the number of actions is finite."""
 
 
 class Selection(NamedTuple):
@@ -60,7 +60,7 @@ def gumbel_selection(config: SearchConfig, transform: Transform, noise: jax.Arra
         if largest_weight > _SAFE:
             improved -= jnp.max(improved, axis=0, keepdims=True)
         weights = jnp.exp(improved)
-        mass = jnp.maximum(jnp.sum(weights, axis=0, keepdims=True), _TINY)
+        mass = jnp.maximum(jnp.sum(weights, axis=0, keepdims=True), TINY)
         return weights * (1 / mass) - edges.visits * (1 / (1 + edges.total_visits))
 
     return Selection(root, inner)

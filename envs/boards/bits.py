@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import reduce
+from operator import and_, or_
 from typing import Any, NamedTuple
 
 import jax
@@ -28,9 +31,6 @@ class Bits(NamedTuple):
 
     def __or__(self, other: Bits) -> Bits:
         return Bits(self.low | other.low, self.high | other.high)
-
-    def __xor__(self, other: Bits) -> Bits:
-        return Bits(self.low ^ other.low, self.high ^ other.high)
 
     def __invert__(self) -> Bits:
         return Bits(~self.low, ~self.high)
@@ -78,6 +78,16 @@ def turned(squares: Bits) -> Bits:
 def either(condition: Array, one: Bits, other: Bits) -> Bits:
     """`one` where the condition holds, `other` elsewhere."""
     return Bits(jnp.where(condition, one.low, other.low), jnp.where(condition, one.high, other.high))
+
+
+def union(sets: Iterable[Bits]) -> Bits:
+    """The squares that are in any of the sets, of which there must be one."""
+    return reduce(or_, sets)
+
+
+def intersection(sets: Iterable[Bits]) -> Bits:
+    """The squares that are in all of the sets, of which there must be one."""
+    return reduce(and_, sets)
 
 
 EMPTY = Bits(np.zeros((), np.uint32), np.zeros((), np.uint32))

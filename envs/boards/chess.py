@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import reduce
-from operator import and_, or_
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podzero.envs.boards.bits import Bits, constant, either, single, turned
+from podzero.envs.boards.bits import Bits, constant, either, intersection, single, turned, union
 from podzero.envs.boards.chess_moves import (
     BISHOP,
     KINDS,
@@ -124,7 +121,7 @@ class Chess(BoardGame):
         number = position_hash(after)
         after = after._replace(hashes=jnp.concatenate([number[None], board.hashes[:-1]]))
         seen = self._pieces(after)
-        stuck = ~_union(self._origins(after)).any()
+        stuck = ~union(self._origins(after)).any()
         mate = stuck & (self._moves.guard(seen).checks > 0)
         repeated = jnp.sum(after.hashes == number) > 2
         done = stuck | (after.quiet >= _QUIET) | _cannot_mate(seen) | repeated | (after.plies >= self.max_plies)
@@ -188,8 +185,8 @@ class Chess(BoardGame):
         both, planes = first | second, []
         for bit in range(3):
             held = [kind for kind in range(KINDS) if (kind + 1) >> bit & 1]
-            planes.append(_union(Bits(both.low[kind], both.high[kind]) for kind in held))
-        planes.append(_union(Bits(second.low[kind], second.high[kind]) for kind in range(KINDS)))
+            planes.append(union(Bits(both.low[kind], both.high[kind]) for kind in held))
+        planes.append(union(Bits(second.low[kind], second.high[kind]) for kind in range(KINDS)))
         low, high = (jnp.stack(words)[None] for words in zip(*planes, strict=True))
         return Bits(jnp.concatenate([low, board.history.low[:-1]]), jnp.concatenate([high, board.history.high[:-1]]))
 
@@ -199,19 +196,11 @@ def _sets(history: Bits) -> tuple[Bits, Bits]:
     plane = [Bits(history.low[..., bit], history.high[..., bit]) for bit in range(4)]
     codes = range(1, KINDS + 1)
     found = [
-        [_all([plane[bit] if code >> bit & 1 else ~plane[bit] for bit in range(3)] + [side]) for code in codes]
+        [intersection([plane[bit] if code >> bit & 1 else ~plane[bit] for bit in range(3)] + [side]) for code in codes]
         for side in (~plane[3], plane[3])
     ]
     first, second = (Bits(*(jnp.stack(words, axis=-1) for words in zip(*kinds, strict=True))) for kinds in found)
     return first, second
-
-
-def _all(sets: Iterable[Bits]) -> Bits:
-    return reduce(and_, sets)
-
-
-def _union(sets: Iterable[Bits]) -> Bits:
-    return reduce(or_, sets)
 
 
 def _arrives(moving: jax.Array, promotes: Array, plane: Array) -> jax.Array:

@@ -10,14 +10,11 @@ king and attacker or on the attacker; the king avoids attacked squares.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import reduce
-from operator import or_
 from typing import NamedTuple
 
 import jax
 
-from podzero.envs.boards.bits import Bits, constant
+from podzero.envs.boards.bits import Bits, constant, union
 
 PAWN, KNIGHT, BISHOP, ROOK, QUEEN, KING = range(6)
 """The kinds of pieces."""
@@ -54,11 +51,11 @@ class Pieces(NamedTuple):
 
     def own(self, *kinds: int) -> Bits:
         """Own pieces of some kinds, by default of all."""
-        return _union(Bits(self.mine.low[kind], self.mine.high[kind]) for kind in kinds or range(KINDS))
+        return union(Bits(self.mine.low[kind], self.mine.high[kind]) for kind in kinds or range(KINDS))
 
     def other(self, *kinds: int) -> Bits:
         """The opponent's pieces of some kinds, by default of all."""
-        return _union(Bits(self.theirs.low[kind], self.theirs.high[kind]) for kind in kinds or range(KINDS))
+        return union(Bits(self.theirs.low[kind], self.theirs.high[kind]) for kind in kinds or range(KINDS))
 
     @property
     def empty(self) -> Bits:
@@ -75,10 +72,6 @@ class Guard(NamedTuple):
     """Where other pieces may move: all squares without a check, those that end the check with one."""
     pinned: dict[Step, Bits]
     """The pieces that are pinned in each direction."""
-
-
-def _union(sets: Iterable[Bits]) -> Bits:
-    return reduce(or_, sets)
 
 
 def _sliders(direction: Step) -> tuple[int, int]:
@@ -137,7 +130,7 @@ class ChessMoves:
     def attacked(self, pieces: Pieces) -> Bits:
         """The squares that the opponent attacks, also behind one's king."""
         empty = pieces.empty | pieces.own(KING)
-        return _union([
+        return union([
             *(self._ray(pieces.other(*_sliders(direction)), direction, empty) for direction in _DIRECTIONS),
             *(self.moved(pieces.other(KNIGHT), step) for step in _KNIGHT_STEPS),
             *(self._back(pieces.other(PAWN), step) for step in _CAPTURES),
@@ -147,8 +140,8 @@ class ChessMoves:
     def guard(self, pieces: Pieces) -> Guard:
         """The checks and pins of a position."""
         king, empty = pieces.own(KING), pieces.empty
-        knights = _union(self.moved(king, step) for step in _KNIGHT_STEPS) & pieces.other(KNIGHT)
-        pawns = _union(self.moved(king, step) for step in _CAPTURES) & pieces.other(PAWN)
+        knights = union(self.moved(king, step) for step in _KNIGHT_STEPS) & pieces.other(KNIGHT)
+        pawns = union(self.moved(king, step) for step in _CAPTURES) & pieces.other(PAWN)
         checks, ends, pinned = knights.size() + pawns.size(), knights | pawns, {}
         for direction in _DIRECTIONS:
             ray, attackers = self._ray(king, direction, empty), pieces.other(*_sliders(direction))
@@ -171,7 +164,7 @@ class ChessMoves:
         found: dict[Step, Bits] = {}
         for direction in _DIRECTIONS:
             found |= self._along(pieces, guard, direction)
-        knights = pieces.own(KNIGHT) & ~_union(guard.pinned.values())
+        knights = pieces.own(KNIGHT) & ~union(guard.pinned.values())
         for step in _KNIGHT_STEPS:
             found[step] = knights & self._back(~pieces.own() & guard.targets, step)
         safe = ~self.attacked(pieces)
@@ -191,7 +184,7 @@ class ChessMoves:
     def _along(self, pieces: Pieces, guard: Guard, direction: Step) -> dict[Step, Bits]:
         """The origins of sliders' and pawns' moves in a direction."""
         line = (direction, (-direction[0], -direction[1]))
-        free = ~_union(pin for along, pin in guard.pinned.items() if along not in line)
+        free = ~union(pin for along, pin in guard.pinned.items() if along not in line)
         sliders, path, empty = pieces.own(*_sliders(direction)) & free, self._squares(), pieces.empty
         found = {}
         for distance in range(1, self._size):
@@ -212,7 +205,7 @@ class ChessMoves:
         """The pawn that may take en passant in a direction, if the king is not attacked afterwards."""
         pawn, taken = pieces.own(PAWN) & self._back(square, direction), self.moved(square, _DOWN)
         empty, king = (pieces.empty | pawn | taken) & ~square, pieces.own(KING)
-        attackers = _union([
+        attackers = union([
             *(self._ray(king, way, empty) & pieces.other(*_sliders(way)) for way in _DIRECTIONS),
             *(self.moved(king, step) & pieces.other(KNIGHT) for step in _KNIGHT_STEPS),
             *(self.moved(king, step) & pieces.other(PAWN) & ~taken for step in _CAPTURES),

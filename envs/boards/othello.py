@@ -71,13 +71,13 @@ def _turned(disc: Bits, mine: Bits, theirs: Bits) -> Bits:
     for move in (Bits.up, Bits.down):
         lines = _lines(disc, theirs, move)
         turned.append(lines.when((move(lines, _DISTANCES) & mine).any()))
-    return _union(*turned)
+    return _in_any_direction(*turned)
 
 
 def _moves(mine: Bits, theirs: Bits) -> Bits:
     """The empty squares from which discs of the opponent are enclosed."""
     ends = [move(_lines(mine, theirs, move), _DISTANCES) for move in (Bits.up, Bits.down)]
-    return _union(*ends) & ~(mine | theirs)
+    return _in_any_direction(*ends) & ~(mine | theirs)
 
 
 def _lines(start: Bits, over: Bits, move: Callable[[Bits, Distance], Bits]) -> Bits:
@@ -89,7 +89,7 @@ def _lines(start: Bits, over: Bits, move: Callable[[Bits, Distance], Bits]) -> B
     return lines
 
 
-def _union(*sets: Bits) -> Bits:
-    """The union of the sets of all directions."""
+def _in_any_direction(*sets: Bits) -> Bits:
+    """The squares that are in one of the sets, `[4]` each, in any direction."""
     low, high = (jax.lax.reduce_or(jnp.stack(words), (0, 1)) for words in zip(*sets, strict=True))
     return Bits(low, high)

@@ -109,7 +109,7 @@ def test_an_unknown_game_is_refused_with_the_closest_name():
         make_env("conect_four")
 
 
-def test_gardner_chess_boards_are_rotated_correctly():
+def test_gardner_chess_shows_the_board_from_the_side_of_white():
     """White's pieces start in the lowest row of the observation: rook, knight, bishop, queen, king."""
     env = make_env("gardner_chess")
     seen = np.asarray(env.view(env.init(jax.random.key(0))).observation)
