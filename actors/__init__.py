@@ -8,6 +8,7 @@ from podzero.actors.core import StartPool as StartPool
 from podzero.actors.device_actor import DeviceActor as DeviceActor
 from podzero.actors.environments import EnvironmentActor as EnvironmentActor
 from podzero.actors.exploration import explore as explore
+from podzero.actors.groups import ActorGroups as ActorGroups
 from podzero.actors.reanalyse_targets import Reanalyse as Reanalyse
 from podzero.actors.reanalyse_targets import position_reanalysis as position_reanalysis
 from podzero.actors.reanalyse_targets import window_reanalysis as window_reanalysis

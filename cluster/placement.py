@@ -73,6 +73,14 @@ def _check_room(nodes: Sequence[Node], shards: Sequence[Node], experiment: Exper
     free = f"the nodes for actors have {sum(node.cpus for node in nodes):g} free CPUs"
     beside = f"beside {len(shards)} replay shard(s) of {replay.cpus:g} CPUs (replay.cpus)"
     taken = _added({}, shards, replay.cpus)
+    servers = 0 if experiment.server.resources else experiment.server_processes
+    serving = actor_places(nodes, taken, experiment.server.cpus, servers)
+    if len(serving) < servers:
+        raise MissingNodes(
+            f"{free}, room for {len(serving)} of {servers} inference servers of {experiment.server.cpus:g} CPUs "
+            f"{beside}; add nodes, or lower server.count or server.cpus"
+        )
+    taken = _added(taken, serving, experiment.server.cpus)
     first = actor_places(nodes, taken, reanalyse.cpus, min(reanalyse.processes, 1))
     if reanalyse.processes and not first:
         raise MissingNodes(f"{free}, no room for a reanalyser of {reanalyse.cpus:g} (reanalyse.cpus) {beside}")
@@ -86,10 +94,11 @@ def _check_room(nodes: Sequence[Node], shards: Sequence[Node], experiment: Exper
 
 
 def reserved_cpus(experiment: Experiment) -> list[float]:
-    """CPUs of each process that reserves some: replay shards, actors, reanalysers and evaluator."""
+    """CPUs of each process that reserves some: replay shards, inference servers, actors, reanalysers and evaluator."""
     replay, actors, reanalyse = experiment.replay, experiment.actors, experiment.reanalyse
     return [
         *[replay.cpus] * replay.shards,
+        *[experiment.server.cpus] * experiment.server_processes,
         *[actors.cpus] * actors.processes,
         *[reanalyse.cpus] * reanalyse.processes,
         experiment.evaluation.cpus,

@@ -41,6 +41,7 @@ class Cluster:
         cpus: float,
         environment: Mapping[str, str],
         memory: int = 0,
+        resources: Mapping[str, float] | None = None,
         threads: int = 4,
         node: Node | None = None,
         bundle: Bundle | None = None,
@@ -55,6 +56,7 @@ class Cluster:
           cpus: CPUs that Ray reserves for it; those of `bundle` if there is one.
           environment: environment variables of the process.
           memory: bytes of memory that Ray reserves for it, unless it has a bundle.
+          resources: others that Ray reserves for it, unless it has a bundle.
           threads: methods that may run at the same time.
           node: the node that it runs on; without one, Ray spreads such processes over the nodes.
           bundle: the bundle that it takes, of a placement group that `reserve` returned.
@@ -66,7 +68,7 @@ class Cluster:
         actor = (
             ray.remote(process)
             .options(
-                **resource_options(bundle.resources if bundle else {"CPU": cpus, MEMORY: memory}),
+                **resource_options(bundle.resources if bundle else {"CPU": cpus, MEMORY: memory, **(resources or {})}),
                 max_concurrency=threads,
                 max_restarts=0,
                 runtime_env={"env_vars": dict(environment), **(NODE_PYTHON if use_node_python else {})},
@@ -74,7 +76,7 @@ class Cluster:
             )
             .remote(name, **arguments)
         )
-        if cpus and not bundle:
+        if cpus and node and not bundle:
             self._reserved_cpus[actor._actor_id.hex()] = cpus
         where = bundle.node if bundle else node
         return RemoteActor(name, actor, where.id if where else None)

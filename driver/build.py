@@ -35,7 +35,7 @@ from podzero.inference import (
 )
 from podzero.networks import make_inference, make_model_network, make_network
 from podzero.protocols import Env, ParamSource, ReplayWriter, Report, Search, StateReader
-from podzero.search import ModelSearch, make_model_search, make_search, network_evaluation, rules_model
+from podzero.search import Evaluate, ModelSearch, make_model_search, make_search, network_evaluation, rules_model
 from podzero.types import Array, EnvSpec, ModelNetwork, Network, Params, Symmetry
 
 log = logging.getLogger(__name__)
@@ -132,8 +132,8 @@ def actor_parts(experiment: Experiment) -> ActorParts:
 
 def local_parts(experiment: Experiment) -> ActorParts:
     """The parts of an actor that evaluates the network in the program of the search, whatever the experiment says."""
-    env, network, fold = _local_network(experiment)
-    return ActorParts(_core(experiment, env, network.apply), fold)
+    env, network, fold = local_network(experiment)
+    return ActorParts(selfplay_core(experiment, env, network_evaluation(env, network.apply)), fold)
 
 
 def make_device_actor(
@@ -159,8 +159,9 @@ def make_device_actor(
 
 def device_parts(experiment: Experiment) -> tuple[RolloutCore, Callable[[Params], Params]]:
     """Self-play on an accelerator, and the function that turns published parameters into those it takes."""
-    env, network, fold = _local_network(experiment)
-    return RolloutCore(_core(experiment, env, network.apply), env, experiment), fold
+    env, network, fold = local_network(experiment)
+    core = selfplay_core(experiment, env, network_evaluation(env, network.apply))
+    return RolloutCore(core, env, experiment), fold
 
 
 def _int8_parts(experiment: Experiment) -> ActorParts:
@@ -170,14 +171,14 @@ def _int8_parts(experiment: Experiment) -> ActorParts:
     positions = random_positions(env, jax.random.key(experiment.seed), size)
     network = QuantizedNetwork(env.spec, experiment.int8, max(1, round(actors.cpus)), actors.games, positions)
     fold = jax.jit(make_inference(experiment.network, env.spec)[0])
-    core = _core(experiment, env, network.apply)
+    core = selfplay_core(experiment, env, network_evaluation(env, network.apply))
     return ActorParts(core, lambda params: network.load(fold(params)), network)
 
 
-def _core(experiment: Experiment, env: Env, apply: Apply) -> SelfPlayCore:
-    """The self-play step, whose searches evaluate `apply`."""
+def selfplay_core(experiment: Experiment, env: Env, evaluate: Evaluate) -> SelfPlayCore:
+    """The self-play step, whose searches evaluate states by `evaluate`."""
     numbers = {*experiment.search.growth, experiment.search.fast_simulations}
-    others = {simulations: _search(experiment, env, apply, simulations) for simulations in numbers}
+    others = {simulations: _search(experiment, env, evaluate, simulations) for simulations in numbers}
     search = others[experiment.search.simulations]
     return SelfPlayCore(env, search, experiment.actors, others, keep_states=experiment.reanalyse.share > 0)
 
@@ -225,22 +226,20 @@ def make_reanalysis(experiment: Experiment, seed: int) -> tuple[Reanalyse, Calla
         spec = spec_of(experiment.env)
         network = make_model_network(experiment.network, spec)
         return window_reanalysis(experiment, network, model_search(experiment, spec), seed), lambda params: params
-    env, local, fold = _local_network(experiment)
-    search = _search(experiment, env, local.apply)
+    env, local, fold = local_network(experiment)
+    search = _search(experiment, env, network_evaluation(env, local.apply))
     return position_reanalysis(env, search, experiment.actors, seed, experiment.has_auxiliary_heads), fold
 
 
-def _local_network(experiment: Experiment) -> tuple[Env, Network, Callable[[Params], Params]]:
+def local_network(experiment: Experiment) -> tuple[Env, Network, Callable[[Params], Params]]:
     """A game, the network that a search evaluates in its own program, and the jitted `fold` of its parameters."""
     env = make_env(experiment.env)
     fold, network = make_inference(experiment.network, env.spec)
     return env, network, jax.jit(fold)
 
 
-def _search(experiment: Experiment, env: Env, apply: Apply, simulations: int | None = None) -> Search:
-    """The search with the game's rules as model, whose leaves the network `apply` evaluates; `simulations` replaces
-    those of the experiment.
-    """
-    model = rules_model(env, network_evaluation(env, apply), experiment.env.discount)
+def _search(experiment: Experiment, env: Env, evaluate: Evaluate, simulations: int | None = None) -> Search:
+    """The search with the game's rules as model; `simulations` replaces those of the experiment."""
+    model = rules_model(env, evaluate, experiment.env.discount)
     changes = {} if simulations is None else {"simulations": simulations}
     return make_search(experiment.search.model_copy(update=changes), model)

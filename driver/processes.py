@@ -6,17 +6,24 @@ Heavy imports stand inside the methods, so that a process loads only what its ob
 from __future__ import annotations
 
 import logging
+import os
 from concurrent.futures import wait
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from podzero.cluster.directory import tell
 from podzero.cluster.remote import RemoteActor, own_address
+from podzero.cluster.stale_processes import RUN_VARIABLE
 from podzero.config import Experiment
 from podzero.driver.preemption import watch_for_notices
 from podzero.driver.process import Process
 from podzero.driver.producers import SampleWriters, seed_of
 from podzero.monitoring.reports import LogReport, MetricsReport
+from podzero.protocols import ParamSource, Report
+
+if TYPE_CHECKING:
+    from podzero.inference.serving import NetworkServer
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +69,7 @@ class LearnerProcess(Process):
         experiment: Experiment,
         shards: list[RemoteActor],
         store: Any,
+        directory: Any,
         snapshots: Path,
         restore_from: Path | None,
     ) -> None:
@@ -74,8 +82,8 @@ class LearnerProcess(Process):
             check_chips(experiment.cluster.tpu)
         import jax
 
+        from podzero.driver.beside_learner import running_beside
         from podzero.driver.build import learner_parts, make_device_actor
-        from podzero.driver.playing_beside import playing_beside
         from podzero.params import LocalParams, RayParamSink
         from podzero.replay import make_reader
 
@@ -84,7 +92,7 @@ class LearnerProcess(Process):
         self._snapshots = snapshots
         addresses = [shard.ask("address") for shard in shards[rank::hosts]]
         self._reader = make_reader(addresses, spec, experiment, hosts)
-        local = LocalParams() if experiment.actors.beside_learner else None
+        local = LocalParams() if experiment.uses_learner_devices else None
         self._learner = Learner(
             experiment,
             network,
@@ -98,21 +106,24 @@ class LearnerProcess(Process):
             local_sink=local,
         )
         self._writers: SampleWriters | None = None
-        self._playing: AbstractContextManager[None] = nullcontext()
-        if local is not None:
+        self._beside: AbstractContextManager[None] = nullcontext()
+        if local is not None and experiment.actors.beside_learner:
             self._writers = SampleWriters(experiment, shards)
             clients = self._writers.clients(local, self._reports.report)
             seed = seed_of(experiment.seed, rank, attempt=self._learner.step)  # other games after a resumption
             actor = make_device_actor(experiment, f"actor-{rank}", seed, clients, jax.local_devices())
-            self._playing = playing_beside(actor, self._learner.stop)
+            self._beside = running_beside(actor, self._learner.stop)
+        elif local is not None:
+            server = serve(experiment, f"inference-{rank}", local, directory, self._reports.report)
+            self._beside = running_beside(server, self._learner.stop)
 
     def run(self) -> None:
-        """Trains until stopped, or until all steps are done; plays beside it, if the experiment says so."""
+        """Trains until stopped, or until all steps are done; plays or serves beside it, if the experiment says so."""
         from podzero.learner import explained
 
         self.ready()
         try:
-            with self._playing:
+            with self._beside:
                 self._learner.run()
         except Exception as failure:
             raise explained(failure) from failure
@@ -151,6 +162,37 @@ class LearnerProcess(Process):
             return -1
         save_snapshot(self._snapshots, newest.version, newest.params, self._experiment)
         return newest.version
+
+
+class InferenceProcess(Process):
+    """An inference server."""
+
+    def _build(self, *, experiment: Experiment, store: Any, directory: Any) -> None:
+        from podzero.params import RayParamSource
+
+        self._server = serve(experiment, self._name, RayParamSource(store), directory, self._reports.report)
+
+    def run(self) -> None:
+        """Serves until stopped."""
+        self.ready()
+        self._server.run()
+
+    def stop(self) -> None:
+        """Asks `run` to end."""
+        self._server.stop()
+
+
+def serve(experiment: Experiment, name: str, source: ParamSource, directory: Any, report: Report) -> NetworkServer:
+    """The inference server on all devices of this process, which announces itself to the run's directory."""
+    import jax
+
+    from podzero.driver.serving import make_server
+
+    def announce(address: str) -> None:
+        tell(directory, name, address)
+
+    run, host = os.environ[RUN_VARIABLE], own_address()
+    return make_server(experiment, name, host, run, source, report, announce, jax.local_devices())
 
 
 class EvaluatorProcess(Process):

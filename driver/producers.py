@@ -5,29 +5,53 @@ Heavy imports stand inside the methods, so that a process loads only what its ob
 
 from __future__ import annotations
 
+import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from podzero.cluster.directory import ask
 from podzero.cluster.remote import RemoteActor, current_node_id
+from podzero.cluster.stale_processes import RUN_VARIABLE
 from podzero.config import Experiment
 from podzero.driver.process import Process
 from podzero.protocols import ParamSource, Report
 
 if TYPE_CHECKING:
-    from podzero.actors import ActorClients
+    from podzero.actors import ActorClients, ActorGroups, EnvironmentActor, SelfPlayActor
 
 
 class ActorProcess(Process):
     """One actor; `attempt` counts its earlier processes, so that a restarted actor plays other games."""
 
     def _build(
-        self, *, experiment: Experiment, index: int, attempt: int, shards: list[RemoteActor], store: Any
+        self,
+        *,
+        experiment: Experiment,
+        index: int,
+        attempt: int,
+        shards: list[RemoteActor],
+        store: Any,
+        directory: Any,
     ) -> None:
-        from podzero.driver.build import make_actor
         from podzero.params import RayParamSource
 
-        self._writers = SampleWriters(experiment, shards)
-        clients = self._writers.clients(RayParamSource(store), self._reports.report)
-        self._actor = make_actor(experiment, self._name, seed_of(experiment.seed, index, attempt), clients)
+        seed, source = seed_of(experiment.seed, index, attempt), RayParamSource(store)
+        groups = experiment.server.batches if experiment.actors.inference == "server" else 1
+        self._writers = [SampleWriters(experiment, shards) for _ in range(groups)]
+        clients = [writers.clients(source, self._reports.report) for writers in self._writers]
+        self._actor = self._make(experiment, seed, clients, index, directory)
+
+    def _make(
+        self, experiment: Experiment, seed: int, clients: list[ActorClients], index: int, directory: Any
+    ) -> SelfPlayActor | EnvironmentActor | ActorGroups:
+        from podzero.driver.build import make_actor
+
+        if experiment.actors.inference != "server":
+            return make_actor(experiment, self._name, seed, clients[0])
+        from podzero.driver.serving import make_served_actor
+
+        run, first = os.environ[RUN_VARIABLE], index * len(clients)
+        return make_served_actor(experiment, self._name, seed, clients, run, partial(ask, directory), first)
 
     def run(self) -> None:
         """Plays games, or acts in environments, until stopped."""
@@ -36,7 +60,8 @@ class ActorProcess(Process):
 
     def moved(self, old: str, new: str) -> None:
         """Takes note that the replay shard at the address `old` was restarted at `new`."""
-        self._writers.moved(old, new)
+        for writers in self._writers:
+            writers.moved(old, new)
 
     def stop(self) -> None:
         """Asks `run` to end."""
@@ -47,8 +72,9 @@ class ReanalysisProcess(Process):
     """One reanalyser; `attempt` as for an actor."""
 
     def _build(
-        self, *, experiment: Experiment, index: int, attempt: int, shards: list[RemoteActor], store: Any
+        self, *, experiment: Experiment, index: int, attempt: int, shards: list[RemoteActor], store: Any, **others: Any
     ) -> None:
+        del others
         from podzero.driver.build import make_reanalyser
         from podzero.envs import spec_of
         from podzero.params import RayParamSource

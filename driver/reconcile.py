@@ -56,11 +56,12 @@ class FailureCount:
 
 
 class Reconciler:
-    """Keeps replay shards, actors, reanalysers and the evaluator of a run alive.
+    """Keeps replay shards, inference servers, actors, reanalysers and the evaluator of a run alive.
 
     Args:
       nodes: where workers may be started.
       shards: of replay.
+      servers: who evaluate positions for actors.
       actors: who play.
       reanalysers: who search stored positions again.
       evaluator: a group of at most one worker.
@@ -71,6 +72,7 @@ class Reconciler:
         self,
         nodes: RunNodes,
         shards: ReplayShards,
+        servers: WorkerGroup,
         actors: WorkerGroup,
         reanalysers: WorkerGroup,
         evaluator: WorkerGroup,
@@ -78,9 +80,11 @@ class Reconciler:
     ) -> None:
         self._nodes = nodes
         self._shards = shards
-        self._groups = (actors, reanalysers, evaluator)
+        self._groups = (servers, actors, reanalysers, evaluator)
+        self._samplers = (actors, reanalysers)
         # The learner needs samples of actors and of at least one reanalyser, but no ratings.
-        self._start_order = ((reanalysers, 1), (actors, None), (reanalysers, None), (evaluator, None))
+        first, rest = ((servers, None), (reanalysers, 1)), ((actors, None), (reanalysers, None), (evaluator, None))
+        self._start_order = (*first, *rest)
         self._failures = FailureCount(experiment.actors.max_restarts)
         self._shard_cpus = experiment.replay.cpus
         self._announcer = MoveAnnouncer()
@@ -88,7 +92,7 @@ class Reconciler:
 
     @property
     def workers(self) -> list[Worker]:
-        """All actors and reanalysers, and the evaluator."""
+        """All inference servers, actors and reanalysers, and the evaluator."""
         return [worker for group in self._groups for worker in list(group.workers.values())]
 
     def reconcile(self, learners: Sequence[Worker], newest: Callable[[], Savepoint | None]) -> list[str]:
@@ -121,7 +125,7 @@ class Reconciler:
         nodes = [] if all(group.complete for group in self._groups) else self._nodes.for_workers()
         for group, limit in self._start_order:
             for name, node in group.scale(nodes, self.taken(), limit).items():
-                log.info("%s starts on %s", name, node)
+                log.info("%s starts on %s", name, node or "a node with its resources")
         self._nodes.request_capacity(self.taken(), [cpus for group in self._groups for cpus in group.missing_cpus])
 
     def taken(self, except_shard: int | None = None) -> dict[str, float]:
@@ -145,8 +149,7 @@ class Reconciler:
 
     def _announce_moves(self, learners: Sequence[Worker]) -> dict[str, Exception]:
         """Tells readers and writers where restarted shards are; removes workers that could not be told."""
-        actors, reanalysers, _ = self._groups
-        users = [*actors.workers.values(), *reanalysers.workers.values(), *learners]
+        users = [*(worker for group in self._samplers for worker in group.workers.values()), *learners]
         self._announcer.announce(self._shards.moves(), users)
         ended: dict[str, Exception] = {}
         for worker, failure in self._announcer.failures():
@@ -155,6 +158,6 @@ class Reconciler:
                     f"{worker.actor.name} could not be told that a replay shard moved: {failure}"
                 ) from failure
             worker.failure = failure
-            for group in (actors, reanalysers):
+            for group in self._samplers:
                 ended |= group.remove_ended()
         return ended

@@ -14,7 +14,7 @@ from podzero.cluster.remote import RemoteActor
 from podzero.cluster.scheduling import PlacementGroup
 from podzero.cluster.stale_processes import RUN_VARIABLE
 from podzero.config import Experiment
-from podzero.driver.processes import EvaluatorProcess, LearnerProcess, ReplayProcess
+from podzero.driver.processes import EvaluatorProcess, InferenceProcess, LearnerProcess, ReplayProcess
 from podzero.driver.producers import ActorProcess, ReanalysisProcess
 
 CPU_ONLY = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"}
@@ -29,13 +29,17 @@ class Spawner:
       experiment: of the run.
       snapshots: folder of the snapshots.
       store: handle of the parameter store.
+      directory: handle of the directory of inference servers; None without such servers.
     """
 
-    def __init__(self, cluster: Cluster, experiment: Experiment, snapshots: Path, store: Any) -> None:
+    def __init__(
+        self, cluster: Cluster, experiment: Experiment, snapshots: Path, store: Any, directory: Any = None
+    ) -> None:
         self._cluster = cluster
         self._experiment = experiment
         self._snapshots = snapshots
         self._store = store
+        self._directory = directory
         self._starts: Counter[str] = Counter()
         self._placement_group: PlacementGroup | None = None
         self.begin_run()
@@ -88,6 +92,7 @@ class Spawner:
                 coordinator=coordinator,
                 shards=list(shards),
                 store=self._store,
+                directory=self._directory,
                 snapshots=self._snapshots,
                 restore_from=restore_from,
             )
@@ -99,27 +104,47 @@ class Spawner:
         process: type[ActorProcess | ReanalysisProcess],
         name: str,
         index: int,
-        node: Node,
+        node: Node | None,
         cpus: float,
         shards: Sequence[RemoteActor],
     ) -> RemoteActor:
         """Starts an actor or a reanalyser, which produce samples for `shards`."""
         attempt = self._starts[name]
         self._starts[name] += 1
+        served = process is ActorProcess and self._experiment.actors.inference == "server"
+        # XLA sizes its thread pool by NPROC. A group of games that waits for a server holds one thread.
+        threads = max(1, round(cpus), self._experiment.server.batches if served else 0)
         return self._spawn(
             process,
             name,
             node,
             cpus=cpus,
-            # XLA sizes its thread pool by NPROC.
-            environment=self._cpu_only() | {"NPROC": str(max(1, round(cpus)))},
+            environment=self._cpu_only() | {"NPROC": str(threads)},
             index=index,
             attempt=attempt,
             shards=list(shards),
             store=self._store,
+            directory=self._directory,
         )
 
-    def evaluator(self, name: str, node: Node, ladder: dict[str, Any]) -> RemoteActor:
+    def server(self, name: str, node: Node | None) -> RemoteActor:
+        """Starts an inference server on a node, or without one where its resources are."""
+        server = self._experiment.server
+        environment = {RUN_VARIABLE: self.run}
+        if not server.resources:
+            environment = self._cpu_only() | {"NPROC": str(max(1, round(server.cpus)))}
+        return self._spawn(
+            InferenceProcess,
+            name,
+            node,
+            cpus=server.cpus,
+            resources=server.resources,
+            environment=environment,
+            store=self._store,
+            directory=self._directory,
+        )
+
+    def evaluator(self, name: str, node: Node | None, ladder: dict[str, Any]) -> RemoteActor:
         """Starts the evaluator, which continues the rating `ladder`."""
         cpus = self._experiment.evaluation.cpus
         return self._spawn(
@@ -139,7 +164,14 @@ class Spawner:
         self._placement_group = None
 
     def _spawn(
-        self, process: type, name: str, node: Node, *, environment: dict[str, str], cpus: float = 0.0, **arguments: Any
+        self,
+        process: type,
+        name: str,
+        node: Node | None,
+        *,
+        environment: dict[str, str],
+        cpus: float = 0.0,
+        **arguments: Any,
     ) -> RemoteActor:
         return self._cluster.spawn(
             process, name, cpus=cpus, environment=environment, node=node, experiment=self._experiment, **arguments

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from podzero.cluster.directory import start_directory
 from podzero.cluster.placement import MEMORY, Node
 from podzero.cluster.ray_cluster import Cluster
-from podzero.cluster.remote import STOP_TIMEOUT_S, RemoteActor
+from podzero.cluster.remote import START_TIMEOUT_S, STOP_TIMEOUT_S, RemoteActor
 from podzero.config import Experiment
 from podzero.driver.learner_group import LearnerGroup
 from podzero.driver.nodes import RunNodes
@@ -19,7 +20,7 @@ from podzero.driver.reconcile import Reconciler
 from podzero.driver.replay_shards import ReplayShards
 from podzero.driver.savepoints import Savepoint
 from podzero.driver.spawner import CPU_ONLY, Spawner
-from podzero.driver.worker import Worker, await_end, last_reports
+from podzero.driver.worker import Patience, Worker, await_end, last_reports
 from podzero.driver.worker_group import WorkerGroup
 from podzero.monitoring.reports import LogReport, MetricsReport
 from podzero.workdir import Workdir
@@ -54,8 +55,10 @@ class Supervisor:
         self._cluster = cluster
         self._stopping = stopping
         self._nodes = RunNodes(cluster, experiment, home, CPU_ONLY)
-        self._spawner = Spawner(cluster, experiment, workdir.snapshots, store)
+        directory = start_directory(home) if experiment.actors.inference == "server" else None
+        self._spawner = Spawner(cluster, experiment, workdir.snapshots, store, directory)
         self.shards = ReplayShards(self._spawn_shard)
+        self._servers = self._inference_servers(experiment)
         self._actors = self._producers(ActorProcess, "actor", experiment.actors.processes, experiment.actors.cpus)
         reanalyse = experiment.reanalyse
         self._reanalysers = self._producers(ReanalysisProcess, "reanalyser", reanalyse.processes, reanalyse.cpus)
@@ -66,7 +69,7 @@ class Supervisor:
         )
         self._evaluators.wanted = 0
         self._reconciler = Reconciler(
-            self._nodes, self.shards, self._actors, self._reanalysers, self._evaluators, experiment
+            self._nodes, self.shards, self._servers, self._actors, self._reanalysers, self._evaluators, experiment
         )
         self._shard_cpus, self._shard_memory = experiment.replay.cpus, experiment.replay.memory_bytes
 
@@ -138,7 +141,7 @@ class Supervisor:
             yield from worker.reports()
 
     def stop_actors(self) -> list[MetricsReport | LogReport]:
-        """Ends actors and reanalysers: asks them to stop, then kills those whose move takes too long.
+        """Ends actors and reanalysers: asks them to stop, then kills those whose move takes too long; then the servers.
 
         Returns:
           their last reports.
@@ -152,8 +155,8 @@ class Supervisor:
             if worker.failure is not None:
                 log.warning("%s failed before the run ended", worker.actor.name, exc_info=worker.failure)
         reports = last_reports(workers)
-        self._actors.kill()
-        self._reanalysers.kill()
+        for group in (self._actors, self._reanalysers, self._servers):
+            group.kill()
         return reports
 
     def stop_learner(self) -> list[MetricsReport | LogReport]:
@@ -176,8 +179,8 @@ class Supervisor:
 
     def kill(self) -> None:
         """Ends all workers at once and gives the reserved resources back."""
-        self._actors.kill()
-        self._reanalysers.kill()
+        for group in (self._actors, self._reanalysers, self._servers):
+            group.kill()
         self.stop_evaluator()
         if self.learner is not None:
             self.learner.kill()
@@ -199,12 +202,26 @@ class Supervisor:
         fits = node.resources.get(MEMORY, 0.0) >= shards * self._shard_memory
         return self._spawner.shard(index, node, content, reserve=free >= self._shard_cpus and fits)
 
+    def _inference_servers(self, experiment: Experiment) -> WorkerGroup:
+        """The group of servers `inference-0`, `inference-1`, ...; one that does not answer is replaced."""
+        config = experiment.server
+        wanted = ", ".join(f"{amount:g} {name}" for name, amount in config.resources.items())
+        advice = f"has a node {wanted} free (server.resources)?" if wanted else "its node may be overloaded"
+        patience = Patience(60 * experiment.cluster.join_minutes + START_TIMEOUT_S, config.hang_s, advice)
+        return WorkerGroup(
+            [f"inference-{index}" for index in range(experiment.server_processes)],
+            config.cpus,
+            lambda name, _, node: self._spawner.server(name, node),
+            anywhere=bool(config.resources),
+            patience=patience,
+        )
+
     def _producers(
         self, process: type[ActorProcess | ReanalysisProcess], kind: str, count: int, cpus: float
     ) -> WorkerGroup:
         """The group of workers `KIND-0`, `KIND-1`, ..., which produce samples."""
 
-        def spawn(name: str, index: int, node: Node) -> RemoteActor:
+        def spawn(name: str, index: int, node: Node | None) -> RemoteActor:
             return self._spawner.producer(process, name, index, node, cpus, self.shards.actors)
 
         return WorkerGroup([f"{kind}-{index}" for index in range(count)], cpus, spawn)

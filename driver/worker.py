@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from podzero.cluster.remote import Call, ClusterError, RemoteActor, WorkerDied
 from podzero.monitoring.reports import LogReport, MetricsReport
@@ -15,6 +16,17 @@ log = logging.getLogger(__name__)
 ANSWER_TIMEOUT_S = 20.0
 """Longest wait for a short answer of a worker that may be compiling."""
 _POLL_S = 0.1
+
+
+class Patience(NamedTuple):
+    """How long a worker may leave a request for its reports unanswered."""
+
+    first_s: float
+    """Seconds until its first answer: Ray may look for a node, and libraries load."""
+    later_s: float
+    """Seconds until each later one."""
+    advice: str
+    """What to do if it never answered at all."""
 
 
 @dataclass(eq=False)
@@ -28,6 +40,8 @@ class Worker:
     """Why the worker is of no use any more, once that is known."""
     _drain: Call | None = None
     """The pending `drain`: at most one, however long the worker takes to answer."""
+    _asked_at: float = 0.0
+    _answered: bool = False
 
     def ended(self) -> Exception | None:
         """Why the worker no longer works; None while it does."""
@@ -40,6 +54,15 @@ class Worker:
                 return WorkerDied(f"{self.actor.name} ended its work before the end of the run")
         return self.failure
 
+    def check_silence(self, patience: Patience) -> None:
+        """Gives up a worker that has been silent for too long."""
+        if self.failure is not None or self._drain is None or self._drain.done:
+            return
+        silent_s = time.monotonic() - self._asked_at
+        if silent_s > (patience.later_s if self._answered else patience.first_s):
+            why = "" if self._answered else f" since it was to start: {patience.advice}"
+            self.failure = WorkerDied(f"{self.actor.name} has not answered for {silent_s:.0f} s{why}")
+
     def reports(self) -> list[MetricsReport | LogReport]:
         """The reports that have arrived since the last call; asks the worker for more."""
         reports: list[MetricsReport | LogReport] = []
@@ -50,12 +73,13 @@ class Worker:
                 return reports
             try:
                 reports = self._drain.result(ANSWER_TIMEOUT_S)
+                self._answered = True
             except ClusterError as lost:
                 log.warning("reports of %s are lost: %s", self.actor.name, lost)
             except Exception as failure:
                 self.failure = failure
                 return reports
-        self._drain = self.actor.begin("drain")
+        self._drain, self._asked_at = self.actor.begin("drain"), time.monotonic()
         return reports
 
     def last_drains(self) -> list[Call]:

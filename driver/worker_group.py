@@ -6,19 +6,28 @@ from collections.abc import Callable, Mapping, Sequence
 
 from podzero.cluster.placement import Node, actor_places
 from podzero.cluster.remote import RemoteActor
-from podzero.driver.worker import Worker
+from podzero.driver.worker import Patience, Worker
 
 
 class WorkerGroup:
-    """The actors, the reanalysers, or the evaluator of a run.
+    """The inference servers, the actors, the reanalysers, or the evaluator of a run.
 
     Args:
       names: of all workers that the group may have, by index.
       cpus: that each worker takes.
-      spawn: starts the process of a worker, given its name and index, on a node.
+      spawn: starts the process of a worker, given its name and index, on a node, or where Ray chooses.
+      anywhere: whether Ray chooses the nodes, by resources that `spawn` asks for.
+      patience: how long a worker may be silent before it is replaced; by default for ever.
     """
 
-    def __init__(self, names: Sequence[str], cpus: float, spawn: Callable[[str, int, Node], RemoteActor]) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        cpus: float,
+        spawn: Callable[[str, int, Node | None], RemoteActor],
+        anywhere: bool = False,
+        patience: Patience | None = None,
+    ) -> None:
         self.cpus = cpus
         self.wanted = len(names)
         """How many of the names shall have a worker, from the first on."""
@@ -26,6 +35,8 @@ class WorkerGroup:
         """The workers by name; one for which no node has room yet is absent."""
         self._names = list(names)
         self._spawn = spawn
+        self._anywhere = anywhere
+        self._patience = patience
 
     @property
     def complete(self) -> bool:
@@ -37,7 +48,9 @@ class WorkerGroup:
         """CPUs of each wanted worker that has not been started."""
         return [self.cpus] * max(0, self.wanted - len(self.workers))
 
-    def scale(self, nodes: Sequence[Node], taken: Mapping[str, float], limit: int | None = None) -> dict[str, Node]:
+    def scale(
+        self, nodes: Sequence[Node], taken: Mapping[str, float], limit: int | None = None
+    ) -> dict[str, Node | None]:
         """Starts the wanted workers that are absent, as far as nodes have room.
 
         Args:
@@ -46,19 +59,23 @@ class WorkerGroup:
           limit: considers only the first so many workers; all by default.
 
         Returns:
-          the nodes of the started workers, by name.
+          the nodes of the started workers, by name; None where Ray chooses.
         """
         wanted = self._names[: self.wanted][:limit]
         absent = [index for index, name in enumerate(wanted) if name not in self.workers]
-        started = {}
-        for index, node in zip(absent, actor_places(nodes, taken, self.cpus, len(absent)), strict=False):
+        started: dict[str, Node | None] = {}
+        places = [None] * len(absent) if self._anywhere else actor_places(nodes, taken, self.cpus, len(absent))
+        for index, node in zip(absent, places, strict=False):
             actor = self._spawn(wanted[index], index, node)
             self.workers[wanted[index]] = Worker(actor, actor.begin("run"))
             started[wanted[index]] = node
         return started
 
     def remove_ended(self) -> dict[str, Exception]:
-        """Removes the workers that ended by themselves; returns why each ended, by name."""
+        """Removes the workers that ended by themselves or are silent for too long; returns why, by name."""
+        if self._patience is not None:
+            for worker in self.workers.values():
+                worker.check_silence(self._patience)
         ended = {name: end for name, worker in self.workers.items() if (end := worker.ended()) is not None}
         for name in ended:
             self.workers.pop(name).actor.kill()

@@ -101,6 +101,11 @@ class Monitor:
             steps_per_s=self._rates["steps"].per_s(now),
             evaluations_per_s=self._rates["evaluations"].per_s(now),
             reanalysed_per_s=self._rates["reanalysed"].per_s(now),
+            served_per_s=self._rates["served"].per_s(now),
+            server_fill=self._mean_over("inference", "server/fill"),
+            server_busy=self._mean_over("inference", "server/busy"),
+            server_latency_ms=self._max_over("inference", "server/latency_ms_median"),
+            server_latency_p99_ms=self._max_over("inference", "server/latency_ms_p99"),
             replay_size=int(size),
             replay_capacity=self._experiment.replay.capacity,
             samples_per_insert=self._samples_per_insert(),
@@ -151,8 +156,17 @@ class Monitor:
 
     def _mean_over(self, kind: str, name: str) -> float | None:
         """Mean of a gauge over the workers of a kind that report it."""
-        values = [f[name] for worker, f in self._gauges.items() if kind_of(worker) == kind and name in f]
+        values = self._values(kind, name)
         return sum(values) / len(values) if values else None
+
+    def _max_over(self, kind: str, name: str) -> float | None:
+        """Largest value of a gauge over the workers of a kind that report it."""
+        return max(self._values(kind, name), default=None)
+
+    def _values(self, kind: str, name: str) -> list[float]:
+        return [
+            metrics[name] for worker, metrics in self._gauges.items() if kind_of(worker) == kind and name in metrics
+        ]
 
     def _samples_per_insert(self) -> float | None:
         """Mean over the shards, weighted by their inserted samples."""

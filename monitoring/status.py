@@ -57,6 +57,16 @@ class RunStatus:
     """Network evaluations of all actors."""
     reanalysed_per_s: float = 0.0
     """Stored positions, or windows of them, whose targets were searched again with newer parameters."""
+    served_per_s: float = 0.0
+    """Positions that inference servers evaluated for actors."""
+    server_fill: float | None = None
+    """Share of the places in the servers' last batches that held positions."""
+    server_busy: float | None = None
+    """Share of time in which the servers' devices had a batch."""
+    server_latency_ms: float | None = None
+    """Milliseconds from the arrival of a request at a server to its answer: the median, of the slowest server."""
+    server_latency_p99_ms: float | None = None
+    """The same of the slowest hundredth of the requests."""
     replay_size: int = 0
     """Samples in replay, over all shards."""
     replay_capacity: int = 0

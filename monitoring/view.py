@@ -123,6 +123,8 @@ def _rows(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
             f"[yellow]restarts {status.restarts:,}[/yellow]" if status.restarts else "",
         ),
     )
+    if status.server_busy is not None:
+        yield "servers", _servers(status)
     if status.reanalysed_per_s:
         yield "reanalysis", _joined(f"{_rate(status.reanalysed_per_s)} samples/s reanalysed")
     yield "replay", _replay(status)
@@ -138,6 +140,18 @@ def _rows(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
         yield f"{kind} time"[:12], _joined(of_step, *shown)
     if status.bottleneck:
         yield "limit", Text(status.bottleneck, style="yellow")
+
+
+def _servers(status: RunStatus) -> RenderableType:
+    latency = ""
+    if status.server_latency_ms is not None and status.server_latency_p99_ms is not None:
+        latency = f"latency {status.server_latency_ms:.1f} ms, p99 {status.server_latency_p99_ms:.1f} ms"
+    return _joined(
+        f"{_rate(status.served_per_s)} positions/s",
+        f"busy {status.server_busy:.0%}",
+        f"batches {status.server_fill:.0%} full" if status.server_fill is not None else "",
+        latency,
+    )
 
 
 def _replay(status: RunStatus) -> RenderableType:

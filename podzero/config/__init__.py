@@ -32,6 +32,7 @@ from podzero.config.running import EvaluationConfig as EvaluationConfig
 from podzero.config.running import StopConfig as StopConfig
 from podzero.config.section import Fraction as Fraction
 from podzero.config.section import Section as Section
+from podzero.config.serving import ServerConfig as ServerConfig
 from podzero.config.training import LearnerConfig as LearnerConfig
 from podzero.config.training import MeshConfig as MeshConfig
 from podzero.config.training import MuZeroConfig as MuZeroConfig

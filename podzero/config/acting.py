@@ -98,11 +98,12 @@ class ActorsConfig(Section):
     """Games or environments that one actor steps in parallel: the batch size of its network evaluations."""
     cpus: PositiveFloat = 1.0
     """CPUs that Ray reserves for each actor. The actor uses as many compute threads."""
-    inference: Literal["local", "int8", "device"] = "local"
+    inference: Literal["local", "int8", "server", "device"] = "local"
     """Where self-play evaluates the network: `local` in the program of the search, on the CPU; `int8` quantized by
     OpenVINO, for CPUs with VNNI instructions and the networks `resnet` and `haiku_resnet` (section `int8` limits its
-    errors); `device`, for games in JAX, in programs of many moves on the learner's own devices, in turns with training:
-    one actor in each of the learner's processes, and no other actor."""
+    errors); `server` by processes that own accelerators and serve many actors (section `server`); `device`, for games
+    in JAX, in programs of many moves on the learner's own devices, in turns with training: one actor in each of the
+    learner's processes, and no other actor."""
     moves_per_dispatch: PositiveInt = 16
     """With `inference=device`: moves of all games in one program."""
     noise: Fraction = 1.0

@@ -11,10 +11,11 @@ import yaml
 from pydantic import NonNegativeInt
 
 from podzero.config.acting import ActorsConfig, Int8Config, ReanalyseConfig, ReplayConfig, SearchConfig
-from podzero.config.environments import EnvConfig, GameConfig, GymnasiumConfig
+from podzero.config.environments import EnvConfig, GymnasiumConfig
 from podzero.config.networks import LEARN_MODELS, ModelNetworkConfig, NetworkConfig, ResNetConfig
 from podzero.config.running import CheckpointConfig, ClusterConfig, EvaluationConfig, StopConfig
 from podzero.config.section import Section
+from podzero.config.serving import ServerConfig, check_placement
 from podzero.config.training import LearnerConfig, MuZeroConfig
 
 _SELF_PLAY_OF_GAMES = {
@@ -46,6 +47,8 @@ class Experiment(Section):
     """Self-play."""
     int8: Int8Config = Int8Config()
     """Quantized evaluation in self-play."""
+    server: ServerConfig = ServerConfig()
+    """Inference servers for self-play."""
     replay: ReplayConfig = ReplayConfig()
     """The replay buffer."""
     learner: LearnerConfig = LearnerConfig()
@@ -67,6 +70,16 @@ class Experiment(Section):
     def has_auxiliary_heads(self) -> bool:
         """Whether the network has heads that are trained only, so that samples have their targets."""
         return isinstance(self.network, ResNetConfig) and self.network.auxiliary
+
+    @property
+    def server_processes(self) -> int:
+        """Inference servers with a process of their own."""
+        return self.server.count if self.actors.inference == "server" and not self.server.beside_learner else 0
+
+    @property
+    def uses_learner_devices(self) -> bool:
+        """Whether self-play evaluates the network on the learner's devices."""
+        return self.actors.beside_learner or (self.actors.inference == "server" and self.server.beside_learner)
 
     @property
     def learns_model(self) -> bool:
@@ -102,15 +115,6 @@ class Experiment(Section):
             case {"actors": {"inference": "device"}} if isinstance(search := tree.get("search", {}), dict):
                 return tree | {"search": {"tree": "dense"} | search}
         return tree
-
-    @pydantic.model_validator(mode="after")
-    def _devices_play_games_in_jax(self) -> Experiment:
-        if self.actors.inference == "device" and not isinstance(self.env, GameConfig):
-            raise ValueError(
-                f"actors.inference = device plays games in JAX, and {self.env.title} runs on the host; "
-                "set actors.inference=local"
-            )
-        return self
 
     @pydantic.model_validator(mode="after")
     def _network_suits_environment(self) -> Experiment:
@@ -171,12 +175,8 @@ class Experiment(Section):
         return self
 
     @pydantic.model_validator(mode="after")
-    def _network_can_be_quantized(self) -> Experiment:
-        if self.actors.inference == "int8" and not isinstance(self.network, ResNetConfig):
-            raise ValueError(
-                f"actors.inference = int8 supports the networks resnet and haiku_resnet, not '{self.network.name}'; "
-                "set actors.inference=local or network.name=resnet"
-            )
+    def _placement_suits(self) -> Experiment:
+        check_placement(self)
         return self
 
     @pydantic.model_validator(mode="after")

@@ -280,6 +280,18 @@ def test_a_local_cluster_of_the_reserved_cpus_has_room_for_the_whole_run():
     assert place([cpu_node("a", 6.5)], experiment, "a")
 
 
+def test_inference_servers_have_room_before_the_actors():
+    tree = experiment_of(actors=2).model_dump() | {"server": {"count": 2, "cpus": 2.0}}
+    tree["actors"]["inference"] = "server"
+    experiment = parse(tree, "test")
+    assert sum(reserved_cpus(experiment)) == 6.0
+    assert place([cpu_node("a", 6)], experiment, "a")
+    with pytest.raises(MissingNodes, match="room for 1 of 2 inference servers of 2 CPUs beside 1 replay shard"):
+        place([cpu_node("a", 3)], experiment, "a")
+    with pytest.raises(MissingNodes, match="room for 0 of 2 actors"):
+        place([cpu_node("a", 4)], experiment, "a")
+
+
 def test_processes_without_room_are_those_that_no_node_can_take():
     nodes = [cpu_node("a", 3), cpu_node("b", 2)]
     assert without_room(nodes, {"a": 1.0}, [1.0, 2.0, 2.0, 0.5]) == [1.0, 0.5]

@@ -6,9 +6,10 @@ import logging
 from pathlib import Path
 
 import pytest
-from fake_cluster import cpu_node
+from fake_cluster import PENDING, cpu_node
 
 from podzero.cluster.remote import ClusterError, NodeLost, WorkerDied
+from podzero.driver import worker
 from podzero.driver.learner_group import RunFailed
 from podzero.driver.processes import ReplayProcess
 from podzero.driver.replay_shards import MOVE_ATTEMPTS
@@ -287,3 +288,57 @@ def test_a_worker_that_dies_while_it_is_told_of_a_move_is_replaced_once(start):
     cluster.named("actor-0").die(WorkerDied("actor-0 is gone"))
     assert supervisor.reconcile(nothing_saved) == ["actor-0"]
     assert supervisor.reconcile(nothing_saved) == []
+
+
+@pytest.fixture
+def served(start, monkeypatch):
+    """A supervisor with one inference server, and a clock that the test moves."""
+    now = [1000.0]
+    monkeypatch.setattr(worker.time, "monotonic", lambda: now[0])
+    supervisor, cluster = start(
+        cpu_node("home", 8), actors={"inference": "server"}, server={"hang_s": 60.0}, cluster={"join_minutes": 10.0}
+    )
+    return supervisor, cluster, now
+
+
+def test_a_server_that_falls_silent_is_replaced_and_the_actors_stay(served, caplog):
+    supervisor, cluster, now = served
+    list(supervisor.listen())
+    first = cluster.named("inference-0")
+    first.answers["drain"] = PENDING
+    list(supervisor.listen())
+    now[0] += 59.0
+    assert supervisor.reconcile(nothing_saved) == []
+    now[0] += 2.0
+    with caplog.at_level(logging.WARNING, "podzero"):
+        assert supervisor.reconcile(nothing_saved) == ["inference-0"]
+    assert "inference-0 has not answered for 61 s" in caplog.text
+    assert first.killed
+    assert cluster.named("inference-0") is not first
+    assert sorted(places(cluster)) == ["actor-0", "actor-1"]
+    assert supervisor.reconcile(nothing_saved) == []
+
+
+def test_a_server_that_finds_no_chips_is_given_up_and_its_resources_named(start, monkeypatch, caplog):
+    now = [1000.0]
+    monkeypatch.setattr(worker.time, "monotonic", lambda: now[0])
+    server = {"resources": {"GPU": 1}, "hang_s": 60.0}
+    supervisor, cluster = start(
+        cpu_node("home", 8), actors={"inference": "server", "max_restarts": 0}, server=server,
+        cluster={"join_minutes": 10.0},
+    )  # fmt: skip
+    cluster.named("inference-0").answers["drain"] = PENDING
+    waiting = supervisor._servers.workers["inference-0"]
+    waiting._drain, waiting._answered, waiting._asked_at = cluster.named("inference-0").begin("drain"), False, now[0]
+    now[0] += 700.0
+    assert supervisor.reconcile(nothing_saved) == []
+    now[0] += 100.0
+    with pytest.raises(RunFailed, match=r"has a node 1 GPU free \(server.resources\)"):
+        supervisor.reconcile(nothing_saved)
+
+
+def test_a_server_that_the_experiment_makes_impossible_ends_the_run(served):
+    supervisor, cluster, _ = served
+    cluster.named("inference-0").last("run").end(ConfigError("a batch of 9 positions does not fit"))
+    with pytest.raises(RunFailed, match="inference-0 cannot do what the experiment asks for: a batch of 9"):
+        supervisor.reconcile(nothing_saved)

@@ -199,3 +199,40 @@ def test_the_last_reports_of_learner_and_replay_are_read(make_supervisor):
     for name in ("learner", "replay-0"):
         cluster.named(name).answers["drain"] = [f"last report of {name}"]
     assert supervisor.stop_learner() == ["last report of learner", "last report of replay-0"]
+
+
+def test_inference_servers_start_before_the_actors_that_they_serve(make_supervisor):
+    supervisor, cluster = make_supervisor(
+        cpu_node("home", 8), actors={"inference": "server", "cpus": 1.0}, server={"count": 2, "batches": 4}
+    )
+    supervisor.start(None)
+    assert cluster.alive("inference") == ["inference-0", "inference-1"]
+    names = [process.name for process in cluster.processes]
+    assert max(map(names.index, ("inference-0", "inference-1"))) < names.index("actor-0")
+    directory = "the directory on home"
+    assert all(cluster.arguments[name]["directory"] == directory for name in ("inference-0", "actor-0", "learner"))
+    environments = {name: cluster.arguments[name]["environment"] for name in ("inference-0", "actor-0")}
+    assert environments["inference-0"]["JAX_PLATFORMS"] == "cpu"
+    assert environments["actor-0"]["NPROC"] == "4"  # each group of games may hold a thread
+    supervisor.stop_actors()
+    assert cluster.alive("inference") == []
+
+
+def test_a_server_with_resources_runs_where_ray_finds_them_on_their_devices(make_supervisor):
+    supervisor, cluster = make_supervisor(
+        cpu_node("home", 8), actors={"inference": "server"}, server={"resources": {"GPU": 1}, "cpus": 2.0}
+    )
+    supervisor.start(None)
+    server = cluster.arguments["inference-0"]
+    assert cluster.named("inference-0").node is None
+    assert (server["resources"], server["cpus"]) == ({"GPU": 1.0}, 2.0)
+    assert "JAX_PLATFORMS" not in server["environment"]
+
+
+def test_servers_beside_the_learner_have_no_processes(make_supervisor):
+    supervisor, cluster = make_supervisor(
+        cpu_node("home", 8), actors={"inference": "server"}, server={"beside_learner": True}
+    )
+    supervisor.start(None)
+    assert cluster.alive("inference") == []
+    assert cluster.arguments["learner"]["directory"] == "the directory on home"

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from podzero.cluster.placement import Node
 from podzero.cluster.preflight import PreflightCheck, versions
 from podzero.cluster.remote import ClusterError
-from podzero.driver.processes import EvaluatorProcess, LearnerProcess, ReplayProcess
+from podzero.driver.processes import EvaluatorProcess, InferenceProcess, LearnerProcess, ReplayProcess
 from podzero.driver.producers import ActorProcess, ReanalysisProcess
 
 PENDING = object()
@@ -81,6 +81,7 @@ class FakeCluster:
             PreflightCheck: {"versions": versions, "end_stale_processes": [], "reserve_port": 4321},
             ReplayProcess: {"drain": []},
             LearnerProcess: {"run": PENDING, "drain": []},
+            InferenceProcess: {"run": PENDING, "drain": []},
             ActorProcess: {"run": PENDING, "drain": []},
             ReanalysisProcess: {"run": PENDING, "drain": []},
             EvaluatorProcess: {"run": PENDING, "drain": [], "ladder": {"rounds": 3}},
@@ -96,7 +97,7 @@ class FakeCluster:
             return FakeRemoteActor(name, node.id, self.history, **answers)
         if process is ReplayProcess:
             answers.setdefault("address", f"{name}:{sum(made.name == name for made in self.processes)}")
-        self.processes.append(FakeRemoteActor(name, node.id, self.history, **answers))
+        self.processes.append(FakeRemoteActor(name, node.id if node else None, self.history, **answers))
         self.arguments[name] = arguments
         return self.processes[-1]
 

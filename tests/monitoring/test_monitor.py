@@ -161,6 +161,17 @@ def test_reanalysed_samples_are_counted_apart_from_new_ones(monitor):
     assert status.samples == status.moves == 0
 
 
+def test_the_figures_of_inference_servers_are_rates_means_or_those_of_the_slowest(monitor):
+    for second in (1010.0, 1020.0):
+        monitor.add("inference-0", {"count/served": 500.0, "server/busy": 0.5, "server/latency_ms_p99": 4.0}, second)
+        monitor.add("inference-1", {"server/busy": 0.9, "server/latency_ms_p99": 9.0}, second)
+    status = monitor.status(1020.0)
+    assert status.served_per_s == 50.0
+    assert status.server_busy == pytest.approx(0.7)
+    assert status.server_latency_p99_ms == 9.0
+    assert status.server_fill is None
+
+
 def test_shares_of_time_stay_the_same_while_the_run_stops(monitor):
     monitor.add("actor-0", {"time/search": 0.9, "time/write": 0.1}, 1002.0)
     monitor.enter("stopping")

@@ -47,6 +47,20 @@ def test_the_rate_of_reanalysis_is_shown_if_there_is_any():
     assert "reanalys" not in drawn(FULL, 120)
 
 
+def test_inference_servers_are_shown_with_their_figures_if_there_are_any():
+    served = dataclasses.replace(
+        FULL,
+        served_per_s=12_345.0,
+        server_busy=0.87,
+        server_fill=0.93,
+        server_latency_ms=2.25,
+        server_latency_p99_ms=9.5,
+    )
+    shown = ("servers", "12,345 positions/s", "busy 87%", "batches 93% full", "latency 2.2 ms, p99 9.5 ms")
+    assert_shows(drawn(served, 120), *shown)
+    assert "servers" not in drawn(FULL, 120)
+
+
 def test_single_player_environments_are_shown_in_episodes_and_returns():
     text = drawn(SINGLE_PLAYER, 120)
     assert_shows(text, "30,211 episodes", "1,204,455 steps", "1,520 steps/s", "312.5", "failed 3", "487.2", "31.0")

@@ -77,8 +77,24 @@ def test_yaml_round_trip_keeps_any_value(channels, learning_rate, tolerance, opp
         (
             {"env": {"name": "open_spiel", "id": "connect_four"}, "actors": {"inference": "device"}},
             "",
-            ["open_spiel/connect_four runs on the host", "set actors.inference=local"],
+            ["open_spiel/connect_four runs on the host", "set actors.inference=server or local"],
         ),
+        (
+            {"actors": {"inference": "server", "games": 9}},
+            "",
+            ["actors.games 9 cannot be divided into server.batches = 2 equal groups"],
+        ),
+        (
+            {
+                "env": {"name": "gymnasium", "id": "CartPole-v1"},
+                "network": {"name": "muzero_mlp"},
+                "actors": {"inference": "server"},
+                "evaluation": {"opponents": []},
+            },
+            "",
+            ["'muzero_mlp' learns a model", "set actors.inference=local"],
+        ),
+        ({"server": {"batch_sizes": [64, 16]}}, "server.batch_sizes", ["sizes must ascend, as [16, 64]"]),
         ({"search": {"slots": 9}}, "search", ["slots limits the actions of dense trees"]),
         ({"search": {"simulations": 8, "first_simulations": 9}}, "search", ["first_simulations 9 is larger than"]),
         ({"learner": {"ema": 1.5}}, "learner.ema = 1.5", ["less than or equal to 1"]),

@@ -1,11 +1,11 @@
-"""Self-play in the learner's process begins and ends with training."""
+"""What runs beside the learner begins and ends with training."""
 
 import threading
 
 import pytest
 
-from podzero.driver import playing_beside as module
-from podzero.driver.playing_beside import playing_beside
+from podzero.driver import beside_learner as module
+from podzero.driver.beside_learner import running_beside
 
 
 class Actor:
@@ -29,7 +29,7 @@ class Actor:
 
 def test_the_actor_plays_until_training_ends():
     actor = Actor()
-    with playing_beside(actor, stop_learning=lambda: None):
+    with running_beside(actor, stop_learning=lambda: None):
         assert actor.began.wait(10.0)
         assert not actor.ended.is_set()
     assert actor.ended.is_set()
@@ -39,7 +39,7 @@ def test_a_failure_of_the_actor_stops_training_and_is_raised():
     stopping = threading.Event()
     with (
         pytest.raises(ValueError, match="no such move"),
-        playing_beside(Actor(ValueError("no such move")), stopping.set),
+        running_beside(Actor(ValueError("no such move")), stopping.set),
     ):
         assert stopping.wait(10.0)
 
@@ -48,7 +48,7 @@ def test_an_actor_that_does_not_end_is_left_behind(monkeypatch, caplog):
     monkeypatch.setattr(module, "STOP_TIMEOUT_S", 0.05)
     caplog.set_level("INFO")
     actor = Actor(deaf=True)
-    with playing_beside(actor, stop_learning=lambda: None):
+    with running_beside(actor, stop_learning=lambda: None):
         assert actor.began.wait(10.0)
     assert "did not end within 0.05 s" in caplog.text
     actor.stopped.set()

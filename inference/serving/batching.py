@@ -1,0 +1,168 @@
+"""Which positions an inference server evaluates next, and in batches of which size. Pure: the clock is an argument."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from podzero.inference.serving.messages import Answer
+
+Rows = np.ndarray[Any, Any]
+
+RUNNING = 2
+"""Batches on the device at once: one is computed while the next one is sent there."""
+FILLED = 0.75
+"""Share of a batch that must be filled; otherwise a smaller one is taken, and the rest goes into the next batch."""
+
+
+@dataclass(eq=False)
+class Request:
+    """Positions that one client wants evaluated together."""
+
+    client: bytes
+    """Who asked."""
+    number: int
+    """Of the request; the answer carries it."""
+    rows: Rows
+    """`[B, S]` uint8."""
+    arrived: float
+    """When, in seconds."""
+    evaluations: Rows | None = None
+    """`[B, outputs]` float32, of which `missing` rows are not filled yet."""
+    version: int | None = None
+    """The oldest version of the parameters that evaluated some of them."""
+    missing: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.missing = len(self.rows)
+
+    def answer(self) -> Answer:
+        """The answer, once nothing is missing."""
+        assert self.version is not None, "nothing was evaluated"
+        assert self.evaluations is not None, "nothing was evaluated"
+        return Answer(self.number, self.version, self.evaluations)
+
+
+class Piece(NamedTuple):
+    """A part of a request: the rows `start` to `stop`."""
+
+    request: Request
+    start: int
+    stop: int
+
+
+class EvaluationBatch(NamedTuple):
+    """Positions of several requests, to be evaluated as one batch of `size`."""
+
+    pieces: Sequence[Piece]
+    size: int
+
+    @property
+    def filled(self) -> int:
+        """Positions in the batch; the other places stay empty."""
+        return sum(piece.stop - piece.start for piece in self.pieces)
+
+    def rows(self) -> Rows:
+        """The positions, `[size, S]` uint8, with zeros in empty places."""
+        first = self.pieces[0].request.rows
+        rows = np.zeros((self.size, first.shape[1]), np.uint8)
+        np.concatenate([piece.request.rows[piece.start : piece.stop] for piece in self.pieces], out=rows[: self.filled])
+        return rows
+
+    def answer(self, version: int, evaluations: Rows) -> list[Request]:
+        """Hands the evaluations `[size, outputs]` out; returns the requests that are complete now."""
+        complete, end = [], 0
+        for request, start, stop in self.pieces:
+            part = evaluations[end : end + stop - start]
+            end += stop - start
+            if stop - start == len(request.rows):
+                request.evaluations = part
+            else:
+                if request.evaluations is None:
+                    request.evaluations = np.empty((len(request.rows), *evaluations.shape[1:]), evaluations.dtype)
+                request.evaluations[start:stop] = part
+            request.version = version if request.version is None else min(version, request.version)
+            request.missing -= stop - start
+            if not request.missing:
+                complete.append(request)
+        return complete
+
+
+class Batcher:
+    """The queue of a server. Positions are evaluated in the order in which they arrived.
+
+    A batch starts when it is full; when nobody is left who could add to it; or, while the device is idle, when the
+    oldest position has waited for the deadline. While the device is busy, waiting for a full batch costs nothing.
+
+    Args:
+      sizes: of the batches that are compiled, ascending.
+      deadline_s: longest wait of a position for others while the device is idle.
+    """
+
+    def __init__(self, sizes: Sequence[int], deadline_s: float) -> None:
+        self._sizes = sizes
+        self._deadline_s = deadline_s
+        self._queue: deque[Piece] = deque()
+        self.queued = 0
+        """Positions that wait for a batch."""
+        self.running = 0
+        """Batches on the device."""
+
+    def add(self, request: Request) -> None:
+        """Appends the positions of a request."""
+        self._queue.append(Piece(request, 0, len(request.rows)))
+        self.queued += len(request.rows)
+
+    def drop(self, client: bytes) -> None:
+        """Removes what a client asked for, except for what is being evaluated."""
+        self._queue = deque(piece for piece in self._queue if piece.request.client != client)
+        self.queued = sum(piece.stop - piece.start for piece in self._queue)
+
+    def take(self, now: float, others_may_ask: bool) -> EvaluationBatch | None:
+        """The batch that is to start now, if there is one; `done` must be called after it.
+
+        Args:
+          now: the present time.
+          others_may_ask: whether a client has no unanswered request, so that another one may arrive soon.
+        """
+        if not self.queued or self.running >= RUNNING:
+            return None
+        waited = not self.running and now >= self._queue[0].request.arrived + self._deadline_s
+        if self.queued < self._sizes[-1] and others_may_ask and not waited:
+            return None
+        self.running += 1
+        size = self._size()
+        return EvaluationBatch(self._remove(min(self.queued, size)), size)
+
+    def done(self) -> None:
+        """Notes that a batch is no longer on the device."""
+        self.running -= 1
+
+    def wait_s(self, now: float) -> float | None:
+        """Seconds until `take` may start a batch without a further request; None if only an event can start one."""
+        if not self.queued or self.running:
+            return None
+        return max(0.0, self._queue[0].request.arrived + self._deadline_s - now)
+
+    def _size(self) -> int:
+        """The smallest size that holds the queue, if that fills most of it; otherwise the next smaller one, if any."""
+        up = next((index for index, size in enumerate(self._sizes) if size >= self.queued), len(self._sizes) - 1)
+        down = up > 0 and self.queued < FILLED * self._sizes[up]
+        return self._sizes[up - 1 if down else up]
+
+    def _remove(self, positions: int) -> list[Piece]:
+        """Removes so many positions from the front of the queue."""
+        self.queued -= positions
+        pieces = []
+        while positions:
+            piece = self._queue.popleft()
+            size = min(positions, piece.stop - piece.start)
+            if piece.start + size < piece.stop:
+                self._queue.appendleft(piece._replace(start=piece.start + size))
+            pieces.append(piece._replace(stop=piece.start + size))
+            positions -= size
+        return pieces

@@ -1,0 +1,242 @@
+"""An actor's connection to inference servers: evaluates positions there, and survives the loss of a server."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import zmq
+
+from podzero.config import ServerConfig
+from podzero.errors import ConfigError, PodzeroError
+from podzero.inference.evaluation_cache import EvaluationCache
+from podzero.inference.serving.batching import Rows
+from podzero.inference.serving.encoding import Encoding
+from podzero.inference.serving.messages import (
+    ANSWER,
+    REFUSED,
+    WELCOME,
+    Answer,
+    Hello,
+    hello_frames,
+    read_answer,
+    read_refused,
+    read_welcome,
+    request_frames,
+)
+from podzero.search import Evaluate
+from podzero.types import Array, EnvState, Params, Versioned
+
+log = logging.getLogger(__name__)
+
+_SLICE_S = 0.2
+"""Longest wait without a look whether the client was closed."""
+_PAUSE_S = 0.5
+"""Pause between two attempts to find a server, or the first parameters."""
+
+
+class ServerLost(PodzeroError, RuntimeError):
+    """No server has answered for too long."""
+
+
+class ServerClient:
+    """One connection, for one thread at a time; goes to another server when one does not answer.
+
+    Args:
+      hello: how it introduces itself.
+      servers: finds the addresses of the present servers, by name.
+      config: timeouts and the size of the cache.
+      preferred: number of the server to begin with, counted over the sorted names.
+    """
+
+    def __init__(
+        self, hello: Hello, servers: Callable[[], Mapping[str, str]], config: ServerConfig, preferred: int = 0
+    ) -> None:
+        self.version = -1
+        """Learner step of the parameters of the newest answer; -1 before the first parameters."""
+        self._id = uuid.uuid4().hex.encode()
+        self._hello = hello
+        self._servers = servers
+        self._config = config
+        self._turn = itertools.count(preferred)
+        self._numbers = itertools.count()
+        self._socket: zmq.Socket[bytes] | None = None
+        self._server = "no server"
+        self._closed = threading.Event()
+        outputs = hello.identity.outputs
+        self._cache = EvaluationCache(config.cache_mib, outputs) if config.cache_mib else None
+
+    def close(self) -> None:
+        """Ends a wait of another thread, which then raises `ServerLost`; returns at once."""
+        self._closed.set()
+
+    def await_version(self, timeout_s: float) -> int:
+        """Connects; waits until a server has parameters, and returns their version.
+
+        Raises:
+          ConfigError: the servers evaluate another game or network.
+          ServerLost: no server had parameters within `timeout_s`.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self._connect(deadline)
+            if self.version >= 0:
+                return self.version
+            self._pause(deadline, f"{self._server} has no parameters yet: has the learner published any?")
+
+    def evaluate(self, version: int, rows: Rows) -> Rows:
+        """Evaluates positions `[B, S]` uint8: `[B, outputs]` float32. Those that were evaluated before are not sent.
+
+        Args:
+          version: with which cached evaluations must have been asked for.
+          rows: the positions, at most as many as announced.
+
+        Raises:
+          ServerLost: no server answered within `server.give_up_s`, or the client was closed.
+        """
+        return self._cache(version, rows, self._ask) if self._cache else self._ask(rows)
+
+    def metrics(self) -> dict[str, float]:
+        """`server/cached`, the share of evaluations that the cache had."""
+        cache = self._cache
+        return {"server/cached": cache.found / cache.asked} if cache and cache.asked else {}
+
+    def _ask(self, rows: Rows) -> Rows:
+        deadline = time.monotonic() + self._config.give_up_s
+        number = next(self._numbers)
+        while True:
+            if self._socket is None:
+                self._connect(deadline)
+            assert self._socket is not None
+            self._socket.send_multipart(request_frames(number, rows), zmq.NOBLOCK, copy=False)
+            answer = self._await_answer(number, min(deadline, time.monotonic() + self._config.timeout_s))
+            if answer is not None:
+                self.version = answer.version
+                return answer.evaluations
+
+    def _await_answer(self, number: int, deadline: float) -> Answer | None:
+        """The answer to a request; None, without a connection, if it does not come."""
+        while frames := self._receive(deadline):
+            if frames[0] == ANSWER:
+                answer = read_answer(frames, self._hello.identity.outputs)
+                if answer.number == number:
+                    return answer
+            elif frames[0] == REFUSED:
+                self._leave(self._refused(frames))
+                return None
+        self._leave(f"it has not answered for {self._config.timeout_s:g} s (server.timeout_s)")
+        return None
+
+    def _connect(self, deadline: float) -> None:
+        """Introduces itself to one server after the other until one welcomes it."""
+        while True:
+            found = sorted(self._servers().items())
+            why = "no server is running"
+            if found:
+                self._server, address = found[next(self._turn) % len(found)]
+                why = f"{self._server} at {address}: {self._greet(address, deadline)}"
+                if self._socket is not None:
+                    return
+            self._pause(deadline, why)
+
+    def _greet(self, address: str, deadline: float) -> str:
+        """Connects to a server; returns why that failed, or an empty string."""
+        self._disconnect()
+        self._socket = zmq.Context.instance().socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.IDENTITY, self._id)
+        self._socket.connect(address)
+        self._socket.send_multipart(hello_frames(self._hello))
+        frames = self._receive(min(deadline, time.monotonic() + self._config.timeout_s))
+        if frames and frames[0] == WELCOME:
+            self._server, self.version = read_welcome(frames)
+            return ""
+        self._disconnect()
+        return self._refused(frames) if frames else f"no answer within {self._config.timeout_s:g} s"
+
+    def _refused(self, frames: list[bytes]) -> str:
+        """Why a server refused.
+
+        Raises:
+          ConfigError: the others would refuse as well.
+        """
+        sentence, elsewhere = read_refused(frames)
+        if not elsewhere:
+            raise ConfigError(sentence)
+        return sentence
+
+    def _receive(self, deadline: float) -> list[bytes] | None:
+        """The next message; None after the deadline."""
+        assert self._socket is not None
+        while (left := deadline - time.monotonic()) > 0:
+            self._check_open()
+            if self._socket.poll(int(1000 * min(left, _SLICE_S)) + 1):
+                return self._socket.recv_multipart()
+        return None
+
+    def _pause(self, deadline: float, why: str) -> None:
+        self._check_open()
+        if time.monotonic() + _PAUSE_S >= deadline:
+            raise ServerLost(f"{self._hello.name} gave up waiting for an inference server: {why}")
+        self._closed.wait(_PAUSE_S)
+
+    def _leave(self, why: str) -> None:
+        log.warning("%s leaves %s: %s; its games go on with the next server", self._hello.name, self._server, why)
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        self._socket = None
+
+    def _check_open(self) -> None:
+        if self._closed.is_set():
+            raise ServerLost(f"{self._hello.name} was stopped while it waited for {self._server}")
+
+
+class ServedParams:
+    """A `ParamSource` for an actor whose servers have the parameters: it knows their version only."""
+
+    def __init__(self, client: ServerClient) -> None:
+        self._client = client
+        self._returned = -1
+
+    def wait(self, timeout_s: float) -> Versioned:
+        """The version of a server's parameters; waits until one has some.
+
+        Raises:
+          ConfigError, ServerLost: as `ServerClient.await_version`.
+        """
+        self._returned = self._client.await_version(timeout_s)
+        return Versioned(self._returned, np.int32(self._returned))
+
+    def poll(self) -> Versioned | None:
+        """The version of the newest answer, if it is another than that returned last; never waits."""
+        version = self._client.version
+        if version == self._returned:
+            return None
+        self._returned = version
+        return Versioned(version, np.int32(version))
+
+
+def served_evaluation(encoding: Encoding, outputs: int, client: ServerClient) -> Evaluate:
+    """The evaluation of states by a server, for a search whose parameters are the version of `ServedParams`."""
+
+    def on_host(version: Any, rows: Any) -> Rows:
+        return client.evaluate(int(version), np.asarray(rows))
+
+    def evaluate(params: Params, key: Array, states: EnvState) -> tuple[jax.Array, jax.Array]:
+        del key
+        rows = encoding.encode(states)
+        like = np.zeros((rows.shape[0], outputs), np.float32)
+        evaluations = jax.pure_callback(on_host, like, params, rows)
+        return evaluations[:, :-1], evaluations[:, -1]
+
+    return evaluate

@@ -1,0 +1,66 @@
+"""Positions as rows of bytes, in which actors send them to an inference server."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from podzero.envs import pack_states, unpack_states
+from podzero.protocols import Env
+from podzero.types import Array, EnvState
+
+
+class Encoding(NamedTuple):
+    """How a position travels: in the fewest bytes from which the server can make its observation."""
+
+    name: str
+    """`bits` of a boolean observation, the packed `state` of the game, or the `values` of an observation."""
+    row_bytes: int
+    """S, the bytes of a position."""
+    encode: Callable[[EnvState], jax.Array]
+    """States `[B, ...]` to rows `[B, S]` uint8; traceable."""
+    decode: Callable[[Array], jax.Array]
+    """Rows `[B, S]` uint8 to observations `[B, *observation_shape]`; traceable."""
+
+
+def encoding_of(env: Env) -> Encoding:
+    """The encoding of a game's positions."""
+    spec = env.spec
+    elements, dtype = math.prod(spec.observation_shape), np.dtype(spec.observation_dtype)
+    bits = dtype == np.bool_
+    own = math.ceil(elements / 8) if bits else elements * dtype.itemsize
+    view = jax.vmap(env.view)
+
+    def observation(states: EnvState) -> jax.Array:
+        seen = jnp.asarray(view(states).observation)
+        return seen.reshape(seen.shape[0], elements)
+
+    def shaped(flat: jax.Array) -> jax.Array:
+        return flat.reshape(flat.shape[0], *spec.observation_shape)
+
+    if spec.state_bytes and spec.state_bytes < own:
+        like = jax.eval_shape(env.init, jax.random.key(0))
+        return Encoding(
+            "state",
+            spec.state_bytes,
+            pack_states,
+            lambda rows: jnp.asarray(view(unpack_states(rows, like)).observation),
+        )
+    if bits:
+        return Encoding(
+            "bits",
+            own,
+            lambda states: jnp.packbits(observation(states), axis=1),
+            lambda rows: shaped(jnp.unpackbits(jnp.asarray(rows), axis=1, count=elements) != 0),
+        )
+    return Encoding(
+        "values",
+        own,
+        lambda states: pack_states(observation(states).astype(dtype)),
+        lambda rows: shaped(unpack_states(rows, np.zeros(elements, dtype))),
+    )

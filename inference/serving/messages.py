@@ -1,0 +1,161 @@
+"""The messages between actors and inference servers: frames of ZeroMQ.
+
+A client sends `hello`, and after `welcome` requests, at most as many unanswered ones as `CREDITS`. Whatever the server
+cannot do is answered with `refused` and a sentence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from podzero.config import Experiment
+from podzero.errors import PodzeroError
+
+HELLO, WELCOME, REQUEST, ANSWER, REFUSED = b"hello", b"welcome", b"request", b"answer", b"refused"
+"""The kinds of messages, as their first frame."""
+CREDITS = 2
+"""Requests of a client that may be unanswered at the same time."""
+_NUMBERS = struct.Struct("<Qq")
+
+
+class MessageError(PodzeroError, ValueError):
+    """A message that cannot be read, for example of another version of podzero."""
+
+
+class Identity(NamedTuple):
+    """What client and server must have in common."""
+
+    run: str
+    """Id of the run to which both belong; another one means that the address was that of an earlier run."""
+    game: str
+    network: str
+    """Kind and size of the network, in words."""
+    row_bytes: int
+    """Bytes of a position."""
+    outputs: int
+    """Numbers of an evaluation: a logit for each action, and the value."""
+
+    def differences(self, other: Identity) -> list[str]:
+        """What differs, as `game 'hex' instead of 'othello'`."""
+        pairs = zip(self._fields, self, other, strict=True)
+        return [f"{name} {theirs!r} instead of {mine!r}" for name, mine, theirs in pairs if mine != theirs]
+
+
+class Hello(NamedTuple):
+    """How a client introduces itself."""
+
+    name: str
+    """Of the actor."""
+    positions: int
+    """The most positions of one of its requests."""
+    identity: Identity
+
+
+class Welcome(NamedTuple):
+    """The answer to `Hello`."""
+
+    name: str
+    """Of the server."""
+    version: int
+    """Learner step of its parameters; -1 before the first ones."""
+
+
+class Answer(NamedTuple):
+    """Evaluations."""
+
+    number: int
+    """Of the request."""
+    version: int
+    """Learner step of the oldest parameters that evaluated some of its positions."""
+    evaluations: np.ndarray[Any, Any]
+    """`[B, outputs]` float32: logits, then the value."""
+
+
+def identity_of(experiment: Experiment, run: str, row_bytes: int, outputs: int) -> Identity:
+    """The identity of the actors and servers of an experiment."""
+    network = experiment.network.model_dump(mode="json")
+    digest = hashlib.sha256(json.dumps(network, sort_keys=True).encode()).hexdigest()[:8]
+    return Identity(run, experiment.env.title, f"{experiment.network.name} {digest}", row_bytes, outputs)
+
+
+def hello_frames(hello: Hello) -> list[bytes]:
+    """`Hello` as frames."""
+    return [HELLO, json.dumps([hello.name, hello.positions, list(hello.identity)]).encode()]
+
+
+def read_hello(frames: Sequence[bytes]) -> Hello:
+    """The inverse of `hello_frames`.
+
+    Raises:
+      MessageError: it is not a `Hello`.
+    """
+    try:
+        name, positions, identity = json.loads(frames[1])
+        return Hello(str(name), int(positions), Identity(*identity))
+    except (ValueError, TypeError, IndexError) as error:
+        raise MessageError(f"this greeting cannot be read ({error}); is the actor of another version?") from None
+
+
+def welcome_frames(welcome: Welcome) -> list[bytes]:
+    """`Welcome` as frames."""
+    return [WELCOME, json.dumps(welcome).encode()]
+
+
+def read_welcome(frames: Sequence[bytes]) -> Welcome:
+    """The inverse of `welcome_frames`."""
+    name, version = json.loads(frames[1])
+    return Welcome(str(name), int(version))
+
+
+def request_frames(number: int, rows: np.ndarray[Any, Any]) -> list[Any]:
+    """Positions `[B, S]` uint8 as frames, without a copy where they are contiguous."""
+    return [REQUEST, struct.pack("<Q", number), np.ascontiguousarray(rows)]
+
+
+def read_request(frames: Sequence[Any], row_bytes: int) -> tuple[int, np.ndarray[Any, Any]]:
+    """The number of a request, and its positions `[B, S]` uint8.
+
+    Raises:
+      MessageError: it is not a request, or not of such positions.
+    """
+    try:
+        _, head, data = frames
+        (number,) = struct.unpack("<Q", head)
+    except (ValueError, struct.error) as error:
+        raise MessageError(f"this request cannot be read ({error}); is the actor of another version?") from None
+    size = memoryview(data).nbytes
+    if not size or size % row_bytes:
+        raise MessageError(f"{size} bytes are no whole number of positions of {row_bytes} bytes")
+    return number, np.frombuffer(data, np.uint8).reshape(-1, row_bytes)
+
+
+def answer_frames(answer: Answer) -> list[Any]:
+    """`Answer` as frames."""
+    return [ANSWER, _NUMBERS.pack(answer.number, answer.version), np.ascontiguousarray(answer.evaluations)]
+
+
+def read_answer(frames: Sequence[Any], outputs: int) -> Answer:
+    """The inverse of `answer_frames`."""
+    number, version = _NUMBERS.unpack(frames[1])
+    return Answer(number, version, np.frombuffer(frames[2], np.float32).reshape(-1, outputs))
+
+
+def refused_frames(sentence: str, elsewhere: bool) -> list[bytes]:
+    """A refusal as frames.
+
+    Args:
+      sentence: why.
+      elsewhere: whether another server, or this one after a new `Hello`, may serve the client.
+    """
+    return [REFUSED, bytes([elsewhere]), sentence.encode()]
+
+
+def read_refused(frames: Sequence[bytes]) -> tuple[str, bool]:
+    """The inverse of `refused_frames`."""
+    return frames[2].decode(), frames[1] != b"\0"

@@ -1,0 +1,219 @@
+"""An inference server: collects positions of many actors into batches, and answers each as soon as it is evaluated."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import zmq
+
+from podzero.clock import REPORT_EVERY_S
+from podzero.config import ServerConfig
+from podzero.errors import PodzeroError
+from podzero.inference.serving.batching import RUNNING, Batcher, EvaluationBatch, Request, Rows
+from podzero.inference.serving.device import BatchDevice
+from podzero.inference.serving.messages import (
+    CREDITS,
+    HELLO,
+    REQUEST,
+    Identity,
+    MessageError,
+    Welcome,
+    answer_frames,
+    read_hello,
+    read_request,
+    refused_frames,
+    welcome_frames,
+)
+from podzero.inference.serving.metrics import ServerMetrics
+from podzero.inference.serving.sessions import Refusal, Sessions
+from podzero.protocols import Report
+
+log = logging.getLogger(__name__)
+
+_LONGEST_WAIT_S = 0.5
+"""Time after which the loop looks at the clock, if nothing happens."""
+_MESSAGES = 256
+"""Most messages that are read before batches are started and answered again."""
+
+
+class ServerHung(PodzeroError, RuntimeError):
+    """A batch is on the devices for too long."""
+
+
+class InferenceServer:
+    """Serves on one port until `stop`; `run` is a loop over messages, finished batches and the clock.
+
+    Args:
+      name: of the server in metrics and messages, as `inference-0`.
+      host: name or IP at which actors reach it.
+      identity: what actors must have in common with it.
+      device: evaluates batches.
+      version: learner step of its parameters now; -1 before the first ones.
+      config: batch sizes, deadline, memory of the queue.
+      report: of metrics.
+      announce: is called with the address every few seconds, for actors that look for a server.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        host: str,
+        identity: Identity,
+        device: BatchDevice,
+        version: Callable[[], int],
+        config: ServerConfig,
+        report: Report,
+        announce: Callable[[str], None],
+    ) -> None:
+        self._name = name
+        self._identity = identity
+        self._device = device
+        self._version = version
+        self._config = config
+        self._report = report
+        self._announce = announce
+        position_bytes = identity.row_bytes + 4 * identity.outputs
+        self._sessions = Sessions(name, identity, int(config.queue_mib * 2**20 / position_bytes))
+        self._batcher = Batcher(config.batch_sizes, config.deadline_ms / 1000)
+        self._metrics = ServerMetrics()
+        self._started: dict[Future[tuple[int, Rows]], tuple[EvaluationBatch, float]] = {}
+        self._finished: SimpleQueue[Future[tuple[int, Rows]]] = SimpleQueue()
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK)
+        self._stopping = threading.Event()
+        self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a client that connects again takes its place over
+        self._socket.setsockopt(zmq.SNDHWM, 4 * CREDITS)
+        self.address = f"tcp://{host}:{self._socket.bind_to_random_port(f'tcp://{host}')}"
+        """Where actors reach it."""
+
+    def stop(self) -> None:
+        """Ends `run`; thread-safe, returns at once."""
+        self._stopping.set()
+        os.eventfd_write(self._wake, 1)
+
+    def run(self) -> None:
+        """Serves until `stop` is called; then no request is answered any more.
+
+        Raises:
+          ServerHung: a batch took longer than `server.hang_s`.
+          Exception: the devices failed.
+        """
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        poller.register(self._wake, zmq.POLLIN)
+        pool = ThreadPoolExecutor(RUNNING, thread_name_prefix="evaluate")
+        try:
+            self._announce(self.address)
+            while not self._stopping.is_set():
+                wait_s = self._batcher.wait_s(time.monotonic())
+                poller.poll(_milliseconds(_LONGEST_WAIT_S if wait_s is None else wait_s))
+                self._receive()
+                self._answer()
+                self._start(pool)
+                self._watch()
+        finally:
+            self._socket.close()
+            pool.shutdown(wait=False, cancel_futures=True)  # a batch that hangs is not waited for
+
+    def _receive(self) -> None:
+        """Reads the messages that have arrived."""
+        for _ in range(_MESSAGES):
+            try:
+                client, *frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            now = time.monotonic()
+            try:
+                self._handle(client, frames, now)
+            except (MessageError, Refusal) as error:
+                self._send(client, refused_frames(str(error), elsewhere=getattr(error, "elsewhere", False)))
+
+    def _handle(self, client: bytes, frames: list[bytes], now: float) -> None:
+        match frames[0]:
+            case kind if kind == HELLO:
+                for lost in [client, *self._sessions.admit(client, read_hello(frames), now)]:
+                    self._batcher.drop(lost)
+                self._send(client, welcome_frames(Welcome(self._name, self._version())))
+            case kind if kind == REQUEST:
+                number, rows = read_request(frames, self._identity.row_bytes)
+                try:
+                    self._sessions.ask(client, len(rows), now)
+                except KeyError:  # it lost its place while it was silent
+                    raise Refusal(f"{self._name} does not know this client any more", elsewhere=True) from None
+                self._batcher.add(Request(client, number, rows, now))
+            case other:
+                raise MessageError(f"{self._name} does not know messages of the kind {other[:20]!r}")
+
+    def _start(self, pool: ThreadPoolExecutor) -> None:
+        """Starts the batches that are due."""
+        now = time.monotonic()
+        while batch := self._batcher.take(now, self._sessions.others_may_ask(now)):
+            future = pool.submit(self._device.evaluate, batch.rows())
+            self._started[future] = batch, now
+            self._metrics.started(batch, now)
+            future.add_done_callback(self._note_finished)
+
+    def _note_finished(self, future: Future[tuple[int, Rows]]) -> None:
+        self._finished.put(future)
+        os.eventfd_write(self._wake, 1)
+
+    def _answer(self) -> None:
+        """Answers the requests of finished batches."""
+        try:
+            os.eventfd_read(self._wake)
+        except BlockingIOError:
+            return
+        while True:
+            try:
+                future = self._finished.get_nowait()
+            except Empty:
+                return
+            batch, _ = self._started.pop(future)
+            self._batcher.done()
+            version, evaluations = future.result()
+            now = time.monotonic()
+            self._metrics.finished(now)
+            for request in batch.answer(version, evaluations):
+                self._sessions.answered(request.client)
+                self._send(request.client, answer_frames(request.answer()))
+                self._metrics.answered(now - request.arrived)
+
+    def _send(self, client: bytes, frames: list[Any]) -> None:
+        """Sends without waiting; what a client that is gone does not take is dropped."""
+        try:
+            self._socket.send_multipart([client, *frames], zmq.NOBLOCK, copy=False)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                raise
+
+    def _watch(self) -> None:
+        """Reports every few seconds; fails if a batch hangs."""
+        now = time.monotonic()
+        oldest = min((began for _, began in self._started.values()), default=now)
+        if now - oldest > self._config.hang_s:
+            raise ServerHung(
+                f"{self._name}: a batch is on the devices for more than {self._config.hang_s:g} s (server.hang_s)"
+            )
+        if self._metrics.elapsed_s(now) >= REPORT_EVERY_S:
+            queued, clients = self._batcher.queued, len(self._sessions)
+            self._report(self._name, self._metrics.flush(now) | {
+                "server/queued": float(queued), "server/clients": float(clients),
+                "server/version": float(self._version()),
+            })  # fmt: skip
+            self._announce(self.address)
+
+
+def _milliseconds(seconds: float) -> int:
+    """Rounded up, so that the time has passed after a wait."""
+    return math.ceil(1000 * min(seconds, _LONGEST_WAIT_S))

@@ -1,0 +1,83 @@
+"""Where self-play evaluates the network: the section of inference servers, and the checks of each placement."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pydantic
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from podzero.config.environments import GameConfig
+from podzero.config.networks import LEARN_MODELS, ResNetConfig
+from podzero.config.section import Section
+
+if TYPE_CHECKING:
+    from podzero.config.experiment import Experiment
+
+
+class ServerConfig(Section):
+    """Inference servers (`actors.inference=server`): processes that evaluate the network for actors."""
+
+    count: PositiveInt = 1
+    """Server processes."""
+    beside_learner: bool = False
+    """Whether each of the learner's processes serves on its devices, in turns with training. There are no other servers
+    then."""
+    cpus: PositiveFloat = 1.0
+    """CPUs that Ray reserves for each server."""
+    resources: dict[str, PositiveFloat] = Field(default_factory=dict)
+    """Other resources of Ray that each server reserves, as `{GPU: 1}` or `{TPU: 4}`: it runs on a node that has them,
+    on these accelerators. Without, it runs on the CPU."""
+    batches: PositiveInt = 2
+    """Groups into which an actor divides its games. While a server evaluates positions of one group, the actor searches
+    in another."""
+    batch_sizes: tuple[PositiveInt, ...] = (16, 32, 64, 128, 256, 512, 1024)
+    """Sizes of the batches that are compiled, ascending. A server waits for a full batch while its devices are busy."""
+    deadline_ms: NonNegativeFloat = 1.0
+    """Longest time that a position waits for others while the devices are idle."""
+    queue_mib: PositiveFloat = 1024.0
+    """Memory of a server for requests and answers, in MiB. It refuses actors whose requests might need more."""
+    timeout_s: PositiveFloat = 20.0
+    """Time without an answer after which an actor goes to another server. Its games go on there."""
+    give_up_s: PositiveFloat = 600.0
+    """Time without any server after which an actor fails."""
+    hang_s: PositiveFloat = 60.0
+    """Time that a batch may take on the devices, or a server may be silent; then the server is replaced."""
+    cache_mib: NonNegativeFloat = 16.0
+    """Memory of each group of games for evaluations, in MiB, so that few positions are sent twice; 0 for none."""
+
+    @pydantic.field_validator("batch_sizes")
+    @classmethod
+    def _sizes_ascend(cls, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        if not sizes or list(sizes) != sorted(set(sizes)):
+            raise ValueError(f"sizes must ascend, as {sorted(set(sizes)) or [64, 256]}, not {list(sizes)}")
+        return sizes
+
+
+def check_placement(experiment: Experiment) -> None:
+    """Checks that what is played, and the network, suit `actors.inference`.
+
+    Raises:
+      ValueError: they do not; the message names a placement that would do.
+    """
+    inference, env, network = experiment.actors.inference, experiment.env, experiment.network
+    if inference == "device" and not isinstance(env, GameConfig):
+        raise ValueError(
+            f"actors.inference = device plays games in JAX, and {env.title} runs on the host; set actors.inference="
+            f"{'local' if experiment.learns_model else 'server or local'}"
+        )
+    if inference == "int8" and not isinstance(network, ResNetConfig):
+        raise ValueError(
+            f"actors.inference = int8 supports the networks resnet and haiku_resnet, not '{network.name}'; "
+            "set actors.inference=local or network.name=resnet"
+        )
+    if inference == "server" and network.name in LEARN_MODELS:
+        raise ValueError(
+            f"actors.inference = server evaluates positions, and '{network.name}' learns a model; "
+            "set actors.inference=local"
+        )
+    if inference == "server" and experiment.actors.games % experiment.server.batches:
+        raise ValueError(
+            f"actors.games {experiment.actors.games} cannot be divided into server.batches = "
+            f"{experiment.server.batches} equal groups"
+        )

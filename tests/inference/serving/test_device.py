@@ -1,0 +1,73 @@
+"""The network on the devices of a server."""
+
+import jax
+import numpy as np
+import pytest
+
+from podzero.config import ResNetConfig
+from podzero.envs import make_env
+from podzero.errors import ConfigError
+from podzero.inference.serving import NetworkDevice, encoding_of
+from podzero.networks import make_inference, make_network
+from podzero.types import Versioned
+
+from .test_encoding import positions
+
+SIZES = (4, 16)
+
+
+@pytest.fixture(scope="module")
+def parts():
+    env, config = make_env("tic_tac_toe"), ResNetConfig(channels=4, blocks=1)
+    fold, network = make_inference(config, env.spec)
+    params = [fold(make_network(config, env.spec).init(jax.random.key(seed))) for seed in range(2)]
+    return env, encoding_of(env), network, params
+
+
+def test_it_evaluates_what_the_network_does_with_the_newest_parameters(parts):
+    env, encoding, network, params = parts
+    device = NetworkDevice(encoding, network.apply, SIZES, jax.devices()[:1])
+    assert device.version == -1
+    states = positions(env, count=16, plies=3)
+    rows, seen = np.asarray(encoding.encode(states)), jax.vmap(env.view)(states).observation
+    for version, own in enumerate(params):
+        device.load(Versioned(version, own))
+        assert device.version == version
+        logits, value = network.apply(own, seen)
+        for size in SIZES:
+            by, evaluations = device.evaluate(rows[:size])
+            assert by == version
+            assert evaluations.dtype == np.float32
+            np.testing.assert_allclose(evaluations[:, :-1], logits[:size], atol=1e-5)
+            np.testing.assert_allclose(evaluations[:, -1], value[:size], atol=1e-5)
+
+
+def test_all_sizes_are_compiled_before_the_first_request(parts):
+    _, encoding, network, params = parts
+    device = NetworkDevice(encoding, network.apply, SIZES, jax.devices()[:1])
+    device.load(Versioned(0, params[0]))
+    compiled = device._evaluate._cache_size()
+    for size in SIZES:
+        device.evaluate(np.zeros((size, encoding.row_bytes), np.uint8))
+    device.load(Versioned(1, params[1]))
+    device.evaluate(np.zeros((SIZES[0], encoding.row_bytes), np.uint8))
+    assert device._evaluate._cache_size() == compiled == len(SIZES)
+
+
+def test_sizes_that_the_devices_cannot_share_are_refused(parts):
+    _, encoding, network, _ = parts
+    with pytest.raises(ConfigError, match="6 positions cannot be shared evenly by 4 devices; use multiples of 4"):
+        NetworkDevice(encoding, network.apply, (4, 6), jax.devices() * 4)
+
+
+def test_a_batch_that_does_not_fit_into_memory_is_named(parts):
+    _, encoding, network, params = parts
+
+    def too_large(own, observation):
+        if observation.shape[0] == SIZES[1]:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory while trying to allocate")
+        return network.apply(own, observation)
+
+    device = NetworkDevice(encoding, too_large, SIZES, jax.devices()[:1])
+    with pytest.raises(ConfigError, match="a batch of 16 positions does not fit into the memory"):
+        device.load(Versioned(0, params[0]))

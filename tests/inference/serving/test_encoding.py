@@ -1,0 +1,49 @@
+"""Positions travel in few bytes, and arrive as the observations that they were."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from podzero.config import SimulatorConfig
+from podzero.envs import make_env
+from podzero.inference.serving import encoding_of
+
+EXPECTED = {"tic_tac_toe": ("bits", 3), "connect_four": ("bits", 11), "othello": ("bits", 16), "go_9x9": ("bits", 173)}
+"""`hex`, `chess`: the packed state is smaller than the observation."""
+
+
+def positions(env, count=64, plies=6):
+    """Positions after a few random plies."""
+    states = jax.vmap(env.init)(jax.random.split(jax.random.key(0), count))
+    for ply in range(plies):
+        legal = jax.vmap(env.view)(states).legal
+        action = jax.random.categorical(jax.random.key(ply), jnp.where(legal, 0.0, -jnp.inf))
+        states = jax.vmap(env.step)(states, action)
+    return states
+
+
+@pytest.mark.parametrize("game", [*EXPECTED, "hex", pytest.param("chess", marks=pytest.mark.slow)])
+def test_the_server_sees_the_observations_of_the_actor(game):
+    env = make_env(game)
+    encoding, states = encoding_of(env), positions(env)
+    rows = jax.jit(encoding.encode)(states)
+    assert rows.shape == (64, encoding.row_bytes)
+    assert rows.dtype == np.uint8
+    seen = jax.vmap(env.view)(states).observation
+    decoded = jax.jit(encoding.decode)(np.asarray(rows))
+    assert decoded.shape == seen.shape
+    np.testing.assert_array_equal(np.asarray(decoded, seen.dtype), seen)
+    assert encoding.row_bytes <= np.asarray(seen)[0].nbytes
+    if game in EXPECTED:
+        assert (encoding.name, encoding.row_bytes) == EXPECTED[game]
+
+
+def test_games_on_the_host_send_their_observations():
+    """Their states hold handles and the observation."""
+    pytest.importorskip("pyspiel")
+    env = make_env(SimulatorConfig(name="open_spiel", id="tic_tac_toe"))
+    encoding, states = encoding_of(env), jax.vmap(env.init)(jax.random.split(jax.random.key(0), 3))
+    assert encoding.name == "values"
+    seen = jax.vmap(env.view)(states).observation
+    np.testing.assert_array_equal(encoding.decode(np.asarray(encoding.encode(states))), seen)

@@ -1,0 +1,297 @@
+"""A server and clients in one process, over real sockets, with a device that adds numbers."""
+
+import threading
+import time
+from contextlib import contextmanager, suppress
+
+import numpy as np
+import pytest
+import zmq
+
+from podzero.config import ServerConfig
+from podzero.errors import ConfigError
+from podzero.inference.serving import (
+    Hello,
+    Identity,
+    InferenceServer,
+    ServedParams,
+    ServerClient,
+    ServerHung,
+    ServerLost,
+)
+from podzero.inference.serving.messages import ANSWER, REFUSED, hello_frames, request_frames
+
+IDENTITY = Identity("run", "hex", "resnet 1234", row_bytes=4, outputs=3)
+CONFIG = ServerConfig(batch_sizes=(4, 16), deadline_ms=1.0, timeout_s=0.5, give_up_s=10.0, cache_mib=0.0)
+
+
+class Device:
+    """Answers with the sum of each row; `gate` holds its batches back."""
+
+    def __init__(self, version=3):
+        self.version, self.sizes, self.gate = version, [], threading.Event()
+        self.gate.set()
+
+    def evaluate(self, rows):
+        self.sizes.append(len(rows))
+        assert self.gate.wait(20.0)
+        return self.version, expected(rows)
+
+
+def expected(rows):
+    total = rows.astype(np.float32).sum(axis=1)
+    return np.stack([total, total + 1, total + 2], axis=1)
+
+
+def rows_of(seed, count):
+    return np.random.default_rng(seed).integers(0, 256, (count, 4), np.uint8)
+
+
+class Running:
+    """A server in a thread; `failure` is why it ended."""
+
+    def __init__(self, name="inference-0", device=None, config=CONFIG, identity=IDENTITY):
+        self.reports, self.announced, self.failure, self.device = [], [], None, device or Device()
+        self.server = InferenceServer(
+            name=name, host="127.0.0.1", identity=identity, device=self.device, version=lambda: self.device.version,
+            config=config, report=lambda _, metrics: self.reports.append(metrics), announce=self.announced.append,
+        )  # fmt: skip
+        self.name, self.address = name, self.server.address
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self):
+        try:
+            self.server.run()
+        except Exception as failure:
+            self.failure = failure
+
+    def stop(self):
+        self.device.gate.set()
+        self.server.stop()
+        self.thread.join(10.0)
+        assert not self.thread.is_alive()
+
+
+@contextmanager
+def serving(*servers, **options):
+    servers = servers or (Running(**options),)
+    try:
+        yield servers[0] if len(servers) == 1 else servers
+    finally:
+        for server in servers:
+            server.stop()
+
+
+def client_of(*servers, name="actor-0", positions=64, config=CONFIG, identity=IDENTITY, preferred=0):
+    found = {server.name: server.address for server in servers}
+    return ServerClient(Hello(name, positions, identity), lambda: found, config, preferred)
+
+
+def test_positions_come_back_evaluated_and_in_order():
+    with serving() as server:
+        client = client_of(server)
+        for seed, count in enumerate((1, 3, 16, 40, 64)):
+            rows = rows_of(seed, count)
+            np.testing.assert_array_equal(client.evaluate(0, rows), expected(rows))
+        assert client.version == 3
+        assert server.announced[0] == server.address
+
+
+def test_many_clients_get_their_own_answers():
+    failures = []
+
+    def ask(number, server):
+        client = client_of(server, name=f"actor-{number}")
+        for turn in range(20):
+            rows = rows_of(100 * number + turn, 1 + (7 * number + turn) % 64)
+            if not np.array_equal(client.evaluate(0, rows), expected(rows)):
+                failures.append((number, turn))
+
+    with serving() as server:
+        threads = [threading.Thread(target=ask, args=(number, server)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60.0)
+        assert failures == []
+        assert set(server.device.sizes) <= {4, 16}
+
+
+def test_a_client_that_does_not_read_delays_nobody():
+    with serving() as server:
+        slow = zmq.Context.instance().socket(zmq.DEALER)
+        slow.setsockopt(zmq.LINGER, 0)
+        slow.connect(server.address)
+        slow.send_multipart(hello_frames(Hello("slow", 64, IDENTITY)))
+        slow.send_multipart(request_frames(0, rows_of(0, 64)))
+        rows = rows_of(1, 8)
+        np.testing.assert_array_equal(client_of(server).evaluate(0, rows), expected(rows))
+        slow.close()
+        np.testing.assert_array_equal(client_of(server).evaluate(0, rows), expected(rows))
+
+
+def test_newer_parameters_are_seen_by_the_actor():
+    with serving() as server:
+        client = client_of(server)
+        source = ServedParams(client)
+        assert source.wait(5.0) == (3, 3)
+        assert source.poll() is None
+        server.device.version = 4
+        client.evaluate(3, rows_of(0, 2))
+        assert source.poll() == (4, 4)
+        assert source.poll() is None
+
+
+def test_an_actor_waits_for_the_first_parameters():
+    with serving(device=Device(version=-1)) as server:
+        client = client_of(server)
+        with pytest.raises(ServerLost, match="inference-0 has no parameters yet"):
+            client.await_version(0.2)
+        server.device.version = 0
+        assert client.await_version(5.0) == 0
+
+
+def test_positions_evaluated_before_are_not_sent_again():
+    with serving() as server:
+        client = client_of(server, config=CONFIG.model_copy(update={"cache_mib": 1.0}))
+        rows = rows_of(0, 16)
+        client.evaluate(3, rows)
+        batches = len(server.device.sizes)
+        np.testing.assert_array_equal(client.evaluate(3, rows[:5]), expected(rows[:5]))
+        assert len(server.device.sizes) == batches
+        assert client.metrics() == {"server/cached": 5 / 21}
+        client.evaluate(4, rows)  # a newer version
+        assert len(server.device.sizes) > batches
+
+
+def test_another_network_is_refused_as_a_mistake_of_the_experiment():
+    with serving() as server, pytest.raises(ConfigError, match="another network 'mlp' instead of 'resnet 1234'"):
+        client_of(server, identity=IDENTITY._replace(network="mlp")).await_version(5.0)
+
+
+def test_positions_of_another_size_are_refused():
+    with serving() as server:
+        socket = zmq.Context.instance().socket(zmq.DEALER)
+        socket.connect(server.address)
+        for frames, message in (
+            (request_frames(0, np.zeros((2, 3), np.uint8)), b"6 bytes are no whole number of positions of 4 bytes"),
+            ([b"request"], b"cannot be read"),
+            ([b"hello", b"{"], b"cannot be read"),
+            ([b"what"], b"does not know messages of the kind"),
+            (request_frames(0, rows_of(0, 2)), b"does not know this client any more"),
+        ):
+            socket.send_multipart(frames)
+            assert socket.poll(5000)
+            kind, _, sentence = socket.recv_multipart()
+            assert kind == REFUSED
+            assert message in sentence
+        socket.close()
+
+
+def test_a_lost_server_is_left_for_another_one(caplog):
+    """In the middle of a request: the answer comes from the other server."""
+    first, second = Running("inference-0"), Running("inference-1")
+    first.device.gate.clear()
+    with serving(first, second):
+        client = client_of(first, second)
+        rows = rows_of(0, 8)
+        np.testing.assert_array_equal(client.evaluate(0, rows), expected(rows))
+        assert "actor-0 leaves inference-0: it has not answered for 0.5 s" in caplog.text
+        assert second.device.sizes
+
+
+def test_a_server_that_comes_back_serves_again():
+    config = CONFIG.model_copy(update={"timeout_s": 0.3})
+    first = Running("inference-0", config=config)
+    found = {"inference-0": first.address}
+    client = ServerClient(Hello("actor-0", 64, IDENTITY), lambda: found, config)
+    rows = rows_of(0, 8)
+    client.evaluate(0, rows)
+    first.stop()
+    second = Running("inference-0", config=config)
+    found["inference-0"] = second.address
+    with serving(second):
+        np.testing.assert_array_equal(client.evaluate(0, rows), expected(rows))
+
+
+def test_without_any_server_an_actor_gives_up_and_says_whom_it_waited_for():
+    config = CONFIG.model_copy(update={"timeout_s": 0.1, "give_up_s": 0.5})
+    server = Running()
+    client = client_of(server, config=config)
+    client.evaluate(0, rows_of(0, 2))
+    server.stop()
+    with pytest.raises(ServerLost, match="actor-0 gave up waiting for an inference server: inference-0 at tcp://"):
+        client.evaluate(0, rows_of(0, 2))
+    with pytest.raises(ServerLost, match="no server is running"):
+        ServerClient(Hello("actor-0", 4, IDENTITY), dict, config).await_version(0.1)
+
+
+def test_a_closed_client_stops_waiting():
+    with serving() as server:
+        server.device.gate.clear()
+        client = client_of(server, config=CONFIG.model_copy(update={"timeout_s": 60.0}))
+        threading.Timer(0.3, client.close).start()
+        began = time.monotonic()
+        with pytest.raises(ServerLost, match="was stopped while it waited for inference-0"):
+            client.evaluate(0, rows_of(0, 2))
+        assert time.monotonic() - began < 30.0
+
+
+def test_a_batch_that_hangs_ends_the_server_with_its_name():
+    server = Running(config=CONFIG.model_copy(update={"hang_s": 0.3}))
+    server.device.gate.clear()
+    client = client_of(server, config=CONFIG.model_copy(update={"timeout_s": 0.2, "give_up_s": 0.5}))
+    with suppress(ServerLost):
+        client.evaluate(0, rows_of(0, 2))
+    server.thread.join(10.0)
+    assert isinstance(server.failure, ServerHung)
+    assert "inference-0: a batch is on the devices for more than 0.3 s" in str(server.failure)
+    server.device.gate.set()
+
+
+def test_a_device_that_fails_ends_the_server():
+    class Broken(Device):
+        def evaluate(self, rows):
+            raise RuntimeError("the chip is on fire")
+
+    server = Running(device=Broken())
+    with suppress(ServerLost):
+        client_of(server, config=CONFIG.model_copy(update={"timeout_s": 0.2, "give_up_s": 0.4})).evaluate(
+            0, rows_of(0, 2)
+        )
+    server.thread.join(10.0)
+    assert str(server.failure) == "the chip is on fire"
+
+
+def test_figures_are_reported(monkeypatch):
+    monkeypatch.setattr("podzero.inference.serving.server.REPORT_EVERY_S", 0.2)
+    with serving() as server:
+        client = client_of(server)
+        until = time.monotonic() + 10.0
+        while not any("server/latency_ms_p99" in report for report in server.reports) and time.monotonic() < until:
+            client.evaluate(0, rows_of(0, 16))
+        report = next(report for report in server.reports if "server/latency_ms_p99" in report)
+        assert report["count/served"] > 0
+        assert 0 < report["server/fill"] <= 1
+        assert 0 < report["server/busy"] <= 1
+        assert 0 < report["server/latency_ms_median"] <= report["server/latency_ms_p99"]
+        assert report["server/clients"] == 1
+        assert report["server/version"] == 3
+
+
+def test_credits_bound_what_is_in_flight():
+    with serving() as server:
+        server.device.gate.clear()
+        socket = zmq.Context.instance().socket(zmq.DEALER)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect(server.address)
+        socket.send_multipart(hello_frames(Hello("greedy", 4, IDENTITY)))
+        socket.recv_multipart()
+        for number in range(3):
+            socket.send_multipart(request_frames(number, rows_of(number, 4)))
+        kind, _, sentence = socket.recv_multipart()
+        assert (kind, b"more than 2 unanswered" in sentence) == (REFUSED, True)
+        server.device.gate.set()
+        assert [socket.recv_multipart()[0] for _ in range(2)] == [ANSWER, ANSWER]
+        socket.close()
