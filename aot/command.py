@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from rich.console import Console
@@ -23,8 +24,9 @@ class OneSlice:
     name: str
     where: Slice
     verdicts: list[Verdict]
+    experiment: Experiment
 
-    @property
+    @cached_property
     def playing(self) -> dict[str, Any]:
         """The rates of self-play on the chip, if both its program and the bare evaluation are there and fit."""
         found = {verdict.program.name: verdict for verdict in self.verdicts if verdict.fits}
@@ -33,6 +35,17 @@ class OneSlice:
         from podzero.aot.playing import playing
 
         return playing(found["device"], found["evaluation"])
+
+    @cached_property
+    def feeding(self) -> dict[str, Any]:
+        """What the learner asks for, if all programs are there and fit."""
+        found = {verdict.program.name: verdict for verdict in self.verdicts if verdict.fits}
+        if not {"learner", "server"} <= found.keys() or not self.playing:
+            return {}
+        from podzero.aot.feeding import feeding, moves_per_core_s
+
+        rates = self.playing, moves_per_core_s(self.experiment)
+        return {"feeding": feeding(self.experiment, found["learner"], found["server"], *rates)}
 
     @property
     def fits(self) -> bool:
@@ -45,11 +58,11 @@ class OneSlice:
         return {
             "config": self.name, "topology": where.topology, "chips": where.chips, "hosts": where.hosts,
             "programs": [verdict.to_dict() for verdict in self.verdicts],
-        } | self.playing  # fmt: skip
+        } | self.playing | self.feeding  # fmt: skip
 
     def show(self, console: Console) -> None:
         """Prints the results as text."""
-        show(console, self.where, self.verdicts, self.playing)
+        show(console, self.where, self.verdicts, self.playing, self.feeding.get("feeding"))
 
 
 @dataclass(frozen=True)
@@ -85,7 +98,7 @@ def judge_programs(experiment: Experiment, where: str, program: str | None, dept
     found = find_slice(where)
     names = NAMES if program is None else ("evaluation", "device") if program == "device" else (program,)
     programs = programs_of(experiment, devices_of(found), names, depth)
-    return OneSlice(experiment.name, found, [judge(program, found) for program in programs])
+    return OneSlice(experiment.name, found, [judge(program, found) for program in programs], experiment)
 
 
 def judge_scaling(experiment: Experiment, names: Sequence[str], per_chip: int | None) -> SeveralSlices:

@@ -12,9 +12,10 @@ from podzero.chips import Slice
 from podzero.config import Experiment, GameConfig
 from podzero.errors import ConfigError
 
-NAMES = ("learner", "evaluation", "selfplay", "device")
+NAMES = ("learner", "evaluation", "selfplay", "device", "server")
 """The names of all programs. The learner depends on the slice, the others only on the chip. Only games in JAX have the
-last two: `selfplay` is one move, as on CPU hosts; `device` is that of actors on accelerators."""
+last three: `selfplay` is one move, as on CPU hosts; `device` is that of actors on accelerators; `server` that of an
+inference server."""
 
 
 def names_of(experiment: Experiment) -> tuple[str, ...]:
@@ -33,7 +34,7 @@ class Program(NamedTuple):
     lower: Callable[[], Any]
     """Returns its `jax.stages.Lowered`."""
     batch: int
-    """Number of samples of a step (learner), positions (evaluation) or games (selfplay, device)."""
+    """Number of samples of a step (learner), positions (evaluation, server) or games (selfplay, device)."""
     trip_count: int = 1
     """Steps (learner) or moves (device) per execution."""
     parameter_bytes: int = 0
@@ -111,6 +112,7 @@ def programs_of(
         "evaluation": _evaluation,
         "selfplay": _selfplay,
         "device": partial(_device, depth=depth),
+        "server": _server,
     }
     wanted = [name for name in names_of(experiment) if name in names]
     if not wanted:
@@ -172,6 +174,33 @@ def _evaluation(experiment: Experiment, devices: list[Any]) -> Program:
 
     return Program(
         "evaluation", f"the network on {games:,} positions, one chip", f"actors.games below {games}", lower, games
+    )
+
+
+def _server(experiment: Experiment, devices: list[Any]) -> Program:
+    import jax
+
+    from podzero.driver.build import acting_network
+    from podzero.envs import make_env
+    from podzero.inference.serving import encoding_of
+    from podzero.inference.serving.device import evaluation_of
+
+    env, size = make_env(experiment.env), experiment.server.batch_sizes[-1]
+    encoding = encoding_of(env)
+
+    def lower() -> Any:
+        init, predict = acting_network(experiment, env.spec)
+        params = jax.eval_shape(init, jax.random.key(0))
+        struct: Any = jax.ShapeDtypeStruct
+        arguments = _on_chip((params, struct((size, encoding.row_bytes), "uint8")), devices[0])
+        return jax.jit(evaluation_of(encoding, predict)).lower(*arguments)
+
+    return Program(
+        "server",
+        f"the network on {size:,} positions of {encoding.row_bytes} bytes, one chip",
+        f"server.batch_sizes below {size}",
+        lower,
+        size,
     )
 
 

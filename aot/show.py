@@ -11,8 +11,16 @@ from podzero.aot.verdict import SPACES, Verdict, summary
 from podzero.chips import Slice
 
 
-def show(console: Console, where: Slice, verdicts: list[Verdict], playing: dict[str, Any]) -> None:
-    """Prints the slice, one table for each program, and the rates of self-play on a chip (`podzero.aot.playing`)."""
+def show(
+    console: Console,
+    where: Slice,
+    verdicts: list[Verdict],
+    playing: dict[str, Any],
+    feeding: dict[str, float] | None = None,
+) -> None:
+    """Prints the slice, one table for each program, the rates of self-play on a chip (`podzero.aot.playing`), and what
+    the learner asks for (`podzero.aot.feeding`).
+    """
     chip = where.chip
     console.print(
         f"[bold]{where.short_name}[/] ({where.topology}): {where.chips} chips on {where.hosts} hosts; each chip "
@@ -27,6 +35,16 @@ def show(console: Console, where: Slice, verdicts: list[Verdict], playing: dict[
             f"\nself-play on a chip: {playing['moves_per_s']:,.0f} moves/s, {playing['evaluations_per_s']:,.0f} "
             f"evaluations/s: {playing['ratio']:.2f} of the bare network's {playing['bare_evaluations_per_s']:,.0f}; "
             f"{playing['bytes_per_simulation']:,.0f} bytes of HBM a simulation; trees {playing['depth']:.1f} deep",
+            highlight=False,
+        )
+    if feeding:
+        each = feeding["server_chip_evaluations_per_s"], feeding["core_moves_per_s"]
+        console.print(
+            f"\nthe learner asks for {feeding['moves_per_s']:,.0f} moves/s, {feeding['evaluations_per_s']:,.0f} "
+            f"evaluations/s at most: {feeding['device_chips']:,.0f} more such chips with actors.inference=device, or "
+            f"{feeding['server_chips']:,.0f} chips of inference servers ({each[0]:,.0f} evaluations/s each) and "
+            f"{feeding['server_cores']:,.0f} cores like those of this machine ({each[1]:,.0f} moves/s each, without "
+            "the network) with actors.inference=server",
             highlight=False,
         )
 

@@ -36,9 +36,20 @@ app = typer.Typer(
 
 
 Stage = Literal[
-    "selfplay", "int8", "simulators", "acting", "learner", "replay", "publish", "actors", "broadcast", "mesh"
+    "selfplay",
+    "int8",
+    "tree",
+    "server",
+    "simulators",
+    "acting",
+    "learner",
+    "replay",
+    "publish",
+    "actors",
+    "broadcast",
+    "mesh",
 ]
-ProgramName = Literal["learner", "evaluation", "selfplay", "device"]
+ProgramName = Literal["learner", "evaluation", "selfplay", "device", "server"]
 
 
 def main() -> None:

@@ -34,6 +34,16 @@ class BatchDevice(Protocol):
         ...
 
 
+def evaluation_of(encoding: Encoding, apply: Apply) -> Callable[[Params, Array], jax.Array]:
+    """The program of a server: parameters and rows `[B, S]` to logits and value side by side, `[B, A + 1]` float32."""
+
+    def evaluate(params: Params, rows: Array) -> jax.Array:
+        logits, value = apply(params, encoding.decode(rows))
+        return jnp.concatenate([logits, value[:, None]], axis=1).astype(jnp.float32)
+
+    return evaluate
+
+
 class NetworkDevice:
     """The network on some devices, which share each batch.
 
@@ -59,11 +69,7 @@ class NetworkDevice:
         self._shared = NamedSharding(mesh, spec("data"))  # type: ignore[no-untyped-call]
         self._sizes, self._row_bytes = sizes, encoding.row_bytes
 
-        def evaluate(params: Params, rows: jax.Array) -> jax.Array:
-            logits, value = apply(params, encoding.decode(rows))
-            return jnp.concatenate([logits, value[:, None]], axis=1).astype(jnp.float32)
-
-        self._evaluate = jax.jit(evaluate, in_shardings=(self._everywhere, self._shared))
+        self._evaluate = jax.jit(evaluation_of(encoding, apply), in_shardings=(self._everywhere, self._shared))
         self._current: Versioned | None = None
 
     @property

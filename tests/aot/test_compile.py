@@ -1,6 +1,7 @@
 """`podzero compile` with the real TPU compiler, in processes of their own: it must be set up before jax is used."""
 
 import json
+import math
 import subprocess
 import sys
 
@@ -51,8 +52,20 @@ def test_self_play_on_a_chip_is_compared_with_the_bare_network(report, playing):
     assert device["collectives"] == []
 
 
+def test_what_the_learner_asks_for_follows_from_the_rates_of_the_programs(report, playing):
+    """A step on 512 samples, each learned from four times; a move is 33 evaluations."""
+    asked, learner, server = playing["feeding"], report["learner"], report["server"]
+    seconds = learner["estimated_seconds"] + learner["seconds"]["links"]
+    assert asked["moves_per_s"] == pytest.approx(learner["trip_count"] * learner["batch"] / seconds / 4)
+    assert asked["evaluations_per_s"] == pytest.approx(33 * asked["moves_per_s"])
+    assert asked["device_chips"] == math.ceil(asked["moves_per_s"] / playing["moves_per_s"])
+    served = server["batch"] / server["estimated_seconds"]
+    assert asked["server_chips"] == math.ceil(asked["evaluations_per_s"] / served)
+    assert asked["server_cores"] == math.ceil(asked["moves_per_s"] / asked["core_moves_per_s"])
+
+
 def test_all_programs_of_a_slice_are_judged(report, playing):
-    assert list(report) == ["learner", "evaluation", "selfplay", "device"]
+    assert list(report) == ["learner", "evaluation", "selfplay", "device", "server"]
     for program in report.values():
         assert program["fits"]
         assert 0 < program["bytes_per_chip"] < program["hbm_per_chip"] == 16 * 2**30
