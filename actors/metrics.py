@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+
+log = logging.getLogger(__name__)
+
 
 class SelfPlayMetrics:
     """Adds up what an actor plays.
@@ -19,6 +23,7 @@ class SelfPlayMetrics:
         self._abs_root_value = 0.0
         self._version = 0
         self._depth: float | None = None
+        self._warned = False
         self._start()
 
     def _start(self) -> None:
@@ -61,7 +66,17 @@ class SelfPlayMetrics:
         self._resigned += resigned
         if dropped is not None:
             self._dropped = (self._dropped or 0) + dropped
+            self._warn_of_dropped(dropped)
         self._abs_root_value, self._version, self._depth = abs_root_value, version, depth
+
+    def _warn_of_dropped(self, dropped: int) -> None:
+        """Says once that `search.slots` is too small for some positions."""
+        if dropped and not self._warned:
+            self._warned = True
+            log.warning(
+                "search.slots is too small for the legal actions of some positions: those with the smallest prior are "
+                "left out of the search (metric count/dropped_actions); raise search.slots if they are many"
+            )
 
     def flush(self, failures: int = 0) -> dict[str, float]:
         """The metrics since the last call; `failures` of games on the host until now."""

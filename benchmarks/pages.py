@@ -14,6 +14,7 @@ from typing import Any
 from podzero.benchmarks.ablations_page import ablations_page
 from podzero.benchmarks.results_page import page_of_results
 from podzero.benchmarks.rounds import ratios
+from podzero.benchmarks.serving_page import serving
 from podzero.config import load
 from podzero.markdown import Row, table
 
@@ -23,9 +24,10 @@ RESULTS_PAGE = ROOT / "docs" / "results.md"
 PERFORMANCE_PAGE = ROOT / "docs" / "performance.md"
 ABLATIONS_PAGE = ROOT / "docs" / "ablations.md"
 BENCHES = (
-    "selfplay", "int8", "int8_64x5", "simulators", "acting", "learner", "learner_64x5", "replay", "publish", "actors",
-    "broadcast", "mesh",
+    "selfplay", "int8", "int8_64x5", "tree", "simulators", "acting", "learner", "learner_64x5", "replay", "publish",
+    "actors", "broadcast", "mesh",
 )  # fmt: skip
+SERVERS = ("server_connect_four", "server_go_9x9")
 EXPERIMENTS = (
     "tic_tac_toe", "connect_four", "connect_four_int8", "connect_four_two_hours", "open_spiel_connect_four", "own_game",
     "plain_learning", "othello_hour", "cartpole", "lunar_lander", "pendulum", "minatar_breakout", "atari_pong",
@@ -62,6 +64,9 @@ def performance_page(page: str) -> str:
     parts: dict[str, Callable[[], list[str]]] = {
         "benches": lambda: _benches({name: _load(f"bench_{name}") for name in BENCHES}),
         "device": lambda: device(_load("device"), compiled["results"]),
+        "serving": lambda: serving(
+            {name: _load(f"bench_{name}") for name in SERVERS}, _load("transports"), _load("placements")
+        ),
         "scaling": lambda: scaling(compiled["results"], compiled["compiler"]),
     }
     for name, part in parts.items():

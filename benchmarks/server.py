@@ -28,7 +28,17 @@ from podzero.envs import make_env
 from podzero.errors import ConfigError
 from podzero.inference.serving import Hello, Identity, InferenceServer, ServerClient, identity_of
 from podzero.inference.serving.encoding import encoding_of
-from podzero.inference.serving.messages import HELLO, Answer, Welcome, answer_frames, welcome_frames
+from podzero.inference.serving.messages import (
+    ANSWER,
+    HELLO,
+    Answer,
+    Welcome,
+    answer_frames,
+    copies,
+    hello_frames,
+    request_frames,
+    welcome_frames,
+)
 from podzero.types import EnvState
 
 CLIENTS = (1, 4, 16, 64)
@@ -195,7 +205,7 @@ def _serve_echo(identity: Identity, parent: Connection) -> None:
         count = len(data[0]) // identity.row_bytes
         zeros = answers.setdefault(count, np.zeros((count, identity.outputs), np.float32))
         frames = answer_frames(Answer(int.from_bytes(head, "little"), 0, zeros))
-        socket.send_multipart([client, *frames], copy=False)
+        socket.send_multipart([client, *frames], copy=copies(frames))
 
 
 def _measured(
@@ -226,28 +236,33 @@ def _measured(
 
 
 def _positions_per_s(address: str, connections: int, rows: Any, request: int, identity: Identity) -> float:
-    """The rate at which so many connections, each in a thread, get answers for one round."""
-    counts, stop = [0] * connections, threading.Event()
+    """The rate at which so many connections get answers for one round; each repeats its request at once.
 
-    def send(number: int) -> None:
-        client = _client(address, ServerConfig(cache_mib=0.0), identity, request, number)
+    One thread serves all connections, because actors, which have a process each, would not share an interpreter.
+    """
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+    poller = zmq.Poller()
+    frames = {}
+    for number in range(connections):
+        socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect(address)
+        socket.send_multipart(hello_frames(Hello(f"bench-{number}", request, identity)))
         start = number * request % max(1, len(rows) - request + 1)
-        own = rows[start : start + request]
-        while not stop.is_set():
-            client.evaluate(0, own)
-            counts[number] += request
-
-    threads = [threading.Thread(target=send, args=(number,), daemon=True) for number in range(connections)]
-    for thread in threads:
-        thread.start()
-    time.sleep(0.25 * ROUND_S)  # until all are connected and the queue is full
-    before, began = sum(counts), time.perf_counter()
-    time.sleep(ROUND_S)
-    rate = (sum(counts) - before) / (time.perf_counter() - began)
-    stop.set()
-    for thread in threads:
-        thread.join(30.0)
-    return rate
+        frames[socket] = request_frames(number, rows[start : start + request])
+        poller.register(socket, zmq.POLLIN)
+    answers, began = 0, 0.0
+    start_s, end_s = time.perf_counter() + 0.25 * ROUND_S, time.perf_counter() + 1.25 * ROUND_S
+    while (now := time.perf_counter()) < end_s:
+        if not began and now >= start_s:  # all are connected, and the queue is full
+            answers, began = 0, now
+        for socket, _ in poller.poll(1000):
+            kind, *_ = socket.recv_multipart()
+            answers += kind == ANSWER
+            socket.send_multipart(frames[socket], copy=copies(frames[socket]))
+    for socket in frames:
+        socket.close()
+    return answers * request / (now - began)
 
 
 def _idle_latency(address: str, config: ServerConfig, identity: Identity, rows: Any) -> float:

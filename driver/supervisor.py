@@ -207,7 +207,8 @@ class Supervisor:
         config = experiment.server
         wanted = ", ".join(f"{amount:g} {name}" for name, amount in config.resources.items())
         advice = f"has a node {wanted} free (server.resources)?" if wanted else "its node may be overloaded"
-        patience = Patience(60 * experiment.cluster.join_minutes + START_TIMEOUT_S, config.hang_s, advice)
+        first_s = START_TIMEOUT_S + (60 * experiment.cluster.join_minutes if wanted else 0.0)
+        patience = Patience(first_s, config.hang_s, advice)
         return WorkerGroup(
             [f"inference-{index}" for index in range(experiment.server_processes)],
             config.cpus,

@@ -68,8 +68,10 @@ class EvaluationBatch(NamedTuple):
 
     def rows(self) -> Rows:
         """The positions, `[size, S]` uint8, with zeros in empty places."""
-        first = self.pieces[0].request.rows
-        rows = np.zeros((self.size, first.shape[1]), np.uint8)
+        (first, start, stop), *others = self.pieces
+        if not others and self.filled == self.size:
+            return first.rows[start:stop]
+        rows = np.zeros((self.size, first.rows.shape[1]), np.uint8)
         np.concatenate([piece.request.rows[piece.start : piece.stop] for piece in self.pieces], out=rows[: self.filled])
         return rows
 

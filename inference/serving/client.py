@@ -25,6 +25,7 @@ from podzero.inference.serving.messages import (
     WELCOME,
     Answer,
     Hello,
+    copies,
     hello_frames,
     read_answer,
     read_refused,
@@ -115,7 +116,8 @@ class ServerClient:
             if self._socket is None:
                 self._connect(deadline)
             assert self._socket is not None
-            self._socket.send_multipart(request_frames(number, rows), zmq.NOBLOCK, copy=False)
+            frames = request_frames(number, rows)
+            self._socket.send_multipart(frames, zmq.NOBLOCK, copy=copies(frames))
             answer = self._await_answer(number, min(deadline, time.monotonic() + self._config.timeout_s))
             if answer is not None:
                 self.version = answer.version

@@ -21,6 +21,8 @@ HELLO, WELCOME, REQUEST, ANSWER, REFUSED = b"hello", b"welcome", b"request", b"a
 """The kinds of messages, as their first frame."""
 CREDITS = 2
 """Requests of a client that may be unanswered at the same time."""
+_LARGE = 2**17
+"""Bytes from which a copy takes longer than what it saves."""
 _NUMBERS = struct.Struct("<Qq")
 
 
@@ -75,6 +77,11 @@ class Answer(NamedTuple):
     """Learner step of the oldest parameters that evaluated some of its positions."""
     evaluations: np.ndarray[Any, Any]
     """`[B, outputs]` float32: logits, then the value."""
+
+
+def copies(frames: Sequence[Any]) -> bool:
+    """Whether ZeroMQ shall copy the frames: small ones are sent several times as fast then."""
+    return memoryview(frames[-1]).nbytes < _LARGE
 
 
 def identity_of(experiment: Experiment, run: str, row_bytes: int, outputs: int) -> Identity:

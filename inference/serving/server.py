@@ -27,6 +27,7 @@ from podzero.inference.serving.messages import (
     MessageError,
     Welcome,
     answer_frames,
+    copies,
     read_hello,
     read_request,
     refused_frames,
@@ -192,7 +193,7 @@ class InferenceServer:
     def _send(self, client: bytes, frames: list[Any]) -> None:
         """Sends without waiting; what a client that is gone does not take is dropped."""
         try:
-            self._socket.send_multipart([client, *frames], zmq.NOBLOCK, copy=False)
+            self._socket.send_multipart([client, *frames], zmq.NOBLOCK, copy=copies(frames))
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 raise

@@ -42,6 +42,8 @@ class Sessions:
         self._identity = identity
         self._most = most_positions
         self._open: dict[bytes, _Session] = {}
+        self._idle: set[bytes] = set()
+        self._promised = 0
 
     def __len__(self) -> int:
         return len(self._open)
@@ -58,12 +60,12 @@ class Sessions:
             raise Refusal(
                 f"{hello.name} asks {self._name} for evaluations with another {', another '.join(differences)}"
             )
-        self._open.pop(client, None)
+        self._close(client)
         needed, lost = CREDITS * hello.positions, []
         for other in sorted(self._open, key=lambda name: self._open[name].heard):
             if self._promised + needed <= self._most or now - self._open[other].heard < LEASE_S:
                 break
-            del self._open[other]
+            self._close(other)
             lost.append(other)
         if self._promised + needed > self._most:
             raise Refusal(
@@ -73,6 +75,8 @@ class Sessions:
                 elsewhere=True,
             )
         self._open[client] = _Session(hello, now)
+        self._idle.add(client)
+        self._promised += needed
         return lost
 
     def ask(self, client: bytes, positions: int, now: float) -> None:
@@ -91,16 +95,20 @@ class Sessions:
         if session.unanswered >= CREDITS:
             raise Refusal(f"{session.hello.name} has more than {CREDITS} unanswered requests")
         session.unanswered += 1
+        self._idle.discard(client)
 
     def answered(self, client: bytes) -> None:
         """Notes an answer."""
         if session := self._open.get(client):
             session.unanswered = max(0, session.unanswered - 1)
+            if not session.unanswered:
+                self._idle.add(client)
 
     def others_may_ask(self, now: float) -> bool:
         """Whether a client that was heard of lately has no unanswered request."""
-        return any(not session.unanswered and now - session.heard < _ACTIVE_S for session in self._open.values())
+        return any(now - self._open[client].heard < _ACTIVE_S for client in self._idle)
 
-    @property
-    def _promised(self) -> int:
-        return sum(CREDITS * session.hello.positions for session in self._open.values())
+    def _close(self, client: bytes) -> None:
+        if session := self._open.pop(client, None):
+            self._idle.discard(client)
+            self._promised -= CREDITS * session.hello.positions

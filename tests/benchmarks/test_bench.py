@@ -2,9 +2,12 @@
 
 import math
 import threading
+import time
 
+import numpy as np
 import pytest
 
+from podzero.benchmarks import server
 from podzero.benchmarks.acting import bench_acting
 from podzero.benchmarks.actor_rates import ReportTotals
 from podzero.benchmarks.actors import bench_actors, record
@@ -17,7 +20,9 @@ from podzero.benchmarks.publish import bench_publish
 from podzero.benchmarks.replay import bench_replay
 from podzero.benchmarks.rounds import compare
 from podzero.benchmarks.selfplay import bench_selfplay
+from podzero.benchmarks.server import bench_server
 from podzero.benchmarks.simulators import bench_simulators
+from podzero.benchmarks.tree import bench_tree
 from podzero.config import load
 from podzero.errors import ConfigError
 from podzero.inference import has_int8_instructions
@@ -240,3 +245,37 @@ def test_ratios_are_medians_over_rounds_measured_in_turn():
         "bare_rounds": [4.0, 8.0, 16.0],
         "old_rounds": [1.0, 2.0, 4.0],
     }
+
+
+@pytest.mark.slow
+def test_the_trees_take_turns(tiny):
+    found = bench_tree(tiny(), 0.1)
+    assert len(found["dense_rounds"]) == len(found["mctx_rounds"]) == 3
+    assert found["ratio"] > 0
+
+
+@pytest.mark.slow
+def test_a_server_is_held_beside_its_chip_and_its_transport(tiny, monkeypatch):
+    monkeypatch.setattr(server, "ROUND_S", 2.5)
+    monkeypatch.setattr(server, "CLIENTS", (1, 2))
+    found = bench_server(tiny("server.batch_sizes=[8,16]"), 0.1)
+    assert list(found["actors"]) == ["1", "2"]
+    for each in found["actors"].values():
+        assert 0 < each["share_of_device"] <= 1.05
+        assert 0 < each["fill"] <= 1
+        lower = min(found["device_positions_per_s"], each["transport_positions_per_s"])
+        assert each["share_of_limit"] == pytest.approx(each["positions_per_s"] / lower)
+    assert found["ratio"] == min(each["share_of_limit"] for each in found["actors"].values())
+    assert (found["row_bytes"], found["answer_bytes"], found["positions_per_request"]) == (3, 40, 8)
+
+
+def test_a_stand_in_computes_one_batch_after_the_other():
+    device = server.StandIn({4: 0.05, 8: 0.1}, outputs=3)
+    began = time.perf_counter()
+    threads = [threading.Thread(target=device.evaluate, args=(np.zeros((4, 2), np.uint8),)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert time.perf_counter() - began >= 0.2
+    assert device.evaluate(np.zeros((8, 2), np.uint8))[1].shape == (8, 3)

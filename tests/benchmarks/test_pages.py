@@ -19,7 +19,8 @@ STRENGTH = ("diagnosis", "ceiling", "ablations")
 
 
 def test_every_file_of_results_is_on_a_page():
-    shown = {*pages.EXPERIMENTS, *(f"bench_{name}" for name in pages.BENCHES), "compile", "device", *STRENGTH}
+    benches = {f"bench_{name}" for name in (*pages.BENCHES, *pages.SERVERS)}
+    shown = {*pages.EXPERIMENTS, *benches, "compile", "device", "transports", "placements", *STRENGTH}
     assert {path.stem for path in pages.RESULTS.glob("*.json")} == shown
 
 

@@ -26,8 +26,10 @@ def test_a_run_with_a_server_learns_and_survives_a_killed_and_a_hung_one(tmp_pat
     seen = []
 
     def disturb(status):
+        """Waits for each server to serve, which it does once its programs are compiled."""
+        ready = sum(line.startswith("inference-0: programs for batches") for line in watcher.lines)
         found = [process for process in running("ray::InferenceProcess") if process.pid not in seen]
-        if found and status.served_per_s > 0 and len(seen) < 2:
+        if found and ready > len(seen):
             seen.append(found[0].pid)
             found[0].send_signal(signal.SIGSTOP if len(seen) == 2 else signal.SIGKILL)
         return len(seen) == 2

@@ -1,0 +1,78 @@
+"""Trains connect four for the same steps with the network evaluated in each place, and lets a perfect solver judge.
+
+uv run python benchmarks/placements.py runs/placements
+
+`device` runs on two emulated devices, between which games and batches are divided. Results are added to
+`benchmarks/results/placements.json` as they come; `uv run python benchmarks/pages.py` writes them into docs/results.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results" / "placements.json"
+TWO_ACTORS = ("actors.count=2", "actors.games=64", "actors.cpus=1")
+PLACEMENTS: dict[str, tuple[str, ...]] = {
+    "local": TWO_ACTORS,
+    "server": (*TWO_ACTORS, "actors.inference=server", "server.batch_sizes=[8,16,32,64]"),
+    "device": ("actors.inference=device", "actors.games=128"),
+}
+"""Overrides of `connect_four`, by the placement."""
+EMULATED = {"device": "--xla_force_host_platform_device_count=2"}
+"""XLA_FLAGS of a placement."""
+
+
+def main() -> None:
+    """Trains and judges the placements that are missing from the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where the runs go")
+    parser.add_argument("--steps", type=int, default=1000, help="learner steps of each")
+    parser.add_argument("--positions", type=int, default=1000, help="that the solver judges")
+    parser.add_argument("--only", nargs="*", choices=PLACEMENTS, default=list(PLACEMENTS), metavar="PLACEMENT")
+    arguments = parser.parse_args()
+    for name in arguments.only:
+        stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        stored[name] = run(name, arguments.folder / name, arguments.steps, arguments.positions)
+        RESULTS.write_text(json.dumps(stored, indent=1) + "\n")
+        print(json.dumps(stored[name]), flush=True)
+
+
+def run(name: str, workdir: Path, steps: int, positions: int) -> dict[str, Any]:
+    """Trains one placement from nothing and judges it."""
+    shutil.rmtree(workdir, ignore_errors=True)
+    overrides = (*PLACEMENTS[name], f"stop.steps={steps}", "stop.minutes=30", "evaluation.every_minutes=60")
+    podzero("train", "connect_four", "--workdir", str(workdir), "--view", "plain", *overrides, flags=EMULATED.get(name))
+    status = json.loads(podzero("status", str(workdir), "--json"))
+    judged = json.loads(
+        podzero("evaluate", str(workdir), "--positions", str(positions), "--simulations", "32", "--json")
+    )
+    return {
+        "command": f"podzero train connect_four {' '.join(overrides)}",
+        "flags": EMULATED.get(name),
+        "date": str(date.today()),
+        "steps": status["step"],
+        "seconds": status["elapsed_s"],
+        "keeps_value": judged["keeps_value"],
+        "interval": judged["interval"],
+        "positions": judged["positions"],
+    }
+
+
+def podzero(*arguments: str, flags: str | None = None) -> str:
+    """The output of a command of podzero, which must succeed; its errors go to the screen."""
+    print("podzero", *arguments, file=sys.stderr, flush=True)
+    command = [sys.executable, "-c", "from podzero.launch.cli import main; main()", *arguments]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"} | ({"XLA_FLAGS": flags} if flags else {})
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
+
+
+if __name__ == "__main__":
+    main()
