@@ -10,6 +10,7 @@ from podzero.aot.results import Job, Result, Results, compiler
 from podzero.aot.scaling import HOP_SECONDS
 from podzero.aot.show import amount
 from podzero.chips import find_slice
+from podzero.config import load
 from podzero.markdown import Row, table
 
 
@@ -38,6 +39,14 @@ def page(jobs: Sequence[Job], results: Results, day: date, limit_s: float) -> st
         "",
         *table(_ALONE, rows(_alone, ("evaluation", "selfplay"))),
         "",
+        "## Self-play wholly on one chip of v5e",
+        "",
+        "Evaluations/s as a share of those of the bare network at the same batch, and bytes of HBM for a simulation: "
+        "first one move as above, in trees of mctx with the settings for CPUs, then the program of "
+        "`actors.inference=device`, whose descents count at their mean depth.",
+        "",
+        *table(_DEVICE, [_device_row(job, results, jobs) for job in jobs if job.program == "device"]),
+        "",
         "## Scaling from 4 to 256 chips of v5e at a fixed batch per chip",
         "",
         "Efficiency is the time of a step on v5e-4 over that on v5e-256. A step is the sum of three parts, since "
@@ -54,10 +63,45 @@ _LEARNER = (
     "experiment", "slice", "samples", "memory", "GFLOP", "HBM traffic", "estimate", "of peak", "communication",
 )  # fmt: skip
 _ALONE = ("experiment", "chip", "program", "memory", "GFLOP", "HBM traffic", "estimate", "of peak", "per second")
+_DEVICE = (
+    "experiment", "share before", "share", "bytes before", "bytes", "moves/s", "evaluations/s", "mean depth", "memory",
+)  # fmt: skip
 _SCALING = (
     "experiment", "slice", "samples", "step on 4 chips", "on 256", "hops on 256", "collectives", "of parameters",
     "efficiency",
 )  # fmt: skip
+
+
+def _device_row(job: Job, results: Results, jobs: Sequence[Job]) -> Row:
+    """The row of self-play wholly on a chip, beside one move by mctx on a chip of the same kind."""
+    name = " ".join(argument for argument in job.arguments if "=" in argument)
+    result = results.get(job)
+    if result is None or not result.report:
+        return f"{job.config} {name}", _excuse(result)
+    report, memory = result.report, _memory(result.report["programs"][-1])
+    share, moved = _before(job, results, jobs)
+    if "ratio" not in report:
+        return f"{job.config} {name}", share, "", moved, "", "", "", "", memory
+    return (
+        f"{job.config} {name}", share, f"{report['ratio']:.2f}", moved, f"{report['bytes_per_simulation']:,.0f}",
+        f"{report['moves_per_s']:,.0f}", f"{report['evaluations_per_s']:,.0f}", f"{report['depth']:.1f}", memory,
+    )  # fmt: skip
+
+
+def _before(job: Job, results: Results, jobs: Sequence[Job]) -> tuple[str, str]:
+    """What one move by mctx reaches: its share of the bare network's evaluations/s, and bytes of HBM a simulation."""
+    chip = find_slice(job.slice).chip
+    programs = {}
+    for other in jobs:
+        if other.config == job.config and find_slice(other.slice).chip == chip:
+            result = results.get(other)
+            if result is not None and result.report and other.program in ("evaluation", "selfplay"):
+                programs[other.program] = result.report["programs"][0]
+    if len(programs) < 2 or not programs["selfplay"]["fits"]:
+        return "", ""
+    simulations, play = load(job.config).search.simulations, programs["selfplay"]
+    share = (simulations + 1) * programs["evaluation"]["estimated_seconds"] / play["estimated_seconds"]
+    return f"{share:.3f}", f"{play['traffic']['hbm'] / play['batch'] / simulations:,.0f}"
 
 
 def _row(make: Callable[[Job, dict[str, Any]], Row], job: Job, result: Result | None) -> Row:

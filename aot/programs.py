@@ -13,9 +13,8 @@ from podzero.config import Experiment, GameConfig
 from podzero.errors import ConfigError
 
 NAMES = ("learner", "evaluation", "selfplay", "device", "server")
-"""The names of all programs. The learner depends on the slice, the others only on the chip. Only games in JAX have the
-last three: `selfplay` is one move, as on CPU hosts; `device` is that of actors on accelerators; `server` that of an
-inference server."""
+"""All programs. The learner depends on the slice, the others only on the chip. Only games in JAX have the last three:
+`selfplay` is one move, as on CPU hosts; `device` is that of actors on accelerators, `server` of inference servers."""
 
 
 def names_of(experiment: Experiment) -> tuple[str, ...]:
@@ -195,13 +194,8 @@ def _server(experiment: Experiment, devices: list[Any]) -> Program:
         arguments = _on_chip((params, struct((size, encoding.row_bytes), "uint8")), devices[0])
         return jax.jit(evaluation_of(encoding, predict)).lower(*arguments)
 
-    return Program(
-        "server",
-        f"the network on {size:,} positions of {encoding.row_bytes} bytes, one chip",
-        f"server.batch_sizes below {size}",
-        lower,
-        size,
-    )
+    what = f"the network on {size:,} positions of {encoding.row_bytes} bytes, one chip"
+    return Program("server", what, f"server.batch_sizes below {size}", lower, size)
 
 
 def _selfplay(experiment: Experiment, devices: list[Any]) -> Program:

@@ -32,6 +32,17 @@ SCALING = ("v5e-4", "v5e-256")
 """The slices between which scaling is judged."""
 PER_CHIP = (64, 512)
 """Samples a step and chip for which it is."""
+ONE_CHIP = "v5e-1"
+"""The slice for which self-play wholly on the chip is compiled."""
+ON_CHIP: dict[str, tuple[str, ...]] = {
+    "connect_four": ("actors.games=4096",),
+    "othello": ("actors.games=512",),
+    "hex": ("actors.games=256",),
+    "go_9x9": ("actors.games=256",),
+    "gardner_chess": ("actors.games=256", "search.tree=dense", "search.slots=64"),
+    "chess": ("actors.games=128", "search.tree=dense", "search.slots=64"),
+}
+"""The experiments for which it is, with overrides, among them the number of games that is best there."""
 PAGE, FIGURES = Path("docs/compile.md"), Path("benchmarks/results/compile.json")
 """Where the table goes and the figures behind it, below the working directory."""
 
@@ -79,6 +90,7 @@ def all_jobs() -> list[Job]:
             *(_program(config, where, "learner") for where in SLICES),
             *(_program(config, where, "evaluation") for where in chips.values()),
             *(_program(config, where, "selfplay") for where in chips.values() if "selfplay" in names_of(load(config))),
+            *(_on_chip(name) for name in ON_CHIP if name == config),
             *(_scaling(config, per_chip) for per_chip in PER_CHIP),
         )
     ]
@@ -97,6 +109,11 @@ def _size(config: str) -> int:
 
 def _program(config: str, where: str, program: str) -> Job:
     return Job(config, where, program, (config, "--topology", where, "--program", program))
+
+
+def _on_chip(config: str) -> Job:
+    arguments = (config, *ON_CHIP[config], "--topology", ONE_CHIP, "--program", "device")
+    return Job(config, ONE_CHIP, "device", arguments)
 
 
 def _scaling(config: str, per_chip: int) -> Job:

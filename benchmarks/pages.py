@@ -15,7 +15,6 @@ from podzero.benchmarks.ablations_page import ablations_page
 from podzero.benchmarks.results_page import page_of_results
 from podzero.benchmarks.rounds import ratios
 from podzero.benchmarks.serving_page import serving
-from podzero.config import load
 from podzero.markdown import Row, table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -63,7 +62,6 @@ def performance_page(page: str) -> str:
     compiled = _load("compile")
     parts: dict[str, Callable[[], list[str]]] = {
         "benches": lambda: _benches({name: _load(f"bench_{name}") for name in BENCHES}),
-        "device": lambda: device(_load("device"), compiled["results"]),
         "serving": lambda: serving(
             {name: _load(f"bench_{name}") for name in SERVERS}, _load("transports"), _load("placements")
         ),
@@ -140,37 +138,6 @@ def _medians(result: Json) -> list[str]:
 
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
-
-
-def device(compiled: Json, others: Mapping[str, Json]) -> list[str]:
-    """The table of self-play on one chip; `others` are the results of `podzero compile --table`."""
-    header = (
-        "experiment", "games", "of the bare network", "moves/s", "evaluations/s", "HBM bytes a simulation", "depth",
-        "one move by mctx and the CPU's settings: of the bare network",
-    )  # fmt: skip
-    rows: list[Row] = []
-    for config, entry in compiled["results"].items():
-        report = entry["report"]
-        (games,) = (text.removeprefix("actors.games=") for text in entry["overrides"] if "actors.games=" in text)
-        name = " ".join((f"`{config}", *entry["overrides"])) + "`"
-        if "ratio" not in report:
-            rows.append((name, games, "does not fit", "", "", "", "", _before(config, others)))
-            continue
-        rates = (f"{report[key]:,.0f}" for key in ("moves_per_s", "evaluations_per_s", "bytes_per_simulation"))
-        rows.append((name, games, f"{report['ratio']:.2f}", *rates, f"{report['depth']:.1f}", _before(config, others)))
-    return [*table(header, rows), "", f"By the estimates of {compiled['compiler']} for one v5e chip."]
-
-
-def _before(config: str, others: Mapping[str, Json]) -> str:
-    """The evaluations of one move on a chip over those of the bare network, with the experiment's own settings."""
-    seconds = {}
-    for name in ("evaluation", "selfplay"):
-        report = others.get(f"{config} --topology v5e-16 --program {name}", {}).get("report") or {}
-        programs = report.get("programs", [{}])
-        seconds[name] = programs[0].get("estimated_seconds")
-    if None in seconds.values():
-        return "not compiled"
-    return f"{(load(config).search.simulations + 1) * seconds['evaluation'] / seconds['selfplay']:.3f}"
 
 
 def scaling(results: Mapping[str, Json], compiler: str) -> list[str]:

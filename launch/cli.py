@@ -36,19 +36,9 @@ app = typer.Typer(
 
 
 Stage = Literal[
-    "selfplay",
-    "int8",
-    "tree",
-    "server",
-    "simulators",
-    "acting",
-    "learner",
-    "replay",
-    "publish",
-    "actors",
-    "broadcast",
+    "selfplay", "int8", "tree", "server", "simulators", "acting", "learner", "replay", "publish", "actors", "broadcast",
     "mesh",
-]
+]  # fmt: skip
 ProgramName = Literal["learner", "evaluation", "selfplay", "device", "server"]
 
 

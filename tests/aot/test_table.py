@@ -43,6 +43,7 @@ def test_the_jobs_are_all_experiments_on_all_slices_and_each_chip_once():
     games = sum(isinstance(load(name).env, GameConfig) for name in builtin_configs())
     count = {program: sum(job.program == program for job in jobs) for program in ("learner", "evaluation", "selfplay")}
     assert count == {"learner": 5 * configs, "evaluation": 4 * configs, "selfplay": 4 * games}
+    assert {job.config: job.slice for job in jobs if job.program == "device"} == dict.fromkeys(table.ON_CHIP, "v5e-1")
     assert {job.slice for job in jobs if job.program == "selfplay"} == {"v4-16", "v5e-16", "v5p-16", "v6e-16"}
     assert len({job.key for job in jobs}) == len(jobs)
 
@@ -170,6 +171,31 @@ def test_a_program_of_one_chip_is_shown_with_its_rate(path):
         "connect_four", "v5e", "selfplay", "3.0 MiB of 16.0 GiB", "8.00", "4.0 MiB", "1.000 ms", "10.0%",
         "128,000 moves, at most",
     ]  # fmt: skip
+
+
+def test_self_play_on_the_chip_is_shown_beside_one_move_by_mctx(path):
+    """A move of 128 games took 4 ms, 33 evaluations of 128 games 33 * 0.01 ms: a share of 0.0825."""
+    device = Job("connect_four", "v5e-1", "device", ("connect_four", "actors.games=4096", "--program", "device"))
+    evaluation = Job("connect_four", "v5e-16", "evaluation", ("connect_four", "--program", "evaluation"))
+    alone = PROGRAM | {"batch": 128, "trip_count": 1, "collectives": []}
+    before = alone | {"estimated_seconds": 0.004, "traffic": {"hbm": 128 * 32 * 5000.0}}
+    report = {
+        "programs": [alone, alone], "ratio": 0.5, "moves_per_s": 2000.0, "evaluations_per_s": 66_000.0,
+        "bytes_per_simulation": 250.0, "depth": 4.25,
+    }  # fmt: skip
+    found = {
+        SELFPLAY.key: {"programs": [before]},
+        evaluation.key: {"programs": [alone | {"estimated_seconds": 1e-5}]},
+        device.key: report,
+    }
+    path.parent.mkdir()
+    made = {key: vars(Result("compiled", 9.0, "x", one)) for key, one in found.items()}
+    path.write_text(json.dumps({"results": made}))
+    text = page([SELFPLAY, evaluation, device], Results(path), date(2026, 11, 23), 900)
+    assert (
+        "| connect_four actors.games=4096 | 0.083 | 0.50 | 5,000 | 250 | 2,000 | 66,000 | 4.2 | 3.0 MiB of 16.0 GiB |"
+        in text
+    )
 
 
 def test_scaling_is_shown_with_both_steps(path):

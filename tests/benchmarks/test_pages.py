@@ -20,7 +20,7 @@ STRENGTH = ("diagnosis", "ceiling", "ablations")
 
 def test_every_file_of_results_is_on_a_page():
     benches = {f"bench_{name}" for name in (*pages.BENCHES, *pages.SERVERS)}
-    shown = {*pages.EXPERIMENTS, *benches, "compile", "device", "transports", "placements", *STRENGTH}
+    shown = {*pages.EXPERIMENTS, *benches, "compile", "transports", "placements", *STRENGTH}
     assert {path.stem for path in pages.RESULTS.glob("*.json")} == shown
 
 
