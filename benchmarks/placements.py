@@ -36,11 +36,13 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="where the runs go")
     parser.add_argument("--steps", type=int, default=1000, help="learner steps of each")
     parser.add_argument("--positions", type=int, default=1000, help="that the solver judges")
+    parser.add_argument("--hardware", default="2 cores", help="what the page says of this machine")
     parser.add_argument("--only", nargs="*", choices=PLACEMENTS, default=list(PLACEMENTS), metavar="PLACEMENT")
     arguments = parser.parse_args()
     for name in arguments.only:
         stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-        stored[name] = run(name, arguments.folder / name, arguments.steps, arguments.positions)
+        found = run(name, arguments.folder / name, arguments.steps, arguments.positions)
+        stored[name] = found | {"hardware": arguments.hardware}
         RESULTS.write_text(json.dumps(stored, indent=1) + "\n")
         print(json.dumps(stored[name]), flush=True)
 

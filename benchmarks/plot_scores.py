@@ -18,7 +18,7 @@ import matplotlib.pyplot as plt
 from podzero.evaluation.intervals import wilson
 
 RESULTS = Path(__file__).parent / "results"
-PANELS = ("othello_hour",)
+PANELS = ("othello_hour", "go_9x9_hour")
 """The experiments."""
 
 

@@ -86,10 +86,11 @@ def _placements(runs: Mapping[str, Json]) -> list[str]:
             f"{run['steps']:,}",
             f"{run['seconds'] / 60:.1f} minutes",
             f"{run['keeps_value']:.1%} ({run['interval'][0]:.1%} to {run['interval'][1]:.1%})",
+            f"{run['hardware']}; {run['date']}",
         )
         for name, run in runs.items()
     ]
-    header = ("placement", "training", "learner steps", "time", "moves that keep the value of the game")
+    header = ("placement", "training", "learner steps", "time", "moves that keep the value of the game", "measured")
     return [
         "The same number of learner steps with each placement, on the same machine, one after the other "
         "(`uv run python benchmarks/placements.py runs/placements`); a perfect solver judges:",
