@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from functools import partial
 from typing import Any
 
 import jax
@@ -47,7 +48,10 @@ def moves_per_core_s(experiment: Experiment) -> float:
       experiment: of a game in JAX.
     """
     games = max(1, experiment.actors.games // experiment.server.batches)
-    actors = experiment.actors.model_copy(update={"games": games})
+    search = experiment.search
+    changes: dict[str, object] = {"actors": experiment.actors.model_copy(update={"games": games})}
+    if experiment.actors.inference == "device":  # whose trees are not those of actors on CPUs
+        changes["search"] = search.model_copy(update={"tree": "mctx", "slots": None})
     env = make_env(experiment.env)
 
     def evaluate(params: Params, key: Array, states: EnvState) -> tuple[jax.Array, jax.Array]:
@@ -55,15 +59,25 @@ def moves_per_core_s(experiment: Experiment) -> float:
         batch = len(jax.tree.leaves(states)[0])
         return jnp.zeros((batch, env.spec.num_actions)), jnp.zeros(batch)
 
-    core = selfplay_core(experiment.model_copy(update={"actors": actors}), env, evaluate)
-    move = jax.jit(core.move)
-    state, _ = move(None, jax.jit(core.init)(jax.random.key(0)))
-    jax.block_until_ready(state)  # type: ignore[no-untyped-call]
-    began = time.process_time()  # of all threads, so that it does not matter how many cores JAX uses
-    for _ in range(_MOVES):
-        state, played = move(None, state)
+    core = selfplay_core(experiment.model_copy(update=changes), env, evaluate)
+    start = jax.jit(core.init)(jax.random.key(0))
+
+    def seconds(simulations: int) -> float:
+        """Of a move of all games, on one core."""
+        move = jax.jit(partial(core.move, simulations=simulations))
+        state, played = move(None, start)
         jax.device_get(played)
-    return games * _MOVES / (time.process_time() - began)
+        began = time.process_time()  # of all threads, so that it does not matter how many cores JAX uses
+        for _ in range(_MOVES):
+            state, played = move(None, state)
+            jax.device_get(played)
+        return (time.process_time() - began) / _MOVES
+
+    share = experiment.actors.full_search_share
+    mean = share * seconds(search.simulations)
+    if share < 1.0:
+        mean += (1 - share) * seconds(search.fast_simulations)
+    return games / mean
 
 
 def feeding(
@@ -84,7 +98,7 @@ def feeding(
     return {
         "moves_per_s": moves,
         "evaluations_per_s": evaluations,
-        "device_chips": math.ceil(moves / playing["moves_per_s"]),
+        "device_chips": math.ceil(evaluations / playing["evaluations_per_s"]),
         "server_chips": math.ceil(evaluations / served),
         "server_cores": math.ceil(moves / per_core_s),
         "server_chip_evaluations_per_s": served,

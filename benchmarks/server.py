@@ -1,6 +1,7 @@
 """Positions/s of an inference server whose device takes as long as a TPU chip would, beside chip and bare transport.
 
-No chip is needed: a stand-in sleeps for the time that the TPU compiler expects of the network on one v5e chip.
+No chip is needed: a stand-in sleeps for the time that the TPU compiler expects of a server's program on one v5e chip.
+Copies between host and chip are not part of it.
 """
 
 from __future__ import annotations
@@ -136,12 +137,12 @@ def device_seconds(experiment: Experiment) -> dict[int, float]:
 
 
 def _estimated_s(experiment: Experiment, size: int) -> float:
-    tree = experiment.model_copy(update={"actors": experiment.actors.model_copy(update={"games": size})})
+    tree = experiment.model_copy(update={"server": experiment.server.model_copy(update={"batch_sizes": (size,)})})
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder) / "experiment.yaml"
         config.write_text(tree.to_yaml())
         program = (sys.executable, "-c", "from podzero.launch.cli import main; main()", "compile", str(config))
-        command = (*program, "--topology", "v5e-1", "--program", "evaluation", "--json")
+        command = (*program, "--topology", "v5e-1", "--program", "server", "--json")
         done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     try:
         report = json.loads(done.stdout.splitlines()[-1])

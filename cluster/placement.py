@@ -72,7 +72,7 @@ def _check_room(nodes: Sequence[Node], shards: Sequence[Node], experiment: Exper
     replay, actors, reanalyse = experiment.replay, experiment.actors, experiment.reanalyse
     free = f"the nodes for actors have {sum(node.cpus for node in nodes):g} free CPUs"
     beside = f"beside {len(shards)} replay shard(s) of {replay.cpus:g} CPUs (replay.cpus)"
-    taken = _added({}, shards, replay.cpus)
+    taken = added({}, shards, replay.cpus)
     servers = 0 if experiment.server.resources else experiment.server_processes
     serving = actor_places(nodes, taken, experiment.server.cpus, servers)
     if len(serving) < servers:
@@ -80,12 +80,12 @@ def _check_room(nodes: Sequence[Node], shards: Sequence[Node], experiment: Exper
             f"{free}, room for {len(serving)} of {servers} inference servers of {experiment.server.cpus:g} CPUs "
             f"{beside}; add nodes, or lower server.count or server.cpus"
         )
-    taken = _added(taken, serving, experiment.server.cpus)
+    taken = added(taken, serving, experiment.server.cpus)
     first = actor_places(nodes, taken, reanalyse.cpus, min(reanalyse.processes, 1))
     if reanalyse.processes and not first:
         raise MissingNodes(f"{free}, no room for a reanalyser of {reanalyse.cpus:g} (reanalyse.cpus) {beside}")
     least = actors.processes and (actors.min_count or actors.count)
-    places = len(actor_places(nodes, _added(taken, first, reanalyse.cpus), actors.cpus, least))
+    places = len(actor_places(nodes, added(taken, first, reanalyse.cpus), actors.cpus, least))
     if places < least:
         raise MissingNodes(
             f"{free}, room for {places} of {least} actors of {actors.cpus:g} CPUs {beside}"
@@ -195,12 +195,12 @@ def without_room(nodes: Sequence[Node], taken: Mapping[str, float], cpus: Iterab
     left = []
     for amount in sorted(cpus, reverse=True):
         places = actor_places(nodes, taken, amount, 1)
-        taken = _added(taken, places, amount)
+        taken = added(taken, places, amount)
         left += [] if places else [amount]
     return left
 
 
-def _added(taken: Mapping[str, float], places: Iterable[Node], cpus: float) -> dict[str, float]:
+def added(taken: Mapping[str, float], places: Iterable[Node], cpus: float) -> dict[str, float]:
     """`taken` with `cpus` more for each of `places`."""
     total = defaultdict(float, taken)
     for node in places:

@@ -76,7 +76,7 @@ class Cluster:
             )
             .remote(name, **arguments)
         )
-        if cpus and node and not bundle:
+        if cpus and not bundle:
             self._reserved_cpus[actor._actor_id.hex()] = cpus
         where = bundle.node if bundle else node
         return RemoteActor(name, actor, where.id if where else None)

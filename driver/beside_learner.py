@@ -43,6 +43,7 @@ def running_beside(companion: Companion, stop_learning: Callable[[], None]) -> I
         try:
             companion.run()
         except Exception as failure:
+            log.error("what runs beside the learner has failed", exc_info=failure)
             failures.append(failure)
             stop_learning()
 

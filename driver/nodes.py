@@ -12,6 +12,7 @@ from podzero.cluster.placement import MissingNodes, Node, Placement, actor_nodes
 from podzero.cluster.preflight import Preflight
 from podzero.cluster.ray_cluster import Cluster
 from podzero.cluster.remote import START_TIMEOUT_S, ClusterError
+from podzero.cluster.server_placement import check_servers, without_learner
 from podzero.config import Experiment
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ class RunNodes:
         self._experiment = experiment
         self._home = home
         self._preflight = Preflight(cluster, environment)
+        self._learner: Sequence[Node] = ()
 
     def wait(self, stopping: threading.Event) -> Placement:
         """Waits until all nodes that the run needs have joined; returns what runs where.
@@ -50,7 +52,10 @@ class RunNodes:
         deadline, log_at = time.monotonic() + 60 * minutes, time.monotonic()
         while True:
             try:
-                return place(self._usable(wait=True), self._experiment, self._home)
+                placement = place(self._usable(wait=True), self._experiment, self._home)
+                self._learner = placement.learner
+                check_servers(self.for_servers(), self._experiment)
+                return placement
             except MissingNodes as missing:
                 refused = self._preflight.refusals(self._cluster.nodes())
                 reason = "\n  not used: ".join([str(missing), *refused])
@@ -70,6 +75,10 @@ class RunNodes:
             return actor_nodes(self._usable(wait=False), self._experiment.cluster)
         except MissingNodes:
             return []
+
+    def for_servers(self) -> list[Node]:
+        """The nodes on which inference servers with accelerators may run now, TPU hosts included; never waits."""
+        return without_learner(self._usable(wait=False), self._learner, self._experiment.cluster)
 
     def request_capacity(self, taken: Mapping[str, float], cpus: Sequence[float]) -> None:
         """Asks an autoscaler for room for the processes that find none on the present nodes; replaces earlier requests.

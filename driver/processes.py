@@ -6,6 +6,7 @@ Heavy imports stand inside the methods, so that a process loads only what its ob
 from __future__ import annotations
 
 import logging
+import math
 import os
 from concurrent.futures import wait
 from contextlib import AbstractContextManager, nullcontext
@@ -19,6 +20,7 @@ from podzero.config import Experiment
 from podzero.driver.preemption import watch_for_notices
 from podzero.driver.process import Process
 from podzero.driver.producers import SampleWriters, seed_of
+from podzero.errors import PodzeroError
 from podzero.monitoring.reports import LogReport, MetricsReport
 from podzero.protocols import ParamSource, Report
 
@@ -114,7 +116,7 @@ class LearnerProcess(Process):
             actor = make_device_actor(experiment, f"actor-{rank}", seed, clients, jax.local_devices())
             self._beside = running_beside(actor, self._learner.stop)
         elif local is not None:
-            server = serve(experiment, f"inference-{rank}", local, directory, self._reports.report)
+            server = serve(_patient(experiment), f"inference-{rank}", local, directory, self._reports.report)
             self._beside = running_beside(server, self._learner.stop)
 
     def run(self) -> None:
@@ -177,16 +179,32 @@ class InferenceProcess(Process):
         self.ready()
         self._server.run()
 
-    def stop(self) -> None:
-        """Asks `run` to end."""
-        self._server.stop()
+
+class NoAccelerator(PodzeroError, RuntimeError):
+    """A process has reserved accelerators that JAX does not find."""
+
+
+def _patient(experiment: Experiment) -> Experiment:
+    """The experiment whose server waits for its devices for ever: they train as well, and the driver watches that."""
+    return experiment.model_copy(update={"server": experiment.server.model_copy(update={"hang_s": math.inf})})
 
 
 def serve(experiment: Experiment, name: str, source: ParamSource, directory: Any, report: Report) -> NetworkServer:
-    """The inference server on all devices of this process, which announces itself to the run's directory."""
+    """The inference server on all devices of this process, which announces itself to the run's directory.
+
+    Raises:
+      NoAccelerator: it has reserved some, and JAX found only CPUs.
+    """
     import jax
 
     from podzero.driver.serving import make_server
+
+    reserved = [resource for resource in experiment.server.resources if resource in ("GPU", "TPU")]
+    if reserved and not experiment.server.beside_learner and jax.default_backend() == "cpu":
+        raise NoAccelerator(
+            f"{name} has reserved a {reserved[0]} (server.resources), but JAX found only CPUs: the extra for it is not "
+            "installed there (`uv sync --extra cuda` or `--extra tpu`), or another process holds the chips"
+        )
 
     def announce(address: str) -> None:
         tell(directory, name, address)

@@ -72,7 +72,10 @@ def make_served_actor(
         for connection in connections:
             connection.close()
 
-    return ActorGroups(actors, interrupt)
+    def cause() -> Exception | None:
+        return next((found for connection in connections if (found := connection.failure)), None)
+
+    return ActorGroups(actors, interrupt, cause)
 
 
 def make_server(

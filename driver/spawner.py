@@ -104,7 +104,7 @@ class Spawner:
         process: type[ActorProcess | ReanalysisProcess],
         name: str,
         index: int,
-        node: Node | None,
+        node: Node,
         cpus: float,
         shards: Sequence[RemoteActor],
     ) -> RemoteActor:
@@ -127,8 +127,8 @@ class Spawner:
             directory=self._directory,
         )
 
-    def server(self, name: str, node: Node | None) -> RemoteActor:
-        """Starts an inference server on a node, or without one where its resources are."""
+    def server(self, name: str, node: Node) -> RemoteActor:
+        """Starts an inference server on a node, with its resources."""
         server = self._experiment.server
         environment = {RUN_VARIABLE: self.run}
         if not server.resources:
@@ -144,7 +144,7 @@ class Spawner:
             directory=self._directory,
         )
 
-    def evaluator(self, name: str, node: Node | None, ladder: dict[str, Any]) -> RemoteActor:
+    def evaluator(self, name: str, node: Node, ladder: dict[str, Any]) -> RemoteActor:
         """Starts the evaluator, which continues the rating `ladder`."""
         cpus = self._experiment.evaluation.cpus
         return self._spawn(
@@ -167,7 +167,7 @@ class Spawner:
         self,
         process: type,
         name: str,
-        node: Node | None,
+        node: Node,
         *,
         environment: dict[str, str],
         cpus: float = 0.0,

@@ -12,6 +12,7 @@ from podzero.cluster.directory import start_directory
 from podzero.cluster.placement import MEMORY, Node
 from podzero.cluster.ray_cluster import Cluster
 from podzero.cluster.remote import START_TIMEOUT_S, STOP_TIMEOUT_S, RemoteActor
+from podzero.cluster.server_placement import server_places
 from podzero.config import Experiment
 from podzero.driver.learner_group import LearnerGroup
 from podzero.driver.nodes import RunNodes
@@ -206,14 +207,15 @@ class Supervisor:
         """The group of servers `inference-0`, `inference-1`, ...; one that does not answer is replaced."""
         config = experiment.server
         wanted = ", ".join(f"{amount:g} {name}" for name, amount in config.resources.items())
-        advice = f"has a node {wanted} free (server.resources)?" if wanted else "its node may be overloaded"
-        first_s = START_TIMEOUT_S + (60 * experiment.cluster.join_minutes if wanted else 0.0)
-        patience = Patience(first_s, config.hang_s, advice)
+        advice = (
+            f"does another run hold {wanted} of its node (server.resources)?" if wanted else "is its node overloaded?"
+        )
+        patience = Patience(START_TIMEOUT_S, config.hang_s, advice)
         return WorkerGroup(
             [f"inference-{index}" for index in range(experiment.server_processes)],
             config.cpus,
             lambda name, _, node: self._spawner.server(name, node),
-            anywhere=bool(config.resources),
+            places=lambda nodes, taken, own, count: server_places(nodes, taken, own, config, count),
             patience=patience,
         )
 
@@ -222,7 +224,7 @@ class Supervisor:
     ) -> WorkerGroup:
         """The group of workers `KIND-0`, `KIND-1`, ..., which produce samples."""
 
-        def spawn(name: str, index: int, node: Node | None) -> RemoteActor:
+        def spawn(name: str, index: int, node: Node) -> RemoteActor:
             return self._spawner.producer(process, name, index, node, cpus, self.shards.actors)
 
         return WorkerGroup([f"{kind}-{index}" for index in range(count)], cpus, spawn)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from podzero.cluster.placement import Node, actor_places
 from podzero.cluster.remote import RemoteActor
 from podzero.driver.worker import Patience, Worker
+
+Places = Callable[[Sequence[Node], Mapping[str, float], Mapping[str, int], int], list[Node]]
+"""Chooses nodes for workers of a group."""
 
 
 class WorkerGroup:
@@ -15,8 +19,9 @@ class WorkerGroup:
     Args:
       names: of all workers that the group may have, by index.
       cpus: that each worker takes.
-      spawn: starts the process of a worker, given its name and index, on a node, or where Ray chooses.
-      anywhere: whether Ray chooses the nodes, by resources that `spawn` asks for.
+      spawn: starts the process of a worker, given its name and index, on a node.
+      places: chooses nodes for some more workers, given the nodes, the CPUs taken by node id, the number of this
+        group's workers by node id, and how many are wanted; by default those with most free CPUs.
       patience: how long a worker may be silent before it is replaced; by default for ever.
     """
 
@@ -24,8 +29,8 @@ class WorkerGroup:
         self,
         names: Sequence[str],
         cpus: float,
-        spawn: Callable[[str, int, Node | None], RemoteActor],
-        anywhere: bool = False,
+        spawn: Callable[[str, int, Node], RemoteActor],
+        places: Places | None = None,
         patience: Patience | None = None,
     ) -> None:
         self.cpus = cpus
@@ -35,7 +40,7 @@ class WorkerGroup:
         """The workers by name; one for which no node has room yet is absent."""
         self._names = list(names)
         self._spawn = spawn
-        self._anywhere = anywhere
+        self._places = places or self._roomiest
         self._patience = patience
 
     @property
@@ -48,9 +53,7 @@ class WorkerGroup:
         """CPUs of each wanted worker that has not been started."""
         return [self.cpus] * max(0, self.wanted - len(self.workers))
 
-    def scale(
-        self, nodes: Sequence[Node], taken: Mapping[str, float], limit: int | None = None
-    ) -> dict[str, Node | None]:
+    def scale(self, nodes: Sequence[Node], taken: Mapping[str, float], limit: int | None = None) -> dict[str, Node]:
         """Starts the wanted workers that are absent, as far as nodes have room.
 
         Args:
@@ -59,17 +62,23 @@ class WorkerGroup:
           limit: considers only the first so many workers; all by default.
 
         Returns:
-          the nodes of the started workers, by name; None where Ray chooses.
+          the nodes of the started workers, by name.
         """
         wanted = self._names[: self.wanted][:limit]
         absent = [index for index, name in enumerate(wanted) if name not in self.workers]
-        started: dict[str, Node | None] = {}
-        places = [None] * len(absent) if self._anywhere else actor_places(nodes, taken, self.cpus, len(absent))
-        for index, node in zip(absent, places, strict=False):
+        started = {}
+        own = Counter(worker.actor.node for worker in self.workers.values() if worker.actor.node is not None)
+        for index, node in zip(absent, self._places(nodes, taken, own, len(absent)), strict=False):
             actor = self._spawn(wanted[index], index, node)
             self.workers[wanted[index]] = Worker(actor, actor.begin("run"))
             started[wanted[index]] = node
         return started
+
+    def _roomiest(
+        self, nodes: Sequence[Node], taken: Mapping[str, float], own: Mapping[str, int], count: int
+    ) -> list[Node]:
+        del own
+        return actor_places(nodes, taken, self.cpus, count)
 
     def remove_ended(self) -> dict[str, Exception]:
         """Removes the workers that ended by themselves or are silent for too long; returns why, by name."""

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import zmq
 
+from podzero.cluster.remote import ClusterError
 from podzero.config import ServerConfig
 from podzero.errors import ConfigError, PodzeroError
 from podzero.inference.evaluation_cache import EvaluationCache
@@ -41,6 +42,10 @@ _SLICE_S = 0.2
 """Longest wait without a look whether the client was closed."""
 _PAUSE_S = 0.5
 """Pause between two attempts to find a server, or the first parameters."""
+_RETURN_S = 60.0
+"""Time after which a client that has gone to another server looks whether its own one is back."""
+_REFRESH_S = 2.0
+"""Time without an answer after which a position is sent although it is cached: answers carry the version."""
 
 
 class ServerLost(PodzeroError, RuntimeError):
@@ -54,7 +59,7 @@ class ServerClient:
       hello: how it introduces itself.
       servers: finds the addresses of the present servers, by name.
       config: timeouts and the size of the cache.
-      preferred: number of the server to begin with, counted over the sorted names.
+      preferred: number of its own server, counted over the sorted names. It goes to others only while this one fails.
     """
 
     def __init__(
@@ -66,7 +71,11 @@ class ServerClient:
         self._hello = hello
         self._servers = servers
         self._config = config
-        self._turn = itertools.count(preferred)
+        self._preferred = preferred
+        self._failures = 0
+        self._connected_at = self._answered_at = time.monotonic()
+        self.failure: Exception | None = None
+        """Why the last evaluation failed: JAX keeps the text of an error in a callback only."""
         self._numbers = itertools.count()
         self._socket: zmq.Socket[bytes] | None = None
         self._server = "no server"
@@ -79,18 +88,14 @@ class ServerClient:
         self._closed.set()
 
     def await_version(self, timeout_s: float) -> int:
-        """Connects; waits until a server has parameters, and returns their version.
+        """Connects to a server that has parameters, and returns their version.
 
         Raises:
           ConfigError: the servers evaluate another game or network.
           ServerLost: no server had parameters within `timeout_s`.
         """
-        deadline = time.monotonic() + timeout_s
-        while True:
-            self._connect(deadline)
-            if self.version >= 0:
-                return self.version
-            self._pause(deadline, f"{self._server} has no parameters yet: has the learner published any?")
+        self._connect(time.monotonic() + timeout_s)
+        return self.version
 
     def evaluate(self, version: int, rows: Rows) -> Rows:
         """Evaluates positions `[B, S]` uint8: `[B, outputs]` float32. Those that were evaluated before are not sent.
@@ -101,8 +106,18 @@ class ServerClient:
 
         Raises:
           ServerLost: no server answered within `server.give_up_s`, or the client was closed.
+          ConfigError: the servers evaluate another game or network.
         """
-        return self._cache(version, rows, self._ask) if self._cache else self._ask(rows)
+        try:
+            if self._cache is None:
+                return self._ask(rows)
+            evaluations = self._cache(version, rows, self._ask)
+            if time.monotonic() - self._answered_at > _REFRESH_S:
+                self._ask(rows[:1])
+        except PodzeroError as failure:
+            self.failure = failure
+            raise
+        return evaluations
 
     def metrics(self) -> dict[str, float]:
         """`server/cached`, the share of evaluations that the cache had."""
@@ -111,8 +126,9 @@ class ServerClient:
 
     def _ask(self, rows: Rows) -> Rows:
         deadline = time.monotonic() + self._config.give_up_s
-        number = next(self._numbers)
+        self._return_if_possible()
         while True:
+            number = next(self._numbers)
             if self._socket is None:
                 self._connect(deadline)
             assert self._socket is not None
@@ -120,7 +136,7 @@ class ServerClient:
             self._socket.send_multipart(frames, zmq.NOBLOCK, copy=copies(frames))
             answer = self._await_answer(number, min(deadline, time.monotonic() + self._config.timeout_s))
             if answer is not None:
-                self.version = answer.version
+                self.version, self._answered_at = answer.version, time.monotonic()
                 return answer.evaluations
 
     def _await_answer(self, number: int, deadline: float) -> Answer | None:
@@ -139,14 +155,24 @@ class ServerClient:
     def _connect(self, deadline: float) -> None:
         """Introduces itself to one server after the other until one welcomes it."""
         while True:
-            found = sorted(self._servers().items())
-            why = "no server is running"
+            try:
+                found = sorted(self._servers().items())
+                why = "no server is running"
+            except ClusterError as error:
+                found, why = [], str(error)
             if found:
-                self._server, address = found[next(self._turn) % len(found)]
+                self._server, address = found[(self._preferred + self._failures) % len(found)]
                 why = f"{self._server} at {address}: {self._greet(address, deadline)}"
                 if self._socket is not None:
+                    self._connected_at = time.monotonic()
                     return
             self._pause(deadline, why)
+
+    def _return_if_possible(self) -> None:
+        """Goes back to its own server, if that was lost and may be back."""
+        if self._failures and time.monotonic() - self._connected_at > _RETURN_S:
+            self._failures = 0
+            self._disconnect()
 
     def _greet(self, address: str, deadline: float) -> str:
         """Connects to a server; returns why that failed, or an empty string."""
@@ -158,9 +184,14 @@ class ServerClient:
         self._socket.send_multipart(hello_frames(self._hello))
         frames = self._receive(min(deadline, time.monotonic() + self._config.timeout_s))
         if frames and frames[0] == WELCOME:
-            self._server, self.version = read_welcome(frames)
-            return ""
+            self._server, version = read_welcome(frames)
+            if version >= 0:
+                self.version = version
+                return ""
+            self._disconnect()
+            return "it has no parameters yet: has the learner published any?"
         self._disconnect()
+        self._failures += 1
         return self._refused(frames) if frames else f"no answer within {self._config.timeout_s:g} s"
 
     def _refused(self, frames: list[bytes]) -> str:
@@ -191,6 +222,7 @@ class ServerClient:
 
     def _leave(self, why: str) -> None:
         log.warning("%s leaves %s: %s; its games go on with the next server", self._hello.name, self._server, why)
+        self._failures += 1
         self._disconnect()
 
     def _disconnect(self) -> None:

@@ -149,7 +149,7 @@ class InferenceServer:
             case kind if kind == REQUEST:
                 number, rows = read_request(frames, self._identity.row_bytes)
                 try:
-                    self._sessions.ask(client, len(rows), now)
+                    self._sessions.ask(client, number, len(rows), now)
                 except KeyError:  # it lost its place while it was silent
                     raise Refusal(f"{self._name} does not know this client any more", elsewhere=True) from None
                 self._batcher.add(Request(client, number, rows, now))
@@ -186,7 +186,7 @@ class InferenceServer:
             now = time.monotonic()
             self._metrics.finished(now)
             for request in batch.answer(version, evaluations):
-                self._sessions.answered(request.client)
+                self._sessions.answered(request.client, request.number)
                 self._send(request.client, answer_frames(request.answer()))
                 self._metrics.answered(now - request.arrived)
 
@@ -207,7 +207,7 @@ class InferenceServer:
                 f"{self._name}: a batch is on the devices for more than {self._config.hang_s:g} s (server.hang_s)"
             )
         if self._metrics.elapsed_s(now) >= REPORT_EVERY_S:
-            queued, clients = self._batcher.queued, len(self._sessions)
+            queued, clients = self._batcher.queued, self._sessions.active(now)
             self._report(self._name, self._metrics.flush(now) | {
                 "server/queued": float(queued), "server/clients": float(clients),
                 "server/version": float(self._version()),

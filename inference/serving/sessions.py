@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from podzero.inference.serving.messages import CREDITS, Hello, Identity
 
@@ -25,7 +25,8 @@ class Refusal(Exception):
 class _Session:
     hello: Hello
     heard: float
-    unanswered: int = 0
+    unanswered: set[int] = field(default_factory=set)
+    """Numbers of its requests."""
 
 
 class Sessions:
@@ -45,8 +46,9 @@ class Sessions:
         self._idle: set[bytes] = set()
         self._promised = 0
 
-    def __len__(self) -> int:
-        return len(self._open)
+    def active(self, now: float) -> int:
+        """The number of clients that were heard of within `LEASE_S`."""
+        return sum(now - session.heard < LEASE_S for session in self._open.values())
 
     def admit(self, client: bytes, hello: Hello, now: float) -> list[bytes]:
         """Begins a session, anew if the client has one; returns the clients that lost their places to it.
@@ -60,27 +62,35 @@ class Sessions:
             raise Refusal(
                 f"{hello.name} asks {self._name} for evaluations with another {', another '.join(differences)}"
             )
-        self._close(client)
-        needed, lost = CREDITS * hello.positions, []
-        for other in sorted(self._open, key=lambda name: self._open[name].heard):
-            if self._promised + needed <= self._most or now - self._open[other].heard < LEASE_S:
-                break
-            self._close(other)
-            lost.append(other)
-        if self._promised + needed > self._most:
+        lost, promised = self._places(client, CREDITS * hello.positions, now)
+        if promised > self._most:
             raise Refusal(
                 f"{self._name} holds requests of {self._most} positions at most (server.queue_mib); with {hello.name} "
-                f"its {len(self._open) + 1} clients might send {self._promised + needed}: "
+                f"its {len(self._open.keys() | {client})} clients might send {promised}: "
                 "raise server.queue_mib or server.count, or lower actors.games",
                 elsewhere=True,
             )
+        for other in [client, *lost]:
+            self._close(other)
         self._open[client] = _Session(hello, now)
         self._idle.add(client)
-        self._promised += needed
+        self._promised += CREDITS * hello.positions
         return lost
 
-    def ask(self, client: bytes, positions: int, now: float) -> None:
-        """Notes a request.
+    def _places(self, client: bytes, needed: int, now: float) -> tuple[list[bytes], int]:
+        """The silent clients whose places a client needs, and the positions that are promised then."""
+        own, lost = self._open.get(client), []
+        promised = self._promised + needed - (CREDITS * own.hello.positions if own else 0)
+        for other in sorted(self._open.keys() - {client}, key=lambda name: self._open[name].heard):
+            session = self._open[other]
+            if promised <= self._most or now - session.heard < LEASE_S:
+                break
+            promised -= CREDITS * session.hello.positions
+            lost.append(other)
+        return lost, promised
+
+    def ask(self, client: bytes, number: int, positions: int, now: float) -> None:
+        """Notes a request by its number.
 
         Raises:
           KeyError: the client has no session.
@@ -92,15 +102,15 @@ class Sessions:
             raise Refusal(
                 f"{session.hello.name} sent {positions} positions at once and had announced {session.hello.positions}"
             )
-        if session.unanswered >= CREDITS:
+        if len(session.unanswered) >= CREDITS:
             raise Refusal(f"{session.hello.name} has more than {CREDITS} unanswered requests")
-        session.unanswered += 1
+        session.unanswered.add(number)
         self._idle.discard(client)
 
-    def answered(self, client: bytes) -> None:
-        """Notes an answer."""
+    def answered(self, client: bytes, number: int) -> None:
+        """Notes an answer; also one to a request of an earlier session, which counts for nothing."""
         if session := self._open.get(client):
-            session.unanswered = max(0, session.unanswered - 1)
+            session.unanswered.discard(number)
             if not session.unanswered:
                 self._idle.add(client)
 

@@ -144,7 +144,8 @@ class ActorsConfig(Section):
     """Of the games that are played on although a player would have resigned, the largest fraction in which that player
     did not lose."""
     max_restarts: NonNegativeInt = 100
-    """Failures of actors, reanalysers, shards and evaluators that a run survives. One more ends the run."""
+    """Failures of inference servers, actors, reanalysers, shards and evaluators that a run survives. One more ends
+    it."""
 
     @property
     def beside_learner(self) -> bool:

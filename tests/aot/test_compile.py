@@ -58,7 +58,7 @@ def test_what_the_learner_asks_for_follows_from_the_rates_of_the_programs(report
     seconds = learner["estimated_seconds"] + learner["seconds"]["links"]
     assert asked["moves_per_s"] == pytest.approx(learner["trip_count"] * learner["batch"] / seconds / 4)
     assert asked["evaluations_per_s"] == pytest.approx(33 * asked["moves_per_s"])
-    assert asked["device_chips"] == math.ceil(asked["moves_per_s"] / playing["moves_per_s"])
+    assert asked["device_chips"] == math.ceil(asked["evaluations_per_s"] / playing["evaluations_per_s"])
     served = server["batch"] / server["estimated_seconds"]
     assert asked["server_chips"] == math.ceil(asked["evaluations_per_s"] / served)
     assert asked["server_cores"] == math.ceil(asked["moves_per_s"] / asked["core_moves_per_s"])

@@ -6,9 +6,9 @@ import logging
 from pathlib import Path
 
 import pytest
-from fake_cluster import PENDING, cpu_node
+from fake_cluster import PENDING, FakeRemoteActor, cpu_node
 
-from podzero.cluster.remote import ClusterError, NodeLost, WorkerDied
+from podzero.cluster.remote import START_TIMEOUT_S, ClusterError, NodeLost, WorkerDied
 from podzero.driver import worker
 from podzero.driver.learner_group import RunFailed
 from podzero.driver.processes import ReplayProcess
@@ -319,22 +319,31 @@ def test_a_server_that_falls_silent_is_replaced_and_the_actors_stay(served, capl
     assert supervisor.reconcile(nothing_saved) == []
 
 
-def test_a_server_that_finds_no_chips_is_given_up_and_its_resources_named(start, monkeypatch, caplog):
+def test_a_server_whose_chips_are_taken_is_given_up_and_they_are_named(start, monkeypatch):
+    """Ray never starts it, because another run has reserved the GPU."""
     now = [1000.0]
     monkeypatch.setattr(worker.time, "monotonic", lambda: now[0])
-    server = {"resources": {"GPU": 1}, "hang_s": 60.0}
-    supervisor, cluster = start(
-        cpu_node("home", 8), actors={"inference": "server", "max_restarts": 0}, server=server,
-        cluster={"join_minutes": 10.0},
+    monkeypatch.setattr(FakeRemoteActor, "begin", pending_drains(FakeRemoteActor.begin))
+    supervisor, _ = start(
+        cpu_node("home", 8, GPU=1.0), actors={"inference": "server", "max_restarts": 0},
+        server={"resources": {"GPU": 1}},
     )  # fmt: skip
-    cluster.named("inference-0").answers["drain"] = PENDING
-    waiting = supervisor._servers.workers["inference-0"]
-    waiting._drain, waiting._answered, waiting._asked_at = cluster.named("inference-0").begin("drain"), False, now[0]
-    now[0] += 700.0
+    now[0] += START_TIMEOUT_S - 1.0
     assert supervisor.reconcile(nothing_saved) == []
-    now[0] += 100.0
-    with pytest.raises(RunFailed, match=r"has a node 1 GPU free \(server.resources\)"):
+    now[0] += 2.0
+    with pytest.raises(RunFailed, match=r"does another run hold 1 GPU of its node \(server.resources\)"):
         supervisor.reconcile(nothing_saved)
+
+
+def pending_drains(begin):
+    """Remote actors of which those of inference servers never answer `drain`."""
+
+    def begin_or_wait(actor, method, *args):
+        if actor.name.startswith("inference"):
+            actor.answers["drain"] = PENDING
+        return begin(actor, method, *args)
+
+    return begin_or_wait
 
 
 def test_a_server_that_the_experiment_makes_impossible_ends_the_run(served):

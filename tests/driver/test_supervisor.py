@@ -218,15 +218,27 @@ def test_inference_servers_start_before_the_actors_that_they_serve(make_supervis
     assert cluster.alive("inference") == []
 
 
-def test_a_server_with_resources_runs_where_ray_finds_them_on_their_devices(make_supervisor):
+def test_servers_with_resources_run_on_nodes_that_have_them_on_their_devices(make_supervisor):
     supervisor, cluster = make_supervisor(
-        cpu_node("home", 8), actors={"inference": "server"}, server={"resources": {"GPU": 1}, "cpus": 2.0}
-    )
+        cpu_node("home", 8), cpu_node("large", 64), cpu_node("gpus", 16, GPU=2.0),
+        actors={"inference": "server"}, server={"resources": {"GPU": 1}, "cpus": 2.0, "count": 2},
+    )  # fmt: skip
     supervisor.start(None)
     server = cluster.arguments["inference-0"]
-    assert cluster.named("inference-0").node is None
+    assert {cluster.named(f"inference-{index}").node for index in range(2)} == {"gpus"}
     assert (server["resources"], server["cpus"]) == ({"GPU": 1.0}, 2.0)
     assert "JAX_PLATFORMS" not in server["environment"]
+
+
+def test_a_run_whose_nodes_lack_the_resources_of_servers_says_which(make_supervisor):
+    supervisor, _ = make_supervisor(
+        cpu_node("home", 8, GPU=1.0), joined=False, actors={"inference": "server"},
+        server={"resources": {"GPU": 1}}, cluster={"host_resources": {"GPU": 1}},
+    )  # fmt: skip
+    with pytest.raises(
+        ClusterError, match=r"1 inference server\(s\) with 1 GPU each .* have room for 0 beside the learner"
+    ):
+        supervisor.start(None)
 
 
 def test_servers_beside_the_learner_have_no_processes(make_supervisor):

@@ -97,7 +97,7 @@ class FakeCluster:
             return FakeRemoteActor(name, node.id, self.history, **answers)
         if process is ReplayProcess:
             answers.setdefault("address", f"{name}:{sum(made.name == name for made in self.processes)}")
-        self.processes.append(FakeRemoteActor(name, node.id if node else None, self.history, **answers))
+        self.processes.append(FakeRemoteActor(name, node.id, self.history, **answers))
         self.arguments[name] = arguments
         return self.processes[-1]
 

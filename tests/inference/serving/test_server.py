@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import zmq
 
+from podzero.cluster.remote import ClusterError
 from podzero.config import ServerConfig
 from podzero.errors import ConfigError
 from podzero.inference.serving import (
@@ -146,7 +147,7 @@ def test_newer_parameters_are_seen_by_the_actor():
 def test_an_actor_waits_for_the_first_parameters():
     with serving(device=Device(version=-1)) as server:
         client = client_of(server)
-        with pytest.raises(ServerLost, match="inference-0 has no parameters yet"):
+        with pytest.raises(ServerLost, match=r"inference-0 at tcp://.*: it has no parameters yet"):
             client.await_version(0.2)
         server.device.version = 0
         assert client.await_version(5.0) == 0
@@ -199,6 +200,56 @@ def test_a_lost_server_is_left_for_another_one(caplog):
         np.testing.assert_array_equal(client.evaluate(0, rows), expected(rows))
         assert "actor-0 leaves inference-0: it has not answered for 0.5 s" in caplog.text
         assert second.device.sizes
+
+
+def test_a_lost_server_is_returned_to_when_it_is_back(monkeypatch):
+    monkeypatch.setattr("podzero.inference.serving.client._RETURN_S", 0.0)
+    first, second = Running("inference-0"), Running("inference-1")
+    found = {"inference-0": "tcp://127.0.0.1:1", "inference-1": second.address}
+    with serving(first, second):
+        client = ServerClient(Hello("actor-0", 64, IDENTITY), lambda: dict(found), CONFIG)
+        client.evaluate(0, rows_of(0, 2))
+        assert second.device.sizes
+        found["inference-0"] = first.address
+        client.evaluate(0, rows_of(0, 2))
+        assert first.device.sizes
+
+
+def test_servers_without_parameters_are_not_asked_and_not_left():
+    """One that compiles longer than the other keeps its actors."""
+    late, early = Running("inference-0", device=Device(version=-1)), Running("inference-1")
+    with serving(late, early):
+        client = client_of(late, early)
+        threading.Timer(1.0, setattr, (late.device, "version", 5)).start()
+        assert client.await_version(20.0) == 5
+        client.evaluate(5, rows_of(0, 2))
+        assert late.device.sizes
+        assert not early.device.sizes
+
+
+def test_a_directory_that_does_not_answer_is_waited_for():
+    with serving() as server:
+        answers = iter([ClusterError("waited 20 s for the directory"), {server.name: server.address}])
+
+        def servers():
+            answer = next(answers)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        client = ServerClient(Hello("actor-0", 64, IDENTITY), servers, CONFIG)
+        rows = rows_of(0, 2)
+        np.testing.assert_array_equal(client.evaluate(0, rows), expected(rows))
+
+
+def test_newer_versions_are_seen_although_every_position_is_cached(monkeypatch):
+    monkeypatch.setattr("podzero.inference.serving.client._REFRESH_S", 0.0)
+    with serving() as server:
+        client, rows = client_of(server, config=CONFIG.model_copy(update={"cache_mib": 1.0})), rows_of(0, 4)
+        client.evaluate(3, rows)
+        server.device.version = 4
+        client.evaluate(3, rows)
+        assert client.version == 4
 
 
 def test_a_server_that_comes_back_serves_again():
