@@ -61,9 +61,7 @@ def server_places(
     running = Counter(servers)
     places: list[Node] = []
     for _ in range(count):
-        able = [
-            node for node in nodes if not config.resources or running[node.id] < _servers_on(node, config.resources)
-        ]
+        able = [node for node in nodes if running[node.id] < _servers_on(node, config.resources)]
         place = actor_places(able, taken, config.cpus, 1)
         if not place:
             break

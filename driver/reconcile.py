@@ -84,8 +84,9 @@ class Reconciler:
         self._samplers = (actors, reanalysers)
         self._accelerated = servers if experiment.server.resources else None
         # The learner needs samples of actors and of at least one reanalyser, but no ratings.
-        first, rest = ((servers, None), (reanalysers, 1)), ((actors, None), (reanalysers, None), (evaluator, None))
-        self._start_order = (*first, *rest)
+        self._start_order = (
+            (servers, None), (reanalysers, 1), (actors, None), (reanalysers, None), (evaluator, None),
+        )  # fmt: skip
         self._failures = FailureCount(experiment.actors.max_restarts)
         self._shard_cpus = experiment.replay.cpus
         self._announcer = MoveAnnouncer()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 
@@ -10,8 +9,6 @@ from podzero.inference.serving.device import NetworkDevice
 from podzero.inference.serving.server import InferenceServer
 from podzero.protocols import ParamSource
 from podzero.types import Params, Versioned
-
-log = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 0.05
 """Time between two looks for newer parameters."""
