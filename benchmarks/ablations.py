@@ -1,7 +1,11 @@
 """Trains variants of an experiment one after the other and lets a perfect solver judge each.
 
 uv run python benchmarks/ablations.py --minutes 10 runs/ablations
-uv run python benchmarks/ablations.py --steps 2000 --also actors.inference=int8 --only baseline greedy -- runs/ablations
+taskset -c 0 uv run python benchmarks/ablations.py --minutes 10 --also actors.inference=int8 -- runs/ablations
+uv run python benchmarks/ablations.py --steps 2000 --only baseline greedy -- runs/ablations
+
+Where each run is held to one core, as many may run at once as there are cores, each with a folder and variants
+(`--only`) of its own.
 
 Results are added to `benchmarks/results/ablations.json` as they come; what is there already is not run again.
 `uv run python benchmarks/pages.py` writes docs/ablations.md from them.
@@ -32,11 +36,15 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "root_value: network": ("search.root_value=network",),
     "q_scale: tree": ("search.q_scale=tree",),
     "q_scale: bounds": ("search.q_scale=bounds", "search.value_scale=1.0"),
+    "puct": ("search.algorithm=puct",),
+    "play in float32": ("actors.inference=local",),
+    "training in float32": ("learner.cpu_convolutions=xla",),
+    "no evaluation cache": ("int8.cache_mib=0",),
     "greedy": ("actors.temperature=0.0",),
     "greedy after 6 plies": ("actors.temperature_plies=6",),
     "outcome alone": ("actors.root_value_weight=0.0",),
-    "root value of the policy": ("search.root_value=policy",),
-    "root value of the policy 0.6": ("search.root_value=policy", "actors.root_value_weight=0.6"),
+    "root_value: policy": ("search.root_value=policy",),
+    "root_value: policy, weight 0.6": ("search.root_value=policy", "actors.root_value_weight=0.6"),
     "lambda 0.9": (*BOOTSTRAP, "actors.td_lambda=0.9"),
     "lambda 0.7": (*BOOTSTRAP, "actors.td_lambda=0.7"),
     "lambda 0.4": (*BOOTSTRAP, "actors.td_lambda=0.4"),
@@ -79,7 +87,7 @@ def main() -> None:
     limits.add_argument("--steps", type=int, help="equal learner steps, where other work runs beside it")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument(
-        "--also", nargs="*", default=[], metavar="SECTION.FIELD=VALUE", help="overrides of all variants"
+        "--also", nargs="*", default=[], metavar="SECTION.FIELD=VALUE", help="overrides of all, before their own"
     )
     parser.add_argument("--only", nargs="*", choices=VARIANTS, default=list(VARIANTS), metavar="VARIANT")
     arguments = parser.parse_args()
@@ -88,7 +96,7 @@ def main() -> None:
     more = () if by_time else ("stop.minutes=600",)
     for seed in range(arguments.seeds):
         for name in arguments.only:
-            overrides = (*VARIANTS[name], *arguments.also, f"seed={seed}", limit, *more)
+            overrides = (*arguments.also, *VARIANTS[name], f"seed={seed}", limit, *more)
             key = " ".join(overrides)
             if key not in stored():
                 settings = {"variant": name, "also": arguments.also, "seed": seed, "limit": limit}
@@ -101,10 +109,12 @@ def run(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
     shutil.rmtree(workdir, ignore_errors=True)
     podzero("train", EXPERIMENT, "--workdir", str(workdir), "--view", "plain", *overrides)
     status = json.loads(podzero("status", str(workdir), "--json"))
-    diagnosis = python(str(Path(__file__).with_name("diagnose.py")), str(workdir), "--only", "simulations")
+    diagnose = str(Path(__file__).with_name("diagnose.py"))
+    diagnosis = python(diagnose, str(workdir), "--only", "simulations", "--simulations", "1", "32", "512")
     return {
         "command": f"podzero train {EXPERIMENT} {' '.join(overrides)}",
         "date": str(date.today()),
+        "cores": len(os.sched_getaffinity(0)),
         "steps": status["step"],
         "games": status["games"],
         "judged": json.loads(diagnosis)["simulations"],
