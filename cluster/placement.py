@@ -84,7 +84,7 @@ def _check_room(nodes: Sequence[Node], shards: Sequence[Node], experiment: Exper
     first = actor_places(nodes, taken, reanalyse.cpus, min(reanalyse.processes, 1))
     if reanalyse.processes and not first:
         raise MissingNodes(f"{free}, no room for a reanalyser of {reanalyse.cpus:g} (reanalyse.cpus) {beside}")
-    least = actors.processes and (actors.min_count or actors.count)
+    least = 0 if actors.resources else actors.first_processes
     places = len(actor_places(nodes, added(taken, first, reanalyse.cpus), actors.cpus, least))
     if places < least:
         raise MissingNodes(

@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from podzero.cluster.accelerators import check_accelerators, without_learner
 from podzero.cluster.placement import MissingNodes, Node, Placement, actor_nodes, place, reserved_cpus, without_room
 from podzero.cluster.preflight import Preflight
 from podzero.cluster.ray_cluster import Cluster
 from podzero.cluster.remote import START_TIMEOUT_S, ClusterError
-from podzero.cluster.server_placement import check_servers, without_learner
 from podzero.config import Experiment
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class RunNodes:
             try:
                 placement = place(self._usable(wait=True), self._experiment, self._home)
                 self._learner = placement.learner
-                check_servers(self.for_servers(), self._experiment)
+                check_accelerators(self.with_accelerators(), self._experiment)
                 return placement
             except MissingNodes as missing:
                 refused = self._preflight.refusals(self._cluster.nodes())
@@ -76,8 +76,8 @@ class RunNodes:
         except MissingNodes:
             return []
 
-    def for_servers(self) -> list[Node]:
-        """The nodes on which inference servers with accelerators may run now, TPU hosts included; never waits."""
+    def with_accelerators(self) -> list[Node]:
+        """The nodes for processes of self-play that reserve accelerators, TPU hosts included; never waits."""
         return without_learner(self._usable(wait=False), self._learner, self._experiment.cluster)
 
     def request_capacity(self, taken: Mapping[str, float], cpus: Sequence[float]) -> None:

@@ -17,10 +17,10 @@ from podzero.cluster.directory import tell
 from podzero.cluster.remote import RemoteActor, own_address
 from podzero.cluster.stale_processes import RUN_VARIABLE
 from podzero.config import Experiment
+from podzero.driver.devices import own_devices
 from podzero.driver.preemption import watch_for_notices
 from podzero.driver.process import Process
 from podzero.driver.producers import SampleWriters, seed_of
-from podzero.errors import PodzeroError
 from podzero.monitoring.reports import LogReport, MetricsReport
 from podzero.protocols import ParamSource, Report
 
@@ -180,10 +180,6 @@ class InferenceProcess(Process):
         self._server.run()
 
 
-class NoAccelerator(PodzeroError, RuntimeError):
-    """A process has reserved accelerators that JAX does not find."""
-
-
 def _patient(experiment: Experiment) -> Experiment:
     """The experiment whose server waits for its devices for ever: they train as well, and the driver watches that."""
     return experiment.model_copy(update={"server": experiment.server.model_copy(update={"hang_s": math.inf})})
@@ -195,22 +191,16 @@ def serve(experiment: Experiment, name: str, source: ParamSource, directory: Any
     Raises:
       NoAccelerator: it has reserved some, and JAX found only CPUs.
     """
-    import jax
-
     from podzero.driver.serving import make_server
 
-    reserved = [resource for resource in experiment.server.resources if resource in ("GPU", "TPU")]
-    if reserved and not experiment.server.beside_learner and jax.default_backend() == "cpu":
-        raise NoAccelerator(
-            f"{name} has reserved a {reserved[0]} (server.resources), but JAX found only CPUs: the extra for it is not "
-            "installed there (`uv sync --extra cuda` or `--extra tpu`), or another process holds the chips"
-        )
+    server = experiment.server
+    devices = own_devices(name, "server", {} if server.beside_learner else server.resources)
 
     def announce(address: str) -> None:
         tell(directory, name, address)
 
     run, host = os.environ[RUN_VARIABLE], own_address()
-    return make_server(experiment, name, host, run, source, report, announce, jax.local_devices())
+    return make_server(experiment, name, host, run, source, report, announce, devices)
 
 
 class EvaluatorProcess(Process):

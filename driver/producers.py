@@ -13,11 +13,12 @@ from podzero.cluster.directory import ask
 from podzero.cluster.remote import RemoteActor, current_node_id
 from podzero.cluster.stale_processes import RUN_VARIABLE
 from podzero.config import Experiment
+from podzero.driver.devices import own_devices
 from podzero.driver.process import Process
 from podzero.protocols import ParamSource, Report
 
 if TYPE_CHECKING:
-    from podzero.actors import ActorClients, ActorGroups, EnvironmentActor, SelfPlayActor
+    from podzero.actors import ActorClients, ActorGroups, DeviceActor, EnvironmentActor, SelfPlayActor
 
 
 class ActorProcess(Process):
@@ -43,10 +44,14 @@ class ActorProcess(Process):
 
     def _make(
         self, experiment: Experiment, seed: int, clients: list[ActorClients], index: int, directory: Any
-    ) -> SelfPlayActor | EnvironmentActor | ActorGroups:
-        from podzero.driver.build import make_actor
+    ) -> SelfPlayActor | EnvironmentActor | DeviceActor | ActorGroups:
+        from podzero.driver.build import make_actor, make_device_actor
 
-        if experiment.actors.inference != "server":
+        actors = experiment.actors
+        if actors.inference == "device":
+            devices = own_devices(self._name, "actors", actors.resources)
+            return make_device_actor(experiment, self._name, seed, clients[0], devices)
+        if actors.inference != "server":
             return make_actor(experiment, self._name, seed, clients[0])
         from podzero.driver.serving import make_served_actor
 

@@ -82,7 +82,6 @@ class Reconciler:
         self._shards = shards
         self._groups = (servers, actors, reanalysers, evaluator)
         self._samplers = (actors, reanalysers)
-        self._accelerated = servers if experiment.server.resources else None
         # The learner needs samples of actors and of at least one reanalyser, but no ratings.
         self._start_order = (
             (servers, None), (reanalysers, 1), (actors, None), (reanalysers, None), (evaluator, None),
@@ -126,7 +125,7 @@ class Reconciler:
         self._look_at = time.monotonic() + LOOK_EVERY_S
         nodes = [] if all(group.complete for group in self._groups) else self._nodes.for_workers()
         for group, limit in self._start_order:
-            where = self._nodes.for_servers() if group is self._accelerated and not group.complete else nodes
+            where = self._nodes.with_accelerators() if group.resources and not group.complete else nodes
             for name, node in group.scale(where, self.taken(), limit).items():
                 log.info("%s starts on %s", name, node)
         self._nodes.request_capacity(self.taken(), [cpus for group in self._groups for cpus in group.missing_cpus])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from podzero.driver.processes import EvaluatorProcess, InferenceProcess, Learner
 from podzero.driver.producers import ActorProcess, ReanalysisProcess
 
 CPU_ONLY = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"}
-"""Environment of every process but the learner's: one process of a host owns its accelerators."""
+"""Environment of the processes that have no accelerators, so that they leave those of their host to others."""
 
 
 class Spawner:
@@ -111,15 +111,18 @@ class Spawner:
         """Starts an actor or a reanalyser, which produce samples for `shards`."""
         attempt = self._starts[name]
         self._starts[name] += 1
-        served = process is ActorProcess and self._experiment.actors.inference == "server"
+        plays = process is ActorProcess
+        resources = self._experiment.actors.resources if plays else {}
         # XLA sizes its thread pool by NPROC. A group of games that waits for a server holds one thread.
+        served = plays and self._experiment.actors.inference == "server"
         threads = max(1, round(cpus), self._experiment.server.batches if served else 0)
         return self._spawn(
             process,
             name,
             node,
             cpus=cpus,
-            environment=self._cpu_only() | {"NPROC": str(threads)},
+            resources=resources,
+            environment=self._environment(resources, threads),
             index=index,
             attempt=attempt,
             shards=list(shards),
@@ -130,16 +133,13 @@ class Spawner:
     def server(self, name: str, node: Node) -> RemoteActor:
         """Starts an inference server on a node, with its resources."""
         server = self._experiment.server
-        environment = {RUN_VARIABLE: self.run}
-        if not server.resources:
-            environment = self._cpu_only() | {"NPROC": str(max(1, round(server.cpus)))}
         return self._spawn(
             InferenceProcess,
             name,
             node,
             cpus=server.cpus,
             resources=server.resources,
-            environment=environment,
+            environment=self._environment(server.resources, max(1, round(server.cpus))),
             store=self._store,
             directory=self._directory,
         )
@@ -176,6 +176,10 @@ class Spawner:
         return self._cluster.spawn(
             process, name, cpus=cpus, environment=environment, node=node, experiment=self._experiment, **arguments
         )
+
+    def _environment(self, resources: Mapping[str, float], threads: int) -> dict[str, str]:
+        """That of a process of self-play: on its accelerators or, without, on so many threads of CPUs."""
+        return {RUN_VARIABLE: self.run} if resources else self._cpu_only() | {"NPROC": str(threads)}
 
     def _cpu_only(self) -> dict[str, str]:
         return CPU_ONLY | {RUN_VARIABLE: self.run}

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from podzero.cluster.accelerators import described
 from podzero.cluster.directory import start_directory
 from podzero.cluster.placement import MEMORY, Node
 from podzero.cluster.ray_cluster import Cluster
 from podzero.cluster.remote import START_TIMEOUT_S, STOP_TIMEOUT_S, RemoteActor
-from podzero.cluster.server_placement import server_places
 from podzero.config import Experiment
 from podzero.driver.learner_group import LearnerGroup
 from podzero.driver.nodes import RunNodes
@@ -60,7 +61,8 @@ class Supervisor:
         self._spawner = Spawner(cluster, experiment, workdir.snapshots, store, directory)
         self.shards = ReplayShards(self._spawn_shard)
         self._servers = self._inference_servers(experiment)
-        self._actors = self._producers(ActorProcess, "actor", experiment.actors.processes, experiment.actors.cpus)
+        actors = experiment.actors
+        self._actors = self._producers(ActorProcess, "actor", actors.processes, actors.cpus, actors.resources)
         reanalyse = experiment.reanalyse
         self._reanalysers = self._producers(ReanalysisProcess, "reanalyser", reanalyse.processes, reanalyse.cpus)
         self._evaluators = WorkerGroup(
@@ -206,25 +208,33 @@ class Supervisor:
     def _inference_servers(self, experiment: Experiment) -> WorkerGroup:
         """The group of servers `inference-0`, `inference-1`, ...; one that does not answer is replaced."""
         config = experiment.server
-        wanted = ", ".join(f"{amount:g} {name}" for name, amount in config.resources.items())
-        advice = (
-            f"does another run hold {wanted} of its node (server.resources)?" if wanted else "is its node overloaded?"
-        )
-        patience = Patience(START_TIMEOUT_S, config.hang_s, advice)
         return WorkerGroup(
             [f"inference-{index}" for index in range(experiment.server_processes)],
             config.cpus,
             lambda name, _, node: self._spawner.server(name, node),
-            places=lambda nodes, taken, own, count: server_places(nodes, taken, own, config, count),
-            patience=patience,
+            config.resources,
+            Patience(START_TIMEOUT_S, config.hang_s, _advice("server", config.resources)),
         )
 
     def _producers(
-        self, process: type[ActorProcess | ReanalysisProcess], kind: str, count: int, cpus: float
+        self,
+        process: type[ActorProcess | ReanalysisProcess],
+        kind: str,
+        count: int,
+        cpus: float,
+        resources: Mapping[str, float] | None = None,
     ) -> WorkerGroup:
         """The group of workers `KIND-0`, `KIND-1`, ..., which produce samples."""
 
         def spawn(name: str, index: int, node: Node) -> RemoteActor:
             return self._spawner.producer(process, name, index, node, cpus, self.shards.actors)
 
-        return WorkerGroup([f"{kind}-{index}" for index in range(count)], cpus, spawn)
+        patience = Patience(START_TIMEOUT_S, math.inf, _advice("actors", resources)) if resources else None
+        return WorkerGroup([f"{kind}-{index}" for index in range(count)], cpus, spawn, resources, patience)
+
+
+def _advice(section: str, resources: Mapping[str, float]) -> str:
+    """What to do about a process that never answers."""
+    if not resources:
+        return "is its node overloaded?"
+    return f"does another run hold {described(resources)} of its node ({section}.resources)?"

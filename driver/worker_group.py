@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from podzero.cluster.placement import Node, actor_places
+from podzero.cluster.accelerators import accelerator_places
+from podzero.cluster.placement import Node
 from podzero.cluster.remote import RemoteActor
 from podzero.driver.worker import Patience, Worker
-
-Places = Callable[[Sequence[Node], Mapping[str, float], Mapping[str, int], int], list[Node]]
-"""Chooses nodes for workers of a group."""
 
 
 class WorkerGroup:
@@ -20,8 +18,7 @@ class WorkerGroup:
       names: of all workers that the group may have, by index.
       cpus: that each worker takes.
       spawn: starts the process of a worker, given its name and index, on a node.
-      places: chooses nodes for some more workers, given the nodes, the CPUs taken by node id, the number of this
-        group's workers by node id, and how many are wanted; by default those with most free CPUs.
+      resources: accelerators that each worker takes; by default none.
       patience: how long a worker may be silent before it is replaced; by default for ever.
     """
 
@@ -30,17 +27,17 @@ class WorkerGroup:
         names: Sequence[str],
         cpus: float,
         spawn: Callable[[str, int, Node], RemoteActor],
-        places: Places | None = None,
+        resources: Mapping[str, float] | None = None,
         patience: Patience | None = None,
     ) -> None:
         self.cpus = cpus
+        self.resources = dict(resources or {})
         self.wanted = len(names)
         """How many of the names shall have a worker, from the first on."""
         self.workers: dict[str, Worker] = {}
         """The workers by name; one for which no node has room yet is absent."""
         self._names = list(names)
         self._spawn = spawn
-        self._places = places or self._roomiest
         self._patience = patience
 
     @property
@@ -67,18 +64,13 @@ class WorkerGroup:
         wanted = self._names[: self.wanted][:limit]
         absent = [index for index, name in enumerate(wanted) if name not in self.workers]
         started = {}
-        own = Counter(worker.actor.node for worker in self.workers.values() if worker.actor.node is not None)
-        for index, node in zip(absent, self._places(nodes, taken, own, len(absent)), strict=False):
+        running = Counter(worker.actor.node for worker in self.workers.values() if worker.actor.node is not None)
+        places = accelerator_places(nodes, taken, running, self.cpus, self.resources, len(absent))
+        for index, node in zip(absent, places, strict=False):
             actor = self._spawn(wanted[index], index, node)
             self.workers[wanted[index]] = Worker(actor, actor.begin("run"))
             started[wanted[index]] = node
         return started
-
-    def _roomiest(
-        self, nodes: Sequence[Node], taken: Mapping[str, float], own: Mapping[str, int], count: int
-    ) -> list[Node]:
-        del own
-        return actor_places(nodes, taken, self.cpus, count)
 
     def remove_ended(self) -> dict[str, Exception]:
         """Removes the workers that ended by themselves or are silent for too long; returns why, by name."""

@@ -102,8 +102,11 @@ class ActorsConfig(Section):
     """Where self-play evaluates the network: `local` in the program of the search, on the CPU; `int8` quantized by
     OpenVINO, for CPUs with VNNI instructions and the networks `resnet` and `haiku_resnet` (section `int8` limits its
     errors); `server` by processes that own accelerators and serve many actors (section `server`); `device`, for games
-    in JAX, in programs of many moves on the learner's own devices, in turns with training: one actor in each of the
-    learner's processes, and no other actor."""
+    in JAX, in programs of many moves on accelerators: on the learner's own, in turns with training, by one actor in
+    each of the learner's processes and no other; or, with `resources`, on accelerators of the actors' own."""
+    resources: dict[str, PositiveFloat] = Field(default_factory=dict)
+    """With `inference=device`: resources of Ray that each actor reserves, as `{TPU: 4}` or `{GPU: 1}`. It is a process
+    of its own on a node that has them, and plays on these accelerators. Without, actors play on the learner's."""
     moves_per_dispatch: PositiveInt = 16
     """With `inference=device`: moves of all games in one program."""
     noise: Fraction = 1.0
@@ -150,12 +153,26 @@ class ActorsConfig(Section):
     @property
     def beside_learner(self) -> bool:
         """Whether the learner's processes play, and there are no others for that."""
-        return self.inference == "device"
+        return self.inference == "device" and not self.resources
 
     @property
     def processes(self) -> int:
         """Actors with a process of their own."""
         return 0 if self.beside_learner else self.count
+
+    @property
+    def first_processes(self) -> int:
+        """Those of them that must fit into the cluster before a run starts."""
+        return self.processes and (self.min_count or self.count)
+
+    @pydantic.model_validator(mode="after")
+    def _resources_are_for_devices(self) -> ActorsConfig:
+        if self.resources and self.inference != "device":
+            raise ValueError(
+                f"resources are accelerators of actors that play on them: set inference=device as well (with inference="
+                f"{self.inference} actors use CPUs only)"
+            )
+        return self
 
     @pydantic.model_validator(mode="after")
     def _min_count_is_at_most_count(self) -> ActorsConfig:

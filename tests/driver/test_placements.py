@@ -58,6 +58,20 @@ def test_a_server_beside_the_learner_serves_on_its_devices(tmp_path, tiny, watch
     assert running("ray::") == []
 
 
+def test_actors_play_on_devices_of_their_own(tmp_path, tiny, watch, running):
+    """Memory stands for chips here: a resource of Ray that this machine has."""
+    workdir, watcher = Workdir(tmp_path / "run"), watch()
+    own = ("actors.inference=device", "actors.resources={memory: 1000000}", "actors.count=2", "actors.cpus=0.5")
+    reason = train(
+        tiny(*own, "actors.moves_per_dispatch=4", "stop.steps=40", "stop.minutes=12"), workdir.root, None, watcher
+    )
+    assert "steps" in reason
+    for actor in ("actor-0", "actor-1"):
+        assert newest(workdir, actor, "selfplay/depth") >= 1
+        assert newest(workdir, actor, "count/samples") > 0
+    assert running("ray::") == []
+
+
 def test_a_run_plays_on_the_devices_of_its_learner(tmp_path, tiny, watch, running):
     workdir, watcher = Workdir(tmp_path / "run"), watch()
     settings = ("actors.inference=device", "actors.moves_per_dispatch=4", "stop.steps=40", "stop.minutes=12")

@@ -80,6 +80,11 @@ def test_yaml_round_trip_keeps_any_value(channels, learning_rate, tolerance, opp
             ["open_spiel/connect_four runs on the host", "set actors.inference=server or local"],
         ),
         (
+            {"actors": {"resources": {"TPU": 4}}},
+            "actors",
+            ["accelerators of actors that play on them", "set inference=device as well"],
+        ),
+        (
             {"actors": {"inference": "server", "games": 9}},
             "",
             ["actors.games 9 cannot be divided into server.batches = 2 equal groups"],
