@@ -68,7 +68,7 @@ def test_actors_play_on_devices_of_their_own(tmp_path, tiny, watch, running):
     assert "steps" in reason
     for actor in ("actor-0", "actor-1"):
         assert newest(workdir, actor, "selfplay/depth") >= 1
-        assert newest(workdir, actor, "count/samples") > 0
+        assert newest(workdir, actor, "selfplay/plies_per_game") > 0
     assert running("ray::") == []
 
 
