@@ -27,25 +27,20 @@ class Companion(Protocol):
 
 
 @contextmanager
-def running_beside(companion: Companion, stop_learning: Callable[[], None]) -> Iterator[None]:
+def running_beside(companion: Companion, fail: Callable[[Exception], None]) -> Iterator[None]:
     """Runs the companion in a thread until the end of the block.
 
     Args:
       companion: the actor or server.
-      stop_learning: is called if the companion fails; returns at once.
-
-    Raises:
-      Exception: the companion failed.
+      fail: is called with the exception if the companion fails; returns at once. It ends the block with it.
     """
-    failures: list[Exception] = []
 
     def work() -> None:
         try:
             companion.run()
         except Exception as failure:
             log.error("what runs beside the learner has failed", exc_info=failure)
-            failures.append(failure)
-            stop_learning()
+            fail(failure)
 
     thread = threading.Thread(target=work, name="beside-learner", daemon=True)
     thread.start()
@@ -56,5 +51,3 @@ def running_beside(companion: Companion, stop_learning: Callable[[], None]) -> I
         thread.join(STOP_TIMEOUT_S)
         if thread.is_alive():
             log.info("what ran beside the learner did not end within %g s: its games are lost", STOP_TIMEOUT_S)
-    if failures:
-        raise failures[0]

@@ -114,10 +114,10 @@ class LearnerProcess(Process):
             clients = self._writers.clients(local, self._reports.report)
             seed = seed_of(experiment.seed, rank, attempt=self._learner.step)  # other games after a resumption
             actor = make_device_actor(experiment, f"actor-{rank}", seed, clients, jax.local_devices())
-            self._beside = running_beside(actor, self._learner.stop)
+            self._beside = running_beside(actor, self._learner.fail)
         elif local is not None:
             server = serve(_patient(experiment), f"inference-{rank}", local, directory, self._reports.report)
-            self._beside = running_beside(server, self._learner.stop)
+            self._beside = running_beside(server, self._learner.fail)
 
     def run(self) -> None:
         """Trains until stopped, or until all steps are done; plays or serves beside it, if the experiment says so."""

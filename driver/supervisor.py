@@ -147,7 +147,7 @@ class Supervisor:
         """Ends actors and reanalysers: asks them to stop, then kills those whose move takes too long; then the servers.
 
         Returns:
-          their last reports.
+          the last reports of all of them.
         """
         workers = [*self._actors.workers.values(), *self._reanalysers.workers.values()]
         for worker in workers:
@@ -157,7 +157,7 @@ class Supervisor:
             worker.ended()
             if worker.failure is not None:
                 log.warning("%s failed before the run ended", worker.actor.name, exc_info=worker.failure)
-        reports = last_reports(workers)
+        reports = last_reports([*workers, *self._servers.workers.values()])
         for group in (self._actors, self._reanalysers, self._servers):
             group.kill()
         return reports

@@ -102,6 +102,7 @@ class Learner:
         self._metrics = LearnerMetrics(config.batch_size)
         self._clock = StageClock()
         self._stopping = threading.Event()
+        self._failure: Exception | None = None
         self._ended = False
         self._published: int | None = None
         self._saves: dict[Path, Future[int]] = {}
@@ -115,6 +116,7 @@ class Learner:
 
         Raises:
           HostLost: another host is gone or does not respond.
+          Exception: what `fail` was given.
         """
         try:
             with self._prefetcher, jax.transfer_guard_host_to_device("disallow"):
@@ -141,6 +143,10 @@ class Learner:
     def stop(self) -> None:
         """Ends `run` after the current dispatch, on all hosts if called on host 0; returns at once."""
         self._stopping.set()
+
+    def fail(self, failure: Exception) -> None:
+        """Makes `run` raise `failure` after the current dispatch, on whichever host; returns at once."""
+        self._failure = failure
 
     def request_checkpoint(self, folder: Path) -> Future[int]:
         """Requests that the state after the current dispatch is saved. Call it on all hosts: each saves its shards.
@@ -179,6 +185,8 @@ class Learner:
         """This host's next batch once all hosts have theirs, or None to stop; reports and saves while it waits."""
         batch: Batch | None = None
         while True:
+            if self._failure is not None:
+                raise self._failure
             if time.perf_counter() - self._reported >= REPORT_EVERY_S:
                 self._report_metrics()
             if batch is None:

@@ -8,9 +8,19 @@ from podzero.monitoring.status import Phase
 
 WAIT_SHARE = 0.15
 """Share of wall time from which a wait is a bottleneck."""
+SERVERS_BUSY = 0.8
+"""Share of time with a batch on the devices of inference servers from which these limit the actors."""
+
+_STARVED = "the learner waits for"
 
 
-def bottleneck(phase: Phase, shares: Mapping[str, Mapping[str, float]], replay_size: float, min_size: int) -> str:
+def bottleneck(
+    phase: Phase,
+    shares: Mapping[str, Mapping[str, float]],
+    replay_size: float,
+    min_size: int,
+    server_busy: float | None = None,
+) -> str:
     """Says who waits for whom; empty while that is unknown.
 
     Args:
@@ -18,6 +28,7 @@ def bottleneck(phase: Phase, shares: Mapping[str, Mapping[str, float]], replay_s
       shares: share of wall time by kind of worker and stage.
       replay_size: samples in replay.
       min_size: samples in replay from which the learner trains.
+      server_busy: share of time in which the devices of inference servers had a batch; None without servers.
     """
     if phase == "collecting":
         if replay_size < min_size:
@@ -28,7 +39,10 @@ def bottleneck(phase: Phase, shares: Mapping[str, Mapping[str, float]], replay_s
     writers = {"actors": shares.get("actor", {})}
     if "reanalyser" in shares:
         writers["reanalysers"] = shares["reanalyser"]
-    return _training_bottleneck(writers, shares.get("learner", {}))
+    found = _training_bottleneck(writers, shares.get("learner", {}))
+    if found.startswith(_STARVED) and server_busy is not None and server_busy >= SERVERS_BUSY:
+        return f"{found}; the inference servers' devices are busy {server_busy:.0%} of the time"
+    return found
 
 
 def _training_bottleneck(writers: Mapping[str, Mapping[str, float]], learner: Mapping[str, float]) -> str:
@@ -41,7 +55,7 @@ def _training_bottleneck(writers: Mapping[str, Mapping[str, float]], learner: Ma
     if starved >= max(WAIT_SHARE, blocked):
         stage, share = _largest(writer, without=("write",))
         why = f"; they spend {share:.0%} of their time on {stage}" if stage else ""
-        return f"the learner waits for the {kind} ({starved:.0%} of its time{why})"
+        return f"{_STARVED} the {kind} ({starved:.0%} of its time{why})"
     if blocked >= WAIT_SHARE:
         return f"the {kind} wait for the learner ({blocked:.0%} of their time)"
     stage, share = _largest(learner, without=("step", "wait_replay"))

@@ -84,7 +84,7 @@ class Monitor:
         """The status of the run."""
         learner = self._gauges["learner"]
         evaluator = self._gauges["evaluator"]
-        shares = self._shares(now)
+        shares, server_busy = self._shares(now), self._mean_over("inference", "server/busy")
         size = self._sum_over("replay", "replay/size")
         phase = self._phase(size)
         status = RunStatus(
@@ -103,7 +103,7 @@ class Monitor:
             reanalysed_per_s=self._rates["reanalysed"].per_s(now),
             served_per_s=self._rates["served"].per_s(now),
             server_fill=self._mean_over("inference", "server/fill"),
-            server_busy=self._mean_over("inference", "server/busy"),
+            server_busy=server_busy,
             server_latency_ms=self._max_over("inference", "server/latency_ms_median"),
             server_latency_p99_ms=self._max_over("inference", "server/latency_ms_p99"),
             replay_size=int(size),
@@ -125,7 +125,7 @@ class Monitor:
             restarts=int(self._totals["restarts"]),
             device_busy=min(self._rates["device_s"].per_s(now), 1.0) if "learner/device_busy" in learner else None,
             shares=shares,
-            bottleneck=bottleneck(phase, shares, size, self._experiment.replay.min_size),
+            bottleneck=bottleneck(phase, shares, size, self._experiment.replay.min_size, server_busy),
         )
         hosts = [metrics for worker, metrics in self._gauges.items() if kind_of(worker) == "learner"]
         price = self._experiment.cluster.price_per_hour

@@ -214,7 +214,8 @@ def test_inference_servers_start_before_the_actors_that_they_serve(make_supervis
     environments = {name: cluster.arguments[name]["environment"] for name in ("inference-0", "actor-0")}
     assert environments["inference-0"]["JAX_PLATFORMS"] == "cpu"
     assert environments["actor-0"]["NPROC"] == "4"  # each group of games may hold a thread
-    supervisor.stop_actors()
+    cluster.named("inference-0").answers["drain"] = ["last report of inference-0"]
+    assert "last report of inference-0" in supervisor.stop_actors()
     assert cluster.alive("inference") == []
 
 

@@ -168,6 +168,13 @@ def test_an_error_of_the_reader_ends_the_run_with_that_error(start, make_experim
         learner.run()
 
 
+def test_what_runs_beside_it_may_end_the_run_with_an_error_while_replay_is_empty(start, make_experiment):
+    learner, *_ = start(make_experiment(steps=4), EmptyReader())
+    learner.fail(ConnectionError("the server beside it is gone"))
+    with pytest.raises(ConnectionError, match="the server beside it is gone"):
+        learner.run()
+
+
 def test_an_error_of_the_sink_ends_the_run_with_that_error(start, make_experiment):
     learner, _, sink, _ = start(make_experiment(steps=40))
 

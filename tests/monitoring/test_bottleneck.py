@@ -37,6 +37,13 @@ def test_of_actors_and_reanalysers_the_slower_kind_is_named(blocked, starved, wo
         assert word in text
 
 
+@pytest.mark.parametrize(("busy", "named"), [(0.97, True), (0.5, False), (None, False)])
+def test_servers_that_limit_the_actors_are_named(busy, named):
+    shares = {"actor": {"search": 0.9}, "learner": {"wait_replay": 0.5}}
+    text = bottleneck("training", shares, 5000, 2000, busy)
+    assert ("inference servers' devices are busy 97%" in text) == named
+
+
 def test_while_replay_fills_the_learner_waits_for_its_first_samples():
     waiting = bottleneck("collecting", {}, 500, 2000)
     assert "2,000" in waiting
