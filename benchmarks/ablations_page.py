@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+import scipy.stats
 
 from podzero.markdown import table
 
@@ -45,10 +49,10 @@ def ablations_page(diagnosis: Json, ceilings: Iterable[Json], ablations: Mapping
         "## Variants of the training",
         "",
         "`uv run python benchmarks/ablations.py --minutes 10 runs/ablations` runs what is missing, `--steps` and "
-        "`--also` change what all variants share; each row is one run from nothing, with the settings that it shows.",
+        "`--also` change what all variants share; each run starts from nothing. A variant's difference is that of its "
+        "share with 32 simulations from the mean of the baseline's, with its 95% interval by the spread between seeds.",
         "",
-        *(_variants(ablations.values()) if ablations else ["None has been trained yet."]),
-        "",
+        *(line for group in _groups(ablations.values()) for line in _variants(group)),
     ])  # fmt: skip
 
 
@@ -131,28 +135,81 @@ def _errors(entries: Sequence[Json]) -> list[str]:
     )
 
 
-def _variants(results: Iterable[Json]) -> list[str]:
-    """One row for each run."""
-    return table(
-        ("variant", "settings", "steps", "games", "network alone", "32 simulations", "of them plies 0 to 9",
-         "10 to 19", "20 to 30", "512 simulations", "measured"),
-        (_variant(run, {judged["simulations"]: judged for judged in run["judged"]}) for run in results),
-    )  # fmt: skip
+def _groups(results: Iterable[Json]) -> list[list[Json]]:
+    """The runs that share all settings but those of their variant and seed, by the first run of each group."""
+    groups: dict[tuple[str, ...], list[Json]] = {}
+    for run in results:
+        groups.setdefault((run["limit"], str(run["cores"]), *run["also"]), []).append(run)
+    return list(groups.values())
 
 
-def _variant(run: Json, judged: Mapping[int, Json]) -> tuple[str, ...]:
-    """The row of one run."""
+def _variants(group: Sequence[Json]) -> list[str]:
+    """The table of one group: a row for each variant, the means over its seeds."""
+    by_variant: dict[str, list[Json]] = {}
+    for run in group:
+        by_variant.setdefault(run["variant"], []).append(run)
+    spread, freedom = _spread_of_seeds(by_variant.values())
+    quantile = float(scipy.stats.t.ppf(0.975, freedom)) if freedom else math.nan
+    first = group[0]
+    return [
+        f"`podzero train connect_four {' '.join([*first['also'], first['limit']])}`, held to {first['cores']} core(s), "
+        f"{' and '.join(sorted({run['date'] for run in group}))}; "
+        + (f"standard deviation between seeds {100 * spread:.1f} points." if freedom else "one seed each."),
+        "",
+        *table(
+            ("variant", "seeds", "steps", "games", "network alone", "32 simulations", "difference",
+             "of them plies 0 to 9", "10 to 19", "20 to 30", "512 simulations"),
+            (_variant(runs, by_variant.get("baseline", []), quantile * spread) for runs in by_variant.values()),
+        ),
+        "",
+    ]  # fmt: skip
+
+
+def _variant(runs: Sequence[Json], baseline: Sequence[Json], error: float) -> tuple[str, ...]:
+    """The row of one variant; `error` is half of the interval of one run, not a number if it is unknown."""
+    share = _mean(_kept(run, 32) for run in runs)
+    interval = _judgement(runs[0], 32)["interval"]
+    bands = _judgement(runs[0], 32)["bands"]
+    difference = ""
+    if runs[0] not in baseline and baseline and math.isfinite(error):
+        points = 100 * (share - _mean(_kept(run, 32) for run in baseline))
+        difference = f"{points:+.1f} ± {100 * error * math.sqrt(1 / len(runs) + 1 / len(baseline)):.1f}"
     return (
-        run["variant"],
-        f"`{' '.join([*run['also'], run['limit']])} seed={run['seed']}`",
-        f"{run['steps']:,}",
-        f"{run['games']:,}",
-        f"{100 * judged[1]['keeps_value']:.1f}%",
-        _share(judged[32]["keeps_value"], judged[32]["interval"]),
-        *(f"{100 * band['share']:.1f}%" for band in judged[32]["bands"].values()),
-        f"{100 * judged[512]['keeps_value']:.1f}%",
-        run["date"],
+        runs[0]["variant"],
+        str(len(runs)),
+        f"{_mean(run['steps'] for run in runs):,.0f}",
+        f"{_mean(run['games'] for run in runs):,.0f}",
+        f"{100 * _mean(_kept(run, 1) for run in runs):.1f}%",
+        _share(share, interval) if len(runs) == 1 else _seeds([_kept(run, 32) for run in runs]),
+        difference,
+        *(f"{100 * _mean(_judgement(run, 32)['bands'][band]['share'] for run in runs):.1f}%" for band in bands),
+        f"{100 * _mean(_kept(run, 512) for run in runs):.1f}%",
     )
+
+
+def _spread_of_seeds(variants: Iterable[Sequence[Json]]) -> tuple[float, int]:
+    """The pooled standard deviation between the seeds of a variant, and its degrees of freedom: none of one seed."""
+    samples = [[_kept(run, 32) for run in runs] for runs in variants if len(runs) > 1]
+    freedom = sum(len(sample) - 1 for sample in samples)
+    squares = sum((len(sample) - 1) * statistics.variance(sample) for sample in samples)
+    return math.sqrt(squares / freedom) if freedom else math.nan, freedom
+
+
+def _judgement(run: Json, simulations: int) -> Json:
+    found: Json = next(judged for judged in run["judged"] if judged["simulations"] == simulations)
+    return found
+
+
+def _kept(run: Json, simulations: int) -> float:
+    return float(_judgement(run, simulations)["keeps_value"])
+
+
+def _seeds(shares: Sequence[float]) -> str:
+    return f"{100 * _mean(shares):.1f}% ({', '.join(f'{100 * share:.1f}' for share in shares)})"
+
+
+def _mean(values: Iterable[float]) -> float:
+    return statistics.fmean(values)
 
 
 def _share(share: float, interval: Sequence[float]) -> str:

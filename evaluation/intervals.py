@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from scipy import special  # type: ignore[import-untyped]
+from scipy import special
 
 Z_95 = 1.959963984540054
 """Standard normal quantile of 0.975."""

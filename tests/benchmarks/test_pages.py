@@ -72,18 +72,38 @@ def test_ranges_of_the_compiler_span_all_experiments():
     assert "25% (`go`) to 90% (`chess`) shorter" in text
 
 
-def test_a_trained_variant_has_a_row_with_its_judgements():
+def trained(variant, seed, share, limit="stop.minutes=10"):
+    """A result of benchmarks/ablations.py."""
     shares = {"0 to 9": 0.81, "10 to 19": 0.92, "20 to 30": 0.94}
     bands = {name: {"share": share, "interval": [0.7, 0.95]} for name, share in shares.items()}
-    judged = [{"simulations": n, "keeps_value": 0.875, "interval": [0.85, 0.9], "bands": bands} for n in (1, 32, 512)]
-    run = {"variant": "q_scale: tree", "also": ["actors.inference=int8"], "limit": "stop.minutes=10", "seed": 1,
-           "steps": 2000, "games": 19000, "judged": judged, "date": "2026-11-22"}  # fmt: skip
+    judged = [{"simulations": n, "keeps_value": share, "interval": [0.85, 0.9], "bands": bands} for n in (1, 32, 512)]
+    return {"variant": variant, "also": ["actors.inference=int8"], "limit": limit, "seed": seed, "cores": 1,
+            "steps": 2000, "games": 19000, "judged": judged, "date": "2026-11-22"}  # fmt: skip
+
+
+def variants(*runs):
+    """The page of these results."""
     larger = dict.fromkeys(("agent", "command", "hardware", "date", "trained"), "x")
-    larger |= {"result": {"simulations": judged}}
+    larger |= {"result": {"simulations": runs[0]["judged"]}}
     diagnosis = larger | {"result": {}, "findings": ["one"], "larger": [larger]}
-    text = ablations_page(diagnosis, [], {"key": run})
-    row = (
-        "| q_scale: tree | `actors.inference=int8 stop.minutes=10 seed=1` | 2,000 | 19,000 | 87.5% | "
-        "87.5% (85.0 to 90.0) | 81.0% | 92.0% | 94.0% | 87.5% | 2026-11-22 |"
-    )
+    return ablations_page(diagnosis, [], dict(enumerate(runs)))
+
+
+def test_a_trained_variant_has_a_row_with_its_judgements():
+    text = variants(trained("q_scale: tree", 1, 0.875))
+    assert "connect_four actors.inference=int8 stop.minutes=10`, held to 1 core(s), 2026-11-22; one seed each" in text
+    row = "| q_scale: tree | 1 | 2,000 | 19,000 | 87.5% | 87.5% (85.0 to 90.0) |  | 81.0% | 92.0% | 94.0% | 87.5% |"
     assert row in text
+
+
+def test_a_variant_differs_from_the_mean_of_the_baseline_by_an_interval_from_the_spread_between_seeds():
+    """Three seeds of 87, 88 and 89% have a deviation of one point; t with two degrees of freedom is 4.303.
+
+    4.303 * sqrt(1 + 1 / 3) = 4.97.
+    """
+    baseline = [trained("baseline", seed, share) for seed, share in enumerate((0.87, 0.88, 0.89))]
+    text = variants(*baseline, trained("greedy", 0, 0.9), trained("greedy", 0, 0.5, limit="stop.minutes=1"))
+    assert "standard deviation between seeds 1.0 points" in text
+    assert "| baseline | 3 | 2,000 | 19,000 | 88.0% | 88.0% (87.0, 88.0, 89.0) |  |" in text
+    assert "| greedy | 1 | 2,000 | 19,000 | 90.0% | 90.0% (85.0 to 90.0) | +2.0 ± 5.0 |" in text
+    assert "| greedy | 1 | 2,000 | 19,000 | 50.0% | 50.0% (85.0 to 90.0) |  |" in text
