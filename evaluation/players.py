@@ -98,13 +98,13 @@ class SearchPlayer:
         return self._decide(self._params, key, states)
 
 
-def mcts_player(env: Env, simulations: int, discount: float = 1.0) -> SearchPlayer:
+def mcts_player(env: Env, simulations: int, discount: float = 1.0, keep_nodes: bool = False) -> SearchPlayer:
     """Monte Carlo tree search without a network: PUCT with a uniform prior and one random rollout from each leaf.
 
-    `discount` is the discount factor per move.
+    `discount` is the discount factor per move; `keep_nodes` as for `make_decide`.
     """
     config = SearchConfig(algorithm="puct", simulations=simulations)
-    decide = make_decide(env, config, rollout_evaluation(env, discount), discount)
+    decide = make_decide(env, config, rollout_evaluation(env, discount), discount, keep_nodes)
     return SearchPlayer(f"mcts:{simulations}", decide, None, deterministic=False)
 
 
@@ -115,19 +115,23 @@ class NetworkPlayers:
     network for inference, as actors do.
     """
 
-    def __init__(self, env: Env, network: NetworkConfig, config: SearchConfig, discount: float = 1.0) -> None:
+    def __init__(
+        self, env: Env, network: NetworkConfig, config: SearchConfig, discount: float = 1.0, keep_nodes: bool = False
+    ) -> None:
         fold, inference = make_inference(network, env.spec)
         self._fold = jax.jit(fold)
-        self._decide = make_decide(env, config, network_evaluation(env, inference.apply), discount)
+        self._decide = make_decide(env, config, network_evaluation(env, inference.apply), discount, keep_nodes)
 
     def player(self, name: str, params: Params) -> SearchPlayer:
         """The player that searches with trained parameters."""
         return SearchPlayer(name, self._decide, self._fold(params), deterministic=True)
 
 
-def make_decide(env: Env, config: SearchConfig, evaluate: Evaluate, discount: float = 1.0) -> Decide:
-    """Compiles a search that plays its strongest move."""
-    search = make_search(config, rules_model(env, evaluate, discount))
+def make_decide(
+    env: Env, config: SearchConfig, evaluate: Evaluate, discount: float = 1.0, keep_nodes: bool = False
+) -> Decide:
+    """Compiles a search that plays its strongest move; with `keep_nodes` its results have the nodes of the trees."""
+    search = make_search(config, rules_model(env, evaluate, discount), keep_nodes)
 
     def decide(params: Params, key: Array, roots: EnvState) -> SearchResult:
         batch = jax.tree.leaves(roots)[0].shape[0]

@@ -19,7 +19,9 @@ from podzero.player_names import TrainedPlayer, parse_player
 from podzero.protocols import Env
 
 
-def resolve(name: str, env: Env, simulations: int | None = None, discount: float = 1.0) -> Player:
+def resolve(
+    name: str, env: Env, simulations: int | None = None, discount: float = 1.0, keep_nodes: bool = False
+) -> Player:
     """Makes the player with a given name.
 
     Args:
@@ -27,6 +29,7 @@ def resolve(name: str, env: Env, simulations: int | None = None, discount: float
       env: the game to play.
       simulations: simulations per move of a trained player; None takes as many as in training.
       discount: the discount per move for `mcts:N`; trained players use that of their experiment.
+      keep_nodes: the results of a player that searches have the nodes of its trees.
 
     Raises:
       ConfigError: there is no such player, or it cannot play this game.
@@ -35,14 +38,14 @@ def resolve(name: str, env: Env, simulations: int | None = None, discount: float
     """
     player = parse_player(name)
     if isinstance(player, TrainedPlayer):
-        return _network_player(name, player, env, simulations)
+        return _network_player(name, player, env, simulations, keep_nodes)
     match player.kind:
         case "random":
             return RandomPlayer(env)
         case "solver":
             return SolverPlayer(env, make_solver(env.spec.name))
         case "mcts":
-            return mcts_player(env, player.simulations, discount)
+            return mcts_player(env, player.simulations, discount, keep_nodes)
         case _:
             raise ConfigError(f"player '{name}' acts only in gymnasium environments, not in {env.spec.name}")
 
@@ -73,7 +76,9 @@ def acting(name: str, env: GymnasiumConfig, simulations: int | None = None) -> t
     return f"{player.workdir.root}@{snapshot.version}", actors.actor(snapshot.params)
 
 
-def _network_player(name: str, player: TrainedPlayer, env: Env, simulations: int | None) -> SearchPlayer:
+def _network_player(
+    name: str, player: TrainedPlayer, env: Env, simulations: int | None, keep_nodes: bool
+) -> SearchPlayer:
     experiment = player.workdir.experiment()
     if not experiment.plays(env.spec.name):
         raise ConfigError(f"player '{name}' was trained on {experiment.env.title} and cannot play {env.spec.name}")
@@ -81,7 +86,7 @@ def _network_player(name: str, player: TrainedPlayer, env: Env, simulations: int
     origin = f"{player.workdir.snapshots} at step {snapshot.version}"
     check_matches(snapshot.params, make_network(experiment.network, env.spec), origin)
     search = _with_simulations(experiment.search, simulations)
-    players = _network_players(cast(Hashable, env), experiment.network, search, experiment.env.discount)
+    players = _network_players(cast(Hashable, env), experiment.network, search, experiment.env.discount, keep_nodes)
     return players.player(f"{player.workdir.root}@{snapshot.version}", snapshot.params)
 
 
@@ -90,6 +95,8 @@ def _with_simulations(search: SearchConfig, simulations: int | None) -> SearchCo
 
 
 @lru_cache(maxsize=8)
-def _network_players(env: Env, network: NetworkConfig, search: SearchConfig, discount: float) -> NetworkPlayers:
+def _network_players(
+    env: Env, network: NetworkConfig, search: SearchConfig, discount: float, keep_nodes: bool
+) -> NetworkPlayers:
     """Two snapshots of a run share the compiled search."""
-    return NetworkPlayers(env, network, search, discount)
+    return NetworkPlayers(env, network, search, discount, keep_nodes)

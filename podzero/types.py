@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from podzero.searched_nodes import SearchedNodes
+
 Array = jax.Array | np.ndarray[Any, Any]
 """A device or host array; each field documents its shape and dtype."""
 
@@ -242,6 +244,8 @@ class SearchResult(NamedTuple):
     depth: Array | None = None
     """`[]` float32, mean number of steps from the root to the new node, in the game of the batch where it is deepest;
     None with trees of mctx."""
+    nodes: SearchedNodes | None = None
+    """The nodes of the trees, of searches that are asked for them."""
 
 
 class Move(NamedTuple):

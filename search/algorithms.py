@@ -16,10 +16,11 @@ from podzero.config import SearchConfig
 from podzero.protocols import Search
 from podzero.search.dense_tree import Tree, root_edges, slots_of
 from podzero.search.growth import grow
-from podzero.search.mctx_tree import edges_of_roots, qtransform
+from podzero.search.mctx_tree import edges_of_roots, nodes_of, qtransform
 from podzero.search.models import ILLEGAL, Model
 from podzero.search.qvalues import Edges, gumbel_transform, puct_transform, root_value
 from podzero.search.selection import gumbel_selection, puct_selection
+from podzero.searched_nodes import SearchedNodes
 from podzero.types import Array, EnvState, Exploration, Params, SearchResult
 
 
@@ -32,6 +33,8 @@ class _Grown(NamedTuple):
     """As in `SearchResult`."""
     depth: jax.Array | None = None
     """As in `SearchResult`."""
+    nodes: SearchedNodes | None = None
+    """As in `SearchResult`."""
 
 
 _Grow = Callable[[Params, Array, mctx.RootFnOutput, jax.Array], _Grown]
@@ -40,16 +43,24 @@ _TIE_BREAK = 1e-7
 """Noise that decides between actions with equal scores in PUCT; as in mctx."""
 
 
-def make_search(config: SearchConfig, model: Model) -> Search:
-    """Builds a search over `model`: a stateless function that JAX can trace."""
+def make_search(config: SearchConfig, model: Model, keep_nodes: bool = False) -> Search:
+    """Builds a search over `model`: a stateless function that JAX can trace.
+
+    Args:
+      config: of the search.
+      model: that is searched.
+      keep_nodes: the result has the `nodes` of trees; these are then trees of mctx, whatever `config.tree` says.
+    """
+    if keep_nodes:
+        config = config.model_copy(update={"tree": "mctx", "slots": None})
     match config.algorithm:
         case "gumbel":
-            return _gumbel(config, model)
+            return _gumbel(config, model, keep_nodes)
         case "puct":
-            return _puct(config, model)
+            return _puct(config, model, keep_nodes)
 
 
-def _gumbel(config: SearchConfig, model: Model) -> Search:
+def _gumbel(config: SearchConfig, model: Model, keep_nodes: bool) -> Search:
     """Gumbel AlphaZero (Danihelka et al. 2022): sequential halving at the root; completed Q-values give the policy
     target.
 
@@ -57,7 +68,8 @@ def _gumbel(config: SearchConfig, model: Model) -> Search:
     visited actions: at 1 the choice is a sample of the improved policy, at 0 the best action.
     """
     transform = gumbel_transform(config, model.bounds)
-    grown = _gumbel_in_mctx(config, model) if config.tree == "mctx" else _gumbel_in_dense(config, model)
+    in_mctx = config.tree == "mctx"
+    grown = _gumbel_in_mctx(config, model, keep_nodes) if in_mctx else _gumbel_in_dense(config, model)
 
     def search(params: Params, key: Array, roots: EnvState, exploration: Exploration) -> SearchResult:
         root_key, search_key = jax.random.split(key)
@@ -76,7 +88,7 @@ def _gumbel(config: SearchConfig, model: Model) -> Search:
     return search
 
 
-def _gumbel_in_mctx(config: SearchConfig, model: Model) -> _Grow:
+def _gumbel_in_mctx(config: SearchConfig, model: Model, keep_nodes: bool) -> _Grow:
     transform = qtransform(gumbel_transform(config, model.bounds))
 
     def grown(params: Params, key: Array, root: mctx.RootFnOutput, noise: jax.Array) -> _Grown:
@@ -96,7 +108,7 @@ def _gumbel_in_mctx(config: SearchConfig, model: Model) -> _Grow:
             invalid_actions=root.prior_logits == ILLEGAL,
             extra_data=mctx.GumbelMuZeroExtraData(root_gumbel=noise),
         )
-        return _Grown(edges_of_roots(tree))
+        return _Grown(edges_of_roots(tree), nodes=nodes_of(tree) if keep_nodes else None)
 
     return grown
 
@@ -112,14 +124,15 @@ def _gumbel_in_dense(config: SearchConfig, model: Model) -> _Grow:
     return grown
 
 
-def _puct(config: SearchConfig, model: Model) -> Search:
+def _puct(config: SearchConfig, model: Model, keep_nodes: bool) -> Search:
     """AlphaZero's search (Silver et al. 2018): PUCT with Dirichlet noise at the root; visit counts give the policy
     target.
 
     `noise` scales the weight of the Dirichlet noise. Actions are sampled in proportion to `visits ** (1 /
     temperature)`; at temperature 0 the most visited action is selected.
     """
-    grown = _puct_in_mctx(config, model) if config.tree == "mctx" else _puct_in_dense(config, model)
+    in_mctx = config.tree == "mctx"
+    grown = _puct_in_mctx(config, model, keep_nodes) if in_mctx else _puct_in_dense(config, model)
 
     def search(params: Params, key: Array, roots: EnvState, exploration: Exploration) -> SearchResult:
         root_key, noise_key, search_key = jax.random.split(key, 3)
@@ -139,7 +152,7 @@ def _puct(config: SearchConfig, model: Model) -> Search:
     return search
 
 
-def _puct_in_mctx(config: SearchConfig, model: Model) -> _Grow:
+def _puct_in_mctx(config: SearchConfig, model: Model, keep_nodes: bool) -> _Grow:
     select = partial(
         mctx.muzero_action_selection,
         pb_c_init=config.pb_c_init,
@@ -159,7 +172,7 @@ def _puct_in_mctx(config: SearchConfig, model: Model) -> _Grow:
             num_simulations=config.simulations,
             invalid_actions=root.prior_logits == ILLEGAL,
         )
-        return _Grown(edges_of_roots(tree))
+        return _Grown(edges_of_roots(tree), nodes=nodes_of(tree) if keep_nodes else None)
 
     return grown
 
@@ -220,4 +233,5 @@ def _result(config: SearchConfig, tree: _Grown, logits: Array, policy: Array, ac
         surprise=optax.losses.kl_divergence(jax.nn.log_softmax(logits), policy, where=policy > 0).astype(jnp.float32),
         dropped=tree.dropped,
         depth=tree.depth,
+        nodes=tree.nodes,
     )

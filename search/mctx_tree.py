@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import mctx
 
 from podzero.search.qvalues import Edges, Transform, tree_range
+from podzero.searched_nodes import SearchedNodes
 from podzero.types import Array
 
 
@@ -47,4 +48,17 @@ def edges_of_roots(tree: mctx.Tree) -> Edges:
         raw_value=tree.raw_values[:, root, None],
         value=tree.node_values[:, root, None],
         tree_range=tree_range(tree.node_values, tree.node_visits > 0, axis=1),
+    )
+
+
+def nodes_of(tree: mctx.Tree) -> SearchedNodes:
+    """The nodes of B trees."""
+    prior = jax.nn.softmax(tree.children_prior_logits)
+    row, above = jnp.arange(tree.parents.shape[0])[:, None], jnp.maximum(tree.parents, 0)
+    return SearchedNodes(
+        parent=tree.parents,
+        action=tree.action_from_parent,
+        visits=tree.node_visits,
+        value=tree.node_values,
+        prior=prior[row, above, jnp.maximum(tree.action_from_parent, 0)],
     )

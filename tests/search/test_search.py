@@ -269,3 +269,26 @@ def test_network_evaluation_passes_the_observations_to_the_network():
     states = play(env, [[3], [3, 2]])
     network_evaluation(env, apply)(None, jax.random.key(0), states)
     np.testing.assert_array_equal(seen[0], jax.vmap(env.view)(states).observation)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_kept_nodes_are_the_tree_of_the_search(algorithm):
+    """Visits of the root's children are those of its actions; each node's visits are its own and its children's."""
+    env = make_env("tic_tac_toe")
+    config = SearchConfig(algorithm=algorithm, simulations=24, tree="dense")
+    search = jitted(make_search(config, rules_model(env, uniform(env)), keep_nodes=True))
+    roots = play(env, [[0, 4], [0, 1, 3, 4]])
+    result = search(None, jax.random.key(0), roots, Exploration.none(2))
+    legal = np.asarray(jax.vmap(env.view)(roots).legal)
+    for game in range(2):
+        parent, action, visits, value, prior = (np.asarray(leaf[game]) for leaf in result.nodes)
+        children = np.flatnonzero(parent == 0)
+        assert {int(action[node]): int(visits[node]) for node in children} == {
+            chosen: int(count) for chosen, count in enumerate(result.visits[game]) if count
+        }
+        added = np.flatnonzero((parent >= 0) & (visits > 0))
+        below = np.bincount(parent[added], visits[added], minlength=len(parent))
+        assert np.all(visits[added] >= 1 + below[added])
+        assert visits[0] == 25
+        assert np.all(np.abs(value) <= 1)
+        assert np.allclose(prior[children], 1 / legal[game].sum())
