@@ -1,0 +1,49 @@
+"""Searched trees and values of a game as plain values, for the components that show them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from podzero.play.searching import Branch, branches
+from podzero.play.session import Session
+from podzero.searched_nodes import SearchedNodes
+
+
+def tree_of(session: Session, nodes: SearchedNodes) -> list[dict[str, Any]]:
+    """The most visited nodes of a search of the shown position: `id`, `label` and `children` of each."""
+    looked = _Paths(session)
+    return [_node(branch, looked) for branch in branches(nodes, lambda path: looked[path].player)]
+
+
+class _Paths:
+    """The positions below the one that is shown, by the actions that lead to them."""
+
+    def __init__(self, session: Session) -> None:
+        self._sessions: dict[tuple[int, ...], Session] = {(): session.copy()}
+
+    def __getitem__(self, path: tuple[int, ...]) -> Session:
+        if path not in self._sessions:
+            found = self[path[:-1]].copy()
+            found.play(path[-1])
+            self._sessions[path] = found
+        return self._sessions[path]
+
+
+def _node(branch: Branch, looked: _Paths) -> dict[str, Any]:
+    name = looked[branch.path[:-1]].name(branch.path[-1])
+    return {
+        "id": "/".join(map(str, branch.path)),
+        "label": f"{name}  visits {branch.visits}  value {branch.value:+.2f}  prior {branch.prior:.1%}",
+        "children": [_node(child, looked) for child in branch.children],
+    }
+
+
+def value_chart(points: list[tuple[int, float]]) -> dict[str, Any]:
+    """The value for the first player over the plies of the game, as options of ECharts."""
+    return {
+        "title": {"text": "value for the first player", "textStyle": {"fontSize": 12}},
+        "grid": {"left": 36, "right": 10, "top": 30, "bottom": 24},
+        "xAxis": {"type": "value", "minInterval": 1},
+        "yAxis": {"type": "value", "min": -1, "max": 1},
+        "series": [{"type": "line", "data": [list(point) for point in points], "symbolSize": 7}],
+    }

@@ -1,0 +1,84 @@
+"""Who may use the page: browsers of this machine that know the token of its address."""
+
+from __future__ import annotations
+
+import hmac
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import parse_qs
+
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+COOKIE = "podzero_token"
+MAX_BODY_BYTES = 1_000_000
+"""Largest body of a request, and message of a socket."""
+
+
+class Guard:
+    """Refuses requests with another host (DNS rebinding), without the token, or with a large body.
+
+    The first request has the token in its address, as `/?token=...`, and gets it as a cookie, which later ones send.
+
+    Args:
+      app: that is guarded.
+      token: of this server.
+      hosts: the values of the header `Host` that are this server.
+    """
+
+    def __init__(self, app: ASGIApp, token: str, hosts: tuple[str, ...]) -> None:
+        self._app = app
+        self._token = token
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes a request on, or answers 403, 400 or 413."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
+        refusal = self._refusal(headers, given)
+        if refusal is not None:
+            await _refuse(scope, receive, send, refusal)
+            return
+
+        async def with_cookie(message: Any) -> None:
+            if message["type"] == "http.response.start" and given:
+                cookie = f"{COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/"
+                message["headers"] = [*message.get("headers", []), (b"set-cookie", cookie.encode())]
+            await send(message)
+
+        await self._app(scope, receive, with_cookie)
+
+    def _refusal(self, headers: dict[str, str], given: str) -> tuple[int, str] | None:
+        """The status and the words of a refusal; None for a request that may pass."""
+        if headers.get("host", "") not in self._hosts:
+            return 403, f"this server is {self._hosts[0]} only"
+        if not _equal(given or _cookie(headers.get("cookie", "")), self._token):
+            return 403, "open the address that `podzero play --web` printed: it has the token of this server"
+        try:
+            size = int(headers.get("content-length", "0"))
+        except ValueError:
+            return 400, "the length of the body is no number"
+        return (413, f"the body has more than {MAX_BODY_BYTES:,} bytes") if size > MAX_BODY_BYTES else None
+
+
+async def _refuse(scope: Scope, receive: Receive, send: Send, refusal: tuple[int, str]) -> None:
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.close", "code": 1008})
+        return
+    await PlainTextResponse(f"podzero: {refusal[1]}\n", status_code=refusal[0])(scope, receive, send)
+
+
+def _cookie(header: str) -> str:
+    try:
+        found = SimpleCookie(header).get(COOKIE)
+    except CookieError:
+        return ""
+    return found.value if found else ""
+
+
+def _equal(given: str, token: str) -> bool:
+    return hmac.compare_digest(given.encode(), token.encode())

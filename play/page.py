@@ -1,0 +1,315 @@
+"""The page on which a person plays against a player and looks at its searches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from nicegui import run, ui
+from nicegui.events import KeyEventArguments, MouseEventArguments
+
+from podzero.envs.notation import NotationError
+from podzero.play.drawing import Drawing, Square, drawing_of
+from podzero.play.figures import tree_of, value_chart
+from podzero.play.picture import BoardPicture, Marks, heat_of
+from podzero.play.searching import SIMULATIONS, PositionSearch, Searched
+from podzero.play.session import Session
+from podzero.protocols import Env
+
+SIDES = {0: "first", 1: "second", 2: "both", 3: "none"}
+"""Which side the person plays, by the turn of the player; `none` lets the player play both."""
+_SHOWN_MOVES = 12
+
+
+class GamePage:
+    """The page of one browser: a game, and what the players say of its position.
+
+    Args:
+      env: the game.
+      players: searches by name; the first one plays, the others are compared with it.
+      simulations: of the first search.
+    """
+
+    def __init__(self, env: Env, players: Mapping[str, PositionSearch], simulations: int) -> None:
+        self._session = Session(env)
+        self._players = dict(players)
+        self._opponent = next(iter(players))
+        self._simulations = min(SIMULATIONS, key=lambda offered: abs(offered - simulations))
+        self._side = 0
+        self._searched: dict[int, Searched] = {}
+        self._chosen: Square | None = None
+        self._picture: BoardPicture | None = None
+        self._drawing: Drawing | None = None
+        self._busy = False
+        self._build()
+
+    def _build(self) -> None:
+        """Lays the page out: one column on narrow screens, two on wide ones."""
+        ui.keyboard(on_key=self._key)
+        with ui.row().classes("w-full justify-center items-start gap-6"):
+            with ui.column().classes("w-full max-w-xl gap-2"):
+                self._status = ui.label().classes("text-lg").props("aria-live=polite")
+                self._board = ui.column().classes("w-full gap-1")
+                self._buttons()
+                self._inputs()
+            with ui.column().classes("w-full max-w-md gap-2"):
+                self._values = ui.echart(value_chart([])).classes("w-full h-40")
+                self._moves = ui.column().classes("w-full gap-0")
+                self._compared = ui.column().classes("w-full gap-0")
+                with ui.expansion("Search tree").classes("w-full"):
+                    self._tree = ui.column().classes("w-full overflow-x-auto")
+        self._draw()
+
+    def _buttons(self) -> None:
+        with ui.row().classes("gap-1"):
+            for icon, hint, act in (
+                ("first_page", "start (Home)", lambda: self._show(0)),
+                ("chevron_left", "one back (left)", lambda: self._show(self._session.ply - 1)),
+                ("chevron_right", "one forward (right)", lambda: self._show(self._session.ply + 1)),
+                ("last_page", "end (End)", lambda: self._show(len(self._session.moves))),
+                ("undo", "take back", self._take_back),
+                ("search", "search this position", self._search),
+                ("smart_toy", "let the player move", self._reply),
+                ("restart_alt", "new game", self._new_game),
+            ):
+                ui.button(icon=icon, on_click=act).props(f'flat dense aria-label="{hint}"').tooltip(hint)
+
+    def _inputs(self) -> None:
+        with ui.row().classes("w-full items-center gap-3"):
+            ui.toggle(SIDES, value=self._side, on_change=self._change_side).props("dense no-caps")
+            with ui.row().classes("items-center gap-2"):
+                shown = ui.label(f"{self._simulations} simulations")
+                slider = ui.slider(min=0, max=len(SIMULATIONS) - 1, value=SIMULATIONS.index(self._simulations))
+                slider.classes("w-40").props('aria-label="simulations"')
+
+                def change(index: float) -> None:
+                    self._simulations = SIMULATIONS[int(index)]
+                    shown.set_text(f"{self._simulations} simulations")
+
+                slider.on_value_change(lambda event: change(event.value))
+        with ui.row().classes("w-full items-center gap-2"):
+            entry = ui.input("move, or moves from the start").classes("grow").props("dense clearable")
+            entry.on("keydown.enter", lambda: self._enter(entry))
+
+    async def _click(self, event: MouseEventArguments) -> None:
+        """Plays the move that a click means; in chess the first click chooses a piece."""
+        assert self._picture is not None
+        assert self._drawing is not None
+        square = self._picture.square_at(event.image_x, event.image_y)
+        if square is None or self._busy:
+            return
+        if self._drawing.moves_pieces:
+            actions = self._drawing.actions_at(square, self._chosen) if self._chosen else []
+            if not actions:
+                self._chosen = square if self._drawing.actions_at(square) else None
+                self._draw()
+                return
+        else:
+            actions = self._drawing.actions_at(square)
+        if len(actions) > 1:
+            self._ask(actions)
+        elif actions:
+            await self._play(actions[0])
+
+    def _ask(self, actions: list[int]) -> None:
+        """Lets the person choose among several moves between the same squares: promotions."""
+        with ui.dialog(value=True) as dialog, ui.card(), ui.row():
+            for action in actions:
+                ui.button(self._session.name(action), on_click=partial(self._play_from, dialog, action))
+
+    async def _play_from(self, dialog: ui.dialog, action: int) -> None:
+        dialog.close()
+        await self._play(action)
+
+    async def _play(self, action: int) -> None:
+        """Plays a person's move, and the player's reply where it is its turn."""
+        try:
+            self._session.play(action)
+        except NotationError as error:
+            ui.notify(str(error), type="warning")
+            return
+        self._moved()
+        if not self._session.over and not self._persons_turn:
+            await self._reply()
+
+    async def _enter(self, entry: ui.input) -> None:
+        """Plays the move of this name, or sets up the position after these moves from the start."""
+        text = str(entry.value or "")
+        try:
+            if len(text.replace(",", " ").split()) == 1:
+                action = self._session.notation.action(self._session.position.state, text.strip())
+                entry.set_value("")
+                await self._play(action)
+            elif text.strip():
+                self._session.start_with(self._session.read(text))
+                entry.set_value("")
+                self._searched.clear()
+                self._moved()
+        except NotationError as error:
+            ui.notify(str(error), type="warning")
+
+    async def _reply(self) -> None:
+        """The player moves; by itself to the end of the game if it plays both sides."""
+        while not self._session.over:
+            found = await self._search()
+            if found is None:
+                return
+            self._session.play(found.action)
+            self._moved()
+            if self._side != 3:
+                return
+
+    async def _search(self) -> Searched | None:
+        """Searches the shown position, in a thread, so that the page answers meanwhile; None if it is busy or over."""
+        if self._busy or self._session.over:
+            return None
+        self._busy = True
+        ply = self._session.ply
+        self._say(f"{self._opponent} searches with {self._simulations} simulations ...")
+        state, simulations = self._session.position.state, self._simulations
+        try:
+            said = {name: await run.io_bound(player, state, simulations) for name, player in self._players.items()}
+        finally:
+            self._busy = False
+        found = said.pop(self._opponent)
+        if found is None:  # the server stops
+            return None
+        self._searched[ply] = found
+        self._compare(said)
+        self._draw()
+        return found
+
+    @property
+    def _persons_turn(self) -> bool:
+        return self._side == 2 or self._session.turn_of(self._session.player) == self._side
+
+    def _moved(self) -> None:
+        """Forgets searches of positions that no longer exist, and draws."""
+        self._searched = {ply: found for ply, found in self._searched.items() if ply < self._session.ply}
+        self._chosen = None
+        self._draw()
+
+    def _show(self, ply: int) -> None:
+        if not self._busy:
+            self._session.show(ply)
+            self._chosen = None
+            self._draw()
+
+    async def _take_back(self) -> None:
+        """Removes the person's last move with the reply to it."""
+        if not self._busy and self._session.ply:
+            self._session.take_back()
+            if self._session.ply and not self._persons_turn:
+                self._session.take_back()
+            self._moved()
+
+    async def _new_game(self) -> None:
+        if not self._busy:
+            self._session.start_with([])
+            self._searched.clear()
+            self._moved()
+            if not self._persons_turn:
+                await self._reply()
+
+    async def _change_side(self, event: Any) -> None:
+        self._side = int(event.value)
+        if not self._session.over and not self._persons_turn and not self._busy:
+            await self._reply()
+
+    async def _key(self, event: KeyEventArguments) -> None:
+        """Arrow keys, Home and End step through the game."""
+        if event.action.keydown:
+            steps = {"ArrowLeft": self._session.ply - 1, "ArrowRight": self._session.ply + 1}
+            places = steps | {"Home": 0, "End": len(self._session.moves)}
+            if event.key.name in places:
+                self._show(places[event.key.name])
+
+    def _say(self, text: str) -> None:
+        self._status.set_text(text)
+
+    def _draw(self) -> None:
+        """Shows the position and what is known of it."""
+        session, found = self._session, self._searched.get(self._session.ply)
+        side = ("first", "second")[session.turn_of(session.player)]
+        self._say(session.result or f"move {session.ply + 1}: the {side} player is to move")
+        self._drawing = drawing_of(session)
+        policy = {} if found is None or found.policy is None else {a: float(found.policy[a]) for a in session.legal}
+        self._board.clear()
+        with self._board:
+            self._draw_board(policy)
+            others = [a for a in session.legal if self._drawing is None or a not in self._drawing.squares]
+            with ui.row().classes("gap-1"):
+                for action in others:
+                    ui.button(session.name(action), on_click=partial(self._play, action)).props("dense no-caps outline")
+        self._list_moves(found, policy)
+        self._draw_tree(found)
+        self._values.options.update(value_chart(self._value_points()))
+        self._values.update()
+
+    def _draw_board(self, policy: Mapping[int, float]) -> None:
+        session, drawing = self._session, self._drawing
+        if drawing is None:
+            ui.label(" ".join(session.names()) or "no move yet").classes("font-mono break-words")
+            return
+        self._picture = self._picture or BoardPicture(session.env.spec.name, drawing.size)
+        marks = Marks(heat_of(drawing, policy), self._last_squares(), self._chosen)
+        image = ui.interactive_image(
+            size=self._picture.extent, content=self._picture.svg(drawing, marks), events=["click"],
+            on_mouse=self._click, sanitize=False,
+        )  # fmt: skip
+        image.classes("w-full").props(f'role=img aria-label="{session.env.spec.name}"')
+
+    def _last_squares(self) -> tuple[Square, ...]:
+        """Where the last move went: what was drawn before it, for the squares of that action."""
+        session = self._session
+        if session.last_move is None:
+            return ()
+        action, ply = session.last_move, session.ply
+        session.show(ply - 1)
+        before = drawing_of(session)
+        session.show(ply)
+        assert before is not None
+        squares = before.squares.get(action, ())
+        return squares if before.moves_pieces else tuple(s for s in squares if before.owner[s] < 0)[-1:]
+
+    def _list_moves(self, found: Searched | None, policy: Mapping[int, float]) -> None:
+        """The best moves of the search, and the moves of the game."""
+        self._moves.clear()
+        with self._moves:
+            if found is not None and found.value is not None and found.visits is not None:
+                ui.label(f"{self._opponent}: value {found.value:+.3f} for the player to move").classes("font-medium")
+                best = sorted(policy, key=lambda action: -policy[action])[:_SHOWN_MOVES]
+                rows = [
+                    {"move": self._session.name(a), "policy": f"{policy[a]:.1%}", "visits": int(found.visits[a])}
+                    for a in best
+                ]
+                ui.table(rows=rows).props("dense flat").classes("w-full")
+            ui.label(" ".join(self._session.names())).classes("font-mono text-sm break-words")
+
+    def _compare(self, others: Mapping[str, Searched | None]) -> None:
+        """What other players say of the same position."""
+        self._compared.clear()
+        with self._compared:
+            for name, found in others.items():
+                if found is None:
+                    continue
+                value = "" if found.value is None else f", value {found.value:+.3f}"
+                ui.label(f"{name}: {self._session.name(found.action)}{value}")
+
+    def _draw_tree(self, found: Searched | None) -> None:
+        self._tree.clear()
+        with self._tree:
+            if found is None or found.nodes is None:
+                ui.label("Search the position to see its tree.")
+                return
+            ui.tree(tree_of(self._session, found.nodes), label_key="label").classes("font-mono text-sm")
+
+    def _value_points(self) -> list[tuple[int, float]]:
+        """The values of all searched positions, for the first player."""
+        points = []
+        for ply, found in sorted(self._searched.items()):
+            if found.value is not None:
+                sign = -1 if self._session.turn_at(ply) else 1
+                points.append((ply, sign * found.value))
+        return points

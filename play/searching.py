@@ -1,0 +1,107 @@
+"""Searches of single positions, with all that a person may want to see of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from podzero.evaluation.players import Player, SearchPlayer
+from podzero.searched_nodes import SearchedNodes
+from podzero.types import EnvState, SearchResult
+
+SIMULATIONS = (1, 8, 32, 128, 512, 2048)
+"""The numbers of simulations that are offered, because each is compiled."""
+
+
+class Searched(NamedTuple):
+    """What a player says of a position."""
+
+    action: int
+    policy: np.ndarray[Any, Any] | None = None
+    """`[A]` float32, the improved policy; None of a player that does not search."""
+    value: float | None = None
+    """For the player to move, in [-1, 1]."""
+    visits: np.ndarray[Any, Any] | None = None
+    """`[A]` int32."""
+    nodes: SearchedNodes | None = None
+    """Of this one search: `[N]` in each field."""
+
+
+class PositionSearch:
+    """A player that is asked for one position at a time, by several threads.
+
+    Args:
+      make: makes the player with a number of simulations; called once for each number.
+    """
+
+    def __init__(self, make: Callable[[int], Player]) -> None:
+        self._make = make
+        self._players: dict[int, Player] = {}
+        self._lock = threading.Lock()
+        self._count = 0
+
+    def name(self, simulations: int) -> str:
+        """The player's full name, as RUN@STEP."""
+        return self._player(simulations).name
+
+    def __call__(self, state: EnvState, simulations: int) -> Searched:
+        """Searches a position in which the game is not over. Compiles when a number of simulations is new."""
+        player = self._player(simulations)
+        with self._lock:
+            self._count += 1
+            key = jax.random.key(self._count)
+        batch = jax.tree.map(lambda leaf: leaf[None], state)
+        if not isinstance(player, SearchPlayer):
+            return Searched(int(np.asarray(player.choose(key, batch))[0]))
+        result: SearchResult = jax.device_get(player.search(key, batch))
+        nodes = None if result.nodes is None else SearchedNodes(*(np.asarray(field)[0] for field in result.nodes))
+        policy, visits = np.asarray(result.policy)[0], np.asarray(result.visits)[0]
+        return Searched(int(result.action[0]), policy, float(result.value[0]), visits, nodes)
+
+    def _player(self, simulations: int) -> Player:
+        with self._lock:
+            if simulations not in self._players:
+                self._players[simulations] = self._make(simulations)
+            return self._players[simulations]
+
+
+class Branch(NamedTuple):
+    """A node of a searched tree, with its children."""
+
+    path: tuple[int, ...]
+    """The actions that lead to it from the root."""
+    visits: int
+    value: float
+    """For the player who moves to it, in [-1, 1]."""
+    prior: float
+    children: tuple[Branch, ...]
+
+
+def branches(nodes: SearchedNodes, movers: Callable[[tuple[int, ...]], int], most: int = 200) -> tuple[Branch, ...]:
+    """The children of the root, most visited first, and their own, from the `most` visited nodes of the tree.
+
+    Args:
+      nodes: of one search.
+      movers: the player to move after a path of actions.
+      most: how many nodes are kept.
+    """
+    parent, visits = np.asarray(nodes.parent), np.asarray(nodes.visits)
+    added = [int(node) for node in np.argsort(-visits, kind="stable") if parent[node] >= 0 and visits[node] > 0]
+    children: dict[int, list[int]] = {}
+    for node in added[:most]:
+        children.setdefault(int(parent[node]), []).append(node)
+
+    def grow(node: int, path: tuple[int, ...]) -> Sequence[Branch]:
+        mover, found = movers(path), []
+        for child in children.get(node, ()):
+            below = (*path, int(nodes.action[child]))
+            sign = 1.0 if movers(below) == mover else -1.0
+            value = sign * float(nodes.value[child])
+            found.append(Branch(below, int(visits[child]), value, float(nodes.prior[child]), tuple(grow(child, below))))
+        return found
+
+    return tuple(grow(0, ()))
