@@ -12,7 +12,7 @@ from podzero.searched_nodes import SearchedNodes
 def tree_of(session: Session, nodes: SearchedNodes) -> list[dict[str, Any]]:
     """The most visited nodes of a search of the shown position: `id`, `label` and `children` of each."""
     looked = _Paths(session)
-    return [_node(branch, looked) for branch in branches(nodes, lambda path: looked[path].player)]
+    return [_node(branch, looked) for branch in branches(nodes, looked.player)]
 
 
 class _Paths:
@@ -20,6 +20,10 @@ class _Paths:
 
     def __init__(self, session: Session) -> None:
         self._sessions: dict[tuple[int, ...], Session] = {(): session.copy()}
+
+    def player(self, path: tuple[int, ...]) -> int | None:
+        """Who moves after a path; None if the game was over before its last action."""
+        return None if path and self[path[:-1]].over else self[path].player
 
     def __getitem__(self, path: tuple[int, ...]) -> Session:
         if path not in self._sessions:

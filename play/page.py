@@ -12,6 +12,7 @@ from nicegui.events import KeyEventArguments, MouseEventArguments
 from podzero.envs.notation import NotationError
 from podzero.play.drawing import Drawing, Square, drawing_of
 from podzero.play.figures import tree_of, value_chart
+from podzero.play.panels import compare, list_moves
 from podzero.play.picture import BoardPicture, Marks, heat_of
 from podzero.play.searching import SIMULATIONS, PositionSearch, Searched
 from podzero.play.session import Session
@@ -19,7 +20,6 @@ from podzero.protocols import Env
 
 SIDES = {0: "first", 1: "second", 2: "both", 3: "none"}
 """Which side the person plays, by the turn of the player; `none` lets the player play both."""
-_SHOWN_MOVES = 12
 
 
 class GamePage:
@@ -77,7 +77,9 @@ class GamePage:
 
     def _inputs(self) -> None:
         with ui.row().classes("w-full items-center gap-3"):
-            ui.toggle(SIDES, value=self._side, on_change=self._change_side).props("dense no-caps")
+            with ui.row().classes("items-center gap-2"):
+                ui.label("you play")
+                ui.toggle(SIDES, value=self._side, on_change=self._change_side).props("dense no-caps")
             with ui.row().classes("items-center gap-2"):
                 shown = ui.label(f"{self._simulations} simulations")
                 slider = ui.slider(min=0, max=len(SIMULATIONS) - 1, value=SIMULATIONS.index(self._simulations))
@@ -176,7 +178,9 @@ class GamePage:
         if found is None:  # the server stops
             return None
         self._searched[ply] = found
-        self._compare(said)
+        self._compared.clear()
+        with self._compared:
+            compare(self._session, said)
         self._draw()
         return found
 
@@ -234,15 +238,16 @@ class GamePage:
         side = ("first", "second")[session.turn_of(session.player)]
         self._say(session.result or f"move {session.ply + 1}: the {side} player is to move")
         self._drawing = drawing_of(session)
-        policy = {} if found is None or found.policy is None else {a: float(found.policy[a]) for a in session.legal}
         self._board.clear()
         with self._board:
-            self._draw_board(policy)
+            self._draw_board({} if found is None else found.probabilities(session.legal))
             others = [a for a in session.legal if self._drawing is None or a not in self._drawing.squares]
             with ui.row().classes("gap-1"):
                 for action in others:
                     ui.button(session.name(action), on_click=partial(self._play, action)).props("dense no-caps outline")
-        self._list_moves(found, policy)
+        self._moves.clear()
+        with self._moves:
+            list_moves(session, self._opponent, found)
         self._draw_tree(found)
         self._values.options.update(value_chart(self._value_points()))
         self._values.update()
@@ -272,30 +277,6 @@ class GamePage:
         assert before is not None
         squares = before.squares.get(action, ())
         return squares if before.moves_pieces else tuple(s for s in squares if before.owner[s] < 0)[-1:]
-
-    def _list_moves(self, found: Searched | None, policy: Mapping[int, float]) -> None:
-        """The best moves of the search, and the moves of the game."""
-        self._moves.clear()
-        with self._moves:
-            if found is not None and found.value is not None and found.visits is not None:
-                ui.label(f"{self._opponent}: value {found.value:+.3f} for the player to move").classes("font-medium")
-                best = sorted(policy, key=lambda action: -policy[action])[:_SHOWN_MOVES]
-                rows = [
-                    {"move": self._session.name(a), "policy": f"{policy[a]:.1%}", "visits": int(found.visits[a])}
-                    for a in best
-                ]
-                ui.table(rows=rows).props("dense flat").classes("w-full")
-            ui.label(" ".join(self._session.names())).classes("font-mono text-sm break-words")
-
-    def _compare(self, others: Mapping[str, Searched | None]) -> None:
-        """What other players say of the same position."""
-        self._compared.clear()
-        with self._compared:
-            for name, found in others.items():
-                if found is None:
-                    continue
-                value = "" if found.value is None else f", value {found.value:+.3f}"
-                ui.label(f"{name}: {self._session.name(found.action)}{value}")
 
     def _draw_tree(self, found: Searched | None) -> None:
         self._tree.clear()

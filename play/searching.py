@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -29,6 +29,10 @@ class Searched(NamedTuple):
     """`[A]` int32."""
     nodes: SearchedNodes | None = None
     """Of this one search: `[N]` in each field."""
+
+    def probabilities(self, actions: Iterable[int]) -> dict[int, float]:
+        """The policy of some actions; empty of a player that does not search."""
+        return {} if self.policy is None else {action: float(self.policy[action]) for action in actions}
 
 
 class PositionSearch:
@@ -81,12 +85,15 @@ class Branch(NamedTuple):
     children: tuple[Branch, ...]
 
 
-def branches(nodes: SearchedNodes, movers: Callable[[tuple[int, ...]], int], most: int = 200) -> tuple[Branch, ...]:
+def branches(
+    nodes: SearchedNodes, movers: Callable[[tuple[int, ...]], int | None], most: int = 200
+) -> tuple[Branch, ...]:
     """The children of the root, most visited first, and their own, from the `most` visited nodes of the tree.
 
     Args:
       nodes: of one search.
-      movers: the player to move after a path of actions.
+      movers: the player to move after a path of actions; None if the game was over before its last one. A search may
+        go on below the end of a game, where nothing changes.
       most: how many nodes are kept.
     """
     parent, visits = np.asarray(nodes.parent), np.asarray(nodes.visits)
@@ -99,7 +106,10 @@ def branches(nodes: SearchedNodes, movers: Callable[[tuple[int, ...]], int], mos
         mover, found = movers(path), []
         for child in children.get(node, ()):
             below = (*path, int(nodes.action[child]))
-            sign = 1.0 if movers(below) == mover else -1.0
+            next_mover = movers(below)
+            if next_mover is None:
+                continue
+            sign = 1.0 if next_mover == mover else -1.0
             value = sign * float(nodes.value[child])
             found.append(Branch(below, int(visits[child]), value, float(nodes.prior[child]), tuple(grow(child, below))))
         return found

@@ -169,7 +169,7 @@ class Session:
         return Position(state, jax.device_get(self._view(state)))
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
 def _programs(env: Env) -> tuple[Callable[[EnvState, Any], EnvState], Callable[[EnvState], View]]:
     """The compiled `step` and `view`, which all sessions of a game share."""
     return jax.jit(env.step), jax.jit(env.view)

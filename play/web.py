@@ -18,7 +18,7 @@ HOST = "127.0.0.1"
 
 
 def serve(env: Env, players: Mapping[str, PositionSearch], simulations: int, port: int | None) -> None:
-    """Serves the page until the process ends (Ctrl-C); prints its address first.
+    """Serves the page until the process ends (Ctrl-C); prints its address.
 
     Args:
       env: the game.
@@ -37,8 +37,11 @@ def serve(env: Env, players: Mapping[str, PositionSearch], simulations: int, por
     def page() -> None:
         GamePage(env, players, simulations)
 
-    print(f"Play {env.spec.name} against {next(iter(players))} at http://{HOST}:{chosen}/?token={token}", flush=True)
-    print("Only browsers of this machine reach it. Ctrl-C ends it.", flush=True)
+    def announce() -> None:
+        print("Only browsers of this machine reach the page. Ctrl-C ends it.", flush=True)
+        print(f"{env.spec.name} against {next(iter(players))}: http://{HOST}:{chosen}/?token={token}", flush=True)
+
+    app.on_startup(announce)
     ui.run(
         host=HOST, port=chosen, show=False, reload=False, dark=None, show_welcome_message=False,
         ws_max_size=MAX_BODY_BYTES, timeout_graceful_shutdown=2,

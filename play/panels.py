@@ -1,0 +1,36 @@
+"""Parts of the page that only show something."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nicegui import ui
+
+from podzero.play.searching import Searched
+from podzero.play.session import Session
+
+SHOWN_MOVES = 12
+"""Moves in the table of a search."""
+
+
+def list_moves(session: Session, name: str, found: Searched | None) -> None:
+    """The best moves of a player's search of the shown position, and the moves of the game."""
+    if found is not None and found.value is not None and found.visits is not None:
+        ui.label(f"{name}: value {found.value:+.3f} for the player to move").classes("font-medium break-all")
+        policy = found.probabilities(session.legal)
+        best = sorted(policy, key=lambda action: -policy[action])[:SHOWN_MOVES]
+        rows = [
+            {"move": session.name(action), "policy": f"{policy[action]:.1%}", "visits": int(found.visits[action])}
+            for action in best
+        ]
+        columns = [{"name": key, "label": key, "field": key, "align": "left"} for key in rows[0]]
+        ui.table(rows=rows, columns=columns).props("dense flat").classes("w-full")
+    ui.label(" ".join(session.names())).classes("font-mono text-sm break-words")
+
+
+def compare(session: Session, others: Mapping[str, Searched | None]) -> None:
+    """What other players say of the shown position."""
+    for name, found in others.items():
+        if found is not None:
+            value = "" if found.value is None else f", value {found.value:+.3f}"
+            ui.label(f"{name}: {session.name(found.action)}{value}").classes("break-all")

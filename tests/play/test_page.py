@@ -1,0 +1,114 @@
+"""The page in headless Chromium: a game by mouse and keyboard, on wide and narrow screens."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+DRIVER = shutil.which("chromedriver")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+    pytest.mark.skipif(DRIVER is None, reason="no chromedriver here: apt-get install chromium-driver"),
+]
+
+
+@pytest.fixture(scope="module")
+def address():
+    """The address of a page on which tic-tac-toe is played against tree search."""
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    environment.pop("PYTEST_CURRENT_TEST")  # NiceGUI would not serve
+    command = [sys.executable, "-c", "from podzero.launch.cli import main; main()"]
+    server = subprocess.Popen(
+        [*command, "play", "mcts:50", "random", "--game", "tic_tac_toe", "--web"],
+        stdout=subprocess.PIPE, text=True, env=environment,
+    )  # fmt: skip
+    try:
+        server.stdout.readline()
+        yield server.stdout.readline().split()[-1]
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.wait(30)
+
+
+@pytest.fixture
+def browser(address):
+    """A new browser that has opened the page."""
+    options = webdriver.ChromeOptions()
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1200,1000"):
+        options.add_argument(argument)
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    try:
+        driver.get(address)
+        wait(lambda: driver.find_elements(By.CSS_SELECTOR, "[role=img]"))
+        yield driver
+    finally:
+        driver.quit()
+
+
+def wait(condition, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "the page did not change in time"
+        time.sleep(0.1)
+    return found
+
+
+def status(driver):
+    return driver.find_element(By.CSS_SELECTOR, "[aria-live=polite]").text
+
+
+def click_middle(driver):
+    ActionChains(driver).move_to_element(driver.find_element(By.CSS_SELECTOR, "[role=img]")).click().perform()
+
+
+def test_a_click_plays_a_move_and_the_player_replies(browser):
+    assert status(browser) == "move 1: the first player is to move"
+    click_middle(browser)
+    wait(lambda: status(browser) == "move 3: the first player is to move")
+    text = browser.find_element(By.TAG_NAME, "body").text
+    assert "b2" in text
+    ActionChains(browser).send_keys(Keys.ARROW_LEFT).perform()
+    wait(lambda: status(browser) == "move 2: the second player is to move")
+    ActionChains(browser).send_keys(Keys.HOME).perform()
+    wait(lambda: status(browser) == "move 1: the first player is to move")
+
+
+def test_a_search_shows_its_moves_its_tree_and_another_player(browser):
+    browser.find_element(By.CSS_SELECTOR, '[aria-label="search this position"]').click()
+    wait(lambda: "for the player to move" in browser.find_element(By.TAG_NAME, "body").text)
+    assert "random: " in browser.find_element(By.TAG_NAME, "body").text
+    browser.find_element(By.XPATH, "//*[text()='Search tree']").click()
+    wait(lambda: "prior 11.1%" in browser.find_element(By.TAG_NAME, "body").text)
+
+
+def test_a_position_is_set_by_its_moves_and_wrong_ones_are_explained(browser):
+    entry = browser.find_element(By.CSS_SELECTOR, "input[type=text]")
+    entry.send_keys("a1 b1 a2 b2", Keys.ENTER)
+    wait(lambda: status(browser) == "move 5: the first player is to move")
+    entry.send_keys("a1 a1", Keys.ENTER)
+    wait(lambda: "move 2: 'a1' is illegal in this position" in browser.find_element(By.TAG_NAME, "body").text)
+    entry.send_keys(Keys.CONTROL, "a")
+    entry.send_keys("a3", Keys.ENTER)
+    wait(lambda: status(browser) == "first player wins")
+
+
+def test_a_narrow_screen_needs_no_sideways_scrolling(browser):
+    browser.set_window_size(380, 900)
+    wait(lambda: browser.execute_script("return document.documentElement.scrollWidth <= window.innerWidth"))
+
+
+def test_without_the_token_nothing_is_served(address):
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(address.partition("?")[0], timeout=10)
+    assert refused.value.code == 403

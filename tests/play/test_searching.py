@@ -1,0 +1,51 @@
+"""Searches for people: one position at a time, and their trees."""
+
+import numpy as np
+
+from podzero.envs import make_env
+from podzero.evaluation.players import RandomPlayer, mcts_player
+from podzero.play.figures import tree_of, value_chart
+from podzero.play.searching import PositionSearch, branches
+from podzero.play.session import Session
+from podzero.searched_nodes import SearchedNodes
+
+ENV = make_env("tic_tac_toe")
+
+
+def test_branches_are_sorted_by_visits_and_values_are_those_of_the_player_who_moves():
+    nodes = SearchedNodes(
+        parent=np.array([-1, 0, 0, 2, 0]),
+        action=np.array([-1, 5, 7, 1, 3]),
+        visits=np.array([6, 1, 4, 3, 0]),
+        value=np.array([0.0, 0.25, -0.5, 0.75, 0.0]),
+        prior=np.array([0.0, 0.2, 0.7, 0.4, 0.1]),
+    )
+    first, second = branches(nodes, movers=lambda path: len(path) % 2)
+    assert (first.path, first.visits, first.value, first.prior) == ((7,), 4, 0.5, 0.7)
+    assert (second.path, second.value) == ((5,), -0.25)
+    (reply,) = first.children
+    assert (reply.path, reply.value) == ((7, 1), -0.75)
+    assert branches(nodes, movers=lambda path: 0, most=1)[0].children == ()
+
+
+def test_the_tree_of_a_search_has_the_names_and_visits_of_its_moves():
+    session = Session(ENV)
+    session.start_with(session.read("b2 a1 a2"))  # the second player must play c2
+    search = PositionSearch(lambda simulations: mcts_player(ENV, simulations, keep_nodes=True))
+    found = search(session.position.state, 256)
+    assert session.name(found.action) == "c2"
+    tree = tree_of(session, found.nodes)
+    assert tree[0]["label"].startswith(f"c2  visits {found.visits[found.action]}  value ")
+    assert tree[0]["children"][0]["id"].startswith(f"{found.action}/")
+
+
+def test_a_player_that_does_not_search_gives_a_move_alone():
+    session = Session(ENV)
+    found = PositionSearch(lambda simulations: RandomPlayer(ENV))(session.position.state, 8)
+    assert found.action in session.legal
+    assert found.policy is None
+    assert found.nodes is None
+
+
+def test_the_chart_has_a_point_for_each_searched_position():
+    assert value_chart([(0, 0.1), (2, -0.3)])["series"][0]["data"] == [[0, 0.1], [2, -0.3]]
