@@ -29,7 +29,8 @@ Who = Annotated[
     str,
     typer.Argument(
         metavar="WHO",
-        help="A working directory as DIR or DIR@STEP, or a built-in player: random, solver, mcts:400, greedy.",
+        help="A working directory as DIR or DIR@STEP, an agent of `podzero zoo` as zoo:NAME, or a built-in player: "
+        "random, solver, mcts:400, greedy.",
     ),
 ]
 Simulations = Annotated[

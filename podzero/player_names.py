@@ -6,6 +6,7 @@ greedy            the action with the highest immediate reward, in gymnasium env
 mcts:400          tree search with 400 random rollouts per move, without a network
 runs/mine         the newest snapshot of a working directory
 runs/mine@1200    its snapshot of learner step 1200
+zoo:go_9x9        a trained agent that comes with podzero (`podzero zoo` lists them)
 
 This module imports neither JAX nor an environment, so that a wrong name is refused at once.
 """
@@ -18,9 +19,10 @@ from typing import NamedTuple, get_args
 from podzero.config import EnvConfig, Game, load
 from podzero.errors import ConfigError, nearest
 from podzero.workdir import Workdir, step_folders
+from podzero.zoo_agents import PREFIX, zoo_workdir
 
 _WITHOUT_NUMBER = ("random", "solver", "greedy")
-_KNOWN = (*_WITHOUT_NUMBER, "mcts:N")
+_KNOWN = (*_WITHOUT_NUMBER, "mcts:N", "zoo:NAME")
 
 
 class BuiltinPlayer(NamedTuple):
@@ -46,6 +48,8 @@ def parse_player(name: str) -> BuiltinPlayer | TrainedPlayer:
     Raises:
       ConfigError: there is no such player.
     """
+    if name.startswith(PREFIX):
+        return TrainedPlayer(zoo_workdir(name.removeprefix(PREFIX)), None)
     kind, colon, number = name.partition(":")
     if kind == "mcts":
         if not _is_number(number) or int(number) == 0:
