@@ -2,6 +2,7 @@
 
 from podzero.envs.notation.chess_names import ChessNames as ChessNames
 from podzero.envs.notation.fen import fen_of as fen_of
+from podzero.envs.notation.fen import pieces_of as pieces_of
 from podzero.envs.notation.fen import state_of as state_of
 from podzero.envs.notation.names import FixedNames as FixedNames
 from podzero.envs.notation.names import Notation as Notation

@@ -15,6 +15,7 @@ from podzero.types import EnvState
 
 _PIECES = ".PNBRQK"
 """By the code of a piece, 1 to 6."""
+_FILES = "abcdefgh"
 _RIGHTS = ("QK", "qk")
 """Castling rights of the first and the second player, on the queen's and on the king's side."""
 _LATEST_PLY = 200
@@ -25,18 +26,26 @@ def fen_of(state: EnvState, size: int) -> str:
     """The FEN of a state of `Chess`; the square for taking en passant stands in it after each double step."""
     board: Board = state.board
     second = int(board.plies) % 2 == 1
-    planes = [_bits(board.history, plane) for plane in range(4)]
-    rows = []
-    for rank in reversed(range(size)):
-        codes = [sum((plane >> 8 * file + rank & 1) << bit for bit, plane in enumerate(planes)) for file in range(size)]
-        text = "".join(_PIECES[code] if code < 8 else _PIECES[code - 8].lower() for code in codes)
-        rows.append(re.sub(r"\.+", lambda found: str(len(found[0])), text))
+    pieces = pieces_of(state)
+    ranks = ("".join(pieces.get(f"{file}{rank}", ".") for file in _FILES[:size]) for rank in range(size, 0, -1))
+    rows = [re.sub(r"\.+", lambda found: str(len(found[0])), rank) for rank in ranks]
     castling = np.asarray(board.castling)[::-1] if second else np.asarray(board.castling)
     rights = "".join(_RIGHTS[side][wing] for side in (0, 1) for wing in (1, 0) if castling[side, wing])
     square = int(board.en_passant)
-    passing = "-" if square < 0 else f"{'abcdefgh'[square // 8]}{(7 - square % 8 if second else square % 8) + 1}"
+    passing = "-" if square < 0 else f"{_FILES[square // 8]}{(7 - square % 8 if second else square % 8) + 1}"
     number = int(board.plies) // 2 + 1
     return f"{'/'.join(rows)} {'b' if second else 'w'} {rights or '-'} {passing} {int(board.quiet)} {number}"
+
+
+def pieces_of(state: EnvState) -> dict[str, str]:
+    """The pieces of a state of `Chess` by square: letters as in FEN, capital ones for the first player's."""
+    planes = [_bits(state.board.history, plane) for plane in range(4)]
+    codes = {square: sum((plane >> square & 1) << bit for bit, plane in enumerate(planes)) for square in range(64)}
+    return {
+        f"{_FILES[square // 8]}{square % 8 + 1}": _PIECES[code] if code < 8 else _PIECES[code - 8].lower()
+        for square, code in codes.items()
+        if code
+    }
 
 
 def state_of(fen: str, size: int) -> State:
@@ -122,4 +131,4 @@ def _passing(text: str, fen: str, second: bool) -> int:
     if not re.fullmatch("[a-h]3" if second else "[a-h]6", text):
         raise NotationError(f"'{fen}': expected a square as e{3 if second else 6} or - for taking en passant")
     rank = int(text[1]) - 1
-    return 8 * "abcdefgh".index(text[0]) + (7 - rank if second else rank)
+    return 8 * _FILES.index(text[0]) + (7 - rank if second else rank)

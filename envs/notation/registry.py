@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 
 from podzero.envs.notation.chess_names import ChessNames
 from podzero.envs.notation.names import FixedNames, Notation
@@ -13,31 +14,8 @@ _GO_LETTERS = "ABCDEFGHJKLMNOPQRST"
 """Of columns, without I."""
 
 
-@cache
-def notation_of(spec: EnvSpec) -> Notation:
-    """The names of a game's actions.
-
-    Go: vertices of GTP, as D4 and pass. Chess: moves of UCI, as e2e4. Connect four: the column, a to g (1 to 7 are
-    understood). Othello, Hex and tic-tac-toe: column and row, from a1 at the top left; pass, and swap in Hex. Actions
-    of other games have their number, as a17.
-    """
-    match spec.name:
-        case "chess":
-            return ChessNames("chess", 8)
-        case "gardner_chess":
-            return ChessNames("gardner_chess", 5)
-        case "connect_four":
-            return FixedNames(spec.name, _LETTERS[:7], {str(column + 1): column for column in range(7)})
-        case "go_9x9" | "go_19x19":
-            return FixedNames(spec.name, _vertices(spec.observation_shape[0]))
-        case "othello":
-            return FixedNames(spec.name, [*_squares(8), "pass"])
-        case "hex":
-            return FixedNames(spec.name, [*_squares(11), "swap"])
-        case "tic_tac_toe":
-            return FixedNames(spec.name, _squares(3))
-        case _:
-            return FixedNames(spec.name, [f"a{action}" for action in range(spec.num_actions)])
+_COLUMNS = {str(column + 1): column for column in range(7)}
+"""Of connect four, counted from 1."""
 
 
 def _squares(size: int) -> list[str]:
@@ -47,3 +25,28 @@ def _squares(size: int) -> list[str]:
 def _vertices(size: int) -> list[str]:
     """The first action is the top left corner; GTP numbers rows from the bottom."""
     return [*(f"{_GO_LETTERS[column]}{size - row}" for row in range(size) for column in range(size)), "pass"]
+
+
+_NOTATIONS: dict[str, Callable[[], Notation]] = {
+    "chess": partial(ChessNames, "chess", 8),
+    "gardner_chess": partial(ChessNames, "gardner_chess", 5),
+    "connect_four": partial(FixedNames, "connect_four", _LETTERS[:7], _COLUMNS),
+    "go_9x9": partial(FixedNames, "go_9x9", _vertices(9)),
+    "go_19x19": partial(FixedNames, "go_19x19", _vertices(19)),
+    "othello": partial(FixedNames, "othello", [*_squares(8), "pass"]),
+    "hex": partial(FixedNames, "hex", [*_squares(11), "swap"]),
+    "tic_tac_toe": partial(FixedNames, "tic_tac_toe", _squares(3)),
+}
+
+
+@cache
+def notation_of(spec: EnvSpec) -> Notation:
+    """The names of a game's actions.
+
+    Go: vertices of GTP, as D4 and pass. Chess: moves of UCI, as e2e4. Connect four: the column, a to g (1 to 7 are
+    understood). Othello, Hex and tic-tac-toe: column and row, from a1 at the top left; pass, and swap in Hex. Actions
+    of other games have their number, as a17.
+    """
+    if spec.name in _NOTATIONS:
+        return _NOTATIONS[spec.name]()
+    return FixedNames(spec.name, [f"a{action}" for action in range(spec.num_actions)])

@@ -32,7 +32,7 @@ def test_a_working_directory_whose_name_contains_an_at(workdir, suffix, step):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("rando", r"unknown player 'rando' \(did you mean 'random'\?\); known: random, solver, greedy, mcts:N, zoo:NAME, or "),
+        ("rando", r"unknown player 'rando' \(did you mean 'random'\?\); known: random, solver, greedy, mcts:N, zoo:N"),
         ("no/such/dir", "unknown player 'no/such/dir'; known: "),
         ("", "unknown player ''"),
         ("mcts", "expected a positive number of simulations, as mcts:400"),
