@@ -17,6 +17,7 @@ from podzero.errors import ConfigError, PodzeroError
 from podzero.launch.options import Config, GameOption, Json, OptionalConfig, Overrides, Simulations, Who
 from podzero.launch.output import print_json, print_result
 from podzero.launch.platforms import choose_platform
+from podzero.launch.report import report
 from podzero.launch.targets.verb import launch
 from podzero.player_names import game_to_play
 from podzero.workdir import Workdir
@@ -33,7 +34,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
 
 Stage = Literal[
     "selfplay", "int8", "tree", "server", "simulators", "acting", "learner", "replay", "publish", "actors", "broadcast",
@@ -283,6 +283,7 @@ def compile_for(
     raise typer.Exit(0 if found.fits else 1)
 
 
+app.command()(report)
 app.command()(launch)
 
 

@@ -39,6 +39,7 @@ class Workdir:
     tensorboard/               the same metrics for TensorBoard
     status.json                the newest status, replaced as a whole every few seconds
     train.log                  the log
+    hardware.json              the nodes of the cluster when the run started or resumed last
     """
 
     def __init__(self, root: str | Path) -> None:
@@ -50,6 +51,7 @@ class Workdir:
         self.tensorboard = self.root / "tensorboard"
         self.status_file = self.root / "status.json"
         self.log_file = self.root / "train.log"
+        self.hardware_file = self.root / "hardware.json"
 
     @property
     def is_run(self) -> bool:

@@ -12,7 +12,7 @@ LAYERS = {
     "inference": 2, "monitoring": 2, "params": 2, "replay": 2,
     "actors": 3, "evaluation": 3, "learner": 3,
     "driver": 4,
-    "aot": 5, "benchmarks": 5,
+    "aot": 5, "benchmarks": 5, "report": 5,
     "configs": 6, "launch": 6,
 }  # fmt: skip
 """Layer of each package; the modules of `podzero/` itself are layer 0."""
