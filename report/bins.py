@@ -50,15 +50,14 @@ class Bins:
         return Envelope(*(np.where(seen, summary, np.nan) for summary in (mean, low, high)))
 
     def per_s(self, hours: FloatArray, counts: FloatArray) -> FloatArray:
-        """`[B]` counted events per second.
+        """`[B]` events per second that one worker counted: those of each report are spread over the time since the one
+        before, those of the first fall at its time.
 
         Args:
-          hours: `[N]` when each count ended, ascending.
+          hours: `[N]` when each count ended, ascending; at least one.
           counts: `[N]` events since the one before.
         """
-        if not len(counts):
-            return np.full(len(self._edges) - 1, np.nan)
-        totals = np.interp(self._edges, np.concatenate([[0.0], hours]), np.concatenate([[0.0], np.cumsum(counts)]))
+        totals = np.interp(self._edges, np.append(hours[:1], hours), np.append(0.0, np.cumsum(counts)))
         result: FloatArray = np.diff(totals) / (3600.0 * np.diff(self._edges))
         return result
 

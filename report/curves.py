@@ -39,10 +39,11 @@ class Metrics:
 
     def per_s(self, kind: str, name: str, label: str, scale: float = 1.0) -> Curve | None:
         """The rate of a count over all workers of a kind, times `scale`; None if nothing was counted."""
-        counts = self.history.values(kind, name)
-        if not counts.values.any():
+        workers = [counts for counts in self.history.each(kind, name) if counts.values.any()]
+        if not workers:
             return None
-        return Curve(label, scale * self._bins.per_s(self.timeline.hours(counts.times), counts.values))
+        rates = [self._bins.per_s(self.timeline.hours(counts.times), counts.values) for counts in workers]
+        return Curve(label, scale * np.sum(rates, axis=0))
 
     def steps_per_s(self, label: str, scale: float = 1.0) -> Curve | None:
         """The rate of learner steps, times `scale`."""

@@ -103,16 +103,24 @@ class History:
         """The metrics that some worker of a kind has."""
         return {name for table in self.of_kind(kind) for name in table.names}
 
+    def each(self, kind: str, name: str) -> list[Values]:
+        """The values of a metric of each worker of a kind that has it, by time."""
+        tables = [table for table in self.of_kind(kind) if name in table.names]
+        return [_known(table.times, table.steps, table.column(name)) for table in tables]
+
     def values(self, kind: str, name: str) -> Values:
         """All values of a metric of the workers of a kind, by time."""
-        tables = [table for table in self.of_kind(kind) if name in table.names]
-        columns = [(table.times, table.steps, table.column(name)) for table in tables]
-        times, steps, values = (
-            (np.concatenate(parts) for parts in zip(*columns, strict=True)) if columns else (np.empty(0),) * 3
-        )
-        known = np.isfinite(values)
-        order = np.argsort(times[known], kind="stable")
-        return Values(times[known][order], steps[known][order], values[known][order])
+        workers = self.each(kind, name)
+        if not workers:
+            return Values(*(np.empty(0),) * 3)
+        return _known(*(np.concatenate(parts) for parts in zip(*workers, strict=True)))
+
+
+def _known(times: FloatArray, steps: FloatArray, values: FloatArray) -> Values:
+    """The values that are not NaN, by time."""
+    known = np.isfinite(values)
+    order = np.argsort(times[known], kind="stable")
+    return Values(*(column[known][order] for column in (times, steps, values)))
 
 
 def parse_line(line: bytes) -> tuple[float, float, str, dict[str, float]] | None:

@@ -6,7 +6,7 @@
   const COLORS = 8;
   const REST = "not measured"; // the label of the time of no stage
   const plots = new Map(); // element -> uPlot
-  let data, axis = "hours", version = null;
+  let data, axis = "hours";
 
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const curveColor = (i) => color(`--c${i % COLORS}`);
@@ -151,19 +151,17 @@
   async function poll() {
     const message = document.getElementById("message");
     try {
-      const newest = await get("version");
-      if (version !== null && newest !== version) replace(await get("./"));
-      version = newest;
+      if ((await get("version")) !== data.live.version) replace(await get("./"));
       message.hidden = true;
     } catch (error) {
       message.textContent = `This page no longer changes: the server of this report does not answer (${error.message}).`;
       message.hidden = false;
     }
-    setTimeout(poll, 1000 * data.poll_s);
+    setTimeout(poll, 1000 * data.live.poll_s);
   }
 
   start();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   addEventListener("beforeprint", () => document.querySelectorAll(".plot").forEach((e) => plots.has(e) || draw(e)));
-  if (data.poll_s) poll();
+  if (data.live) setTimeout(poll, 1000 * data.live.poll_s);
 })();

@@ -19,14 +19,22 @@ _SCRIPTS = ("uPlot.iife.min.js", "page.js")
 _STYLES = ("uPlot.min.css", "page.css")
 
 
+class Live(NamedTuple):
+    """What a page needs that a server replaces by newer ones."""
+
+    version: str
+    poll_s: float
+    """Seconds between two looks for a newer version."""
+
+
 class Page(NamedTuple):
     """What a page shows."""
 
     title: str
     heading: str
     sections: Sequence[Section]
-    poll_s: float | None
-    """Seconds between two looks for a newer report; None for a file."""
+    live: Live | None
+    """None for a file."""
 
 
 def render(page: Page) -> str:
@@ -36,7 +44,7 @@ def render(page: Page) -> str:
         **page._asdict(),
         made=time.strftime("%Y-%m-%d %H:%M:%S %Z"),
         numbers={id(figure): number for number, figure in enumerate(figures)},
-        data={"figures": [figure.to_tree() for figure in figures], "poll_s": page.poll_s},
+        data={"figures": [figure.to_tree() for figure in figures], "live": page.live and page.live._asdict()},
         styles=[_asset(name) for name in _STYLES],
         scripts=[_asset(name) for name in _SCRIPTS],
         policy=content_policy(),

@@ -7,7 +7,7 @@ from podzero.report.curves import Metrics
 from podzero.report.events import faults
 from podzero.report.figures import Section
 from podzero.report.overview import machines, overview
-from podzero.report.page import Page, render
+from podzero.report.page import Live, Page, render
 from podzero.report.record import Record
 from podzero.report.settings import settings
 from podzero.report.strength import strength
@@ -15,15 +15,15 @@ from podzero.report.throughput import throughput
 from podzero.report.training import data, games, learning
 
 
-def make_report(record: Record, poll_s: float | None = None) -> str:
+def make_report(record: Record, live: Live | None = None) -> str:
     """The report as one self-contained HTML page.
 
     Args:
       record: the run.
-      poll_s: seconds between two looks for a newer report, for a page that a server gives; None for a file.
+      live: for a page that looks for newer reports; None for a file.
     """
     title = f"{record.experiment.name} \N{MIDDLE DOT} podzero"
-    return render(Page(title, record.experiment.name, [s for s in sections(record) if not s.empty], poll_s))
+    return render(Page(title, record.experiment.name, [s for s in sections(record) if not s.empty], live))
 
 
 def sections(record: Record) -> list[Section]:

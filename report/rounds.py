@@ -11,6 +11,9 @@ from podzero.report.curves import Metrics
 from podzero.report.figures import Curve, Figure
 from podzero.report.history import FloatArray
 
+MOST_DOTS = 80
+"""Evaluations of a figure above which their points are not drawn."""
+
 
 class Rounds:
     """The evaluations of a run, by the learner step that was evaluated.
@@ -64,7 +67,7 @@ class Rounds:
     def figure(self, title: str, unit: str, caption: str, curves: Sequence[Curve | None]) -> list[Figure]:
         """A figure of the curves that exist, as a list of one or none."""
         found = [curve for curve in curves if curve is not None]
-        return [Figure(title, unit, caption, self._axes, found, dots=True)] if found else []
+        return [Figure(title, unit, caption, self._axes, found, dots=len(self.steps) <= MOST_DOTS)] if found else []
 
 
 def _rating(held: object) -> dict[str, float]:

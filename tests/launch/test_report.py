@@ -1,6 +1,12 @@
 """`podzero report`."""
 
 import json
+import signal
+import subprocess
+import sys
+import urllib.request
+
+import pytest
 
 from podzero.config import load
 from podzero.workdir import Workdir
@@ -39,3 +45,23 @@ def test_a_file_that_cannot_be_written_is_an_error_with_advice(command, tmp_path
     code, _, err = command("report", str(workdir.root), "--output", str(tmp_path / "missing" / "page.html"))
     assert code == 2
     assert "--output" in err
+
+
+def test_a_served_report_goes_on_until_it_is_interrupted(tmp_path):
+    workdir = make_run(tmp_path / "run")
+    arguments = ["report", str(workdir.root), "--serve", "--json"]
+    command = [sys.executable, "-c", "from podzero.launch.main import main; main()", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        address = json.loads(process.stdout.readline())["address"]
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            assert "<h1>tic_tac_toe</h1>" in answer.read().decode()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "")
+
+
+@pytest.mark.parametrize("options", [["--serve", "--output", "x.html"], ["--port", "8000"]])
+def test_options_that_do_not_go_together_are_refused(command, tmp_path, options):
+    code, _, err = command("report", str(make_run(tmp_path / "run").root), *options)
+    assert code == 2
+    assert options[-2].removesuffix("x.html") in err

@@ -21,6 +21,7 @@ LONGEST_FILE = 300
 LARGEST_SHARE = 0.20
 """The most of all product code that one package may hold."""
 ONLY_IN = {
+    "aiohttp": {"report"},
     "openvino": {"inference"},
     "ray": {"benchmarks", "cluster", "params"},
     "reverb": {"replay"},

@@ -28,7 +28,13 @@ def test_a_short_run_has_spans_of_at_least_several_reports():
 def test_the_rate_of_a_count():
     hours = np.arange(1, 101) / 100
     rates = Bins(1.0).per_s(hours, np.full(100, 36.0))
-    np.testing.assert_allclose(rates, 1.0)
+    np.testing.assert_allclose(rates[5:], 1.0)
+
+
+def test_the_first_count_of_a_worker_falls_at_its_time():
+    rates = Bins(1.0).per_s(np.array([0.5 + 1e-6, 1.0]), np.array([15.0, 0.0]))
+    assert (rates[:120] == 0).all()
+    np.testing.assert_allclose(rates[120:], [1.0] + [0.0] * 119)
 
 
 @given(st.lists(st.floats(0, 1000), min_size=1, max_size=200))

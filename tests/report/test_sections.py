@@ -19,6 +19,15 @@ def metrics():
     return Metrics(history)
 
 
+def test_rates_are_even_if_all_actors_report_at_once():
+    history = History()
+    for t in range(0, 24 * 3600, 17):
+        for k in range(10):
+            history.add_line(line(f"actor-{k}", t, t, count__games=17.0))
+    (rate,) = curves(throughput(Metrics(history), load("connect_four")), "Games").values()
+    np.testing.assert_allclose(rate.values[1:], 3600 * 10)
+
+
 def curves(section, title):
     (figure,) = [figure for figure in section.figures if figure.title == title]
     return {curve.label: curve for curve in figure.curves}
