@@ -22,6 +22,7 @@ from podzero.driver.stop_signals import StopSignals
 from podzero.driver.supervisor import Supervisor
 from podzero.monitoring.log_file import log_to_file
 from podzero.monitoring.terminal import View
+from podzero.monitoring.writers import start_writers
 from podzero.monitoring.writing import WriteAttempts
 from podzero.workdir import Workdir
 
@@ -66,6 +67,9 @@ def _start(
     stack: ExitStack,
 ) -> Run:
     """Starts Ray and the workers; `stack` ends them. Writes the experiment last, so that a failed start leaves none."""
+    writers = start_writers(experiment, workdir)
+    for writer in writers:
+        stack.callback(writer.close)
     learner_cpus = experiment.cluster.learner_hosts * host_resources(experiment.cluster).get("CPU", 0.0)
     cpus = learner_cpus + sum(reserved_cpus(experiment))
     cluster = stack.enter_context(connect(address, cpus, f"podzero:{workdir.root}", _environment_extras(experiment)))
@@ -82,7 +86,7 @@ def _start(
     WriteAttempts()(workdir.hardware_file, partial(record_hardware, workdir, cluster.nodes()))
     saver = Saver(experiment, workdir)
     stack.callback(saver.close)
-    run = Run(experiment, workdir, supervisor, view, saver)
+    run = Run(experiment, workdir, supervisor, view, saver, writers)
     stack.callback(run.close)
     run.begin(savepoint, began)
     return run

@@ -22,10 +22,13 @@ LARGEST_SHARE = 0.20
 """The most of all product code that one package may hold."""
 ONLY_IN = {
     "aiohttp": {"report"},
+    "mlflow": {"monitoring"},
     "openvino": {"inference"},
+    "prometheus_client": {"monitoring"},
     "ray": {"benchmarks", "cluster", "params"},
     "reverb": {"replay"},
     "tensorflow": {"replay"},
+    "wandb": {"monitoring"},
 }
 """The packages that may import a library at all."""
 EXCEPTIONS = {("benchmarks/bare_reverb.py", "reverb"), ("benchmarks/bare_reverb.py", "tensorflow")}
