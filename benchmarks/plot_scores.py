@@ -15,7 +15,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from podzero.evaluation.intervals import wilson
+from podzero.intervals import wilson
 
 RESULTS = Path(__file__).parent / "results"
 PANELS = ("othello_hour", "go_9x9_hour")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from podzero.cluster.remote import NodeLost
@@ -21,6 +21,7 @@ from podzero.monitoring.monitor import Monitor
 from podzero.monitoring.reports import LogReport, MetricsReport, PreemptionNotice, log_report
 from podzero.monitoring.status import Phase, write_status
 from podzero.monitoring.terminal import View
+from podzero.monitoring.writers import MetricsWriter
 from podzero.monitoring.writing import WriteAttempts
 from podzero.workdir import Workdir
 
@@ -42,16 +43,24 @@ class Run:
       supervisor: its workers.
       view: shows the status.
       saver: writes savepoints and snapshots.
+      writers: get the metrics of all workers; the caller closes them after the run.
     """
 
     def __init__(
-        self, experiment: Experiment, workdir: Workdir, supervisor: Supervisor, view: View, saver: Saver
+        self,
+        experiment: Experiment,
+        workdir: Workdir,
+        supervisor: Supervisor,
+        view: View,
+        saver: Saver,
+        writers: Sequence[MetricsWriter] = (),
     ) -> None:
         self._experiment = experiment
         self._workdir = workdir
         self._supervisor = supervisor
         self._view = view
         self._saver = saver
+        self._writers = writers
         self._attempt_write = WriteAttempts()
         self._metrics: MetricsLog | None = None
 
@@ -65,7 +74,8 @@ class Run:
         self.close()
         counters, step = (savepoint.counters, savepoint.step) if savepoint else ({}, 0)
         self._monitor = Monitor(self._experiment, began, counters, step)
-        self._metrics = MetricsLog(self._workdir, resume_step=savepoint.step if savepoint else -1)
+        tensorboard = self._experiment.metrics.tensorboard
+        self._metrics = MetricsLog(self._workdir, savepoint.step if savepoint else -1, tensorboard, self._writers)
         self._saver.begin()
         self._status_due = time.monotonic()
 

@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from podzero.cluster.placement import host_resources, reserved_cpus
@@ -13,6 +14,7 @@ from podzero.cluster.ray_cluster import connect
 from podzero.cluster.remote import current_node_id
 from podzero.cluster.run_lock import lock_run
 from podzero.config import Experiment, GameConfig
+from podzero.driver.hardware import record_hardware
 from podzero.driver.run import STOPPED, Run
 from podzero.driver.saving import Saver
 from podzero.driver.start import start_workers
@@ -20,6 +22,8 @@ from podzero.driver.stop_signals import StopSignals
 from podzero.driver.supervisor import Supervisor
 from podzero.monitoring.log_file import log_to_file
 from podzero.monitoring.terminal import View
+from podzero.monitoring.writers import start_writers
+from podzero.monitoring.writing import WriteAttempts
 from podzero.workdir import Workdir
 
 
@@ -63,6 +67,9 @@ def _start(
     stack: ExitStack,
 ) -> Run:
     """Starts Ray and the workers; `stack` ends them. Writes the experiment last, so that a failed start leaves none."""
+    writers = start_writers(experiment, workdir)
+    for writer in writers:
+        stack.callback(writer.close)
     learner_cpus = experiment.cluster.learner_hosts * host_resources(experiment.cluster).get("CPU", 0.0)
     cpus = learner_cpus + sum(reserved_cpus(experiment))
     cluster = stack.enter_context(connect(address, cpus, f"podzero:{workdir.root}", _environment_extras(experiment)))
@@ -76,9 +83,10 @@ def _start(
     stack.callback(supervisor.kill)
     savepoint = start_workers(supervisor, workdir)
     workdir.open(experiment)
+    WriteAttempts()(workdir.hardware_file, partial(record_hardware, workdir, cluster.nodes()))
     saver = Saver(experiment, workdir)
     stack.callback(saver.close)
-    run = Run(experiment, workdir, supervisor, view, saver)
+    run = Run(experiment, workdir, supervisor, view, saver, writers)
     stack.callback(run.close)
     run.begin(savepoint, began)
     return run

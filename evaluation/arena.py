@@ -9,8 +9,8 @@ import jax
 import numpy as np
 import optax
 
-from podzero.evaluation.intervals import wilson
 from podzero.evaluation.players import Player, random_actions
+from podzero.intervals import wilson
 from podzero.protocols import Env
 from podzero.types import Array, EnvState
 
@@ -46,7 +46,7 @@ class MatchResult(NamedTuple):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95% interval of the score, by Wilson's formula (`podzero.evaluation.intervals`)."""
+        """95% interval of the score, by Wilson's formula (`podzero.intervals`)."""
         return wilson(self.points, self.games)
 
 

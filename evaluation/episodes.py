@@ -12,7 +12,7 @@ import numpy as np
 from podzero.envs import VectorEnv
 from podzero.errors import ConfigError, nearest
 from podzero.evaluation.arena import Interrupted
-from podzero.evaluation.intervals import student
+from podzero.intervals import student
 from podzero.types import Array, EnvSpec
 
 Choose = Callable[[Array, Array], Array]
@@ -61,7 +61,7 @@ class EpisodesResult(NamedTuple):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95% interval of the expected return, by Student's t (`podzero.evaluation.intervals`)."""
+        """95% interval of the expected return, by Student's t (`podzero.intervals`)."""
         return student(self.mean_return, self.std_return, self.episodes)
 
 

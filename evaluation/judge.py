@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from podzero.evaluation.intervals import wilson
 from podzero.evaluation.players import Player, random_actions
 from podzero.evaluation.solvers import Scores, Solver, game_values, make_solver
+from podzero.intervals import wilson
 from podzero.protocols import Env
 from podzero.types import Array, EnvState
 
@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 MAX_PLY = 30
 """Latest ply of judged positions."""
+BANDS = ((0, 9), (10, 19), (20, MAX_PLY))
+"""First and last plies of the bands in which training is judged: opening, middle and end differ in difficulty."""
 _CANDIDATES = 512
 _FORMAT = 1
 """Version of the way in which positions are drawn: part of the cache's key."""
@@ -66,6 +68,12 @@ class Judge:
     def __init__(self, env: Env, positions: Positions) -> None:
         self._positions = positions
         self._states = replay(env, positions.moves)
+
+    @property
+    def positions_by_ply(self) -> dict[int, int]:
+        """How many of the positions each ply has."""
+        plies, counts = np.unique(self._positions.plies, return_counts=True)
+        return dict(zip(plies.tolist(), counts.tolist(), strict=True))
 
     def __call__(self, player: Player, key: Array) -> JudgeResult:
         """Lets `player` choose in all positions, as one batch; `key` is consumed."""

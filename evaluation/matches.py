@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ import jax
 
 from podzero.config import Experiment
 from podzero.evaluation.arena import Arena, MatchResult
-from podzero.evaluation.judge import Judge, judged_positions
+from podzero.evaluation.judge import BANDS, Judge, JudgeResult, judged_positions
 from podzero.evaluation.players import NetworkPlayers, Player, SearchPlayer
 from podzero.evaluation.ratings import Ladder
 from podzero.evaluation.solvers import SOLVED
@@ -81,7 +81,7 @@ class MatchRounds:
         results = self._play(player, step, match_key, keep_going)
         metrics = _scores(results)
         if self._judge is not None:
-            metrics["evaluation/keeps_value"] = self._judge(player, judge_key).keeps_value
+            metrics |= judgement_metrics(self._judge(player, judge_key), self._judge.positions_by_ply)
         for opponent, result in results.items():
             self._ladder.add(player.name, opponent, result)
         self._rated, self._ladder_tree = step, self._ladder.to_json()
@@ -128,6 +128,19 @@ class MatchRounds:
 def _name(step: int) -> str:
     """The name of a snapshot in the ratings of its run."""
     return f"@{step}"
+
+
+def judgement_metrics(result: JudgeResult, positions_by_ply: Mapping[int, int]) -> dict[str, float]:
+    """`evaluation/keeps_value` of all positions; of each of `BANDS` with positions the same, and their number."""
+    metrics = {"evaluation/keeps_value": result.keeps_value}
+    for first, last in BANDS:
+        plies = [ply for ply in positions_by_ply if first <= ply <= last]
+        positions = sum(positions_by_ply[ply] for ply in plies)
+        if positions:
+            kept = sum(result.by_ply[ply] * positions_by_ply[ply] for ply in plies)
+            metrics[f"evaluation/keeps_value_{first}_{last}"] = kept / positions
+            metrics[f"evaluation/positions_{first}_{last}"] = float(positions)
+    return metrics
 
 
 def _scores(results: dict[str, MatchResult]) -> dict[str, float]:

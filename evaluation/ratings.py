@@ -16,7 +16,7 @@ import numpy as np
 
 from podzero.errors import PodzeroError
 from podzero.evaluation.arena import MatchResult
-from podzero.evaluation.intervals import Z_95
+from podzero.intervals import Z_95
 
 ANCHOR = "random"
 """The player whose rating is 0."""

@@ -10,6 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 from podzero.config import Experiment, GameConfig, ModelNetworkConfig
 from podzero.errors import ConfigError
 from podzero.importing import import_openvino
+from podzero.monitoring.writers import check_packages
 from podzero.workdir import Workdir
 
 IMPORT_TIMEOUT_S = 300.0
@@ -24,6 +25,7 @@ def check_startable(experiment: Experiment, workdir: Workdir) -> None:
         cannot be made.
     """
     _check_not_ended(experiment, workdir)
+    check_packages(experiment.metrics)
     if experiment.cluster.install_environment:
         return  # only the nodes need the optional packages
     if experiment.uses_openvino:

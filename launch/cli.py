@@ -19,6 +19,7 @@ from podzero.launch.options import Config, GameOption, Json, Overrides, Simulati
 from podzero.launch.output import print_json, print_result
 from podzero.launch.platforms import choose_platform
 from podzero.launch.play import play
+from podzero.launch.report import report
 from podzero.launch.targets.verb import launch
 from podzero.launch.zoo import zoo
 from podzero.player_names import game_to_play
@@ -36,7 +37,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
 
 Stage = Literal[
     "selfplay", "int8", "tree", "server", "simulators", "acting", "learner", "replay", "publish", "actors", "broadcast",
@@ -234,7 +234,7 @@ def bench(
 
 
 app.command("compile")(compile_for)
-for _command in (launch, play, zoo):
+for _command in (launch, play, report, zoo):
     app.command()(_command)
 
 

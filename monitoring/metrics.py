@@ -1,4 +1,4 @@
-"""The metrics of all workers in files: `metrics.jsonl` for scripts, event files for TensorBoard."""
+"""The metrics of all workers: `metrics.jsonl` for scripts, and the writers that the experiment chooses."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
-from podzero.monitoring.reports import merge_metrics
-from podzero.monitoring.tensorboard import event_file, scalar_record
+from podzero.monitoring.reports import MetricsReport, merge_metrics
+from podzero.monitoring.tensorboard import TensorBoardWriter
+from podzero.monitoring.writers import MetricsWriter
 from podzero.monitoring.writing import AppendFile, WriteAttempts
 from podzero.workdir import Workdir
 
@@ -29,7 +30,7 @@ LOST_BYTES = 64 * 2**20
 
 
 class MetricsLog:
-    """Appends metrics to `metrics.jsonl` and to TensorBoard's files. Not thread-safe: it has one owner.
+    """Appends metrics to `metrics.jsonl` and gives them to writers. Not thread-safe: it has one owner.
 
     A line holds `t` (Unix seconds), `step` (the learner step), `worker` and `metrics`. A failed write is a warning, and
     is repeated with the next one.
@@ -38,15 +39,23 @@ class MetricsLog:
       workdir: the run's directory; it must exist.
       resume_step: the step of the savepoint from which the run resumes, or -1. Lines of later steps, which will be
         made again, move to `metrics.lost.jsonl`, so that every curve has one value per step.
+      tensorboard: whether to write files for TensorBoard.
+      writers: get each line as well; they stay open.
     """
 
-    def __init__(self, workdir: Workdir, resume_step: int = -1) -> None:
-        self._workdir = workdir
-        self._purge_step = resume_step + 1
+    def __init__(
+        self,
+        workdir: Workdir,
+        resume_step: int = -1,
+        tensorboard: bool = True,
+        writers: Sequence[MetricsWriter] = (),
+    ) -> None:
         self._attempt = WriteAttempts()
         self._attempt(workdir.metrics_file, partial(move_lost_lines, workdir, resume_step))
         self._lines = AppendFile(workdir.metrics_file)
-        self._events: dict[str, AppendFile] = {}
+        events = TensorBoardWriter(workdir.tensorboard, resume_step + 1, self._attempt)
+        self._events = events if tensorboard else None
+        self._writers = [*([self._events] if self._events else []), *writers]
         self._unwritten: dict[str, dict[str, float]] = {}
         self._written_at: dict[str, float] = {}
         self._flushed = time.monotonic()
@@ -69,8 +78,9 @@ class MetricsLog:
 
     def flush(self) -> None:
         """Writes the lines that wait in memory."""
-        for file in (self._lines, *self._events.values()):
-            self._attempt(file.path, file.flush)
+        self._attempt(self._lines.path, self._lines.flush)
+        if self._events is not None:
+            self._events.flush()
         self._flushed = time.monotonic()
 
     def close(self, step: int) -> None:
@@ -82,11 +92,11 @@ class MetricsLog:
     def _write(self, worker: str, step: int) -> None:
         metrics = self._unwritten.pop(worker)
         finite = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
-        line = {"t": round(time.time(), 3), "step": step, "worker": worker, "metrics": finite}
+        now = time.time()
+        line = {"t": round(now, 3), "step": step, "worker": worker, "metrics": finite}
         self._lines.add(json.dumps(line).encode() + b"\n")
-        if worker not in self._events:
-            self._events[worker] = event_file(self._workdir.tensorboard / worker, self._purge_step)
-        self._events[worker].add(scalar_record(metrics, step))
+        for writer in self._writers:
+            writer.write(MetricsReport(now, worker, metrics), step)
 
 
 def move_lost_lines(workdir: Workdir, step: int) -> int:

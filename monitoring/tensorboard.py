@@ -12,7 +12,39 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 from tensorboardX.record_writer import masked_crc32c
 
-from podzero.monitoring.writing import AppendFile
+from podzero.monitoring.reports import MetricsReport
+from podzero.monitoring.writing import AppendFile, WriteAttempts
+
+
+class TensorBoardWriter:
+    """Writes event files below `folder`, one for each worker; a `MetricsWriter`.
+
+    Args:
+      folder: it may hold the files of earlier processes of the run.
+      purge_step: TensorBoard drops what these earlier files hold from this step on.
+      attempt: makes the writes to the files, which it may delay until they succeed.
+    """
+
+    def __init__(self, folder: Path, purge_step: int, attempt: WriteAttempts) -> None:
+        self._folder = folder
+        self._purge_step = purge_step
+        self._attempt = attempt
+        self._files: dict[str, AppendFile] = {}
+
+    def write(self, report: MetricsReport, step: int) -> None:
+        """Adds the metrics of a worker to its file, for the next flush."""
+        if report.worker not in self._files:
+            self._files[report.worker] = event_file(self._folder / report.worker, self._purge_step)
+        self._files[report.worker].add(scalar_record(report.metrics, step))
+
+    def flush(self) -> None:
+        """Writes what waits in memory."""
+        for file in self._files.values():
+            self._attempt(file.path, file.flush)
+
+    def close(self) -> None:
+        """Writes what waits in memory."""
+        self.flush()
 
 
 def event_file(folder: Path, purge_step: int) -> AppendFile:

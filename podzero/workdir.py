@@ -15,7 +15,7 @@ from podzero.config import Experiment, parse
 from podzero.errors import ConfigError, PodzeroError
 
 _CHANGEABLE: Any = {
-    **dict.fromkeys(("stop", "evaluation", "checkpoint", "cluster", "int8", "server"), True),
+    **dict.fromkeys(("stop", "evaluation", "checkpoint", "metrics", "cluster", "int8", "server"), True),
     "actors": {"count", "min_count", "cpus", "inference", "resources", "moves_per_dispatch", "max_restarts"},
     "search": {"tree"},
     "network": {"remat"},
@@ -39,6 +39,8 @@ class Workdir:
     tensorboard/               the same metrics for TensorBoard
     status.json                the newest status, replaced as a whole every few seconds
     train.log                  the log
+    hardware.json              the nodes of the cluster when the run started or resumed last
+    writers.json               names of this run at Weights & Biases and MLflow
     """
 
     def __init__(self, root: str | Path) -> None:
@@ -50,6 +52,8 @@ class Workdir:
         self.tensorboard = self.root / "tensorboard"
         self.status_file = self.root / "status.json"
         self.log_file = self.root / "train.log"
+        self.hardware_file = self.root / "hardware.json"
+        self.writers_file = self.root / "writers.json"
 
     @property
     def is_run(self) -> bool:

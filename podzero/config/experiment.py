@@ -13,10 +13,10 @@ from pydantic import NonNegativeInt
 from podzero.config.acting import ActorsConfig, Int8Config, ReanalyseConfig, ReplayConfig, SearchConfig
 from podzero.config.environments import EnvConfig, GymnasiumConfig
 from podzero.config.networks import LEARN_MODELS, ModelNetworkConfig, NetworkConfig, ResNetConfig
-from podzero.config.running import CheckpointConfig, ClusterConfig, EvaluationConfig, StopConfig
+from podzero.config.running import CheckpointConfig, ClusterConfig, EvaluationConfig, MetricsConfig, StopConfig
 from podzero.config.section import Section
 from podzero.config.serving import ServerConfig, check_placement
-from podzero.config.training import LearnerConfig, MuZeroConfig
+from podzero.config.training import LearnerConfig, MuZeroConfig, check_tower
 
 _SELF_PLAY_OF_GAMES = {
     "search": ("first_simulations", "growth_steps", "fast_simulations"),
@@ -61,6 +61,8 @@ class Experiment(Section):
     """Evaluation during training."""
     checkpoint: CheckpointConfig = CheckpointConfig()
     """Savepoints."""
+    metrics: MetricsConfig = MetricsConfig()
+    """Where metrics go."""
     cluster: ClusterConfig = ClusterConfig()
     """Nodes of the Ray cluster."""
     stop: StopConfig = StopConfig()
@@ -181,18 +183,7 @@ class Experiment(Section):
 
     @pydantic.model_validator(mode="after")
     def _tower_is_that_of_a_resnet(self) -> Experiment:
-        if self.learner.cpu_convolutions != "openvino":
-            return self
-        if not isinstance(self.network, ResNetConfig) or self.network.name != "resnet":
-            raise ValueError(
-                f"learner.cpu_convolutions = openvino supports the network resnet, not '{self.network.name}'; "
-                "set learner.cpu_convolutions=xla or network.name=resnet"
-            )
-        if self.network.global_pooling:
-            raise ValueError(
-                "learner.cpu_convolutions = openvino does not support network.global_pooling; "
-                "set learner.cpu_convolutions=xla or network.global_pooling=false"
-            )
+        check_tower(self)
         return self
 
     @property

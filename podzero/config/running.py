@@ -1,4 +1,4 @@
-"""Sections about a run: evaluation, checkpoints, cluster, stop limits."""
+"""Sections about a run: evaluation, checkpoints, metrics, cluster, stop limits."""
 
 from __future__ import annotations
 
@@ -49,6 +49,39 @@ class CheckpointConfig(Section):
     """Savepoints that are kept; older ones are deleted."""
     keep_snapshots: PositiveInt = 20
     """Newest snapshots of the acting parameters that are kept, beside those that the rating ladder needs."""
+
+
+class MetricsConfig(Section):
+    """Where the metrics of a run go, beside `metrics.jsonl`. A writer that fails never stops the run."""
+
+    tensorboard: bool = True
+    """Whether they are written for TensorBoard, into the working directory."""
+    prometheus: str | None = None
+    """Where Prometheus can read them, as `HOST:PORT`, `127.0.0.1:9400` for this machine alone; a port alone means that
+    too."""
+    wandb: str | None = None
+    """The project of Weights & Biases, as `PROJECT` or `ENTITY/PROJECT`. Its own environment variables apply:
+    `WANDB_API_KEY`, `WANDB_MODE=offline`. Needs the package `wandb`."""
+    mlflow: str | None = None
+    """MLflow's tracking server, as `http://HOST:5000`; each experiment of podzero is an experiment there. Needs the
+    package `mlflow` or `mlflow-skinny`."""
+
+    @pydantic.field_validator("prometheus", mode="before")
+    @classmethod
+    def _host_and_port(cls, address: object) -> object:
+        if address is None:
+            return None
+        found = re.fullmatch(r"(?:([^:\s]+):)?(\d{1,5})", str(address))
+        if found is None or not 0 < int(found[2]) < 2**16:
+            raise ValueError(f"expected HOST:PORT or a port, as 127.0.0.1:9400 or 9400, not {address!r}")
+        return f"{found[1] or '127.0.0.1'}:{found[2]}"
+
+    @pydantic.field_validator("wandb")
+    @classmethod
+    def _entity_and_project(cls, project: str | None) -> str | None:
+        if project is not None and re.fullmatch(r"[^/\s]+(/[^/\s]+)?", project) is None:
+            raise ValueError(f"expected PROJECT or ENTITY/PROJECT, not {project!r}")
+        return project
 
 
 class ClusterConfig(Section):

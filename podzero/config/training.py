@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import pydantic
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from podzero.config.networks import ResNetConfig
 from podzero.config.section import Fraction, Section
+
+if TYPE_CHECKING:
+    from podzero.config.experiment import Experiment
 
 
 class OptimizerConfig(Section):
@@ -138,3 +142,24 @@ class MuZeroConfig(Section):
     needs are not stored."""
     entropy_weight: NonNegativeFloat = 0.0
     """Weight of the entropy bonus, which keeps continuous policies from collapsing."""
+
+
+def check_tower(experiment: Experiment) -> None:
+    """Checks that the network suits `learner.cpu_convolutions`.
+
+    Raises:
+      ValueError: it does not; the message names a setting that would do.
+    """
+    network = experiment.network
+    if experiment.learner.cpu_convolutions != "openvino":
+        return
+    if not isinstance(network, ResNetConfig) or network.name != "resnet":
+        raise ValueError(
+            f"learner.cpu_convolutions = openvino supports the network resnet, not '{network.name}'; "
+            "set learner.cpu_convolutions=xla or network.name=resnet"
+        )
+    if network.global_pooling:
+        raise ValueError(
+            "learner.cpu_convolutions = openvino does not support network.global_pooling; "
+            "set learner.cpu_convolutions=xla or network.global_pooling=false"
+        )

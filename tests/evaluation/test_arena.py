@@ -7,9 +7,9 @@ import pytest
 
 from podzero.envs import HostEnv, make_env
 from podzero.evaluation.arena import Arena, Interrupted, MatchResult, play_match
-from podzero.evaluation.intervals import wilson
 from podzero.evaluation.players import RandomPlayer, SolverPlayer, mcts_player
 from podzero.evaluation.solvers import make_solver
+from podzero.intervals import wilson
 
 
 class FirstLegal:

@@ -63,6 +63,7 @@ def test_a_round_reports_its_metrics(rounds):
     assert set(metrics) == {
         "evaluation/step", "evaluation/elo", "evaluation/elo_error",
         "evaluation/score_random", "evaluation/keeps_value",
+        "evaluation/keeps_value_0_9", "evaluation/positions_0_9",
     }  # fmt: skip
     assert metrics["evaluation/step"] == 20
     assert 0 <= metrics["evaluation/keeps_value"] <= 1

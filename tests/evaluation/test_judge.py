@@ -6,10 +6,19 @@ import pytest
 from podzero.envs import make_env
 from podzero.errors import ConfigError
 from podzero.evaluation import judge as judging
-from podzero.evaluation.intervals import wilson
-from podzero.evaluation.judge import Judge, Positions, draw_positions, judge_actions, judged_positions, replay
+from podzero.evaluation.judge import (
+    Judge,
+    JudgeResult,
+    Positions,
+    draw_positions,
+    judge_actions,
+    judged_positions,
+    replay,
+)
+from podzero.evaluation.matches import judgement_metrics
 from podzero.evaluation.players import RandomPlayer, SolverPlayer
 from podzero.evaluation.solvers import game_values, make_solver
+from podzero.intervals import wilson
 
 NAN = np.nan
 
@@ -71,6 +80,17 @@ def test_shares_by_hand():
     assert result.exact == 0.25
     assert result.by_ply == {0: 1.0, 1: 0.5, 2: 0.0}
     assert result.interval == wilson(2, 4)
+
+
+def test_the_judgement_by_bands_of_plies_by_hand():
+    result = JudgeResult(40, 0.75, 0.5, {0: 1.0, 9: 0.5, 20: 0.25, 30: 1.0}, (0.6, 0.9))
+    assert judgement_metrics(result, {0: 10, 9: 10, 20: 8, 30: 12}) == {
+        "evaluation/keeps_value": 0.75,
+        "evaluation/keeps_value_0_9": 15 / 20,
+        "evaluation/positions_0_9": 20.0,
+        "evaluation/keeps_value_20_30": 14 / 20,
+        "evaluation/positions_20_30": 20.0,
+    }
 
 
 def test_an_illegal_move_keeps_nothing():

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
     "actors", "aot", "benchmarks", "cluster", "configs", "driver", "envs", "evaluation", "inference", "launch",
-    "learner", "monitoring", "networks", "params", "replay", "search",
+    "learner", "monitoring", "networks", "params", "replay", "report", "search",
 )  # fmt: skip
 
 
@@ -51,7 +51,10 @@ def expected():
         f"podzero/{path.relative_to(ROOT).as_posix()}"
         for package in PACKAGES
         for path in (ROOT / package).rglob("*")
-        if (path.suffix in {".py", ".yaml", ".sh"} or path.name.startswith("Dockerfile"))
+        if (
+            path.suffix in {".py", ".yaml", ".sh", ".html", ".css", ".js", ".LICENSE"}
+            or path.name.startswith("Dockerfile")
+        )
         and not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
     }
     return modules | packages

@@ -12,7 +12,7 @@ LAYERS = {
     "inference": 2, "monitoring": 2, "params": 2, "replay": 2,
     "actors": 3, "evaluation": 3, "learner": 3,
     "driver": 4, "play": 4,
-    "aot": 5, "benchmarks": 5,
+    "aot": 5, "benchmarks": 5, "report": 5,
     "configs": 6, "launch": 6,
 }  # fmt: skip
 """Layer of each package; the modules of `podzero/` itself are layer 0."""
@@ -21,10 +21,14 @@ LONGEST_FILE = 300
 LARGEST_SHARE = 0.20
 """The most of all product code that one package may hold."""
 ONLY_IN = {
+    "aiohttp": {"report"},
+    "mlflow": {"monitoring"},
     "openvino": {"inference"},
+    "prometheus_client": {"monitoring"},
     "ray": {"benchmarks", "cluster", "params"},
     "reverb": {"replay"},
     "tensorflow": {"replay"},
+    "wandb": {"monitoring"},
 }
 """The packages that may import a library at all."""
 EXCEPTIONS = {("benchmarks/bare_reverb.py", "reverb"), ("benchmarks/bare_reverb.py", "tensorflow")}

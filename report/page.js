@@ -1,0 +1,167 @@
+"use strict";
+// Draws the figures of a report from the data in the page and, when a server gives the page, replaces it by newer ones.
+(() => {
+  const HEIGHT = 240;
+  const BAND_OPACITY = 0.18;
+  const COLORS = 8;
+  const REST = "not measured"; // the label of the time of no stage
+  const plots = new Map(); // element -> uPlot
+  let data, axis = "hours";
+
+  const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const curveColor = (i) => color(`--c${i % COLORS}`);
+  const faded = (hex) => hex + Math.round(255 * BAND_OPACITY).toString(16).padStart(2, "0");
+
+  function readable(value, share) {
+    if (value == null) return "\u2013";
+    if (share) return (100 * value).toFixed(1) + "%";
+    const size = Math.abs(value);
+    if (size >= 1e6) return value.toLocaleString("en", { maximumSignificantDigits: 4, notation: "compact" });
+    return value.toLocaleString("en", { maximumSignificantDigits: size >= 1000 ? 6 : 4 });
+  }
+
+  const tick = (value) => value.toLocaleString("en", { maximumSignificantDigits: 4, notation: "compact" });
+
+  // The value at the cursor; without one, the newest.
+  const at = (values, k) => (k == null ? values.findLast((value) => value != null) : values[k]);
+
+  // The columns of a stacked figure: each curve on top of those after it, so that the first is drawn first and largest.
+  function stacked(curves) {
+    const sums = curves.map((curve) => curve.values.slice());
+    for (let i = sums.length - 2; i >= 0; i--)
+      sums[i] = sums[i].map((value, k) => (value == null ? null : value + (sums[i + 1][k] ?? 0)));
+    return sums;
+  }
+
+  function plotted(figure) {
+    const positions = figure.axes[axis], columns = [positions], bands = [];
+    const series = [{ label: axis, value: (u, v, s, k) => readable(at(positions, k)) }];
+    const sums = figure.stacked ? stacked(figure.curves) : null;
+    const share = figure.unit === "share";
+    figure.curves.forEach((curve, i) => {
+      const stroke = curve.label === REST ? color("--muted") : curveColor(i);
+      columns.push(sums ? sums[i] : curve.values);
+      series.push({
+        label: curve.label, stroke, width: figure.stacked ? 1 : 1.75, spanGaps: true,
+        fill: figure.stacked ? stroke : undefined,
+        points: { show: figure.dots, size: 5 },
+        value: (u, v, s, k) => readable(at(curve.values, k), share),
+      });
+      if (curve.low) {
+        const at = series.length;
+        for (const values of [curve.high, curve.low]) {
+          columns.push(values);
+          series.push({ class: "band", width: 0, stroke: "transparent", points: { show: false }, spanGaps: true });
+        }
+        bands.push({ series: [at, at + 1], fill: faded(stroke) });
+      }
+    });
+    return { columns, series, bands, share };
+  }
+
+  function draw(element) {
+    const figure = data.figures[element.dataset.figure];
+    const { columns, series, bands, share } = plotted(figure);
+    const line = color("--line"), text = color("--muted");
+    const look = { stroke: text, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } };
+    const short = (u, values) => values.map((v) => (share ? `${+(100 * v).toFixed(1)}%` : tick(v)));
+    const plot = new uPlot({
+      width: element.clientWidth, height: HEIGHT, series, bands,
+      scales: { x: { time: false }, y: figure.stacked ? { range: [0, 1] } : {} },
+      axes: [{ ...look, values: (u, values) => values.map(tick) }, { ...look, size: 56, values: short }],
+      cursor: { y: false, points: { size: 6 } },
+      hooks: { setSeries: [showBands] },
+    }, columns, element);
+    plots.set(element, plot);
+  }
+
+  // A curve that the legend hides takes its band with it.
+  function showBands(plot, index, options) {
+    if (index == null || options.show == null || plot.series[index].class === "band") return;
+    for (const i of [index + 1, index + 2])
+      if (plot.series[i]?.class === "band") plot.setSeries(i, { show: options.show });
+  }
+
+  function redraw() {
+    for (const [element, plot] of plots) {
+      plot.destroy();
+      draw(element);
+    }
+  }
+
+  // Arrow keys move the cursor along the curves, Home and End to their ends, Escape shows all after a zoom.
+  function onKey(event) {
+    const plot = plots.get(event.currentTarget);
+    if (!plot) return;
+    const last = plot.data[0].length - 1, index = plot.cursor.idx;
+    const targets = {
+      ArrowLeft: Math.max((index ?? last + 1) - 1, 0), ArrowRight: Math.min((index ?? -1) + 1, last), Home: 0, End: last,
+    };
+    if (event.key === "Escape") plot.setData(plot.data);
+    else if (event.key in targets) {
+      event.preventDefault();
+      plot.setCursor({ left: plot.valToPos(plot.data[0][targets[event.key]], "x"), top: HEIGHT / 2 });
+    }
+  }
+
+  const seen = new IntersectionObserver((entries) => {
+    for (const { isIntersecting, target } of entries)
+      if (isIntersecting && !plots.has(target)) draw(target);
+  }, { rootMargin: "300px" });
+  const sized = new ResizeObserver((entries) => {
+    for (const { target } of entries) {
+      const plot = plots.get(target);
+      if (plot && plot.width !== target.clientWidth) plot.setSize({ width: target.clientWidth, height: HEIGHT });
+    }
+  });
+
+  function start() {
+    data = JSON.parse(document.getElementById("data").textContent);
+    for (const element of document.querySelectorAll(".plot")) {
+      element.addEventListener("keydown", onKey);
+      seen.observe(element);
+      sized.observe(element);
+    }
+    for (const input of document.querySelectorAll("input[name=axis]")) {
+      input.checked = input.value === axis;
+      input.addEventListener("change", () => { axis = input.value; redraw(); });
+    }
+  }
+
+  function replace(html) {
+    const open = [...document.querySelectorAll("details[open]")].map((element) => element.id);
+    const focused = document.activeElement?.dataset?.figure;
+    for (const plot of plots.values()) plot.destroy();
+    plots.clear();
+    seen.disconnect();
+    sized.disconnect();
+    const next = new DOMParser().parseFromString(html, "text/html").getElementById("report");
+    document.getElementById("report").replaceWith(next);
+    for (const id of open) document.getElementById(id)?.setAttribute("open", "");
+    start();
+    if (focused) document.querySelector(`[data-figure="${focused}"]`)?.focus({ preventScroll: true });
+  }
+
+  async function get(path) {
+    const answer = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(30_000) });
+    if (!answer.ok) throw new Error(await answer.text());
+    return answer.text();
+  }
+
+  async function poll() {
+    const message = document.getElementById("message");
+    try {
+      if ((await get("version")) !== data.live.version) replace(await get("./"));
+      message.hidden = true;
+    } catch (error) {
+      message.textContent = `This page no longer changes: the server of this report does not answer (${error.message}).`;
+      message.hidden = false;
+    }
+    setTimeout(poll, 1000 * data.live.poll_s);
+  }
+
+  start();
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  addEventListener("beforeprint", () => document.querySelectorAll(".plot").forEach((e) => plots.has(e) || draw(e)));
+  if (data.live) setTimeout(poll, 1000 * data.live.poll_s);
+})();

@@ -1,0 +1,73 @@
+"""Reads what a working directory holds of its run, also while the run goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from podzero.config import Experiment, builtin_configs, load
+from podzero.driver.savepoints import savepoints
+from podzero.errors import ConfigError
+from podzero.monitoring.status import StoredStatus, read_status
+from podzero.report.events import Event, read_events
+from podzero.report.history import History
+from podzero.report.tail import MetricsTail
+from podzero.workdir import Workdir, WorkdirError, read_json
+
+
+class Record(NamedTuple):
+    """What is known of a run."""
+
+    experiment: Experiment
+    base: Experiment | None
+    """The built-in experiment of the same name."""
+    status: StoredStatus | None
+    """None if there is none, or it is damaged."""
+    history: History
+    ladder: Mapping[str, Any]
+    """The rating ladder of the newest savepoint."""
+    events: Sequence[Event]
+    hardware: Mapping[str, Any]
+    """What `Workdir.hardware_file` holds; empty if there is none, or it is damaged."""
+
+
+class RunReader:
+    """Reads a run again and again; metrics that were read before are kept."""
+
+    def __init__(self, workdir: Workdir) -> None:
+        self._workdir = workdir
+        self._metrics = MetricsTail(workdir.metrics_file)
+
+    def read(self) -> Record:
+        """The run as its files are now.
+
+        Raises:
+          WorkdirError: the directory holds no run, or its files cannot be read.
+        """
+        experiment = self._workdir.experiment()
+        try:
+            return Record(
+                experiment,
+                _base(experiment.name),
+                _status(self._workdir),
+                self._metrics.read(),
+                next((savepoint.ladder for savepoint in savepoints(self._workdir)), {}),
+                read_events(self._workdir),
+                read_json(self._workdir.hardware_file),
+            )
+        except OSError as error:
+            raise WorkdirError(f"cannot read {error.filename or self._workdir.root}: {error.strerror}") from None
+
+
+def _base(name: str) -> Experiment | None:
+    try:
+        return load(name) if name in builtin_configs() else None
+    except ConfigError:
+        return None
+
+
+def _status(workdir: Workdir) -> StoredStatus | None:
+    try:
+        return read_status(workdir)
+    except WorkdirError:
+        return None

@@ -1,0 +1,148 @@
+"""Serves the report of a run to browsers of this machine, at an address that nobody can guess.
+
+Only those who know the token in the address get anything. A request must also name this machine as its host, so that a
+page of a foreign name that resolves to 127.0.0.1 (DNS rebinding) gets nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from typing import NamedTuple
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from podzero.errors import PodzeroError
+from podzero.report.dashboard import Dashboard
+from podzero.report.page import content_policy
+from podzero.workdir import Workdir, WorkdirError
+
+HOST = "127.0.0.1"
+MAX_BODY = 1024
+"""Bytes of a request's body above which it is refused; none is ever read."""
+TOKEN_BYTES = 32
+
+KEEP_ALIVE_S = 60.0
+"""Seconds after which an idle connection is closed."""
+_DASHBOARD = web.AppKey("dashboard", Dashboard)
+
+
+class ServerNotStarted(PodzeroError, RuntimeError):
+    """The server cannot listen; the message says why and what to do."""
+
+
+class Server(NamedTuple):
+    """A server that runs."""
+
+    address: str
+    """What to open in a browser; whoever knows it sees the report."""
+    runner: web.AppRunner
+
+
+def serve(workdir: Workdir, port: int, announce: Callable[[str], None]) -> None:
+    """Serves the report until the process is interrupted.
+
+    Args:
+      workdir: of the run.
+      port: on the loopback interface; 0 for any that is free.
+      announce: gets the address once the server answers.
+
+    Raises:
+      WorkdirError: the directory holds no run.
+      ServerNotStarted: the port is in use.
+    """
+
+    async def run() -> None:
+        dashboard = Dashboard(workdir)
+        await dashboard.newest()
+        server = await start(dashboard, port)
+        try:
+            announce(server.address)
+            await asyncio.Event().wait()
+        finally:
+            await server.runner.cleanup()
+
+    asyncio.run(run())
+
+
+async def start(dashboard: Dashboard, port: int) -> Server:
+    """Starts the server; the caller ends it by `runner.cleanup`.
+
+    Raises:
+      ServerNotStarted: the port is in use.
+    """
+    token = secrets.token_urlsafe(TOKEN_BYTES)
+    app = web.Application(middlewares=[_guard(token)])
+    app[_DASHBOARD] = dashboard
+    app.router.add_get("/{token}/", _page)
+    app.router.add_get("/{token}/version", _version)
+    runner = web.AppRunner(
+        app, access_log=None, lingering_time=0.0, keepalive_timeout=KEEP_ALIVE_S, shutdown_timeout=2.0
+    )
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, HOST, port).start()
+    except OSError as error:
+        await runner.cleanup()
+        raise ServerNotStarted(f"cannot listen on {HOST}:{port}: {error.strerror}; choose another --port") from None
+    bound = runner.addresses[0][1]
+    return Server(f"http://{HOST}:{bound}/{token}/", runner)
+
+
+def _guard(token: str) -> Middleware:
+    """Refuses requests from elsewhere, before anything of them is looked at."""
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        refusal = refuse(request, token)
+        answer = refusal or await _answer(request, handler)
+        answer.headers.update(_headers())
+        if refusal is not None:
+            answer.force_close()
+        return answer
+
+    return guard
+
+
+def refuse(request: web.Request, token: str) -> web.Response | None:
+    """The answer to a request that is not allowed; None for one that is."""
+    port = (request.get_extra_info("sockname") or (HOST, 0))[1]
+    if request.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
+        return web.Response(status=421, text="This server answers to the address that it printed only.")
+    if (request.content_length or 0) > MAX_BODY or "Transfer-Encoding" in request.headers:
+        return web.Response(status=413, text="Requests have no body here.")
+    given = request.path.split("/")[1]
+    if not secrets.compare_digest(given.encode(errors="replace"), token.encode()):
+        return web.Response(status=403, text="Wrong token: open the address that `podzero report --serve` printed.")
+    return None
+
+
+async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except web.HTTPException as refusal:
+        return web.Response(status=refusal.status, text=refusal.reason)
+    except WorkdirError as error:
+        return web.Response(status=503, text=str(error))
+
+
+async def _page(request: web.Request) -> web.Response:
+    newest = await request.app[_DASHBOARD].newest()
+    return web.Response(text=newest.html, content_type="text/html")
+
+
+async def _version(request: web.Request) -> web.Response:
+    newest = await request.app[_DASHBOARD].newest()
+    return web.Response(text=newest.name)
+
+
+def _headers() -> dict[str, str]:
+    return {
+        "Cache-Control": "no-store",
+        "Content-Security-Policy": f"{content_policy()}; frame-ancestors 'none'",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        "Referrer-Policy": "no-referrer",
+        "X-Content-Type-Options": "nosniff",
+    }

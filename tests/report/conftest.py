@@ -1,0 +1,31 @@
+"""Working directories with the files of a run, without a run."""
+
+import json
+
+import pytest
+
+from podzero.config import load
+from podzero.monitoring.status import RunStatus, write_status
+from podzero.workdir import Workdir, step_folder
+
+
+@pytest.fixture
+def make_run(tmp_path):
+    """Writes a working directory: experiment, status, metrics, ladder, log."""
+
+    def make(lines=(), *, config="connect_four", overrides=(), status=True, ladder=None, log="", folder="run"):
+        workdir = Workdir(tmp_path / folder)
+        workdir.open(load(config, overrides))
+        if lines:
+            workdir.metrics_file.write_bytes(b"".join(one + b"\n" for one in lines))
+        if status:
+            write_status(workdir, RunStatus(config, "ended", 600.0, step=60, games=600, loss=2.0, restarts=2))
+        if ladder is not None:
+            savepoint = step_folder(workdir.checkpoints, 60)
+            savepoint.mkdir(parents=True)
+            (savepoint / "run.json").write_text(json.dumps({"counters": {}, "ladder": ladder}))
+        if log:
+            workdir.log_file.write_text(log)
+        return workdir
+
+    return make
