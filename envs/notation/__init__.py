@@ -1,0 +1,10 @@
+"""How people and other programs write the moves of a game: the names of actions, and FEN for positions of chess."""
+
+from podzero.envs.notation.chess_names import ChessNames as ChessNames
+from podzero.envs.notation.fen import fen_of as fen_of
+from podzero.envs.notation.fen import pieces_of as pieces_of
+from podzero.envs.notation.fen import state_of as state_of
+from podzero.envs.notation.names import FixedNames as FixedNames
+from podzero.envs.notation.names import Notation as Notation
+from podzero.envs.notation.names import NotationError as NotationError
+from podzero.envs.notation.registry import notation_of as notation_of

@@ -1,0 +1,134 @@
+"""Positions of chess in Forsyth-Edwards notation."""
+
+from __future__ import annotations
+
+import re
+
+import jax.numpy as jnp
+import numpy as np
+
+from podzero.envs.boards.bits import Bits
+from podzero.envs.boards.chess import Board, Chess, position_hash
+from podzero.envs.boards.rules import State
+from podzero.envs.notation.names import NotationError
+from podzero.types import EnvState
+
+_PIECES = ".PNBRQK"
+"""By the code of a piece, 1 to 6."""
+_FILES = "abcdefgh"
+_RIGHTS = ("QK", "qk")
+"""Castling rights of the first and the second player, on the queen's and on the king's side."""
+_LATEST_PLY = 200
+"""Positions given as FEN start at this ply at most: the length of a game is limited."""
+
+
+def fen_of(state: EnvState, size: int) -> str:
+    """The FEN of a state of `Chess`; the square for taking en passant stands in it after each double step."""
+    board: Board = state.board
+    second = int(board.plies) % 2 == 1
+    pieces = pieces_of(state)
+    ranks = ("".join(pieces.get(f"{file}{rank}", ".") for file in _FILES[:size]) for rank in range(size, 0, -1))
+    rows = [re.sub(r"\.+", lambda found: str(len(found[0])), rank) for rank in ranks]
+    castling = np.asarray(board.castling)[::-1] if second else np.asarray(board.castling)
+    rights = "".join(_RIGHTS[side][wing] for side in (0, 1) for wing in (1, 0) if castling[side, wing])
+    square = int(board.en_passant)
+    passing = "-" if square < 0 else f"{_FILES[square // 8]}{(7 - square % 8 if second else square % 8) + 1}"
+    number = int(board.plies) // 2 + 1
+    return f"{'/'.join(rows)} {'b' if second else 'w'} {rights or '-'} {passing} {int(board.quiet)} {number}"
+
+
+def pieces_of(state: EnvState) -> dict[str, str]:
+    """The pieces of a state of `Chess` by square: letters as in FEN, capital ones for the first player's."""
+    planes = [_bits(state.board.history, plane) for plane in range(4)]
+    codes = {square: sum((plane >> square & 1) << bit for bit, plane in enumerate(planes)) for square in range(64)}
+    return {
+        f"{_FILES[square // 8]}{square % 8 + 1}": _PIECES[code] if code < 8 else _PIECES[code - 8].lower()
+        for square, code in codes.items()
+        if code
+    }
+
+
+def state_of(fen: str, size: int) -> State:
+    """The state of `Chess` that a FEN describes, of which no earlier position is known.
+
+    The last two fields may be missing. Castling rights without king and rook at home are dropped.
+
+    Raises:
+      NotationError: the FEN is malformed, or a player has not exactly one king.
+    """
+    fields = fen.split()
+    if len(fields) == 4:
+        fields += ["0", "1"]
+    if len(fields) != 6 or fields[1] not in ("w", "b") or not all(re.fullmatch(r"\d{1,4}", f) for f in fields[4:]):
+        raise NotationError(f"'{fen}' is no FEN: expected pieces, w or b, castling, en passant, and two numbers")
+    squares = _placed(fields[0], size)
+    second = fields[1] == "b"
+    plies = min(2 * max(int(fields[5]) - 1, 0), _LATEST_PLY) + second
+    board = (
+        Chess(size)
+        .start()
+        ._replace(
+            history=_history(squares, size),
+            castling=_castling(fields[2], squares, size)[:: -1 if second else 1],
+            en_passant=np.asarray(_passing(fields[3], fen, second), np.int8),
+            quiet=np.asarray(min(int(fields[4]), 99), np.int8),
+            plies=np.asarray(plies, np.int16),
+        )
+    )
+    board = board._replace(hashes=jnp.zeros_like(board.hashes).at[0].set(position_hash(board)))
+    return State(board, jnp.int32(second), jnp.zeros((), jnp.int8), jnp.zeros((), bool))
+
+
+def _bits(history: Bits, plane: int) -> int:
+    return int(np.asarray(history.low)[0, plane]) | int(np.asarray(history.high)[0, plane]) << 32
+
+
+def _placed(text: str, size: int) -> dict[int, str]:
+    """The pieces by square, `8 * file + rank`."""
+    rows = [re.sub(r"\d", lambda found: "." * int(found[0]), row) for row in text.split("/")]
+    if len(rows) != size or any(len(row) != size or set(row.upper()) - set(_PIECES) for row in rows):
+        raise NotationError(f"'{text}' does not describe {size} ranks of {size} squares")
+    squares = {
+        8 * file + size - 1 - row: piece
+        for row, pieces in enumerate(rows)
+        for file, piece in enumerate(pieces)
+        if piece != "."
+    }
+    pieces = list(squares.values())
+    if pieces.count("K") != 1 or pieces.count("k") != 1:
+        raise NotationError(f"'{text}': each player must have one king")
+    if any(piece in "pP" and square % 8 in (0, size - 1) for square, piece in squares.items()):
+        raise NotationError(f"'{text}': a pawn cannot stand on the first or the last rank")
+    return squares
+
+
+def _history(squares: dict[int, str], size: int) -> Bits:
+    planes = [0, 0, 0, 0]
+    for square, piece in squares.items():
+        code = _PIECES.index(piece.upper()) + (0 if piece.isupper() else 8)
+        for bit in range(4):
+            planes[bit] |= (code >> bit & 1) << square
+    empty = np.asarray(Chess(size).start().history.low)
+    low, high = np.zeros_like(empty), np.zeros_like(empty)
+    low[0], high[0] = [plane % 2**32 for plane in planes], [plane >> 32 for plane in planes]
+    return Bits(jnp.asarray(low), jnp.asarray(high))
+
+
+def _castling(text: str, squares: dict[int, str], size: int) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+    """`[2, 2]`, the first player's rights and the second's, on the queen's and on the king's side."""
+    rights = np.zeros((2, 2), bool)
+    for side, (king, rook, rank) in enumerate((("K", "R", 0), ("k", "r", 7))):
+        for wing, home in enumerate((rank, 56 + rank)):
+            at_home = squares.get(32 + rank) == king and squares.get(home) == rook
+            rights[side, wing] = size == 8 and at_home and _RIGHTS[side][wing] in text
+    return rights
+
+
+def _passing(text: str, fen: str, second: bool) -> int:
+    """The square over which a pawn has moved, as the player to move sees it."""
+    if text == "-":
+        return -1
+    if not re.fullmatch("[a-h]3" if second else "[a-h]6", text):
+        raise NotationError(f"'{fen}': expected a square as e{3 if second else 6} or - for taking en passant")
+    rank = int(text[1]) - 1
+    return 8 * _FILES.index(text[0]) + (7 - rank if second else rank)

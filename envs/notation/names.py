@@ -1,0 +1,60 @@
+"""Names of actions that do not depend on the position."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from podzero.errors import ConfigError
+from podzero.types import EnvState
+
+
+class NotationError(ConfigError):
+    """A text that names no move or position of the game."""
+
+
+class Notation(Protocol):
+    """The names of one game's actions. A state is that of one game, without a batch axis, in host or device arrays."""
+
+    def name(self, state: EnvState, action: int) -> str:
+        """The name of a legal action."""
+        ...
+
+    def action(self, state: EnvState, name: str) -> int:
+        """The action with this name, in upper or lower case; it need not be legal.
+
+        Raises:
+          NotationError: no action has this name in that position.
+        """
+        ...
+
+    def names(self, actions: Sequence[int]) -> list[str]:
+        """The names of the moves of a game from its initial position."""
+        ...
+
+
+class FixedNames:
+    """One name for each action in all positions."""
+
+    def __init__(self, game: str, names: Sequence[str], also: Mapping[str, int] | None = None) -> None:
+        """`names` are those of actions 0, 1, ...; `also` holds further names that are understood."""
+        self._game, self._names = game, tuple(names)
+        self._actions = {name.lower(): action for action, name in enumerate(names)} | dict(also or {})
+
+    def name(self, state: EnvState, action: int) -> str:
+        """See `Notation`."""
+        del state
+        return self._names[action]
+
+    def action(self, state: EnvState, name: str) -> int:
+        """See `Notation`."""
+        del state
+        try:
+            return self._actions[name.lower()]
+        except KeyError:
+            shown = f"{self._names[0]} to {self._names[-1]}" if len(self._names) > 1 else self._names[0]
+            raise NotationError(f"'{name}' is no move of {self._game}; moves are named {shown}") from None
+
+    def names(self, actions: Sequence[int]) -> list[str]:
+        """See `Notation`."""
+        return [self._names[action] for action in actions]
