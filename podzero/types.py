@@ -242,6 +242,8 @@ class SearchResult(NamedTuple):
     depth: Array | None = None
     """`[]` float32, mean number of steps from the root to the new node, in the game of the batch where it is deepest;
     None with trees of mctx."""
+    qvalues: Array | None = None
+    """`[B, A]` float32, the values of the root's visited actions, for the player to move; undefined elsewhere."""
 
 
 class Move(NamedTuple):

@@ -39,6 +39,7 @@ class Workdir:
     tensorboard/               the same metrics for TensorBoard
     status.json                the newest status, replaced as a whole every few seconds
     train.log                  the log
+    matches/                   games that `podzero evaluate` played, as SGF or PGN
     """
 
     def __init__(self, root: str | Path) -> None:

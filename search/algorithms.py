@@ -220,4 +220,5 @@ def _result(config: SearchConfig, tree: _Grown, logits: Array, policy: Array, ac
         surprise=optax.losses.kl_divergence(jax.nn.log_softmax(logits), policy, where=policy > 0).astype(jnp.float32),
         dropped=tree.dropped,
         depth=tree.depth,
+        qvalues=tree.roots.qvalues.astype(jnp.float32),
     )
