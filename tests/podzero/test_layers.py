@@ -11,7 +11,7 @@ LAYERS = {
     "cluster": 1, "envs": 1, "networks": 1, "search": 1,
     "inference": 2, "monitoring": 2, "params": 2, "replay": 2,
     "actors": 3, "evaluation": 3, "learner": 3,
-    "driver": 4,
+    "driver": 4, "play": 4,
     "aot": 5, "benchmarks": 5,
     "configs": 6, "launch": 6,
 }  # fmt: skip

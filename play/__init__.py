@@ -1,0 +1,1 @@
+"""Trained players for people and other programs: engine protocols."""
