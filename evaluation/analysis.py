@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from queue import Empty, Queue
-from threading import Thread
+from queue import Empty
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +15,7 @@ import optax
 from podzero.envs import simulator_errors
 from podzero.evaluation.players import SearchPlayer
 from podzero.protocols import Env
+from podzero.reading import read_ahead
 from podzero.types import Array, EnvState
 
 BATCH = 64
@@ -105,13 +105,9 @@ def _parse(line: str, num_actions: int) -> _Request:
     return _Request(tree.get("id"), moves, None)
 
 
-_End = Exception | None
-"""The end of the input: None, or the exception raised by reading it."""
-
-
 def _as_they_come(lines: Iterable[str]) -> Iterator[list[str]]:
     """Batches of at most `BATCH` lines that have arrived; a single line is not held back to fill a batch."""
-    waiting = _read_ahead(lines)
+    waiting = read_ahead(lines, 4 * BATCH)
     batch: list[str] = []
     while True:
         try:
@@ -129,21 +125,3 @@ def _as_they_come(lines: Iterable[str]) -> Iterator[list[str]]:
             raise item
         if item is None:
             return
-
-
-def _read_ahead(lines: Iterable[str]) -> Queue[str | _End]:
-    """Reads non-empty lines in a daemon thread, since a blocking read from a terminal cannot be interrupted."""
-    waiting: Queue[str | _End] = Queue(maxsize=4 * BATCH)
-
-    def read() -> None:
-        end: _End = None
-        try:
-            for line in lines:
-                if line.strip():
-                    waiting.put(line)
-        except Exception as error:  # raised again in the thread that reads the answers
-            end = error
-        waiting.put(end)
-
-    Thread(target=read, name="analyze-read", daemon=True).start()
-    return waiting

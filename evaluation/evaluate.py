@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from datetime import date
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,14 +16,15 @@ from podzero.config import EnvConfig, GymnasiumConfig
 from podzero.envs import make_env, make_vector_env, simulator_errors
 from podzero.errors import ConfigError
 from podzero.evaluation.analysis import Analyst
-from podzero.evaluation.arena import play_match
+from podzero.evaluation.arena import Arena, PlayedGame, match_result
 from podzero.evaluation.episodes import BASELINES, EpisodesResult, baseline, play_episodes
 from podzero.evaluation.judge import Judge, judged_positions
-from podzero.evaluation.players import Player, SearchPlayer
+from podzero.evaluation.players import Contestant, MovesPlayer, Player, SearchPlayer
+from podzero.evaluation.records import GameRecord, record_suffix, write_records
 from podzero.evaluation.returns import SIDE_BY_SIDE, play_alone, reward_scale, summary
 from podzero.evaluation.solvers import SOLVED
 from podzero.evaluation.who import acting, resolve
-from podzero.player_names import game_to_play
+from podzero.player_names import TrainedPlayer, game_to_play, parse_player
 from podzero.protocols import Env
 
 
@@ -33,6 +37,7 @@ def evaluate(
     positions: int = 1000,
     seed: int = 0,
     game: str | None = None,
+    records: Path | None = None,
 ) -> dict[str, Any]:
     """Plays a match; without an opponent, the game's solver judges the moves in seeded positions instead.
 
@@ -48,11 +53,13 @@ def evaluate(
       game: a game, or an experiment whose environment is used. Required only if neither player is a working
         directory. Otherwise it must be the game that they were trained on; its arguments may differ, and are used; so
         may the size of the board, if the network has global pooling.
+      records: the file to which the games of a match are written (`podzero.evaluation.records`); by default one below
+        `matches/` in the working directory of the player, or none for other players.
 
     Returns:
-      `games, wins, draws, losses, score, interval` of a match; `positions, keeps_value, exact, interval, by_ply` of a
-      judgement; `episodes, mean_return, std_return, interval` (the latter of the mean) of episodes; all with
-      `game, player` (and `opponent`).
+      `games, wins, draws, losses, score, interval` of a match, and `records`, the file or None;
+      `positions, keeps_value, exact, interval, by_ply` of a judgement; `episodes, mean_return, std_return, interval`
+      (the latter of the mean) of episodes; all with `game, player` (and `opponent`).
 
     Raises:
       ConfigError, WorkdirError, SnapshotError: see `resolve`.
@@ -60,15 +67,17 @@ def evaluate(
       EnvironmentFailed, SimulatorError: the environments, or a game on the host, failed.
     """
     where = game_to_play(game, who, opponent)
+    if records is not None and opponent is None:
+        raise ConfigError(f"--records {records}: only the games of a match are recorded; choose an --opponent")
     if isinstance(where, GymnasiumConfig):
         _refuse_opponent(where.title, opponent)
         return _episodes(where, who, games, simulations, seed)
     env = make_env(where)
-    discount = _discount(where)
+    discount = discount_of(where)
     if env.spec.players == 1:
         _refuse_opponent(env.spec.name, opponent)
         scale = 1.0 if isinstance(where, str) else reward_scale(where)
-        return _alone(env, resolve(who, env, simulations, discount), games, seed, scale)
+        return _alone(env, _by_states(resolve(who, env, simulations, discount)), games, seed, scale)
     if opponent is None and env.spec.name not in SOLVED:
         raise ConfigError(
             f"{env.spec.name} has no solver (only {', '.join(SOLVED)} have one); "
@@ -78,15 +87,20 @@ def evaluate(
     key = jax.random.key(seed)
     about = {"game": env.spec.name, "player": player.name}
     if opponent is None:
-        return about | _judgement(env, player, positions, seed)
+        return about | _judgement(env, _by_states(player), positions, seed)
     other = resolve(opponent, env, simulations, discount)
-    result = play_match(env, player, other, games + games % 2, key)
+    played = Arena(env).play_games(player, other, games + games % 2, key)
+    result = match_result(played)
+    file = records or records_file(who, player.name, other.name, env.spec.name)
+    if file is not None:
+        write_records(file, env, [_record(game, player.name, other.name) for game in played])
     return about | {
         "opponent": other.name,
         "games": result.games,
         **result._asdict(),
         "score": result.score,
         "interval": list(result.interval),
+        "records": None if file is None else str(file),
     }
 
 
@@ -104,19 +118,42 @@ def analyze(
     """
     where = game_to_play(game, who)
     env = make_env(where)
-    player = resolve(who, env, simulations, _discount(where))
+    player = resolve(who, env, simulations, discount_of(where))
     if not isinstance(player, SearchPlayer):
         raise ConfigError(f"player '{who}' does not search; analyze needs a working directory or mcts:N")
     return Analyst(env, player).answers(lines)
 
 
-def _discount(game: str | EnvConfig) -> float:
+def discount_of(game: str | EnvConfig) -> float:
+    """The discount per move of the environment that `game_to_play` returned."""
     return 1.0 if isinstance(game, str) else game.discount
 
 
 def _refuse_opponent(name: str, opponent: str | None) -> None:
     if opponent is not None:
         raise ConfigError(f"{name} has a single agent: remove --opponent {opponent}")
+
+
+def records_file(who: str, name: str, opponent: str, game: str) -> Path | None:
+    """Where the games of `who`, whose full name is `name`, are written by default; None without a working directory."""
+    player = parse_player(who)
+    if not isinstance(player, TrainedPlayer):
+        return None
+    step, other = name.rpartition("@")[2], re.sub(r"[^\w@.-]", "-", opponent.rpartition("/")[2])
+    return player.workdir.root / "matches" / f"{step}_against_{other}{record_suffix(game)}"
+
+
+def _record(game: PlayedGame, first: str, second: str) -> GameRecord:
+    names = (first, second) if game.first_opens else (second, first)
+    points = game.points if game.first_opens else -game.points
+    return GameRecord(*names, game.moves, points, game.given_up, date.today().isoformat())
+
+
+def _by_states(player: Contestant) -> Player:
+    """The player, if it needs no more than states."""
+    if isinstance(player, MovesPlayer):
+        raise ConfigError(f"player '{player.name}' only plays matches; choose an opponent, as --opponent mcts:100")
+    return player
 
 
 def _episodes(env: GymnasiumConfig, who: str, episodes: int, simulations: int | None, seed: int) -> dict[str, Any]:

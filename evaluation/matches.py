@@ -13,7 +13,7 @@ import jax
 from podzero.config import Experiment
 from podzero.evaluation.arena import Arena, MatchResult
 from podzero.evaluation.judge import BANDS, Judge, JudgeResult, judged_positions
-from podzero.evaluation.players import NetworkPlayers, Player, SearchPlayer
+from podzero.evaluation.players import Contestant, NetworkPlayers, SearchPlayer
 from podzero.evaluation.ratings import Ladder
 from podzero.evaluation.solvers import SOLVED
 from podzero.evaluation.who import resolve
@@ -101,7 +101,7 @@ class MatchRounds:
         self, player: SearchPlayer, step: int, key: Array, keep_going: Callable[[], bool]
     ) -> dict[str, MatchResult]:
         """One match against each opponent, by name."""
-        opponents: dict[str, Player] = dict(self._opponents)
+        opponents: dict[str, Contestant] = dict(self._opponents)
         if "earlier" in self._names:
             for earlier in self._earlier(step):
                 with suppress(SnapshotError):  # the driver may have deleted it meanwhile

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,44 @@ class Player(Protocol):
     def choose(self, key: Array, states: EnvState) -> Array:
         """A legal action for each of B non-terminal states: `[B]` int32. `key` is consumed."""
         ...
+
+
+class Turn(NamedTuple):
+    """One game in which a player is to move, on the host."""
+
+    moves: tuple[int, ...]
+    """All actions of the game so far."""
+    state: EnvState
+    """The state after them, without a batch axis."""
+    legal: np.ndarray[Any, Any]
+    """`[A]` bool."""
+
+
+GIVES_UP = -1
+"""What a `MovesPlayer` answers instead of an action to resign or forfeit a game, which it then loses."""
+
+
+@runtime_checkable
+class MovesPlayer(Protocol):
+    """Chooses moves one game at a time, from the moves that led to the position."""
+
+    @property
+    def name(self) -> str:
+        """See `Player`."""
+        ...
+
+    @property
+    def deterministic(self) -> bool:
+        """See `Player`."""
+        ...
+
+    def choose_after(self, turns: Sequence[Turn]) -> list[int]:
+        """A legal action for each game, or `GIVES_UP`."""
+        ...
+
+
+Contestant = Player | MovesPlayer
+"""Everything that plays matches."""
 
 
 class RandomPlayer:

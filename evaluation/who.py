@@ -9,19 +9,27 @@ from typing import cast
 from podzero.config import GymnasiumConfig, ModelNetworkConfig, NetworkConfig, SearchConfig
 from podzero.envs import spec_of
 from podzero.errors import ConfigError
+from podzero.evaluation.engines import engine_contestant
 from podzero.evaluation.episodes import Choose
-from podzero.evaluation.players import NetworkPlayers, Player, RandomPlayer, SearchPlayer, SolverPlayer, mcts_player
+from podzero.evaluation.players import (
+    Contestant,
+    NetworkPlayers,
+    RandomPlayer,
+    SearchPlayer,
+    SolverPlayer,
+    mcts_player,
+)
 from podzero.evaluation.returns import SearchActors
 from podzero.evaluation.solvers import make_solver
 from podzero.networks import make_model_network, make_network
 from podzero.params import check_matches, load_snapshot
-from podzero.player_names import TrainedPlayer, parse_player
+from podzero.player_names import EnginePlayer, TrainedPlayer, parse_player
 from podzero.protocols import Env
 
 
 def resolve(
     name: str, env: Env, simulations: int | None = None, discount: float = 1.0, keep_nodes: bool = False
-) -> Player:
+) -> Contestant:
     """Makes the player with a given name.
 
     Args:
@@ -32,13 +40,15 @@ def resolve(
       keep_nodes: the results of a player that searches have the nodes of its trees.
 
     Raises:
-      ConfigError: there is no such player, or it cannot play this game.
+      ConfigError: there is no such player, it cannot play this game, or its program is not installed.
       WorkdirError: the experiment of the working directory cannot be read.
       SnapshotError: the snapshot is missing or damaged.
     """
     player = parse_player(name)
     if isinstance(player, TrainedPlayer):
         return _network_player(name, player, env, simulations, keep_nodes)
+    if isinstance(player, EnginePlayer):
+        return engine_contestant(name, player, env.spec)
     match player.kind:
         case "random":
             return RandomPlayer(env)

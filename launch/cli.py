@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,14 +14,14 @@ from typer.exceptions import TyperException
 from podzero.config import load
 from podzero.errors import PodzeroError
 from podzero.launch.compiling import compile_for
-from podzero.launch.options import Config, GameOption, Json, Overrides, Simulations, Who
+from podzero.launch.options import Config, Json, Overrides, Version
 from podzero.launch.output import print_json, print_result
 from podzero.launch.platforms import choose_platform
 from podzero.launch.play import play
+from podzero.launch.playing import analyze, engine, evaluate
 from podzero.launch.report import report
 from podzero.launch.targets.verb import launch
 from podzero.launch.zoo import zoo
-from podzero.player_names import game_to_play
 from podzero.workdir import Workdir
 
 EXIT_CODES = (
@@ -60,17 +59,9 @@ def main() -> None:
     sys.exit(code)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        print(version("podzero"))
-        raise typer.Exit
-
-
 @app.callback()
 def podzero(
-    _version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
-    ] = False,
+    _version: Version = False,
 ) -> None:
     """The options of the program itself; the help text is that of `app`."""
 
@@ -178,48 +169,6 @@ def runs(
 
 
 @app.command()
-def evaluate(
-    who: Who,
-    opponent: Annotated[
-        str | None, typer.Option(help="Another player, as WHO.", show_default="compare moves with a solver")
-    ] = None,
-    games: Annotated[int, typer.Option(min=1, help="Games, half of them as the first player; or episodes.")] = 100,
-    simulations: Simulations = None,
-    positions: Annotated[int, typer.Option(min=1, help="Positions that the solver checks.")] = 1000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of openings, positions and all random choices.")] = 0,
-    game: GameOption = None,
-    as_json: Json = False,
-) -> None:
-    """Measure how well a player plays, with confidence intervals.
-
-    With --opponent it plays a match.
-    Without, a solver of the game checks its moves in random positions.
-    In single-player environments it plays episodes.
-    """
-    game_to_play(game, who, opponent)  # refuses wrong names before JAX is imported
-    from podzero.evaluation.evaluate import evaluate as run
-
-    print_result(run(who, opponent, games, simulations, positions, seed, game), as_json)
-
-
-@app.command()
-def analyze(who: Who, simulations: Simulations = None, game: GameOption = None) -> None:
-    """Search the positions on standard input.
-
-    Each line is a JSON object with the moves of a game, such as
-    {"id": 1, "moves": [3, 3, 4]}
-
-    Each answer is a line of JSON with the move, the policy, the visit counts,
-    and the value for the player to move.
-    """
-    game_to_play(game, who)  # refuses wrong names before JAX is imported
-    from podzero.evaluation.evaluate import analyze as run
-
-    for answer in run(who, sys.stdin, simulations, game):
-        print_json(answer)
-
-
-@app.command()
 def bench(
     stage: Annotated[Stage, typer.Argument(help="The stage to measure.")],
     overrides: Overrides = None,
@@ -234,7 +183,7 @@ def bench(
 
 
 app.command("compile")(compile_for)
-for _command in (launch, play, report, zoo):
+for _command in (evaluate, analyze, play, engine, zoo, report, launch):
     app.command()(_command)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,6 +17,17 @@ def _config_names() -> list[str]:
 
 
 CONFIG_HELP = "The name of an experiment (see `podzero configs`), or a YAML file."
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(version("podzero"))
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line, for errors as well.")]
 Config = Annotated[str, typer.Argument(metavar="CONFIG", help=CONFIG_HELP, autocompletion=_config_names)]
 OptionalConfig = Annotated[
@@ -29,12 +42,18 @@ Who = Annotated[
     str,
     typer.Argument(
         metavar="WHO",
-        help="A working directory as DIR or DIR@STEP, an agent of `podzero zoo` as zoo:NAME, or a built-in player: "
-        "random, solver, mcts:400, greedy.",
+        help="A working directory as DIR or DIR@STEP, an agent of `podzero zoo` as zoo:NAME, or a named player: "
+        "random, solver, mcts:400, greedy, gnugo:10, stockfish:3, fairy-stockfish:3.",
     ),
 ]
 Simulations = Annotated[
     int | None, typer.Option(min=1, help="Simulations per move of trained players.", show_default="as in training")
+]
+Records = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="Write the games as SGF or PGN.", show_default="in matches/ of a working directory WHO"
+    ),
 ]
 GameOption = Annotated[
     str | None,

@@ -1,1 +1,1 @@
-"""Playing with people: a session of one game, its board as text and as a picture, the terminal, and the page."""
+"""Players for people and other programs: games in the terminal and on a page, and the protocols of engines."""

@@ -9,12 +9,12 @@ from rich.console import Console
 from podzero.config import EnvConfig, GymnasiumConfig
 from podzero.envs import make_env
 from podzero.errors import ConfigError
-from podzero.evaluation.players import Player
+from podzero.evaluation.players import MovesPlayer, Player
 from podzero.evaluation.who import resolve
 from podzero.play.searching import PositionSearch
 from podzero.play.session import Session
 from podzero.play.terminal import TerminalGame
-from podzero.player_names import BuiltinPlayer, game_to_play, parse_player
+from podzero.player_names import BuiltinPlayer, EnginePlayer, game_to_play, parse_player
 from podzero.protocols import Env
 
 
@@ -56,12 +56,16 @@ def play(
 def _maker(name: str, env: Env, where: str | EnvConfig) -> partial[Player]:
     """Makes a player with a number of simulations; built-in players have their own."""
     discount = 1.0 if isinstance(where, str) else where.discount
-    built_in = isinstance(parse_player(name), BuiltinPlayer)
-    if built_in:
-        return partial(_without_number, name, env, discount)
-    return partial(resolve, name, env, discount=discount, keep_nodes=True)
+    parsed = parse_player(name)
+    if isinstance(parsed, EnginePlayer):
+        raise ConfigError(
+            f"'{name}' is a program of its own, with front ends of its own; `podzero evaluate WHO --opponent {name}` "
+            "lets an agent play against it"
+        )
+    return partial(_made, name, env, discount, isinstance(parsed, BuiltinPlayer))
 
 
-def _without_number(name: str, env: Env, discount: float, simulations: int) -> Player:
-    del simulations
-    return resolve(name, env, None, discount, keep_nodes=True)
+def _made(name: str, env: Env, discount: float, built_in: bool, simulations: int) -> Player:
+    player = resolve(name, env, None if built_in else simulations, discount, keep_nodes=True)
+    assert not isinstance(player, MovesPlayer)
+    return player

@@ -4,6 +4,9 @@ random            uniformly random legal moves
 solver            perfect play, where a solver of the game exists
 greedy            the action with the highest immediate reward, in gymnasium environments that can be copied
 mcts:400          tree search with 400 random rollouts per move, without a network
+gnugo:10          GNU Go, a program outside of podzero, at its level 10 (1 to 10)
+stockfish:3       Stockfish at its skill level 3 (0 to 20)
+fairy-stockfish:3 Fairy-Stockfish, for Gardner's chess as well
 runs/mine         the newest snapshot of a working directory
 runs/mine@1200    its snapshot of learner step 1200
 zoo:go_9x9        a trained agent that comes with podzero (`podzero zoo` lists them)
@@ -22,7 +25,22 @@ from podzero.workdir import Workdir, step_folders
 from podzero.zoo_agents import PREFIX, zoo_workdir
 
 _WITHOUT_NUMBER = ("random", "solver", "greedy")
-_KNOWN = (*_WITHOUT_NUMBER, "mcts:N", "zoo:NAME")
+
+
+class EngineKind(NamedTuple):
+    """A program outside of podzero that plays, named as its Debian package."""
+
+    levels: range
+    games: tuple[str, ...]
+
+
+ENGINES = {
+    "gnugo": EngineKind(range(1, 11), ("go_9x9", "go_19x19")),
+    "stockfish": EngineKind(range(21), ("chess",)),
+    "fairy-stockfish": EngineKind(range(21), ("chess", "gardner_chess")),
+}
+"""By the name of their program."""
+_KNOWN = (*_WITHOUT_NUMBER, "mcts:N", "zoo:NAME", *(f"{kind}:LEVEL" for kind in ENGINES))
 
 
 class BuiltinPlayer(NamedTuple):
@@ -34,6 +52,14 @@ class BuiltinPlayer(NamedTuple):
     """Simulations per move of `mcts`."""
 
 
+class EnginePlayer(NamedTuple):
+    """A player that a program outside of podzero provides."""
+
+    kind: str
+    """One of `ENGINES`."""
+    level: int
+
+
 class TrainedPlayer(NamedTuple):
     """A snapshot of a working directory."""
 
@@ -42,7 +68,7 @@ class TrainedPlayer(NamedTuple):
     """The learner step of the snapshot; None for the newest."""
 
 
-def parse_player(name: str) -> BuiltinPlayer | TrainedPlayer:
+def parse_player(name: str) -> BuiltinPlayer | EnginePlayer | TrainedPlayer:
     """The player that `name` stands for.
 
     Raises:
@@ -55,6 +81,8 @@ def parse_player(name: str) -> BuiltinPlayer | TrainedPlayer:
         if not _is_number(number) or int(number) == 0:
             raise ConfigError(f"player '{name}': expected a positive number of simulations, as mcts:400")
         return BuiltinPlayer(kind, int(number))
+    if kind in ENGINES:
+        return _engine_player(name, kind, number)
     if kind in _WITHOUT_NUMBER:
         if colon:
             raise ConfigError(f"player '{name}': '{kind}' takes no number")
@@ -96,6 +124,14 @@ def game_to_play(game: str | None, *players: str | None) -> str | EnvConfig:
 
 def _title(game: str | EnvConfig) -> str:
     return game if isinstance(game, str) else game.title
+
+
+def _engine_player(name: str, kind: str, level: str) -> EnginePlayer:
+    levels = ENGINES[kind].levels
+    if not _is_number(level) or int(level) not in levels:
+        expected = f"{levels[0]} to {levels[-1]}, as {kind}:{levels[-1]}"
+        raise ConfigError(f"player '{name}': expected a level from {expected}")
+    return EnginePlayer(kind, int(level))
 
 
 def _trained_player(name: str) -> TrainedPlayer:

@@ -246,6 +246,8 @@ class SearchResult(NamedTuple):
     None with trees of mctx."""
     nodes: SearchedNodes | None = None
     """The nodes of the trees, of searches that are asked for them."""
+    qvalues: Array | None = None
+    """`[B, A]` float32, the values of the root's visited actions, for the player to move; undefined elsewhere."""
 
 
 class Move(NamedTuple):

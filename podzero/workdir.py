@@ -41,6 +41,7 @@ class Workdir:
     train.log                  the log
     hardware.json              the nodes of the cluster when the run started or resumed last
     writers.json               names of this run at Weights & Biases and MLflow
+    matches/                   games that `podzero evaluate` played, as SGF or PGN
     """
 
     def __init__(self, root: str | Path) -> None:

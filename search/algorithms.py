@@ -234,4 +234,5 @@ def _result(config: SearchConfig, tree: _Grown, logits: Array, policy: Array, ac
         dropped=tree.dropped,
         depth=tree.depth,
         nodes=tree.nodes,
+        qvalues=tree.roots.qvalues.astype(jnp.float32),
     )

@@ -132,6 +132,10 @@ class Chess(BoardGame):
         low, high = (jnp.stack(words) for words in zip(*self._origins(board), strict=True))
         return Bits(low, high).members(self._squares).T.reshape(-1)
 
+    def checks(self, board: Board) -> jax.Array:
+        """How many pieces give check to the player to move, `[]` int32."""
+        return self._moves.guard(self._pieces(board)).checks
+
     def observe(self, board: Board) -> jax.Array:
         """Own and the opponent's pieces in the last eight positions, each with its repetition; whose turn it is, plies,
         castling rights, and plies without progress.

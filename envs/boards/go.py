@@ -15,7 +15,8 @@ from podzero.types import Array
 _NEIGHBOURS = ((-1, 0), (1, 0), (0, -1), (0, 1))
 _HISTORY = 8
 """Positions that an observation shows."""
-_KOMI = 7.5
+KOMI = 7.5
+"""Points that the second player gets for moving second."""
 _NONE = -1
 _WORD = 32
 
@@ -89,7 +90,7 @@ class Go(BoardGame):
         )
         done = repeated | (after.passes >= 2) | (after.plies >= self.max_plies)
         lead = self._area(chains, done)
-        won = jnp.where(first_moves, lead > _KOMI, lead > -_KOMI)
+        won = jnp.where(first_moves, lead > KOMI, lead > -KOMI)
         result = jnp.where(won & ~repeated, 1, -1) * done
         return Played(after, result.astype(jnp.int8), done)
 
@@ -114,6 +115,10 @@ class Go(BoardGame):
         planes = jnp.stack([mine, theirs], axis=1).reshape(2 * _HISTORY, self._squares)
         turn = jnp.broadcast_to(second_moves, (1, self._squares))
         return jnp.concatenate([planes, turn]).T.reshape(self.shape)
+
+    def lead(self, board: Board) -> jax.Array:
+        """How much more area the player to move has, `[]` int32, if all stones are alive; without komi."""
+        return self._area(jnp.asarray(board.chains), jnp.ones((), bool))
 
     def _any_beside(self, squares: Array) -> jax.Array:
         """For each square, whether a neighbour is among `squares`, `[S]` bool."""

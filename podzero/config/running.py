@@ -12,11 +12,12 @@ from podzero.chips import Slice, find_slice
 from podzero.config.section import Section
 from podzero.errors import nearest
 
-_OPPONENTS = ("random", "solver", "earlier", "mcts:N")
+_OPPONENTS = ("random", "solver", "earlier", "mcts:N", "gnugo:LEVEL", "stockfish:LEVEL", "fairy-stockfish:LEVEL")
+_OPPONENT = r"random|solver|earlier|mcts:[1-9][0-9]*|gnugo:([1-9]|10)|(fairy-)?stockfish:(1?[0-9]|20)"
 
 
 def _known_opponent(name: str) -> str:
-    if re.fullmatch(r"random|solver|earlier|mcts:[1-9][0-9]*", name) is None:
+    if re.fullmatch(_OPPONENT, name) is None:
         raise ValueError(f"unknown opponent '{name}'{nearest(name, _OPPONENTS)}; known: {', '.join(_OPPONENTS)}")
     return name
 
@@ -28,8 +29,8 @@ class EvaluationConfig(Section):
     """Minutes between two evaluations."""
     opponents: tuple[Annotated[str, AfterValidator(_known_opponent)], ...] | None = None
     """Opponents: `random`, `mcts:N` (tree search with N random rollouts), `solver` (perfect play, where a solver
-    exists), `earlier` (snapshots of this run). By default `random`, `mcts:100` and `earlier`. Single-player
-    environments have none."""
+    exists), `earlier` (snapshots of this run), or an engine outside of podzero, as `gnugo:1`. By default `random`,
+    `mcts:100` and `earlier`. Single-player environments have none."""
     games: PositiveInt = 40
     """Games per opponent in one evaluation, or episodes per evaluation in single-player environments."""
     simulations: PositiveInt = 32

@@ -1,0 +1,66 @@
+"""The commands by which players play: `evaluate`, `analyze` and `engine`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Literal
+
+import typer
+
+from podzero.launch.options import GameOption, Json, Records, Simulations, Who
+from podzero.launch.output import print_json, print_result
+from podzero.player_names import game_to_play
+
+
+def evaluate(
+    who: Who,
+    opponent: Annotated[
+        str | None, typer.Option(help="Another player, as WHO.", show_default="compare moves with a solver")
+    ] = None,
+    games: Annotated[int, typer.Option(min=1, help="Games, half of them as the first player; or episodes.")] = 100,
+    simulations: Simulations = None,
+    positions: Annotated[int, typer.Option(min=1, help="Positions that the solver checks.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of openings, positions and all random choices.")] = 0,
+    game: GameOption = None,
+    records: Records = None,
+    as_json: Json = False,
+) -> None:
+    """Measure how well a player plays, with confidence intervals.
+
+    With --opponent it plays a match.
+    Without, a solver of the game checks its moves in random positions.
+    In single-player environments it plays episodes.
+    """
+    game_to_play(game, who, opponent)  # refuses wrong names before JAX is imported
+    from podzero.evaluation.evaluate import evaluate as run
+
+    print_result(run(who, opponent, games, simulations, positions, seed, game, records), as_json)
+
+
+def analyze(who: Who, simulations: Simulations = None, game: GameOption = None) -> None:
+    """Search the positions on standard input.
+
+    Each line is a JSON object with the moves of a game, such as
+    {"id": 1, "moves": [3, 3, 4]}
+
+    Each answer is a line of JSON with the move, the policy, the visit counts,
+    and the value for the player to move.
+    """
+    game_to_play(game, who)  # refuses wrong names before JAX is imported
+    from podzero.evaluation.evaluate import analyze as run
+
+    for answer in run(who, sys.stdin, simulations, game):
+        print_json(answer)
+
+
+def engine(
+    who: Who,
+    protocol: Annotated[Literal["gtp", "uci"], typer.Option(help="gtp for Go and other games, uci for chess.")],
+    simulations: Simulations = None,
+    game: GameOption = None,
+) -> None:
+    """Play as an engine of other programs, which talk to it on standard input and output."""
+    game_to_play(game, who)  # refuses wrong names before JAX is imported
+    from podzero.play.engine import serve
+
+    serve(who, protocol, simulations, game)

@@ -1,0 +1,40 @@
+"""The command `engine`: a player as an engine of another program."""
+
+from __future__ import annotations
+
+import sys
+
+from podzero.errors import ConfigError
+from podzero.play.gtp import GtpServer
+from podzero.play.mind import in_background, make_mind
+from podzero.play.uci import VARIANTS, UciServer
+from podzero.player_names import game_to_play
+
+
+def serve(who: str, protocol: str, simulations: int | None = None, game: str | None = None) -> None:
+    """Answers a controller on standard input and output until it quits.
+
+    Args:
+      who: the player, see `podzero.player_names`.
+      protocol: `gtp` or `uci`.
+      simulations: per move at most; by default four times as many as in training, which are searched without a limit of
+        time.
+      game: see `podzero.player_names.game_to_play`.
+
+    Raises:
+      ConfigError, WorkdirError, SnapshotError: see `podzero.evaluation.who.resolve`.
+      ConfigError: the protocol does not suit the game.
+    """
+    output = sys.stdout
+
+    def write(line: str) -> None:
+        output.write(f"{line}\n")
+        output.flush()
+
+    where = game_to_play(game, who)
+    title = where if isinstance(where, str) else where.title
+    if protocol == "uci" and title not in VARIANTS:
+        raise ConfigError(f"UCI is for {' and '.join(VARIANTS)}, not for {title}; use --protocol gtp")
+    mind = in_background(lambda: make_mind(who, simulations, game))
+    server = UciServer(who, title, mind, write) if protocol == "uci" else GtpServer(who, mind, write)
+    server.run(sys.stdin)

@@ -1,0 +1,305 @@
+"""A player as an engine for Go programs, by the Go Text Protocol, version 2 (Farnebäck 2002,
+https://www.lysator.liu.se/~gunnar/gtp/). Other games use the same commands with their own names of moves.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from importlib.metadata import version
+from queue import Queue
+from typing import NamedTuple
+
+from podzero.envs.boards.go import KOMI
+from podzero.envs.notation import NotationError
+from podzero.play.board_text import board_text
+from podzero.play.game import Game
+from podzero.play.limits import GtpClock
+from podzero.play.mind import Mind
+from podzero.play.scoring import final_score
+from podzero.play.thinking import Line, Thought
+from podzero.reading import End, read_ahead
+
+_WAITING = 1000
+"""Commands that are read ahead at most."""
+_COLOURS = {"b": True, "black": True, "w": False, "white": False}
+_LONGEST_S = 1e6
+_KGS = ("none", "absolute", "byoyomi", "canadian")
+
+
+class GtpError(Exception):
+    """A command that fails, with the message for the controller."""
+
+
+class Command(NamedTuple):
+    """A line of the controller."""
+
+    number: str
+    name: str
+    arguments: list[str]
+
+
+class GtpServer:
+    """The engine's end of the protocol."""
+
+    def __init__(self, who: str, mind: Future[Mind], write: Callable[[str], None]) -> None:
+        """`mind` may still be in the making: the first command that needs it waits."""
+        self._who, self._mind, self._write = who, mind, write
+        self._komi = KOMI
+        self._clocks = {True: GtpClock(), False: GtpClock()}
+        self._incoming: Queue[str | End] = Queue()
+        self._commands: dict[str, Callable[[list[str]], str]] = {
+            "protocol_version": lambda _: "2",
+            "name": lambda _: f"podzero {self._who}",
+            "version": lambda _: version("podzero"),
+            "known_command": lambda words: str(self._known(_word(words, 0, "a command"))).lower(),
+            "list_commands": lambda _: "\n".join(sorted([*self._commands, *self._analyses, "quit"])),
+            "boardsize": self._boardsize,
+            "clear_board": self._clear,
+            "komi": self._set_komi,
+            "play": self._play,
+            "genmove": self._genmove,
+            "reg_genmove": self._reg_genmove,
+            "undo": self._undo,
+            "final_score": self._final_score,
+            "showboard": lambda _: "\n" + board_text(self._game),
+            "time_settings": self._time_settings,
+            "kgs-time_settings": self._kgs_time_settings,
+            "time_left": self._time_left,
+        }
+        self._analyses = {"lz-analyze": _leela_info, "kata-analyze": _kata_info}
+
+    @property
+    def _game(self) -> Game:
+        return self._mind.result().game
+
+    def run(self, lines: Iterable[str]) -> None:
+        """Answers commands until `quit` or the end of the input.
+
+        Raises what making the player raised.
+        """
+        self._incoming = read_ahead(lines, _WAITING)
+        while True:
+            line = self._incoming.get()
+            if isinstance(line, Exception):
+                raise line
+            if line is None:
+                return
+            command = parse(line)
+            if command is None:
+                continue
+            if command.name in self._analyses:
+                self._analyze(command)
+            else:
+                self._answer(command)
+            if command.name == "quit":
+                return
+
+    def _answer(self, command: Command) -> None:
+        try:
+            if command.name == "quit":
+                text = ""
+            elif command.name in self._commands:
+                text = self._commands[command.name](command.arguments)
+            else:
+                raise GtpError("unknown command")
+            self._write(f"={command.number} {text}".rstrip() + "\n")
+        except (GtpError, NotationError) as error:
+            self._write(f"?{command.number} {error}\n")
+
+    def _known(self, name: str) -> bool:
+        return name in self._commands or name in self._analyses or name == "quit"
+
+    def _boardsize(self, words: list[str]) -> str:
+        size, spec = _number(words, 0, "a size"), self._game.env.spec
+        if size != spec.observation_shape[0]:
+            raise GtpError("unacceptable size")
+        return self._clear([])
+
+    def _clear(self, _: list[str]) -> str:
+        self._game.restart()
+        return ""
+
+    def _set_komi(self, words: list[str]) -> str:
+        self._komi = _number(words, 0, "a komi")
+        return ""
+
+    def _play(self, words: list[str]) -> str:
+        first, name = _colour(words), _word(words, 1, "a move")
+        if name.lower() == "resign":
+            return ""
+        passes = self._turn_to(first)
+        try:
+            self._game.play(self._game.action(name))
+        except NotationError as error:
+            for _ in range(passes):
+                self._game.take_back()
+            raise GtpError(f"illegal move: {error}") from None
+        return ""
+
+    def _turn_to(self, first: bool) -> int:
+        """Makes it a colour's turn, in Go by a pass of the other one; returns the number of passes."""
+        game = self._game
+        if game.over or game.first_to_move == first:
+            return 0
+        if not game.env.spec.name.startswith("go_"):
+            raise GtpError(f"illegal move: it is {'black' if game.first_to_move else 'white'}'s turn")
+        game.play(game.notation.action(game.state, "pass"))
+        if self._game.over:
+            game.take_back()
+            raise GtpError("illegal move: after another pass the game would be over")
+        return 1
+
+    def _genmove(self, words: list[str]) -> str:
+        return self._generated(words, keep=True)
+
+    def _reg_genmove(self, words: list[str]) -> str:
+        return self._generated(words, keep=False)
+
+    def _generated(self, words: list[str], keep: bool) -> str:
+        first = _colour(words)
+        game, thinker = self._mind.result()
+        passes = self._turn_to(first)
+        if game.over:
+            if game.env.spec.name.startswith("go_"):
+                return "pass"
+            raise GtpError("the game is over")
+        clock = self._clocks[first]
+        seconds = clock.seconds()
+        started = time.monotonic()
+        for size in thinker.usual() if seconds is None else thinker.within_seconds(seconds):
+            thought = thinker.think(size, game.state, game.legal)
+        clock.spend(time.monotonic() - started)
+        action = thought.lines[0].action
+        name = game.name(action)
+        if keep:
+            game.play(action)
+        else:
+            for _ in range(passes):
+                game.take_back()
+        return name
+
+    def _undo(self, _: list[str]) -> str:
+        if not self._game.take_back():
+            raise GtpError("cannot undo")
+        return ""
+
+    def _final_score(self, _: list[str]) -> str:
+        score = final_score(self._game, self._komi)
+        if score is None:
+            raise GtpError("cannot score: the game is not over")
+        return score
+
+    def _time_settings(self, words: list[str]) -> str:
+        main, period, stones = (_number(words, i, "three numbers") for i in range(3))
+        for clock in self._clocks.values():
+            clock.settings(main, period, int(stones))
+        return ""
+
+    def _kgs_time_settings(self, words: list[str]) -> str:
+        kind = _word(words, 0, "a kind of time").lower()
+        if kind not in _KGS:
+            raise GtpError(f"syntax error: expected {', '.join(_KGS)}")
+        main = 0.0 if kind == "none" else _number(words, 1, "seconds")
+        period = _number(words, 2, "seconds") if kind in ("byoyomi", "canadian") else 1.0 if kind == "none" else 0.0
+        stones = int(_number(words, 3, "stones")) if kind == "canadian" else int(kind == "byoyomi")
+        for clock in self._clocks.values():
+            clock.settings(main, period, stones)
+        return ""
+
+    def _time_left(self, words: list[str]) -> str:
+        first = _colour(words)
+        self._clocks[first].left(_number(words, 1, "seconds"), int(_number(words, 2, "stones")))
+        return ""
+
+    def _analyze(self, command: Command) -> None:
+        """Writes what growing searches find, and the last result at each interval, until another command arrives."""
+        try:
+            first, interval = self._analysis_arguments(command.arguments)
+            game, thinker = self._mind.result()
+            passes = self._turn_to(first)
+            if game.over:
+                raise GtpError("the game is over")
+        except (GtpError, NotationError) as error:
+            self._write(f"?{command.number} {error}\n")
+            return
+        self._write(f"={command.number}")
+        line, sizes = "", thinker.endless()
+        while self._incoming.empty():
+            started = time.monotonic()
+            if sizes:
+                thought = thinker.think(sizes.pop(0), game.state, game.legal)
+                line = self._analyses[command.name](thought, game.name)
+            self._write(line)
+            while self._incoming.empty() and time.monotonic() < started + interval:
+                time.sleep(0.01)
+        for _ in range(passes):
+            game.take_back()
+        self._write("")
+
+    def _analysis_arguments(self, words: list[str]) -> tuple[bool, float]:
+        """Colour and seconds between two lines: `[colour] [interval] [key value ...]`, the interval in hundredths."""
+        rest = list(words)
+        first = _COLOURS[rest.pop(0).lower()] if rest and rest[0].lower() in _COLOURS else self._game.first_to_move
+        if rest[:1] == ["interval"]:
+            rest.pop(0)
+        hundredths = _number(rest, 0, "an interval") if rest else 100.0
+        return first, max(hundredths, 1.0) / 100
+
+
+def parse(line: str) -> Command | None:
+    """The command of a line, without comments and control characters; None if there is none."""
+    text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "", line.partition("#")[0].replace("\t", " "))
+    words = text.split()
+    number = words.pop(0) if words and words[0].isdecimal() else ""
+    return Command(number, words[0], words[1:]) if words else None
+
+
+def _word(words: list[str], place: int, expected: str) -> str:
+    if place >= len(words):
+        raise GtpError(f"syntax error: expected {expected}")
+    return words[place]
+
+
+def _number(words: list[str], place: int, expected: str) -> float:
+    try:
+        number = float(_word(words, place, expected))
+    except ValueError:
+        raise GtpError(f"syntax error: expected {expected}, not '{words[place][:80]}'") from None
+    if not abs(number) <= _LONGEST_S:
+        raise GtpError(f"syntax error: expected {expected}, not '{words[place][:80]}'")
+    return number
+
+
+def _colour(words: list[str]) -> bool:
+    """Whether the colour is that of the player who moves first."""
+    try:
+        return _COLOURS[_word(words, 0, "a colour").lower()]
+    except KeyError:
+        raise GtpError("syntax error: expected a colour, black or white") from None
+
+
+def _visited(thought: Thought) -> list[Line]:
+    return [line for line in thought.lines if line.visits] or thought.lines[:1]
+
+
+def _leela_info(thought: Thought, name: Callable[[int], str]) -> str:
+    """As Leela Zero writes it: rates and policies in ten-thousandths."""
+    return " ".join(
+        f"info move {name(line.action)} visits {line.visits} winrate {round(5000 * (line.value + 1))} "
+        f"prior {round(10000 * line.probability)} lcb {round(5000 * (line.value + 1))} order {order} "
+        f"pv {name(line.action)}"
+        for order, line in enumerate(_visited(thought))
+    )
+
+
+def _kata_info(thought: Thought, name: Callable[[int], str]) -> str:
+    """As KataGo writes it: rates and policies as fractions."""
+    return " ".join(
+        f"info move {name(line.action)} visits {line.visits} utility {line.value:.6f} "
+        f"winrate {(line.value + 1) / 2:.6f} prior {line.probability:.6f} lcb {(line.value + 1) / 2:.6f} "
+        f"order {order} pv {name(line.action)}"
+        for order, line in enumerate(_visited(thought))
+    )

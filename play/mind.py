@@ -1,0 +1,69 @@
+"""The player behind an engine, made while the engine already answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from threading import Thread
+from typing import NamedTuple
+
+from podzero.config import GymnasiumConfig
+from podzero.envs import make_env
+from podzero.errors import ConfigError
+from podzero.evaluation.evaluate import discount_of
+from podzero.evaluation.players import MovesPlayer, Player
+from podzero.evaluation.who import resolve
+from podzero.play.game import Game
+from podzero.play.thinking import STEP, Thinker
+from podzero.player_names import BuiltinPlayer, TrainedPlayer, game_to_play, parse_player
+
+_WITHOUT_SEARCH = 1
+"""What counts as the simulations of a player that does not search."""
+
+
+class Mind(NamedTuple):
+    """What an engine needs to play: a game, and a player of it."""
+
+    game: Game
+    thinker: Thinker
+
+
+def make_mind(who: str, simulations: int | None, game: str | None) -> Mind:
+    """Makes the game and the player, and compiles its searches; see `podzero.play.engine.serve`."""
+    where = game_to_play(game, who)
+    if isinstance(where, GymnasiumConfig):
+        raise ConfigError(f"{where.title} is no game for two: engines play board games")
+    env = make_env(where)
+    parsed, discount = parse_player(who), discount_of(where)
+
+    def player(size: int) -> Player:
+        name = f"mcts:{size}" if who.startswith("mcts:") else who
+        made = resolve(name, env, size, discount)
+        if isinstance(made, MovesPlayer):
+            raise ConfigError(f"player '{who}' is an engine itself: other programs can use it without podzero")
+        return made
+
+    if isinstance(parsed, TrainedPlayer):
+        usual = parsed.workdir.experiment().search.simulations
+        most = simulations or STEP * usual
+    elif isinstance(parsed, BuiltinPlayer) and parsed.kind == "mcts":
+        usual = most = simulations or parsed.simulations
+    else:
+        usual = most = _WITHOUT_SEARCH
+    mind = Mind(Game(env), Thinker(player, usual, most))
+    mind.thinker.prepare(mind.game.beginning)
+    return mind
+
+
+def in_background(make: Callable[[], Mind]) -> Future[Mind]:
+    """Starts `make` in a daemon thread."""
+    future: Future[Mind] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(make())
+        except BaseException as error:  # raised again where the result is awaited
+            future.set_exception(error)
+
+    Thread(target=run, name="engine-load", daemon=True).start()
+    return future

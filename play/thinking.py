@@ -1,0 +1,137 @@
+"""Searching within limits: one of a few numbers of simulations, all compiled before the clock runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from podzero.evaluation.players import Player, SearchPlayer
+from podzero.types import EnvState
+
+STEP = 4
+"""Each number of simulations is this multiple of the one before."""
+COUNT = 4
+"""How many there are."""
+MARGIN = 1.2
+"""How much longer than measured a search is expected to take."""
+
+
+class Line(NamedTuple):
+    """A move that a search considered."""
+
+    action: int
+    value: float
+    """In [-1, 1], for the player to move."""
+    probability: float
+    """Of the search's policy."""
+    visits: int
+
+
+class Thought(NamedTuple):
+    """The result of a search."""
+
+    lines: list[Line]
+    """The chosen move, then the others in the order of their visits."""
+    simulations: int
+    seconds: float
+
+
+class Thinker:
+    """A player that searches for as long as it is given."""
+
+    def __init__(self, make: Callable[[int], Player], usual: int, most: int) -> None:
+        """Prepares nothing yet.
+
+        Args:
+          make: the player with a number of simulations per move.
+          usual: simulations without any limit of time.
+          most: simulations at most.
+        """
+        self._make, self._usual, self._most = make, usual, most
+        self._players: dict[int, Player] = {}
+        self._seconds: dict[int, float] = {}
+        self._key = jax.random.key(0)
+
+    @property
+    def most(self) -> int:
+        """Simulations at most."""
+        return self._most
+
+    @property
+    def sizes(self) -> list[int]:
+        """The numbers of simulations, ascending."""
+        return sorted({max(self._most // STEP**step, 1) for step in range(COUNT)} | {min(self._usual, self._most)})
+
+    def limit(self, most: int) -> None:
+        """Changes the numbers of simulations, which must be prepared again."""
+        self._usual, self._most = most, most
+
+    def prepare(self, state: EnvState) -> None:
+        """Compiles the searches, and measures each; searches that are prepared already stay as they are."""
+        for size in self.sizes:
+            if size not in self._players:
+                self._players[size] = self._make(size)
+                self._search(size, state)  # compiles
+                self._seconds[size] = self._search(size, state).seconds
+
+    def usual(self) -> list[int]:
+        """The sizes to search with one after another without a limit."""
+        return [min(self._usual, self._most)]
+
+    def endless(self) -> list[int]:
+        """The same where somebody will say when to stop."""
+        return self.sizes
+
+    def within_simulations(self, simulations: int) -> list[int]:
+        """The same for a limit of simulations."""
+        return [max((size for size in self.sizes if size <= simulations), default=self.sizes[0])]
+
+    def within_seconds(self, seconds: float) -> list[int]:
+        """The same for a limit of time: growing sizes, until the next would take too long; at least the smallest."""
+        chosen: list[int] = []
+        spent = 0.0
+        for size in self.sizes:
+            spent += MARGIN * self._seconds[size]
+            if chosen and spent > seconds:
+                break
+            chosen.append(size)
+        return chosen
+
+    def think(self, size: int, state: EnvState, legal: np.ndarray[Any, Any]) -> Thought:
+        """Searches a state, which is not over, with one of `sizes`; the lines are moves that are `legal`, `[A]`."""
+        thought = self._search(size, state)
+        self._seconds[size] = (self._seconds[size] + thought.seconds) / 2
+        return thought._replace(lines=[line for line in thought.lines if legal[line.action]])
+
+    def _search(self, size: int, state: EnvState) -> Thought:
+        start = time.perf_counter()
+        self._key, key = jax.random.split(self._key)
+        roots = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], state)
+        player = self._players[size]
+        if isinstance(player, SearchPlayer):
+            result = jax.device_get(player.search(key, roots))
+            lines = list(_lines(*(np.asarray(leaf)[0] for leaf in (
+                result.action, result.value, result.policy, result.visits, result.qvalues
+            ))))  # fmt: skip
+        else:
+            lines = [Line(int(np.asarray(player.choose(key, roots))[0]), 0.0, 1.0, 1)]
+        return Thought(lines, size, time.perf_counter() - start)
+
+
+def _lines(
+    action: np.ndarray[Any, Any],
+    value: np.ndarray[Any, Any],
+    policy: np.ndarray[Any, Any],
+    visits: np.ndarray[Any, Any],
+    qvalues: np.ndarray[Any, Any],
+) -> Iterator[Line]:
+    """All actions; an action without visits has the value of the root."""
+    order = np.lexsort((-policy, -visits, np.arange(len(policy)) != action))
+    for one in order:
+        mean = qvalues[one] if visits[one] else value
+        yield Line(int(one), float(np.clip(mean, -1, 1)), float(policy[one]), int(visits[one]))

@@ -1,0 +1,185 @@
+"""A player as an engine for chess programs, by the Universal Chess Interface (Huber & Meyer-Kahlen 2006)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from threading import Event, Lock, Thread
+
+import numpy as np
+
+from podzero.envs.notation import NotationError, state_of
+from podzero.play.limits import GoLimits, parse_go
+from podzero.play.mind import Mind
+from podzero.play.thinking import Line, Thought
+
+VARIANTS = {"chess": "chess", "gardner_chess": "gardner"}
+"""The value of the option UCI_Variant of each game."""
+_SIZES = {"chess": 8, "gardner_chess": 5}
+_MOST_LINES = 218
+"""More legal moves has no position of chess."""
+_MOST_SIMULATIONS = 1_000_000
+_NOTHING = "(none)"
+"""The best move where there is none."""
+
+
+class UciServer:
+    """The engine's end of the protocol. Searches run in a thread, so that `stop` and `isready` are heard."""
+
+    def __init__(self, who: str, game: str, mind: Future[Mind], write: Callable[[str], None]) -> None:
+        """`mind` may still be in the making: `isready` waits for it."""
+        self._who, self._game, self._mind = who, game, mind
+        self._write, self._writing = write, Lock()
+        self._stop, self._search = Event(), Thread()
+        self._position: tuple[str, list[str]] = ("startpos", [])
+        self._lines = 1
+        self._simulations: int | None = None
+        self._commands: dict[str, Callable[[list[str]], None]] = {
+            "uci": self._introduce,
+            "isready": self._ready,
+            "ucinewgame": lambda _: self._finish(),
+            "position": self._place,
+            "go": self._go,
+            "stop": lambda _: self._finish(),
+            "ponderhit": lambda _: self._finish(),
+            "setoption": self._set,
+            "debug": lambda _: None,
+            "register": lambda _: None,
+        }
+
+    def run(self, lines: Iterable[str]) -> None:
+        """Answers lines until `quit` or the end of the input; a search that is under way is finished first.
+
+        Raises what making the player raised.
+        """
+        for line in lines:
+            words = line.split()
+            if words[:1] == ["quit"]:
+                break
+            while words and words[0] not in self._commands:  # as the protocol says: skip what is not known
+                self._say(f"info string unknown command: {words.pop(0)[:80]}")
+            if words:
+                self._commands[words[0]](words[1:])
+        self._finish()
+
+    def _say(self, line: str) -> None:
+        with self._writing:
+            self._write(line)
+
+    def _introduce(self, _: list[str]) -> None:
+        self._say(f"id name podzero {self._who}")
+        self._say("id author the podzero authors")
+        self._say(f"option name MultiPV type spin default 1 min 1 max {_MOST_LINES}")
+        self._say(f"option name Simulations type spin default 0 min 0 max {_MOST_SIMULATIONS}")
+        if self._game != "chess":
+            self._say(f"option name UCI_Variant type combo default {VARIANTS[self._game]} var {VARIANTS[self._game]}")
+        self._say("uciok")
+
+    def _ready(self, _: list[str]) -> None:
+        if not self._search.is_alive():
+            self._prepared()
+        self._say("readyok")
+
+    def _prepared(self) -> Mind:
+        mind = self._mind.result()
+        if self._simulations and self._simulations != mind.thinker.most:
+            mind.thinker.limit(self._simulations)
+        mind.thinker.prepare(mind.game.beginning)
+        return mind
+
+    def _set(self, words: list[str]) -> None:
+        name, _, value = (part.strip() for part in " ".join(words).removeprefix("name").partition(" value "))
+        bounds = {"multipv": (1, _MOST_LINES), "simulations": (0, _MOST_SIMULATIONS)}.get(name.lower())
+        if name.lower() == "uci_variant" and value == VARIANTS[self._game]:
+            return
+        if bounds is None:
+            self._say(f"info string no such option: {name[:80]}")
+        elif not value.isdecimal() or not bounds[0] <= int(value) <= bounds[1]:
+            self._say(f"info string {name}: expected a number from {bounds[0]} to {bounds[1]}, not '{value[:80]}'")
+        elif name.lower() == "multipv":
+            self._lines = int(value)
+        else:
+            self._finish()
+            self._simulations = int(value)
+
+    def _place(self, words: list[str]) -> None:
+        """Sets the position; after a mistake, the moves before it stand."""
+        self._finish()
+        at = words.index("moves") if "moves" in words else len(words)
+        start, moves = " ".join(words[:at]), words[at + 1 :]
+        game = self._mind.result().game
+        try:
+            same = start == self._position[0] and self._position[1] == moves[: len(self._position[1])]
+            if not same:
+                if start != "startpos" and not start.startswith("fen "):
+                    raise NotationError(f"expected startpos or fen, not '{start[:80]}'")
+                fen = start.removeprefix("fen ")
+                game.restart(None if start == "startpos" else state_of(fen, _SIZES[self._game]))
+                self._position = (start, [])
+            for name in moves[len(self._position[1]) :]:
+                game.play(game.action(name))
+                self._position[1].append(name)
+        except NotationError as error:
+            self._say(f"info string position: {error}")
+
+    def _go(self, words: list[str]) -> None:
+        self._finish()
+        limits, unknown = parse_go(words)
+        if unknown:
+            self._say(f"info string go: not understood: {' '.join(unknown)[:80]}")
+        mind = self._prepared()
+        self._stop.clear()
+        self._search = Thread(target=self._think, args=(mind, limits), name="uci-search", daemon=True)
+        self._search.start()
+
+    def _finish(self) -> None:
+        """Stops the search and waits for its answer: at most as long as its largest number of simulations takes."""
+        self._stop.set()
+        if self._search.is_alive():
+            self._search.join()
+
+    def _think(self, mind: Mind, limits: GoLimits) -> None:
+        game, best = mind.game, _NOTHING
+        legal = self._allowed(mind, limits.searchmoves)
+        for depth, size in enumerate(self._sizes(mind, limits) if legal.any() else [], start=1):
+            thought = mind.thinker.think(size, game.state, legal)
+            for line in self._infos(mind, thought, depth):
+                self._say(line)
+            best = game.name(thought.lines[0].action)
+            if self._stop.is_set():
+                break
+        if limits.infinite:
+            self._stop.wait()
+        self._say(f"bestmove {best}")
+
+    def _sizes(self, mind: Mind, limits: GoLimits) -> list[int]:
+        thinker, seconds = mind.thinker, limits.seconds(white=mind.game.white_to_move)
+        if limits.infinite:
+            return thinker.endless()
+        if limits.nodes is not None:
+            return thinker.within_simulations(limits.nodes)
+        return thinker.usual() if seconds is None else thinker.within_seconds(seconds)
+
+    def _allowed(self, mind: Mind, names: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """The legal moves, or those among them that were named."""
+        legal, named = mind.game.legal, np.zeros_like(mind.game.legal)
+        for name in names:
+            try:
+                named[mind.game.action(name)] = True
+            except NotationError as error:
+                self._say(f"info string searchmoves: {error}")
+        return named if named.any() else legal
+
+    def _infos(self, mind: Mind, thought: Thought, depth: int) -> Iterable[str]:
+        speed = f"nodes {thought.simulations} nps {round(thought.simulations / max(thought.seconds, 1e-6))}"
+        for number, line in enumerate(thought.lines[: self._lines], start=1):
+            yield (
+                f"info depth {depth} multipv {number} score cp {centipawns(line)} {speed} "
+                f"time {round(1000 * thought.seconds)} pv {mind.game.name(line.action)}"
+            )
+
+
+def centipawns(line: Line) -> int:
+    """A value as a score: 90 tan(1.5637541897 v), the formula of Leela Chess Zero (https://github.com/LeelaChessZero/lc0)."""
+    return round(90 * math.tan(1.5637541897 * line.value))

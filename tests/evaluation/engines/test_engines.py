@@ -1,0 +1,229 @@
+"""Engines as players: those that fail forfeit and are replaced, and the real ones finish their games."""
+
+import os
+import shutil
+import sys
+from functools import cache
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from podzero.envs import make_env
+from podzero.envs.notation import notation_of
+from podzero.errors import ConfigError
+from podzero.evaluation.arena import Arena, match_result
+from podzero.evaluation.engines import EngineContestant, programs
+from podzero.evaluation.engines.gtp import GtpEngine
+from podzero.evaluation.engines.process import EngineFailed, LineProcess
+from podzero.evaluation.engines.uci import UciEngine
+from podzero.evaluation.players import RandomPlayer, Turn
+from podzero.evaluation.who import resolve
+
+FAKE = str(Path(__file__).parents[2] / "fakes" / "fake_engine.py")
+
+
+@pytest.fixture(scope="module")
+def env():
+    return make_env("tic_tac_toe")
+
+
+@pytest.fixture(scope="module")
+def arena(env):
+    return Arena(env)
+
+
+@pytest.fixture
+def fake(env, tmp_path):
+    """Makes a contestant of one process that misbehaves once; it lists the processes that were started."""
+    made = []
+
+    def make(behaviour, timeout_s=20.0):
+        command = (sys.executable, FAKE, "gtp", behaviour, str(tmp_path / "marker"))
+        pids = []
+
+        def start():
+            engine = GtpEngine(command, notation_of(env.spec), (), timeout_s)
+            pids.append(engine.client.pid)
+            return engine
+
+        contestant = EngineContestant("fake", start, processes=1)
+        made.append(contestant)
+        return contestant, pids
+
+    yield make
+    for contestant in made:
+        contestant.close()
+
+
+def program(name):
+    """Skips a test without the program, unless it must be there."""
+    if shutil.which(name, path=os.pathsep.join([os.environ["PATH"], "/usr/games"])) is None:
+        missing = f"the program {name} is not installed: apt-get install {name}"
+        pytest.fail(missing) if os.environ.get("PODZERO_ENGINES") == "required" else pytest.skip(missing)
+
+
+@cache
+def compiled(game):
+    env = make_env(game)
+    return jax.jit(env.step), jax.jit(env.view)
+
+
+def turn_after(env, moves):
+    """The position after some named moves, as an engine gets it."""
+    notation, (step, view) = notation_of(env.spec), compiled(env.spec.name)
+    state, actions = env.init(jax.random.key(0)), []
+    for move in moves:
+        actions.append(notation.action(state, move))
+        state = step(state, jnp.int32(actions[-1]))
+    state = jax.device_get(state)
+    return Turn(tuple(actions), state, np.asarray(view(state).legal))
+
+
+def test_an_engine_plays_whole_games_of_which_all_moves_are_known(env, arena, fake):
+    contestant, pids = fake("behaves")
+    games = arena.play_games(RandomPlayer(env), contestant, 6, jax.random.key(0))
+    assert len(pids) == 1
+    assert not any(game.given_up for game in games)
+    assert [game.first_opens for game in games] == [True] * 3 + [False] * 3
+    for game in games:
+        assert len(set(game.moves)) == len(game.moves)
+        state = env.init(jax.random.key(0))
+        for action in game.moves:
+            state = env.step(state, jnp.int32(action))
+        assert bool(env.view(state).done)
+        opener = float(-env.view(state).rewards[state.current_player]) * (1 if len(game.moves) % 2 else -1)
+        assert game.points == (opener if game.first_opens else -opener)
+
+
+@pytest.mark.parametrize("behaviour", ["hangs", "crashes", "chatters", "nonsense", "illegal"])
+def test_an_engine_that_fails_forfeits_one_game_and_is_restarted(env, arena, fake, behaviour, caplog):
+    contestant, pids = fake(behaviour, timeout_s=3.0 if behaviour in ("hangs", "chatters") else 20.0)
+    games = arena.play_games(RandomPlayer(env), contestant, 8, jax.random.key(1))
+    lost = [game for game in games if game.given_up]
+    assert [game.points for game in lost] == [1.0]
+    assert all(len(game.moves) >= 5 for game in games if not game.given_up)
+    assert len(pids) == 2
+    (line,) = [record.getMessage() for record in caplog.records if "forfeits" in record.getMessage()]
+    assert line.startswith(f"fake forfeits a game at ply {len(lost[0].moves) + 1}: ")
+
+
+def test_an_engine_that_resigns_loses_without_a_fault(env, arena, fake, caplog):
+    contestant, pids = fake("resigns")
+    games = arena.play_games(RandomPlayer(env), contestant, 4, jax.random.key(2))
+    assert match_result(games) == (4, 0, 0)
+    assert all(game.given_up for game in games)
+    assert len(pids) == 1
+    assert not caplog.records
+
+
+def test_two_engines_play_each_other(arena, fake):
+    first, second = fake("behaves")[0], fake("behaves")[0]
+    assert match_result(arena.play_games(first, second, 6, jax.random.key(0))).games == 6
+
+
+def test_a_line_without_end_does_not_fill_the_memory():
+    process = LineProcess((sys.executable, "-c", "import sys\nwhile True: sys.stdout.write('x' * 1000)"))
+    with pytest.raises(EngineFailed, match="has not answered 'go' in time"):
+        GtpWithin(process).read_for_a_second()
+    assert process._lines.qsize() <= 1000
+    process.close()
+
+
+class GtpWithin:
+    def __init__(self, process):
+        self.process = process
+
+    def read_for_a_second(self):
+        import time
+
+        deadline = time.monotonic() + 1.0
+        while True:
+            assert len(self.process.receive(deadline, "go")) <= 2**16
+            if time.monotonic() > deadline:
+                raise EngineFailed("python has not answered 'go' in time")
+
+
+def test_the_message_of_an_engine_that_ends_quotes_its_last_words(tmp_path, env):
+    engine = GtpEngine((sys.executable, FAKE, "gtp", "crashes", str(tmp_path / "m")), notation_of(env.spec), (), 20.0)
+    with pytest.raises(EngineFailed, match=r"ended \(1\) at 'genmove b'; it said: out of paper"):
+        engine.best(turn_after(env, []))
+
+
+def test_an_engine_that_refuses_its_set_up_cannot_play(tmp_path, env):
+    command = (sys.executable, FAKE, "gtp", "behaves", str(tmp_path / "m"))
+    with pytest.raises(EngineFailed, match="refused 'refused': no"):
+        GtpEngine(command, notation_of(env.spec), ("refused",), 20.0)
+
+
+def test_a_uci_engine_without_an_option_cannot_play(tmp_path):
+    command = (sys.executable, FAKE, "uci", "behaves", str(tmp_path / "m"))
+    with pytest.raises(EngineFailed, match="no option 'Skill Level'"):
+        UciEngine(command, None, {"Skill Level": "3"}, 100, 20.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "game", "said"),
+    [
+        ("gnugo:1", "chess", "gnugo plays go_9x9 and go_19x19, not chess"),
+        ("stockfish:3", "gardner_chess", "stockfish plays chess, not gardner_chess"),
+        ("fairy-stockfish:3", "hex", "fairy-stockfish plays chess and gardner_chess, not hex"),
+        ("gnugo:11", "go_9x9", "expected a level from 1 to 10, as gnugo:10"),
+        ("gnugo", "go_9x9", "expected a level from 1 to 10"),
+        ("stockfish:x", "chess", "expected a level from 0 to 20"),
+    ],
+)
+def test_an_engine_for_another_game_or_without_that_level_is_refused(name, game, said):
+    with pytest.raises(ConfigError, match=said):
+        resolve(name, make_env(game))
+
+
+@pytest.mark.parametrize("name", ["gnugo:1", "stockfish:3", "fairy-stockfish:3"])
+def test_a_missing_engine_names_its_package(name, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(programs, "_GAMES_FOLDERS", ())
+    kind = name.partition(":")[0]
+    with pytest.raises(ConfigError, match=f"{kind} is not installed; on Debian and Ubuntu: apt-get install {kind}$"):
+        resolve(name, make_env("go_9x9" if kind == "gnugo" else "chess"))
+
+
+def test_gnugo_finishes_games_and_beats_random_moves():
+    program("gnugo")
+    env = make_env("go_9x9")
+    contestant = resolve("gnugo:1", env)
+    games = Arena(env).play_games(contestant, RandomPlayer(env), 2, jax.random.key(0))
+    contestant.close()
+    assert [game.points for game in games] == [1.0, 1.0]
+    assert not any(game.given_up for game in games)
+
+
+def test_gnugo_captures_dead_stones_before_it_passes():
+    """Its opponent passes; a white stone is dead in black's area, and would count as alive if black passed as well."""
+    program("gnugo")
+    env = make_env("go_9x9")
+    contestant = resolve("gnugo:1", env)
+    moves = ["C5", "E5", "D4", "E3", "D6", "E7", "D5", "pass"]
+    (action,) = contestant.choose_after([turn_after(env, moves)])
+    contestant.close()
+    assert notation_of(env.spec).names([action]) != ["pass"]
+
+
+@pytest.mark.parametrize(
+    ("name", "game", "moves", "answers"),
+    [
+        ("stockfish:20", "chess", "f2f3 e7e5 g2g4", ["d8h4"]),
+        ("fairy-stockfish:20", "chess", "f2f3 e7e5 g2g4", ["d8h4"]),
+        ("fairy-stockfish:3", "gardner_chess", "b2b3 c4b3", ["a2b3", "c2b3"]),
+        ("stockfish:20", "chess", "a2a4 h7h5 a4a5 h5h4 a5a6 h4h3 a6b7 h3g2", ["b7a8q", "f1g2", "b7c8q"]),
+    ],
+)
+def test_chess_engines_play_from_the_moves_of_a_game(name, game, moves, answers):
+    program(name.partition(":")[0])
+    env = make_env(game)
+    contestant = resolve(name, env)
+    turn = turn_after(env, moves.split())
+    (action,) = contestant.choose_after([turn])
+    contestant.close()
+    assert notation_of(env.spec).name(turn.state, action) in answers

@@ -1,0 +1,78 @@
+"""An engine for tic-tac-toe by GTP, or for chess by UCI, that misbehaves on request.
+
+    fake_engine.py PROTOCOL BEHAVIOUR MARKER
+
+It misbehaves while the file MARKER does not exist, which it then creates; afterwards it plays the first free square, or
+a move of its king's pawn.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+PROTOCOL, BEHAVIOUR, MARKER = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+
+
+def say(text):
+    print(text, flush=True)
+
+
+def misbehave(played):
+    """What is said instead of a move, or nothing if the engine behaves."""
+    if MARKER.exists() or (BEHAVIOUR == "illegal" and not played):
+        return None
+    if BEHAVIOUR != "resigns":
+        MARKER.touch()
+    match BEHAVIOUR:
+        case "hangs":
+            time.sleep(60)
+        case "crashes":
+            sys.exit("out of paper")
+        case "chatters":
+            while True:
+                say("thinking")
+        case "nonsense":
+            return "banana"
+        case "illegal":
+            return played[0]
+        case "resigns":
+            return "resign"
+    return None
+
+
+def gtp():
+    played = []
+    for line in sys.stdin:
+        number, command, *rest = line.split()
+        answer = ""
+        match command:
+            case "clear_board":
+                played = []
+            case "play":
+                played.append(rest[1])
+            case "genmove":
+                free = [f"{c}{r}" for r in "123" for c in "abc" if f"{c}{r}" not in played]
+                answer = misbehave(played) or free[0]
+            case "quit":
+                return
+            case "refused":
+                say(f"?{number} no\n")
+                continue
+        say(f"={number} {answer}\n")
+
+
+def uci():
+    for line in sys.stdin:
+        match line.split()[0]:
+            case "uci":
+                say("id name fake\noption name Hash type spin default 16\nuciok")
+            case "isready":
+                say("readyok")
+            case "go":
+                say("info depth 1 score cp 0")
+                say(f"bestmove {misbehave([]) or 'e2e4'}")
+            case "quit":
+                return
+
+
+gtp() if PROTOCOL == "gtp" else uci()
