@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 
+from podzero.config import GymnasiumConfig
 from podzero.errors import ConfigError
 from podzero.play.gtp import GtpServer
 from podzero.play.mind import in_background, make_mind
 from podzero.play.uci import VARIANTS, UciServer
-from podzero.player_names import game_to_play
+from podzero.player_names import EnginePlayer, game_to_play, parse_player
 
 
 def serve(who: str, protocol: str, simulations: int | None = None, game: str | None = None) -> None:
@@ -31,10 +32,20 @@ def serve(who: str, protocol: str, simulations: int | None = None, game: str | N
         output.write(f"{line}\n")
         output.flush()
 
-    where = game_to_play(game, who)
-    title = where if isinstance(where, str) else where.title
-    if protocol == "uci" and title not in VARIANTS:
-        raise ConfigError(f"UCI is for {' and '.join(VARIANTS)}, not for {title}; use --protocol gtp")
+    title = _served_game(who, protocol, game)
     mind = in_background(lambda: make_mind(who, simulations, game))
     server = UciServer(who, title, mind, write) if protocol == "uci" else GtpServer(who, mind, write)
     server.run(sys.stdin)
+
+
+def _served_game(who: str, protocol: str, game: str | None) -> str:
+    """The title of the game, refused before anything is compiled if no engine can play it."""
+    where = game_to_play(game, who)
+    title = where if isinstance(where, str) else where.title
+    if isinstance(where, GymnasiumConfig):
+        raise ConfigError(f"{title} is no game for two: engines play board games")
+    if isinstance(parse_player(who), EnginePlayer):
+        raise ConfigError(f"player '{who}' is an engine itself: other programs can use it without podzero")
+    if protocol == "uci" and title not in VARIANTS:
+        raise ConfigError(f"UCI is for {' and '.join(VARIANTS)}, not for {title}; use --protocol gtp")
+    return title

@@ -112,6 +112,11 @@ class Game:
         state = self._step(self.state, np.int32(action))
         self._plies.append(self._reached(state, self._plies[-1].returns, action))
 
+    def resume(self, state: EnvState) -> None:
+        """Goes on from `state`, in which the position is the same and the game is not over."""
+        last = self._plies.pop()
+        self._plies.append(self._reached(state, last.returns, last.action))
+
     def take_back(self) -> bool:
         """Takes the last move back; returns False if there is none."""
         if len(self._plies) > 1:

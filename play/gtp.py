@@ -4,41 +4,26 @@ https://www.lysator.liu.se/~gunnar/gtp/). Other games use the same commands with
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from importlib.metadata import version
 from queue import Queue
-from typing import NamedTuple
 
 from podzero.envs.boards.go import KOMI
 from podzero.envs.notation import NotationError
 from podzero.play.board_text import board_text
 from podzero.play.game import Game
+from podzero.play.gtp_analysis import kata_info, leela_info
+from podzero.play.gtp_syntax import COLOURS, Command, GtpError, colour_of, number_at, parse, word_at
 from podzero.play.limits import GtpClock
 from podzero.play.mind import Mind
 from podzero.play.scoring import final_score
-from podzero.play.thinking import Line, Thought
 from podzero.reading import End, read_ahead
 
 _WAITING = 1000
 """Commands that are read ahead at most."""
-_COLOURS = {"b": True, "black": True, "w": False, "white": False}
-_LONGEST_S = 1e6
 _KGS = ("none", "absolute", "byoyomi", "canadian")
-
-
-class GtpError(Exception):
-    """A command that fails, with the message for the controller."""
-
-
-class Command(NamedTuple):
-    """A line of the controller."""
-
-    number: str
-    name: str
-    arguments: list[str]
 
 
 class GtpServer:
@@ -54,7 +39,7 @@ class GtpServer:
             "protocol_version": lambda _: "2",
             "name": lambda _: f"podzero {self._who}",
             "version": lambda _: version("podzero"),
-            "known_command": lambda words: str(self._known(_word(words, 0, "a command"))).lower(),
+            "known_command": lambda words: str(self._known(word_at(words, 0, "a command"))).lower(),
             "list_commands": lambda _: "\n".join(sorted([*self._commands, *self._analyses, "quit"])),
             "boardsize": self._boardsize,
             "clear_board": self._clear,
@@ -69,7 +54,7 @@ class GtpServer:
             "kgs-time_settings": self._kgs_time_settings,
             "time_left": self._time_left,
         }
-        self._analyses = {"lz-analyze": _leela_info, "kata-analyze": _kata_info}
+        self._analyses = {"lz-analyze": leela_info, "kata-analyze": kata_info}
 
     @property
     def _game(self) -> Game:
@@ -113,7 +98,7 @@ class GtpServer:
         return name in self._commands or name in self._analyses or name == "quit"
 
     def _boardsize(self, words: list[str]) -> str:
-        size, spec = _number(words, 0, "a size"), self._game.env.spec
+        size, spec = number_at(words, 0, "a size"), self._game.env.spec
         if size != spec.observation_shape[0]:
             raise GtpError("unacceptable size")
         return self._clear([])
@@ -123,11 +108,11 @@ class GtpServer:
         return ""
 
     def _set_komi(self, words: list[str]) -> str:
-        self._komi = _number(words, 0, "a komi")
+        self._komi = number_at(words, 0, "a komi")
         return ""
 
     def _play(self, words: list[str]) -> str:
-        first, name = _colour(words), _word(words, 1, "a move")
+        first, name = colour_of(words), word_at(words, 1, "a move")
         if name.lower() == "resign":
             return ""
         passes = self._turn_to(first)
@@ -159,7 +144,7 @@ class GtpServer:
         return self._generated(words, keep=False)
 
     def _generated(self, words: list[str], keep: bool) -> str:
-        first = _colour(words)
+        first = colour_of(words)
         game, thinker = self._mind.result()
         passes = self._turn_to(first)
         if game.over:
@@ -193,25 +178,25 @@ class GtpServer:
         return score
 
     def _time_settings(self, words: list[str]) -> str:
-        main, period, stones = (_number(words, i, "three numbers") for i in range(3))
+        main, period, stones = (number_at(words, i, "three numbers") for i in range(3))
         for clock in self._clocks.values():
             clock.settings(main, period, int(stones))
         return ""
 
     def _kgs_time_settings(self, words: list[str]) -> str:
-        kind = _word(words, 0, "a kind of time").lower()
+        kind = word_at(words, 0, "a kind of time").lower()
         if kind not in _KGS:
             raise GtpError(f"syntax error: expected {', '.join(_KGS)}")
-        main = 0.0 if kind == "none" else _number(words, 1, "seconds")
-        period = _number(words, 2, "seconds") if kind in ("byoyomi", "canadian") else 1.0 if kind == "none" else 0.0
-        stones = int(_number(words, 3, "stones")) if kind == "canadian" else int(kind == "byoyomi")
+        main = 0.0 if kind == "none" else number_at(words, 1, "seconds")
+        period = number_at(words, 2, "seconds") if kind in ("byoyomi", "canadian") else 1.0 if kind == "none" else 0.0
+        stones = int(number_at(words, 3, "stones")) if kind == "canadian" else int(kind == "byoyomi")
         for clock in self._clocks.values():
             clock.settings(main, period, stones)
         return ""
 
     def _time_left(self, words: list[str]) -> str:
-        first = _colour(words)
-        self._clocks[first].left(_number(words, 1, "seconds"), int(_number(words, 2, "stones")))
+        first = colour_of(words)
+        self._clocks[first].left(number_at(words, 1, "seconds"), int(number_at(words, 2, "stones")))
         return ""
 
     def _analyze(self, command: Command) -> None:
@@ -242,64 +227,8 @@ class GtpServer:
     def _analysis_arguments(self, words: list[str]) -> tuple[bool, float]:
         """Colour and seconds between two lines: `[colour] [interval] [key value ...]`, the interval in hundredths."""
         rest = list(words)
-        first = _COLOURS[rest.pop(0).lower()] if rest and rest[0].lower() in _COLOURS else self._game.first_to_move
+        first = COLOURS[rest.pop(0).lower()] if rest and rest[0].lower() in COLOURS else self._game.first_to_move
         if rest[:1] == ["interval"]:
             rest.pop(0)
-        hundredths = _number(rest, 0, "an interval") if rest else 100.0
+        hundredths = number_at(rest, 0, "an interval") if rest else 100.0
         return first, max(hundredths, 1.0) / 100
-
-
-def parse(line: str) -> Command | None:
-    """The command of a line, without comments and control characters; None if there is none."""
-    text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "", line.partition("#")[0].replace("\t", " "))
-    words = text.split()
-    number = words.pop(0) if words and words[0].isdecimal() else ""
-    return Command(number, words[0], words[1:]) if words else None
-
-
-def _word(words: list[str], place: int, expected: str) -> str:
-    if place >= len(words):
-        raise GtpError(f"syntax error: expected {expected}")
-    return words[place]
-
-
-def _number(words: list[str], place: int, expected: str) -> float:
-    try:
-        number = float(_word(words, place, expected))
-    except ValueError:
-        raise GtpError(f"syntax error: expected {expected}, not '{words[place][:80]}'") from None
-    if not abs(number) <= _LONGEST_S:
-        raise GtpError(f"syntax error: expected {expected}, not '{words[place][:80]}'")
-    return number
-
-
-def _colour(words: list[str]) -> bool:
-    """Whether the colour is that of the player who moves first."""
-    try:
-        return _COLOURS[_word(words, 0, "a colour").lower()]
-    except KeyError:
-        raise GtpError("syntax error: expected a colour, black or white") from None
-
-
-def _visited(thought: Thought) -> list[Line]:
-    return [line for line in thought.lines if line.visits] or thought.lines[:1]
-
-
-def _leela_info(thought: Thought, name: Callable[[int], str]) -> str:
-    """As Leela Zero writes it: rates and policies in ten-thousandths."""
-    return " ".join(
-        f"info move {name(line.action)} visits {line.visits} winrate {round(5000 * (line.value + 1))} "
-        f"prior {round(10000 * line.probability)} lcb {round(5000 * (line.value + 1))} order {order} "
-        f"pv {name(line.action)}"
-        for order, line in enumerate(_visited(thought))
-    )
-
-
-def _kata_info(thought: Thought, name: Callable[[int], str]) -> str:
-    """As KataGo writes it: rates and policies as fractions."""
-    return " ".join(
-        f"info move {name(line.action)} visits {line.visits} utility {line.value:.6f} "
-        f"winrate {(line.value + 1) / 2:.6f} prior {line.probability:.6f} lcb {(line.value + 1) / 2:.6f} "
-        f"order {order} pv {name(line.action)}"
-        for order, line in enumerate(_visited(thought))
-    )

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from podzero.config import GymnasiumConfig
 from podzero.envs import make_env
-from podzero.errors import ConfigError
 from podzero.evaluation.evaluate import discount_of
 from podzero.evaluation.players import MovesPlayer, Player
 from podzero.evaluation.who import resolve
@@ -31,16 +30,14 @@ class Mind(NamedTuple):
 def make_mind(who: str, simulations: int | None, game: str | None) -> Mind:
     """Makes the game and the player, and compiles its searches; see `podzero.play.engine.serve`."""
     where = game_to_play(game, who)
-    if isinstance(where, GymnasiumConfig):
-        raise ConfigError(f"{where.title} is no game for two: engines play board games")
+    assert not isinstance(where, GymnasiumConfig)
     env = make_env(where)
     parsed, discount = parse_player(who), discount_of(where)
 
     def player(size: int) -> Player:
         name = f"mcts:{size}" if who.startswith("mcts:") else who
         made = resolve(name, env, size, discount)
-        if isinstance(made, MovesPlayer):
-            raise ConfigError(f"player '{who}' is an engine itself: other programs can use it without podzero")
+        assert not isinstance(made, MovesPlayer)
         return made
 
     if isinstance(parsed, TrainedPlayer):

@@ -9,7 +9,8 @@ from threading import Event, Lock, Thread
 
 import numpy as np
 
-from podzero.envs.notation import NotationError, state_of
+from podzero.envs.notation import NotationError, fen_of, state_of
+from podzero.play.game import Game
 from podzero.play.limits import GoLimits, parse_go
 from podzero.play.mind import Mind
 from podzero.play.thinking import Line, Thought
@@ -120,8 +121,15 @@ class UciServer:
             for name in moves[len(self._position[1]) :]:
                 game.play(game.action(name))
                 self._position[1].append(name)
+                self._resume(game)
         except NotationError as error:
             self._say(f"info string position: {error}")
+
+    def _resume(self, game: Game) -> None:
+        """Goes on after a draw by podzero's rules: programs need not claim one. The search forgets the past."""
+        if game.over:
+            size = _SIZES[self._game]
+            game.resume(state_of(fen_of(game.state, size), size))
 
     def _go(self, words: list[str]) -> None:
         self._finish()

@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from podzero.play.gtp import GtpServer, parse
+from podzero.play.gtp import GtpServer
+from podzero.play.gtp_syntax import parse
 
 
 @pytest.fixture

@@ -111,9 +111,25 @@ def test_the_number_of_simulations_is_an_option(talk):
 
 
 def test_chess_starts_from_a_fen_and_promotes(talk):
-    mind, _ = talk("position fen 8/P6k/8/8/8/8/8/K7 w - - 0 40 moves a7a8n h7g6", "go nodes 1", 1, game="chess")
-    assert mind.game.names == ["a7a8n", "h7g6"]
+    mind, _ = talk("position fen 8/P6k/8/8/8/8/8/K7 w - - 0 40 moves a7a8r h7g6", "go nodes 1", 1, game="chess")
+    assert mind.game.names == ["a7a8r", "h7g6"]
     assert mind.game.white_to_move
+
+
+@pytest.mark.parametrize(
+    "position",
+    [
+        "fen 8/P6k/8/8/8/8/8/K7 w - - 0 40 moves a7a8n h7g6",
+        "startpos moves" + 2 * " g1f3 g8f6 f3g1 f6g8" + " g1f3 g8f6",
+        "fen 4k3/8/8/8/8/8/8/R3K3 w Q - 99 300 moves e1d1 e8e7",
+    ],
+)
+def test_a_game_that_podzero_would_end_as_drawn_goes_on(talk, position):
+    """No mate is possible; a position occurs for the third time; 100 plies without progress."""
+    mind, answers = talk(f"position {position}", "go nodes 1", 1, game="chess")
+    assert not [line for line in answers if line.startswith("info string")]
+    assert re.fullmatch("bestmove [a-h][1-8][a-h][1-8]", answers[-1])
+    assert mind.game.names[-2:] == position.split()[-2:]
 
 
 def test_black_moves_first_after_a_fen(talk):
@@ -135,8 +151,8 @@ def test_a_mated_player_has_no_move(talk):
         ("position", "info string position: expected startpos or fen, not ''"),
         ("position start", "info string position: expected startpos or fen, not 'start'"),
         ("position fen 8/8 w - - 0 1", "info string position: '8/8' does not describe 5 ranks of 5 squares"),
-        ("position startpos moves b2b3 z9z9", "info string position: 'z9z9' is no move of gardner_chess here"),
-        ("position startpos moves b2b4", "info string position: 'b2b4' is no move of gardner_chess here"),
+        ("position startpos moves b2b3 z9z9", "info string position: 'z9z9' is no move of gardner_chess in this"),
+        ("position startpos moves b2b4", "info string position: 'b2b4' is illegal in this position"),
         ("position startpos moves a1a2", "info string position: 'a1a2' is illegal in this position"),
         ("setoption name Contempt value 3", "info string no such option: Contempt"),
         ("setoption name MultiPV value many", "info string MultiPV: expected a number from 1 to 218, not 'many'"),

@@ -23,6 +23,7 @@ LARGEST_SHARE = 0.20
 ONLY_IN = {
     "aiohttp": {"report"},
     "mlflow": {"monitoring"},
+    "nicegui": {"play"},
     "openvino": {"inference"},
     "prometheus_client": {"monitoring"},
     "ray": {"benchmarks", "cluster", "params"},
