@@ -48,28 +48,36 @@ def untrained(tmp_path_factory):
     return make
 
 
-def test_python_chess_plays_and_analyses_with_an_untrained_network(untrained):
-    command = [PODZERO, "engine", untrained("chess"), "--protocol", "uci", "--simulations", "1"]
+def test_python_chess_plays_a_game_with_an_engine():
+    command = [PODZERO, "engine", "random", "--protocol", "uci", "--game", "chess"]
     with chess.engine.SimpleEngine.popen_uci(command, timeout=LONGEST_S) as engine:
-        assert engine.id["name"].startswith("podzero ")
+        assert engine.id["name"] == "podzero random"
         engine.ping()  # until its programs are compiled
         board = chess.Board()
-        for limit in (chess.engine.Limit(time=0.5), chess.engine.Limit(nodes=100), chess.engine.Limit(white_clock=9)):
-            for _ in range(2):
-                board.push(engine.play(board, limit).move)
-        assert board.is_valid()
-        assert len(board.move_stack) == 6
-        lines = engine.analyse(board, chess.engine.Limit(depth=1), multipv=3)
-        assert len({line["pv"][0] for line in lines}) == 3
-        assert all(line["pv"][0] in board.legal_moves and "score" in line and line["nodes"] == 1 for line in lines)
+        limits = chess.engine.Limit(time=0.5), chess.engine.Limit(nodes=100), chess.engine.Limit(white_clock=9)
+        for ply in range(30):
+            if not board.is_game_over():
+                board.push(engine.play(board, limits[ply % 3]).move)
+        assert len(board.move_stack) == 30 or board.is_game_over()
         promoting = chess.Board("8/P6k/8/8/8/8/8/K7 w - - 0 1")
         with engine.analysis(promoting) as analysis:
             assert analysis.next()["pv"][0] in promoting.legal_moves
             analysis.stop()
             assert analysis.wait().move in promoting.legal_moves
-        engine.configure({"Simulations": 2})
+
+
+@pytest.mark.slow
+def test_python_chess_analyses_with_an_untrained_network(untrained):
+    """XLA takes minutes for each number of simulations."""
+    command = [PODZERO, "engine", untrained("chess"), "--protocol", "uci", "--simulations", "2"]
+    with chess.engine.SimpleEngine.popen_uci(command, timeout=1000) as engine:
         engine.ping()
-        assert engine.analyse(board, chess.engine.Limit(nodes=50))["nodes"] == 2
+        board = chess.Board()
+        lines = engine.analyse(board, chess.engine.Limit(nodes=50), multipv=3)
+        assert len({line["pv"][0] for line in lines}) == 3
+        assert all(line["pv"][0] in board.legal_moves and "score" in line and line["nodes"] == 2 for line in lines)
+        engine.configure({"Simulations": 1})
+        assert engine.analyse(board, chess.engine.Limit(nodes=50))["nodes"] == 1
 
 
 def test_gnugo_and_podzero_play_a_whole_game():
@@ -138,3 +146,15 @@ def test_a_trained_player_searches_growing_numbers_of_simulations(untrained):
     thought = thinker.think(32, game.state, game.legal)
     assert sum(line.visits for line in thought.lines) == 32
     assert len(thought.lines) == 9
+
+
+def test_compiled_programs_are_kept_where_users_keep_caches(monkeypatch, tmp_path):
+    before = jax.config.jax_compilation_cache_dir
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "stdin", iter([]))
+    try:
+        jax.config.update("jax_compilation_cache_dir", None)
+        serve("random", "gtp", game="tic_tac_toe")
+        assert jax.config.jax_compilation_cache_dir == str(tmp_path / "podzero" / "xla")
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
