@@ -1,5 +1,9 @@
 """Weights & Biases, offline: the files that it would send hold the metrics, and a resumed run keeps its id."""
 
+import json
+import struct
+import time
+
 import pytest
 
 from podzero.config import load
@@ -20,21 +24,25 @@ def workdir(tmp_path, monkeypatch):
     return workdir
 
 
-def records(workdir):
-    """The metrics in wandb's files: a dictionary for each call of `log`."""
-    from wandb.proto.wandb_internal_pb2 import Record
-    from wandb.sdk.internal.datastore import DataStore
+def logged(file):
+    """The metrics of each call of `log` in a file of wandb that is smaller than a block of LevelDB's log format.
 
-    found = []
-    for file in sorted(workdir.root.glob("wandb/offline-run-*/*.wandb")):
-        store = DataStore()
-        store.open_for_scan(str(file))
-        while (data := store.scan_data()) is not None:
-            record = Record()
-            record.ParseFromString(data)
-            if record.WhichOneof("record_type") == "history":
-                items = record.history.item
-                found.append({item.key or "/".join(item.nested_key): float(item.value_json) for item in items})
+    A header of 7 bytes, then for each record a checksum, its length, its kind (1: whole) and a protocol buffer.
+    """
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, place, found = file.read_bytes(), 7, []
+    assert len(data) < 2**15
+    while place + 7 <= len(data):
+        _, length, kind = struct.unpack_from("<IHB", data, place)
+        assert kind == 1
+        if place + 7 + length > len(data):
+            break  # it is being written
+        record = Record.FromString(data[place + 7 : place + 7 + length])
+        place += 7 + length
+        if record.WhichOneof("record_type") == "history":
+            items = record.history.item
+            found.append({item.key or item.nested_key[0]: json.loads(item.value_json) for item in items})
     return found
 
 
@@ -45,9 +53,14 @@ def test_metrics_are_logged_over_the_learner_step_by_one_run(workdir):
         writer = WandbWriter("someone/project", load("tic_tac_toe"), workdir)
         writer.write(MetricsReport(1.0, "learner", {"learner/loss": step / 10}), step)
         writer.close()
-    logged = [(record["learner/learner/loss"], record[STEP]) for record in records(workdir)]
-    assert sorted(logged) == [(0.3, 3.0), (0.7, 7.0)]
+    deadline = time.monotonic() + 60
+    while True:  # wandb's own process writes the files
+        files = sorted(workdir.root.glob("wandb/offline-run-*/*.wandb"), key=lambda file: file.stat().st_mtime_ns)
+        found = [record for file in files for record in logged(file)]
+        if len(found) == 2 or time.monotonic() > deadline:
+            break
+        time.sleep(0.1)
+    found.sort(key=lambda record: -record[STEP])
+    assert [(record["learner/learner/loss"], record[STEP]) for record in found] == [(0.7, 7), (0.3, 3)]
     held = read_json(workdir.writers_file)["wandb"]
-    files = [file.name for file in workdir.root.glob("wandb/offline-run-*/*.wandb")]
-    assert files
-    assert all(held in file for file in files)
+    assert [file.name for file in files] == [f"run-{held}.wandb"] * 2
