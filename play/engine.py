@@ -10,8 +10,8 @@ import jax
 
 from podzero.config import GymnasiumConfig
 from podzero.errors import ConfigError
+from podzero.play.engine_parts import in_background, make_parts
 from podzero.play.gtp import GtpServer
-from podzero.play.mind import in_background, make_mind
 from podzero.play.uci import VARIANTS, UciServer
 from podzero.player_names import EnginePlayer, game_to_play, parse_player
 
@@ -40,8 +40,8 @@ def serve(who: str, protocol: str, simulations: int | None = None, game: str | N
 
     title = _served_game(who, protocol, game)
     _keep_compiled_programs()
-    mind = in_background(lambda: make_mind(who, simulations, game))
-    server = UciServer(who, title, mind, write) if protocol == "uci" else GtpServer(who, mind, write)
+    parts = in_background(lambda: make_parts(who, simulations, game))
+    server = UciServer(who, title, parts, write) if protocol == "uci" else GtpServer(who, parts, write)
     server.run(sys.stdin)
 
 

@@ -13,11 +13,11 @@ from queue import Queue
 from podzero.envs.boards.go import KOMI
 from podzero.envs.notation import NotationError
 from podzero.play.board_text import board_text
+from podzero.play.engine_parts import EngineParts
 from podzero.play.game import Game
 from podzero.play.gtp_analysis import kata_info, leela_info
 from podzero.play.gtp_syntax import COLOURS, Command, GtpError, colour_of, number_at, parse, word_at
 from podzero.play.limits import GtpClock
-from podzero.play.mind import Mind
 from podzero.play.scoring import final_score
 from podzero.reading import End, read_ahead
 
@@ -29,9 +29,9 @@ _KGS = ("none", "absolute", "byoyomi", "canadian")
 class GtpServer:
     """The engine's end of the protocol."""
 
-    def __init__(self, who: str, mind: Future[Mind], write: Callable[[str], None]) -> None:
-        """`mind` may still be in the making: the first command that needs it waits."""
-        self._who, self._mind, self._write = who, mind, write
+    def __init__(self, who: str, parts: Future[EngineParts], write: Callable[[str], None]) -> None:
+        """`parts` may still be in the making: the first command that needs it waits."""
+        self._who, self._parts, self._write = who, parts, write
         self._komi = KOMI
         self._clocks = {True: GtpClock(), False: GtpClock()}
         self._incoming: Queue[str | End] = Queue()
@@ -58,7 +58,7 @@ class GtpServer:
 
     @property
     def _game(self) -> Game:
-        return self._mind.result().game
+        return self._parts.result().game
 
     def run(self, lines: Iterable[str]) -> None:
         """Answers commands until `quit` or the end of the input.
@@ -145,7 +145,7 @@ class GtpServer:
 
     def _generated(self, words: list[str], keep: bool) -> str:
         first = colour_of(words)
-        game, thinker = self._mind.result()
+        game, search = self._parts.result()
         passes = self._turn_to(first)
         if game.over:
             if game.env.spec.name.startswith("go_"):
@@ -154,10 +154,10 @@ class GtpServer:
         clock = self._clocks[first]
         seconds = clock.seconds()
         started = time.monotonic()
-        for size in thinker.usual() if seconds is None else thinker.within_seconds(seconds):
-            thought = thinker.think(size, game.state, game.legal)
+        for size in search.usual() if seconds is None else search.within_seconds(seconds):
+            searched = search.run(size, game.state, game.legal)
         clock.spend(time.monotonic() - started)
-        action = thought.lines[0].action
+        action = searched.lines[0].action
         name = game.name(action)
         if keep:
             game.play(action)
@@ -203,7 +203,7 @@ class GtpServer:
         """Writes what growing searches find, and the last result at each interval, until another command arrives."""
         try:
             first, interval = self._analysis_arguments(command.arguments)
-            game, thinker = self._mind.result()
+            game, search = self._parts.result()
             passes = self._turn_to(first)
             if game.over:
                 raise GtpError("the game is over")
@@ -211,12 +211,12 @@ class GtpServer:
             self._write(f"?{command.number} {error}\n")
             return
         self._write(f"={command.number}")
-        line, sizes = "", thinker.endless()
+        line, sizes = "", search.endless()
         while self._incoming.empty():
             started = time.monotonic()
             if sizes:
-                thought = thinker.think(sizes.pop(0), game.state, game.legal)
-                line = self._analyses[command.name](thought, game.name)
+                searched = search.run(sizes.pop(0), game.state, game.legal)
+                line = self._analyses[command.name](searched, game.name)
             self._write(line)
             while self._incoming.empty() and time.monotonic() < started + interval:
                 time.sleep(0.01)

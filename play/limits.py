@@ -1,4 +1,4 @@
-"""How long an engine may think: the limits of UCI's `go`, and the clock of GTP."""
+"""How long an engine may search: the limits of UCI's `go`, and the clock of GTP."""
 
 from __future__ import annotations
 

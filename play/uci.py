@@ -10,10 +10,10 @@ from threading import Event, Lock, Thread
 import numpy as np
 
 from podzero.envs.notation import NotationError, fen_of, state_of
+from podzero.play.engine_parts import EngineParts
 from podzero.play.game import Game
 from podzero.play.limits import GoLimits, parse_go
-from podzero.play.mind import Mind
-from podzero.play.thinking import Line, Thought
+from podzero.play.timed_search import Line, SearchedLines
 
 VARIANTS = {"chess": "chess", "gardner_chess": "gardner"}
 """The value of the option UCI_Variant of each game."""
@@ -28,9 +28,9 @@ _NOTHING = "(none)"
 class UciServer:
     """The engine's end of the protocol. Searches run in a thread, so that `stop` and `isready` are heard."""
 
-    def __init__(self, who: str, game: str, mind: Future[Mind], write: Callable[[str], None]) -> None:
-        """`mind` may still be in the making: `isready` waits for it."""
-        self._who, self._game, self._mind = who, game, mind
+    def __init__(self, who: str, game: str, parts: Future[EngineParts], write: Callable[[str], None]) -> None:
+        """`parts` may still be in the making: `isready` waits for it."""
+        self._who, self._game, self._parts = who, game, parts
         self._write, self._writing = write, Lock()
         self._stop, self._search = Event(), Thread()
         self._position: tuple[str, list[str]] = ("startpos", [])
@@ -82,12 +82,12 @@ class UciServer:
             self._prepared()
         self._say("readyok")
 
-    def _prepared(self) -> Mind:
-        mind = self._mind.result()
-        if self._simulations and self._simulations != mind.thinker.most:
-            mind.thinker.limit(self._simulations)
-        mind.thinker.prepare(mind.game.beginning)
-        return mind
+    def _prepared(self) -> EngineParts:
+        parts = self._parts.result()
+        if self._simulations and self._simulations != parts.search.most:
+            parts.search.limit(self._simulations)
+        parts.search.prepare(parts.game.beginning)
+        return parts
 
     def _set(self, words: list[str]) -> None:
         name, _, value = (part.strip() for part in " ".join(words).removeprefix("name").partition(" value "))
@@ -109,7 +109,7 @@ class UciServer:
         self._finish()
         at = words.index("moves") if "moves" in words else len(words)
         start, moves = " ".join(words[:at]), words[at + 1 :]
-        game = self._mind.result().game
+        game = self._parts.result().game
         try:
             same = start == self._position[0] and self._position[1] == moves[: len(self._position[1])]
             if not same:
@@ -136,9 +136,9 @@ class UciServer:
         limits, unknown = parse_go(words)
         if unknown:
             self._say(f"info string go: not understood: {' '.join(unknown)[:80]}")
-        mind = self._prepared()
+        parts = self._prepared()
         self._stop.clear()
-        self._search = Thread(target=self._think, args=(mind, limits), name="uci-search", daemon=True)
+        self._search = Thread(target=self._run, args=(parts, limits), name="uci-search", daemon=True)
         self._search.start()
 
     def _finish(self) -> None:
@@ -147,44 +147,44 @@ class UciServer:
         if self._search.is_alive():
             self._search.join()
 
-    def _think(self, mind: Mind, limits: GoLimits) -> None:
-        game, best = mind.game, _NOTHING
-        legal = self._allowed(mind, limits.searchmoves)
-        for depth, size in enumerate(self._sizes(mind, limits) if legal.any() else [], start=1):
-            thought = mind.thinker.think(size, game.state, legal)
-            for line in self._infos(mind, thought, depth):
+    def _run(self, parts: EngineParts, limits: GoLimits) -> None:
+        game, best = parts.game, _NOTHING
+        legal = self._allowed(parts, limits.searchmoves)
+        for depth, size in enumerate(self._sizes(parts, limits) if legal.any() else [], start=1):
+            searched = parts.search.run(size, game.state, legal)
+            for line in self._infos(parts, searched, depth):
                 self._say(line)
-            best = game.name(thought.lines[0].action)
+            best = game.name(searched.lines[0].action)
             if self._stop.is_set():
                 break
         if limits.infinite:
             self._stop.wait()
         self._say(f"bestmove {best}")
 
-    def _sizes(self, mind: Mind, limits: GoLimits) -> list[int]:
-        thinker, seconds = mind.thinker, limits.seconds(white=mind.game.white_to_move)
+    def _sizes(self, parts: EngineParts, limits: GoLimits) -> list[int]:
+        search, seconds = parts.search, limits.seconds(white=parts.game.white_to_move)
         if limits.infinite:
-            return thinker.endless()
+            return search.endless()
         if limits.nodes is not None:
-            return thinker.within_simulations(limits.nodes)
-        return thinker.usual() if seconds is None else thinker.within_seconds(seconds)
+            return search.within_simulations(limits.nodes)
+        return search.usual() if seconds is None else search.within_seconds(seconds)
 
-    def _allowed(self, mind: Mind, names: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def _allowed(self, parts: EngineParts, names: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """The legal moves, or those among them that were named."""
-        legal, named = mind.game.legal, np.zeros_like(mind.game.legal)
+        legal, named = parts.game.legal, np.zeros_like(parts.game.legal)
         for name in names:
             try:
-                named[mind.game.action(name)] = True
+                named[parts.game.action(name)] = True
             except NotationError as error:
                 self._say(f"info string searchmoves: {error}")
         return named if named.any() else legal
 
-    def _infos(self, mind: Mind, thought: Thought, depth: int) -> Iterable[str]:
-        speed = f"nodes {thought.simulations} nps {round(thought.simulations / max(thought.seconds, 1e-6))}"
-        for number, line in enumerate(thought.lines[: self._lines], start=1):
+    def _infos(self, parts: EngineParts, searched: SearchedLines, depth: int) -> Iterable[str]:
+        speed = f"nodes {searched.simulations} nps {round(searched.simulations / max(searched.seconds, 1e-6))}"
+        for number, line in enumerate(searched.lines[: self._lines], start=1):
             yield (
                 f"info depth {depth} multipv {number} score cp {centipawns(line)} {speed} "
-                f"time {round(1000 * thought.seconds)} pv {mind.game.name(line.action)}"
+                f"time {round(1000 * searched.seconds)} pv {parts.game.name(line.action)}"
             )
 
 

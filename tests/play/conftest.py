@@ -8,9 +8,9 @@ import pytest
 
 from podzero.envs import make_env
 from podzero.evaluation.players import SearchPlayer
+from podzero.play.engine_parts import EngineParts
 from podzero.play.game import Game
-from podzero.play.mind import Mind
-from podzero.play.thinking import Thinker
+from podzero.play.timed_search import TimedSearch
 from podzero.types import SearchResult
 
 GAMES = {}
@@ -45,17 +45,17 @@ def first_legal(legal_of, size, sizes):
 
 
 @pytest.fixture
-def mind_of():
-    """Makes a mind for a game, in a future; its thinker's `searched` lists the sizes of its searches."""
+def parts_of():
+    """Makes a parts for a game, in a future; its search's `searched` lists the sizes of its searches."""
 
     def make(name, usual=16, most=64):
         (game, legal), sizes = game_of(name), []
-        thinker = Thinker(lambda size: first_legal(legal, size, sizes), usual, most)
-        thinker.prepare(game.beginning)
+        search = TimedSearch(lambda size: first_legal(legal, size, sizes), usual, most)
+        search.prepare(game.beginning)
         sizes.clear()
-        thinker.searched = sizes
+        search.searched = sizes
         future = Future()
-        future.set_result(Mind(game, thinker))
+        future.set_result(EngineParts(game, search))
         return future
 
     return make

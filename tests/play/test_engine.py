@@ -18,7 +18,7 @@ from podzero.evaluation.engines.gtp import GtpClient
 from podzero.networks import make_network
 from podzero.params import save_snapshot
 from podzero.play.engine import serve
-from podzero.play.mind import make_mind
+from podzero.play.engine_parts import make_parts
 from podzero.workdir import Workdir
 
 PODZERO = os.path.join(os.path.dirname(sys.executable), "podzero")
@@ -132,20 +132,20 @@ def test_an_error_of_the_player_ends_the_engine(monkeypatch):
 
 
 def test_players_without_a_search_are_engines_too():
-    game, thinker = make_mind("solver", None, "tic_tac_toe")
+    game, search = make_parts("solver", None, "tic_tac_toe")
     for name in ("a1", "b1", "a2", "b2"):
         game.play(game.action(name))
-    thought = thinker.think(1, game.state, game.legal)
-    assert game.name(thought.lines[0].action) == "a3"
-    assert np.isfinite(thought.seconds)
+    searched = search.run(1, game.state, game.legal)
+    assert game.name(searched.lines[0].action) == "a3"
+    assert np.isfinite(searched.seconds)
 
 
 def test_a_trained_player_searches_growing_numbers_of_simulations(untrained):
-    game, thinker = make_mind(untrained("tic_tac_toe"), None, None)
-    assert (thinker.sizes, thinker.usual()) == ([1, 2, 8, 32], [8])
-    thought = thinker.think(32, game.state, game.legal)
-    assert sum(line.visits for line in thought.lines) == 32
-    assert len(thought.lines) == 9
+    game, search = make_parts(untrained("tic_tac_toe"), None, None)
+    assert (search.sizes, search.usual()) == ([1, 2, 8, 32], [8])
+    searched = search.run(32, game.state, game.legal)
+    assert sum(line.visits for line in searched.lines) == 32
+    assert len(searched.lines) == 9
 
 
 def test_compiled_programs_are_kept_where_users_keep_caches(monkeypatch, tmp_path):

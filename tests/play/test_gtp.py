@@ -10,13 +10,13 @@ from podzero.play.gtp_syntax import parse
 
 
 @pytest.fixture
-def talk(mind_of):
-    """Sends lines to an engine; returns its mind and its answers."""
+def talk(parts_of):
+    """Sends lines to an engine; returns its parts and its answers."""
 
     def run(game, *lines):
-        mind, written = mind_of(game), []
-        GtpServer("who", mind, written.append).run(lines)
-        return mind.result(), "\n".join(written).rstrip("\n").split("\n\n")
+        parts, written = parts_of(game), []
+        GtpServer("who", parts, written.append).run(lines)
+        return parts.result(), "\n".join(written).rstrip("\n").split("\n\n")
 
     return run
 
@@ -71,20 +71,20 @@ def test_an_occupied_point_is_illegal(talk):
 
 
 def test_a_colour_that_moves_twice_makes_the_other_one_pass(talk):
-    mind, answers = talk("go_9x9", "play b D4", "play b E5", "play b F6", "play w C3", "genmove w")
+    parts, answers = talk("go_9x9", "play b D4", "play b E5", "play b F6", "play w C3", "genmove w")
     assert answers == ["=", "=", "=", "=", "= A9"]
-    assert mind.game.names == ["D4", "pass", "E5", "pass", "F6", "C3", "pass", "A9"]
+    assert parts.game.names == ["D4", "pass", "E5", "pass", "F6", "C3", "pass", "A9"]
 
 
 def test_an_illegal_move_out_of_turn_changes_nothing(talk):
-    mind, _ = talk("go_9x9", "play b D4", "play b D4")
-    assert mind.game.names == ["D4"]
+    parts, _ = talk("go_9x9", "play b D4", "play b D4")
+    assert parts.game.names == ["D4"]
 
 
 def test_two_passes_end_the_game_and_undo_goes_on(talk):
-    mind, answers = talk("go_9x9", "play b pass", "play w PASS", "genmove b", "play b D4", "undo", "play w D4")
+    parts, answers = talk("go_9x9", "play b pass", "play w PASS", "genmove b", "play b D4", "undo", "play w D4")
     assert answers == ["=", "=", "= pass", "? illegal move: 'D4': the game is over", "=", "="]
-    assert mind.game.names == ["pass", "D4"]
+    assert parts.game.names == ["pass", "D4"]
 
 
 def test_go_is_scored_by_area_with_the_komi_of_the_controller(talk):
@@ -101,9 +101,9 @@ def test_the_board_shows_both_colours(talk):
 
 
 def test_reg_genmove_leaves_the_board_alone(talk):
-    mind, answers = talk("go_9x9", "reg_genmove w")
+    parts, answers = talk("go_9x9", "reg_genmove w")
     assert answers == ["= A9"]
-    assert mind.game.moves == []
+    assert parts.game.moves == []
 
 
 def test_all_listed_commands_are_known(talk):
@@ -115,17 +115,17 @@ def test_all_listed_commands_are_known(talk):
 
 
 def test_without_a_clock_the_usual_search_moves(talk):
-    mind, _ = talk("go_9x9", "genmove b", "time_settings 0 1 0", "genmove w")
-    assert mind.thinker.searched == [16, 16]
+    parts, _ = talk("go_9x9", "genmove b", "time_settings 0 1 0", "genmove w")
+    assert parts.search.searched == [16, 16]
 
 
 def test_the_clock_decides_how_much_is_searched(talk):
-    mind, _ = talk("go_9x9", "time_settings 36000 0 0", "genmove b", "time_left w 0 0", "genmove w")
-    assert mind.thinker.searched == [1, 4, 16, 64, 1]
+    parts, _ = talk("go_9x9", "time_settings 36000 0 0", "genmove b", "time_left w 0 0", "genmove w")
+    assert parts.search.searched == [1, 4, 16, 64, 1]
 
 
-def test_analysis_goes_on_until_the_next_command(mind_of):
-    written, mind = [], mind_of("go_9x9")
+def test_analysis_goes_on_until_the_next_command(parts_of):
+    written, parts = [], parts_of("go_9x9")
 
     def lines():
         yield "1 lz-analyze b 1"
@@ -133,7 +133,7 @@ def test_analysis_goes_on_until_the_next_command(mind_of):
             time.sleep(0.01)
         yield "2 protocol_version"
 
-    GtpServer("who", mind, written.append).run(lines())
+    GtpServer("who", parts, written.append).run(lines())
     assert written[0] == "=1"
     end = written.index("")
     info = (
@@ -141,10 +141,10 @@ def test_analysis_goes_on_until_the_next_command(mind_of):
     )
     assert re.fullmatch(info, written[end - 1])
     assert written[end + 1 :] == ["=2 2\n"]
-    assert mind.result().game.moves == []
+    assert parts.result().game.moves == []
 
 
-def test_kata_analyze_writes_fractions(mind_of):
+def test_kata_analyze_writes_fractions(parts_of):
     written = []
 
     def lines():
@@ -152,16 +152,16 @@ def test_kata_analyze_writes_fractions(mind_of):
         while len(written) < 2:
             time.sleep(0.01)
 
-    GtpServer("who", mind_of("go_9x9"), written.append).run(lines())
+    GtpServer("who", parts_of("go_9x9"), written.append).run(lines())
     assert re.match(r"info move A9 visits 1 utility 0\.5\d* winrate 0\.75\d* prior 0\.\d+ lcb .* pv A9$", written[1])
 
 
 def test_other_games_have_their_own_names_of_moves(talk):
-    mind, answers = talk("othello", "boardsize 8", "play b d3", "genmove w", "genmove w", "final_score", "showboard")
+    parts, answers = talk("othello", "boardsize 8", "play b d3", "genmove w", "genmove w", "final_score", "showboard")
     assert answers[:3] == ["=", "=", "= c3"]
     assert answers[3:5] == ["? illegal move: it is black's turn", "? cannot score: the game is not over"]
     assert answers[5].split("\n")[4].split() == ["3", ".", ".", "O", "X", ".", ".", ".", "."]
-    assert mind.game.names == ["d3", "c3"]
+    assert parts.game.names == ["d3", "c3"]
 
 
 def test_the_winner_of_a_finished_game_is_named(talk):

@@ -6,18 +6,18 @@ import time
 
 import pytest
 
-from podzero.play.thinking import Line
+from podzero.play.timed_search import Line
 from podzero.play.uci import UciServer, centipawns
 
 START = "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
 
 
 @pytest.fixture
-def talk(mind_of):
-    """Sends lines to an engine; returns its mind and its answers. A number in place of a line waits for as many."""
+def talk(parts_of):
+    """Sends lines to an engine; returns its parts and its answers. A number in place of a line waits for as many."""
 
     def run(*lines, game="gardner_chess"):
-        mind, written = mind_of(game), []
+        parts, written = parts_of(game), []
 
         def sent():
             for line in lines:
@@ -28,8 +28,8 @@ def talk(mind_of):
                 else:
                     yield line
 
-        UciServer("who", game, mind, written.append).run(sent())
-        return mind.result(), written
+        UciServer("who", game, parts, written.append).run(sent())
+        return parts.result(), written
 
     return run
 
@@ -63,28 +63,28 @@ def test_several_lines_are_shown_in_the_order_of_their_visits(talk):
 
 
 def test_limits_choose_how_much_is_searched(talk):
-    mind, _ = talk(
+    parts, _ = talk(
         "position startpos", "go nodes 63", 1, "go nodes 1000000", 2, "go nodes 0", 3, "go movetime 60000", 4,
         "go movetime 1", 5, "go wtime 1000 btime 3600000", 6, "go depth 3", 7,
     )  # fmt: skip
-    assert mind.thinker.searched[:8] == [16, 64, 1, 1, 4, 16, 64, 1]
-    assert mind.thinker.searched[-1] == 16
+    assert parts.search.searched[:8] == [16, 64, 1, 1, 4, 16, 64, 1]
+    assert parts.search.searched[-1] == 16
 
 
 def test_the_clock_of_the_player_to_move_counts(talk):
-    mind, _ = talk("position startpos moves b2b3", "go wtime 3600000 btime 1", 1)
-    assert mind.thinker.searched == [1]
+    parts, _ = talk("position startpos moves b2b3", "go wtime 3600000 btime 1", 1)
+    assert parts.search.searched == [1]
 
 
 def test_an_endless_search_ends_with_stop(talk):
-    mind, answers = talk("position startpos", "go infinite", "isready", "stop", "quit")
+    parts, answers = talk("position startpos", "go infinite", "isready", "stop", "quit")
     assert sum(line.startswith("bestmove") for line in answers) == 1
     assert "readyok" in answers
-    assert mind.thinker.searched == [1, 4, 16, 64][: len(mind.thinker.searched)]
+    assert parts.search.searched == [1, 4, 16, 64][: len(parts.search.searched)]
 
 
-def test_an_endless_search_shows_growing_searches(mind_of):
-    mind, written, stop = mind_of("gardner_chess"), [], threading.Event()
+def test_an_endless_search_shows_growing_searches(parts_of):
+    parts, written, stop = parts_of("gardner_chess"), [], threading.Event()
 
     def sent():
         yield "go infinite"
@@ -94,7 +94,7 @@ def test_an_endless_search_shows_growing_searches(mind_of):
         stop.set()
         yield "stop"
 
-    UciServer("who", "gardner_chess", mind, written.append).run(sent())
+    UciServer("who", "gardner_chess", parts, written.append).run(sent())
     assert stop.is_set()
     assert [int(re.search(r"nodes (\d+)", line)[1]) for line in written[:-1]] == [1, 4, 16, 64]
 
@@ -106,14 +106,14 @@ def test_searched_moves_can_be_chosen(talk):
 
 
 def test_the_number_of_simulations_is_an_option(talk):
-    mind, _ = talk("setoption name Simulations value 4", "isready", "go nodes 1000", 1, "go", 2)
-    assert mind.thinker.searched[-2:] == [4, 4]
+    parts, _ = talk("setoption name Simulations value 4", "isready", "go nodes 1000", 1, "go", 2)
+    assert parts.search.searched[-2:] == [4, 4]
 
 
 def test_chess_starts_from_a_fen_and_promotes(talk):
-    mind, _ = talk("position fen 8/P6k/8/8/8/8/8/K7 w - - 0 40 moves a7a8r h7g6", "go nodes 1", 1, game="chess")
-    assert mind.game.names == ["a7a8r", "h7g6"]
-    assert mind.game.white_to_move
+    parts, _ = talk("position fen 8/P6k/8/8/8/8/8/K7 w - - 0 40 moves a7a8r h7g6", "go nodes 1", 1, game="chess")
+    assert parts.game.names == ["a7a8r", "h7g6"]
+    assert parts.game.white_to_move
 
 
 @pytest.mark.parametrize(
@@ -126,17 +126,17 @@ def test_chess_starts_from_a_fen_and_promotes(talk):
 )
 def test_a_game_that_podzero_would_end_as_drawn_goes_on(talk, position):
     """No mate is possible; a position occurs for the third time; 100 plies without progress."""
-    mind, answers = talk(f"position {position}", "go nodes 1", 1, game="chess")
+    parts, answers = talk(f"position {position}", "go nodes 1", 1, game="chess")
     assert not [line for line in answers if line.startswith("info string")]
     assert re.fullmatch("bestmove [a-h][1-8][a-h][1-8]", answers[-1])
-    assert mind.game.names[-2:] == position.split()[-2:]
+    assert parts.game.names[-2:] == position.split()[-2:]
 
 
 def test_black_moves_first_after_a_fen(talk):
     fen = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq e3 0 1"
-    mind, answers = talk(f"position fen {fen}", "go movetime 1", 1, game="chess")
+    parts, answers = talk(f"position fen {fen}", "go movetime 1", 1, game="chess")
     assert answers[-1] == "bestmove a7a6" or re.fullmatch(r"bestmove [a-h][78][a-h][56]", answers[-1])
-    assert not mind.game.white_to_move
+    assert not parts.game.white_to_move
 
 
 def test_a_mated_player_has_no_move(talk):
@@ -183,8 +183,8 @@ def test_the_end_of_the_input_ends_a_search_with_its_move(talk):
 
 
 def test_the_next_position_of_a_game_plays_only_what_is_new(talk):
-    mind, _ = talk("position startpos moves b2b3", "position startpos moves b2b3 b4b3", "position startpos moves c2c3")
-    assert mind.game.names == ["c2c3"]
+    parts, _ = talk("position startpos moves b2b3", "position startpos moves b2b3 b4b3", "position startpos moves c2c3")
+    assert parts.game.names == ["c2c3"]
 
 
 def test_scores_are_finite_and_grow_with_the_value():

@@ -32,7 +32,7 @@ class Line(NamedTuple):
     visits: int
 
 
-class Thought(NamedTuple):
+class SearchedLines(NamedTuple):
     """The result of a search."""
 
     lines: list[Line]
@@ -41,7 +41,7 @@ class Thought(NamedTuple):
     seconds: float
 
 
-class Thinker:
+class TimedSearch:
     """A player that searches for as long as it is given."""
 
     def __init__(self, make: Callable[[int], Player], usual: int, most: int) -> None:
@@ -102,13 +102,13 @@ class Thinker:
             chosen.append(size)
         return chosen
 
-    def think(self, size: int, state: EnvState, legal: np.ndarray[Any, Any]) -> Thought:
+    def run(self, size: int, state: EnvState, legal: np.ndarray[Any, Any]) -> SearchedLines:
         """Searches a state, which is not over, with one of `sizes`; the lines are moves that are `legal`, `[A]`."""
-        thought = self._search(size, state)
-        self._seconds[size] = (self._seconds[size] + thought.seconds) / 2
-        return thought._replace(lines=[line for line in thought.lines if legal[line.action]])
+        searched = self._search(size, state)
+        self._seconds[size] = (self._seconds[size] + searched.seconds) / 2
+        return searched._replace(lines=[line for line in searched.lines if legal[line.action]])
 
-    def _search(self, size: int, state: EnvState) -> Thought:
+    def _search(self, size: int, state: EnvState) -> SearchedLines:
         start = time.perf_counter()
         self._key, key = jax.random.split(self._key)
         roots = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], state)
@@ -120,7 +120,7 @@ class Thinker:
             ))))  # fmt: skip
         else:
             lines = [Line(int(np.asarray(player.choose(key, roots))[0]), 0.0, 1.0, 1)]
-        return Thought(lines, size, time.perf_counter() - start)
+        return SearchedLines(lines, size, time.perf_counter() - start)
 
 
 def _lines(

@@ -13,21 +13,21 @@ from podzero.evaluation.evaluate import discount_of
 from podzero.evaluation.players import MovesPlayer, Player
 from podzero.evaluation.who import resolve
 from podzero.play.game import Game
-from podzero.play.thinking import STEP, Thinker
+from podzero.play.timed_search import STEP, TimedSearch
 from podzero.player_names import BuiltinPlayer, TrainedPlayer, game_to_play, parse_player
 
 _WITHOUT_SEARCH = 1
 """What counts as the simulations of a player that does not search."""
 
 
-class Mind(NamedTuple):
+class EngineParts(NamedTuple):
     """What an engine needs to play: a game, and a player of it."""
 
     game: Game
-    thinker: Thinker
+    search: TimedSearch
 
 
-def make_mind(who: str, simulations: int | None, game: str | None) -> Mind:
+def make_parts(who: str, simulations: int | None, game: str | None) -> EngineParts:
     """Makes the game and the player, and compiles its searches; see `podzero.play.engine.serve`."""
     where = game_to_play(game, who)
     assert not isinstance(where, GymnasiumConfig)
@@ -47,14 +47,14 @@ def make_mind(who: str, simulations: int | None, game: str | None) -> Mind:
         usual = most = simulations or parsed.simulations
     else:
         usual = most = _WITHOUT_SEARCH
-    mind = Mind(Game(env), Thinker(player, usual, most))
-    mind.thinker.prepare(mind.game.beginning)
-    return mind
+    parts = EngineParts(Game(env), TimedSearch(player, usual, most))
+    parts.search.prepare(parts.game.beginning)
+    return parts
 
 
-def in_background(make: Callable[[], Mind]) -> Future[Mind]:
+def in_background(make: Callable[[], EngineParts]) -> Future[EngineParts]:
     """Starts `make` in a daemon thread."""
-    future: Future[Mind] = Future()
+    future: Future[EngineParts] = Future()
 
     def run() -> None:
         try:
