@@ -18,6 +18,7 @@ from podzero.launch.options import Config, GameOption, Json, OptionalConfig, Ove
 from podzero.launch.output import print_json, print_result
 from podzero.launch.platforms import choose_platform
 from podzero.launch.targets.verb import launch
+from podzero.launch.tournament import tournament
 from podzero.player_names import game_to_play
 from podzero.workdir import Workdir
 
@@ -284,6 +285,7 @@ def compile_for(
 
 
 app.command()(launch)
+app.command()(tournament)
 
 
 @app.command()
