@@ -35,7 +35,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-
 Stage = Literal[
     "selfplay", "int8", "tree", "server", "simulators", "acting", "learner", "replay", "publish", "actors", "broadcast",
     "mesh",
