@@ -1,6 +1,8 @@
 """Simulated tournaments: whether the intervals of ratings hold the truth, and how many games choosing who plays saves.
 
-uv run python benchmarks/tournaments.py > benchmarks/results/tournaments.json
+uv run python benchmarks/tournaments.py
+
+takes half an hour on one core; `--only NAME` restricts it to some of the scenarios.
 
 Players have known ratings; each draws the two games of an opening from the Bradley-Terry model, with draws, and with a
 correlation between the two games. Coverage is the share of ratings (without the anchor) whose 95% interval holds the
@@ -215,7 +217,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tournaments", type=int, default=1000, help="of each kind, for the intervals that are used")
     parser.add_argument("--few", type=int, default=200, help="of each kind, for other intervals and for flagged pairs")
-    parser.add_argument("--saving", type=int, default=50, help="of each kind, for the number of games")
+    parser.add_argument("--saving", type=int, default=20, help="of each kind, for the number of games")
     parser.add_argument("--only", help="the scenarios whose name contains this")
     parser.add_argument("--until", type=float, default=100, help="largest half of an interval, for the number of games")
     arguments = parser.parse_args()
@@ -236,7 +238,9 @@ def main() -> None:
     for scenario in (one for one in SAVINGS if (arguments.only or "") in one.name):
         found["saving"][scenario.name] = saving(scenario, arguments.saving, arguments.until)
         print(scenario.name, json.dumps(found["saving"][scenario.name]), file=sys.stderr, flush=True)
-    print(json.dumps({"result": found | {"tournaments": arguments.tournaments, "until": arguments.until}}))
+    found |= {"tournaments": arguments.tournaments, "few": arguments.few}
+    found |= {"saving_tournaments": arguments.saving, "until": arguments.until}
+    print(json.dumps({"result": found}))
 
 
 if __name__ == "__main__":

@@ -68,11 +68,11 @@ class Results:
 
     def points_of(self, players: int, weights: Floats) -> Floats:
         """Points `[..., N, N]` of each player against each other, if units count `weights` (`[..., M]`)."""
-        cells = np.zeros((len(self.first), players * players))
-        rows = np.arange(len(self.first))
-        cells[rows, self.first * players + self.second] = self.points
-        cells[rows, self.second * players + self.first] = self.games - self.points
-        return np.asarray(weights @ cells).reshape(*weights.shape[:-1], players, players)
+        cells = np.zeros((*weights.shape[:-1], players, players))
+        for row, (i, j) in enumerate(zip(self.first.tolist(), self.second.tolist(), strict=True)):
+            cells[..., i, j] += weights[..., row] * self.points[row]
+            cells[..., j, i] += weights[..., row] * (self.games[row] - self.points[row])
+        return cells
 
 
 class Estimates(NamedTuple):
@@ -148,20 +148,29 @@ def maximum_likelihood(points: Floats, fixed: Floats, start: Floats | None = Non
       fixed: `[N]` ratings of the anchors, NaN for the others.
       start: `[..., N]` ratings to start from.
     """
+    players = len(fixed)
     free = np.flatnonzero(np.isnan(fixed))
-    games = points + np.swapaxes(points, -1, -2)
     middle = np.where(np.isnan(fixed), np.nanmean(fixed), fixed)
-    ratings = np.array(np.broadcast_to(middle if start is None else start, points.shape[:-1]))
+    ratings = np.array(np.broadcast_to(middle if start is None else start, points.shape[:-1])).reshape(-1, players)
+    scored = points.reshape(-1, players, players)
+    moving = np.arange(len(ratings))
     for _ in range(_MOST_STEPS if len(free) else 0):
-        chances = chances_of(ratings)
-        gradient = (points - games * chances).sum(axis=-1)[..., free]
-        information = _free(_laplacian(games * chances * (1 - chances)), free)
-        step = np.linalg.solve(information, gradient[..., None])[..., 0]
-        longest = np.abs(step).max(axis=-1, keepdims=True)
-        ratings[..., free] += step * np.minimum(1, _LARGEST_STEP / np.maximum(longest, _TOLERANCE))
-        if longest.max() < _TOLERANCE:
+        step = _newton_step(ratings[moving], scored[moving], free)
+        longest = np.abs(step).max(axis=-1)
+        ratings[moving[:, None], free] += step * np.minimum(1, _LARGEST_STEP / np.maximum(longest, _TOLERANCE))[:, None]
+        moving = moving[longest > _TOLERANCE]
+        if not len(moving):
             break
-    return ratings
+    return ratings.reshape(points.shape[:-1])
+
+
+def _newton_step(ratings: Floats, points: Floats, free: Ints) -> Floats:
+    """Newton's step `[R, F]` of the F free players for R sets of ratings (`[R, N]`) and points (`[R, N, N]`)."""
+    games = points + np.swapaxes(points, -1, -2)
+    chances = chances_of(ratings)
+    gradient = (points - games * chances).sum(axis=-1)[:, free]
+    information = _free(_laplacian(games * chances * (1 - chances)), free)
+    return np.asarray(np.linalg.solve(information, gradient[..., None])[..., 0])
 
 
 def bayesian_bootstrap(

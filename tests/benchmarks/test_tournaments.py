@@ -52,3 +52,4 @@ def test_the_published_intervals_hold_the_truth_and_games_are_saved():
     shares = [kind["methods"]["used"]["coverage"] for kind in result["intervals"].values()]
     assert len(shares) == len(SCENARIOS)
     assert 0.93 <= min(shares) <= max(shares) <= 0.97
+    assert max(kind["ratio"] for kind in result["saving"].values()) <= 0.7

@@ -20,7 +20,7 @@ class Strengths:
             raise Interrupted
         self.matches.append((first.name, second.name))
         chance = 1 / (1 + 10 ** ((self.elo[second.name] - self.elo[first.name]) / 400))
-        new = [str(n) for n in range(self._openings) if str(n) not in known][:openings]
+        new = list(map(str, range(len(known), min(len(known) + openings, self._openings))))
         return [
             tuple(Game(opened, [0], 0, name, float(self._random.random() < chance), False) for opened in (True, False))
             for name in new
