@@ -44,7 +44,7 @@ def match(workdir: Workdir, games: int) -> dict[str, Any]:
     quantized = partial(SearchPlayer, "int8", decide, deterministic=True)
 
     arena, token = Arena(env), network.load(fold(snapshot.params))
-    openings = arena.openings(batch, OPENING_PLIES, jax.random.key(2))
+    openings = arena.openings(batch, OPENING_PLIES, jax.random.key(2)).states
     for seed in range(CALIBRATION_MOVES):
         jax.device_get(quantized(token).choose(jax.random.key(seed), openings))
     token = network.load(fold(snapshot.params))

@@ -15,6 +15,7 @@ from podzero.benchmarks.ablations_page import ablations_page
 from podzero.benchmarks.results_page import page_of_results
 from podzero.benchmarks.rounds import ratios
 from podzero.benchmarks.serving_page import serving
+from podzero.benchmarks.tournaments_page import simulated
 from podzero.markdown import Row, table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,6 +23,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 RESULTS_PAGE = ROOT / "docs" / "results.md"
 PERFORMANCE_PAGE = ROOT / "docs" / "performance.md"
 ABLATIONS_PAGE = ROOT / "docs" / "ablations.md"
+EVALUATION_PAGE = ROOT / "docs" / "evaluation.md"
 BENCHES = (
     "selfplay", "int8", "int8_64x5", "tree", "simulators", "acting", "learner", "learner_64x5", "replay", "publish",
     "actors", "broadcast", "mesh",
@@ -41,6 +43,7 @@ def main() -> None:
     RESULTS_PAGE.write_text(results_page())
     ABLATIONS_PAGE.write_text(strength_page())
     PERFORMANCE_PAGE.write_text(performance_page(PERFORMANCE_PAGE.read_text()))
+    EVALUATION_PAGE.write_text(evaluation_page(EVALUATION_PAGE.read_text()))
 
 
 def results_page() -> str:
@@ -67,6 +70,19 @@ def performance_page(page: str) -> str:
         ),
         "scaling": lambda: scaling(compiled["results"], compiled["compiler"]),
     }
+    return _updated(page, parts)
+
+
+def evaluation_page(page: str) -> str:
+    """The page about ratings, updated like that of performance.
+
+    Raises:
+      ValueError: the page lacks its generated part.
+    """
+    return _updated(page, {"tournaments": lambda: simulated(_load("tournaments"))})
+
+
+def _updated(page: str, parts: Mapping[str, Callable[[], list[str]]]) -> str:
     for name, part in parts.items():
         before, start, rest = page.partition(f"<!-- {name} -->")
         _, end, after = rest.partition("<!-- end -->")

@@ -4,12 +4,12 @@ What the verbs `evaluate` and `analyze` need lies in `podzero.evaluation.evaluat
 """
 
 from podzero.evaluation.arena import Arena as Arena
-from podzero.evaluation.arena import MatchResult as MatchResult
 from podzero.evaluation.arena import play_match as play_match
 from podzero.evaluation.episodes import EpisodesResult as EpisodesResult
 from podzero.evaluation.episodes import baseline as baseline
 from podzero.evaluation.episodes import play_episodes as play_episodes
 from podzero.evaluation.evaluator import Evaluator as Evaluator
+from podzero.evaluation.games import MatchResult as MatchResult
 from podzero.evaluation.judge import Judge as Judge
 from podzero.evaluation.judge import JudgeResult as JudgeResult
 from podzero.evaluation.judge import judged_positions as judged_positions

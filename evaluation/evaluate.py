@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from datetime import date
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ from podzero.config import EnvConfig, GymnasiumConfig
 from podzero.envs import make_env, make_vector_env, simulator_errors
 from podzero.errors import ConfigError
 from podzero.evaluation.analysis import Analyst
-from podzero.evaluation.arena import Arena, PlayedGame, match_result
+from podzero.evaluation.arena import Arena
 from podzero.evaluation.episodes import BASELINES, EpisodesResult, baseline, play_episodes
+from podzero.evaluation.games import match_result
 from podzero.evaluation.judge import Judge, judged_positions
 from podzero.evaluation.players import Contestant, MovesPlayer, Player, SearchPlayer
-from podzero.evaluation.records import GameRecord, record_suffix, write_records
+from podzero.evaluation.records import record_suffix, write_records
 from podzero.evaluation.returns import SIDE_BY_SIDE, play_alone, reward_scale, summary
 from podzero.evaluation.solvers import SOLVED
 from podzero.evaluation.who import acting, resolve
@@ -89,11 +91,11 @@ def evaluate(
     if opponent is None:
         return about | _judgement(env, _by_states(player), positions, seed)
     other = resolve(opponent, env, simulations, discount)
-    played = Arena(env).play_games(player, other, games + games % 2, key)
+    played = Arena(env).pairs(player, other, -(-games // 2), key)
     result = match_result(played)
     file = records or records_file(who, player.name, other.name, env.spec.name)
     if file is not None:
-        write_records(file, env, [_record(game, player.name, other.name) for game in played])
+        write_records(file, env, chain.from_iterable(played), date.today().isoformat())
     return about | {
         "opponent": other.name,
         "games": result.games,
@@ -141,12 +143,6 @@ def records_file(who: str, name: str, opponent: str, game: str) -> Path | None:
         return None
     step, other = name.rpartition("@")[2], re.sub(r"[^\w@.-]", "-", opponent.rpartition("/")[2])
     return player.workdir.root / "matches" / f"{step}_against_{other}{record_suffix(game)}"
-
-
-def _record(game: PlayedGame, first: str, second: str) -> GameRecord:
-    names = (first, second) if game.first_opens else (second, first)
-    points = game.points if game.first_opens else -game.points
-    return GameRecord(*names, game.moves, points, game.given_up, date.today().isoformat())
 
 
 def _by_states(player: Contestant) -> Player:

@@ -1,4 +1,9 @@
-"""Evaluation rounds of board games: matches against opponents, a solver's judgement, and ratings."""
+"""Evaluation rounds of board games: matches against opponents, a solver's judgement, and ratings.
+
+Matches are chosen as in a tournament, by what makes the rating of the newest snapshot more certain; they may be matches
+between two opponents. Their games choose nothing else: no snapshot is preferred to another because of its rating, so
+ratings are not biased by a choice of the best.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +16,17 @@ from typing import Any
 import jax
 
 from podzero.config import Experiment
-from podzero.evaluation.arena import Arena, MatchResult
+from podzero.evaluation.arena import Arena
+from podzero.evaluation.games import MatchResult
 from podzero.evaluation.judge import BANDS, Judge, JudgeResult, judged_positions
-from podzero.evaluation.players import Contestant, NetworkPlayers, SearchPlayer
-from podzero.evaluation.ratings import Ladder
+from podzero.evaluation.players import Contestant, NetworkPlayers
+from podzero.evaluation.rating_round import RatingRound, relevant, snapshot_name, snapshot_steps_of
+from podzero.evaluation.ratings import Ladder, saved_ratings
 from podzero.evaluation.solvers import SOLVED
 from podzero.evaluation.who import resolve
 from podzero.params import SnapshotError, load_snapshot, snapshot_steps
 from podzero.protocols import Env
-from podzero.types import Array, Params
+from podzero.types import Params
 
 OPPONENTS = ("random", "mcts:100", "earlier")
 """The default of `evaluation.opponents`."""
@@ -54,7 +61,8 @@ class MatchRounds:
         self._env = env
         self._snapshots = snapshots
         self._ladder = Ladder.from_json(ladder or {})
-        self._ladder_tree = self._ladder.to_json()
+        self._ratings = saved_ratings(ladder or {}) | self._ladder.ratings(among=relevant(self._ladder, {}))
+        self._ladder_tree = self._ladder.to_json(self._ratings)
         search = experiment.search.model_copy(update={"simulations": self._config.simulations})
         self._selves = NetworkPlayers(env, experiment.network, search, experiment.env.discount)
         self._names = OPPONENTS if self._config.opponents is None else self._config.opponents
@@ -63,7 +71,7 @@ class MatchRounds:
         }
         self._arena = Arena(env)
         self._seed = jax.random.key(experiment.seed)
-        self._rated = max(self._rated_steps(), default=-1)
+        self._rated = max(snapshot_steps_of(self._ladder), default=-1)
 
     @property
     def rated(self) -> int:
@@ -76,16 +84,17 @@ class MatchRounds:
 
     def judge(self, step: int, params: Params, keep_going: Callable[[], bool]) -> dict[str, float]:
         """Matches, the solver's judgement, and ratings."""
-        player = self._selves.player(_name(step), params)
+        player = self._selves.player(snapshot_name(step), params)
         match_key, judge_key = jax.random.split(jax.random.fold_in(self._seed, step))
-        results = self._play(player, step, match_key, keep_going)
-        metrics = _scores(results)
+        matches = RatingRound(self._arena, self._players(step, player), player.name, self._ladder, self._config.games)
+        matches.play(match_key, keep_going)
+        metrics = _scores(matches.results)
         if self._judge is not None:
             metrics |= judgement_metrics(self._judge(player, judge_key), self._judge.positions_by_ply)
-        for opponent, result in results.items():
-            self._ladder.add(player.name, opponent, result)
-        self._rated, self._ladder_tree = step, self._ladder.to_json()
-        rating = self._ladder.ratings().get(player.name)
+        self._rated, self._ladder = step, matches.ladder
+        self._ratings |= self._ladder.ratings(among=matches.relevant())
+        self._ladder_tree = self._ladder.to_json(self._ratings)
+        rating = self._ratings.get(player.name)
         if rating is not None:
             metrics |= {"evaluation/elo": rating.elo, "evaluation/elo_error": rating.error}
         return metrics
@@ -97,37 +106,21 @@ class MatchRounds:
             return None
         return Judge(self._env, judged_positions(self._env, self._config.positions, seed=0))
 
-    def _play(
-        self, player: SearchPlayer, step: int, key: Array, keep_going: Callable[[], bool]
-    ) -> dict[str, MatchResult]:
-        """One match against each opponent, by name."""
-        opponents: dict[str, Contestant] = dict(self._opponents)
+    def _players(self, step: int, newest: Contestant) -> dict[str, Contestant]:
+        """The newest snapshot, that of `step`, its opponents, and earlier snapshots, by name."""
+        players: dict[str, Contestant] = {**self._opponents, newest.name: newest}
         if "earlier" in self._names:
             for earlier in self._earlier(step):
                 with suppress(SnapshotError):  # the driver may have deleted it meanwhile
-                    params = load_snapshot(self._snapshots, earlier).params
-                    opponents[_name(earlier)] = self._selves.player(_name(earlier), params)
-        games = self._config.games + self._config.games % 2
-        results = {}
-        for i, (name, opponent) in enumerate(opponents.items()):
-            match_key = jax.random.fold_in(key, i)
-            results[name] = self._arena.play(player, opponent, games, match_key, keep_going=keep_going)
-        return results
+                    held = load_snapshot(self._snapshots, earlier).params
+                    players[snapshot_name(earlier)] = self._selves.player(snapshot_name(earlier), held)
+        return players
 
     def _earlier(self, step: int) -> list[int]:
         """Rated snapshots to play: the last one before `step`, and the one nearest to half of it."""
         kept = set(snapshot_steps(self._snapshots))
-        rated = [earlier for earlier in self._rated_steps() if earlier < step and earlier in kept]
+        rated = [earlier for earlier in snapshot_steps_of(self._ladder) if earlier < step and earlier in kept]
         return sorted({rated[-1], min(rated, key=lambda earlier: abs(earlier - step / 2))}) if rated else []
-
-    def _rated_steps(self) -> list[int]:
-        names = [name.removeprefix("@") for name in self._ladder.players() if name.startswith("@")]
-        return sorted(int(name) for name in names if name.isdigit())
-
-
-def _name(step: int) -> str:
-    """The name of a snapshot in the ratings of its run."""
-    return f"@{step}"
 
 
 def judgement_metrics(result: JudgeResult, positions_by_ply: Mapping[int, int]) -> dict[str, float]:

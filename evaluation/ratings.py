@@ -1,28 +1,25 @@
-"""Ratings: pairwise results to Elo with error bars (Elo 1978; Bradley & Terry 1952, https://doi.org/10.2307/2334029).
+"""Ratings of named players from their games: a run's evaluator and `podzero tournament` share them.
 
-    P(i beats j) = 1 / (1 + 10^((R_j - R_i) / 400))
-
-A draw counts as half a win. One drawn game is added to each pair that has played, so that an undefeated player has a
-finite rating. R(`random`) = 0.
+The statistics are those of `podzero.evaluation.bradley_terry`; this module gives them names, and a form on disk.
 """
 
 from __future__ import annotations
 
-import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-import choix
 import numpy as np
 
 from podzero.errors import PodzeroError
-from podzero.evaluation.arena import MatchResult
-from podzero.intervals import Z_95
+from podzero.evaluation.bradley_terry import ELO_PER_NAT, Floats, Results, Unit, estimate, results_of
+from podzero.evaluation.consistency import connected
+from podzero.evaluation.games import MatchResult
 
 ANCHOR = "random"
-"""The player whose rating is 0."""
-ELO_PER_NAT = 400 / math.log(10)
-"""Elo points of one unit of log-odds."""
-_PRIOR_DRAWS = 1.0
+"""The player whose rating is 0, unless others are given."""
+_PAIR_POINTS = (0.0, 0.5, 1.0, 1.5, 2.0)
+"""The possible points of the two games of an opening."""
 
 
 class LadderError(PodzeroError, ValueError):
@@ -33,64 +30,102 @@ class Rating(NamedTuple):
     """The rating of one player."""
 
     elo: float
-    """Points above `random`."""
+    """In relation to the anchors."""
     error: float
-    """Half of the 95% interval."""
+    """Half of the length of the 95% interval."""
     games: int
     """Games of this player."""
+    low: float
+    """The lower end of the 95% interval."""
+    high: float
+
+
+class Meetings(NamedTuple):
+    """All games of two players, counted for the first."""
+
+    result: MatchResult
+    units: Counter[tuple[float, int]]
+    """How often the two games of an opening (or 1 game, of ladders from before openings were recorded) gave so many
+    points: `(points, games)`."""
+
+    def plus(self, result: MatchResult, units: Counter[tuple[float, int]]) -> Meetings:
+        """With further games."""
+        return Meetings(MatchResult(*map(sum, zip(self.result, result, strict=True))), self.units + units)
+
+    @property
+    def reversed(self) -> Meetings:
+        """The same games, counted for the second player."""
+        units = Counter({(games - points, games): count for (points, games), count in self.units.items()})
+        return Meetings(MatchResult(*self.result[::-1]), units)
 
 
 class Ladder:
-    """Results of matches between named players, and their maximum likelihood ratings."""
+    """Results of games between named players, and their ratings."""
 
     def __init__(self) -> None:
-        self._results: dict[tuple[str, str], MatchResult] = {}
+        self._meetings: dict[tuple[str, str], Meetings] = {}
 
-    def add(self, first: str, second: str, result: MatchResult) -> None:
-        """Adds a match, counted for `first`; matches of the same pair are summed."""
-        if first == second:
-            raise ValueError(f"'{first}' cannot be rated against itself")
-        if first > second:
-            first, second, result = second, first, MatchResult(result.losses, result.draws, result.wins)
-        held = self._results.get((first, second), MatchResult(0, 0, 0))
-        self._results[first, second] = MatchResult(*(a + b for a, b in zip(held, result, strict=True)))
+    def add(self, first: str, second: str, pairs: Iterable[tuple[float, float]]) -> None:
+        """Adds games: the points (1, 0.5 or 0) of `first` in the two games of each opening."""
+        played = list(pairs)
+        points = [scored for pair in played for scored in pair]
+        result = MatchResult(points.count(1), points.count(0.5), points.count(0))
+        self._add(first, second, Meetings(result, Counter((float(sum(pair)), 2) for pair in played)))
 
     def players(self) -> list[str]:
-        """All players with at least one match, sorted."""
-        return sorted({name for pair in self._results for name in pair})
+        """All players with at least one game, sorted."""
+        return sorted({name for pair in self._meetings for name in pair})
 
-    def ratings(self) -> dict[str, Rating]:
-        """Ratings of all players that are connected with `random` by matches, strongest first.
+    def meetings(self, first: str, second: str) -> MatchResult:
+        """The result of all games of two players, counted for `first`."""
+        held = self._meetings.get((min(first, second), max(first, second)), _NO_GAMES)
+        return (held if first < second else held.reversed).result
 
-        The likelihood is maximized by I-LSR (Maystre & Grossglauser 2015); the error is 1.96 standard deviations of
-        the difference to `random`, from the inverse of the Fisher information.
+    def games(self, name: str) -> int:
+        """Games of one player."""
+        return sum(held.result.games for pair, held in self._meetings.items() if name in pair)
+
+    def results(self, names: list[str]) -> Results:
+        """The games of these players against each other; players are their indices in `names`."""
+        index = {name: i for i, name in enumerate(names)}
+        counts: Counter[Unit] = Counter()
+        for (first, second), held in self._meetings.items():
+            if first in index and second in index:
+                low, high = sorted((index[first], index[second]))
+                units = (held if index[first] == low else held.reversed).units
+                counts.update({Unit(low, high, *unit): seen for unit, seen in units.items()})
+        return results_of(counts)
+
+    def ratings(
+        self, anchors: Mapping[str, float] | None = None, among: Collection[str] | None = None
+    ) -> dict[str, Rating]:
+        """Ratings of all players that are connected with an anchor by games, strongest first.
+
+        Args:
+          anchors: Elo points of the players whose rating is known; by default 0 for `random`.
+          among: only the games of these players against each other count; by default all games.
         """
-        names = self._connected()
+        known = {ANCHOR: 0.0} if anchors is None else anchors
+        names = self._connected(known, self.players() if among is None else sorted(among))
         if len(names) < 2:
             return {}
-        points = self._points(names)
-        log_odds = choix.ilsr_pairwise_dense(points)
-        log_odds = log_odds - log_odds[0]
-        errors = Z_95 * _deviations(log_odds, points + points.T)
-        games = self._games(names)
+        found = estimate(self.results(names), fixed_ratings(names, known) * ELO_PER_NAT)
+        columns = (found.elo, found.error, map(self.games, names), found.low, found.high)
         rated = {
-            name: Rating(ELO_PER_NAT * float(mean), ELO_PER_NAT * float(error), games[name])
-            for name, mean, error in zip(names, log_odds, errors, strict=True)
+            name: Rating(float(elo), float(error), games, float(low), float(high))
+            for name, elo, error, games, low, high in zip(names, *columns, strict=True)
         }
         return dict(sorted(rated.items(), key=lambda item: -item[1].elo))
 
-    def to_json(self) -> dict[str, Any]:
-        """The ladder as plain values: the results, and the ratings computed from them for readers."""
+    def to_json(self, ratings: Mapping[str, Rating]) -> dict[str, Any]:
+        """The ladder as plain values: the results, and their ratings for readers."""
         return {
-            "results": [
-                {"first": first, "second": second, **result._asdict()}
-                for (first, second), result in sorted(self._results.items())
-            ],
-            "ratings": {name: rating._asdict() for name, rating in self.ratings().items()},
+            "results": [_row(first, second, held) for (first, second), held in sorted(self._meetings.items())],
+            "ratings": {name: rating._asdict() for name, rating in ratings.items()},
         }
 
     @classmethod
-    def from_json(cls, tree: dict[str, Any]) -> Ladder:
+    def from_json(cls, tree: Mapping[str, Any]) -> Ladder:
         """The inverse of `to_json`; an empty tree gives an empty ladder.
 
         Raises:
@@ -99,44 +134,74 @@ class Ladder:
         ladder = cls()
         try:
             for row in tree.get("results", []):
-                counts = MatchResult(*(int(row[field]) for field in MatchResult._fields))
-                ladder.add(str(row["first"]), str(row["second"]), counts)
+                ladder._add(str(row["first"]), str(row["second"]), _meetings(row))
         except (KeyError, TypeError, ValueError) as error:
             raise LadderError(f"the saved ratings cannot be read: {type(error).__name__} {error}") from None
         return ladder
 
-    def _connected(self) -> list[str]:
-        """`random`, then all players connected with it by matches."""
-        reached, edge = [ANCHOR], [ANCHOR]
-        while edge:
-            met = {name for pair in self._results if edge[0] in pair for name in pair}
-            new = sorted(met - set(reached))
-            reached, edge = reached + new, edge[1:] + new
-        return reached
+    def _add(self, first: str, second: str, played: Meetings) -> None:
+        if first == second:
+            raise ValueError(f"'{first}' cannot be rated against itself")
+        if first > second:
+            first, second, played = second, first, played.reversed
+        self._meetings[first, second] = self._meetings.get((first, second), _NO_GAMES).plus(*played)
 
-    def _points(self, names: list[str]) -> np.ndarray[Any, Any]:
-        """`[N, N]` points of each player against each other, including the added draws."""
+    def _connected(self, anchors: Mapping[str, float], names: list[str]) -> list[str]:
+        """Those of the names that are connected with an anchor, in the same order."""
+        present = [i for i, name in enumerate(names) if name in anchors]
+        met = np.zeros((len(names), len(names)), bool)
         index = {name: i for i, name in enumerate(names)}
-        points = np.zeros((len(names), len(names)))
-        for (first, second), result in self._results.items():
-            if first in index:
-                i, j = index[first], index[second]
-                points[i, j] = result.points + 0.5 * _PRIOR_DRAWS
-                points[j, i] = result.games - result.points + 0.5 * _PRIOR_DRAWS
-        return points
-
-    def _games(self, names: list[str]) -> dict[str, int]:
-        return {name: sum(r.games for pair, r in self._results.items() if name in pair) for name in names}
+        for first, second in self._meetings:
+            if first in index and second in index:
+                met[index[first], index[second]] = met[index[second], index[first]] = True
+        met[np.ix_(present, present)] = True
+        return [names[i] for i in connected(met, present[0])] if present else []
 
 
-def _deviations(log_odds: np.ndarray[Any, Any], games: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Standard deviations `[N]` of the log-odds above player 0, whose own is 0.
+def fixed_ratings(names: Iterable[str], anchors: Mapping[str, float]) -> Floats:
+    """`[N]` ratings of the anchors in natural units, NaN for the other players."""
+    return np.array([anchors.get(name, np.nan) for name in names], np.float64) / ELO_PER_NAT
 
-    The Fisher information of Bradley-Terry is the Laplacian of the graph of matches with the weights n p (1 - p).
+
+def saved_ratings(tree: Mapping[str, Any]) -> dict[str, Rating]:
+    """The ratings in the tree of `Ladder.to_json`, also of one whose games no longer count.
+
+    Raises:
+      LadderError: the tree was not made by `to_json`.
     """
-    chances = 1 / (1 + np.exp(log_odds[None, :] - log_odds[:, None]))
-    weights = games * chances * (1 - chances)
-    information = np.diag(weights.sum(axis=1)) - weights
-    deviations: np.ndarray[Any, Any] = np.zeros(len(log_odds))
-    deviations[1:] = np.sqrt(np.diag(np.linalg.inv(information[1:, 1:])))
-    return deviations
+    try:
+        return {name: _rating(row) for name, row in tree.get("ratings", {}).items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise LadderError(f"the saved ratings cannot be read: {type(error).__name__} {error}") from None
+
+
+def _rating(row: Mapping[str, Any]) -> Rating:
+    """Earlier versions had intervals that are symmetric."""
+    elo, error = float(row["elo"]), float(row["error"])
+    return Rating(elo, error, int(row["games"]), row.get("low", elo - error), row.get("high", elo + error))
+
+
+_NO_GAMES = Meetings(MatchResult(0, 0, 0), Counter())
+
+
+def _row(first: str, second: str, held: Meetings) -> dict[str, Any]:
+    """The games of two players as plain values. `pairs` counts the openings by their points, 0 to 2 in halves, and
+    `single` the results of games without a known opening.
+    """
+    row = {"first": first, "second": second, **held.result._asdict()}
+    row["pairs"] = [held.units[points, 2] for points in _PAIR_POINTS]
+    single = [held.units[points, 1] for points in (1.0, 0.5, 0.0)]
+    return row | ({"single": single} if any(single) else {})
+
+
+def _meetings(row: Mapping[str, Any]) -> Meetings:
+    """The inverse of `_row`. Earlier versions wrote no pairs: each game is then a unit of its own."""
+    result = MatchResult(*(int(row[field]) for field in MatchResult._fields))
+    pairs = row.get("pairs", [0] * len(_PAIR_POINTS))
+    single = row.get("single", [0] * len(result)) if "pairs" in row else result
+    units = {(points, 2): int(seen) for points, seen in zip(_PAIR_POINTS, pairs, strict=True)}
+    units |= {(points, 1): int(seen) for points, seen in zip((1.0, 0.5, 0.0), single, strict=True)}
+    counted = Counter({unit: seen for unit, seen in units.items() if seen})
+    if sum(games * seen for (_, games), seen in counted.items()) != result.games:
+        raise ValueError(f"the openings of {row['first']} and {row['second']} do not add up to their games")
+    return Meetings(result, counted)

@@ -21,6 +21,7 @@ from podzero.launch.play import play
 from podzero.launch.playing import analyze, engine, evaluate
 from podzero.launch.report import report
 from podzero.launch.targets.verb import launch
+from podzero.launch.tournament import tournament
 from podzero.launch.zoo import zoo
 from podzero.workdir import Workdir
 
@@ -183,7 +184,7 @@ def bench(
 
 
 app.command("compile")(compile_for)
-for _command in (evaluate, analyze, play, engine, zoo, report, launch):
+for _command in (evaluate, tournament, analyze, play, engine, zoo, report, launch):
     app.command()(_command)
 
 

@@ -105,7 +105,7 @@ class Workdir:
         """Reserves the directory for this process until the returned file is closed; creates it if it is missing.
 
         Raises:
-          WorkdirError: another live process trains here, or the directory cannot be written.
+          WorkdirError: another live process works here, or the directory cannot be written.
         """
         try:
             self.root.mkdir(parents=True, exist_ok=True)
@@ -118,7 +118,7 @@ class Workdir:
             file.seek(0)
             holder = file.read().strip() or "unknown"
             file.close()
-            raise WorkdirError(f"{self.root} is in use: process {holder} trains there") from None
+            raise WorkdirError(f"{self.root} is in use: process {holder} works there") from None
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
 
 from podzero.envs.notation import notation_of
+from podzero.evaluation.games import PlayedGame
 from podzero.evaluation.records.san import san_moves
 from podzero.protocols import Env
 
 _LINE = 79
 """Longest line of moves."""
+_RESULTS = {1.0: "1-0", 0.5: "1/2-1/2", 0.0: "0-1"}
+"""By the points of White."""
 _GARDNER = {"Variant": "Gardner", "SetUp": "1", "FEN": "rnbqk/ppppp/5/PPPPP/RNBQK w - - 0 1"}
 
 
-def pgn_text(
-    env: Env, first: str, second: str, moves: Sequence[int], points: float, given_up: bool, date: str | None
-) -> str:
-    """The record of one game; see `podzero.evaluation.records.GameRecord`."""
-    game = env.spec.name
-    result = "1/2-1/2" if points == 0 else "1-0" if points > 0 else "0-1"
+def pgn_text(env: Env, played: PlayedGame, date: str | None) -> str:
+    """The record of one game; `date` is as 2026-01-31."""
+    game, moves = env.spec.name, played.moves
+    result = _RESULTS[played.points]
     tags = {"Event": "podzero", "Site": "?", "Date": (date or "????-??-??").replace("-", "."), "Round": "-"}
-    tags |= {"White": first, "Black": second, "Result": result}
+    tags |= {"White": played.first, "Black": played.second, "Result": result}
     if game == "gardner_chess":
         tags |= _GARDNER
     elif game != "chess":
         tags |= {"Variant": game}
-    if given_up:
+    if played.given_up:
         tags |= {"Termination": "abandoned"}
     in_algebra = game in ("chess", "gardner_chess")
     names = san_moves(env, moves) if in_algebra else notation_of(env.spec).names(moves)

@@ -13,6 +13,8 @@ def test_the_committed_pages_are_the_generated_ones():
     performance = pages.PERFORMANCE_PAGE.read_text()
     assert performance == pages.performance_page(performance)
     assert pages.ABLATIONS_PAGE.read_text() == pages.strength_page()
+    evaluation = pages.EVALUATION_PAGE.read_text()
+    assert evaluation == pages.evaluation_page(evaluation)
 
 
 STRENGTH = ("diagnosis", "ceiling", "ablations")
@@ -20,7 +22,7 @@ STRENGTH = ("diagnosis", "ceiling", "ablations")
 
 def test_every_file_of_results_is_on_a_page():
     benches = {f"bench_{name}" for name in (*pages.BENCHES, *pages.SERVERS)}
-    shown = {*pages.EXPERIMENTS, *benches, "compile", "transports", "placements", *STRENGTH}
+    shown = {*pages.EXPERIMENTS, *benches, "compile", "transports", "placements", "tournaments", *STRENGTH}
     assert {path.stem for path in pages.RESULTS.glob("*.json")} == shown
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from podzero.envs import HostEnv, make_env
-from podzero.evaluation.arena import Arena, Interrupted, MatchResult, play_match
+from podzero.evaluation.arena import Arena, Interrupted, play_match
+from podzero.evaluation.games import MatchResult
 from podzero.evaluation.players import RandomPlayer, SolverPlayer, mcts_player
 from podzero.evaluation.solvers import make_solver
 from podzero.intervals import wilson
@@ -72,7 +73,7 @@ def test_a_player_sees_only_open_games_where_it_is_to_move(env):
 
 
 def test_each_opening_is_played_from_both_sides(env):
-    starts = Arena(env).openings(6, 2, jax.random.key(5))
+    starts = Arena(env).openings(6, 2, jax.random.key(5)).states
     boards = np.asarray(jax.vmap(env.view)(starts).observation).reshape(6, -1)
     assert len(np.unique(boards, axis=0)) == 6
     result = play_match(env, FirstLegal(env), FirstLegal(env), 40, jax.random.key(5))
@@ -164,7 +165,7 @@ def test_extra_turns_are_played_by_whoever_has_them():
 def test_games_that_are_over_within_the_usual_opening_have_a_shorter_one():
     env = HostEnv(Turns(), "turns", max_plies=5)
     assert play_match(env, Always(1), Always(1), 4, jax.random.key(0)).games == 4
-    assert set(np.asarray(Arena(env).openings(4, 4, jax.random.key(0)).plies)) == {2}
+    assert set(np.asarray(Arena(env).openings(4, 4, jax.random.key(0)).states.plies)) == {2}
 
 
 def test_odd_number_of_games_is_refused(env):
@@ -192,3 +193,29 @@ def test_wilson_interval_of_a_clean_score_is_not_a_point():
     assert high == pytest.approx(1.0)
     assert low == pytest.approx(400 / (400 + 1.959964**2))
     assert wilson(0, 0) == (0.0, 1.0)
+
+
+def test_games_hold_all_their_moves(env):
+    """Both sides of an opening begin with its moves, and end when the game is over."""
+    view, step = jax.jit(env.view), jax.jit(env.step)
+    for pair in Arena(env).pairs(RandomPlayer(env), FirstLegal(env), 3, jax.random.key(9), opening_plies=2):
+        assert pair[0].moves[:2] == pair[1].moves[:2]
+        assert pair[0].position == pair[1].position
+        assert [(game.first, game.second) for game in pair] == [("random", "first"), ("first", "random")]
+        for game in pair:
+            state = env.init(jax.random.key(0))
+            for move in game.moves:
+                assert not view(state).done
+                state = step(state, jnp.int32(move))
+            assert view(state).done
+            assert (game.opening_plies, game.cut_off) == (2, False)
+
+
+def test_openings_that_are_known_are_not_played_again_by_deterministic_players(env):
+    """After one ply there are nine positions."""
+    arena, players = Arena(env), (FirstLegal(env), FirstLegal(env))
+    known = [one.position for one, _ in arena.pairs(*players, 9, jax.random.key(1), 1)]
+    assert len(set(known)) == 9
+    left = arena.pairs(*players, 9, jax.random.key(2), 1, known=known[:5])
+    assert {one.position for one, _ in left} == set(known[5:])
+    assert arena.pairs(*players, 9, jax.random.key(2), 1, known=known) == []

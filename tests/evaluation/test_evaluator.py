@@ -164,6 +164,20 @@ def test_an_unknown_opponent_is_refused_at_once(make):
         make(opponents=("stranger",))
 
 
+def test_a_ladder_of_an_earlier_version_goes_on(make, workdir, snapshots):
+    """It has neither openings nor the ends of intervals; ratings that are no longer computed stay as they were."""
+    old = [{"first": f"@{step}", "second": "random", "wins": 5, "draws": 0, "losses": 3} for step in range(30)]
+    held = {"results": old, "ratings": {f"@{step}": {"elo": 90.0, "error": 200.0, "games": 8} for step in range(30)}}
+    evaluator = make(ladder=held, opponents=("random",))
+    snapshots(workdir, 60)
+    evaluator.judge_newest()
+    shutil.rmtree(workdir.snapshots / f"{60:09d}")
+    ratings = evaluator.ladder()["ratings"]
+    assert ratings["@0"] == {"elo": 90.0, "error": 200.0, "games": 8, "low": -110.0, "high": 290.0}
+    assert {"@29", "@60"} <= set(ratings)
+    assert len(evaluator.ladder()["results"]) == 31
+
+
 def test_a_damaged_ladder_is_refused(make):
     with pytest.raises(LadderError):
         make(ladder={"results": [{}]})

@@ -3,7 +3,9 @@
 import os
 import shutil
 import sys
+from contextlib import closing
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import jax
@@ -14,12 +16,15 @@ import pytest
 from podzero.envs import make_env
 from podzero.envs.notation import notation_of
 from podzero.errors import ConfigError
-from podzero.evaluation.arena import Arena, match_result
+from podzero.evaluation.arena import Arena
 from podzero.evaluation.engines import EngineContestant, programs
 from podzero.evaluation.engines.gtp import GtpEngine
 from podzero.evaluation.engines.process import EngineFailed, LineProcess
 from podzero.evaluation.engines.uci import UciEngine
+from podzero.evaluation.games import match_result
 from podzero.evaluation.players import RandomPlayer, Turn
+from podzero.evaluation.tournament import Tournament
+from podzero.evaluation.tournament_files import Settings, TournamentFiles
 from podzero.evaluation.who import resolve
 
 FAKE = str(Path(__file__).parents[2] / "fakes" / "fake_engine.py")
@@ -84,10 +89,11 @@ def turn_after(env, moves):
 
 def test_an_engine_plays_whole_games_of_which_all_moves_are_known(env, arena, fake):
     contestant, pids = fake("behaves")
-    games = arena.play_games(RandomPlayer(env), contestant, 6, jax.random.key(0))
+    pairs = arena.pairs(RandomPlayer(env), contestant, 3, jax.random.key(0))
+    games = list(chain.from_iterable(pairs))
     assert len(pids) == 1
     assert not any(game.given_up for game in games)
-    assert [game.first_opens for game in games] == [True] * 3 + [False] * 3
+    assert [(game.first, game.second) for game in games] == [("random", "fake"), ("fake", "random")] * 3
     for game in games:
         assert len(set(game.moves)) == len(game.moves)
         state = env.init(jax.random.key(0))
@@ -95,15 +101,15 @@ def test_an_engine_plays_whole_games_of_which_all_moves_are_known(env, arena, fa
             state = env.step(state, jnp.int32(action))
         assert bool(env.view(state).done)
         opener = float(-env.view(state).rewards[state.current_player]) * (1 if len(game.moves) % 2 else -1)
-        assert game.points == (opener if game.first_opens else -opener)
+        assert game.points == 0.5 + 0.5 * opener
 
 
 @pytest.mark.parametrize("behaviour", ["hangs", "crashes", "chatters", "nonsense", "illegal"])
 def test_an_engine_that_fails_forfeits_one_game_and_is_restarted(env, arena, fake, behaviour, caplog):
     contestant, pids = fake(behaviour, timeout_s=3.0 if behaviour in ("hangs", "chatters") else 20.0)
-    games = arena.play_games(RandomPlayer(env), contestant, 8, jax.random.key(1))
+    games = list(chain.from_iterable(arena.pairs(RandomPlayer(env), contestant, 4, jax.random.key(1))))
     lost = [game for game in games if game.given_up]
-    assert [game.points for game in lost] == [1.0]
+    assert [(game.first, game.points) in (("random", 1.0), ("fake", 0.0)) for game in lost] == [True]
     assert all(len(game.moves) >= 5 for game in games if not game.given_up)
     assert len(pids) == 2
     (line,) = [record.getMessage() for record in caplog.records if "forfeits" in record.getMessage()]
@@ -112,16 +118,16 @@ def test_an_engine_that_fails_forfeits_one_game_and_is_restarted(env, arena, fak
 
 def test_an_engine_that_resigns_loses_without_a_fault(env, arena, fake, caplog):
     contestant, pids = fake("resigns")
-    games = arena.play_games(RandomPlayer(env), contestant, 4, jax.random.key(2))
-    assert match_result(games) == (4, 0, 0)
-    assert all(game.given_up for game in games)
+    pairs = arena.pairs(RandomPlayer(env), contestant, 2, jax.random.key(2))
+    assert match_result(pairs) == (4, 0, 0)
+    assert all(game.given_up and not game.cut_off for game in chain.from_iterable(pairs))
     assert len(pids) == 1
     assert not caplog.records
 
 
 def test_two_engines_play_each_other(arena, fake):
     first, second = fake("behaves")[0], fake("behaves")[0]
-    assert match_result(arena.play_games(first, second, 6, jax.random.key(0))).games == 6
+    assert arena.play(first, second, 6, jax.random.key(0)).games == 6
 
 
 def test_a_line_without_end_does_not_fill_the_memory():
@@ -193,10 +199,10 @@ def test_gnugo_finishes_games_and_beats_random_moves():
     program("gnugo")
     env = make_env("go_9x9")
     contestant = resolve("gnugo:1", env)
-    games = Arena(env).play_games(contestant, RandomPlayer(env), 2, jax.random.key(0))
+    (pair,) = Arena(env).pairs(contestant, RandomPlayer(env), 1, jax.random.key(0))
     contestant.close()
-    assert [game.points for game in games] == [1.0, 1.0]
-    assert not any(game.given_up for game in games)
+    assert pair.points == (1.0, 1.0)
+    assert not any(game.given_up for game in pair)
 
 
 def test_gnugo_captures_dead_stones_before_it_passes():
@@ -227,3 +233,15 @@ def test_chess_engines_play_from_the_moves_of_a_game(name, game, moves, answers)
     (action,) = contestant.choose_after([turn])
     contestant.close()
     assert notation_of(env.spec).name(turn.state, action) in answers
+
+
+def test_an_engine_that_resigns_loses_its_games_of_a_tournament(env, fake, tmp_path):
+    contestant, _ = fake("resigns")
+    settings = Settings("tic_tac_toe", ("fake", "random"), None, 0, 2, 0)
+    files = TournamentFiles(tmp_path / "t", settings)
+    with closing(Tournament(env, [contestant, RandomPlayer(env)], {"random": 0.0}, files, settings)) as tournament:
+        tournament.play(4)
+        ratings = tournament.ratings()
+        games = [game for pair in files.read() for game in pair.games]
+    assert list(ratings) == ["random", "fake"]
+    assert [game.given_up for game in games] == [True] * 4

@@ -1,0 +1,250 @@
+"""Ratings from results, with anchors and 95% intervals (Bradley & Terry 1952, https://doi.org/10.2307/2334029).
+
+    P(i scores against j) = 1 / (1 + exp(r_j - r_i)),   r in natural units (`ELO_PER_NAT` Elo points)
+
+A draw counts as half a win. Results are counted in units: the two games of one opening, which are correlated, or a
+single game. All functions are pure; N is the number of players, M that of different results, R that of replicates.
+
+The ratings maximize the likelihood times Jeffreys' prior (Firth 1993, https://doi.org/10.1093/biomet/80.1.27): half a
+win and half a loss are added for each rating, spread over the pairs of players according to how much their games decide
+about the ratings. So undefeated players have finite ratings, and the bias of order 1 / games vanishes.
+
+Intervals come from the Bayesian bootstrap (Rubin 1981, https://doi.org/10.1214/aos/1176345338) over units, in which the
+added results take part; the bootstrap that draws units again has too short intervals where few games were lost, and
+none for undefeated players (`benchmarks/tournaments.py` compares them). They are widened as Student's t for the number
+of units that a rating depends on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import special
+
+from podzero.intervals import Z_95
+
+ELO_PER_NAT = 400 / math.log(10)
+"""Elo points of one unit of log-odds."""
+REPLICATES = 1000
+"""Replicates of the bootstrap."""
+_PRIOR_DF = 2
+"""Degrees of freedom added to those of Student's t: the added results bound the spread even of a single unit. Chosen by
+the coverage of simulated tournaments with few games."""
+_LEAST = 1e-6
+"""The least weight of added results in a replicate, which keeps its ratings finite."""
+_LARGEST_STEP = 2.0
+_MOST_STEPS = 100
+_TOLERANCE = 1e-6
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Ints = np.ndarray[Any, np.dtype[np.intp]]
+
+
+class Unit(NamedTuple):
+    """The result of the two games of one opening, or of a single game."""
+
+    first: int
+    """Index of a player."""
+    second: int
+    points: float
+    """Of the first player: wins, and half of the draws."""
+    games: int = 2
+
+
+@dataclass(frozen=True)
+class Results:
+    """Different units, and how often each was seen. All arrays are `[M]`."""
+
+    first: Ints
+    second: Ints
+    points: Floats
+    games: Floats
+    count: Floats
+
+    def points_of(self, players: int, weights: Floats) -> Floats:
+        """Points `[..., N, N]` of each player against each other, if units count `weights` (`[..., M]`)."""
+        cells = np.zeros((*weights.shape[:-1], players, players))
+        for row, (i, j) in enumerate(zip(self.first.tolist(), self.second.tolist(), strict=True)):
+            cells[..., i, j] += weights[..., row] * self.points[row]
+            cells[..., j, i] += weights[..., row] * (self.games[row] - self.points[row])
+        return cells
+
+
+class Estimates(NamedTuple):
+    """Ratings in Elo points with 95% intervals; all arrays are `[N]`."""
+
+    elo: Floats
+    low: Floats
+    high: Floats
+
+    @property
+    def error(self) -> Floats:
+        """Half of the length of each interval."""
+        return (self.high - self.low) / 2
+
+
+def tally(units: Iterable[Unit]) -> Results:
+    """Counts equal units together, whoever is named first."""
+    ordered = (u if u.first < u.second else Unit(u.second, u.first, u.games - u.points, u.games) for u in units)
+    return results_of(Counter(ordered))
+
+
+def results_of(counts: Counter[Unit]) -> Results:
+    """The results in which each unit was seen as often as `counts` says."""
+    rows = np.array([(*unit, count) for unit, count in sorted(counts.items())], np.float64).reshape(-1, 5)
+    first, second, points, games, count = rows.T
+    return Results(first.astype(np.intp), second.astype(np.intp), points, games, count)
+
+
+def estimate(results: Results, anchors: Floats, seed: int = 0, replicates: int = REPLICATES) -> Estimates:
+    """Ratings and their intervals.
+
+    Args:
+      results: games that connect every player with an anchor.
+      anchors: `[N]` Elo points of the players whose rating is known, NaN for the others.
+      seed: of the bootstrap.
+      replicates: of the bootstrap.
+    """
+    fixed = anchors / ELO_PER_NAT
+    points = results.points_of(len(anchors), results.count)
+    ratings, leverages = firth(points, fixed)
+    replicated = bayesian_bootstrap(results, fixed, ratings, leverages, np.random.default_rng(seed), replicates)
+    low, high = np.quantile(replicated, [0.025, 0.975], axis=0)
+    wider = _student(effective_units(results, ratings, covariance(ratings, points, fixed)))
+    return Estimates(
+        ELO_PER_NAT * ratings,
+        ELO_PER_NAT * (ratings - wider * (ratings - low)),
+        ELO_PER_NAT * (ratings + wider * (high - ratings)),
+    )
+
+
+def firth(points: Floats, fixed: Floats) -> tuple[Floats, Floats]:
+    """Ratings `[..., N]` by Firth's penalized likelihood, and the leverages `[..., N, N]` of the pairs of players.
+
+    Half of a leverage is the number of wins, and of losses, that were added to a pair; their sum over pairs is the
+    number of ratings without anchor.
+    """
+    ratings = np.where(np.isnan(fixed), np.nanmean(fixed), fixed) * np.ones(points.shape[:-1])
+    for _ in range(_MOST_STEPS):
+        leverages = _leverages(ratings, points, fixed)
+        better = maximum_likelihood(points + leverages / 2, fixed, ratings)
+        moved, ratings = np.abs(better - ratings).max(), better
+        if moved < _TOLERANCE:
+            break
+    return ratings, leverages
+
+
+def maximum_likelihood(points: Floats, fixed: Floats, start: Floats | None = None) -> Floats:
+    """Ratings `[..., N]` by Newton's method.
+
+    Args:
+      points: `[..., N, N]` of each player against each other. Every player has won and lost something, at least
+        indirectly, against an anchor.
+      fixed: `[N]` ratings of the anchors, NaN for the others.
+      start: `[..., N]` ratings to start from.
+    """
+    players = len(fixed)
+    free = np.flatnonzero(np.isnan(fixed))
+    middle = np.where(np.isnan(fixed), np.nanmean(fixed), fixed)
+    ratings = np.array(np.broadcast_to(middle if start is None else start, points.shape[:-1])).reshape(-1, players)
+    scored = points.reshape(-1, players, players)
+    moving = np.arange(len(ratings))
+    for _ in range(_MOST_STEPS if len(free) else 0):
+        step = _newton_step(ratings[moving], scored[moving], free)
+        longest = np.abs(step).max(axis=-1)
+        ratings[moving[:, None], free] += step * np.minimum(1, _LARGEST_STEP / np.maximum(longest, _TOLERANCE))[:, None]
+        moving = moving[longest > _TOLERANCE]
+        if not len(moving):
+            break
+    return ratings.reshape(points.shape[:-1])
+
+
+def _newton_step(ratings: Floats, points: Floats, free: Ints) -> Floats:
+    """Newton's step `[R, F]` of the F free players for R sets of ratings (`[R, N]`) and points (`[R, N, N]`)."""
+    games = points + np.swapaxes(points, -1, -2)
+    chances = chances_of(ratings)
+    gradient = (points - games * chances).sum(axis=-1)[:, free]
+    information = _free(_laplacian(games * chances * (1 - chances)), free)
+    return np.asarray(np.linalg.solve(information, gradient[..., None])[..., 0])
+
+
+def bayesian_bootstrap(
+    results: Results,
+    fixed: Floats,
+    ratings: Floats,
+    leverages: Floats,
+    random: np.random.Generator,
+    replicates: int,
+) -> Floats:
+    """Ratings `[R, N]` of replicates, in which the weight of each unit is drawn from Gamma(1).
+
+    The added results of `firth` have weights from Gamma(leverage / 2): for two players and independent games the
+    winning chance is then distributed as Beta(wins + 1/2, losses + 1/2), which gives Jeffreys' interval.
+    """
+    weights = random.gamma(results.count, size=(replicates, len(results.count)))
+    added = np.maximum(random.gamma(np.maximum(leverages / 2, _LEAST), size=(replicates, *leverages.shape)), _LEAST)
+    played = results.points_of(len(fixed), results.count) > 0
+    points = results.points_of(len(fixed), weights) + np.where(played | played.T, added, 0)
+    return maximum_likelihood(points, fixed, ratings)
+
+
+def covariance(ratings: Floats, points: Floats, fixed: Floats) -> Floats:
+    """`[..., N, N]` covariance of the ratings: the inverse Fisher information, zero for anchors."""
+    free = np.flatnonzero(np.isnan(fixed))
+    chances = chances_of(ratings)
+    information = _laplacian((points + np.swapaxes(points, -1, -2)) * chances * (1 - chances))
+    result = np.zeros(points.shape)
+    result[..., free[:, None], free] = np.linalg.inv(_free(information, free))
+    return result
+
+
+def difference_variances(covariances: Floats) -> Floats:
+    """Variances `[..., N, N]` of the differences between ratings, from their covariance `[..., N, N]`."""
+    variances = np.diagonal(covariances, axis1=-2, axis2=-1)
+    of_differences: Floats = variances[..., :, None] + variances[..., None, :] - 2 * covariances
+    return of_differences
+
+
+def effective_units(results: Results, ratings: Floats, covariances: Floats) -> Floats:
+    """How many equally important units each rating depends on: `[N]`, zero for anchors.
+
+        (sum of v_u)^2 / (sum of v_u^2),   v_u = the part of unit u in the variance of the rating
+
+    This is Satterthwaite's formula (1946, https://doi.org/10.2307/3002019) for units of one degree of freedom each.
+    """
+    chances = chances_of(ratings)[results.first, results.second]
+    moves = covariances[:, results.first] - covariances[:, results.second]
+    parts: Floats = np.asarray(moves**2 * results.games * chances * (1 - chances))
+    total, squares = parts @ results.count, parts**2 @ results.count
+    units: Floats = np.divide(total**2, squares, out=np.zeros_like(total), where=squares > 0)
+    return units
+
+
+def chances_of(ratings: Floats) -> Floats:
+    """`[..., N, N]` expected score of each player in a game against each other."""
+    return np.asarray(special.expit(ratings[..., :, None] - ratings[..., None, :]))
+
+
+def _student(units: Floats) -> Floats:
+    """The factor `[N]` by which intervals of normal errors are too short for so few units."""
+    freedom = np.maximum(units - 1, 0) + _PRIOR_DF
+    return np.asarray(special.stdtrit(freedom, 0.975) / Z_95 * np.sqrt(1 + 1 / freedom))
+
+
+def _leverages(ratings: Floats, points: Floats, fixed: Floats) -> Floats:
+    chances = chances_of(ratings)
+    weights = (points + np.swapaxes(points, -1, -2)) * chances * (1 - chances)
+    return np.asarray(weights * difference_variances(covariance(ratings, points, fixed)))
+
+
+def _laplacian(weights: Floats) -> Floats:
+    return np.asarray(np.eye(weights.shape[-1]) * weights.sum(axis=-1)[..., None, :] - weights)
+
+
+def _free(information: Floats, free: Ints) -> Floats:
+    return np.asarray(information[..., free[:, None], free])

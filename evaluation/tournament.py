@@ -1,0 +1,287 @@
+"""Tournaments: matches chosen by uncertainty, until the ratings are known well enough. Every game is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from podzero.config import EnvConfig, GymnasiumConfig
+from podzero.envs import make_env
+from podzero.errors import ConfigError, nearest
+from podzero.evaluation.arena import OPENING_PLIES, Arena, Interrupted
+from podzero.evaluation.consistency import cycles, surprises
+from podzero.evaluation.pairing import next_pair
+from podzero.evaluation.players import Contestant
+from podzero.evaluation.ratings import ANCHOR, Ladder, Rating, fixed_ratings
+from podzero.evaluation.records import write_records
+from podzero.evaluation.tournament_files import NumberedPair, Settings, TournamentFiles
+from podzero.evaluation.who import resolve
+from podzero.player_names import game_to_play
+from podzero.protocols import Env
+
+OPENINGS = 8
+"""Openings in a match; each is played from both sides."""
+
+
+class Progress(NamedTuple):
+    """What a tournament reports after each match."""
+
+    games: int
+    """Games of the tournament so far, those of earlier processes included."""
+    first: str
+    second: str
+    largest_error: float | None
+    """The largest half of an interval in Elo points; None while a player has no rating."""
+
+
+class Tournament:
+    """One tournament, resumed from its files."""
+
+    def __init__(
+        self,
+        env: Env,
+        players: Sequence[Contestant],
+        anchors: Mapping[str, float],
+        files: TournamentFiles,
+        settings: Settings,
+    ) -> None:
+        """Reads the games so far.
+
+        Args:
+          env: the game.
+          players: in the order of `settings.players`.
+          anchors: Elo points of the players whose rating is known, at least one.
+          files: where the games are.
+          settings: of the tournament.
+
+        Raises:
+          TournamentError: the games so far cannot be read.
+        """
+        self._players = {player.name: player for player in players}
+        self._names = [player.name for player in players]
+        self._anchors = anchors
+        self._files = files
+        self._settings = settings
+        self._env = env
+        self._arena = Arena(env)
+        self._ladder = Ladder()
+        self._known: dict[tuple[str, str], set[str]] = {}
+        """Positions of openings that were played, by sorted names."""
+        self._exhausted: set[tuple[int, int]] = set()
+        self._batches = self._pairs = self._cut_off = 0
+        for pair in files.read():
+            self._count(pair)
+
+    @property
+    def folder(self) -> Path:
+        """Where its files are."""
+        return self._files.folder
+
+    @property
+    def games(self) -> int:
+        """Games so far."""
+        return 2 * self._pairs
+
+    def play(
+        self,
+        games: int,
+        until: float | None = None,
+        keep_going: Callable[[], bool] = lambda: True,
+        report: Callable[[Progress], None] = lambda progress: None,
+    ) -> str:
+        """Plays matches and says why it ended.
+
+        Args:
+          games: the most games of the tournament, those so far included; the last match may exceed it.
+          until: Elo points; the tournament ends when no interval extends further from its middle.
+          keep_going: called before every ply; the match under way is dropped when it returns False, since its finished
+            games would be its short ones.
+          report: called after each match.
+        """
+        while self.games < games:
+            if until is not None and (self.largest_error() or float("inf")) <= until:
+                return f"every interval is within ±{until:g} Elo"
+            pair = self._next()
+            if pair is None:
+                return "all pairs of players have played all openings that they can"
+            first, second = (self._names[i] for i in pair)
+            try:
+                played = self._match(first, second, keep_going)
+            except Interrupted:
+                return "interrupted"
+            if not played:
+                self._exhausted.add(pair)
+                continue
+            self._files.append(played)
+            for one in played:
+                self._count(one)
+            report(Progress(self.games, first, second, self.largest_error()))
+        return "the most games were played"
+
+    def write_records(self, path: Path) -> None:
+        """Writes all games so far to one file, as SGF or PGN (`podzero.evaluation.records`).
+
+        Raises:
+          ConfigError: it cannot be written.
+        """
+        write_records(path, self._env, (game for pair in self._files.read() for game in pair.games))
+
+    def close(self) -> None:
+        """Lets other processes use the folder."""
+        self._files.close()
+
+    def ratings(self) -> dict[str, Rating]:
+        """Ratings of the players that are connected with an anchor by games, strongest first."""
+        return self._ladder.ratings(self._anchors)
+
+    def largest_error(self) -> float | None:
+        """The largest half of an interval in Elo points; None while a player has no rating."""
+        rated = self.ratings()
+        if any(name not in rated for name in self._names):
+            return None
+        return max(rating.error for rating in rated.values())
+
+    def standings(self) -> dict[str, Any]:
+        """Ratings, cross table and what the ratings do not explain, as plain values.
+
+        Returns:
+          `games`, `cut_off` (how many of them a limit on the plies ended), `players` (strongest first: `name, elo, low,
+          high, games, score`; without a rating `elo`, `low` and `high` are None), `cross` (`[N][N]`, in the order of
+          `players`: `wins, draws, losses`, or None), `surprises` (pairs of players whose games differ from the ratings
+          by more than chance), and `cycles` (of players each of which beats the next).
+        """
+        rated = self.ratings()
+        order = [*rated, *(name for name in self._names if name not in rated)]
+        cross = [[self._meeting(one, other) for other in order] for one in order]
+        results, names = self._ladder.results(self._names), self._names
+        found = surprises(results, fixed_ratings(names, self._anchors))
+        triples = cycles(results, found, len(names))
+        return {
+            "games": self.games,
+            "cut_off": self._cut_off,
+            "players": [self._row(name, rated.get(name)) for name in order],
+            "cross": cross,
+            "surprises": [one._asdict() | {"first": names[one.first], "second": names[one.second]} for one in found],
+            "cycles": [[names[i] for i in triple] for triple in triples],
+        }
+
+    def _next(self) -> tuple[int, int] | None:
+        """The pair of players to play next."""
+        results = self._ladder.results(self._names)
+        points = results.points_of(len(self._names), results.count)
+        fixed = fixed_ratings(self._names, self._anchors)
+        return next_pair(points, fixed, 2 * self._settings.openings, barred=self._exhausted)
+
+    def _match(self, first: str, second: str, keep_going: Callable[[], bool]) -> list[NumberedPair]:
+        """A match; empty if two deterministic players know all openings of the game."""
+        settings, batch = self._settings, self._batches
+        played = self._arena.pairs(
+            self._players[first],
+            self._players[second],
+            settings.openings,
+            jax.random.fold_in(jax.random.key(settings.seed), batch),
+            settings.opening_plies,
+            keep_going,
+            self._known.get(_sorted(first, second), ()),
+        )
+        return [NumberedPair(batch, self._pairs + number, games) for number, games in enumerate(played)]
+
+    def _count(self, pair: NumberedPair) -> None:
+        """Takes the two games of an opening into account."""
+        one, other = pair.games
+        self._ladder.add(one.first, one.second, [pair.games.points])
+        self._known.setdefault(_sorted(one.first, one.second), set()).add(one.position)
+        self._batches, self._pairs = pair.batch + 1, pair.pair + 1
+        self._cut_off += one.cut_off + other.cut_off
+
+    def _meeting(self, one: str, other: str) -> dict[str, int] | None:
+        result = self._ladder.meetings(one, other)
+        return result._asdict() if one != other and result.games else None
+
+    def _row(self, name: str, rating: Rating | None) -> dict[str, Any]:
+        results = [self._ladder.meetings(name, other) for other in self._names if other != name]
+        games = sum(result.games for result in results)
+        return {
+            "name": name,
+            "elo": None if rating is None else rating.elo,
+            "low": None if rating is None else rating.low,
+            "high": None if rating is None else rating.high,
+            "games": games,
+            "score": sum(result.points for result in results) / games if games else None,
+        }
+
+
+def open_tournament(
+    who: Sequence[str],
+    folder: Path | None = None,
+    anchors: Mapping[str, float] | None = None,
+    simulations: int | None = None,
+    seed: int = 0,
+    game: str | None = None,
+) -> Tournament:
+    """Begins a tournament, or resumes the one in `folder`.
+
+    Each game has the same number of random plies at its start: `OPENING_PLIES` if two of the players are deterministic,
+    none otherwise.
+
+    Args:
+      who: players, see `podzero.player_names`.
+      folder: of its files; None for one below `tournaments/` whose name follows from players and settings.
+      anchors: Elo points of players, named as in `who`; None for 0 for `random` if it plays, for the first otherwise.
+      simulations: per move of players with a network; None means as many as in training.
+      seed: of openings and all random choices.
+      game: see `podzero.player_names.game_to_play`.
+
+    Raises:
+      ConfigError, WorkdirError, SnapshotError: see `podzero.evaluation.who.resolve`.
+      ConfigError: fewer than two players, one of them twice, an anchor that does not play, or a game for one player.
+      TournamentError: the folder holds another tournament, or its files are damaged.
+    """
+    where = game_to_play(game, *who)
+    if isinstance(where, GymnasiumConfig):
+        raise ConfigError(f"{where.title} has a single agent, so there are no matches; see podzero evaluate")
+    env = make_env(where)
+    if env.spec.players == 1:
+        raise ConfigError(f"{env.spec.name} has a single agent, so there are no matches; see podzero evaluate")
+    discount = 1.0 if isinstance(where, str) else where.discount
+    called = {name: resolve(name, env, simulations, discount) for name in who}
+    players = sorted({player.name: player for player in called.values()}.values(), key=lambda player: player.name)
+    if len(players) < max(2, len(who)):
+        raise ConfigError(f"a tournament needs at least two players, each named once; got {', '.join(who)}")
+    names = tuple(player.name for player in players)
+    plies = OPENING_PLIES if sum(player.deterministic for player in players) > 1 else 0
+    settings = Settings(_plain(where), names, simulations, plies, OPENINGS, seed)
+    known = _anchors(anchors, who, {name: player.name for name, player in called.items()})
+    files = TournamentFiles(folder or default_folder(env.spec.name, settings), settings)
+    return Tournament(env, players, known, files, settings)
+
+
+def default_folder(game: str, settings: Settings) -> Path:
+    """`tournaments/GAME-DIGEST`; the digest follows from the settings, so that the same command resumes."""
+    digest = hashlib.sha256(json.dumps(settings._asdict()).encode()).hexdigest()[:8]
+    return Path("tournaments") / f"{game}-{digest}"
+
+
+def _plain(game: str | EnvConfig) -> Any:
+    return game if isinstance(game, str) else game.model_dump(mode="json")
+
+
+def _anchors(given: Mapping[str, float] | None, who: Sequence[str], names: Mapping[str, str]) -> dict[str, float]:
+    """The anchors by the full names of their players."""
+    if not given:
+        return {names[ANCHOR if ANCHOR in names else who[0]]: 0.0}
+    for name in given:
+        if name not in names:
+            raise ConfigError(f"anchor '{name}' does not play{nearest(name, names)}; players: {', '.join(names)}")
+    if len(given) == len(names):
+        raise ConfigError("all players are anchors, so there is nothing to rate; leave one of them out")
+    return {names[name]: elo for name, elo in given.items()}
+
+
+def _sorted(first: str, second: str) -> tuple[str, str]:
+    return (first, second) if first < second else (second, first)

@@ -1,0 +1,206 @@
+"""The command `tournament`: its arguments, and what people see of its result."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from podzero.errors import ConfigError
+from podzero.launch.main import INTERRUPTED
+from podzero.launch.options import GameOption, Json, Simulations
+from podzero.launch.output import print_json
+from podzero.player_names import game_to_play
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from podzero.evaluation.tournament import Progress
+
+
+def tournament(
+    who: Annotated[list[str], typer.Argument(metavar="WHO WHO ...", help="Players, as WHO of `podzero evaluate`.")],
+    games: Annotated[int, typer.Option(min=2, help="The most games of the whole tournament.")] = 1000,
+    until: Annotated[
+        float | None,
+        typer.Option(min=1, help="End when all 95% intervals are within +-ELO.", metavar="ELO", show_default=False),
+    ] = None,
+    anchor: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WHO=ELO",
+            help="A known rating; may be repeated.",
+            show_default="random=0 if it plays, otherwise 0 for the first WHO",
+        ),
+    ] = None,
+    simulations: Simulations = None,
+    workdir: Annotated[
+        Path | None,
+        typer.Option(help="Where the games are kept; a tournament in it is resumed.", show_default="tournaments/..."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of openings and all random choices.")] = 0,
+    game: GameOption = None,
+    records: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write all games of the tournament as SGF or PGN.", show_default=False),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Rate players by games against each other, with 95% intervals.
+
+    Who plays next is chosen by what is least certain.
+    Each opening is played from both sides, and every game is kept as a line of games.jsonl.
+    Ctrl-C ends it; the same command goes on.
+    """
+    anchors = parse_anchors(anchor or [])
+    game_to_play(game, *who)  # refuses wrong names before JAX is imported
+    from podzero.envs import simulator_errors
+    from podzero.evaluation.tournament import open_tournament
+
+    with (
+        simulator_errors(),
+        closing(open_tournament(who, workdir, anchors, simulations, seed, game)) as running,
+        until_interrupted() as keep_going,
+    ):
+        ended = running.play(games, until, keep_going, (lambda progress: None) if as_json else show_progress)
+        if records is not None:
+            running.write_records(records)
+        result = running.standings() | {"workdir": str(running.folder), "ended": ended}
+    if as_json:
+        print_json(result)
+    else:
+        show(result)
+    if not keep_going():
+        raise typer.Exit(INTERRUPTED)
+
+
+def parse_anchors(given: Sequence[str]) -> dict[str, float]:
+    """The ratings of `WHO=ELO`, by player.
+
+    Raises:
+      ConfigError: one of them has another form, or a player occurs twice.
+    """
+    anchors: dict[str, float] = {}
+    for text in given:
+        name, _, elo = text.rpartition("=")
+        try:
+            rating = float(elo)
+        except ValueError:
+            rating = float("nan")
+        if not name or not abs(rating) < 1e5:
+            raise ConfigError(f"--anchor {text}: expected a player and its Elo points, as random=0")
+        if name in anchors:
+            raise ConfigError(f"--anchor {text}: '{name}' has two ratings")
+        anchors[name] = rating
+    return anchors
+
+
+@contextmanager
+def until_interrupted() -> Iterator[Callable[[], bool]]:
+    """Gives a function that returns False after Ctrl-C; a second Ctrl-C interrupts at once."""
+    pressed = False
+
+    def press(number: int, frame: object) -> None:
+        nonlocal pressed
+        if pressed:
+            raise KeyboardInterrupt
+        pressed = True
+
+    before = signal.signal(signal.SIGINT, press)
+    try:
+        yield lambda: not pressed
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def show_progress(progress: Progress) -> None:
+    """A line on the error output."""
+    error = progress.largest_error
+    known = "not all connected yet" if error is None else f"largest interval ±{error:.0f} Elo"
+    players = " - ".join(map(short_name, (progress.first, progress.second)))
+    print(f"{progress.games:,} games  {players}  {known}", file=sys.stderr, flush=True)
+
+
+def show(result: Mapping[str, Any]) -> None:
+    """Prints ratings, cross table and findings for people."""
+    from rich.console import Console
+
+    console = Console()
+    console.print(standings_table(result))
+    if any(any(row) for row in result["cross"]):
+        console.print("\nWon, drawn, lost by the player of the row; in bold, pairs that the ratings do not explain:")
+        console.print(cross_table(result))
+    for line in findings(result):
+        console.print(line, style="yellow", highlight=False)
+    console.print(
+        f"\n{result['ended']}: {result['games']:,} games, in {result['workdir']}/games.jsonl", highlight=False
+    )
+
+
+def standings_table(result: Mapping[str, Any]) -> Table:
+    """A row for each player, strongest first."""
+    table = _table()
+    for column in ("", "player", "Elo", "95% interval", "games", "score"):
+        table.add_column(column, justify="left" if column == "player" else "right")
+    for place, player in enumerate(result["players"], 1):
+        rated = player["elo"] is not None
+        interval = f"{player['low']:.0f} to {player['high']:.0f}" if rated else ""
+        if rated and player["low"] == player["high"]:
+            interval = "anchor"
+        score = "" if player["score"] is None else f"{100 * player['score']:.1f}%"
+        elo = f"{player['elo']:.0f}" if rated else "no games"
+        table.add_row(str(place), short_name(player["name"]), elo, interval, f"{player['games']:,}", score)
+    return table
+
+
+def cross_table(result: Mapping[str, Any]) -> Table:
+    """Results of each player (row) against each other (column)."""
+    table = _table()
+    flagged = {frozenset((surprise["first"], surprise["second"])) for surprise in result["surprises"]}
+    names = [player["name"] for player in result["players"]]
+    table.add_column("")
+    table.add_column("player")
+    for place in range(1, len(names) + 1):
+        table.add_column(str(place), justify="right")
+    for place, (name, row) in enumerate(zip(names, result["cross"], strict=True), 1):
+        cells = [_cell(held, frozenset((name, other)) in flagged) for other, held in zip(names, row, strict=True)]
+        table.add_row(str(place), short_name(name), *cells)
+    return table
+
+
+def findings(result: Mapping[str, Any]) -> list[str]:
+    """Sentences about what the ratings do not explain, and about games that a limit ended."""
+    lines = [
+        f"{short_name(one['first'])} scores {100 * one['score']:.0f}% against {short_name(one['second'])}; all other "
+        f"games predict {100 * one['expected']:.0f}% (p = {one['p_value']:.2g})"
+        for one in result["surprises"]
+    ]
+    for cycle in result["cycles"]:
+        lines.append("intransitive: " + " beats ".join(short_name(name) for name in (*cycle, cycle[0])))
+    if result["cut_off"]:
+        lines.append(f"{result['cut_off']:,} games were cut off by the limit on plies and count as drawn")
+    return lines
+
+
+def short_name(name: str) -> str:
+    """A player's name, with the path of a working directory relative to the present one where that is shorter."""
+    return min(name, os.path.relpath(name), key=len) if name.startswith("/") else name
+
+
+def _cell(held: Mapping[str, int] | None, flagged: bool) -> str:
+    if held is None:
+        return "·"
+    text = f"{held['wins']} {held['draws']} {held['losses']}"
+    return f"[bold]{text}[/bold]" if flagged else text
+
+
+def _table() -> Table:
+    from rich.table import Table
+
+    return Table(box=None, header_style="bold", pad_edge=False)

@@ -1,0 +1,116 @@
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from podzero.evaluation.arena import Interrupted
+from podzero.evaluation.games import PlayedGame, PlayedPair
+from podzero.evaluation.rating_round import BATCH_OPENINGS, ENOUGH_ELO, RATED_TOGETHER, RatingRound, relevant
+from podzero.evaluation.ratings import Ladder
+
+
+class Strengths:
+    """An arena in which players of known ratings meet; it remembers who did."""
+
+    def __init__(self, elo, openings=1_000_000):
+        self.elo, self.matches, self._openings, self._random = elo, [], openings, np.random.default_rng(0)
+
+    def pairs(self, first, second, openings, key, opening_plies, keep_going, known):
+        if not keep_going():
+            raise Interrupted
+        self.matches.append((first.name, second.name))
+        chance = 1 / (1 + 10 ** ((self.elo[second.name] - self.elo[first.name]) / 400))
+        new = list(map(str, range(len(known), min(len(known) + openings, self._openings))))
+        won = self._random.random((len(new), 2)) < chance
+        return [
+            PlayedPair(
+                PlayedGame(first.name, second.name, (0,), float(opened), 0, name),
+                PlayedGame(second.name, first.name, (0,), float(not replied), 0, name),
+            )
+            for name, (opened, replied) in zip(new, won, strict=True)
+        ]
+
+
+ELO = {"random": 0, "mcts:100": 150, "@10": 100, "@20": 200}
+
+
+def make(elo, newest="@20", games=400, ladder=None, **options):
+    players = {name: SimpleNamespace(name=name) for name in elo}
+    return RatingRound(Strengths(elo, **options), players, newest, ladder or Ladder(), games)
+
+
+def play(matches):
+    matches.play(jax.random.key(0), lambda: True)
+    return matches.ladder.ratings()["@20"]
+
+
+def test_a_round_ends_when_the_newest_rating_is_certain():
+    matches = make(ELO)
+    rating = play(matches)
+    assert rating.error < ENOUGH_ELO
+    assert rating.low < 200 < rating.high
+    played = sum(result.games for result in matches.results.values())
+    assert played < 3 * 400
+
+
+def test_a_round_ends_when_its_games_are_spent():
+    matches = make(ELO, games=40)
+    assert play(matches).error > ENOUGH_ELO
+    assert len(matches._arena.matches) == 3 * 40 / (2 * BATCH_OPENINGS)
+
+
+def test_every_opponent_is_met_even_if_the_result_is_known():
+    matches = make({"random": 0, "mcts:100": 150, "@10": -900, "@20": 200}, games=8)
+    play(matches)
+    assert {name: result.games for name, result in matches.results.items()} == {"random": 8, "mcts:100": 8, "@10": 8}
+
+
+def test_opponents_meet_where_that_makes_the_newest_rating_more_certain():
+    """It wins almost every game against random play; against the search it wins some, and so does the search there."""
+    matches = make({"random": 0, "mcts:100": 350, "@20": 700})
+    play(matches)
+    assert {frozenset(pair) for pair in matches._arena.matches} >= {frozenset(("random", "mcts:100"))}
+    assert all(pair[0] == "@20" for pair in matches._arena.matches if "@20" in pair)
+
+
+def test_earlier_snapshots_do_not_meet_each_other():
+    matches = make({"random": 0, "@5": 50, "@10": 100, "@20": 150}, games=100)
+    play(matches)
+    assert ("@10", "@5") not in matches._arena.matches
+    assert ("@5", "@10") not in matches._arena.matches
+
+
+def test_without_the_anchor_all_games_are_played_for_their_scores():
+    matches = make({"@10": 0, "@20": 0}, games=40)
+    matches.play(jax.random.key(0), lambda: True)
+    assert matches.results["@10"].games == 40
+
+
+def test_a_pair_without_new_openings_is_left_alone():
+    """All ends as soon as nobody has an opening left."""
+    matches = make({"random": 0, "@20": 100}, openings=10)
+    play(matches)
+    assert matches.results["random"].games == 20
+
+
+def test_the_ladder_of_the_rounds_before_is_not_changed():
+    ladder = Ladder()
+    matches = make(ELO, ladder=ladder, games=8)
+    play(matches)
+    assert ladder.players() == []
+    assert matches.ladder.players() == sorted(ELO)
+
+
+def test_an_interrupted_round_stops():
+    with pytest.raises(Interrupted):
+        make(ELO).play(jax.random.key(0), lambda: False)
+
+
+def test_old_snapshots_count_only_if_they_play():
+    ladder = Ladder()
+    for step in range(RATED_TOGETHER + 5):
+        ladder.add(f"@{step}", "random", [(1.0, 0.0)])
+    assert len(relevant(ladder, {})) == RATED_TOGETHER + 1
+    assert {"@4", "@5"} & set(relevant(ladder, {})) == {"@5"}
+    assert "@0" in relevant(ladder, {"@0": None})
