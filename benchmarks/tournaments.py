@@ -74,6 +74,7 @@ SCENARIOS = (
 )
 SAVINGS = (
     Scenario("saving: four players", 4, 300, 400),
+    Scenario("saving: four very unequal players", 4, 600, 400),
     Scenario("saving: six players", 6, 300, 400),
     Scenario("saving: eight players", 8, 300, 400),
     Scenario("saving: eight very unequal players", 8, 600, 400),
