@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CODE_PATTERNS = ("*.py", "*.yaml", "*.sh", "Dockerfile*", "py.typed")
-"""Files of the package that the archive holds: those that a wheel holds."""
+CODE_PATTERNS = ("*.py", "*.yaml", "*.sh", "Dockerfile*", "py.typed", "*.html", "*.css", "*.js", "*.LICENSE")
+"""Files of the package that the archive holds: those that a wheel holds, without the trained agents of the zoo."""
 PROJECT_FILES = ("pyproject.toml", "uv.lock")
 """Files beside the package that the archive holds: `uv sync` needs them."""
 ENVIRONMENTS = ".cache/podzero/environments"
@@ -150,7 +150,7 @@ def archived_files(package: Path) -> dict[str, Path]:
 def code_files(package: Path) -> Iterator[Path]:
     """The files of the package and of its subpackages, through symbolic links, in no order."""
     for folder, inner, names in os.walk(package, followlinks=True):
-        inner[:] = [name for name in inner if name.isidentifier() and name != "__pycache__"]
+        inner[:] = [name for name in inner if name.isidentifier() and name not in ("__pycache__", "zoo")]
         yield from (Path(folder, name) for name in names if any(fnmatch(name, pattern) for pattern in CODE_PATTERNS))
 
 

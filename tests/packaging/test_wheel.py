@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
     "actors", "aot", "benchmarks", "cluster", "configs", "driver", "envs", "evaluation", "inference", "launch",
-    "learner", "monitoring", "networks", "params", "replay", "report", "search",
+    "learner", "monitoring", "networks", "params", "play", "replay", "report", "search",
 )  # fmt: skip
 
 
@@ -45,7 +45,8 @@ def build(source, kind, to):
 
 def expected():
     """Every file of the package, as it must lie in site-packages."""
-    own = [*(ROOT / "podzero").glob("*"), *(ROOT / "podzero" / "config").glob("*.py")]
+    here = ROOT / "podzero"
+    own = [*here.glob("*"), *(here / "config").glob("*.py"), *(here / "zoo").rglob("*")]
     modules = {path.relative_to(ROOT).as_posix() for path in own if path.is_file()}
     packages = {
         f"podzero/{path.relative_to(ROOT).as_posix()}"

@@ -221,7 +221,7 @@ def test_gnugo_captures_dead_stones_before_it_passes():
     [
         ("stockfish:20", "chess", "f2f3 e7e5 g2g4", ["d8h4"]),
         ("fairy-stockfish:20", "chess", "f2f3 e7e5 g2g4", ["d8h4"]),
-        ("fairy-stockfish:3", "gardner_chess", "b2b3 c4b3", ["a2b3", "c2b3"]),
+        ("fairy-stockfish:20", "gardner_chess", "b2b3 c4b3", ["a2b3", "c2b3"]),
         ("stockfish:20", "chess", "a2a4 h7h5 a4a5 h5h4 a5a6 h4h3 a6b7 h3g2", ["b7a8q", "f1g2", "b7c8q"]),
     ],
 )
