@@ -28,6 +28,7 @@ from podzero.evaluation.solvers import SOLVED
 from podzero.evaluation.who import acting, resolve
 from podzero.player_names import TrainedPlayer, game_to_play, parse_player
 from podzero.protocols import Env
+from podzero.zoo_agents import PREFIX
 
 
 @simulator_errors()
@@ -86,24 +87,12 @@ def evaluate(
             "choose an opponent, as --opponent mcts:100"
         )
     player = resolve(who, env, simulations, discount)
-    key = jax.random.key(seed)
     about = {"game": env.spec.name, "player": player.name}
     if opponent is None:
         return about | _judgement(env, _by_states(player), positions, seed)
     other = resolve(opponent, env, simulations, discount)
-    played = Arena(env).pairs(player, other, -(-games // 2), key)
-    result = match_result(played)
     file = records or records_file(who, player.name, other.name, env.spec.name)
-    if file is not None:
-        write_records(file, env, chain.from_iterable(played), date.today().isoformat())
-    return about | {
-        "opponent": other.name,
-        "games": result.games,
-        **result._asdict(),
-        "score": result.score,
-        "interval": list(result.interval),
-        "records": None if file is None else str(file),
-    }
+    return about | _match(env, player, other, games, seed, file)
 
 
 def analyze(
@@ -137,9 +126,9 @@ def _refuse_opponent(name: str, opponent: str | None) -> None:
 
 
 def records_file(who: str, name: str, opponent: str, game: str) -> Path | None:
-    """Where the games of `who`, whose full name is `name`, are written by default; None without a working directory."""
+    """Where the games of `who`, whose full name is `name`, are written by default; None without a run of the user's."""
     player = parse_player(who)
-    if not isinstance(player, TrainedPlayer):
+    if not isinstance(player, TrainedPlayer) or who.startswith(PREFIX):
         return None
     step, other = name.rpartition("@")[2], re.sub(r"[^\w@.-]", "-", opponent.rpartition("/")[2])
     return player.workdir.root / "matches" / f"{step}_against_{other}{record_suffix(game)}"
@@ -171,6 +160,22 @@ def _alone(env: Env, player: Player, games: int, seed: int, scale: float) -> dic
     result = EpisodesResult(returns, np.zeros(games, np.int64), 0)
     counted = {key: value for key, value in summary(result).items() if key not in ("mean_length", "failures")}
     return {"game": env.spec.name, "player": player.name} | counted
+
+
+def _match(env: Env, player: Contestant, other: Contestant, games: int, seed: int, file: Path | None) -> dict[str, Any]:
+    """A match of at least `games` games, which are written to `file` if there is one."""
+    played = Arena(env).pairs(player, other, -(-games // 2), jax.random.key(seed))
+    if file is not None:
+        write_records(file, env, chain.from_iterable(played), date.today().isoformat())
+    result = match_result(played)
+    return {
+        "opponent": other.name,
+        "games": result.games,
+        **result._asdict(),
+        "score": result.score,
+        "interval": list(result.interval),
+        "records": None if file is None else str(file),
+    }
 
 
 def _judgement(env: Env, player: Player, positions: int, seed: int) -> dict[str, Any]:

@@ -11,8 +11,6 @@ WAIT_SHARE = 0.15
 SERVERS_BUSY = 0.8
 """Share of time with a batch on the devices of inference servers from which these limit the actors."""
 
-_STARVED = "the learner waits for"
-
 
 def bottleneck(
     phase: Phase,
@@ -39,13 +37,12 @@ def bottleneck(
     writers = {"actors": shares.get("actor", {})}
     if "reanalyser" in shares:
         writers["reanalysers"] = shares["reanalyser"]
-    found = _training_bottleneck(writers, shares.get("learner", {}))
-    if found.startswith(_STARVED) and server_busy is not None and server_busy >= SERVERS_BUSY:
-        return f"{found}; the inference servers' devices are busy {server_busy:.0%} of the time"
-    return found
+    return _training_bottleneck(writers, shares.get("learner", {}), server_busy or 0.0)
 
 
-def _training_bottleneck(writers: Mapping[str, Mapping[str, float]], learner: Mapping[str, float]) -> str:
+def _training_bottleneck(
+    writers: Mapping[str, Mapping[str, float]], learner: Mapping[str, float], server_busy: float
+) -> str:
     """The bottleneck while the learner trains: replay makes one side wait, or the learner is busy between steps.
 
     The learner needs samples of actors and reanalysers. The kind that replay blocks less is the slower one.
@@ -55,7 +52,9 @@ def _training_bottleneck(writers: Mapping[str, Mapping[str, float]], learner: Ma
     if starved >= max(WAIT_SHARE, blocked):
         stage, share = _largest(writer, without=("write",))
         why = f"; they spend {share:.0%} of their time on {stage}" if stage else ""
-        return f"{_STARVED} the {kind} ({starved:.0%} of its time{why})"
+        limited = kind == "actors" and server_busy >= SERVERS_BUSY
+        servers = f"; the inference servers' devices are busy {server_busy:.0%} of the time" if limited else ""
+        return f"the learner waits for the {kind} ({starved:.0%} of its time{why}){servers}"
     if blocked >= WAIT_SHARE:
         return f"the {kind} wait for the learner ({blocked:.0%} of their time)"
     stage, share = _largest(learner, without=("step", "wait_replay"))

@@ -125,7 +125,9 @@ class GamePage:
         await self._play(action)
 
     async def _play(self, action: int) -> None:
-        """Plays a person's move, and the player's reply where it is its turn."""
+        """Plays a person's move, and the player's reply where it is its turn; nothing while a search is under way."""
+        if self._busy:
+            return
         try:
             self._session.play(action)
         except NotationError as error:
@@ -137,7 +139,7 @@ class GamePage:
 
     async def _enter(self, entry: ui.input) -> None:
         """Plays the move of this name, or sets up the position after these moves from the start."""
-        text = str(entry.value or "")
+        text = "" if self._busy else str(entry.value or "")
         try:
             if len(text.replace(",", " ").split()) == 1:
                 action = self._session.notation.action(self._session.position.state, text.strip())

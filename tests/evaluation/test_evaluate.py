@@ -8,7 +8,7 @@ from failing_callback import fail_in_callback
 from podzero.envs import SimulatorError, make_env
 from podzero.errors import ConfigError
 from podzero.evaluation.analysis import BATCH, Analyst
-from podzero.evaluation.evaluate import analyze, evaluate
+from podzero.evaluation.evaluate import analyze, evaluate, records_file
 from podzero.evaluation.who import resolve
 
 
@@ -142,3 +142,7 @@ def test_a_game_that_fails_in_analysis_is_named():
 def test_who_does_not_search_cannot_analyze():
     with pytest.raises(ConfigError, match="does not search"):
         analyze("random", [], game="tic_tac_toe")
+
+
+def test_matches_of_an_agent_that_comes_with_podzero_leave_its_folder_alone():
+    assert records_file("zoo:go_9x9", "zoo:go_9x9@2932", "random", "go_9x9") is None
