@@ -206,10 +206,10 @@ def serve(experiment: Experiment, name: str, source: ParamSource, directory: Any
 class EvaluatorProcess(Process):
     """The evaluator."""
 
-    def _build(self, *, experiment: Experiment, snapshots: Path, ladder: dict[str, Any]) -> None:
+    def _build(self, *, experiment: Experiment, snapshots: Path, games: Path, ladder: dict[str, Any]) -> None:
         from podzero.evaluation import Evaluator, make_rounds
 
-        rounds = make_rounds(experiment, snapshots, ladder)
+        rounds = make_rounds(experiment, snapshots, games, ladder)
         self._evaluator = Evaluator(rounds, experiment.evaluation.every_minutes, snapshots, self._reports.report)
 
     def run(self) -> None:

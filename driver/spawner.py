@@ -16,6 +16,7 @@ from podzero.cluster.stale_processes import RUN_VARIABLE
 from podzero.config import Experiment
 from podzero.driver.processes import EvaluatorProcess, InferenceProcess, LearnerProcess, ReplayProcess
 from podzero.driver.producers import ActorProcess, ReanalysisProcess
+from podzero.workdir import Workdir
 
 CPU_ONLY = {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "2"}
 """Environment of the processes that have no accelerators, so that they leave those of their host to others."""
@@ -27,17 +28,17 @@ class Spawner:
     Args:
       cluster: where they run.
       experiment: of the run.
-      snapshots: folder of the snapshots.
+      workdir: of the run.
       store: handle of the parameter store.
       directory: handle of the directory of inference servers; None without such servers.
     """
 
     def __init__(
-        self, cluster: Cluster, experiment: Experiment, snapshots: Path, store: Any, directory: Any = None
+        self, cluster: Cluster, experiment: Experiment, workdir: Workdir, store: Any, directory: Any = None
     ) -> None:
         self._cluster = cluster
         self._experiment = experiment
-        self._snapshots = snapshots
+        self._workdir = workdir
         self._store = store
         self._directory = directory
         self._starts: Counter[str] = Counter()
@@ -93,7 +94,7 @@ class Spawner:
                 shards=list(shards),
                 store=self._store,
                 directory=self._directory,
-                snapshots=self._snapshots,
+                snapshots=self._workdir.snapshots,
                 restore_from=restore_from,
             )
             for rank, node in enumerate(hosts)
@@ -153,7 +154,8 @@ class Spawner:
             node,
             cpus=cpus,
             environment=self._cpu_only(),
-            snapshots=self._snapshots,
+            snapshots=self._workdir.snapshots,
+            games=self._workdir.games,
             ladder=ladder,
         )
 

@@ -58,7 +58,7 @@ class Supervisor:
         self._stopping = stopping
         self._nodes = RunNodes(cluster, experiment, home, CPU_ONLY)
         directory = start_directory(home) if experiment.actors.inference == "server" else None
-        self._spawner = Spawner(cluster, experiment, workdir.snapshots, store, directory)
+        self._spawner = Spawner(cluster, experiment, workdir, store, directory)
         self.shards = ReplayShards(self._spawn_shard)
         self._servers = self._inference_servers(experiment)
         actors = experiment.actors

@@ -28,6 +28,13 @@ class PlayedGame(NamedTuple):
     """Whether a limit on the plies ended the game; it then counts as what its rewards say, usually a draw."""
 
 
+def game_title(game: PlayedGame) -> str:
+    """Who played, the result, and how long it took, as `@20 - random 1-0, 7 plies`."""
+    result = {1.0: "1-0", 0.0: "0-1"}.get(game.points, "draw")
+    end = " (given up)" if game.given_up else " (cut off)" if game.cut_off else ""
+    return f"{game.first} - {game.second} {result}{end}, {len(game.moves)} plies"
+
+
 class PlayedPair(NamedTuple):
     """The two games of one opening."""
 

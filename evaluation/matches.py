@@ -7,7 +7,7 @@ ratings are not biased by a choice of the best.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ import jax
 
 from podzero.config import Experiment
 from podzero.evaluation.arena import Arena
-from podzero.evaluation.games import MatchResult
+from podzero.evaluation.games import MatchResult, PlayedGame
 from podzero.evaluation.judge import BANDS, Judge, JudgeResult, judged_positions
 from podzero.evaluation.players import Contestant, NetworkPlayers
 from podzero.evaluation.rating_round import RatingRound, relevant, snapshot_name, snapshot_steps_of
@@ -44,6 +44,7 @@ class MatchRounds:
         env: Env,
         snapshots: Path,
         ladder: dict[str, Any] | None = None,
+        keep: Callable[[int, Sequence[PlayedGame]], None] = lambda step, games: None,
     ) -> None:
         """Resolves the opponents; plays no match yet.
 
@@ -52,6 +53,7 @@ class MatchRounds:
           env: the game.
           snapshots: `Workdir.snapshots`, for matches against earlier snapshots.
           ladder: the result of `ladder()` of an earlier evaluator process.
+          keep: gets the step and the games of each complete round.
 
         Raises:
           ConfigError: an opponent does not exist or cannot play this game.
@@ -60,6 +62,7 @@ class MatchRounds:
         self._config = experiment.evaluation
         self._env = env
         self._snapshots = snapshots
+        self._keep = keep
         self._ladder = Ladder.from_json(ladder or {})
         self._ratings = saved_ratings(ladder or {}) | self._ladder.ratings(among=relevant(self._ladder, {}))
         self._ladder_tree = self._ladder.to_json(self._ratings)
@@ -97,6 +100,7 @@ class MatchRounds:
         rating = self._ratings.get(player.name)
         if rating is not None:
             metrics |= {"evaluation/elo": rating.elo, "evaluation/elo_error": rating.error}
+        self._keep(step, matches.games)
         return metrics
 
     @cached_property

@@ -9,7 +9,7 @@ from itertools import combinations
 import jax
 
 from podzero.evaluation.arena import Arena
-from podzero.evaluation.games import MatchResult, match_result
+from podzero.evaluation.games import MatchResult, PlayedGame, match_result
 from podzero.evaluation.pairing import next_pair
 from podzero.evaluation.players import Contestant
 from podzero.evaluation.ratings import ANCHOR, Ladder, fixed_ratings
@@ -52,6 +52,8 @@ class RatingRound:
         """With the games of this round."""
         self.results = dict.fromkeys(opponents, MatchResult(0, 0, 0))
         """Of the newest snapshot against each opponent in this round."""
+        self.games: list[PlayedGame] = []
+        """Of this round, in the order of play."""
 
     def play(self, key: Array, keep_going: Callable[[], bool]) -> None:
         """Plays one match against each opponent, then those that are chosen by uncertainty, until the newest rating is
@@ -74,6 +76,7 @@ class RatingRound:
                 continue
             before += [both.opened.position for both in played]
             self.ladder.add(*pair, [both.points for both in played])
+            self.games += [game for both in played for game in both]
             if pair[0] == self._newest:
                 found = match_result(played)
                 self.results[pair[1]] = MatchResult(*map(sum, zip(self.results[pair[1]], found, strict=True)))

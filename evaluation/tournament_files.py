@@ -5,10 +5,8 @@ A line of `games.jsonl` is one game, as
     {"batch": 3, "pair": 17, "players": ["mcts:20", "random"], "moves": [4, 0, 2], "opening_plies": 0,
      "position": "5feceb66ffc86f38", "points": [1.0, 0.0], "end": "over", "seed": 0}
 
-`players` names who moved first, and `points` has the same order. `moves` are actions of the environment, from the start
-of the game. The games of one `pair` have the same opening. `end` is `over`, `given up` if the loser resigned or
-forfeited, or `cut off` if a limit on the plies ended the game. Random numbers are those of batch `batch` of the
-tournament with this `seed`.
+It has what `podzero.evaluation.records.lines` says. The games of one `pair` have the same opening. Random numbers are
+those of batch `batch` of the tournament with this `seed`.
 """
 
 from __future__ import annotations
@@ -21,12 +19,12 @@ from typing import Any, NamedTuple
 
 from podzero.errors import PodzeroError
 from podzero.evaluation.games import PlayedGame, PlayedPair
+from podzero.evaluation.records import game_from_tree, game_to_tree
 from podzero.workdir import Workdir, sync, write_atomically
 
 SETTINGS_FILE = "tournament.json"
 GAMES_FILE = "games.jsonl"
 _FORMAT = 1
-_ENDS = ("over", "given up", "cut off")
 
 
 class TournamentError(PodzeroError, RuntimeError):
@@ -55,6 +53,14 @@ class NumberedPair(NamedTuple):
     batch: int
     pair: int
     games: PlayedPair
+
+
+class _Line(NamedTuple):
+    """A line of the file of games."""
+
+    batch: int
+    pair: int
+    game: PlayedGame
 
 
 class TournamentFiles:
@@ -129,55 +135,31 @@ class TournamentFiles:
 
     def _lines(self, pair: NumberedPair) -> Iterable[dict[str, Any]]:
         for game in pair.games:
-            yield {
-                "batch": pair.batch,
-                "pair": pair.pair,
-                "players": [game.first, game.second],
-                "moves": game.moves,
-                "opening_plies": game.opening_plies,
-                "position": game.position,
-                "points": [game.points, 1 - game.points],
-                "end": "given up" if game.given_up else "cut off" if game.cut_off else "over",
-                "seed": self._settings.seed,
-            }
+            yield {"batch": pair.batch, "pair": pair.pair, **game_to_tree(game), "seed": self._settings.seed}
 
-    def _parse(self, number: int, line: bytes) -> dict[str, Any]:
+    def _parse(self, number: int, line: bytes) -> _Line:
         try:
-            game = json.loads(line)
-            known = set(game["players"]) <= set(self._settings.players) and len(set(game["players"])) == 2
-            if not known or sum(game["points"]) != 1 or game["points"][0] not in (0, 0.5, 1):
-                raise ValueError("players or points that cannot be")
-            whole = [game["batch"], game["pair"], game["opening_plies"], *game["moves"]]
-            if not all(isinstance(one, int) for one in whole) or game["end"] not in _ENDS:
-                raise ValueError("moves or an end that cannot be")
-            return dict(game)
+            tree = json.loads(line)
+            game = game_from_tree(tree)
+            if not {game.first, game.second} <= set(self._settings.players) or game.first == game.second:
+                raise ValueError("players that cannot be")
+            if not isinstance(tree["batch"], int) or not isinstance(tree["pair"], int):
+                raise ValueError("a batch or pair that cannot be")
+            return _Line(tree["batch"], tree["pair"], game)
         except (ValueError, KeyError, TypeError) as error:
             raise self._damaged(number, f"{type(error).__name__} {error}") from None
 
-    def _join(self, number: int, one: dict[str, Any], other: dict[str, Any]) -> NumberedPair:
-        if one["pair"] != other["pair"] or other["players"] != one["players"][::-1]:
+    def _join(self, number: int, one: _Line, other: _Line) -> NumberedPair:
+        players = (one.game.first, one.game.second)
+        if one.pair != other.pair or players != (other.game.second, other.game.first):
             raise self._damaged(number + 1, "it and the next one are not the two games of an opening")
-        return NumberedPair(one["batch"], one["pair"], PlayedPair(_game(one), _game(other)))
+        return NumberedPair(one.batch, one.pair, PlayedPair(one.game, other.game))
 
     def _damaged(self, number: int, why: str) -> TournamentError:
         return TournamentError(
             f"{self._file}, line {number} is damaged ({why}). Remove it together with the other game of its pair, or "
             "choose another --workdir."
         )
-
-
-def _game(line: dict[str, Any]) -> PlayedGame:
-    first, second = line["players"]
-    return PlayedGame(
-        first,
-        second,
-        tuple(line["moves"]),
-        float(line["points"][0]),
-        line["opening_plies"],
-        str(line["position"]),
-        given_up=line["end"] == "given up",
-        cut_off=line["end"] == "cut off",
-    )
 
 
 def _check_same(held: Path, given: dict[str, Any]) -> None:

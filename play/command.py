@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 from rich.console import Console
 
 from podzero.config import EnvConfig, GymnasiumConfig
 from podzero.envs import make_env
 from podzero.errors import ConfigError
+from podzero.evaluation.kept_games import KeptGame, kept_games
 from podzero.evaluation.players import MovesPlayer, Player
 from podzero.evaluation.who import resolve
 from podzero.play.searching import PositionSearch
 from podzero.play.session import Session
 from podzero.play.terminal import TerminalGame
-from podzero.player_names import BuiltinPlayer, EnginePlayer, game_to_play, parse_player
+from podzero.player_names import BuiltinPlayer, EnginePlayer, TrainedPlayer, game_to_play, parse_player
 from podzero.protocols import Env
 
 
 def play(
-    who: str, others: list[str], game: str | None, simulations: int, second: bool, web: bool, port: int | None
+    who: str,
+    others: list[str],
+    game: str | None,
+    simulations: int,
+    second: bool,
+    web: bool,
+    port: int | None,
+    games: Path | None,
 ) -> None:
     """Plays games until the person ends it.
 
@@ -31,10 +42,13 @@ def play(
       second: whether the opponent begins.
       web: on a page instead of in the terminal.
       port: of the page; None takes a free one.
+      games: the working directory of a run, or the folder of a tournament, whose games the page shows; None takes those
+        of the players that are runs.
 
     Raises:
       ConfigError, WorkdirError, SnapshotError: a player does not exist, or cannot play this game.
-      ConfigError: the environment has no players who take turns, NiceGUI is not installed, or the port is taken.
+      ConfigError: the environment has no players who take turns, NiceGUI is not installed, the port is taken, `games`
+        holds no games, or something is given that only the page has.
     """
     where = game_to_play(game, who, *others)
     if isinstance(where, GymnasiumConfig):
@@ -44,13 +58,25 @@ def play(
     for search in players.values():
         search.name(simulations)  # refuses wrong names before anything is shown
     if not web:
+        if others or games is not None or port is not None:
+            raise ConfigError("other players to compare with, --games and --port are for the page: add --web")
         TerminalGame(Session(env), players[who], simulations, int(second), Console()).run()
         return
     try:
         from podzero.play.web import serve
     except ModuleNotFoundError as missing:
         raise ConfigError(f"the page needs {missing.name}: install the extra `web` (uv sync --extra web)") from None
-    serve(env, players, simulations, port)
+    serve(env, players, simulations, port, _kept(games, (who, *others)))
+
+
+def _kept(folder: Path | None, players: Iterable[str]) -> list[KeptGame]:
+    if folder is not None:
+        return kept_games(folder)
+    kept = []
+    for workdir in {one.workdir.root for one in map(parse_player, players) if isinstance(one, TrainedPlayer)}:
+        with suppress(ConfigError):  # nothing was kept
+            kept += kept_games(workdir)
+    return kept
 
 
 def _maker(name: str, env: Env, where: str | EnvConfig) -> partial[Player]:

@@ -75,6 +75,20 @@ def drawing_of(session: Session) -> Drawing | None:
     return Drawing(owner, text, rows, columns, _squares_to_fill(session, height, width))
 
 
+def last_squares(session: Session) -> tuple[Square, ...]:
+    """Where the last move went: what was drawn before it, for the squares of that action."""
+    if session.last_move is None:
+        return ()
+    action, ply = session.last_move, session.ply
+    session.show(ply - 1)
+    before = drawing_of(session)
+    session.show(ply)
+    if before is None:
+        return ()
+    squares = before.squares.get(action, ())
+    return squares if before.moves_pieces else tuple(s for s in squares if before.owner[s] < 0)[-1:]
+
+
 def _channels_last(observation: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Foreign games may have their planes first: the shortest axis is taken for that of the planes."""
     return np.moveaxis(observation, int(np.argmin(observation.shape)), -1)

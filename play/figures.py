@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from podzero.play.searching import Branch, branches
+from podzero.play.searching import Branch, Searched, branches
 from podzero.play.session import Session
 from podzero.searched_nodes import SearchedNodes
 
@@ -40,6 +41,15 @@ def _node(branch: Branch, looked: _Paths) -> dict[str, Any]:
         "label": f"{name}  visits {branch.visits}  value {branch.value:+.2f}  prior {branch.prior:.1%}",
         "children": [_node(child, looked) for child in branch.children],
     }
+
+
+def value_points(session: Session, searched: Mapping[int, Searched]) -> list[tuple[int, float]]:
+    """The values of all searched positions of a game, by ply, for the player who began it."""
+    points = []
+    for ply, found in sorted(searched.items()):
+        if found.value is not None:
+            points.append((ply, -found.value if session.turn_at(ply) else found.value))
+    return points
 
 
 def value_chart(points: list[tuple[int, float]]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,9 +10,11 @@ from nicegui import run, ui
 from nicegui.events import KeyEventArguments, MouseEventArguments
 
 from podzero.envs.notation import NotationError
-from podzero.play.drawing import Drawing, Square, drawing_of
-from podzero.play.figures import tree_of, value_chart
-from podzero.play.panels import compare, list_moves
+from podzero.evaluation.games import PlayedGame
+from podzero.evaluation.kept_games import KeptGame
+from podzero.play.drawing import Drawing, Square, drawing_of, last_squares
+from podzero.play.figures import tree_of, value_chart, value_points
+from podzero.play.panels import choose_game, compare, list_moves
 from podzero.play.picture import BoardPicture, Marks, heat_of
 from podzero.play.searching import SIMULATIONS, PositionSearch, Searched
 from podzero.play.session import Session
@@ -29,9 +31,12 @@ class GamePage:
       env: the game.
       players: searches by name; the first one plays, the others are compared with it.
       simulations: of the first search.
+      kept: finished games to step through.
     """
 
-    def __init__(self, env: Env, players: Mapping[str, PositionSearch], simulations: int) -> None:
+    def __init__(
+        self, env: Env, players: Mapping[str, PositionSearch], simulations: int, kept: Sequence[KeptGame] = ()
+    ) -> None:
         self._session = Session(env)
         self._players = dict(players)
         self._opponent = next(iter(players))
@@ -42,6 +47,7 @@ class GamePage:
         self._picture: BoardPicture | None = None
         self._drawing: Drawing | None = None
         self._busy = False
+        self._kept = kept
         self._build()
 
     def _build(self) -> None:
@@ -93,6 +99,8 @@ class GamePage:
         with ui.row().classes("w-full items-center gap-2"):
             entry = ui.input("move, or moves from the start").classes("grow").props("dense clearable")
             entry.on("keydown.enter", lambda: self._enter(entry))
+        if self._kept:
+            choose_game(self._kept, self._load)
 
     async def _click(self, event: MouseEventArguments) -> None:
         """Plays the move that a click means; in chess the first click chooses a piece."""
@@ -146,12 +154,25 @@ class GamePage:
                 entry.set_value("")
                 await self._play(action)
             elif text.strip():
-                self._session.start_with(self._session.read(text))
+                self._set_up(self._session.read(text))
                 entry.set_value("")
-                self._searched.clear()
-                self._moved()
         except NotationError as error:
             ui.notify(str(error), type="warning")
+
+    def _load(self, game: PlayedGame) -> None:
+        """Shows the beginning of a kept game, to step through; a move played anywhere in it goes on from there."""
+        if self._busy:
+            return
+        try:
+            self._set_up(game.moves)
+        except NotationError as error:
+            ui.notify(f"this is a game with other rules than {self._session.env.spec.name}: {error}", type="warning")
+        self._show(0)
+
+    def _set_up(self, moves: Sequence[int]) -> None:
+        self._searched.clear()
+        self._session.start_with(moves)
+        self._moved()
 
     async def _reply(self) -> None:
         """The player moves; by itself to the end of the game if it plays both sides."""
@@ -212,9 +233,7 @@ class GamePage:
 
     async def _new_game(self) -> None:
         if not self._busy:
-            self._session.start_with([])
-            self._searched.clear()
-            self._moved()
+            self._set_up([])
             if not self._persons_turn:
                 await self._reply()
 
@@ -251,7 +270,7 @@ class GamePage:
         with self._moves:
             list_moves(session, self._opponent, found)
         self._draw_tree(found)
-        self._values.options.update(value_chart(self._value_points()))
+        self._values.options.update(value_chart(value_points(session, self._searched)))
         self._values.update()
 
     def _draw_board(self, policy: Mapping[int, float]) -> None:
@@ -260,25 +279,12 @@ class GamePage:
             ui.label(" ".join(session.names()) or "no move yet").classes("font-mono break-words")
             return
         self._picture = self._picture or BoardPicture(session.env.spec.name, drawing.size)
-        marks = Marks(heat_of(drawing, policy), self._last_squares(), self._chosen)
+        marks = Marks(heat_of(drawing, policy), last_squares(session), self._chosen)
         image = ui.interactive_image(
             size=self._picture.extent, content=self._picture.svg(drawing, marks), events=["click"],
             on_mouse=self._click, sanitize=False,
         )  # fmt: skip
         image.classes("w-full").props(f'role=img aria-label="{session.env.spec.name}"')
-
-    def _last_squares(self) -> tuple[Square, ...]:
-        """Where the last move went: what was drawn before it, for the squares of that action."""
-        session = self._session
-        if session.last_move is None:
-            return ()
-        action, ply = session.last_move, session.ply
-        session.show(ply - 1)
-        before = drawing_of(session)
-        session.show(ply)
-        assert before is not None
-        squares = before.squares.get(action, ())
-        return squares if before.moves_pieces else tuple(s for s in squares if before.owner[s] < 0)[-1:]
 
     def _draw_tree(self, found: Searched | None) -> None:
         self._tree.clear()
@@ -287,12 +293,3 @@ class GamePage:
                 ui.label("Search the position to see its tree.")
                 return
             ui.tree(tree_of(self._session, found.nodes), label_key="label").classes("font-mono text-sm")
-
-    def _value_points(self) -> list[tuple[int, float]]:
-        """The values of all searched positions, for the first player."""
-        points = []
-        for ply, found in sorted(self._searched.items()):
-            if found.value is not None:
-                sign = -1 if self._session.turn_at(ply) else 1
-                points.append((ply, sign * found.value))
-        return points

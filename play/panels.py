@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from nicegui import ui
 
+from podzero.evaluation.games import PlayedGame, game_title
+from podzero.evaluation.kept_games import KeptGame
 from podzero.play.searching import Searched
 from podzero.play.session import Session
 
@@ -26,6 +28,13 @@ def list_moves(session: Session, name: str, found: Searched | None) -> None:
         columns = [{"name": key, "label": key, "field": key, "align": "left"} for key in rows[0]]
         ui.table(rows=rows, columns=columns).props("dense flat").classes("w-full")
     ui.label(" ".join(session.names())).classes("font-mono text-sm break-words")
+
+
+def choose_game(kept: Sequence[KeptGame], load: Callable[[PlayedGame], None]) -> None:
+    """A list of kept games, of which one is loaded; typing finds a player or a step."""
+    names = {number: f"{one.origin}: {game_title(one.game)}" for number, one in enumerate(kept)}
+    choice = ui.select(names, label="kept games", with_input=True, clearable=True).classes("w-full").props("dense")
+    choice.on_value_change(lambda event: None if event.value is None else load(kept[event.value].game))
 
 
 def compare(session: Session, others: Mapping[str, Searched | None]) -> None:

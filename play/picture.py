@@ -55,13 +55,23 @@ class BoardPicture:
 
     def svg(self, drawing: Drawing, marks: Marks) -> str:
         """The elements of the picture, without the `svg` element around them."""
-        squares = [(row, column) for row in range(self._rows) for column in range(self._columns)]
-        parts = [self._ground(drawing, square) for square in squares]
-        parts += [self._heat(square, share) for square, share in marks.heat.items() if share >= 0.005]
-        parts += [self._piece(drawing, square) for square in squares]
+        return "".join([self.ground(drawing), *self.pieces(drawing, marks)])
+
+    def ground(self, drawing: Drawing) -> str:
+        """The empty board with its labels, which is the same in all positions of a game."""
+        return "".join([*(self._ground(drawing, square) for square in self._squares), *self._labels(drawing)])
+
+    def pieces(self, drawing: Drawing, marks: Marks) -> list[str]:
+        """The pieces and marks of a position, to be drawn on the ground."""
+        parts = [self._heat(square, share) for square, share in marks.heat.items() if share >= 0.005]
+        parts += [piece for square in self._squares if (piece := self._piece(drawing, square))]
         parts += [self._frame(square, "#e07b00") for square in marks.last]
         parts += [self._frame(marks.chosen, "#0077cc")] if marks.chosen is not None else []
-        return "".join([*parts, *self._labels(drawing)])
+        return parts
+
+    @property
+    def _squares(self) -> list[Square]:
+        return [(row, column) for row in range(self._rows) for column in range(self._columns)]
 
     def _center(self, square: Square) -> tuple[float, float]:
         row, column = square

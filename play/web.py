@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from nicegui import app, ui
 
 from podzero.errors import ConfigError
+from podzero.evaluation.kept_games import KeptGame
 from podzero.play.guard import MAX_BODY_BYTES, Guard
 from podzero.play.page import GamePage
 from podzero.play.searching import PositionSearch
@@ -17,7 +18,9 @@ from podzero.protocols import Env
 HOST = "127.0.0.1"
 
 
-def serve(env: Env, players: Mapping[str, PositionSearch], simulations: int, port: int | None) -> None:
+def serve(
+    env: Env, players: Mapping[str, PositionSearch], simulations: int, port: int | None, kept: Sequence[KeptGame] = ()
+) -> None:
     """Serves the page until the process ends (Ctrl-C); prints its address.
 
     Args:
@@ -25,6 +28,7 @@ def serve(env: Env, players: Mapping[str, PositionSearch], simulations: int, por
       players: as for `GamePage`.
       simulations: of the first search.
       port: of the server; None takes a free one.
+      kept: as for `GamePage`.
 
     Raises:
       ConfigError: the port is taken.
@@ -35,7 +39,7 @@ def serve(env: Env, players: Mapping[str, PositionSearch], simulations: int, por
 
     @ui.page("/", title=f"podzero: {env.spec.name}")
     def page() -> None:
-        GamePage(env, players, simulations)
+        GamePage(env, players, simulations, kept)
 
     def announce() -> None:
         print("Only browsers of this machine reach the page. Ctrl-C ends it.", flush=True)

@@ -42,6 +42,7 @@ class Workdir:
     hardware.json              the nodes of the cluster when the run started or resumed last
     writers.json               names of this run at Weights & Biases and MLflow
     matches/                   games that `podzero evaluate` played, as SGF or PGN
+    games/STEP.jsonl           games of the evaluator's rounds, one JSON object a line
     """
 
     def __init__(self, root: str | Path) -> None:
@@ -55,6 +56,7 @@ class Workdir:
         self.log_file = self.root / "train.log"
         self.hardware_file = self.root / "hardware.json"
         self.writers_file = self.root / "writers.json"
+        self.games = self.root / "games"
 
     @property
     def is_run(self) -> bool:

@@ -61,7 +61,7 @@ def fingerprint(workdir: Workdir) -> str:
     """Differs when a file that a report is made of has changed, or when the run began or ended."""
     files = (
         workdir.experiment_file, workdir.metrics_file, workdir.status_file, workdir.log_file, workdir.hardware_file,
-        workdir.checkpoints,
+        workdir.checkpoints, workdir.games,
     )  # fmt: skip
     states: list[object] = [is_locked(workdir)]
     for file in files:

@@ -88,6 +88,34 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Replay:
+    """A game as boards to step through, in SVG."""
+
+    title: str
+    extent: tuple[int, int]
+    """Width and height of a board in the units of its elements."""
+    ground: str
+    """The elements of the empty board."""
+    elements: Sequence[str]
+    """All pieces and marks of the game, each once."""
+    frames: Sequence[Sequence[int]]
+    """`[plies + 1]`, which of `elements` each position has."""
+    moves: Sequence[str]
+    """`[plies]`, the names of the moves."""
+    caption: str = ""
+    """What there is to know of the game."""
+
+    @property
+    def last(self) -> str:
+        """The elements of the last position."""
+        return "".join(self.elements[number] for number in self.frames[-1])
+
+    def to_tree(self) -> dict[str, Any]:
+        """The game as plain values for the page's program."""
+        return {"elements": list(self.elements), "frames": list(self.frames), "moves": list(self.moves)}
+
+
+@dataclass(frozen=True)
 class Section:
     """A section of the report; it is left out if it is empty."""
 
@@ -98,11 +126,12 @@ class Section:
     """Names and values."""
     text: str = ""
     """A text that is folded away at first."""
+    replays: Sequence[Replay] = ()
 
     @property
     def empty(self) -> bool:
         """Whether there is nothing to show."""
-        return not (self.figures or self.tables or self.facts or self.text)
+        return not (self.figures or self.tables or self.facts or self.text or self.replays)
 
 
 def numbers(values: FloatArray) -> list[float | None]:

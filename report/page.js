@@ -104,6 +104,14 @@
     }
   }
 
+  // Shows the position after so many moves of a game.
+  function showPosition(input) {
+    const { elements, frames, moves } = data.replays[input.dataset.replay], ply = Number(input.value);
+    const figure = input.closest("figure");
+    figure.querySelector("svg > g").innerHTML = frames[ply].map((number) => elements[number]).join("");
+    figure.querySelector("output").textContent = ply ? `${ply}: ${moves[ply - 1]}` : "start";
+  }
+
   const seen = new IntersectionObserver((entries) => {
     for (const { isIntersecting, target } of entries)
       if (isIntersecting && !plots.has(target)) draw(target);
@@ -122,6 +130,8 @@
       seen.observe(element);
       sized.observe(element);
     }
+    for (const input of document.querySelectorAll(".replay"))
+      input.addEventListener("input", () => showPosition(input));
     for (const input of document.querySelectorAll("input[name=axis]")) {
       input.checked = input.value === axis;
       input.addEventListener("change", () => { axis = input.value; redraw(); });
@@ -130,7 +140,9 @@
 
   function replace(html) {
     const open = [...document.querySelectorAll("details[open]")].map((element) => element.id);
-    const focused = document.activeElement?.dataset?.figure;
+    const focused = document.activeElement?.dataset?.figure, focusedId = document.activeElement?.id;
+    const title = (input) => input.closest("figure").querySelector("h3").textContent;
+    const stepped = [...document.querySelectorAll(".replay")].map((input) => [input.id, input.value, title(input)]);
     for (const plot of plots.values()) plot.destroy();
     plots.clear();
     seen.disconnect();
@@ -139,6 +151,13 @@
     document.getElementById("report").replaceWith(next);
     for (const id of open) document.getElementById(id)?.setAttribute("open", "");
     start();
+    for (const [id, ply, shown] of stepped) {
+      const input = document.getElementById(id);
+      if (!input || title(input) !== shown || input.value === ply) continue; // another game now
+      input.value = ply;
+      showPosition(input);
+    }
+    if (focusedId) document.getElementById(focusedId)?.focus({ preventScroll: true });
     if (focused) document.querySelector(`[data-figure="${focused}"]`)?.focus({ preventScroll: true });
   }
 

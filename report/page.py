@@ -40,11 +40,16 @@ class Page(NamedTuple):
 def render(page: Page) -> str:
     """The page as HTML that loads nothing from elsewhere."""
     figures = [figure for section in page.sections for figure in section.figures]
+    replays = [replay for section in page.sections for replay in section.replays]
     return _template().render(
         **page._asdict(),
         made=time.strftime("%Y-%m-%d %H:%M:%S %Z"),
-        numbers={id(figure): number for number, figure in enumerate(figures)},
-        data={"figures": [figure.to_tree() for figure in figures], "live": page.live and page.live._asdict()},
+        numbers={id(one): number for shown in (figures, replays) for number, one in enumerate(shown)},
+        data={
+            "figures": [figure.to_tree() for figure in figures],
+            "replays": [replay.to_tree() for replay in replays],
+            "live": page.live and page.live._asdict(),
+        },
         styles=[_asset(name) for name in _STYLES],
         scripts=[_asset(name) for name in _SCRIPTS],
         policy=content_policy(),

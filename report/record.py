@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from podzero.config import Experiment, builtin_configs, load
 from podzero.driver.savepoints import savepoints
 from podzero.errors import ConfigError
+from podzero.evaluation.kept_games import GamesFolder, KeptGame
 from podzero.monitoring.status import StoredStatus, read_status
 from podzero.report.events import Event, read_events
 from podzero.report.history import History
@@ -29,6 +30,8 @@ class Record(NamedTuple):
     events: Sequence[Event]
     hardware: Mapping[str, Any]
     """What `Workdir.hardware_file` holds; empty if there is none, or it is damaged."""
+    games: Sequence[KeptGame] = ()
+    """Of the evaluator's newest round."""
 
 
 class RunReader:
@@ -54,9 +57,15 @@ class RunReader:
                 next((savepoint.ladder for savepoint in savepoints(self._workdir)), {}),
                 read_events(self._workdir),
                 read_json(self._workdir.hardware_file),
+                _newest_games(self._workdir),
             )
         except OSError as error:
             raise WorkdirError(f"cannot read {error.filename or self._workdir.root}: {error.strerror}") from None
+
+
+def _newest_games(workdir: Workdir) -> list[KeptGame]:
+    rounds = GamesFolder(workdir.games)
+    return rounds.read(rounds.steps()[-1]) if rounds.steps() else []
 
 
 def _base(name: str) -> Experiment | None:

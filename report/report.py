@@ -9,6 +9,7 @@ from podzero.report.figures import Section
 from podzero.report.overview import machines, overview
 from podzero.report.page import Live, Page, render
 from podzero.report.record import Record
+from podzero.report.sample_games import sample_games
 from podzero.report.settings import settings
 from podzero.report.strength import strength
 from podzero.report.throughput import throughput
@@ -36,6 +37,7 @@ def sections(record: Record) -> list[Section]:
         data(metrics, experiment),
         throughput(metrics, experiment),
         games(metrics),
+        sample_games(experiment, record.games),
         settings(experiment, record.base),
         faults(record.events, _fault_counts(metrics, record.status)),
         machines(record.hardware, record.status),

@@ -11,6 +11,7 @@ from failing_callback import fail_in_callback
 from podzero.envs import EnvironmentFailed, make_env
 from podzero.errors import ConfigError
 from podzero.evaluation.evaluator import Evaluator
+from podzero.evaluation.kept_games import GamesFolder
 from podzero.evaluation.matches import MatchRounds
 from podzero.evaluation.ratings import LadderError
 
@@ -31,7 +32,7 @@ def make(workdir, experiment):
     def make(report=lambda role, metrics: None, ladder=None, **changes):
         section = experiment.evaluation.model_copy(update=changes)
         changed = experiment.model_copy(update={"evaluation": section})
-        rounds = MatchRounds(changed, env, workdir.snapshots, ladder)
+        rounds = MatchRounds(changed, env, workdir.snapshots, ladder, GamesFolder(workdir.games).write)
         return Evaluator(rounds, section.every_minutes, workdir.snapshots, report)
 
     return make
@@ -55,6 +56,14 @@ def rounds(make, workdir, snapshots):
         evaluator.judge_newest()
     logging.getLogger("jax").removeHandler(lines)
     return SimpleNamespace(evaluator=evaluator, reports=reports, ladders=ladders, compilations=lines.text)
+
+
+def test_the_games_of_a_round_are_kept(rounds, workdir):
+    folder = GamesFolder(workdir.games)
+    assert folder.steps()[:3] == [20, 30, 40]
+    players = {name for kept in folder.read(30) for name in (kept.game.first, kept.game.second)}
+    assert {"@30", "@20", "random"} <= players
+    assert all(len(kept.game.moves) >= 5 for kept in folder.read(30))
 
 
 def test_a_round_reports_its_metrics(rounds):

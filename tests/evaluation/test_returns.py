@@ -74,7 +74,7 @@ def test_greedy_is_refused_for_games():
 
 def test_a_round_reports_returns_and_is_not_repeated(cartpole):
     reports = []
-    rounds = make_rounds(cartpole.experiment, cartpole.workdir.snapshots, {})
+    rounds = make_rounds(cartpole.experiment, cartpole.workdir.snapshots, cartpole.workdir.games, {})
     assert isinstance(rounds, EpisodeRounds)
     evaluator = Evaluator(rounds, 0.001, cartpole.workdir.snapshots, lambda role, f: reports.append((role, f)))
     assert rounds.rated == -1

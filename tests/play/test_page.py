@@ -15,6 +15,10 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from podzero.evaluation.games import PlayedGame
+from podzero.evaluation.kept_games import GamesFolder
+from podzero.workdir import Workdir
+
 DRIVER = shutil.which("chromedriver")
 pytestmark = [
     pytest.mark.slow,
@@ -24,13 +28,17 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def address():
-    """The address of a page on which tic-tac-toe is played against tree search."""
+def address(tmp_path_factory):
+    """The address of a page on which tic-tac-toe is played against tree search, with two kept games."""
+    run = tmp_path_factory.mktemp("run")
+    folder = GamesFolder(Workdir(run).games)
+    folder.write(20, [PlayedGame("@20", "random", (0, 3, 1, 4, 2), 1.0)])
+    folder.write(40, [PlayedGame("@40", "random", (0, 4, 8, 2, 6), 0.5, cut_off=True), PlayedGame("x", "y", (0, 0), 0)])
     environment = os.environ | {"JAX_PLATFORMS": "cpu"}
     environment.pop("PYTEST_CURRENT_TEST")  # NiceGUI would not serve
     command = [sys.executable, "-c", "from podzero.launch.cli import main; main()"]
     server = subprocess.Popen(
-        [*command, "play", "mcts:50", "random", "--game", "tic_tac_toe", "--web"],
+        [*command, "play", "mcts:50", "random", "--game", "tic_tac_toe", "--web", "--games", str(run)],
         stdout=subprocess.PIPE, text=True, env=environment,
     )  # fmt: skip
     try:
@@ -72,6 +80,13 @@ def click_middle(driver):
     ActionChains(driver).move_to_element(driver.find_element(By.CSS_SELECTOR, "[role=img]")).click().perform()
 
 
+def click_middle_below(driver):
+    """Clicks the square below the one in the middle."""
+    board = driver.find_element(By.CSS_SELECTOR, "[role=img]")
+    third = board.size["height"] // 4
+    ActionChains(driver).move_to_element_with_offset(board, 0, third).click().perform()
+
+
 def test_a_click_plays_a_move_and_the_player_replies(browser):
     assert status(browser) == "move 1: the first player is to move"
     click_middle(browser)
@@ -90,6 +105,31 @@ def test_a_search_shows_its_moves_its_tree_and_another_player(browser):
     assert "random: " in browser.find_element(By.TAG_NAME, "body").text
     browser.find_element(By.XPATH, "//*[text()='Search tree']").click()
     wait(lambda: "prior 11.1%" in browser.find_element(By.TAG_NAME, "body").text)
+
+
+def choose(driver, text):
+    """Types into the list of kept games, and takes the first that is found."""
+    entry = driver.find_element(By.CSS_SELECTOR, "input[aria-label='kept games']")
+    entry.send_keys(Keys.CONTROL, "a")
+    entry.send_keys(text)
+    wait(lambda: driver.find_elements(By.CSS_SELECTOR, "[role=option]"))[0].click()
+
+
+def test_a_kept_game_is_stepped_through_and_played_on(browser):
+    choose(browser, "@20")
+    wait(lambda: "step 20: @20 - random 1-0, 5 plies" in browser.page_source)
+    assert status(browser) == "move 1: the first player is to move"
+    browser.find_element(By.CSS_SELECTOR, '[aria-label="end (End)"]').click()
+    wait(lambda: status(browser) == "first player wins")
+    browser.find_element(By.CSS_SELECTOR, '[aria-label="one back (left)"]').click()
+    wait(lambda: status(browser) == "move 5: the first player is to move")
+    click_middle_below(browser)
+    wait(lambda: status(browser) != "move 5: the first player is to move")
+
+
+def test_a_kept_game_of_other_rules_is_refused(browser):
+    choose(browser, "x - y")
+    wait(lambda: "this is a game with other rules than tic_tac_toe" in browser.find_element(By.TAG_NAME, "body").text)
 
 
 def test_a_position_is_set_by_its_moves_and_wrong_ones_are_explained(browser):

@@ -1,0 +1,77 @@
+import json
+import logging
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from podzero.errors import ConfigError
+from podzero.evaluation.games import PlayedGame
+from podzero.evaluation.kept_games import GamesFolder, KeptGame, kept_games, superfluous
+from podzero.evaluation.records import game_from_tree, game_to_tree
+from podzero.workdir import Workdir
+
+GAME = PlayedGame("@20", "random", (4, 0, 8), 1.0, 1, "abcd")
+GIVEN_UP = PlayedGame("random", "@20", (4, 1), 0.0, 0, "", given_up=True)
+CUT_OFF = PlayedGame("random", "@20", (2,), 0.5, 0, "", cut_off=True)
+
+
+@pytest.mark.parametrize("game", [GAME, GIVEN_UP, CUT_OFF])
+def test_a_game_is_read_as_it_was_written(game):
+    assert game_from_tree(json.loads(json.dumps(game_to_tree(game)))) == game
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"points": [1, 1]}, {"points": [2, -1]}, {"moves": ["a1"]}, {"end": "never"}, {"players": ["one"]}, {"moves": 3}],
+)
+def test_a_game_that_cannot_be_is_refused(changes):
+    with pytest.raises((ValueError, TypeError)):
+        game_from_tree(game_to_tree(GAME) | changes)
+
+
+def test_a_run_keeps_the_games_of_its_rounds(tmp_path):
+    folder = GamesFolder(Workdir(tmp_path).games)
+    folder.write(20, [GAME])
+    folder.write(1300, [GIVEN_UP, CUT_OFF])
+    assert folder.steps() == [20, 1300]
+    assert kept_games(tmp_path) == [
+        KeptGame("step 1,300", GIVEN_UP), KeptGame("step 1,300", CUT_OFF), KeptGame("step 20", GAME),
+    ]  # fmt: skip
+
+
+def test_no_more_rounds_than_allowed_are_kept(tmp_path):
+    folder = GamesFolder(tmp_path / "games", most_rounds=4)
+    for step in range(0, 160, 10):
+        folder.write(step, [GAME])
+    steps = folder.steps()
+    assert (len(steps), steps[0], steps[-1]) == (4, 0, 150)
+    assert min(after - before for before, after in pairwise(steps)) >= 20
+
+
+@given(st.sets(st.integers(0, 10_000), min_size=1), st.integers(2, 20))
+def test_the_first_and_the_last_round_stay(steps, most):
+    dropped = superfluous(sorted(steps), most)
+    kept = steps - set(dropped)
+    assert len(kept) == min(most, len(steps))
+    assert {min(steps), max(steps)} <= kept
+
+
+def test_what_is_being_written_is_left_out(tmp_path):
+    file = tmp_path / "games.jsonl"
+    whole = json.dumps({"pair": 0, **game_to_tree(GAME)})
+    file.write_text(f"{whole}\n{whole[:40]}")
+    assert kept_games(tmp_path) == [KeptGame(tmp_path.name, GAME)]
+
+
+def test_a_folder_without_games_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="keeps no games"):
+        kept_games(tmp_path)
+
+
+def test_a_run_goes_on_where_its_games_cannot_be_written(tmp_path, caplog):
+    (tmp_path / "games").write_text("a file in the way")
+    with caplog.at_level(logging.WARNING):
+        GamesFolder(tmp_path / "games").write(20, [GAME])
+    assert "the games of step 20 cannot be kept" in caplog.text
