@@ -1,13 +1,18 @@
-"""Which platforms JAX looks for, decided before JAX is imported."""
+"""Which platforms JAX looks for, and where it keeps compiled programs; decided before JAX is imported."""
 
 from __future__ import annotations
 
+import hashlib
+import os
+import re
 from collections.abc import MutableMapping
 from pathlib import Path
 
 _TPU = ("accel*", "vfio")
 _GPU = ("nvidia*", "kfd", "dxg")
 """Device files of NVIDIA, AMD, and GPUs in the Windows Subsystem for Linux."""
+_CACHE_BYTES = 2**30
+"""Of compiled programs; the least recently used ones are deleted."""
 
 
 def choose_platform(devices: Path, environment: MutableMapping[str, str]) -> None:
@@ -25,6 +30,31 @@ def choose_platform(devices: Path, environment: MutableMapping[str, str]) -> Non
     environment.setdefault("TPU_SKIP_MDS_QUERY", "1")
     if not any(_found(devices, _GPU)):
         environment.setdefault("JAX_PLATFORMS", "cpu")
+
+
+def keep_compiled_programs(
+    environment: MutableMapping[str, str] = os.environ, cpus: Path = Path("/proc/cpuinfo")
+) -> None:
+    """Lets JAX keep XLA's programs in the user's cache from one command to the next, unless the user has said where.
+
+    Programs for one kind of CPU may fail on another, and people share their home between machines, so each kind has a
+    folder of its own.
+
+    Args:
+      environment: the environment variables to change.
+      cpus: what the CPUs of this machine can do.
+    """
+    if "JAX_COMPILATION_CACHE_DIR" in environment:
+        return
+    try:
+        flags = re.search(r"^(flags|Features)\s*:.*$", cpus.read_text(), re.MULTILINE)
+    except OSError:
+        return  # no Linux
+    kind = hashlib.sha256(flags[0].encode() if flags else b"").hexdigest()[:12]
+    cache = Path(environment.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    environment["JAX_COMPILATION_CACHE_DIR"] = str(cache / "podzero" / "xla" / kind)
+    environment.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(_CACHE_BYTES))
+    environment.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
 
 def _found(devices: Path, patterns: tuple[str, ...]) -> list[Path]:

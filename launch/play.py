@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from podzero.launch.options import GameOption, Who
+from podzero.launch.platforms import keep_compiled_programs
 from podzero.player_names import game_to_play
 
 
@@ -31,6 +32,7 @@ def play(
 ) -> None:
     """Play against an agent, in the terminal or on a page."""
     game_to_play(game, who, *(others or ()))  # refuses wrong names before JAX is imported
+    keep_compiled_programs()
     from podzero.play.command import play as run
 
     run(who, others or [], game, simulations, second, web, port, games)

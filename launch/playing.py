@@ -9,6 +9,7 @@ import typer
 
 from podzero.launch.options import GameOption, Json, Records, Simulations, Who
 from podzero.launch.output import print_json, print_result
+from podzero.launch.platforms import keep_compiled_programs
 from podzero.player_names import game_to_play
 
 
@@ -32,6 +33,7 @@ def evaluate(
     In single-player environments it plays episodes.
     """
     game_to_play(game, who, opponent)  # refuses wrong names before JAX is imported
+    keep_compiled_programs()
     from podzero.evaluation.evaluate import evaluate as run
 
     print_result(run(who, opponent, games, simulations, positions, seed, game, records), as_json)
@@ -47,6 +49,7 @@ def analyze(who: Who, simulations: Simulations = None, game: GameOption = None) 
     and the value for the player to move.
     """
     game_to_play(game, who)  # refuses wrong names before JAX is imported
+    keep_compiled_programs()
     from podzero.evaluation.evaluate import analyze as run
 
     for answer in run(who, sys.stdin, simulations, game):
@@ -61,6 +64,7 @@ def engine(
 ) -> None:
     """Play as an engine of other programs, which talk to it on standard input and output."""
     game_to_play(game, who)  # refuses wrong names before JAX is imported
+    keep_compiled_programs()
     from podzero.play.engine import serve
 
     serve(who, protocol, simulations, game)

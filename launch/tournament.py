@@ -16,6 +16,7 @@ from podzero.errors import ConfigError
 from podzero.launch.main import INTERRUPTED
 from podzero.launch.options import GameOption, Json, Simulations
 from podzero.launch.output import print_json
+from podzero.launch.platforms import keep_compiled_programs
 from podzero.player_names import game_to_play
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def tournament(
     """
     anchors = parse_anchors(anchor or [])
     game_to_play(game, *who)  # refuses wrong names before JAX is imported
+    keep_compiled_programs()
     from podzero.envs import simulator_errors
     from podzero.evaluation.tournament import open_tournament
 

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from pathlib import Path
-
-import jax
 
 from podzero.config import GymnasiumConfig
 from podzero.errors import ConfigError
@@ -14,8 +10,6 @@ from podzero.play.engine_parts import in_background, make_parts
 from podzero.play.gtp import GtpServer
 from podzero.play.uci import VARIANTS, UciServer
 from podzero.player_names import EnginePlayer, game_to_play, parse_player
-
-_CACHE_BYTES = 2**30
 
 
 def serve(who: str, protocol: str, simulations: int | None = None, game: str | None = None) -> None:
@@ -39,7 +33,6 @@ def serve(who: str, protocol: str, simulations: int | None = None, game: str | N
         output.flush()
 
     title = _served_game(who, protocol, game)
-    _keep_compiled_programs()
     parts = in_background(lambda: make_parts(who, simulations, game))
     server = UciServer(who, title, parts, write) if protocol == "uci" else GtpServer(who, parts, write)
     server.run(sys.stdin)
@@ -56,11 +49,3 @@ def _served_game(who: str, protocol: str, game: str | None) -> str:
     if protocol == "uci" and title not in VARIANTS:
         raise ConfigError(f"UCI is for {' and '.join(VARIANTS)}, not for {title}; use --protocol gtp")
     return title
-
-
-def _keep_compiled_programs() -> None:
-    """Match runners start an engine many times: XLA's programs are kept in the user's cache, unless JAX has one."""
-    if jax.config.jax_compilation_cache_dir is None:  # type: ignore[attr-defined]
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "podzero" / "xla"
-        jax.config.update("jax_compilation_cache_dir", str(cache))  # type: ignore[no-untyped-call]
-        jax.config.update("jax_compilation_cache_max_size", _CACHE_BYTES)  # type: ignore[no-untyped-call]

@@ -3,6 +3,7 @@
 import ipaddress
 import os
 import socket
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -49,6 +50,14 @@ TINY = (
 def pytest_xdist_auto_num_workers():
     """One process more than cores: the tests of Ray and Reverb wait for much of their time."""
     return (os.cpu_count() or 1) + 1
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _compiled_programs_of_one_file_only():
+    """Without it a process of the tests holds 6 GiB of programs at the end; those on disk are loaded quickly."""
+    yield
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
 
 
 def pytest_collection_modifyitems(items):

@@ -146,15 +146,3 @@ def test_a_trained_player_searches_growing_numbers_of_simulations(untrained):
     searched = search.run(32, game.state, game.legal)
     assert sum(line.visits for line in searched.lines) == 32
     assert len(searched.lines) == 9
-
-
-def test_compiled_programs_are_kept_where_users_keep_caches(monkeypatch, tmp_path):
-    before = jax.config.jax_compilation_cache_dir
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(sys, "stdin", iter([]))
-    try:
-        jax.config.update("jax_compilation_cache_dir", None)
-        serve("random", "gtp", game="tic_tac_toe")
-        assert jax.config.jax_compilation_cache_dir == str(tmp_path / "podzero" / "xla")
-    finally:
-        jax.config.update("jax_compilation_cache_dir", before)
