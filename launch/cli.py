@@ -40,7 +40,7 @@ app = typer.Typer(
 
 Stage = Literal[
     "selfplay", "int8", "tree", "server", "simulators", "acting", "learner", "replay", "publish", "actors", "broadcast",
-    "mesh",
+    "mesh", "analyze",
 ]  # fmt: skip
 
 

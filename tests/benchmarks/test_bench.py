@@ -11,6 +11,7 @@ from podzero.benchmarks import server
 from podzero.benchmarks.acting import bench_acting
 from podzero.benchmarks.actor_rates import ReportTotals
 from podzero.benchmarks.actors import bench_actors, record
+from podzero.benchmarks.analyze import bench_analyze
 from podzero.benchmarks.broadcast import bench_broadcast
 from podzero.benchmarks.int8 import bench_int8
 from podzero.benchmarks.learner import bench_learner
@@ -33,6 +34,14 @@ def test_parameters_arrive_in_self_play_as_often_as_in_training():
     assert moves_per_version(load("connect_four_int8")) == 32
     assert moves_per_version(load("connect_four_int8", ["actors.count=4"])) == 8
     assert moves_per_version(load("connect_four_int8", ["actors.count=1000"])) == 1
+
+
+@pytest.mark.slow
+def test_positions_are_analyzed_beside_the_bare_forward_pass(tiny):
+    found = bench_analyze(tiny(), 0.1)
+    assert len(found["analyze_rounds"]) == len(found["bare_rounds"]) >= 3
+    assert found["positions_per_s"] == pytest.approx(found["analyze_evaluations_per_s"] / (found["simulations"] + 1))
+    assert 0 < found["ratio"] < math.inf
 
 
 @pytest.mark.slow
