@@ -20,7 +20,7 @@ from podzero.evaluation.analysis import Analyst
 from podzero.evaluation.arena import Arena
 from podzero.evaluation.episodes import BASELINES, EpisodesResult, baseline, play_episodes
 from podzero.evaluation.games import match_result
-from podzero.evaluation.judge import Judge, judged_positions
+from podzero.evaluation.judge import BandResult, Judge, JudgeResult, all_positions, judged_positions
 from podzero.evaluation.players import Contestant, MovesPlayer, Player, SearchPlayer
 from podzero.evaluation.records import record_suffix, write_records
 from podzero.evaluation.returns import SIDE_BY_SIDE, play_alone, reward_scale, summary
@@ -30,6 +30,11 @@ from podzero.player_names import TrainedPlayer, game_to_play, parse_player
 from podzero.protocols import Env
 from podzero.zoo_agents import PREFIX
 
+POSITIONS = 1000
+"""Positions that a solver judges by default."""
+ENUMERATED = {"tic_tac_toe": 8}
+"""Games in which a solver judges all positions by default: the last ply with a choice."""
+
 
 @simulator_errors()
 def evaluate(
@@ -37,7 +42,7 @@ def evaluate(
     opponent: str | None = None,
     games: int = 100,
     simulations: int | None = None,
-    positions: int = 1000,
+    positions: int | None = None,
     seed: int = 0,
     game: str | None = None,
     records: Path | None = None,
@@ -51,7 +56,7 @@ def evaluate(
       opponent: the other player; None for a judgement by the solver.
       games: games of the match, half of them from each side (an odd number is rounded up); or episodes.
       simulations: per move of players with a network; None means as many as in training.
-      positions: positions to judge.
+      positions: positions to judge; None takes `POSITIONS`, or all there are in the games of `ENUMERATED`.
       seed: of openings, positions and all random choices.
       game: a game, or an experiment whose environment is used. Required only if neither player is a working
         directory. Otherwise it must be the game that they were trained on; its arguments may differ, and are used; so
@@ -61,7 +66,8 @@ def evaluate(
 
     Returns:
       `games, wins, draws, losses, score, interval` of a match, and `records`, the file or None;
-      `positions, keeps_value, exact, interval, by_ply` of a judgement; `episodes, mean_return, std_return, interval`
+      `positions, keeps_value, exact, interval, by_ply, bands` of a judgement, and of a trained player `network`, the
+      same for the strongest move of its network without search; `episodes, mean_return, std_return, interval`
       (the latter of the mean) of episodes; all with `game, player` (and `opponent`).
 
     Raises:
@@ -89,7 +95,8 @@ def evaluate(
     player = resolve(who, env, simulations, discount)
     about = {"game": env.spec.name, "player": player.name}
     if opponent is None:
-        return about | _judgement(env, _by_states(player), positions, seed)
+        network = _by_states(resolve(who, env, 1, discount)) if isinstance(parse_player(who), TrainedPlayer) else None
+        return about | _judgement(env, _by_states(player), network, positions, seed)
     other = resolve(opponent, env, simulations, discount)
     file = records or records_file(who, player.name, other.name, env.spec.name)
     return about | _match(env, player, other, games, seed, file)
@@ -178,6 +185,23 @@ def _match(env: Env, player: Contestant, other: Contestant, games: int, seed: in
     }
 
 
-def _judgement(env: Env, player: Player, positions: int, seed: int) -> dict[str, Any]:
-    result = Judge(env, judged_positions(env, positions, seed))(player, jax.random.key(seed))
+def _judgement(env: Env, player: Player, network: Player | None, positions: int | None, seed: int) -> dict[str, Any]:
+    """What a solver says of the moves of a player, and beside it of those of its network without search."""
+    if positions is None and env.spec.name in ENUMERATED:
+        judged = all_positions(env, ENUMERATED[env.spec.name])
+    else:
+        judged = judged_positions(env, positions or POSITIONS, seed)
+    judge, key = Judge(env, judged), jax.random.key(seed)
+    alone = {} if network is None else {"network": _judged(judge(network, key))}
+    return _judged(judge(player, key)) | alone
+
+
+def _judged(result: JudgeResult) -> dict[str, Any]:
+    bands = {f"plies {band.first} to {band.last}": _listed(band) for band in result.bands}
+    for found in bands.values():
+        del found["first"], found["last"]
+    return {**_listed(result), "bands": bands}
+
+
+def _listed(result: JudgeResult | BandResult) -> dict[str, Any]:
     return {**result._asdict(), "interval": list(result.interval)}

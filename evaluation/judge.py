@@ -48,6 +48,21 @@ class Positions(NamedTuple):
         return plies
 
 
+class BandResult(NamedTuple):
+    """A solver's judgement of moves in a band of plies."""
+
+    first: int
+    """The first ply."""
+    last: int
+    """The last ply."""
+    positions: int
+    keeps_value: float
+    exact: float
+    """See `JudgeResult`."""
+    interval: tuple[float, float]
+    """95% interval of `keeps_value`, by Wilson's formula."""
+
+
 class JudgeResult(NamedTuple):
     """A solver's judgement of a player's moves."""
 
@@ -60,6 +75,8 @@ class JudgeResult(NamedTuple):
     """`keeps_value` by ply."""
     interval: tuple[float, float]
     """95% interval of `keeps_value`, by Wilson's formula."""
+    bands: tuple[BandResult, ...]
+    """The same for each of `BANDS` with positions."""
 
 
 class Judge:
@@ -68,12 +85,6 @@ class Judge:
     def __init__(self, env: Env, positions: Positions) -> None:
         self._positions = positions
         self._states = replay(env, positions.moves)
-
-    @property
-    def positions_by_ply(self) -> dict[int, int]:
-        """How many of the positions each ply has."""
-        plies, counts = np.unique(self._positions.plies, return_counts=True)
-        return dict(zip(plies.tolist(), counts.tolist(), strict=True))
 
     def __call__(self, player: Player, key: Array) -> JudgeResult:
         """Lets `player` choose in all positions, as one batch; `key` is consumed."""
@@ -91,7 +102,16 @@ def judge_actions(actions: np.ndarray[Any, Any], positions: Positions) -> JudgeR
         exact=float(exact.mean()),
         by_ply={int(ply): float(kept[plies == ply].mean()) for ply in np.unique(plies)},
         interval=wilson(float(kept.sum()), len(kept)),
+        bands=tuple(
+            BandResult(first, last, int(inside.sum()), *_shares(kept[inside], exact[inside]))
+            for first, last in BANDS
+            if (inside := (plies >= first) & (plies <= last)).any()
+        ),
     )
+
+
+def _shares(kept: np.ndarray[Any, Any], exact: np.ndarray[Any, Any]) -> tuple[float, float, tuple[float, float]]:
+    return float(kept.mean()), float(exact.mean()), wilson(float(kept.sum()), len(kept))
 
 
 def judged_positions(env: Env, count: int, seed: int, max_ply: int = MAX_PLY) -> Positions:
@@ -111,6 +131,33 @@ def judged_positions(env: Env, count: int, seed: int, max_ply: int = MAX_PLY) ->
     positions = draw_positions(env, solver, count, seed, max_ply)
     _save(file, positions)
     return positions
+
+
+def all_positions(env: Env, max_ply: int) -> Positions:
+    """All positions up to a ply in which legal moves differ in value, each once, whatever moves lead to it.
+
+    For small games: each ply is held in memory.
+
+    Raises:
+      ConfigError: the game has no solver.
+    """
+    solver, found = make_solver(env.spec.name), []
+    moves = np.full((1, max_ply), -1, np.int32)
+    for ply in range(max_ply + 1):
+        view = jax.device_get(jax.vmap(env.view)(replay(env, moves)))
+        _, distinct = np.unique(view.observation.reshape(len(moves), -1), axis=0, return_index=True)
+        open_ = distinct[~view.done[distinct]]
+        if not len(open_):
+            break
+        moves, legal = moves[open_], view.legal[open_]
+        scores = solver.scores(view.observation[open_])
+        values = game_values(scores)
+        differ = np.nanmax(values, axis=1) > np.nanmin(values, axis=1)
+        found.append(Positions(moves[differ], scores[differ]))
+        rows, actions = np.nonzero(legal)
+        moves = moves[rows]
+        moves[:, ply : ply + 1] = actions[:, None]
+    return Positions(*(np.concatenate(field) for field in zip(*found, strict=True)))
 
 
 def draw_positions(env: Env, solver: Solver, count: int, seed: int, max_ply: int = MAX_PLY) -> Positions:

@@ -7,7 +7,7 @@ ratings are not biased by a choice of the best.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ import jax
 from podzero.config import Experiment
 from podzero.evaluation.arena import Arena
 from podzero.evaluation.games import MatchResult, PlayedGame
-from podzero.evaluation.judge import BANDS, Judge, JudgeResult, judged_positions
+from podzero.evaluation.judge import Judge, JudgeResult, judged_positions
 from podzero.evaluation.players import Contestant, NetworkPlayers
 from podzero.evaluation.rating_round import RatingRound, relevant, snapshot_name, snapshot_steps_of
 from podzero.evaluation.ratings import Ladder, saved_ratings
@@ -93,7 +93,7 @@ class MatchRounds:
         matches.play(match_key, keep_going)
         metrics = _scores(matches.results)
         if self._judge is not None:
-            metrics |= judgement_metrics(self._judge(player, judge_key), self._judge.positions_by_ply)
+            metrics |= judgement_metrics(self._judge(player, judge_key))
         self._rated, self._ladder = step, matches.ladder
         self._ratings |= self._ladder.ratings(among=matches.relevant())
         self._ladder_tree = self._ladder.to_json(self._ratings)
@@ -127,16 +127,12 @@ class MatchRounds:
         return sorted({rated[-1], min(rated, key=lambda earlier: abs(earlier - step / 2))}) if rated else []
 
 
-def judgement_metrics(result: JudgeResult, positions_by_ply: Mapping[int, int]) -> dict[str, float]:
-    """`evaluation/keeps_value` of all positions; of each of `BANDS` with positions the same, and their number."""
+def judgement_metrics(result: JudgeResult) -> dict[str, float]:
+    """`evaluation/keeps_value` of all positions; of each band with positions the same, and their number."""
     metrics = {"evaluation/keeps_value": result.keeps_value}
-    for first, last in BANDS:
-        plies = [ply for ply in positions_by_ply if first <= ply <= last]
-        positions = sum(positions_by_ply[ply] for ply in plies)
-        if positions:
-            kept = sum(result.by_ply[ply] * positions_by_ply[ply] for ply in plies)
-            metrics[f"evaluation/keeps_value_{first}_{last}"] = kept / positions
-            metrics[f"evaluation/positions_{first}_{last}"] = float(positions)
+    for band in result.bands:
+        metrics[f"evaluation/keeps_value_{band.first}_{band.last}"] = band.keeps_value
+        metrics[f"evaluation/positions_{band.first}_{band.last}"] = float(band.positions)
     return metrics
 
 

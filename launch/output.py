@@ -17,9 +17,21 @@ def print_result(result: Mapping[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(result)
         return
+    result = _flat(result)
     width = max(map(len, result), default=0)
     for name, value in result.items():
         print(f"{name:<{width}}  {readable(value)}")
+
+
+def _flat(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Results in results become lines of their own, as `network keeps_value`."""
+    flat: dict[str, Any] = {}
+    for name, value in result.items():
+        if isinstance(value, dict) and any(isinstance(inner, dict | list) for inner in value.values()):
+            flat |= {f"{name} {inner}": found for inner, found in _flat(value).items()}
+        else:
+            flat[name] = value
+    return flat
 
 
 def readable(value: Any) -> str:

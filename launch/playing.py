@@ -20,7 +20,10 @@ def evaluate(
     ] = None,
     games: Annotated[int, typer.Option(min=1, help="Games, half of them as the first player; or episodes.")] = 100,
     simulations: Simulations = None,
-    positions: Annotated[int, typer.Option(min=1, help="Positions that the solver checks.")] = 1000,
+    positions: Annotated[
+        int | None,
+        typer.Option(min=1, help="Positions that the solver checks.", show_default="1000; all in tic-tac-toe"),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of openings, positions and all random choices.")] = 0,
     game: GameOption = None,
     records: Records = None,
@@ -29,7 +32,8 @@ def evaluate(
     """Measure how well a player plays, with confidence intervals.
 
     With --opponent it plays a match.
-    Without, a solver of the game checks its moves in random positions.
+    Without, a solver of the game checks its moves in random positions,
+    and those of its network without search.
     In single-player environments it plays episodes.
     """
     game_to_play(game, who, opponent)  # refuses wrong names before JAX is imported

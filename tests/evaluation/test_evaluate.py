@@ -27,10 +27,21 @@ def test_an_odd_number_of_games_is_rounded_up():
 
 def test_a_judgement_as_plain_values(workdir):
     result = evaluate(str(workdir.root), positions=30)
-    assert set(result) == {"game", "player", "positions", "keeps_value", "exact", "interval", "by_ply"}
-    assert result["positions"] == 30
+    judged = {"positions", "keeps_value", "exact", "interval", "by_ply", "bands"}
+    assert set(result) == {"game", "player", "network"} | judged
+    assert set(result["network"]) == judged
+    assert set(result["bands"]) == {"plies 0 to 9"}
+    assert result["positions"] == result["bands"]["plies 0 to 9"]["positions"] == 30
     assert result["interval"][0] <= result["keeps_value"] <= result["interval"][1]
-    assert evaluate("solver", positions=30, game="tic_tac_toe")["keeps_value"] == 1
+
+
+def test_all_positions_of_tic_tac_toe_are_judged():
+    """5,478 positions can be reached, 4,520 of which are not over."""
+    result = evaluate("solver", game="tic_tac_toe")
+    assert (result["keeps_value"], result["exact"]) == (1, 1)
+    assert 1000 < result["positions"] < 4520
+    assert "network" not in result
+    assert evaluate("solver", positions=30, game="tic_tac_toe")["positions"] == 30
 
 
 def test_the_seed_decides():

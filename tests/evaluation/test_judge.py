@@ -7,9 +7,10 @@ from podzero.envs import make_env
 from podzero.errors import ConfigError
 from podzero.evaluation import judge as judging
 from podzero.evaluation.judge import (
+    BandResult,
     Judge,
-    JudgeResult,
     Positions,
+    all_positions,
     draw_positions,
     judge_actions,
     judged_positions,
@@ -80,17 +81,35 @@ def test_shares_by_hand():
     assert result.exact == 0.25
     assert result.by_ply == {0: 1.0, 1: 0.5, 2: 0.0}
     assert result.interval == wilson(2, 4)
+    assert result.bands == (BandResult(0, 9, 4, 0.5, 0.25, wilson(2, 4)),)
 
 
 def test_the_judgement_by_bands_of_plies_by_hand():
-    result = JudgeResult(40, 0.75, 0.5, {0: 1.0, 9: 0.5, 20: 0.25, 30: 1.0}, (0.6, 0.9))
-    assert judgement_metrics(result, {0: 10, 9: 10, 20: 8, 30: 12}) == {
-        "evaluation/keeps_value": 0.75,
-        "evaluation/keeps_value_0_9": 15 / 20,
-        "evaluation/positions_0_9": 20.0,
-        "evaluation/keeps_value_20_30": 14 / 20,
-        "evaluation/positions_20_30": 20.0,
+    moves = np.full((5, 30), -1, np.int32)
+    for row, plies in enumerate((0, 9, 9, 20, 30)):
+        moves[row, :plies] = 0
+    result = judge_actions(np.array([0, 0, 1, 0, 1]), Positions(moves, np.array([[1, -1]] * 5, np.float32)))
+    assert [(band.first, band.positions, band.exact) for band in result.bands] == [(0, 3, 2 / 3), (20, 2, 1 / 2)]
+    assert judgement_metrics(result) == {
+        "evaluation/keeps_value": 3 / 5,
+        "evaluation/keeps_value_0_9": 2 / 3,
+        "evaluation/positions_0_9": 3.0,
+        "evaluation/keeps_value_20_30": 1 / 2,
+        "evaluation/positions_20_30": 2.0,
     }
+
+
+def test_all_positions_of_a_game_are_found_once():
+    env = make_env("tic_tac_toe")
+    positions = all_positions(env, 2)
+    assert set(positions.plies.tolist()) <= {0, 1, 2}
+    boards = np.asarray(jax.vmap(env.view)(replay(env, positions.moves)).observation).reshape(len(positions.moves), -1)
+    assert len(np.unique(boards, axis=0)) == len(boards)
+    values = game_values(positions.scores)
+    assert (np.nanmax(values, axis=1) > np.nanmin(values, axis=1)).all()
+    # Every first move draws. Against a stone in the middle, a corner alone draws; against one in a corner, the middle
+    # alone; against one on an edge, some do.
+    assert np.bincount(positions.plies, minlength=2)[:2].tolist() == [0, 9]
 
 
 def test_an_illegal_move_keeps_nothing():
