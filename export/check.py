@@ -94,5 +94,6 @@ def check_file(file: Path, call: Call, inputs: Arrays, expected: Arrays) -> dict
 
 def greatest_difference(found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> float:
     """`max |found - expected| / max(1, max |expected|)`; infinite if a number is not finite."""
-    difference = float(np.max(np.abs(found - expected)))
+    with np.errstate(invalid="ignore"):  # the difference of infinities is refused below
+        difference = float(np.max(np.abs(found - expected)))
     return difference / max(1.0, float(np.max(np.abs(expected)))) if np.isfinite(difference) else float("inf")

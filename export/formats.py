@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from jax import export
 
+from podzero.export.errors import ExportError
 from podzero.export.functions import BATCH, Function
 from podzero.export.onnx_model import onnx_model
 from podzero.importing import import_extra
@@ -44,7 +45,10 @@ def _load_onnx(file: Path) -> Call:
     runtime = import_extra("onnxruntime", "a .onnx file", "export")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = len(os.sched_getaffinity(0))
-    session = runtime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    try:
+        session = runtime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # its errors have no common base
+        raise ExportError(f"ONNX Runtime {runtime.__version__} cannot load what was written: {error}") from error
     names = [output.name for output in session.get_outputs()]
 
     def call(inputs: Arrays) -> Arrays:

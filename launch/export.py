@@ -9,6 +9,7 @@ import typer
 
 from podzero.launch.options import Json
 from podzero.launch.output import print_json, print_result
+from podzero.player_names import parse_player
 
 
 def export(
@@ -26,6 +27,7 @@ def export(
     The file takes batches of any size. It is called on positions of the game and compared with JAX,
     and not kept if it differs.
     """
+    parse_player(who)  # refuses wrong names before JAX is imported
     from podzero.export import export_agent
 
     result = export_agent(who, to.expanduser().absolute())

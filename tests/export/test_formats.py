@@ -121,6 +121,12 @@ def test_a_file_of_other_parameters_is_refused(ending, params_of, tmp_path):
         check_file(file, FORMATS[ending].load(file), inputs, outputs)
 
 
+def test_a_model_that_onnx_runtime_cannot_load_is_refused(tmp_path):
+    (tmp_path / "bad.onnx").write_bytes(b"no model")
+    with pytest.raises(ExportError, match=r"ONNX Runtime [\d.]+ cannot load what was written"):
+        FORMATS[".onnx"].load(tmp_path / "bad.onnx")
+
+
 def test_an_operation_without_a_counterpart_is_named(params_of):
     config, spec = CASES["mlp"]
     (function,) = functions_of(config, spec, params_of(trainable_network(config, spec)))
