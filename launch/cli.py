@@ -14,6 +14,7 @@ from typer.exceptions import TyperException
 from podzero.config import load
 from podzero.errors import PodzeroError
 from podzero.launch.compiling import compile_for
+from podzero.launch.export import export
 from podzero.launch.options import Config, Json, Overrides, Version
 from podzero.launch.output import print_json, print_result
 from podzero.launch.platforms import choose_platform
@@ -184,7 +185,7 @@ def bench(
 
 
 app.command("compile")(compile_for)
-for _command in (evaluate, tournament, analyze, play, engine, zoo, report, launch):
+for _command in (evaluate, tournament, analyze, play, engine, zoo, report, export, launch):
     app.command()(_command)
 
 

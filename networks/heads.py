@@ -51,7 +51,7 @@ class Heads(nn.Module):
         logits = self._logits(policy_planes, "policy")
 
         planes = self._planes(features, POOLED_PLANES if self.pooled else VALUE_PLANES, "value_planes")
-        board = pooled(planes) if self.pooled else planes.reshape(len(planes), -1)
+        board = pooled(planes) if self.pooled else planes.reshape(planes.shape[0], -1)
         hidden = nn.relu(nn.Dense(self.value_hidden, dtype=board.dtype, kernel_init=HIDDEN, name="value_hidden")(board))
         hidden = hidden.astype(jnp.float32)
         value = jnp.tanh(nn.Dense(1, kernel_init=LAST, name="value")(hidden)[:, 0])
@@ -72,7 +72,7 @@ class Heads(nn.Module):
         """Logits of the actions, `[B, A]` float32."""
         planes = planes.astype(jnp.float32)
         if not self.pooled:
-            flat = planes.reshape(len(planes), -1)
+            flat = planes.reshape(planes.shape[0], -1)
             return nn.Dense(self.num_actions, kernel_init=LAST, name=f"{name}_logits")(flat)
         board, (_, squares, channels) = pooled(planes), planes.shape
         bias = nn.Dense(channels, kernel_init=HIDDEN, name=f"{name}_pooled")(board)

@@ -19,6 +19,7 @@ from podzero.config.experiment import Experiment as Experiment
 from podzero.config.loading import builtin_configs as builtin_configs
 from podzero.config.loading import load as load
 from podzero.config.loading import parse as parse
+from podzero.config.networks import BoardNetworkConfig as BoardNetworkConfig
 from podzero.config.networks import MLPConfig as MLPConfig
 from podzero.config.networks import ModelNetworkConfig as ModelNetworkConfig
 from podzero.config.networks import MuZeroMLPConfig as MuZeroMLPConfig

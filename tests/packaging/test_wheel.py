@@ -11,8 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
-    "actors", "aot", "benchmarks", "cluster", "configs", "driver", "envs", "evaluation", "inference", "launch",
-    "learner", "monitoring", "networks", "params", "play", "replay", "report", "search",
+    "actors", "aot", "benchmarks", "cluster", "configs", "driver", "envs", "evaluation", "export", "inference",
+    "launch", "learner", "monitoring", "networks", "params", "play", "replay", "report", "search",
 )  # fmt: skip
 
 

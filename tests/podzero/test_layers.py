@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYERS = {
     "cluster": 1, "envs": 1, "networks": 1, "search": 1,
     "inference": 2, "monitoring": 2, "params": 2, "replay": 2,
-    "actors": 3, "evaluation": 3, "learner": 3,
+    "actors": 3, "evaluation": 3, "export": 3, "learner": 3,
     "driver": 4, "play": 4,
     "aot": 5, "benchmarks": 5, "report": 5,
     "configs": 6, "launch": 6,
@@ -24,6 +24,8 @@ ONLY_IN = {
     "aiohttp": {"report"},
     "mlflow": {"monitoring"},
     "nicegui": {"play"},
+    "onnx": {"export"},
+    "onnxruntime": {"export"},
     "openvino": {"inference"},
     "prometheus_client": {"monitoring"},
     "ray": {"benchmarks", "cluster", "params"},

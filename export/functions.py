@@ -1,0 +1,104 @@
+"""The networks of an agent as plain functions with named inputs and outputs, all computed in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from podzero.config import BoardNetworkConfig, ModelNetworkConfig, NetworkConfig
+from podzero.networks import make_inference, make_model_network, make_network
+from podzero.types import Array, EnvSpec, ModelNetwork, Network, Params
+
+BATCH = "batch"
+"""The name of the dynamic first dimension of all inputs and outputs."""
+
+Outputs = dict[str, jax.Array]
+"""By their names."""
+
+
+class Function(NamedTuple):
+    """A pure function of a batch, with parameters."""
+
+    name: str
+    """`network`; or `representation`, `prediction` or `dynamics` of a learned model."""
+    call: Callable[..., Outputs]
+    """`(params, *inputs)` to outputs by their names; each array has a leading batch axis B."""
+    params: Params
+    inputs: dict[str, jax.ShapeDtypeStruct]
+    """Shape without the batch axis, and dtype, of each input in the order of the arguments."""
+
+    def batched(self, batch: Any) -> list[jax.ShapeDtypeStruct]:
+        """Shapes and dtypes of the inputs for a batch size, which may be symbolic (`jax.export.symbolic_shape`)."""
+        return [_like((batch, *one.shape), one.dtype) for one in self.inputs.values()]
+
+
+def trainable_network(config: NetworkConfig, spec: EnvSpec) -> Network | ModelNetwork:
+    """The network whose parameters a snapshot holds."""
+    return make_model_network(config, spec) if isinstance(config, ModelNetworkConfig) else make_network(config, spec)
+
+
+def functions_of(config: NetworkConfig, spec: EnvSpec, params: Params) -> list[Function]:
+    """The functions to export, those first whose outputs are inputs of others.
+
+    Observations are `[B, *observation_shape]` float32, whatever dtype the environment gives: the functions convert them
+    to it. Parameters are folded as for acting (`podzero.networks.make_inference`).
+
+    - `network`: `observation` to `policy_logits` `[B, A]`, illegal actions not masked, and `value` `[B]`.
+    - `representation`: `observation` to `latent` `[B, ...]`.
+    - `prediction`: `latent` to `policy_logits` `[B, A]`, or for continuous actions `policy_gaussian` `[B, 2, D]` (see
+      `ModelNetwork.predict`), and `value` `[B]`.
+    - `dynamics`: `latent` and `action`, `[B]` int32 or `[B, D]` float32 in [-1, 1], to `next_latent` and `reward`
+      `[B]`.
+    """
+    config = config.model_copy(update={"compute_dtype": "float32"})
+    if isinstance(config, ModelNetworkConfig):
+        return _model_functions(config, spec, params)
+    return [_network_function(config, spec, params)]
+
+
+def _network_function(config: BoardNetworkConfig, spec: EnvSpec, params: Params) -> Function:
+    fold, network = make_inference(config, spec)
+
+    def call(params: Params, observation: jax.Array) -> Outputs:
+        logits, value = network.apply(params, observation.astype(spec.observation_dtype))
+        return {"policy_logits": logits, "value": value}
+
+    return Function("network", call, jax.jit(fold)(params), {"observation": _observation(spec)})
+
+
+def _model_functions(config: ModelNetworkConfig, spec: EnvSpec, params: Params) -> list[Function]:
+    network = make_model_network(config, spec)
+    policy = "policy_gaussian" if spec.action_shape else "policy_logits"
+
+    def represent(params: Params, observation: jax.Array) -> Outputs:
+        return {"latent": network.represent(params, observation.astype(spec.observation_dtype))}
+
+    def predict(params: Params, latent: jax.Array) -> Outputs:
+        logits, value = network.predict(params, latent)
+        return {policy: logits, "value": network.decode(value)}
+
+    def dynamics(params: Params, latent: jax.Array, action: Array) -> Outputs:
+        next_latent, reward = network.dynamics(params, latent, action)
+        return {"next_latent": next_latent, "reward": network.decode(reward)}
+
+    observation = _observation(spec)
+    batch = _like((1, *observation.shape), observation.dtype)
+    _, *shape = jax.eval_shape(represent, params, batch)["latent"].shape
+    latent = _like(tuple(shape), jnp.float32)
+    action = _like(spec.action_shape, jnp.float32 if spec.action_shape else jnp.int32)
+    return [
+        Function("representation", represent, params, {"observation": observation}),
+        Function("prediction", predict, params, {"latent": latent}),
+        Function("dynamics", dynamics, params, {"latent": latent, "action": action}),
+    ]
+
+
+def _observation(spec: EnvSpec) -> jax.ShapeDtypeStruct:
+    return _like(spec.observation_shape, jnp.float32)
+
+
+def _like(shape: tuple[Any, ...], dtype: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
