@@ -1,12 +1,14 @@
-"""The command `play`: a person against a player, in the terminal or on a page."""
+"""The command `play`: a person against a player, in the terminal or on a page, or an agent that is watched."""
 
 from __future__ import annotations
 
 from functools import partial
+from types import ModuleType
+from typing import Any
 
 from rich.console import Console
 
-from podzero.config import EnvConfig, GymnasiumConfig
+from podzero.config import EnvConfig, GymnasiumConfig, SimulatorConfig
 from podzero.envs import make_env
 from podzero.errors import ConfigError
 from podzero.evaluation.players import MovesPlayer, Player
@@ -14,43 +16,78 @@ from podzero.evaluation.who import resolve
 from podzero.play.searching import PositionSearch
 from podzero.play.session import Session
 from podzero.play.terminal import TerminalGame
+from podzero.play.watch_command import Video, is_watched, record
 from podzero.player_names import BuiltinPlayer, EnginePlayer, game_to_play, parse_player
 from podzero.protocols import Env
 
+USUAL_SIMULATIONS = 128
+"""Of a search in a game, unless the person asks for another number."""
+
 
 def play(
-    who: str, others: list[str], game: str | None, simulations: int, second: bool, web: bool, port: int | None
-) -> None:
-    """Plays games until the person ends it.
+    who: str,
+    others: list[str],
+    game: str | None,
+    simulations: int | None,
+    second: bool,
+    web: bool,
+    port: int | None,
+    video: Video,
+) -> dict[str, Any] | None:
+    """Plays games until the person ends it; in an environment for one, shows how the agent acts.
 
     Args:
-      who: the person's opponent, see `podzero.player_names`.
-      others: players that are asked about each position as well, on the page.
+      who: the person's opponent, or the agent to watch; see `podzero.player_names`.
+      others: players that are asked about each position as well, on the page of a game.
       game: as for `evaluate`.
-      simulations: of each search.
+      simulations: of each search; None takes `USUAL_SIMULATIONS` in games, and as many as in training elsewhere.
       second: whether the opponent begins.
       web: on a page instead of in the terminal.
       port: of the page; None takes a free one.
+      video: of an environment for one.
+
+    Returns:
+      what `record` says of a video that was written, else None.
 
     Raises:
       ConfigError, WorkdirError, SnapshotError: a player does not exist, or cannot play this game.
-      ConfigError: the environment has no players who take turns, NiceGUI is not installed, or the port is taken.
+      ConfigError: an option does not fit the game, a package is not installed, or the port is taken.
+      EnvironmentFailed, SimulatorError: the environment failed.
     """
     where = game_to_play(game, who, *others)
-    if isinstance(where, GymnasiumConfig):
-        raise ConfigError(f"{where.title} is not played in turns; `podzero evaluate {who}` lets the agent act in it")
+    if is_watched(where, video):
+        assert isinstance(where, GymnasiumConfig | SimulatorConfig)
+        _refuse(where.title, "shows a single agent", ["--second"] * second + others)
+        if not web:
+            return record(who, where, simulations, video)
+        _refuse(where.title, "writes no video with --web", [o for o in video.options if o != "--seed"])
+        _page().watch(who, where, simulations, video.seed or 0, port)
+        return None
     env = make_env(where)
+    _refuse(env.spec.name, "is played against a person, not recorded", video.options)
     players = {name: PositionSearch(_maker(name, env, where)) for name in (who, *others)}
+    simulations = simulations or USUAL_SIMULATIONS
     for search in players.values():
         search.name(simulations)  # refuses wrong names before anything is shown
-    if not web:
+    if web:
+        _page().serve_game(env, players, simulations, port)
+    else:
         TerminalGame(Session(env), players[who], simulations, int(second), Console()).run()
-        return
+    return None
+
+
+def _refuse(title: str, why: str, options: list[str]) -> None:
+    if options:
+        raise ConfigError(f"{title} {why}: remove {' '.join(options)}")
+
+
+def _page() -> ModuleType:
+    """The module of the page, whose packages are optional."""
     try:
-        from podzero.play.web import serve
+        from podzero.play import web
     except ModuleNotFoundError as missing:
         raise ConfigError(f"the page needs {missing.name}: install the extra `web` (uv sync --extra web)") from None
-    serve(env, players, simulations, port)
+    return web
 
 
 def _maker(name: str, env: Env, where: str | EnvConfig) -> partial[Player]:
