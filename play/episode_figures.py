@@ -20,7 +20,12 @@ def chart_of(episode: Episode) -> dict[str, Any]:
         "tooltip": {"trigger": "axis"},
         "axisPointer": {"link": [{"xAxisIndex": "all"}]},
         "title": [
-            {"text": f"{c.name}: {c.unit}", "top": top - 26, "textStyle": {"fontSize": 12, "color": c.colour}}
+            {
+                "text": f"{c.name}: {c.unit}",
+                "left": 40,
+                "top": top - 26,
+                "textStyle": {"fontSize": 12, "color": c.colour},
+            }
             for c, top in zip(curves, tops, strict=True)
         ],
         "grid": [{"left": 48, "right": 16, "top": top, "height": _HEIGHT} for top in tops],

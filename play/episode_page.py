@@ -22,6 +22,11 @@ SMALL_FRAME = 320
 """Frames with smaller sides are enlarged with sharp pixels, to about `LARGE_FRAME`."""
 LARGE_FRAME = 480
 _REFRESH_S = 0.25
+_SPACE_DOES_NOT_SCROLL = """
+document.addEventListener("keydown", event => {
+  if (event.key === " " && event.target === document.body) event.preventDefault();
+});
+"""
 
 
 class Recordings:
@@ -72,6 +77,7 @@ class EpisodePage:
         interval = 1.0 / min(TICKS_PER_SECOND, subject.steps_per_second)
         self._stride = max(1, round(subject.steps_per_second * interval))
         ui.keyboard(on_key=self._key)
+        ui.run_javascript(_SPACE_DOES_NOT_SCROLL)
         ui.context.client.on_delete(self._leave)
         with ui.column().classes("w-full max-w-2xl mx-auto gap-2"):
             ui.label(f"{subject.environment.partition('/')[2]}: {subject.player}").classes("text-lg break-all")
