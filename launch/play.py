@@ -29,7 +29,7 @@ def play(
         ),
     ] = None,
     second: Annotated[bool, typer.Option("--second", help="Let the player begin.")] = False,
-    web: Annotated[bool, typer.Option("--web", help="Play on a local page (extra `web`).")] = False,
+    web: Annotated[bool, typer.Option("--web", help="Play or watch on a local page (extra `web`).")] = False,
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="Of the page.", show_default="a free one")] = None,
     to: Annotated[
         Path | None,

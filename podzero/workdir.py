@@ -42,6 +42,7 @@ class Workdir:
     hardware.json              the nodes of the cluster when the run started or resumed last
     writers.json               names of this run at Weights & Biases and MLflow
     matches/                   games that `podzero evaluate` played, as SGF or PGN
+    videos/                    episodes that `podzero play` recorded
     """
 
     def __init__(self, root: str | Path) -> None:
