@@ -11,6 +11,7 @@ import numpy as np
 
 from podzero.envs.copying import copy_of
 from podzero.envs.gymnasium_envs.making import explained, find
+from podzero.envs.gymnasium_envs.rendering import STEPS_PER_SECOND, picture, rendered
 from podzero.errors import ConfigError
 
 _CHANCE_GAMES, _CHANCE_STEPS = 4, 32
@@ -110,6 +111,19 @@ class GymnasiumSimulator:
     def truncated(self) -> bool:
         """See `LimitedSimulator`."""
         return self._truncated and not self._terminated
+
+    @property
+    def steps_per_second(self) -> float:
+        """The speed at which the environment wants to be shown."""
+        return float(self._env.metadata.get("render_fps") or STEPS_PER_SECOND)
+
+    def render(self) -> np.ndarray[Any, Any]:
+        """See `RenderedSimulator`.
+
+        Raises:
+          ConfigError: it was not made with the render mode `rgb_array`, or rendering failed.
+        """
+        return picture(rendered(self._env, self._env.spec.id), self._env.spec.id)
 
     def clone(self) -> GymnasiumSimulator:
         """See `Simulator`."""

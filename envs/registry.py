@@ -8,7 +8,7 @@ from typing import TypeVar, get_args
 from podzero.config import EnvConfig, Game, GameConfig, GymnasiumConfig, SimulatorConfig
 from podzero.deadline import DeadlineThread
 from podzero.envs.boards import BOARD_GAMES
-from podzero.envs.gymnasium_envs import VectorEnv, interface_of
+from podzero.envs.gymnasium_envs import Rendering, VectorEnv, interface_of, rendering_of
 from podzero.envs.pgx_games import PgxGame
 from podzero.envs.simulators import make_host_env
 from podzero.errors import ConfigError, nearest
@@ -62,6 +62,15 @@ def make_vector_env(config: GymnasiumConfig, count: int, seed: int) -> VectorEnv
       ConfigError: the environment is unknown, its spaces are not supported, or its first observation is not in them.
     """
     return VectorEnv(config, count, seed)
+
+
+def rendering(config: GymnasiumConfig) -> Rendering:
+    """How pictures of an environment are made.
+
+    Raises:
+      ConfigError: it renders no frames (`rendering_of`), or is not made in time.
+    """
+    return _in_time(rendering_of, config)
 
 
 def _in_time(make: Callable[[_Config], _Made], config: _Config) -> _Made:

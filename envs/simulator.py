@@ -77,6 +77,15 @@ class LimitedSimulator(Simulator, Protocol):
         ...
 
 
+@runtime_checkable
+class RenderedSimulator(Simulator, Protocol):
+    """A `Simulator` whose positions can be shown, as `podzero play` does for games with one player."""
+
+    def render(self) -> np.ndarray[Any, Any]:
+        """The position as pixels `[height, width, 3]` uint8; the size never changes."""
+        ...
+
+
 def check_simulator(
     simulator: Simulator,
     name: str,

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from podzero.envs import VectorEnv
+from podzero.envs import Step, VectorEnv
 from podzero.errors import ConfigError, nearest
 from podzero.evaluation.arena import Interrupted
 from podzero.intervals import student
@@ -18,6 +18,9 @@ from podzero.types import Array, EnvSpec
 Choose = Callable[[Array, Array], Array]
 """A policy: `(key, observations [B, *observation_shape])` to actions `[B]` int32 or `[B, D]` float32 in
 [-1, 1]. `key` is consumed."""
+
+Decide = Callable[[Array, Array], tuple[Array, Array]]
+"""A policy that values what it sees: as `Choose`, to actions and `[B]` float32, the discounted returns it expects."""
 
 BASELINES = ("random", "greedy")
 """The names that `baseline` accepts."""
@@ -72,6 +75,7 @@ def play_episodes(
     key: Array,
     keep_going: Callable[[], bool] = lambda: True,
     max_steps: int = MAX_STEPS,
+    watch: Callable[[Step], None] = lambda step: None,
 ) -> EpisodesResult:
     """Plays `episodes` whole episodes, after a reset.
 
@@ -86,6 +90,7 @@ def play_episodes(
       key: PRNG key, consumed.
       keep_going: called before every step; the evaluation stops when it returns False.
       max_steps: longest length of an episode.
+      watch: called with the results of every step.
 
     Raises:
       ValueError: `episodes` is not positive.
@@ -105,6 +110,7 @@ def play_episodes(
             raise Interrupted
         key, choose_key = jax.random.split(key)
         step = vector_env.step(choose(choose_key, observation))
+        watch(step)
         observation = step.observation
         failures += int((step.failed & (left > 0)).sum())
         returns = np.where(step.started, 0.0, returns + step.reward)

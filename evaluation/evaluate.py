@@ -152,11 +152,9 @@ def _episodes(env: GymnasiumConfig, who: str, episodes: int, simulations: int | 
     """Whole episodes of one player in a gymnasium environment."""
     if who == "greedy":
         env = env.model_copy(update={"vectorization": "sync"})  # only environments of this process can be copied
-    name, actor = who, None
-    if who not in BASELINES:
-        name, actor = acting(who, env, simulations)
+    name, decide = (who, None) if who in BASELINES else acting(who, env, simulations)
     with closing(make_vector_env(env, min(episodes, SIDE_BY_SIDE), seed)) as environments:
-        choose = actor or baseline(who, environments)
+        choose = (lambda key, seen: decide(key, seen)[0]) if decide else baseline(who, environments)
         result = play_episodes(environments, choose, episodes, jax.random.key(seed))
     return {"game": env.title, "player": name} | summary(result)
 

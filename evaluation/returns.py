@@ -14,7 +14,7 @@ import optax
 from podzero.config import EnvConfig, Experiment, GymnasiumConfig, ModelNetworkConfig, SearchConfig, SimulatorConfig
 from podzero.envs import make_vector_env, spec_of
 from podzero.evaluation.arena import Interrupted
-from podzero.evaluation.episodes import Choose, EpisodesResult, play_episodes
+from podzero.evaluation.episodes import Choose, Decide, EpisodesResult, play_episodes
 from podzero.evaluation.players import NetworkPlayers, Player
 from podzero.networks import make_model_network
 from podzero.protocols import Env
@@ -35,15 +35,23 @@ class SearchActors:
         network = make_model_network(experiment.network, spec)
         search = make_model_search(config, network, spec, experiment.env.discount)
 
-        def act(params: Params, key: Array, observation: Array) -> Array:
-            return search(params, key, observation, Exploration.none(observation.shape[0])).action
+        def decide(params: Params, key: Array, observation: Array) -> tuple[Array, Array]:
+            found = search(params, key, observation, Exploration.none(observation.shape[0]))
+            return found.action, found.value
 
-        self._act = jax.jit(act)
+        self._decide = jax.jit(decide)
 
     def actor(self, params: Params) -> Choose:
         """The strongest action of a search with `params`, without noise."""
+        decide = self.decider(params)
+        return lambda key, observation: decide(key, observation)[0]
+
+    def decider(self, params: Params) -> Decide:
+        """The same action, and the value at the root of its search."""
         placed = jax.device_put(params)
-        return lambda key, observation: np.asarray(self._act(placed, key, observation))
+        return lambda key, observation: cast(
+            tuple[Array, Array], jax.device_get(self._decide(placed, key, observation))
+        )
 
 
 class EpisodeRounds:

@@ -10,7 +10,7 @@ from podzero.config import GymnasiumConfig, ModelNetworkConfig, NetworkConfig, S
 from podzero.envs import spec_of
 from podzero.errors import ConfigError
 from podzero.evaluation.engines import engine_contestant
-from podzero.evaluation.episodes import Choose
+from podzero.evaluation.episodes import Decide
 from podzero.evaluation.players import (
     Contestant,
     NetworkPlayers,
@@ -60,8 +60,8 @@ def resolve(
             raise ConfigError(f"player '{name}' acts only in gymnasium environments, not in {env.spec.name}")
 
 
-def acting(name: str, env: GymnasiumConfig, simulations: int | None = None) -> tuple[str, Choose]:
-    """The full name and the policy of the agent that was trained in a working directory.
+def acting(name: str, env: GymnasiumConfig, simulations: int | None = None) -> tuple[str, Decide]:
+    """The full name and the policy, with its values, of the agent that was trained in a working directory.
 
     Args:
       name: see `podzero.player_names`.
@@ -83,7 +83,7 @@ def acting(name: str, env: GymnasiumConfig, simulations: int | None = None) -> t
     origin = f"{player.workdir.snapshots} at step {snapshot.version}"
     check_matches(snapshot.params, make_model_network(experiment.network, spec), origin)
     actors = SearchActors(experiment, spec, _with_simulations(experiment.search, simulations))
-    return f"{player.workdir.root}@{snapshot.version}", actors.actor(snapshot.params)
+    return f"{player.workdir.root}@{snapshot.version}", actors.decider(snapshot.params)
 
 
 def _network_player(

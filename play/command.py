@@ -1,15 +1,17 @@
-"""The command `play`: a person against a player, in the terminal or on a page."""
+"""The command `play`: a person against a player, in the terminal or on a page, or an agent that is watched."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from podzero.config import EnvConfig, GymnasiumConfig
+from podzero.config import EnvConfig, GymnasiumConfig, SimulatorConfig
 from podzero.envs import make_env
 from podzero.errors import ConfigError
 from podzero.evaluation.kept_games import KeptGame, kept_games
@@ -18,55 +20,83 @@ from podzero.evaluation.who import resolve
 from podzero.play.searching import PositionSearch
 from podzero.play.session import Session
 from podzero.play.terminal import TerminalGame
+from podzero.play.watch_command import Video, is_watched, record
 from podzero.player_names import BuiltinPlayer, EnginePlayer, TrainedPlayer, game_to_play, parse_player
 from podzero.protocols import Env
 
+USUAL_SIMULATIONS = 128
+"""Of a search in a game, unless the person asks for another number."""
+
+
+class PageOptions(NamedTuple):
+    """What was asked for of the page."""
+
+    others: Sequence[str] = ()
+    """Players that are asked about each position of a game as well."""
+    kept: Path | None = None
+    """The working directory of a run, or the folder of a tournament, whose games can be stepped through; None takes
+    those of the players that are runs."""
+    port: int | None = None
+    """None takes a free one."""
+
+    @property
+    def options(self) -> list[str]:
+        """The options that were given."""
+        given = {"--kept": self.kept, "--port": self.port}
+        return [*self.others, *(name for name, value in given.items() if value is not None)]
+
 
 def play(
-    who: str,
-    others: list[str],
-    game: str | None,
-    simulations: int,
-    second: bool,
-    web: bool,
-    port: int | None,
-    games: Path | None,
-) -> None:
-    """Plays games until the person ends it.
+    who: str, game: str | None, simulations: int | None, second: bool, web: bool, page: PageOptions, video: Video
+) -> dict[str, Any] | None:
+    """Plays games until the person ends it; in an environment for one, shows how the agent acts.
 
     Args:
-      who: the person's opponent, see `podzero.player_names`.
-      others: players that are asked about each position as well, on the page.
+      who: the person's opponent, or the agent to watch; see `podzero.player_names`.
       game: as for `evaluate`.
-      simulations: of each search.
+      simulations: of each search; None takes `USUAL_SIMULATIONS` in games, and as many as in training elsewhere.
       second: whether the opponent begins.
       web: on a page instead of in the terminal.
-      port: of the page; None takes a free one.
-      games: the working directory of a run, or the folder of a tournament, whose games the page shows; None takes those
-        of the players that are runs.
+      page: what the page shows.
+      video: of an environment for one.
+
+    Returns:
+      what `record` says of a video that was written, else None.
 
     Raises:
       ConfigError, WorkdirError, SnapshotError: a player does not exist, or cannot play this game.
-      ConfigError: the environment has no players who take turns, NiceGUI is not installed, the port is taken, `games`
-        holds no games, or something is given that only the page has.
+      ConfigError: an option does not fit the game, a package is not installed, or the port is taken.
+      EnvironmentFailed, SimulatorError: the environment failed.
     """
-    where = game_to_play(game, who, *others)
-    if isinstance(where, GymnasiumConfig):
-        raise ConfigError(f"{where.title} is not played in turns; `podzero evaluate {who}` lets the agent act in it")
+    where = game_to_play(game, who, *page.others)
+    if is_watched(where, video):
+        assert isinstance(where, GymnasiumConfig | SimulatorConfig)
+        of_games = [option for option in page.options if option != "--port"]
+        _refuse(where.title, "shows a single agent", ["--second"] * second + of_games)
+        if not web:
+            _refuse("a video", "has no port", ["--port"] if page.port is not None else [])
+            return record(who, where, simulations, video)
+        _refuse(where.title, "writes no video with --web", [o for o in video.options if o != "--seed"])
+        _page().watch(who, where, simulations, video.seed or 0, page.port)
+        return None
+    if not web:
+        _refuse("the terminal", "has no page", page.options, "or add --web")
     env = make_env(where)
-    players = {name: PositionSearch(_maker(name, env, where)) for name in (who, *others)}
+    _refuse(env.spec.name, "is played against a person, not recorded", video.options)
+    players = {name: PositionSearch(_maker(name, env, where)) for name in (who, *page.others)}
+    simulations = simulations or USUAL_SIMULATIONS
     for search in players.values():
         search.name(simulations)  # refuses wrong names before anything is shown
-    if not web:
-        if others or games is not None or port is not None:
-            raise ConfigError("other players to compare with, --games and --port are for the page: add --web")
+    if web:
+        _page().serve_game(env, players, simulations, page.port, _kept(page.kept, players))
+    else:
         TerminalGame(Session(env), players[who], simulations, int(second), Console()).run()
-        return
-    try:
-        from podzero.play.web import serve
-    except ModuleNotFoundError as missing:
-        raise ConfigError(f"the page needs {missing.name}: install the extra `web` (uv sync --extra web)") from None
-    serve(env, players, simulations, port, _kept(games, (who, *others)))
+    return None
+
+
+def _refuse(title: str, why: str, options: list[str], or_else: str = "") -> None:
+    if options:
+        raise ConfigError(f"{title} {why}: remove {' '.join([*options, or_else]).strip()}")
 
 
 def _kept(folder: Path | None, players: Iterable[str]) -> list[KeptGame]:
@@ -77,6 +107,15 @@ def _kept(folder: Path | None, players: Iterable[str]) -> list[KeptGame]:
         with suppress(ConfigError):  # nothing was kept
             kept += kept_games(workdir)
     return kept
+
+
+def _page() -> ModuleType:
+    """The module of the page, whose packages are optional."""
+    try:
+        from podzero.play import web
+    except ModuleNotFoundError as missing:
+        raise ConfigError(f"the page needs {missing.name}: install the extra `web` (uv sync --extra web)") from None
+    return web
 
 
 def _maker(name: str, env: Env, where: str | EnvConfig) -> partial[Player]:

@@ -43,6 +43,7 @@ class Workdir:
     writers.json               names of this run at Weights & Biases and MLflow
     matches/                   games that `podzero evaluate` played, as SGF or PGN
     games/STEP.jsonl           games of the evaluator's rounds, one JSON object a line
+    videos/                    episodes that `podzero play` recorded
     """
 
     def __init__(self, root: str | Path) -> None:

@@ -5,5 +5,9 @@ import nothing but gymnasium and the environment itself.
 """
 
 from podzero.envs.gymnasium_envs.interface import interface_of as interface_of
+from podzero.envs.gymnasium_envs.rendering import Rendering as Rendering
+from podzero.envs.gymnasium_envs.rendering import observed_picture as observed_picture
+from podzero.envs.gymnasium_envs.rendering import picture as picture
+from podzero.envs.gymnasium_envs.rendering import rendering_of as rendering_of
 from podzero.envs.gymnasium_envs.vector import Step as Step
 from podzero.envs.gymnasium_envs.vector import VectorEnv as VectorEnv

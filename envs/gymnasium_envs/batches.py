@@ -19,6 +19,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 from podzero.config import GymnasiumConfig
 from podzero.envs.gymnasium_envs.guard import Guard
 from podzero.envs.gymnasium_envs.making import Factory, make_own
+from podzero.envs.gymnasium_envs.rendering import picture, rendered
 from podzero.envs.gymnasium_envs.spaces import Actions, Array, Observations
 from podzero.errors import ConfigError
 
@@ -86,11 +87,26 @@ def peek(batch: Batch, actions: Actions, candidates: Array, idle: Array) -> Arra
     return rewards
 
 
+def render(batch: Batch, title: str) -> list[Array]:
+    """The frames of the environments of a `sync` or `own` batch: B arrays `[H, W, 3]` uint8.
+
+    Raises:
+      ConfigError: they do not render, or not as pixels.
+    """
+    if isinstance(batch, SyncVectorEnv):
+        frames = [rendered(env.inner, title) for env in cast(Any, batch).envs]
+    else:
+        frames = list(rendered(batch, title) or ())
+    return [picture(frame, title) for frame in frames]
+
+
 def _copy(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
     if isinstance(env.unwrapped, EzPickle):
         raise ConfigError(f"{env} cannot be copied: copying it (gymnasium.utils.EzPickle) makes a new environment")
+    # What it draws with cannot be copied, and is shared: copies are not rendered.
+    drawing = [part for part in vars(env.unwrapped).values() if type(part).__module__.startswith("pygame")]
     try:
-        return deepcopy(env)
+        return deepcopy(env, {id(part): part for part in drawing})
     except Exception as error:
         raise ConfigError(f"{env} cannot be copied: {type(error).__name__}: {error}") from error
 

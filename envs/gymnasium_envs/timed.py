@@ -73,6 +73,11 @@ class TimedBatch:
         peek = partial(batches.peek, self._running(), self.interface.actions, candidates, idle)
         return self._call("step_timeout_s", peek, times=candidates.shape[1])
 
+    def render(self) -> list[Array]:
+        """See `batches.render`."""
+        render = partial(batches.render, self._running(), self._config.title)
+        return self._call("step_timeout_s", render)
+
     def discard(self, error: Exception) -> None:
         """Ends the environments after `error`; kills their processes."""
         if self._batch is not None:

@@ -164,6 +164,20 @@ class VectorEnv:
             self._batch.discard(error)
             raise EnvironmentFailed(f"{self.spec.name}: looking one step ahead: {error}") from None
 
+    def render(self) -> list[Array]:
+        """What the environments look like now: B frames `[H, W, 3]` uint8. See `rendering_of` for the config.
+
+        Raises:
+          ConfigError: the environments do not render.
+          EnvironmentFailed: the time limit of a step was exceeded.
+        """
+        self._refuse_if_closed()
+        try:
+            return self._batch.render()
+        except TimeoutError as error:
+            self._batch.discard(error)
+            raise EnvironmentFailed(f"{self.spec.name}: rendering: {error}") from None
+
     def close(self) -> None:
         """Ends the environments and their processes; may be called twice."""
         self._batch.close()

@@ -144,6 +144,37 @@ class Lacking(Toy):
         raise gymnasium.error.DependencyNotInstalled("box2d is missing")
 
 
+DRAWN = {
+    "pixels": lambda time: np.full((4, 6, 3), 10 * time, np.uint8),
+    "colours": lambda time: np.full((4, 6, 3), time / 4),
+    "gray": lambda time: np.zeros((4, 6), np.uint8),
+    "nothing": lambda time: None,
+    "lacking": lambda time: Lacking(),
+    "broken": lambda time: _break(),
+    "slow": lambda time: sleep_long(),
+}
+"""What `Drawn` renders after so many steps."""
+RENDERS = {"render_modes": ["human", "rgb_array"], "render_fps": 7}
+
+
+def sleep_long():
+    time.sleep(30)
+
+
+class Drawn(Toy):
+    """A `Toy` that renders, as one of `DRAWN`."""
+
+    metadata = RENDERS
+
+    def __init__(self, render_mode=None, drawn="pixels", **kwargs):
+        super().__init__(**kwargs)
+        self.render_mode, self.drawn = render_mode, drawn
+
+    def render(self):
+        assert self.render_mode == "rgb_array"
+        return DRAWN[self.drawn](self.time)
+
+
 class Imported(Toy):
     """Observes whether a module is imported in its process."""
 
@@ -201,7 +232,7 @@ def _register():
     here = __name__
     gymnasium.register("toys/Toy-v0", f"{here}:Toy", vector_entry_point=f"{here}:OwnToys")
     gymnasium.register("toys/Limited-v0", f"{here}:Toy", max_episode_steps=3)
-    for name in ("Joint", "Parts", "Words", "Reaching", "Lacking", "Imported", "Homebody"):
+    for name in ("Joint", "Parts", "Words", "Reaching", "Lacking", "Drawn", "Imported", "Homebody"):
         gymnasium.register(f"toys/{name}-v0", f"{here}:{name}")
 
 

@@ -1,4 +1,4 @@
-"""A player that needs no compilation: it prefers actions with low numbers."""
+"""A player that needs no compilation: it prefers actions with low numbers; and an untrained agent of an environment."""
 
 from concurrent.futures import Future
 
@@ -6,12 +6,16 @@ import jax
 import numpy as np
 import pytest
 
-from podzero.envs import make_env
+from podzero.config import load
+from podzero.envs import make_env, spec_of
 from podzero.evaluation.players import SearchPlayer
+from podzero.networks import make_model_network
+from podzero.params import save_snapshot
 from podzero.play.engine_parts import EngineParts
 from podzero.play.game import Game
 from podzero.play.timed_search import TimedSearch
 from podzero.types import SearchResult
+from podzero.workdir import Workdir
 
 GAMES = {}
 
@@ -59,3 +63,17 @@ def parts_of():
         return future
 
     return make
+
+
+@pytest.fixture(scope="session")
+def cartpole(tmp_path_factory):
+    """The working directory of an untrained agent, as text."""
+    experiment = load("cartpole", ["network.width=8", "network.latent=4", "search.simulations=2"])
+    workdir = Workdir(tmp_path_factory.mktemp("cartpole"))
+    workdir.open(experiment)
+    network = make_model_network(experiment.network, spec_of(experiment.env))
+    params = jax.device_get(jax.jit(network.init)(jax.random.key(0)))
+    draw = np.random.default_rng(0)  # fresh values are all zero
+    params = jax.tree.map(lambda leaf: leaf + draw.uniform(0, 0.5, np.shape(leaf)).astype(leaf.dtype), params)
+    save_snapshot(workdir.snapshots, 7, params, experiment)
+    return str(workdir.root)

@@ -1,16 +1,10 @@
 """The page in headless Chromium: a game by mouse and keyboard, on wide and narrow screens."""
 
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import time
 import urllib.error
 import urllib.request
 
 import pytest
-from selenium import webdriver
+from pages import MARKS, opened, served, status, wait
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -19,61 +13,25 @@ from podzero.evaluation.games import PlayedGame
 from podzero.evaluation.kept_games import GamesFolder
 from podzero.workdir import Workdir
 
-DRIVER = shutil.which("chromedriver")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(400),
-    pytest.mark.skipif(DRIVER is None, reason="no chromedriver here: apt-get install chromium-driver"),
-]
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
-    """The address of a page on which tic-tac-toe is played against tree search, with two kept games."""
+    """The address of a page on which tic-tac-toe is played against tree search, with three kept games."""
     run = tmp_path_factory.mktemp("run")
     folder = GamesFolder(Workdir(run).games)
     folder.write(20, [PlayedGame("@20", "random", (0, 3, 1, 4, 2), 1.0)])
     folder.write(40, [PlayedGame("@40", "random", (0, 4, 8, 2, 6), 0.5, cut_off=True), PlayedGame("x", "y", (0, 0), 0)])
-    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
-    environment.pop("PYTEST_CURRENT_TEST")  # NiceGUI would not serve
-    command = [sys.executable, "-c", "from podzero.launch.cli import main; main()"]
-    server = subprocess.Popen(
-        [*command, "play", "mcts:50", "random", "--game", "tic_tac_toe", "--web", "--games", str(run)],
-        stdout=subprocess.PIPE, text=True, env=environment,
-    )  # fmt: skip
-    try:
-        server.stdout.readline()
-        yield server.stdout.readline().split()[-1]
-    finally:
-        server.send_signal(signal.SIGINT)
-        server.wait(30)
+    with served("mcts:50", "random", "--game", "tic_tac_toe", "--kept", str(run)) as address:
+        yield address
 
 
 @pytest.fixture
 def browser(address):
     """A new browser that has opened the page."""
-    options = webdriver.ChromeOptions()
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1200,1000"):
-        options.add_argument(argument)
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    try:
-        driver.get(address)
-        wait(lambda: driver.find_elements(By.CSS_SELECTOR, "[role=img]"))
+    with opened(address) as driver:
         yield driver
-    finally:
-        driver.quit()
-
-
-def wait(condition, seconds=120):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "the page did not change in time"
-        time.sleep(0.1)
-    return found
-
-
-def status(driver):
-    return driver.find_element(By.CSS_SELECTOR, "[aria-live=polite]").text
 
 
 def click_middle(driver):

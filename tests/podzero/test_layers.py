@@ -21,7 +21,9 @@ LONGEST_FILE = 300
 LARGEST_SHARE = 0.20
 """The most of all product code that one package may hold."""
 ONLY_IN = {
+    "PIL": {"play"},
     "aiohttp": {"report"},
+    "cv2": {"play"},
     "mlflow": {"monitoring"},
     "nicegui": {"play"},
     "onnx": {"export"},

@@ -1,0 +1,105 @@
+"""Pictures of gymnasium environments: how an environment is made so that it renders, and its frames."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+
+from podzero.config import GymnasiumConfig
+from podzero.envs.gymnasium_envs.making import Factory, make_own
+from podzero.envs.gymnasium_envs.spaces import Array
+from podzero.errors import ConfigError
+from podzero.importing import how_to_install
+
+MODE = "rgb_array"
+"""Gymnasium's render mode whose frames are arrays of pixels."""
+STEPS_PER_SECOND = 15.0
+"""Of environments that do not say how fast they are shown. Atari games at four frames per step run at this speed."""
+_MOST_PIXELS = 4_000_000
+_COLOURS = 3
+
+
+class Rendering(NamedTuple):
+    """How pictures of an environment are made."""
+
+    config: GymnasiumConfig
+    """Environments made from it render; they run in this process."""
+    steps_per_second: float
+    """The speed at which the environment wants to be shown."""
+    renders: bool
+    """Whether the environments render frames; otherwise their observation is an image and is shown instead."""
+
+
+def rendering_of(config: GymnasiumConfig) -> Rendering:
+    """Makes an environment, asks it how it renders, and closes it.
+
+    Raises:
+      ConfigError: it cannot be made, or renders no frames and its observation is no image.
+    """
+    if config.vectorization != "own":
+        config = config.model_copy(update={"vectorization": "sync"})  # frames of other processes cannot be fetched
+    with closing(_one(config)) as env:
+        modes = env.metadata.get("render_modes") or ()
+        renders = MODE in modes
+        if not renders and not (config.vectorization == "own" and _is_image(env.single_observation_space)):
+            raise ConfigError(
+                f"{config.title} cannot be shown: it has no render mode '{MODE}' (its modes: "
+                f"{', '.join(map(str, modes)) or 'none'}). Give the environment one, or look at its returns with "
+                "`podzero evaluate`"
+            )
+        speed = float(env.metadata.get("render_fps") or STEPS_PER_SECOND)
+    kwargs = {**config.kwargs, "render_mode": MODE} if renders else config.kwargs
+    return Rendering(config.model_copy(update={"kwargs": kwargs}), speed, renders)
+
+
+def rendered(env: Any, title: str) -> Any:
+    """What `env.render()` returns.
+
+    Raises:
+      ConfigError: it failed, as it does where a package for rendering is missing.
+    """
+    try:
+        return env.render()
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise ConfigError(
+            f"{title}: rendering needs a package that is not installed: {error}; {how_to_install('envs')}"
+        ) from error
+    except Exception as error:
+        raise ConfigError(f"{title} cannot be rendered: {type(error).__name__}: {error}") from error
+
+
+def picture(frame: Any, title: str) -> Array:
+    """A rendered frame as `[H, W, 3]` uint8; floats are taken for colours in [0, 1].
+
+    Raises:
+      ConfigError: it is no picture.
+    """
+    pixels = np.asarray(frame)
+    if pixels.ndim != 3 or pixels.shape[2] != _COLOURS or not 0 < pixels[..., 0].size <= _MOST_PIXELS:
+        raise ConfigError(
+            f"{title} cannot be shown: render() returned {type(frame).__name__} of shape {list(pixels.shape)}; "
+            f"expected pixels [height, width, {_COLOURS}], {_MOST_PIXELS:,} at most"
+        )
+    if pixels.dtype.kind == "f":
+        pixels = np.rint(np.clip(pixels, 0.0, 1.0) * 255)
+    return pixels.astype(np.uint8)
+
+
+def observed_picture(observation: Array) -> Array:
+    """An observation that is an image, as `[H, W, 3]` uint8; of a stack `[frames, H, W]` the newest one."""
+    newest = observation if observation.shape[-1] == _COLOURS else observation[-1]
+    return newest if newest.ndim == _COLOURS else np.repeat(newest[..., None], _COLOURS, axis=-1)
+
+
+def _is_image(space: Any) -> bool:
+    """Whether the space is that of gray frames `[frames, H, W]` or of colours `[H, W, 3]` or `[frames, H, W, 3]`."""
+    shape: tuple[int, ...] = getattr(space, "shape", None) or ()
+    coloured = len(shape) in (3, 4) and shape[-1] == _COLOURS
+    return getattr(space, "dtype", None) == np.uint8 and (coloured or len(shape) == 3)
+
+
+def _one(config: GymnasiumConfig) -> Any:
+    return make_own(config, 1) if config.vectorization == "own" else Factory(config)()

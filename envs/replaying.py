@@ -1,0 +1,102 @@
+"""Games of simulators for one player, played again to be shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from podzero.config import GymnasiumConfig, SimulatorConfig
+from podzero.deadline import DeadlineThread
+from podzero.envs.callback_errors import SimulatorError
+from podzero.envs.gymnasium_envs import picture, rendering_of
+from podzero.envs.simulator import RenderedSimulator
+from podzero.envs.simulators import make_simulator
+from podzero.errors import ConfigError, PodzeroError
+from podzero.importing import import_class
+
+STEPS_PER_SECOND = 5.0
+"""The speed at which simulators are shown that do not say how fast they want to be."""
+
+
+class Shown(NamedTuple):
+    """A position of a replayed game."""
+
+    frame: Any
+    """`[H, W, 3]` uint8; None where none was asked for."""
+    reward: float
+    """Of the move that led here, unscaled; 0 at the start."""
+
+
+class Replay:
+    """Plays the games of one simulator again, whose seed and moves determine them, and renders their positions."""
+
+    def __init__(self, config: SimulatorConfig) -> None:
+        """Makes the simulator.
+
+        Raises:
+          ConfigError: it cannot be made, or not within `env.build_timeout_s`, or it cannot be rendered.
+        """
+        self._config = config
+        self._thread = DeadlineThread(config.title)
+        try:
+            self._simulator = self._call("build_timeout_s", partial(_rendering_simulator, config))
+        except BaseException:
+            self._thread.stop()
+            raise
+        self.steps_per_second: float = getattr(self._simulator, "steps_per_second", STEPS_PER_SECOND)
+        """The speed at which the game wants to be shown."""
+
+    def positions(self, seed: int, moves: Sequence[int], most_frames: int) -> Iterator[Shown]:
+        """The T + 1 positions of a game with T moves, of which the first `most_frames` have frames.
+
+        Raises:
+          ConfigError: rendering failed.
+          SimulatorError: the game failed, or took longer than `env.step_timeout_s`.
+        """
+        for ply in range(len(moves) + 1):
+            go = partial(self._simulator.step, moves[ply - 1]) if ply else partial(self._simulator.reset, seed)
+            yield self._call("step_timeout_s", partial(self._position, go, ply < most_frames))
+
+    def close(self) -> None:
+        """Ends the thread that calls the simulator."""
+        self._thread.stop()
+
+    def _position(self, go: Any, framed: bool) -> Shown:
+        go()
+        frame = picture(self._simulator.render(), self._config.title) if framed else None
+        return Shown(frame, float(self._simulator.rewards()[0]))
+
+    def _call(self, limit: str, function: Any) -> Any:
+        """`function()` within the seconds of `env.LIMIT`."""
+        try:
+            return self._thread.call(lambda _: function(), None, getattr(self._config, limit))
+        except PodzeroError:
+            raise
+        except TimeoutError as error:
+            raise SimulatorError(f"{self._config.title}: {error} (env.{limit})") from None
+        except Exception as error:
+            raise SimulatorError(f"{self._config.title} cannot be shown: {type(error).__name__}: {error}") from error
+
+
+def renders(config: SimulatorConfig) -> bool:
+    """Whether the positions of a simulator can be rendered, as far as that is known before it is made."""
+    own = config.name == "simulator" and hasattr(import_class(config.id, "env.id"), "render")
+    return own or config.name == "gymnasium_simulator"
+
+
+def _rendering_simulator(config: SimulatorConfig) -> RenderedSimulator:
+    simulator = make_simulator(_rendering_config(config))
+    if not isinstance(simulator, RenderedSimulator):
+        raise ConfigError(
+            f"{config.title} cannot be shown: it has no method render(), which returns pixels [height, width, 3] uint8 "
+            "(podzero.envs.RenderedSimulator). `podzero evaluate` tells its returns"
+        )
+    return simulator
+
+
+def _rendering_config(config: SimulatorConfig) -> SimulatorConfig:
+    if config.name != "gymnasium_simulator":
+        return config
+    env = GymnasiumConfig(name="gymnasium", id=config.id, kwargs=config.kwargs, module=config.module)
+    return config.model_copy(update={"kwargs": rendering_of(env).config.kwargs})
