@@ -11,8 +11,8 @@ from podzero.envs import make_env
 from podzero.errors import ConfigError
 from podzero.evaluation.players import MovesPlayer, Player
 from podzero.evaluation.who import resolve
+from podzero.play.game import Game
 from podzero.play.searching import PositionSearch
-from podzero.play.session import Session
 from podzero.play.terminal import TerminalGame
 from podzero.player_names import BuiltinPlayer, EnginePlayer, game_to_play, parse_player
 from podzero.protocols import Env
@@ -44,7 +44,7 @@ def play(
     for search in players.values():
         search.name(simulations)  # refuses wrong names before anything is shown
     if not web:
-        TerminalGame(Session(env), players[who], simulations, int(second), Console()).run()
+        TerminalGame(Game(env), players[who], simulations, int(second), Console()).run()
         return
     try:
         from podzero.play.web import serve
