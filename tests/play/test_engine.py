@@ -10,16 +10,12 @@ import chess.engine
 import jax
 import numpy as np
 import pytest
+from untrained_agents import write_untrained
 
-from podzero.config import parse
-from podzero.envs import make_env
 from podzero.errors import ConfigError
 from podzero.evaluation.engines.gtp import GtpClient
-from podzero.networks import make_network
-from podzero.params import save_snapshot
 from podzero.play.engine import serve
 from podzero.play.engine_parts import make_parts
-from podzero.workdir import Workdir
 
 PODZERO = os.path.join(os.path.dirname(sys.executable), "podzero")
 LONGEST_S = 240.0
@@ -28,24 +24,7 @@ LONGEST_S = 240.0
 @pytest.fixture(scope="module")
 def untrained(tmp_path_factory):
     """Makes a working directory with an untrained network for a game."""
-
-    def make(game):
-        experiment = parse(
-            {
-                "name": "tiny",
-                "env": {"name": game},
-                "network": {"name": "resnet", "channels": 4, "blocks": 1, "value_hidden": 4},
-                "search": {"simulations": 8},
-            },
-            "test",
-        )
-        workdir = Workdir(tmp_path_factory.mktemp(game))
-        workdir.open(experiment)
-        params = jax.jit(make_network(experiment.network, make_env(game).spec).init)(jax.random.key(0))
-        save_snapshot(workdir.snapshots, 1, params, experiment)
-        return str(workdir.root)
-
-    return make
+    return lambda game: write_untrained(tmp_path_factory.mktemp(game), game)
 
 
 def test_python_chess_plays_a_game_with_an_engine():
