@@ -83,8 +83,8 @@ class Search(Evaluation):
 
     @property
     def visit_counts(self) -> dict[str, int]:
-        """The visits of each legal move by its name, most visited first."""
-        visited_first = sorted(self.game.legal, key=lambda action: -self.visits[action])
+        """The visits of each legal move by its name, most visited first, then most probable first."""
+        visited_first = sorted(self.game.legal, key=lambda action: (-self.visits[action], -self.policy[action]))
         return {self.game.name(action): int(self.visits[action]) for action in visited_first}
 
 
