@@ -114,7 +114,7 @@ def test_players_without_a_search_are_engines_too():
     game, search = make_parts("solver", None, "tic_tac_toe")
     for name in ("a1", "b1", "a2", "b2"):
         game.play(game.action(name))
-    searched = search.run(1, game.state, game.legal)
+    searched = search.run(1, game.state, game.legal_mask)
     assert game.name(searched.lines[0].action) == "a3"
     assert np.isfinite(searched.seconds)
 
@@ -122,7 +122,7 @@ def test_players_without_a_search_are_engines_too():
 def test_a_trained_player_searches_growing_numbers_of_simulations(untrained):
     game, search = make_parts(untrained("tic_tac_toe"), None, None)
     assert (search.sizes, search.usual()) == ([1, 2, 8, 32], [8])
-    searched = search.run(32, game.state, game.legal)
+    searched = search.run(32, game.state, game.legal_mask)
     assert sum(line.visits for line in searched.lines) == 32
     assert len(searched.lines) == 9
 
