@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from podzero.config import NetworkConfig, SearchConfig
+from podzero.errors import ConfigError
 from podzero.evaluation.solvers import Solver
 from podzero.networks import make_inference
 from podzero.protocols import Env
@@ -18,6 +19,8 @@ from podzero.types import Array, EnvState, Exploration, Params, SearchResult
 
 Decide = Callable[[Params, Array, EnvState], SearchResult]
 """A compiled search without exploration: `(params, key, roots)`; compiles once for each number of roots."""
+PolicyAndValue = Callable[[Params, EnvState], tuple[Array, Array]]
+"""A compiled network: `(params, states)` to probabilities `[B, A]`, zero for illegal actions, and values `[B]`."""
 
 
 class Player(Protocol):
@@ -111,11 +114,14 @@ class SolverPlayer:
 class SearchPlayer:
     """The strongest move of a search."""
 
-    def __init__(self, name: str, decide: Decide, params: Params, *, deterministic: bool) -> None:
+    def __init__(
+        self, name: str, decide: Decide, params: Params, *, deterministic: bool, network: PolicyAndValue | None = None
+    ) -> None:
         self._name = name
         self._decide = decide
         self._params = params
         self._deterministic = deterministic
+        self._network = network
 
     @property
     def name(self) -> str:
@@ -134,6 +140,19 @@ class SearchPlayer:
     def search(self, key: Array, states: EnvState) -> SearchResult:
         """The search result for B non-terminal states."""
         return self._decide(self._params, key, states)
+
+    def evaluate(self, states: EnvState) -> tuple[Array, Array]:
+        """What the network alone says of B states, for the player to move.
+
+        Returns:
+          probabilities `[B, A]` float32, zero for illegal actions; values `[B]` float32 in [-1, 1].
+
+        Raises:
+          ConfigError: there is no network.
+        """
+        if self._network is None:
+            raise ConfigError(f"player '{self._name}' has no network that could evaluate a position: search it instead")
+        return self._network(self._params, states)
 
 
 def mcts_player(env: Env, simulations: int, discount: float = 1.0, keep_nodes: bool = False) -> SearchPlayer:
@@ -158,11 +177,13 @@ class NetworkPlayers:
     ) -> None:
         fold, inference = make_inference(network, env.spec)
         self._fold = jax.jit(fold)
-        self._decide = make_decide(env, config, network_evaluation(env, inference.apply), discount, keep_nodes)
+        evaluate = network_evaluation(env, inference.apply)
+        self._decide = make_decide(env, config, evaluate, discount, keep_nodes)
+        self._network = _policy_and_value(env, evaluate)
 
     def player(self, name: str, params: Params) -> SearchPlayer:
         """The player that searches with trained parameters."""
-        return SearchPlayer(name, self._decide, self._fold(params), deterministic=True)
+        return SearchPlayer(name, self._decide, self._fold(params), deterministic=True, network=self._network)
 
 
 def make_decide(
@@ -176,6 +197,15 @@ def make_decide(
         return search(params, key, roots, Exploration.none(batch))
 
     compiled: Decide = jax.jit(decide)
+    return compiled
+
+
+def _policy_and_value(env: Env, evaluate: Evaluate) -> PolicyAndValue:
+    def policy_and_value(params: Params, states: EnvState) -> tuple[jax.Array, jax.Array]:
+        logits, value = evaluate(params, jax.random.key(0), states)
+        return jax.nn.softmax(jnp.where(jax.vmap(env.view)(states).legal, logits, -jnp.inf), axis=-1), value
+
+    compiled: PolicyAndValue = jax.jit(policy_and_value)
     return compiled
 
 

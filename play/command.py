@@ -17,8 +17,8 @@ from podzero.errors import ConfigError
 from podzero.evaluation.kept_games import KeptGame, kept_games
 from podzero.evaluation.players import MovesPlayer, Player
 from podzero.evaluation.who import resolve
+from podzero.play.game import Game
 from podzero.play.searching import PositionSearch
-from podzero.play.session import Session
 from podzero.play.terminal import TerminalGame
 from podzero.play.watch_command import Video, is_watched, record
 from podzero.player_names import BuiltinPlayer, EnginePlayer, TrainedPlayer, game_to_play, parse_player
@@ -90,7 +90,7 @@ def play(
     if web:
         _page().serve_game(env, players, simulations, page.port, _kept(page.kept, players))
     else:
-        TerminalGame(Session(env), players[who], simulations, int(second), Console()).run()
+        TerminalGame(Game(env), players[who], simulations, int(second), Console()).run()
     return None
 
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from string import ascii_letters, digits
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from podzero.config import Game
+from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.notation import fen_of, notation_of
-from podzero.play.session import Session
+from podzero.envs.registry import GAMES
+from podzero.play.game import Game
 from podzero.types import EnvSpec
 
 Square = tuple[int, int]
 """Row from the top, column from the left."""
 
-CHESS = ("chess", "gardner_chess")
 PIECES = ("shogi", "animal_shogi")
 """Games in JAX whose first planes are not the stones of the two players."""
 _SQUARE_NAME = re.compile(r"([a-z])([0-9]+)", re.IGNORECASE)
@@ -53,36 +53,36 @@ class Drawing(NamedTuple):
         return [action for action, squares in self.squares.items() if square in squares[:ends]]
 
 
-def drawing_of(session: Session) -> Drawing | None:
+def drawing_of(game: Game) -> Drawing | None:
     """The board of the position that is shown; None if its observation is not one of a board."""
-    spec, state = session.env.spec, session.position.state
-    if spec.name in CHESS:
-        return _pieces(session, fen_of(state, spec.observation_shape[0]).split()[0].split("/"))
-    observation = np.asarray(session.position.view.observation)
+    spec, state = game.env.spec, game.state
+    if spec.name in CHESS_SIZES:
+        return _pieces(game, fen_of(state, CHESS_SIZES[spec.name]).split()[0].split("/"))
+    observation = np.asarray(game.position.view.observation)
     if observation.ndim != 3:
         return None
-    known = spec.name in get_args(Game)
+    known = spec.name in GAMES
     planes = (observation if known else _channels_last(observation)) != 0
     height, width = planes.shape[:2]
     owner = np.full((height, width), -1, np.int8)
     text = tuple(("",) * width for _ in range(height))
     if known and spec.name not in PIECES:
-        mover = session.turn_of(session.player)
+        mover = game.turn
         owner[planes[..., 0]], owner[planes[..., 1]] = mover, 1 - mover
     else:
         text = tuple(tuple(_planes_in(square) for square in row) for row in planes)
     rows, columns = _labels(spec, height, width)
-    return Drawing(owner, text, rows, columns, _squares_to_fill(session, height, width))
+    return Drawing(owner, text, rows, columns, _squares_to_fill(game, height, width))
 
 
-def last_squares(session: Session) -> tuple[Square, ...]:
+def last_squares(game: Game) -> tuple[Square, ...]:
     """Where the last move went: what was drawn before it, for the squares of that action."""
-    if session.last_move is None:
+    if game.last_move is None:
         return ()
-    action, ply = session.last_move, session.ply
-    session.show(ply - 1)
-    before = drawing_of(session)
-    session.show(ply)
+    action, ply = game.last_move, game.ply
+    game.show(ply - 1)
+    before = drawing_of(game)
+    game.show(ply)
     if before is None:
         return ()
     squares = before.squares.get(action, ())
@@ -99,7 +99,7 @@ def _planes_in(square: np.ndarray[Any, Any]) -> str:
     return str(int(np.argmax(square))) if square.any() else ""
 
 
-def _pieces(session: Session, ranks: list[str]) -> Drawing:
+def _pieces(game: Game, ranks: list[str]) -> Drawing:
     """A board of chess, white below, from the ranks of FEN."""
     expanded = [re.sub(r"[0-9]+", lambda found: " " * int(found[0]), rank) for rank in ranks]
     height, width = len(expanded), len(expanded[0])
@@ -107,20 +107,20 @@ def _pieces(session: Session, ranks: list[str]) -> Drawing:
     text = tuple(tuple(_PIECES.get(piece, "") for piece in rank) for rank in expanded)
     squares = {
         action: tuple((height - int(row), "abcdefgh".index(column)) for column, row in _SQUARE_NAME.findall(name)[:2])
-        for action in session.legal
-        for name in [session.name(action)]
+        for action in game.legal
+        for name in [game.name(action)]
     }
     rows = tuple(str(height - row) for row in range(height))
     return Drawing(owner, text, rows, tuple("abcdefgh"[:width]), squares, moves_pieces=True)
 
 
-def _squares_to_fill(session: Session, height: int, width: int) -> dict[int, tuple[Square, ...]]:
+def _squares_to_fill(game: Game, height: int, width: int) -> dict[int, tuple[Square, ...]]:
     """Where each legal action puts a stone: in a square of its own, or in any of its column."""
-    actions = session.env.spec.num_actions
+    actions = game.env.spec.num_actions
     if actions == width:
-        return {action: tuple((row, action) for row in range(height)) for action in session.legal}
+        return {action: tuple((row, action) for row in range(height)) for action in game.legal}
     if actions in (height * width, height * width + 1):
-        return {action: (divmod(action, width),) for action in session.legal if action < height * width}
+        return {action: (divmod(action, width),) for action in game.legal if action < height * width}
     return {}
 
 
@@ -129,7 +129,7 @@ def _labels(spec: EnvSpec, height: int, width: int) -> tuple[tuple[str, ...], tu
     if spec.num_actions == width:
         names = notation_of(spec)
         return ("",) * height, tuple(names.names([column])[0] for column in range(width))
-    if spec.num_actions not in (height * width, height * width + 1) or spec.name not in get_args(Game):
+    if spec.num_actions not in (height * width, height * width + 1) or spec.name not in GAMES:
         return tuple(str(row + 1) for row in range(height)), tuple(str(column + 1) for column in range(width))
     names = notation_of(spec)
     named = [names.names([action])[0] for action in range(height * width)]

@@ -13,11 +13,9 @@ from podzero.evaluation.evaluate import discount_of
 from podzero.evaluation.players import MovesPlayer, Player
 from podzero.evaluation.who import resolve
 from podzero.play.game import Game
+from podzero.play.searching import usual_simulations, with_simulations
 from podzero.play.timed_search import STEP, TimedSearch
 from podzero.player_names import BuiltinPlayer, TrainedPlayer, game_to_play, parse_player
-
-_WITHOUT_SEARCH = 1
-"""What counts as the simulations of a player that does not search."""
 
 
 class EngineParts(NamedTuple):
@@ -35,18 +33,17 @@ def make_parts(who: str, simulations: int | None, game: str | None) -> EnginePar
     parsed, discount = parse_player(who), discount_of(where)
 
     def player(size: int) -> Player:
-        name = f"mcts:{size}" if who.startswith("mcts:") else who
-        made = resolve(name, env, size, discount)
+        made = resolve(with_simulations(who, size), env, size, discount)
         assert not isinstance(made, MovesPlayer)
         return made
 
+    usual = usual_simulations(parsed)
     if isinstance(parsed, TrainedPlayer):
-        usual = parsed.workdir.experiment().search.simulations
         most = simulations or STEP * usual
     elif isinstance(parsed, BuiltinPlayer) and parsed.kind == "mcts":
-        usual = most = simulations or parsed.simulations
+        usual = most = simulations or usual
     else:
-        usual = most = _WITHOUT_SEARCH
+        most = usual
     parts = EngineParts(Game(env), TimedSearch(player, usual, most))
     parts.search.prepare(parts.game.beginning)
     return parts

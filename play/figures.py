@@ -5,33 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from podzero.play.game import Game
 from podzero.play.searching import Branch, Searched, branches
-from podzero.play.session import Session
 from podzero.searched_nodes import SearchedNodes
 
 
-def tree_of(session: Session, nodes: SearchedNodes) -> list[dict[str, Any]]:
+def tree_of(game: Game, nodes: SearchedNodes) -> list[dict[str, Any]]:
     """The most visited nodes of a search of the shown position: `id`, `label` and `children` of each."""
-    looked = _Paths(session)
-    return [_node(branch, looked) for branch in branches(nodes, looked.player)]
+    looked = _Paths(game)
+    return [_node(branch, looked) for branch in branches(nodes, looked.turn)]
 
 
 class _Paths:
     """The positions below the one that is shown, by the actions that lead to them."""
 
-    def __init__(self, session: Session) -> None:
-        self._sessions: dict[tuple[int, ...], Session] = {(): session.copy()}
+    def __init__(self, game: Game) -> None:
+        self._games: dict[tuple[int, ...], Game] = {(): game.copy()}
 
-    def player(self, path: tuple[int, ...]) -> int | None:
+    def turn(self, path: tuple[int, ...]) -> int | None:
         """Who moves after a path; None if the game was over before its last action."""
-        return None if path and self[path[:-1]].over else self[path].player
+        return None if path and self[path[:-1]].over else self[path].turn
 
-    def __getitem__(self, path: tuple[int, ...]) -> Session:
-        if path not in self._sessions:
+    def __getitem__(self, path: tuple[int, ...]) -> Game:
+        if path not in self._games:
             found = self[path[:-1]].copy()
             found.play(path[-1])
-            self._sessions[path] = found
-        return self._sessions[path]
+            self._games[path] = found
+        return self._games[path]
 
 
 def _node(branch: Branch, looked: _Paths) -> dict[str, Any]:
@@ -43,12 +43,12 @@ def _node(branch: Branch, looked: _Paths) -> dict[str, Any]:
     }
 
 
-def value_points(session: Session, searched: Mapping[int, Searched]) -> list[tuple[int, float]]:
+def value_points(game: Game, searched: Mapping[int, Searched]) -> list[tuple[int, float]]:
     """The values of all searched positions of a game, by ply, for the player who began it."""
     points = []
     for ply, found in sorted(searched.items()):
         if found.value is not None:
-            points.append((ply, -found.value if session.turn_at(ply) else found.value))
+            points.append((ply, -found.value if game.turn_at(ply) else found.value))
     return points
 
 

@@ -10,8 +10,9 @@ from concurrent.futures import Future
 from importlib.metadata import version
 from queue import Queue
 
+from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.boards.go import KOMI
-from podzero.envs.notation import NotationError
+from podzero.envs.notation import NotationError, fen_of
 from podzero.play.board_text import board_text
 from podzero.play.engine_parts import EngineParts
 from podzero.play.game import Game
@@ -49,7 +50,7 @@ class GtpServer:
             "reg_genmove": self._reg_genmove,
             "undo": self._undo,
             "final_score": self._final_score,
-            "showboard": lambda _: "\n" + board_text(self._game),
+            "showboard": self._showboard,
             "time_settings": self._time_settings,
             "kgs-time_settings": self._kgs_time_settings,
             "time_left": self._time_left,
@@ -97,6 +98,12 @@ class GtpServer:
     def _known(self, name: str) -> bool:
         return name in self._commands or name in self._analyses or name == "quit"
 
+    def _showboard(self, _: list[str]) -> str:
+        game, name = self._game, self._game.env.spec.name
+        if name in CHESS_SIZES:  # in ASCII, unlike the pieces of `board_text`
+            return f"\n{fen_of(game.state, CHESS_SIZES[name])}"
+        return f"\n{board_text(game).plain}"
+
     def _boardsize(self, words: list[str]) -> str:
         size, spec = number_at(words, 0, "a size"), self._game.env.spec
         if size != spec.observation_shape[0]:
@@ -117,7 +124,7 @@ class GtpServer:
             return ""
         passes = self._turn_to(first)
         try:
-            self._game.play(self._game.action(name))
+            self._game.play(name)
         except NotationError as error:
             for _ in range(passes):
                 self._game.take_back()
@@ -131,7 +138,7 @@ class GtpServer:
             return 0
         if not game.env.spec.name.startswith("go_"):
             raise GtpError(f"illegal move: it is {'black' if game.first_to_move else 'white'}'s turn")
-        game.play(game.notation.action(game.state, "pass"))
+        game.play("pass")
         if self._game.over:
             game.take_back()
             raise GtpError("illegal move: after another pass the game would be over")
@@ -155,7 +162,7 @@ class GtpServer:
         seconds = clock.seconds()
         started = time.monotonic()
         for size in search.usual() if seconds is None else search.within_seconds(seconds):
-            searched = search.run(size, game.state, game.legal)
+            searched = search.run(size, game.state, game.legal_mask)
         clock.spend(time.monotonic() - started)
         action = searched.lines[0].action
         name = game.name(action)
@@ -215,7 +222,7 @@ class GtpServer:
         while self._incoming.empty():
             started = time.monotonic()
             if sizes:
-                searched = search.run(sizes.pop(0), game.state, game.legal)
+                searched = search.run(sizes.pop(0), game.state, game.legal_mask)
                 line = self._analyses[command.name](searched, game.name)
             self._write(line)
             while self._incoming.empty() and time.monotonic() < started + interval:

@@ -14,10 +14,10 @@ from podzero.evaluation.games import PlayedGame
 from podzero.evaluation.kept_games import KeptGame
 from podzero.play.drawing import Drawing, Square, drawing_of, last_squares
 from podzero.play.figures import tree_of, value_chart, value_points
+from podzero.play.game import Game
 from podzero.play.panels import choose_game, compare, list_moves
 from podzero.play.picture import BoardPicture, Marks, heat_of
 from podzero.play.searching import SIMULATIONS, PositionSearch, Searched
-from podzero.play.session import Session
 from podzero.protocols import Env
 
 SIDES = {0: "first", 1: "second", 2: "both", 3: "none"}
@@ -37,7 +37,7 @@ class GamePage:
     def __init__(
         self, env: Env, players: Mapping[str, PositionSearch], simulations: int, kept: Sequence[KeptGame] = ()
     ) -> None:
-        self._session = Session(env)
+        self._game = Game(env)
         self._players = dict(players)
         self._opponent = next(iter(players))
         self._simulations = min(SIMULATIONS, key=lambda offered: abs(offered - simulations))
@@ -71,9 +71,9 @@ class GamePage:
         with ui.row().classes("gap-1"):
             for icon, hint, act in (
                 ("first_page", "start (Home)", lambda: self._show(0)),
-                ("chevron_left", "one back (left)", lambda: self._show(self._session.ply - 1)),
-                ("chevron_right", "one forward (right)", lambda: self._show(self._session.ply + 1)),
-                ("last_page", "end (End)", lambda: self._show(len(self._session.moves))),
+                ("chevron_left", "one back (left)", lambda: self._show(self._game.ply - 1)),
+                ("chevron_right", "one forward (right)", lambda: self._show(self._game.ply + 1)),
+                ("last_page", "end (End)", lambda: self._show(len(self._game.moves))),
                 ("undo", "take back", self._take_back),
                 ("search", "search this position", self._search),
                 ("smart_toy", "let the player move", self._reply),
@@ -126,7 +126,7 @@ class GamePage:
         """Lets the person choose among several moves between the same squares: promotions."""
         with ui.dialog(value=True) as dialog, ui.card(), ui.row():
             for action in actions:
-                ui.button(self._session.name(action), on_click=partial(self._play_from, dialog, action))
+                ui.button(self._game.name(action), on_click=partial(self._play_from, dialog, action))
 
     async def _play_from(self, dialog: ui.dialog, action: int) -> None:
         dialog.close()
@@ -137,12 +137,12 @@ class GamePage:
         if self._busy:
             return
         try:
-            self._session.play(action)
+            self._game.play(action)
         except NotationError as error:
             ui.notify(str(error), type="warning")
             return
         self._moved()
-        if not self._session.over and not self._persons_turn:
+        if not self._game.over and not self._persons_turn:
             await self._reply()
 
     async def _enter(self, entry: ui.input) -> None:
@@ -150,11 +150,11 @@ class GamePage:
         text = "" if self._busy else str(entry.value or "")
         try:
             if len(text.replace(",", " ").split()) == 1:
-                action = self._session.notation.action(self._session.position.state, text.strip())
+                action = self._game.action(text.strip())
                 entry.set_value("")
                 await self._play(action)
             elif text.strip():
-                self._set_up(self._session.read(text))
+                self._set_up(self._game.read(text))
                 entry.set_value("")
         except NotationError as error:
             ui.notify(str(error), type="warning")
@@ -166,33 +166,33 @@ class GamePage:
         try:
             self._set_up(game.moves)
         except NotationError as error:
-            ui.notify(f"this is a game with other rules than {self._session.env.spec.name}: {error}", type="warning")
+            ui.notify(f"this is a game with other rules than {self._game.env.spec.name}: {error}", type="warning")
         self._show(0)
 
     def _set_up(self, moves: Sequence[int]) -> None:
         self._searched.clear()
-        self._session.start_with(moves)
+        self._game.restart(moves)
         self._moved()
 
     async def _reply(self) -> None:
         """The player moves; by itself to the end of the game if it plays both sides."""
-        while not self._session.over:
+        while not self._game.over:
             found = await self._search()
             if found is None:
                 return
-            self._session.play(found.action)
+            self._game.play(found.action)
             self._moved()
             if self._side != 3:
                 return
 
     async def _search(self) -> Searched | None:
         """Searches the shown position, in a thread, so that the page answers meanwhile; None if it is busy or over."""
-        if self._busy or self._session.over:
+        if self._busy or self._game.over:
             return None
         self._busy = True
-        ply = self._session.ply
+        ply = self._game.ply
         self._say(f"{self._opponent} searches with {self._simulations} simulations ...")
-        state, simulations = self._session.position.state, self._simulations
+        state, simulations = self._game.state, self._simulations
         try:
             said = {name: await run.io_bound(player, state, simulations) for name, player in self._players.items()}
         finally:
@@ -203,32 +203,32 @@ class GamePage:
         self._searched[ply] = found
         self._compared.clear()
         with self._compared:
-            compare(self._session, said)
+            compare(self._game, said)
         self._draw()
         return found
 
     @property
     def _persons_turn(self) -> bool:
-        return self._side == 2 or self._session.turn_of(self._session.player) == self._side
+        return self._side in (2, self._game.turn)
 
     def _moved(self) -> None:
         """Forgets searches of positions that no longer exist, and draws."""
-        self._searched = {ply: found for ply, found in self._searched.items() if ply < self._session.ply}
+        self._searched = {ply: found for ply, found in self._searched.items() if ply < self._game.ply}
         self._chosen = None
         self._draw()
 
     def _show(self, ply: int) -> None:
         if not self._busy:
-            self._session.show(ply)
+            self._game.show(ply)
             self._chosen = None
             self._draw()
 
     async def _take_back(self) -> None:
         """Removes the person's last move with the reply to it."""
-        if not self._busy and self._session.ply:
-            self._session.take_back()
-            if self._session.ply and not self._persons_turn:
-                self._session.take_back()
+        if not self._busy and self._game.ply:
+            self._game.take_back()
+            if self._game.ply and not self._persons_turn:
+                self._game.take_back()
             self._moved()
 
     async def _new_game(self) -> None:
@@ -239,14 +239,14 @@ class GamePage:
 
     async def _change_side(self, event: Any) -> None:
         self._side = int(event.value)
-        if not self._session.over and not self._persons_turn and not self._busy:
+        if not self._game.over and not self._persons_turn and not self._busy:
             await self._reply()
 
     async def _key(self, event: KeyEventArguments) -> None:
         """Arrow keys, Home and End step through the game."""
         if event.action.keydown:
-            steps = {"ArrowLeft": self._session.ply - 1, "ArrowRight": self._session.ply + 1}
-            places = steps | {"Home": 0, "End": len(self._session.moves)}
+            steps = {"ArrowLeft": self._game.ply - 1, "ArrowRight": self._game.ply + 1}
+            places = steps | {"Home": 0, "End": len(self._game.moves)}
             if event.key.name in places:
                 self._show(places[event.key.name])
 
@@ -255,36 +255,36 @@ class GamePage:
 
     def _draw(self) -> None:
         """Shows the position and what is known of it."""
-        session, found = self._session, self._searched.get(self._session.ply)
-        side = ("first", "second")[session.turn_of(session.player)]
-        self._say(session.result or f"move {session.ply + 1}: the {side} player is to move")
-        self._drawing = drawing_of(session)
+        game, found = self._game, self._searched.get(self._game.ply)
+        side = ("first", "second")[game.turn]
+        self._say(game.result or f"move {game.ply + 1}: the {side} player is to move")
+        self._drawing = drawing_of(game)
         self._board.clear()
         with self._board:
-            self._draw_board({} if found is None else found.probabilities(session.legal))
-            others = [a for a in session.legal if self._drawing is None or a not in self._drawing.squares]
+            self._draw_board({} if found is None else found.probabilities(game.legal))
+            others = [a for a in game.legal if self._drawing is None or a not in self._drawing.squares]
             with ui.row().classes("gap-1"):
                 for action in others:
-                    ui.button(session.name(action), on_click=partial(self._play, action)).props("dense no-caps outline")
+                    ui.button(game.name(action), on_click=partial(self._play, action)).props("dense no-caps outline")
         self._moves.clear()
         with self._moves:
-            list_moves(session, self._opponent, found)
+            list_moves(game, self._opponent, found)
         self._draw_tree(found)
-        self._values.options.update(value_chart(value_points(session, self._searched)))
+        self._values.options.update(value_chart(value_points(game, self._searched)))
         self._values.update()
 
     def _draw_board(self, policy: Mapping[int, float]) -> None:
-        session, drawing = self._session, self._drawing
+        game, drawing = self._game, self._drawing
         if drawing is None:
-            ui.label(" ".join(session.names()) or "no move yet").classes("font-mono break-words")
+            ui.label(" ".join(game.names) or "no move yet").classes("font-mono break-words")
             return
-        self._picture = self._picture or BoardPicture(session.env.spec.name, drawing.size)
-        marks = Marks(heat_of(drawing, policy), last_squares(session), self._chosen)
+        self._picture = self._picture or BoardPicture(game.env.spec.name, drawing.size)
+        marks = Marks(heat_of(drawing, policy), last_squares(game), self._chosen)
         image = ui.interactive_image(
             size=self._picture.extent, content=self._picture.svg(drawing, marks), events=["click"],
             on_mouse=self._click, sanitize=False,
         )  # fmt: skip
-        image.classes("w-full").props(f'role=img aria-label="{session.env.spec.name}"')
+        image.classes("w-full").props(f'role=img aria-label="{game.env.spec.name}"')
 
     def _draw_tree(self, found: Searched | None) -> None:
         self._tree.clear()
@@ -292,4 +292,4 @@ class GamePage:
             if found is None or found.nodes is None:
                 ui.label("Search the position to see its tree.")
                 return
-            ui.tree(tree_of(self._session, found.nodes), label_key="label").classes("font-mono text-sm")
+            ui.tree(tree_of(self._game, found.nodes), label_key="label").classes("font-mono text-sm")

@@ -8,26 +8,26 @@ from nicegui import ui
 
 from podzero.evaluation.games import PlayedGame, game_title
 from podzero.evaluation.kept_games import KeptGame
+from podzero.play.game import Game
 from podzero.play.searching import Searched
-from podzero.play.session import Session
 
 SHOWN_MOVES = 12
 """Moves in the table of a search."""
 
 
-def list_moves(session: Session, name: str, found: Searched | None) -> None:
+def list_moves(game: Game, name: str, found: Searched | None) -> None:
     """The best moves of a player's search of the shown position, and the moves of the game."""
     if found is not None and found.value is not None and found.visits is not None:
         ui.label(f"{name}: value {found.value:+.3f} for the player to move").classes("font-medium break-all")
-        policy = found.probabilities(session.legal)
+        policy = found.probabilities(game.legal)
         best = sorted(policy, key=lambda action: -policy[action])[:SHOWN_MOVES]
         rows = [
-            {"move": session.name(action), "policy": f"{policy[action]:.1%}", "visits": int(found.visits[action])}
+            {"move": game.name(action), "policy": f"{policy[action]:.1%}", "visits": int(found.visits[action])}
             for action in best
         ]
         columns = [{"name": key, "label": key, "field": key, "align": "left"} for key in rows[0]]
         ui.table(rows=rows, columns=columns).props("dense flat").classes("w-full")
-    ui.label(" ".join(session.names())).classes("font-mono text-sm break-words")
+    ui.label(" ".join(game.names)).classes("font-mono text-sm break-words")
 
 
 def choose_game(kept: Sequence[KeptGame], load: Callable[[PlayedGame], None]) -> None:
@@ -37,9 +37,9 @@ def choose_game(kept: Sequence[KeptGame], load: Callable[[PlayedGame], None]) ->
     choice.on_value_change(lambda event: None if event.value is None else load(kept[event.value].game))
 
 
-def compare(session: Session, others: Mapping[str, Searched | None]) -> None:
+def compare(game: Game, others: Mapping[str, Searched | None]) -> None:
     """What other players say of the shown position."""
     for name, found in others.items():
         if found is not None:
             value = "" if found.value is None else f", value {found.value:+.3f}"
-            ui.label(f"{name}: {session.name(found.action)}{value}").classes("break-all")
+            ui.label(f"{name}: {game.name(found.action)}{value}").classes("break-all")

@@ -10,11 +10,30 @@ import jax
 import numpy as np
 
 from podzero.evaluation.players import Player, SearchPlayer
+from podzero.player_names import BuiltinPlayer, EnginePlayer, TrainedPlayer
 from podzero.searched_nodes import SearchedNodes
 from podzero.types import EnvState, SearchResult
 
 SIMULATIONS = (1, 8, 32, 128, 512, 2048)
 """The numbers of simulations that are offered, because each is compiled."""
+
+
+WITHOUT_SEARCH = 1
+"""What counts as the simulations of a player that does not search."""
+
+
+def usual_simulations(player: BuiltinPlayer | EnginePlayer | TrainedPlayer) -> int:
+    """The simulations of a player if nobody says a number: as in training, or those in its name."""
+    if isinstance(player, TrainedPlayer):
+        return player.workdir.experiment().search.simulations
+    if isinstance(player, BuiltinPlayer) and player.kind == "mcts":
+        return player.simulations
+    return WITHOUT_SEARCH
+
+
+def with_simulations(who: str, simulations: int) -> str:
+    """The name of a player with another number of simulations, for those that have it in their name."""
+    return f"mcts:{simulations}" if who.startswith("mcts:") else who
 
 
 class Searched(NamedTuple):
@@ -58,7 +77,7 @@ class PositionSearch:
         with self._lock:
             self._count += 1
             key = jax.random.key(self._count)
-        batch = jax.tree.map(lambda leaf: leaf[None], state)
+        batch = batch_of_one(state)
         if not isinstance(player, SearchPlayer):
             return Searched(int(np.asarray(player.choose(key, batch))[0]))
         result: SearchResult = jax.device_get(player.search(key, batch))
@@ -71,6 +90,11 @@ class PositionSearch:
             if simulations not in self._players:
                 self._players[simulations] = self._make(simulations)
             return self._players[simulations]
+
+
+def batch_of_one(state: EnvState) -> EnvState:
+    """The state with a batch axis."""
+    return jax.tree.map(lambda leaf: leaf[None], state)
 
 
 class Branch(NamedTuple):

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from podzero.evaluation.players import Player, SearchPlayer
+from podzero.play.searching import batch_of_one
 from podzero.types import EnvState
 
 STEP = 4
@@ -111,7 +111,7 @@ class TimedSearch:
     def _search(self, size: int, state: EnvState) -> SearchedLines:
         start = time.perf_counter()
         self._key, key = jax.random.split(self._key)
-        roots = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], state)
+        roots = batch_of_one(state)
         player = self._players[size]
         if isinstance(player, SearchPlayer):
             result = jax.device_get(player.search(key, roots))

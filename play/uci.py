@@ -9,7 +9,8 @@ from threading import Event, Lock, Thread
 
 import numpy as np
 
-from podzero.envs.notation import NotationError, fen_of, state_of
+from podzero.envs.boards.chess import CHESS_SIZES
+from podzero.envs.notation import NotationError, fen_of, state_of, white_to_move
 from podzero.play.engine_parts import EngineParts
 from podzero.play.game import Game
 from podzero.play.limits import GoLimits, parse_go
@@ -17,7 +18,6 @@ from podzero.play.timed_search import Line, SearchedLines
 
 VARIANTS = {"chess": "chess", "gardner_chess": "gardner"}
 """The value of the option UCI_Variant of each game."""
-_SIZES = {"chess": 8, "gardner_chess": 5}
 _MOST_LINES = 218
 """More legal moves has no position of chess."""
 _MOST_SIMULATIONS = 1_000_000
@@ -116,10 +116,10 @@ class UciServer:
                 if start != "startpos" and not start.startswith("fen "):
                     raise NotationError(f"expected startpos or fen, not '{start[:80]}'")
                 fen = start.removeprefix("fen ")
-                game.restart(None if start == "startpos" else state_of(fen, _SIZES[self._game]))
+                game.restart(state=None if start == "startpos" else state_of(fen, CHESS_SIZES[self._game]))
                 self._position = (start, [])
             for name in moves[len(self._position[1]) :]:
-                game.play(game.action(name))
+                game.play(name)
                 self._position[1].append(name)
                 self._resume(game)
         except NotationError as error:
@@ -128,7 +128,7 @@ class UciServer:
     def _resume(self, game: Game) -> None:
         """Goes on after a draw by podzero's rules: programs need not claim one. The search forgets the past."""
         if game.over:
-            size = _SIZES[self._game]
+            size = CHESS_SIZES[self._game]
             game.resume(state_of(fen_of(game.state, size), size))
 
     def _go(self, words: list[str]) -> None:
@@ -162,7 +162,7 @@ class UciServer:
         self._say(f"bestmove {best}")
 
     def _sizes(self, parts: EngineParts, limits: GoLimits) -> list[int]:
-        search, seconds = parts.search, limits.seconds(white=parts.game.white_to_move)
+        search, seconds = parts.search, limits.seconds(white=white_to_move(parts.game.state))
         if limits.infinite:
             return search.endless()
         if limits.nodes is not None:
@@ -171,7 +171,7 @@ class UciServer:
 
     def _allowed(self, parts: EngineParts, names: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """The legal moves, or those among them that were named."""
-        legal, named = parts.game.legal, np.zeros_like(parts.game.legal)
+        legal, named = parts.game.legal_mask, np.zeros_like(parts.game.legal_mask)
         for name in names:
             try:
                 named[parts.game.action(name)] = True

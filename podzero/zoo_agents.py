@@ -1,6 +1,7 @@
 """The trained agents that come with podzero: `zoo:NAME` is the working directory `podzero/zoo/NAME`.
 
-Each holds an experiment, one snapshot, and a card that says how it was trained and how strong it is.
+Each holds an experiment, one snapshot, the metrics of its training with one line a minute for each worker, and a card
+that says how it was trained and how strong it is.
 """
 
 from __future__ import annotations

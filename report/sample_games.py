@@ -13,8 +13,8 @@ from podzero.errors import PodzeroError
 from podzero.evaluation.games import PlayedGame, game_title
 from podzero.evaluation.kept_games import KeptGame
 from podzero.play.drawing import Drawing, drawing_of, last_squares
+from podzero.play.game import Game
 from podzero.play.picture import BoardPicture, Marks
-from podzero.play.session import Session
 from podzero.protocols import Env
 from podzero.report.figures import Replay, Section
 
@@ -56,28 +56,28 @@ def _env(settings: str, kind: type[EnvConfig]) -> Env:
 @lru_cache(maxsize=4 * MOST_GAMES)
 def _replay(env: Any, kept: KeptGame) -> Replay | None:
     """The boards of a game; None if it cannot be drawn, or is not one of this game."""
-    session = Session(env)
+    game = Game(env)
     try:
-        session.start_with(kept.game.moves)
+        game.restart(kept.game.moves)
     except NotationError:
         return None
     frames, numbers = [], dict[str, int]()
     ground, extent = "", (0, 0)
-    for ply in range(len(session.moves) + 1):
-        session.show(ply)
-        drawing = drawing_of(session)
+    for ply in range(len(game.moves) + 1):
+        game.show(ply)
+        drawing = drawing_of(game)
         if drawing is None:
             return None
         picture = BoardPicture(env.spec.name, drawing.size)
         if ply == 0:
             ground, extent = picture.ground(drawing), picture.extent
-        frames.append([numbers.setdefault(part, len(numbers)) for part in _parts(picture, drawing, session)])
+        frames.append([numbers.setdefault(part, len(numbers)) for part in _parts(picture, drawing, game)])
     title = f"{kept.origin}: {game_title(kept.game)}"
-    return Replay(title, extent, ground, tuple(numbers), frames, session.names(), _caption(kept.game))
+    return Replay(title, extent, ground, tuple(numbers), frames, game.names, _caption(kept.game))
 
 
-def _parts(picture: BoardPicture, drawing: Drawing, session: Session) -> list[str]:
-    return picture.pieces(drawing, Marks(last=last_squares(session)))
+def _parts(picture: BoardPicture, drawing: Drawing, game: Game) -> list[str]:
+    return picture.pieces(drawing, Marks(last=last_squares(game)))
 
 
 def _caption(game: PlayedGame) -> str:

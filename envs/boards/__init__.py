@@ -6,7 +6,7 @@ Each game agrees with that of pgx (Koyamada et al. 2023, https://arxiv.org/abs/2
 from collections.abc import Callable
 from functools import partial
 
-from podzero.envs.boards.chess import Chess
+from podzero.envs.boards.chess import CHESS_SIZES, Chess
 from podzero.envs.boards.connect_four import ConnectFour
 from podzero.envs.boards.go import Go
 from podzero.envs.boards.hex import Hex
@@ -17,8 +17,7 @@ BOARD_GAMES: dict[str, Callable[[], BoardGame]] = {
     "connect_four": ConnectFour,
     "othello": Othello,
     "hex": Hex,
-    "chess": Chess,
-    "gardner_chess": partial(Chess, 5),
+    **{name: partial(Chess, size) for name, size in CHESS_SIZES.items()},
     "go_9x9": partial(Go, 9),
     "go_19x19": partial(Go, 19),
 }

@@ -60,6 +60,10 @@ class Board(NamedTuple):
     """`[108]` uint32, of the last positions, the newest first; zero before the start."""
 
 
+CHESS_SIZES = {"chess": 8, "gardner_chess": 5}
+"""Files and ranks of each game of `Chess`, by its name."""
+
+
 class Chess(BoardGame):
     """`Env` of chess; action `planes * square + plane` is a move from a square, numbered file by file.
 
@@ -79,7 +83,7 @@ class Chess(BoardGame):
         self._squares = np.array([8 * file + rank for file in range(size) for rank in range(size)], np.int32)
         self._view = np.array([[8 * file + size - 1 - row for file in range(size)] for row in range(size)], np.int32)
         self.max_plies = 512 if size == 8 else 256
-        self.name = "chess" if size == 8 else "gardner_chess"
+        (self.name,) = (name for name, known in CHESS_SIZES.items() if known == size)
         self.shape = (size, size, 14 * _HISTORY + (7 if size == 8 else 3))
         self.actions = size * size * self._planes
 

@@ -1,6 +1,7 @@
 """How people and other programs write the moves of a game: the names of actions, and FEN for positions of chess."""
 
 from podzero.envs.notation.chess_names import ChessNames as ChessNames
+from podzero.envs.notation.chess_names import white_to_move as white_to_move
 from podzero.envs.notation.fen import fen_of as fen_of
 from podzero.envs.notation.fen import pieces_of as pieces_of
 from podzero.envs.notation.fen import state_of as state_of

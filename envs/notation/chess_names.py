@@ -41,12 +41,12 @@ class ChessNames:
 
     def name(self, state: EnvState, action: int) -> str:
         """See `Notation`."""
-        return self._named(pawns_of(state), _second_moves(state), action)
+        return self._named(pawns_of(state), not white_to_move(state), action)
 
     def action(self, state: EnvState, name: str) -> int:
         """See `Notation`."""
         found = _FORM.fullmatch(name)
-        action = None if found is None else self._encoded(_second_moves(state), *found.groups())
+        action = None if found is None else self._encoded(not white_to_move(state), *found.groups())
         if action is None or self.name(state, action) != name.lower():
             raise NotationError(
                 f"'{name}' is no move of {self._game} in this position; moves are named as e2e4 or a7a8q"
@@ -101,8 +101,9 @@ def pawns_of(state: EnvState) -> int:
     return low | high << 32
 
 
-def _second_moves(state: EnvState) -> bool:
-    return int(state.board.plies) % 2 == 1
+def white_to_move(state: EnvState) -> bool:
+    """Whether it is white's turn in a state of `Chess`, also after a FEN in which black moved first."""
+    return int(state.board.plies) % 2 == 0
 
 
 def _square(square: int) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from podzero.envs.boards.bits import Bits
 from podzero.envs.boards.chess import Board, Chess, position_hash
 from podzero.envs.boards.rules import State
+from podzero.envs.notation.chess_names import white_to_move
 from podzero.envs.notation.names import NotationError
 from podzero.types import EnvState
 
@@ -25,7 +26,7 @@ _LATEST_PLY = 200
 def fen_of(state: EnvState, size: int) -> str:
     """The FEN of a state of `Chess`; the square for taking en passant stands in it after each double step."""
     board: Board = state.board
-    second = int(board.plies) % 2 == 1
+    second = not white_to_move(state)
     pieces = pieces_of(state)
     ranks = ("".join(pieces.get(f"{file}{rank}", ".") for file in _FILES[:size]) for rank in range(size, 0, -1))
     rows = [re.sub(r"\.+", lambda found: str(len(found[0])), rank) for rank in ranks]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, partial
 
+from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.notation.chess_names import ChessNames
 from podzero.envs.notation.names import FixedNames, Notation
 from podzero.types import EnvSpec
@@ -28,8 +29,7 @@ def _vertices(size: int) -> list[str]:
 
 
 _NOTATIONS: dict[str, Callable[[], Notation]] = {
-    "chess": partial(ChessNames, "chess", 8),
-    "gardner_chess": partial(ChessNames, "gardner_chess", 5),
+    **{name: partial(ChessNames, name, size) for name, size in CHESS_SIZES.items()},
     "connect_four": partial(FixedNames, "connect_four", _LETTERS[:7], _COLUMNS),
     "go_9x9": partial(FixedNames, "go_9x9", _vertices(9)),
     "go_19x19": partial(FixedNames, "go_19x19", _vertices(19)),

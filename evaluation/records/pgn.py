@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 
+from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.notation import notation_of
 from podzero.evaluation.games import PlayedGame
 from podzero.evaluation.records.san import san_moves
@@ -28,7 +29,7 @@ def pgn_text(env: Env, played: PlayedGame, date: str | None) -> str:
         tags |= {"Variant": game}
     if played.given_up:
         tags |= {"Termination": "abandoned"}
-    in_algebra = game in ("chess", "gardner_chess")
+    in_algebra = game in CHESS_SIZES
     names = san_moves(env, moves) if in_algebra else notation_of(env.spec).names(moves)
     text = " ".join(f"{ply // 2 + 1}. {name}" if ply % 2 == 0 else name for ply, name in enumerate(names))
     lines = textwrap.wrap(f"{text} {result}", _LINE, break_long_words=False, break_on_hyphens=False)

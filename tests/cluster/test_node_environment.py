@@ -32,7 +32,7 @@ from podzero.errors import ConfigError
 
 PACKAGE = Path(podzero.__file__).parent
 PACKAGES = (
-    "actors", "aot", "benchmarks", "cluster", "configs", "driver", "envs", "evaluation", "export", "inference",
+    "actors", "aot", "api", "benchmarks", "cluster", "configs", "driver", "envs", "evaluation", "export", "inference",
     "launch", "learner", "monitoring", "networks", "params", "play", "replay", "report", "search",
 )  # fmt: skip
 SPEC = EnvironmentSpec(Path("podzero.zip"), "0123", "3.11.7", ())

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
-    "actors", "aot", "benchmarks", "cluster", "configs", "driver", "envs", "evaluation", "export", "inference",
+    "actors", "aot", "api", "benchmarks", "cluster", "configs", "driver", "envs", "evaluation", "export", "inference",
     "launch", "learner", "monitoring", "networks", "params", "play", "replay", "report", "search",
 )  # fmt: skip
 

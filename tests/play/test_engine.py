@@ -7,19 +7,14 @@ import sys
 
 import chess
 import chess.engine
-import jax
 import numpy as np
 import pytest
+from untrained_agents import write_untrained
 
-from podzero.config import parse
-from podzero.envs import make_env
 from podzero.errors import ConfigError
 from podzero.evaluation.engines.gtp import GtpClient
-from podzero.networks import make_network
-from podzero.params import save_snapshot
 from podzero.play.engine import serve
 from podzero.play.engine_parts import make_parts
-from podzero.workdir import Workdir
 
 PODZERO = os.path.join(os.path.dirname(sys.executable), "podzero")
 LONGEST_S = 240.0
@@ -28,24 +23,7 @@ LONGEST_S = 240.0
 @pytest.fixture(scope="module")
 def untrained(tmp_path_factory):
     """Makes a working directory with an untrained network for a game."""
-
-    def make(game):
-        experiment = parse(
-            {
-                "name": "tiny",
-                "env": {"name": game},
-                "network": {"name": "resnet", "channels": 4, "blocks": 1, "value_hidden": 4},
-                "search": {"simulations": 8},
-            },
-            "test",
-        )
-        workdir = Workdir(tmp_path_factory.mktemp(game))
-        workdir.open(experiment)
-        params = jax.jit(make_network(experiment.network, make_env(game).spec).init)(jax.random.key(0))
-        save_snapshot(workdir.snapshots, 1, params, experiment)
-        return str(workdir.root)
-
-    return make
+    return lambda game: write_untrained(tmp_path_factory.mktemp(game), game)
 
 
 def test_python_chess_plays_a_game_with_an_engine():
@@ -135,7 +113,7 @@ def test_players_without_a_search_are_engines_too():
     game, search = make_parts("solver", None, "tic_tac_toe")
     for name in ("a1", "b1", "a2", "b2"):
         game.play(game.action(name))
-    searched = search.run(1, game.state, game.legal)
+    searched = search.run(1, game.state, game.legal_mask)
     assert game.name(searched.lines[0].action) == "a3"
     assert np.isfinite(searched.seconds)
 
@@ -143,6 +121,6 @@ def test_players_without_a_search_are_engines_too():
 def test_a_trained_player_searches_growing_numbers_of_simulations(untrained):
     game, search = make_parts(untrained("tic_tac_toe"), None, None)
     assert (search.sizes, search.usual()) == ([1, 2, 8, 32], [8])
-    searched = search.run(32, game.state, game.legal)
+    searched = search.run(32, game.state, game.legal_mask)
     assert sum(line.visits for line in searched.lines) == 32
     assert len(searched.lines) == 9

@@ -5,8 +5,8 @@ import numpy as np
 from podzero.envs import make_env
 from podzero.evaluation.players import RandomPlayer, mcts_player
 from podzero.play.figures import tree_of, value_chart
+from podzero.play.game import Game
 from podzero.play.searching import PositionSearch, branches
-from podzero.play.session import Session
 from podzero.searched_nodes import SearchedNodes
 
 ENV = make_env("tic_tac_toe")
@@ -29,20 +29,20 @@ def test_branches_are_sorted_by_visits_and_values_are_those_of_the_player_who_mo
 
 
 def test_the_tree_of_a_search_has_the_names_and_visits_of_its_moves():
-    session = Session(ENV)
-    session.start_with(session.read("b2 a1 a2"))  # the second player must play c2
+    game = Game(ENV)
+    game.restart(game.read("b2 a1 a2"))  # the second player must play c2
     search = PositionSearch(lambda simulations: mcts_player(ENV, simulations, keep_nodes=True))
-    found = search(session.position.state, 256)
-    assert session.name(found.action) == "c2"
-    tree = tree_of(session, found.nodes)
+    found = search(game.state, 256)
+    assert game.name(found.action) == "c2"
+    tree = tree_of(game, found.nodes)
     assert tree[0]["label"].startswith(f"c2  visits {found.visits[found.action]}  value ")
     assert tree[0]["children"][0]["id"].startswith(f"{found.action}/")
 
 
 def test_a_player_that_does_not_search_gives_a_move_alone():
-    session = Session(ENV)
-    found = PositionSearch(lambda simulations: RandomPlayer(ENV))(session.position.state, 8)
-    assert found.action in session.legal
+    game = Game(ENV)
+    found = PositionSearch(lambda simulations: RandomPlayer(ENV))(game.state, 8)
+    assert found.action in game.legal
     assert found.policy is None
     assert found.nodes is None
 

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from podzero.envs.notation import white_to_move
 from podzero.play.timed_search import Line
 from podzero.play.uci import UciServer, centipawns
 
@@ -113,7 +114,7 @@ def test_the_number_of_simulations_is_an_option(talk):
 def test_chess_starts_from_a_fen_and_promotes(talk):
     parts, _ = talk("position fen 8/P6k/8/8/8/8/8/K7 w - - 0 40 moves a7a8r h7g6", "go nodes 1", 1, game="chess")
     assert parts.game.names == ["a7a8r", "h7g6"]
-    assert parts.game.white_to_move
+    assert white_to_move(parts.game.state)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +137,7 @@ def test_black_moves_first_after_a_fen(talk):
     fen = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq e3 0 1"
     parts, answers = talk(f"position fen {fen}", "go movetime 1", 1, game="chess")
     assert answers[-1] == "bestmove a7a6" or re.fullmatch(r"bestmove [a-h][78][a-h][56]", answers[-1])
-    assert not parts.game.white_to_move
+    assert not white_to_move(parts.game.state)
 
 
 def test_a_mated_player_has_no_move(talk):

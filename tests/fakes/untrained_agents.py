@@ -1,0 +1,30 @@
+"""Working directories of agents whose small networks have not been trained."""
+
+import jax
+import numpy as np
+
+from podzero.config import parse
+from podzero.envs import make_env
+from podzero.networks import make_network
+from podzero.params import save_snapshot
+from podzero.workdir import Workdir
+
+
+def write_untrained(folder, game, step=1):
+    """Writes an experiment and the snapshot of a step with random parameters; returns the folder as a name."""
+    experiment = parse(
+        {
+            "name": "tiny",
+            "env": {"name": game},
+            "network": {"name": "resnet", "channels": 4, "blocks": 1, "value_hidden": 4},
+            "search": {"simulations": 8},
+        },
+        "test",
+    )
+    workdir = Workdir(folder)
+    workdir.open(experiment)
+    params = jax.jit(make_network(experiment.network, make_env(game).spec).init)(jax.random.key(step))
+    rng = np.random.default_rng(step)  # networks begin with uniform policies, which would all be the same
+    params = jax.tree.map(lambda leaf: leaf + rng.uniform(0, 0.2, leaf.shape).astype(leaf.dtype), params)
+    save_snapshot(workdir.snapshots, step, params, experiment)
+    return str(workdir.root)
