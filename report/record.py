@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from podzero.config import Experiment, builtin_configs, load
 from podzero.driver.savepoints import savepoints
 from podzero.errors import ConfigError
-from podzero.evaluation.kept_games import GamesFolder, KeptGame
 from podzero.monitoring.status import StoredStatus, read_status
 from podzero.report.events import Event, read_events
 from podzero.report.history import History
 from podzero.report.tail import MetricsTail
 from podzero.workdir import Workdir, WorkdirError, read_json
+
+if TYPE_CHECKING:
+    from podzero.evaluation.kept_games import KeptGame
 
 
 class Record(NamedTuple):
@@ -64,6 +66,10 @@ class RunReader:
 
 
 def _newest_games(workdir: Workdir) -> list[KeptGame]:
+    if not workdir.games.is_dir():
+        return []
+    from podzero.evaluation.kept_games import GamesFolder  # imports JAX
+
     rounds = GamesFolder(workdir.games)
     return rounds.read(rounds.steps()[-1]) if rounds.steps() else []
 

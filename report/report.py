@@ -9,7 +9,6 @@ from podzero.report.figures import Section
 from podzero.report.overview import machines, overview
 from podzero.report.page import Live, Page, render
 from podzero.report.record import Record
-from podzero.report.sample_games import sample_games
 from podzero.report.settings import settings
 from podzero.report.strength import strength
 from podzero.report.throughput import throughput
@@ -37,11 +36,19 @@ def sections(record: Record) -> list[Section]:
         data(metrics, experiment),
         throughput(metrics, experiment),
         games(metrics),
-        sample_games(experiment, record.games),
+        _sample_games(record),
         settings(experiment, record.base),
         faults(record.events, _fault_counts(metrics, record.status)),
         machines(record.hardware, record.status),
     ]
+
+
+def _sample_games(record: Record) -> Section:
+    if not record.games:
+        return Section("Sample games")
+    from podzero.report.sample_games import sample_games  # imports JAX
+
+    return sample_games(record.experiment, record.games)
 
 
 def _fault_counts(metrics: Metrics, stored: StoredStatus | None) -> dict[str, int]:
