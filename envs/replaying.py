@@ -1,4 +1,4 @@
-"""Games of simulators for one player, played again to be shown."""
+"""Games of simulators, played again to be shown."""
 
 from __future__ import annotations
 
@@ -57,6 +57,20 @@ class Replay:
         for ply in range(len(moves) + 1):
             go = partial(self._simulator.step, moves[ply - 1]) if ply else partial(self._simulator.reset, seed)
             yield self._call("step_timeout_s", partial(self._position, go, ply < most_frames))
+
+    def frame(self, seed: int, moves: Sequence[int]) -> Any:
+        """The position after these moves, as pixels `[H, W, 3]` uint8.
+
+        Raises:
+          ConfigError, SimulatorError: as `positions`; the time limit is that of all moves together.
+        """
+
+        def play() -> None:
+            self._simulator.reset(seed)
+            for move in moves:
+                self._simulator.step(move)
+
+        return self._call("step_timeout_s", partial(self._position, play, True)).frame
 
     def close(self) -> None:
         """Ends the thread that calls the simulator."""

@@ -79,7 +79,7 @@ class LimitedSimulator(Simulator, Protocol):
 
 @runtime_checkable
 class RenderedSimulator(Simulator, Protocol):
-    """A `Simulator` whose positions can be shown, as `podzero play` does for games with one player."""
+    """A `Simulator` whose positions `podzero play` shows: in a video of one player, or on the page of a game of two."""
 
     def render(self) -> np.ndarray[Any, Any]:
         """The position as pixels `[height, width, 3]` uint8; the size never changes."""

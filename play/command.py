@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from podzero.config import EnvConfig, GymnasiumConfig, SimulatorConfig
-from podzero.envs import make_env
+from podzero.envs import make_env, renders
 from podzero.errors import ConfigError
 from podzero.evaluation.kept_games import KeptGame, kept_games
 from podzero.evaluation.players import MovesPlayer, Player
 from podzero.evaluation.who import resolve
+from podzero.importing import import_extra
 from podzero.play.game import Game
 from podzero.play.searching import PositionSearch
 from podzero.play.terminal import TerminalGame
@@ -88,7 +89,7 @@ def play(
     for search in players.values():
         search.name(simulations)  # refuses wrong names before anything is shown
     if web:
-        _page().serve_game(env, players, simulations, page.port, _kept(page.kept, players))
+        _page().serve_game(env, players, simulations, page.port, _kept(page.kept, players), _own_picture(where))
     else:
         TerminalGame(Game(env), players[who], simulations, int(second), Console()).run()
     return None
@@ -97,6 +98,15 @@ def play(
 def _refuse(title: str, why: str, options: list[str], or_else: str = "") -> None:
     if options:
         raise ConfigError(f"{title} {why}: remove {' '.join([*options, or_else]).strip()}")
+
+
+def _own_picture(where: str | EnvConfig) -> Callable[[Game], str] | None:
+    if not isinstance(where, SimulatorConfig) or not renders(where):
+        return None
+    import_extra("PIL", "the picture of a game of your own")
+    from podzero.play.own_picture import OwnPicture
+
+    return OwnPicture(where)
 
 
 def _kept(folder: Path | None, players: Iterable[str]) -> list[KeptGame]:

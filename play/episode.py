@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
+from podzero.play.png import png_of
+
 MAX_FRAMES = 10_000
 """Most frames of an episode that are kept. Its later steps have values and rewards, but no frames."""
 MAX_FRAME_BYTES = 256 * 2**20
@@ -88,10 +90,8 @@ class FrameLog:
         """Keeps a frame `[H, W, 3]` uint8, or drops it if there are too many."""
         if self.full:
             return
-        file = io.BytesIO()
-        Image.fromarray(pixels).save(file, "PNG", compress_level=1)
-        self._frames.append(file.getvalue())
-        self._bytes += file.tell()
+        self._frames.append(png_of(pixels))
+        self._bytes += len(self._frames[-1])
         self.full = len(self._frames) >= self._most[0] or self._bytes >= self._most[1]
 
     @property

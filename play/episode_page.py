@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import threading
 from collections.abc import Callable
 
@@ -14,6 +13,7 @@ from podzero.evaluation.arena import Interrupted
 from podzero.play.curves import described, number
 from podzero.play.episode import Episode
 from podzero.play.episode_figures import chart_of, cursor_at
+from podzero.play.png import data_address
 from podzero.play.watching import Watcher
 
 TICKS_PER_SECOND = 15.0
@@ -132,7 +132,7 @@ class EpisodePage:
         self._about.set_text(f"seed {episode.seed}: {ends}{cut}")
         self._picture.clear()
         with self._picture:
-            self._frame = ui.interactive_image(_address(episode.frames[0])).classes("max-w-full")
+            self._frame = ui.interactive_image(data_address(episode.frames[0])).classes("max-w-full")
             self._frame.props(f'role=img aria-label="{episode.subject.environment}"')
             size = episode.frame_size
             if max(size) < SMALL_FRAME:
@@ -158,7 +158,7 @@ class EpisodePage:
     def _draw(self) -> None:
         episode, step = self._episode, self._step
         assert episode is not None
-        self._frame.set_source(_address(episode.frames[min(step, len(episode.frames) - 1)]))
+        self._frame.set_source(data_address(episode.frames[min(step, len(episode.frames) - 1)]))
         self._slider.set_value(step)
         self._status.set_text(described(episode, step))
         self._chart.run_chart_method("setOption", cursor_at(episode, step))
@@ -208,8 +208,3 @@ class EpisodePage:
 
     def _leave(self) -> None:
         self._gone = True
-
-
-def _address(png: bytes) -> str:
-    """A frame as the address of an image that contains it."""
-    return f"data:image/png;base64,{base64.b64encode(png).decode()}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,8 +15,8 @@ from podzero.evaluation.kept_games import KeptGame
 from podzero.play.drawing import Drawing, Square, drawing_of, last_squares
 from podzero.play.figures import tree_of, value_chart, value_points
 from podzero.play.game import Game
-from podzero.play.panels import choose_game, compare, list_moves
-from podzero.play.picture import BoardPicture, Marks, heat_of
+from podzero.play.panels import choose_game, choose_simulations, compare, list_moves, show_without_board
+from podzero.play.picture import MARGIN, BoardPicture, Marks, heat_of
 from podzero.play.searching import SIMULATIONS, PositionSearch, Searched
 from podzero.protocols import Env
 
@@ -32,10 +32,16 @@ class GamePage:
       players: searches by name; the first one plays, the others are compared with it.
       simulations: of the first search.
       kept: finished games to step through.
+      own_picture: draws the board instead of the page, edge to edge: gives the address of an image.
     """
 
     def __init__(
-        self, env: Env, players: Mapping[str, PositionSearch], simulations: int, kept: Sequence[KeptGame] = ()
+        self,
+        env: Env,
+        players: Mapping[str, PositionSearch],
+        simulations: int,
+        kept: Sequence[KeptGame] = (),
+        own_picture: Callable[[Game], str] | None = None,
     ) -> None:
         self._game = Game(env)
         self._players = dict(players)
@@ -47,7 +53,7 @@ class GamePage:
         self._picture: BoardPicture | None = None
         self._drawing: Drawing | None = None
         self._busy = False
-        self._kept = kept
+        self._kept, self._own_picture = kept, own_picture
         self._build()
 
     def _build(self) -> None:
@@ -86,16 +92,7 @@ class GamePage:
             with ui.row().classes("items-center gap-2"):
                 ui.label("you play")
                 ui.toggle(SIDES, value=self._side, on_change=self._change_side).props("dense no-caps")
-            with ui.row().classes("items-center gap-2"):
-                shown = ui.label(f"{self._simulations} simulations")
-                slider = ui.slider(min=0, max=len(SIMULATIONS) - 1, value=SIMULATIONS.index(self._simulations))
-                slider.classes("w-40").props('aria-label="simulations"')
-
-                def change(index: float) -> None:
-                    self._simulations = SIMULATIONS[int(index)]
-                    shown.set_text(f"{self._simulations} simulations")
-
-                slider.on_value_change(lambda event: change(event.value))
+            choose_simulations(self._simulations, partial(setattr, self, "_simulations"))
         with ui.row().classes("w-full items-center gap-2"):
             entry = ui.input("move, or moves from the start").classes("grow").props("dense clearable")
             entry.on("keydown.enter", lambda: self._enter(entry))
@@ -275,15 +272,16 @@ class GamePage:
 
     def _draw_board(self, policy: Mapping[int, float]) -> None:
         game, drawing = self._game, self._drawing
+        own = None if self._own_picture is None else self._own_picture(game)
         if drawing is None:
-            ui.label(" ".join(game.names) or "no move yet").classes("font-mono break-words")
+            show_without_board(game, own)
             return
-        self._picture = self._picture or BoardPicture(game.env.spec.name, drawing.size)
+        self._picture = self._picture or BoardPicture(game.env.spec.name, drawing.size, MARGIN if own is None else 0)
         marks = Marks(heat_of(drawing, policy), last_squares(game), self._chosen)
+        content = self._picture.svg(drawing, marks) if own is None else self._picture.over(own, marks)
         image = ui.interactive_image(
-            size=self._picture.extent, content=self._picture.svg(drawing, marks), events=["click"],
-            on_mouse=self._click, sanitize=False,
-        )  # fmt: skip
+            size=self._picture.extent, content=content, events=["click"], on_mouse=self._click, sanitize=False
+        )
         image.classes("w-full").props(f'role=img aria-label="{game.env.spec.name}"')
 
     def _draw_tree(self, found: Searched | None) -> None:

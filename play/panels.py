@@ -9,7 +9,7 @@ from nicegui import ui
 from podzero.evaluation.games import PlayedGame, game_title
 from podzero.evaluation.kept_games import KeptGame
 from podzero.play.game import Game
-from podzero.play.searching import Searched
+from podzero.play.searching import SIMULATIONS, Searched
 
 SHOWN_MOVES = 12
 """Moves in the table of a search."""
@@ -28,6 +28,28 @@ def list_moves(game: Game, name: str, found: Searched | None) -> None:
         columns = [{"name": key, "label": key, "field": key, "align": "left"} for key in rows[0]]
         ui.table(rows=rows, columns=columns).props("dense flat").classes("w-full")
     ui.label(" ".join(game.names)).classes("font-mono text-sm break-words")
+
+
+def show_without_board(game: Game, picture: str | None) -> None:
+    """A game whose observations are no boards: its own picture, or the names of its moves."""
+    if picture is None:
+        ui.label(" ".join(game.names) or "no move yet").classes("font-mono break-words")
+    else:
+        ui.image(picture).classes("w-full").props(f'role=img aria-label="{game.env.spec.name}"')
+
+
+def choose_simulations(chosen: int, change: Callable[[int], None]) -> None:
+    """A slider over `SIMULATIONS`; `change` gets each number that is chosen."""
+    with ui.row().classes("items-center gap-2"):
+        shown = ui.label(f"{chosen} simulations")
+        slider = ui.slider(min=0, max=len(SIMULATIONS) - 1, value=SIMULATIONS.index(chosen))
+        slider.classes("w-40").props('aria-label="simulations"')
+
+        def choose(index: float) -> None:
+            change(SIMULATIONS[int(index)])
+            shown.set_text(f"{SIMULATIONS[int(index)]} simulations")
+
+        slider.on_value_change(lambda event: choose(event.value))
 
 
 def choose_game(kept: Sequence[KeptGame], load: Callable[[PlayedGame], None]) -> None:

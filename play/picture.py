@@ -33,10 +33,12 @@ class BoardPicture:
     Args:
       game: the name of the game, for its colours and the form of its squares.
       size: rows and columns.
+      margin: of the border with labels.
     """
 
-    def __init__(self, game: str, size: Square) -> None:
+    def __init__(self, game: str, size: Square, margin: int = MARGIN) -> None:
         self._game = game
+        self._margin = margin
         self._rows, self._columns = size
         self._slant = CELL / 2 if game == "hex" else 0.0
         self._lines = game.startswith("go_")
@@ -44,18 +46,24 @@ class BoardPicture:
     @property
     def extent(self) -> tuple[int, int]:
         """Width and height of the picture."""
-        width = 2 * MARGIN + CELL * self._columns + self._slant * (self._rows - 1)
-        return round(width), 2 * MARGIN + CELL * self._rows
+        width = 2 * self._margin + CELL * self._columns + self._slant * (self._rows - 1)
+        return round(width), 2 * self._margin + CELL * self._rows
 
     def square_at(self, x: float, y: float) -> Square | None:
         """The square at a point of the picture; None outside of the board."""
-        row = int((y - MARGIN) // CELL)
-        column = int((x - MARGIN - self._slant * row) // CELL)
+        row = int((y - self._margin) // CELL)
+        column = int((x - self._margin - self._slant * row) // CELL)
         return (row, column) if 0 <= row < self._rows and 0 <= column < self._columns else None
 
     def svg(self, drawing: Drawing, marks: Marks) -> str:
         """The elements of the picture, without the `svg` element around them."""
         return "".join([self.ground(drawing), *self.pieces(drawing, marks)])
+
+    def over(self, image: str, marks: Marks) -> str:
+        """The marks on a picture of the whole board, whose address is `image`; it needs a `margin` of 0."""
+        width, height = self.extent
+        shown = f'<image href="{image}" width="{width}" height="{height}" preserveAspectRatio="none"/>'
+        return "".join([shown, *self._marks_below(marks), *self._marks_above(marks)])
 
     def ground(self, drawing: Drawing) -> str:
         """The empty board with its labels, which is the same in all positions of a game."""
@@ -63,11 +71,15 @@ class BoardPicture:
 
     def pieces(self, drawing: Drawing, marks: Marks) -> list[str]:
         """The pieces and marks of a position, to be drawn on the ground."""
-        parts = [self._heat(square, share) for square, share in marks.heat.items() if share >= 0.005]
-        parts += [piece for square in self._squares if (piece := self._piece(drawing, square))]
-        parts += [self._frame(square, "#e07b00") for square in marks.last]
-        parts += [self._frame(marks.chosen, "#0077cc")] if marks.chosen is not None else []
-        return parts
+        pieces = [piece for square in self._squares if (piece := self._piece(drawing, square))]
+        return [*self._marks_below(marks), *pieces, *self._marks_above(marks)]
+
+    def _marks_below(self, marks: Marks) -> list[str]:
+        return [self._heat(square, share) for square, share in marks.heat.items() if share >= 0.005]
+
+    def _marks_above(self, marks: Marks) -> list[str]:
+        chosen = [] if marks.chosen is None else [self._frame(marks.chosen, "#0077cc")]
+        return [self._frame(square, "#e07b00") for square in marks.last] + chosen
 
     @property
     def _squares(self) -> list[Square]:
@@ -75,7 +87,7 @@ class BoardPicture:
 
     def _center(self, square: Square) -> tuple[float, float]:
         row, column = square
-        return MARGIN + self._slant * row + CELL * (column + 0.5), MARGIN + CELL * (row + 0.5)
+        return self._margin + self._slant * row + CELL * (column + 0.5), self._margin + CELL * (row + 0.5)
 
     def _ground(self, drawing: Drawing, square: Square) -> str:
         x, y = self._center(square)

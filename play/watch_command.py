@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.status import Status
 
 from podzero.config import EnvConfig, GymnasiumConfig, SimulatorConfig
-from podzero.envs import renders
+from podzero.envs import renders, spec_of
 from podzero.errors import ConfigError
 from podzero.importing import import_extra
 from podzero.player_names import TrainedPlayer, parse_player
@@ -42,7 +42,7 @@ class Video(NamedTuple):
 def is_watched(where: str | EnvConfig, video: Video) -> bool:
     """Whether people watch what is played, instead of playing: in an environment for one that can be shown."""
     if isinstance(where, SimulatorConfig):
-        return bool(video.options) or renders(where)
+        return (bool(video.options) or renders(where)) and spec_of(where).players == 1
     return isinstance(where, GymnasiumConfig)
 
 

@@ -12,6 +12,7 @@ from podzero.config import GymnasiumConfig, SimulatorConfig
 from podzero.errors import ConfigError
 from podzero.evaluation.kept_games import KeptGame
 from podzero.play.episode_page import EpisodePage, Recordings
+from podzero.play.game import Game
 from podzero.play.guard import MAX_BODY_BYTES, Guard
 from podzero.play.page import GamePage
 from podzero.play.searching import PositionSearch
@@ -22,11 +23,16 @@ HOST = "127.0.0.1"
 
 
 def serve_game(
-    env: Env, players: Mapping[str, PositionSearch], simulations: int, port: int | None, kept: Sequence[KeptGame] = ()
+    env: Env,
+    players: Mapping[str, PositionSearch],
+    simulations: int,
+    port: int | None,
+    kept: Sequence[KeptGame] = (),
+    own_picture: Callable[[Game], str] | None = None,
 ) -> None:
     """Serves the page of a game; the arguments are those of `GamePage` and `serve`."""
     title = f"{env.spec.name} against {next(iter(players))}"
-    serve(env.spec.name, title, lambda: GamePage(env, players, simulations, kept), port)
+    serve(env.spec.name, title, lambda: GamePage(env, players, simulations, kept, own_picture), port)
 
 
 def watch(

@@ -87,6 +87,12 @@ def test_a_game_is_played_again_from_its_seed_by_its_moves(config, replay):
     assert shown[3].frame is None
 
 
+def test_a_single_position_is_shown(config, replay):
+    counter = replay(config("Counter"))
+    assert counter.frame(14, [1, 1])[0, 0, 0] == 6
+    assert counter.frame(12, [])[0, 0, 0] == 2
+
+
 def test_a_gymnasium_environment_is_shown_as_it_wants(replay):
     cartpole = replay(SimulatorConfig(name="gymnasium_simulator", id="CartPole-v1"))
     assert cartpole.steps_per_second == 50.0

@@ -1,7 +1,9 @@
 """The page in headless Chromium: a game by mouse and keyboard, on wide and narrow screens."""
 
+import shutil
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 from pages import MARKS, opened, served, status, wait
@@ -99,6 +101,22 @@ def test_a_position_is_set_by_its_moves_and_wrong_ones_are_explained(browser):
     entry.send_keys(Keys.CONTROL, "a")
     entry.send_keys("a3", Keys.ENTER)
     wait(lambda: status(browser) == "first player wins")
+
+
+def test_a_game_that_draws_itself_is_played_on_its_picture(tmp_path):
+    shutil.copy(Path(__file__).parents[2] / "podzero" / "configs" / "own_game.py", tmp_path / "plain.py")
+    (tmp_path / "drawn.py").write_text(
+        "from plain import *\n\n\nclass Drawn(Domineering):\n    def render(self):\n"
+        "        cells = np.where(self.taken[..., None], [90, 60, 30], [230, 220, 200]).astype(np.uint8)\n"
+        "        return cells.repeat(20, 0).repeat(20, 1)\n\n    def clone(self):\n        twin = Drawn()\n"
+        "        twin.taken, twin.mover = self.taken.copy(), self.mover\n        return twin\n"
+    )
+    game = f'env: {{name: simulator, id: "{tmp_path}/drawn.py:Drawn", max_plies: 12}}\nnetwork: {{name: resnet}}\n'
+    (tmp_path / "drawn.yaml").write_text(game)
+    with served("mcts:4", "--game", str(tmp_path / "drawn.yaml")) as address, opened(address) as driver:
+        assert driver.find_elements(By.CSS_SELECTOR, "svg image")[0].get_attribute("href").startswith("data:image/png")
+        click_middle(driver)
+        wait(lambda: status(driver) == "move 3: the first player is to move")
 
 
 def test_a_narrow_screen_needs_no_sideways_scrolling(browser):
