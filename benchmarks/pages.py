@@ -14,7 +14,7 @@ from typing import Any
 from podzero.benchmarks.ablations_page import ablations_page
 from podzero.benchmarks.results_page import page_of_results
 from podzero.benchmarks.rounds import ratios
-from podzero.benchmarks.serving_page import serving
+from podzero.benchmarks.serving_page import feeding, serving
 from podzero.benchmarks.tournaments_page import simulated
 from podzero.markdown import Row, table
 
@@ -68,6 +68,7 @@ def performance_page(page: str) -> str:
         "serving": lambda: serving(
             {name: _load(f"bench_{name}") for name in SERVERS}, _load("transports"), _load("placements")
         ),
+        "feeding": lambda: feeding(_load("feeding")),
         "scaling": lambda: scaling(compiled["results"], compiled["compiler"]),
     }
     return _updated(page, parts)

@@ -1,4 +1,4 @@
-"""The measured parts of docs/performance.md about inference servers."""
+"""The measured parts of docs/performance.md about inference servers, and what a slice asks of them."""
 
 from __future__ import annotations
 
@@ -29,6 +29,36 @@ def serving(benches: Mapping[str, Json], transports: Json, placements: Mapping[s
         *_transports(transports),
         "",
         *_placements(placements),
+    ]
+
+
+def feeding(measured: Json) -> list[str]:
+    """How much play the learner of each game asks for on a slice, and how many cores a chip of a server asks for.
+
+    Args:
+      measured: `feeding` of `podzero compile CONFIG --topology SLICE --json`, by arguments.
+    """
+    rows = [
+        (
+            f"`{arguments}`",
+            f"{found['moves_per_s']:,.0f}",
+            f"{found['device_chips']:,}",
+            f"{found['server_chips']:,}",
+            f"{found['server_cores']:,}",
+            f"{found['server_cores'] / found['server_chips']:,.0f}",
+            f"{found['core_moves_per_s']:,.0f}",
+        )
+        for arguments, found in measured["experiments"].items()
+    ]
+    header = (
+        "experiment", "moves/s", "chips that play", "or chips of servers", "and cores", "cores a chip of a server",
+        "moves/s of a core",
+    )  # fmt: skip
+    return [
+        f"`{measured['command']}`. The chips are the compiler's estimates, the cores' moves/s were measured "
+        f"({measured['hardware']}; {measured['date']}).",
+        "",
+        *table(header, rows),
     ]
 
 

@@ -2,6 +2,7 @@
 
 import ipaddress
 import os
+import signal
 import socket
 import sys
 from contextlib import suppress
@@ -18,6 +19,10 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1]
 os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(2**30))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+# A job in the background ignores Ctrl-C, and so would the processes that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Ray's workers have the priority of the tests, which would otherwise starve them.
 os.environ.setdefault("RAY_worker_niceness", "0")

@@ -63,6 +63,8 @@ def play_trace(name, plies):
 
     @partial(jax.jit, compiler_options=QUICK_COMPILE)
     def play(starts, key):
+        if plies == 0:  # a step is not compiled for nothing
+            return jnp.zeros((0, len(leader_of)), jnp.int32), jax.tree.map(lambda leaf: leaf[None], look(starts))
         _, (actions, looks) = jax.lax.scan(ply, starts, jax.random.split(key, plies))
         return actions, jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), look(starts), looks)
 

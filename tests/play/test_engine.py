@@ -26,6 +26,7 @@ def untrained(tmp_path_factory):
     return lambda game: write_untrained(tmp_path_factory.mktemp(game), game)
 
 
+@pytest.mark.slow
 def test_python_chess_plays_a_game_with_an_engine():
     command = [PODZERO, "engine", "random", "--protocol", "uci", "--game", "chess"]
     with chess.engine.SimpleEngine.popen_uci(command, timeout=LONGEST_S) as engine:
