@@ -62,7 +62,8 @@ def drawing_of(game: Game) -> Drawing | None:
     if observation.ndim != 3:
         return None
     known = spec.name in GAMES
-    planes = (observation if known else _channels_last(observation)) != 0
+    own = spec.name.startswith("simulator/")  # planes come last by its contract
+    planes = (observation if known or own else _channels_last(observation)) != 0
     height, width = planes.shape[:2]
     owner = np.full((height, width), -1, np.int8)
     text = tuple(("",) * width for _ in range(height))
