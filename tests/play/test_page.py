@@ -1,6 +1,5 @@
 """The page in headless Chromium: a game by mouse and keyboard, on wide and narrow screens."""
 
-import shutil
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -104,9 +103,9 @@ def test_a_position_is_set_by_its_moves_and_wrong_ones_are_explained(browser):
 
 
 def test_a_game_that_draws_itself_is_played_on_its_picture(tmp_path):
-    shutil.copy(Path(__file__).parents[2] / "podzero" / "configs" / "own_game.py", tmp_path / "plain.py")
+    plain = (Path(__file__).parents[2] / "podzero" / "configs" / "own_game.py").read_text()
     (tmp_path / "drawn.py").write_text(
-        "from plain import *\n\n\nclass Drawn(Domineering):\n    def render(self):\n"
+        f"{plain}\n\nclass Drawn(Domineering):\n    def render(self):\n"
         "        cells = np.where(self.taken[..., None], [90, 60, 30], [230, 220, 200]).astype(np.uint8)\n"
         "        return cells.repeat(20, 0).repeat(20, 1)\n\n    def clone(self):\n        twin = Drawn()\n"
         "        twin.taken, twin.mover = self.taken.copy(), self.mover\n        return twin\n"
