@@ -7,7 +7,7 @@ ratings are not biased by a choice of the best.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -136,10 +136,12 @@ def judgement_metrics(result: JudgeResult) -> dict[str, float]:
     return metrics
 
 
-def _scores(results: dict[str, MatchResult]) -> dict[str, float]:
-    """`evaluation/score_OPPONENT`; all earlier snapshots count as one opponent."""
-    scores = {f"evaluation/score_{name}": r.score for name, r in results.items() if not name.startswith("@")}
-    earlier = [result.score for name, result in results.items() if name.startswith("@")]
-    if earlier:
-        scores["evaluation/score_earlier"] = sum(earlier) / len(earlier)
-    return scores
+def _scores(results: Mapping[str, MatchResult]) -> dict[str, float]:
+    """`evaluation/score_OPPONENT` and `evaluation/games_OPPONENT`; all earlier snapshots count as one opponent."""
+    met: dict[str, MatchResult] = {}
+    for name, result in results.items():
+        opponent = "earlier" if name.startswith("@") else name
+        met[opponent] = MatchResult(*map(sum, zip(met.get(opponent, (0, 0, 0)), result, strict=True)))
+    played = {name: result for name, result in met.items() if result.games}
+    scores = {f"evaluation/score_{name}": result.score for name, result in played.items()}
+    return scores | {f"evaluation/games_{name}": float(result.games) for name, result in played.items()}

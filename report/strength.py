@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from podzero.config import Experiment
@@ -76,13 +77,13 @@ def _judgement(rounds: Rounds, positions: int) -> list[Figure]:
 
 
 def _scores(rounds: Rounds, games: int) -> list[Figure]:
-    """`earlier` is the mean of matches against several snapshots: its interval is that of one of them."""
-    games += games % 2  # half of them as the first player
-    curves = [
-        rounds.curve(name, name.removeprefix("score_"), lambda score, _: _interval(score, games))
-        for name in sorted(rounds.names)
-        if name.startswith("score_")
-    ]
+    """`games` against each opponent, where an evaluation does not say how many; `earlier` are all snapshots."""
+
+    def interval(score: float, step: int, opponent: str) -> tuple[float, float]:
+        return _interval(score, round(rounds.get(step, f"games_{opponent}") or games + games % 2))
+
+    opponents = [name.removeprefix("score_") for name in sorted(rounds.names) if name.startswith("score_")]
+    curves = [rounds.curve(f"score_{name}", name, partial(interval, opponent=name)) for name in opponents]
     return rounds.figure(
         "Scores against opponents",
         "share",

@@ -71,7 +71,7 @@ def test_a_round_reports_its_metrics(rounds):
     assert role == "evaluator"
     assert set(metrics) == {
         "evaluation/step", "evaluation/elo", "evaluation/elo_error",
-        "evaluation/score_random", "evaluation/keeps_value",
+        "evaluation/score_random", "evaluation/games_random", "evaluation/keeps_value",
         "evaluation/keeps_value_0_9", "evaluation/positions_0_9",
     }  # fmt: skip
     assert metrics["evaluation/step"] == 20
@@ -84,7 +84,10 @@ def test_later_rounds_compile_nothing(rounds):
 
 
 def test_later_rounds_play_earlier_snapshots(rounds):
-    assert "evaluation/score_earlier" in rounds.reports[2][1]
+    metrics = rounds.reports[2][1]
+    half_points = 2 * metrics["evaluation/score_earlier"] * metrics["evaluation/games_earlier"]
+    assert metrics["evaluation/games_earlier"] >= 4
+    assert half_points == pytest.approx(round(half_points))
     ladder = rounds.evaluator.ladder()
     assert set(ladder["ratings"]) == {"random", "@20", "@30", "@40"}
     played = {(row["first"], row["second"]) for row in ladder["results"]}

@@ -81,6 +81,14 @@ def test_scores_have_an_interval_by_opponent():
     assert (mcts.low[0], mcts.high[0]) == wilson(0.75 * games, games)
 
 
+def test_scores_have_the_interval_of_the_games_that_were_played():
+    told = {"score_mcts:100": 0.75, "games_mcts:100": 8.0, "score_earlier": 0.5, "games_earlier": 2.0}
+    figures, _ = figures_of(evaluation(400, 20, **told))
+    earlier, mcts = figures["Scores against opponents"].curves
+    assert (mcts.low[0], mcts.high[0]) == wilson(6, 8)
+    assert (earlier.low[0], earlier.high[0]) == wilson(1, 2)
+
+
 def test_returns_have_the_interval_of_their_mean():
     lines = (
         evaluation(400, 20, mean_return=100.0, std_return=10.0, episodes=20.0),
