@@ -23,7 +23,7 @@ from podzero.evaluation.returns import SearchActors
 from podzero.evaluation.solvers import make_solver
 from podzero.networks import make_model_network, make_network
 from podzero.params import check_matches, load_snapshot
-from podzero.player_names import EnginePlayer, TrainedPlayer, parse_player
+from podzero.player_names import EnginePlayer, TrainedPlayer, full_name, parse_player
 from podzero.protocols import Env
 
 
@@ -83,7 +83,7 @@ def acting(name: str, env: GymnasiumConfig, simulations: int | None = None) -> t
     origin = f"{player.workdir.snapshots} at step {snapshot.version}"
     check_matches(snapshot.params, make_model_network(experiment.network, spec), origin)
     actors = SearchActors(experiment, spec, _with_simulations(experiment.search, simulations))
-    return f"{player.workdir.root}@{snapshot.version}", actors.decider(snapshot.params)
+    return full_name(name, player, snapshot.version), actors.decider(snapshot.params)
 
 
 def _network_player(
@@ -97,7 +97,7 @@ def _network_player(
     check_matches(snapshot.params, make_network(experiment.network, env.spec), origin)
     search = _with_simulations(experiment.search, simulations)
     players = _network_players(cast(Hashable, env), experiment.network, search, experiment.env.discount, keep_nodes)
-    return players.player(f"{player.workdir.root}@{snapshot.version}", snapshot.params)
+    return players.player(full_name(name, player, snapshot.version), snapshot.params)
 
 
 def _with_simulations(search: SearchConfig, simulations: int | None) -> SearchConfig:

@@ -18,7 +18,7 @@ from podzero.export.formats import FORMATS, Format
 from podzero.export.functions import BATCH, Function, functions_of, trainable_network
 from podzero.export.partial import PartialFiles, check_writable
 from podzero.params import check_matches, load_snapshot
-from podzero.player_names import TrainedPlayer, parse_player
+from podzero.player_names import TrainedPlayer, full_name, parse_player
 from podzero.types import EnvSpec, Params
 from podzero.zoo_agents import PREFIX, zoo_card
 
@@ -96,7 +96,7 @@ def export_agent(who: str, file: Path) -> dict[str, Any]:
                 written = partial_files.write(files[-1], contents)
                 differences |= check_file(files[-1], kind.load(written), given, expected)
     return {
-        "player": f"{player.workdir.root}@{snapshot.version}",
+        "player": full_name(who, player, snapshot.version),
         "files": [str(one) for one in files],
         "metadata": metadata,
         "differences": differences,

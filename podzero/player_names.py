@@ -90,6 +90,11 @@ def parse_player(name: str) -> BuiltinPlayer | EnginePlayer | TrainedPlayer:
     return _trained_player(name)
 
 
+def full_name(name: str, player: TrainedPlayer, step: int) -> str:
+    """The name of a snapshot in results: DIR@STEP, or that of an agent that comes with podzero, which has only one."""
+    return name if name.startswith(PREFIX) else f"{player.workdir.root}@{step}"
+
+
 def game_to_play(game: str | None, *players: str | None) -> str | EnvConfig:
     """The one game of all players.
 

@@ -25,6 +25,10 @@ def test_a_step_is_chosen_by_at(env, workdir):
     assert resolve(f"{workdir.root}@10", env).name == f"{workdir.root}@10"
 
 
+def test_an_agent_that_comes_with_podzero_has_no_path_in_its_name(env):
+    assert resolve("zoo:tic_tac_toe", env).name == "zoo:tic_tac_toe"
+
+
 def test_a_folder_whose_name_holds_an_at(env, workdir, tmp_path):
     moved = shutil.copytree(workdir.root, tmp_path / "run@3")
     assert resolve(str(moved), env).name == f"{moved}@20"
