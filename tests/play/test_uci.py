@@ -35,6 +35,7 @@ def talk(parts_of):
     return run
 
 
+@pytest.mark.slow
 def test_an_engine_introduces_itself_before_it_is_ready(talk):
     _, answers = talk("uci", "isready", "quit", game="chess")
     assert answers[0] == "id name podzero who"
