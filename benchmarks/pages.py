@@ -26,7 +26,7 @@ ABLATIONS_PAGE = ROOT / "docs" / "ablations.md"
 EVALUATION_PAGE = ROOT / "docs" / "evaluation.md"
 BENCHES = (
     "selfplay", "int8", "int8_64x5", "tree", "simulators", "acting", "learner", "learner_64x5", "replay", "publish",
-    "actors", "broadcast", "mesh",
+    "actors", "broadcast", "mesh", "analyze",
 )  # fmt: skip
 SERVERS = ("server_connect_four", "server_go_9x9")
 EXPERIMENTS = (
