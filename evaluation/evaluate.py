@@ -195,11 +195,14 @@ def _judgement(env: Env, player: Player, network: Player | None, positions: int 
 
 
 def _judged(result: JudgeResult) -> dict[str, Any]:
-    bands = {f"plies {band.first} to {band.last}": _listed(band) for band in result.bands}
-    for found in bands.values():
-        del found["first"], found["last"]
-    return {**_listed(result), "bands": bands}
+    bands = {f"plies {band.first} to {band.last}": _shares(band) for band in result.bands}
+    return {**_shares(result), "by_ply": result.by_ply, "bands": bands}
 
 
-def _listed(result: JudgeResult | BandResult) -> dict[str, Any]:
-    return {**result._asdict(), "interval": list(result.interval)}
+def _shares(result: JudgeResult | BandResult) -> dict[str, Any]:
+    return {
+        "positions": result.positions,
+        "keeps_value": result.keeps_value,
+        "exact": result.exact,
+        "interval": list(result.interval),
+    }

@@ -15,7 +15,7 @@ from podzero.errors import ConfigError
 from podzero.evaluation.games import PlayedGame
 from podzero.evaluation.records import game_from_tree, game_to_tree
 from podzero.evaluation.tournament_files import GAMES_FILE
-from podzero.workdir import Workdir, write_atomically
+from podzero.workdir import Workdir, step_folder, write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -48,13 +48,17 @@ class GamesFolder:
         return sorted(int(file.stem) for file in found if file.stem.isdigit())
 
     def write(self, step: int, games: Iterable[PlayedGame]) -> None:
-        """Keeps the games of a round. A run does not end because they cannot be written: that is logged."""
+        """Keeps the games of a round, which is the newest: rounds of later steps are of a time before a resumption, and
+        are deleted. A run does not end because games cannot be written: that is logged.
+        """
         text = "".join(json.dumps(game_to_tree(game)) + "\n" for game in games)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             write_atomically(self._file(step), text)
-            for old in superfluous(self.steps(), self._most):
-                self._file(old).unlink(missing_ok=True)
+            steps = self.steps()
+            known = [kept for kept in steps if kept <= step]
+            for dropped in {*steps} - {*known} | {*superfluous(known, self._most)}:
+                self._file(dropped).unlink(missing_ok=True)
         except OSError as error:
             log.warning("the games of step %d cannot be kept in %s: %s", step, self._folder, error.strerror)
 
@@ -63,7 +67,7 @@ class GamesFolder:
         return _read(self._file(step), f"step {step:,}")
 
     def _file(self, step: int) -> Path:
-        return self._folder / f"{step:09d}.jsonl"
+        return step_folder(self._folder, step).with_suffix(".jsonl")
 
 
 def superfluous(steps: Sequence[int], most: int) -> list[int]:
@@ -76,14 +80,14 @@ def superfluous(steps: Sequence[int], most: int) -> list[int]:
 
 
 def kept_games(folder: Path) -> list[KeptGame]:
-    """The games in the working directory of a run, newest round first, or in the folder of a tournament.
+    """The newest games in the working directory of a run, by round, or in the folder of a tournament; newest first.
 
     Raises:
       ConfigError: there are none.
     """
     tournament = folder / GAMES_FILE
     if tournament.is_file():
-        games = _read(tournament, folder.name)
+        games = _read(tournament, folder.name)[::-1]
     else:
         rounds = GamesFolder(Workdir(folder).games)
         games = []

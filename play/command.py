@@ -113,7 +113,8 @@ def _kept(folder: Path | None, players: Iterable[str]) -> list[KeptGame]:
     if folder is not None:
         return kept_games(folder)
     kept = []
-    for workdir in {one.workdir.root for one in map(parse_player, players) if isinstance(one, TrainedPlayer)}:
+    parsed = map(parse_player, players)
+    for workdir in dict.fromkeys(one.workdir.root for one in parsed if isinstance(one, TrainedPlayer)):
         with suppress(ConfigError):  # nothing was kept
             kept += kept_games(workdir)
     return kept

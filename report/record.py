@@ -71,7 +71,8 @@ def _newest_games(workdir: Workdir) -> list[KeptGame]:
     from podzero.evaluation.kept_games import GamesFolder  # imports JAX
 
     rounds = GamesFolder(workdir.games)
-    return rounds.read(rounds.steps()[-1]) if rounds.steps() else []
+    steps = rounds.steps()
+    return rounds.read(steps[-1]) if steps else []
 
 
 def _base(name: str) -> Experiment | None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from podzero.errors import ConfigError
 from podzero.evaluation.games import PlayedGame
-from podzero.evaluation.kept_games import GamesFolder, KeptGame, kept_games, superfluous
+from podzero.evaluation.kept_games import MOST_READ, GamesFolder, KeptGame, kept_games, superfluous
 from podzero.evaluation.records import game_from_tree, game_to_tree
 from podzero.workdir import Workdir
 
@@ -48,6 +48,20 @@ def test_no_more_rounds_than_allowed_are_kept(tmp_path):
     steps = folder.steps()
     assert (len(steps), steps[0], steps[-1]) == (4, 0, 150)
     assert min(after - before for before, after in pairwise(steps)) >= 20
+
+
+def test_rounds_of_steps_that_a_resumption_makes_again_are_forgotten(tmp_path):
+    folder = GamesFolder(tmp_path / "games")
+    for step in (10, 20, 30, 15):
+        folder.write(step, [GAME])
+    assert folder.steps() == [10, 15]
+
+
+def test_of_a_tournament_the_newest_games_are_read_newest_first(tmp_path):
+    lines = [json.dumps(game_to_tree(GAME._replace(opening_plies=number))) for number in range(MOST_READ + 5)]
+    (tmp_path / "games.jsonl").write_text("\n".join(lines) + "\n")
+    found = [kept.game.opening_plies for kept in kept_games(tmp_path)]
+    assert found == list(range(MOST_READ + 4, 4, -1))
 
 
 @given(st.sets(st.integers(0, 10_000), min_size=1), st.integers(2, 20))

@@ -6,6 +6,8 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from contextlib import contextmanager
 
 import pytest
@@ -65,3 +67,16 @@ def wait(condition, seconds=120):
 def status(driver):
     """The line in which a page says what it shows or does."""
     return driver.find_element(By.CSS_SELECTOR, "[aria-live=polite]").text
+
+
+def assert_narrow(driver):
+    """Checks that a page fits a narrow screen without sideways scrolling."""
+    driver.set_window_size(380, 900)
+    wait(lambda: driver.execute_script("return document.documentElement.scrollWidth <= window.innerWidth"))
+
+
+def assert_guarded(address):
+    """Checks that nothing is served to those who do not know the token in the address of a page."""
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(address.partition("?")[0], timeout=10)
+    assert refused.value.code == 403

@@ -1,11 +1,9 @@
 """The page in headless Chromium: a game by mouse and keyboard, on wide and narrow screens."""
 
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import pytest
-from pages import MARKS, opened, served, status, wait
+from pages import MARKS, assert_guarded, assert_narrow, opened, served, status, wait
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -119,11 +117,8 @@ def test_a_game_that_draws_itself_is_played_on_its_picture(tmp_path):
 
 
 def test_a_narrow_screen_needs_no_sideways_scrolling(browser):
-    browser.set_window_size(380, 900)
-    wait(lambda: browser.execute_script("return document.documentElement.scrollWidth <= window.innerWidth"))
+    assert_narrow(browser)
 
 
 def test_without_the_token_nothing_is_served(address):
-    with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(address.partition("?")[0], timeout=10)
-    assert refused.value.code == 403
+    assert_guarded(address)
