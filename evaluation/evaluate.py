@@ -95,8 +95,7 @@ def evaluate(
     player = resolve(who, env, simulations, discount)
     about = {"game": env.spec.name, "player": player.name}
     if opponent is None:
-        network = _by_states(resolve(who, env, 1, discount)) if isinstance(parse_player(who), TrainedPlayer) else None
-        return about | _judgement(env, _by_states(player), network, positions, seed)
+        return about | _judgement(env, _by_states(player), positions, seed)
     other = resolve(opponent, env, simulations, discount)
     file = records or records_file(who, player.name, other.name, env.spec.name)
     return about | _match(env, player, other, games, seed, file)
@@ -183,15 +182,17 @@ def _match(env: Env, player: Contestant, other: Contestant, games: int, seed: in
     }
 
 
-def _judgement(env: Env, player: Player, network: Player | None, positions: int | None, seed: int) -> dict[str, Any]:
-    """What a solver says of the moves of a player, and beside it of those of its network without search."""
+def _judgement(env: Env, player: Player, positions: int | None, seed: int) -> dict[str, Any]:
+    """What a solver says of the moves of a player, and beside it of those of its network, if it has one."""
     if positions is None and env.spec.name in ENUMERATED:
         judged = all_positions(env, ENUMERATED[env.spec.name])
     else:
         judged = judged_positions(env, positions or POSITIONS, seed)
-    judge, key = Judge(env, judged), jax.random.key(seed)
-    alone = {} if network is None else {"network": _judged(judge(network, key))}
-    return _judged(judge(player, key)) | alone
+    judge = Judge(env, judged)
+    alone = (
+        {"network": _judged(judge.network(player))} if isinstance(player, SearchPlayer) and player.has_network else {}
+    )
+    return _judged(judge(player, jax.random.key(seed))) | alone
 
 
 def _judged(result: JudgeResult) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from podzero.evaluation.players import Player, random_actions
+from podzero.evaluation.players import Player, SearchPlayer, random_actions
 from podzero.evaluation.solvers import Scores, Solver, game_values, make_solver
 from podzero.intervals import wilson
 from podzero.protocols import Env
@@ -89,6 +89,15 @@ class Judge:
     def __call__(self, player: Player, key: Array) -> JudgeResult:
         """Lets `player` choose in all positions, as one batch; `key` is consumed."""
         return judge_actions(np.asarray(player.choose(key, self._states)), self._positions)
+
+    def network(self, player: SearchPlayer) -> JudgeResult:
+        """Judges the most probable moves of a player's network, without search.
+
+        Raises:
+          ConfigError: it has no network.
+        """
+        policy, _ = player.evaluate(self._states)
+        return judge_actions(np.asarray(policy).argmax(axis=1), self._positions)
 
 
 def judge_actions(actions: np.ndarray[Any, Any], positions: Positions) -> JudgeResult:

@@ -141,6 +141,11 @@ class SearchPlayer:
         """The search result for B non-terminal states."""
         return self._decide(self._params, key, states)
 
+    @property
+    def has_network(self) -> bool:
+        """Whether `evaluate` can be called: tree search with rollouts has no network."""
+        return self._network is not None
+
     def evaluate(self, states: EnvState) -> tuple[Array, Array]:
         """What the network alone says of B states, for the player to move.
 

@@ -9,6 +9,7 @@ import typer
 
 from podzero.launch.options import Json
 from podzero.launch.output import print_json, print_result
+from podzero.launch.platforms import keep_compiled_programs
 from podzero.player_names import parse_player
 
 
@@ -28,6 +29,7 @@ def export(
     and not kept if it differs.
     """
     parse_player(who)  # refuses wrong names before JAX is imported
+    keep_compiled_programs()
     from podzero.export import export_agent
 
     result = export_agent(who, to.expanduser().absolute())
