@@ -12,7 +12,8 @@ import numpy as np
 from podzero.errors import ConfigError
 from podzero.evaluation.games import PlayedGame
 from podzero.evaluation.records import record_text, write_records
-from podzero.play.drawing import Drawing, drawing_of
+from podzero.play.board import Drawing
+from podzero.play.drawing import drawing_of
 from podzero.play.game import Game
 from podzero.play.picture import heat_of
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +15,11 @@ import numpy as np
 from podzero.deadline import DeadlineThread
 from podzero.envs.callback_errors import SimulatorError, kept_errors
 from podzero.envs.packing import packed_bytes
-from podzero.envs.simulator import LimitedSimulator, Simulator
+from podzero.envs.simulator import LimitedSimulator, NamedSimulator, Simulator
 from podzero.errors import ConfigError
 from podzero.types import Array, EnvSpec, Symmetry, View
 
+_Answer = TypeVar("_Answer")
 MAX_ACTIONS = 2**15
 """Moves are stored as int16."""
 _OVER, _PLAY, _ILLEGAL = 0, 1, 2
@@ -138,6 +139,16 @@ class HostEnv:
         """The view of `state`."""
         return state.view
 
+    @property
+    def names_actions(self) -> bool:
+        """Whether the simulator has names of its actions."""
+        return isinstance(self._simulator, NamedSimulator)
+
+    def ask(self, state: HostState, question: Callable[[Any], _Answer]) -> _Answer:
+        """What the simulator of one position answers within the time limit; the question must not change it."""
+        key = np.asarray(state.seed).tobytes() + np.asarray(state.moves)[: int(state.plies)].tobytes()
+        return self._in_time(lambda key: question(self._simulator_at(key)), key)
+
     def _blank(self, *lead: int) -> View:
         """Views `[*lead, ...]` of zeros."""
         spec = self._spec
@@ -155,7 +166,7 @@ class HostEnv:
         """Callback: the views `[...]` of new games with the seeds `[...]`."""
         seeds = np.asarray(seed)
         keys = [one.tobytes() for one in seeds.ravel()]
-        return self._validated(self._views_in_time(keys), seeds.shape, keys)
+        return self._validated(self._in_time(self._views, keys), seeds.shape, keys)
 
     @kept_errors()
     def _step_all(self, seed: Array, moves: Array, request: Array) -> View:
@@ -177,13 +188,13 @@ class HostEnv:
                 raise self._error(keys[row], f"action {actions[row]} is illegal in this position")
             if order == _PLAY:
                 wanted[row] = keys[row] = keys[row] + actions[row].to_bytes(2, _BYTE_ORDER)
-        return self._validated(self._views_in_time(wanted), seeds.shape, keys)
+        return self._validated(self._in_time(self._views, wanted), seeds.shape, keys)
 
-    def _views_in_time(self, keys: Sequence[bytes | None]) -> View:
-        """`_views(keys)` within the time limit; one caller at a time."""
+    def _in_time(self, function: Callable[[Any], _Answer], argument: Any) -> _Answer:
+        """`function(argument)` within the time limit; one caller at a time."""
         with self._lock:
             try:
-                return self._thread.call(self._views, keys, self._timeout_s)
+                return self._thread.call(function, argument, self._timeout_s)
             except TimeoutError as error:
                 self._cache = OrderedDict()  # the abandoned thread may still use the old one
                 raise SimulatorError(f"{self._name}: {error} (env.step_timeout_s)") from None

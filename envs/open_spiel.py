@@ -60,6 +60,11 @@ class OpenSpielGame:
         legal: list[int] = self._state.legal_actions()
         return legal
 
+    def action_name(self, action: int) -> str:
+        """See `NamedSimulator`; as OpenSpiel writes it."""
+        name: str = self._state.action_to_string(self.player(), action)
+        return name
+
     def observation(self) -> np.ndarray[Any, Any]:
         """See `Simulator`."""
         return self._rules.observe(self._state, self.player())

@@ -78,6 +78,15 @@ class LimitedSimulator(Simulator, Protocol):
 
 
 @runtime_checkable
+class NamedSimulator(Simulator, Protocol):
+    """A `Simulator` whose actions have names by which people know them."""
+
+    def action_name(self, action: int) -> str:
+        """The name of a legal action, which no other legal action of the position has; white space is left out."""
+        ...
+
+
+@runtime_checkable
 class RenderedSimulator(Simulator, Protocol):
     """A `Simulator` whose positions `podzero play` shows: in a video of one player, or on the page of a game of two."""
 

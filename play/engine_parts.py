@@ -33,7 +33,7 @@ def make_parts(who: str, simulations: int | None, game: str | None) -> EnginePar
     parsed, discount = parse_player(who), discount_of(where)
 
     def player(size: int) -> Player:
-        made = resolve(with_simulations(who, size), env, size, discount)
+        made = resolve(with_simulations(who, size), env, size, discount, keep_nodes=True)
         assert not isinstance(made, MovesPlayer)
         return made
 

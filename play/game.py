@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, cast
 import jax
 import numpy as np
 
-from podzero.envs.notation import Notation, NotationError, notation_of
+from podzero.envs import names_in
+from podzero.envs.notation import Notation, NotationError
 from podzero.protocols import Env
 from podzero.types import EnvState, View
 
@@ -36,7 +37,7 @@ class Game:
 
     def __init__(self, env: Env, seed: int = 0) -> None:
         self.env = env
-        self.notation: Notation = notation_of(env.spec)
+        self.notation: Notation = names_in(env)
         self.moves: list[int] = []
         """All actions of the line."""
         self.ply = 0
@@ -148,6 +149,16 @@ class Game:
         """The name of a legal action."""
         return self.notation.name(self.state, action)
 
+    def names_of(self, line: Iterable[int]) -> list[str]:
+        """The names of moves that would follow the position that is shown, up to the end of the game."""
+        ahead, names = self.copy(), []
+        for action in line:
+            if ahead.over:
+                break
+            names.append(ahead.name(action))
+            ahead.play(action)
+        return names
+
     def action(self, name: str) -> int:
         """The legal action of this name.
 
@@ -162,14 +173,14 @@ class Game:
         return action
 
     def read(self, text: str) -> list[int]:
-        """The actions of moves that are named in order from the beginning, separated by spaces or commas.
+        """The actions of moves that are named in order from the beginning, separated by spaces, after commas or not.
 
         Raises:
           NotationError: one has no such name, or is illegal.
         """
         line = self.copy()
         line.restart()
-        for number, name in enumerate(text.replace(",", " ").split()):
+        for number, name in enumerate(word.strip(",") for word in text.split()):
             try:
                 line.play(name)
             except NotationError as error:

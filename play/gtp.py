@@ -219,17 +219,22 @@ class GtpServer:
             return
         self._write(f"={command.number}")
         line, sizes = "", search.endless()
-        while self._incoming.empty():
+        while not self._interrupted():
             started = time.monotonic()
             if sizes:
-                searched = search.run(sizes.pop(0), game.state, game.legal_mask)
-                line = self._analyses[command.name](searched, game.name)
+                searched = search.run_unless(self._interrupted, sizes.pop(0), game.state, game.legal_mask)
+                if searched is None:
+                    break
+                line = self._analyses[command.name](searched, game)
             self._write(line)
-            while self._incoming.empty() and time.monotonic() < started + interval:
+            while not self._interrupted() and time.monotonic() < started + interval:
                 time.sleep(0.01)
         for _ in range(passes):
             game.take_back()
         self._write("")
+
+    def _interrupted(self) -> bool:
+        return not self._incoming.empty()
 
     def _analysis_arguments(self, words: list[str]) -> tuple[bool, float]:
         """Colour and seconds between two lines: `[colour] [interval] [key value ...]`, the interval in hundredths."""

@@ -12,7 +12,8 @@ from nicegui.events import KeyEventArguments, MouseEventArguments
 from podzero.envs.notation import NotationError
 from podzero.evaluation.games import PlayedGame
 from podzero.evaluation.kept_games import KeptGame
-from podzero.play.drawing import Drawing, Square, drawing_of, last_squares
+from podzero.play.board import Drawing, Square
+from podzero.play.drawing import drawing_of, last_squares
 from podzero.play.figures import tree_of, value_chart, value_points
 from podzero.play.game import Game
 from podzero.play.panels import choose_game, choose_simulations, compare, list_moves, show_without_board

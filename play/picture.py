@@ -6,14 +6,21 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import NamedTuple
 
-from podzero.play.drawing import Drawing, Square
+from podzero.play.board import Drawing, Square
 
 CELL, MARGIN = 60, 34
 """Size of a square, and of the border with labels, in units of the picture."""
 _STONES = {"connect_four": ("#d43d2f", "#f2c230")}
 """Colours of the two players where they are not dark and light."""
 _WOOD = "#dcb66c"
-_GROUNDS = {"connect_four": "#2b5fad", "go_9x9": _WOOD, "go_19x19": _WOOD, "othello": "#2e7d4f", "hex": "#e9dfc7"}
+_GROUNDS = {
+    "connect_four": "#2b5fad", "go_9x9": _WOOD, "go_19x19": _WOOD, "othello": "#2e7d4f", "hex": "#e9dfc7",
+    "shogi": _WOOD, "animal_shogi": _WOOD,
+}  # fmt: skip
+_CHEQUERED = ("#f0d9b5", "#b58863")
+"""Light and dark squares where pieces move."""
+_TILE = "M0 -25L16 -17L22 24H-22L-16 -17Z"
+"""A piece of shogi that points up, around its centre."""
 
 
 class Marks(NamedTuple):
@@ -91,9 +98,10 @@ class BoardPicture:
 
     def _ground(self, drawing: Drawing, square: Square) -> str:
         x, y = self._center(square)
-        colour = _GROUNDS.get(self._game, "#eee6d6")
-        if drawing.moves_pieces:
-            colour = "#b58863" if sum(square) % 2 else "#f0d9b5"
+        if drawing.in_hand(square):
+            return ""
+        plain = _CHEQUERED[sum(square) % 2] if drawing.moves_pieces else "#eee6d6"
+        colour = _GROUNDS.get(self._game, plain)
         half = CELL / 2
         edge = "none" if self._lines else "#00000055"
         rect = f'<rect x="{x - half}" y="{y - half}" width="{CELL}" height="{CELL}" fill="{colour}" stroke="{edge}"/>'
@@ -118,6 +126,11 @@ class BoardPicture:
     def _piece(self, drawing: Drawing, square: Square) -> str:
         x, y = self._center(square)
         text, owner = drawing.text[square[0]][square[1]], int(drawing.owner[square])
+        if text and drawing.hands:
+            return (
+                f'<path d="{_TILE}" transform="translate({x} {y}) rotate({180 * owner})" fill="#f7e3b5" stroke="#533"/>'
+                f'<text x="{x}" y="{y + 7}" font-size="20" text-anchor="middle" fill="#111">{escape(text)}</text>'
+            )
         if text:
             size = 46 if drawing.moves_pieces else 22
             return (

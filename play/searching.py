@@ -97,6 +97,21 @@ def batch_of_one(state: EnvState) -> EnvState:
     return jax.tree.map(lambda leaf: leaf[None], state)
 
 
+def most_visited(nodes: SearchedNodes, action: int) -> tuple[int, ...]:
+    """The principal variation of one search that begins with `action`: its most visited child, and so on.
+
+    A search may go on below the end of a game, and so may the line.
+    """
+    parent, actions, visits = (np.asarray(field) for field in (nodes.parent, nodes.action, nodes.visits))
+    line: list[int] = []
+    below = (parent == 0) & (actions == action)
+    while (visited := np.flatnonzero(below & (visits > 0))).size:
+        node = visited[np.argmax(visits[visited])]
+        line.append(int(actions[node]))
+        below = parent == node
+    return tuple(line) or (action,)
+
+
 class Branch(NamedTuple):
     """A node of a searched tree, with its children."""
 

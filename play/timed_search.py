@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from podzero.evaluation.players import Player, SearchPlayer
-from podzero.play.searching import batch_of_one
-from podzero.types import EnvState
+from podzero.play.searching import batch_of_one, most_visited
+from podzero.types import EnvState, SearchResult
 
 STEP = 4
 """Each number of simulations is this multiple of the one before."""
@@ -19,6 +20,8 @@ COUNT = 4
 """How many there are."""
 MARGIN = 1.2
 """How much longer than measured a search is expected to take."""
+_POLL_S = 0.01
+"""Seconds between two questions whether a search shall be given up."""
 
 
 class Line(NamedTuple):
@@ -30,6 +33,8 @@ class Line(NamedTuple):
     probability: float
     """Of the search's policy."""
     visits: int
+    moves: tuple[int, ...]
+    """The action and those that the search expects to follow; it may go on below the end of a game."""
 
 
 class SearchedLines(NamedTuple):
@@ -56,6 +61,7 @@ class TimedSearch:
         self._players: dict[int, Player] = {}
         self._seconds: dict[int, float] = {}
         self._key = jax.random.key(0)
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="search")
 
     @property
     def most(self) -> int:
@@ -104,9 +110,25 @@ class TimedSearch:
 
     def run(self, size: int, state: EnvState, legal: np.ndarray[Any, Any]) -> SearchedLines:
         """Searches a state, which is not over, with one of `sizes`; the lines are moves that are `legal`, `[A]`."""
+        searched = self.run_unless(lambda: False, size, state, legal)
+        assert searched is not None
+        return searched
+
+    def run_unless(
+        self, given_up: Callable[[], bool], size: int, state: EnvState, legal: np.ndarray[Any, Any]
+    ) -> SearchedLines | None:
+        """As `run`, but None as soon as the search is `given_up`. It ends in the background: the next one waits."""
+        search = self._worker.submit(self._measured, size, state)
+        while not wait([search], timeout=_POLL_S).done:
+            if given_up():
+                return None
+        searched = search.result()
+        return searched._replace(lines=[line for line in searched.lines if legal[line.action]])
+
+    def _measured(self, size: int, state: EnvState) -> SearchedLines:
         searched = self._search(size, state)
         self._seconds[size] = (self._seconds[size] + searched.seconds) / 2
-        return searched._replace(lines=[line for line in searched.lines if legal[line.action]])
+        return searched
 
     def _search(self, size: int, state: EnvState) -> SearchedLines:
         start = time.perf_counter()
@@ -114,24 +136,20 @@ class TimedSearch:
         roots = batch_of_one(state)
         player = self._players[size]
         if isinstance(player, SearchPlayer):
-            result = jax.device_get(player.search(key, roots))
-            lines = list(_lines(*(np.asarray(leaf)[0] for leaf in (
-                result.action, result.value, result.policy, result.visits, result.qvalues
-            ))))  # fmt: skip
+            lines = list(_lines(jax.tree.map(lambda leaf: np.asarray(leaf)[0], player.search(key, roots))))
         else:
-            lines = [Line(int(np.asarray(player.choose(key, roots))[0]), 0.0, 1.0, 1)]
+            action = int(np.asarray(player.choose(key, roots))[0])
+            lines = [Line(action, 0.0, 1.0, 1, (action,))]
         return SearchedLines(lines, size, time.perf_counter() - start)
 
 
-def _lines(
-    action: np.ndarray[Any, Any],
-    value: np.ndarray[Any, Any],
-    policy: np.ndarray[Any, Any],
-    visits: np.ndarray[Any, Any],
-    qvalues: np.ndarray[Any, Any],
-) -> Iterator[Line]:
-    """All actions; an action without visits has the value of the root."""
-    order = np.lexsort((-policy, -visits, np.arange(len(policy)) != action))
-    for one in order:
-        mean = qvalues[one] if visits[one] else value
-        yield Line(int(one), float(np.clip(mean, -1, 1)), float(policy[one]), int(visits[one]))
+def _lines(result: SearchResult) -> Iterator[Line]:
+    """All actions, of the result of one search; an action without visits has the value of the root."""
+    policy, visits = np.asarray(result.policy), np.asarray(result.visits)
+    order = np.lexsort((-policy, -visits, np.arange(len(policy)) != int(result.action)))
+    nodes, qvalues = result.nodes, result.qvalues
+    assert qvalues is not None
+    for one in map(int, order):
+        mean = qvalues[one] if visits[one] else result.value
+        moves = (one,) if nodes is None or not visits[one] else most_visited(nodes, one)
+        yield Line(one, float(np.clip(mean, -1, 1)), float(policy[one]), int(visits[one]), moves)

@@ -142,7 +142,7 @@ class UciServer:
         self._search.start()
 
     def _finish(self) -> None:
-        """Stops the search and waits for its answer: at most as long as its largest number of simulations takes."""
+        """Stops the search and waits for its answer: at most as long as its first number of simulations takes."""
         self._stop.set()
         if self._search.is_alive():
             self._search.join()
@@ -151,7 +151,10 @@ class UciServer:
         game, best = parts.game, _NOTHING
         legal = self._allowed(parts, limits.searchmoves)
         for depth, size in enumerate(self._sizes(parts, limits) if legal.any() else [], start=1):
-            searched = parts.search.run(size, game.state, legal)
+            enough = self._stop.is_set if depth > 1 else _never
+            searched = parts.search.run_unless(enough, size, game.state, legal)
+            if searched is None:
+                break
             for line in self._infos(parts, searched, depth):
                 self._say(line)
             best = game.name(searched.lines[0].action)
@@ -184,8 +187,12 @@ class UciServer:
         for number, line in enumerate(searched.lines[: self._lines], start=1):
             yield (
                 f"info depth {depth} multipv {number} score cp {centipawns(line)} {speed} "
-                f"time {round(1000 * searched.seconds)} pv {parts.game.name(line.action)}"
+                f"time {round(1000 * searched.seconds)} pv {' '.join(parts.game.names_of(line.moves))}"
             )
+
+
+def _never() -> bool:
+    return False
 
 
 def centipawns(line: Line) -> int:

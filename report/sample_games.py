@@ -12,7 +12,8 @@ from podzero.envs.notation import NotationError
 from podzero.errors import PodzeroError
 from podzero.evaluation.games import PlayedGame, game_title
 from podzero.evaluation.kept_games import KeptGame
-from podzero.play.drawing import Drawing, drawing_of, last_squares
+from podzero.play.board import Drawing
+from podzero.play.drawing import drawing_of, last_squares
 from podzero.play.game import Game
 from podzero.play.picture import BoardPicture, Marks
 from podzero.protocols import Env

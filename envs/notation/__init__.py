@@ -6,6 +6,10 @@ from podzero.envs.notation.fen import fen_of as fen_of
 from podzero.envs.notation.fen import pieces_of as pieces_of
 from podzero.envs.notation.fen import state_of as state_of
 from podzero.envs.notation.names import FixedNames as FixedNames
+from podzero.envs.notation.names import LineNotation as LineNotation
 from podzero.envs.notation.names import Notation as Notation
 from podzero.envs.notation.names import NotationError as NotationError
 from podzero.envs.notation.registry import notation_of as notation_of
+from podzero.envs.notation.shogi_names import SHOGI_GAMES as SHOGI_GAMES
+from podzero.envs.notation.shogi_names import ShogiGame as ShogiGame
+from podzero.envs.notation.shogi_names import square_seen_first as square_seen_first

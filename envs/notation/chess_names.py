@@ -54,7 +54,7 @@ class ChessNames:
         return action
 
     def names(self, actions: Sequence[int]) -> list[str]:
-        """See `Notation`. Follows the pawns; one taken en passant may remain, because it is never moved again."""
+        """See `LineNotation`. Follows the pawns; one taken en passant may remain, because it is never moved again."""
         pawns = self._start
         named: list[str] = []
         for ply, action in enumerate(actions):

@@ -28,6 +28,10 @@ class Notation(Protocol):
         """
         ...
 
+
+class LineNotation(Notation, Protocol):
+    """A notation that needs no rules to follow a game."""
+
     def names(self, actions: Sequence[int]) -> list[str]:
         """The names of the moves of a game from its initial position."""
         ...
@@ -56,5 +60,5 @@ class FixedNames:
             raise NotationError(f"'{name}' is no move of {self._game}; moves are named {shown}") from None
 
     def names(self, actions: Sequence[int]) -> list[str]:
-        """See `Notation`."""
+        """See `LineNotation`."""
         return [self._names[action] for action in actions]

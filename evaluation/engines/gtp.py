@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Sequence
 
-from podzero.envs.notation import Notation, NotationError
+from podzero.envs.notation import LineNotation, NotationError
 from podzero.evaluation.engines.process import EngineFailed, LineProcess
 from podzero.evaluation.players import GIVES_UP, Turn
 
@@ -62,7 +62,7 @@ class GtpClient:
 class GtpEngine:
     """A Go engine that is given the whole game before each of its moves, so that it may serve several games."""
 
-    def __init__(self, command: Sequence[str], notation: Notation, setup: Sequence[str], timeout_s: float) -> None:
+    def __init__(self, command: Sequence[str], notation: LineNotation, setup: Sequence[str], timeout_s: float) -> None:
         """Starts the engine and sends it the commands `setup`.
 
         Raises:

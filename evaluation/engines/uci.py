@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from podzero.envs.notation import Notation, NotationError
+from podzero.envs.notation import LineNotation, NotationError
 from podzero.evaluation.engines.process import EngineFailed, LineProcess
 from podzero.evaluation.players import Turn
 
@@ -14,7 +14,7 @@ class UciEngine:
     """A chess engine that is given the whole game before each of its moves, so that it may serve several games."""
 
     def __init__(
-        self, command: Sequence[str], notation: Notation, options: Mapping[str, str], nodes: int, timeout_s: float
+        self, command: Sequence[str], notation: LineNotation, options: Mapping[str, str], nodes: int, timeout_s: float
     ) -> None:
         """Starts the engine, which searches `nodes` positions for each move, and sets its options.
 

@@ -34,15 +34,27 @@ HEAVY = ("animal_shogi", "chess", "gardner_chess", "go_19x19", "shogi")
 """Games whose step takes long to compile: only the slow tests step them."""
 
 
-def play_trace(name, plies):
-    """Plays B games: LEADERS and their followers; views and pgx's observations lead with `[T + 1, B]`."""
-    env = make_env(name)
-    followers = [
-        SimpleNamespace(row=row, leader=leader, symmetry=symmetry)
-        for row, (symmetry, leader) in enumerate(
-            product(env.symmetries, range(LEADERS if len(env.symmetries) == 1 else 1)), start=LEADERS
-        )
-    ]
+class Trace:
+    """B games, LEADERS and their followers, which are played when something of `play_trace` is first asked for."""
+
+    def __init__(self, name, plies):
+        self.name, self.plies, self.env = name, plies, make_env(name)
+        symmetries = self.env.symmetries
+        leaders = range(LEADERS if len(symmetries) == 1 else 1)
+        self.followers = [
+            SimpleNamespace(row=row, leader=leader, symmetry=symmetry)
+            for row, (symmetry, leader) in enumerate(product(symmetries, leaders), start=LEADERS)
+        ]
+
+    def __getattr__(self, field):
+        if "views" not in self.__dict__:
+            self.__dict__.update(play_trace(self.name, self.env, self.followers, self.plies))
+            return getattr(self, field)
+        raise AttributeError(field)
+
+
+def play_trace(name, env, followers, plies):
+    """Plays B games; views and pgx's observations lead with `[T + 1, B]`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         reference = None if name in BOARD_GAMES else pgx.make(name)
@@ -74,10 +86,10 @@ def play_trace(name, plies):
     starts = transformed_set_up(name, np.stack(identity + [f.symmetry.actions for f in followers]), starts)
     actions, (views, reference_observation) = jax.device_get(play(starts, jax.random.key(8)))
     again, _ = jax.device_get(play(starts, jax.random.key(8)))
-    return SimpleNamespace(
-        name=name, env=env, plies=plies, followers=followers, starts=starts, actions=actions, again=again, views=views,
-        reference_observation=reference_observation,
-    )  # fmt: skip
+    return {
+        "starts": starts, "actions": actions, "again": again, "views": views,
+        "reference_observation": reference_observation,
+    }  # fmt: skip
 
 
 def transformed_set_up(name, actions, starts):
@@ -114,7 +126,7 @@ def _lengths():
 
 @pytest.fixture(scope="session", params=_lengths())
 def trace(request):
-    return play_trace(*request.param)
+    return Trace(*request.param)
 
 
 class Countdown:

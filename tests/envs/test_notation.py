@@ -1,5 +1,9 @@
 """Names of moves, along random games; those of chess beside python-chess."""
 
+import os
+import re
+import shutil
+import subprocess
 from types import SimpleNamespace
 
 import chess
@@ -58,7 +62,10 @@ def after(chess_game, moves):
     return jax.device_get(state)
 
 
-@pytest.mark.parametrize("name", [*BOARD_GAMES, "tic_tac_toe"])
+NAMED = [*BOARD_GAMES, "tic_tac_toe", "animal_shogi", pytest.param("shogi", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("name", NAMED)
 def test_every_legal_action_has_a_name_of_its_own_that_leads_back_to_it(walks, name):
     walk = walks(name)
     assert len(walk.actions) > 4
@@ -68,7 +75,7 @@ def test_every_legal_action_has_a_name_of_its_own_that_leads_back_to_it(walks, n
         assert [walk.notation.action(state, named.upper()) for named in names] == legal.tolist()
 
 
-@pytest.mark.parametrize("name", [*BOARD_GAMES, "tic_tac_toe"])
+@pytest.mark.parametrize("name", NAMED)
 def test_the_names_of_a_game_are_those_in_its_positions(walks, name):
     walk = walks(name)
     one_by_one = [walk.notation.name(state, action) for state, action in zip(walk.states, walk.actions, strict=True)]
@@ -106,6 +113,43 @@ def test_castling_en_passant_and_promotions_have_the_names_of_uci(chess_game, mo
             board.push_uci(moves.split()[number])
 
 
+@pytest.mark.slow
+def test_legal_moves_of_shogi_are_those_of_fairy_stockfish(walks):
+    program = shutil.which("fairy-stockfish", path=os.pathsep.join([os.environ["PATH"], "/usr/games"]))
+    if program is None:
+        missing = "the program fairy-stockfish is not installed: apt-get install fairy-stockfish"
+        pytest.fail(missing) if os.environ.get("PODZERO_ENGINES") == "required" else pytest.skip(missing)
+    walk, lines = walks("shogi"), ["usi"]
+    names = walk.notation.names(walk.actions)
+    shown = range(0, len(walk.states), 10)
+    for ply in shown:
+        lines += [f"position startpos moves {' '.join(names[:ply])}", "go perft 1"]
+    said = subprocess.run(
+        [program], input="\n".join([*lines, "quit", ""]), capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+    counted = [re.findall(r"^(\S+): 1$", part, re.MULTILINE) for part in said.split("Nodes searched")[: len(shown)]]
+    for ply, theirs in zip(shown, counted, strict=True):
+        assert {walk.notation.name(walk.states[ply], action) for action in walk.legal[ply]} == set(theirs)
+
+
+def test_drops_and_promotions_of_animal_shogi_have_the_names_of_usi(walks):
+    walk = walks("animal_shogi")
+    names = walk.notation.names(walk.actions)
+    assert all(re.fullmatch(r"([1-3][a-d]|[CEG]\*)[1-3][a-d]", name) for name in names)
+    assert any("*" in name for name in names)
+
+
+@pytest.mark.parametrize("name", ["2c2b+", "4a4b", "P*2b", "2c", "C*2b", "9i9h"])
+def test_a_name_of_no_move_of_animal_shogi_is_refused(walks, name):
+    walk = walks("animal_shogi")
+    state = walk.states[0]
+    if name == "C*2b":  # a move of other positions
+        assert walk.notation.action(state, name) not in walk.legal[0]
+        return
+    with pytest.raises(NotationError, match="is no move of animal_shogi in this position"):
+        walk.notation.action(state, name)
+
+
 def test_go_is_named_as_in_gtp():
     notation = notation_of(make_env("go_9x9").spec)
     assert notation.names([0, 8, 72, 80, 40, 81]) == ["A9", "J9", "A1", "J1", "E5", "pass"]
@@ -119,7 +163,7 @@ def test_columns_of_connect_four_have_letters_and_numbers():
 
 
 def test_actions_of_other_games_have_their_number():
-    notation = notation_of(EnvSpec("shogi", (9, 9, 119), "bool", 2187))
+    notation = notation_of(EnvSpec("simulator/my_games:Nim", (9, 9, 119), "bool", 2187))
     assert notation.names([17]) == ["a17"]
     assert notation.action(None, "a17") == 17
 

@@ -1,6 +1,7 @@
 """A player that needs no compilation: it prefers actions with low numbers; and an untrained agent of an environment."""
 
 from concurrent.futures import Future
+from threading import Event
 
 import jax
 import numpy as np
@@ -30,10 +31,13 @@ def game_of(name):
     return game, legal
 
 
-def first_legal(legal_of, size, sizes):
-    """Visits go to the legal actions one after another, `size` at most; the values fall from 0.5 on."""
+def first_legal(legal_of, size, sizes, gate):
+    """Visits go to the legal actions one after another, `size` at most; the values fall from 0.5 on. Searches wait for
+    the `gate`.
+    """
 
     def decide(params, key, roots):
+        assert gate.wait(timeout=60)
         sizes.append(size)
         legal = np.asarray(legal_of(roots))
         rank = np.where(legal, np.cumsum(legal, axis=1) - 1, 1000)
@@ -50,14 +54,19 @@ def first_legal(legal_of, size, sizes):
 
 @pytest.fixture
 def parts_of():
-    """Makes a parts for a game, in a future; its search's `searched` lists the sizes of its searches."""
+    """Makes a parts for a game, in a future; its search's `searched` lists the sizes of its searches, of which those
+    with `most` simulations wait for its `gate`.
+    """
 
     def make(name, usual=16, most=64):
-        (game, legal), sizes = game_of(name), []
-        search = TimedSearch(lambda size: first_legal(legal, size, sizes), usual, most)
+        (game, legal), sizes, open_gate, gate = game_of(name), [], Event(), Event()
+        open_gate.set(), gate.set()
+        search = TimedSearch(
+            lambda size: first_legal(legal, size, sizes, gate if size == most else open_gate), usual, most
+        )
         search.prepare(game.beginning)
         sizes.clear()
-        search.searched = sizes
+        search.searched, search.gate = sizes, gate
         future = Future()
         future.set_result(EngineParts(game, search))
         return future

@@ -6,8 +6,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from podzero.config import SimulatorConfig
 from podzero.envs import GAMES, make_env
-from podzero.play.drawing import PIECES, drawing_of
+from podzero.play.drawing import drawing_of
 from podzero.play.game import Game
 from podzero.play.picture import BoardPicture, Marks, heat_of
 
@@ -73,8 +74,64 @@ def test_every_board_game_has_a_picture(name):
     svg = picture.svg(drawing, Marks(heat_of(drawing, policy), last=[(0, 0)], chosen=(1, 1)))
     elements = list(ElementTree.fromstring(f"<svg>{svg}</svg>").iter())
     assert len(elements) > drawing.owner.size
-    if name in PIECES:
-        assert any(any(row) for row in drawing.text)
+    assert (drawing.owner >= 0).any()
+
+
+def test_captured_pieces_are_beside_the_board_and_dropped_from_there():
+    game = random_game("animal_shogi", 0)
+    game.restart(game.read("2c2b 1a2b"))  # each side's chick is taken
+    drawing = drawing_of(game)
+    assert drawing.hands == 1
+    assert drawing.text[3][4] == "C"  # of the first player
+    assert drawing.owner[3, 4] == 0
+    assert drawing.in_hand((3, 4))
+    drops = [action for action in game.legal if game.name(action).startswith("C*")]
+    assert drops
+    assert sorted(drawing.actions_at((3, 4))) == drops
+
+
+def open_spiel(name):
+    return Game(make_env(SimulatorConfig(name="open_spiel", id=name)))
+
+
+@pytest.mark.parametrize(
+    ("name", "stones"), [("tic_tac_toe", (3, 2)), ("connect_four", (3, 2)), ("breakthrough", (16, 16)), ("mnk", (3, 2))]
+)
+def test_stones_of_foreign_games_have_their_owners(name, stones):
+    game = open_spiel(name)
+    for _ in range(5):
+        game.play(game.legal[0])
+    for ply in (4, 5):
+        game.show(ply)
+        drawing = drawing_of(game)
+        first, second = stones
+        assert [int((drawing.owner == who).sum()) for who in (0, 1)] == [first - (ply == 4 and first < 16), second]
+        assert not any(map(any, drawing.text))
+
+
+def test_stones_of_foreign_games_fall_to_the_lowest_row():
+    game = open_spiel("connect_four")
+    game.restart([3, 3])
+    assert drawing_of(game).owner[:, 3].tolist() == [-1, -1, -1, -1, 1, 0]
+    assert heat_of(drawing_of(game), {3: 1.0}) == {(3, 3): 1.0}
+
+
+@pytest.mark.parametrize("name", ["connect_four_v3", "tictactoe_v3"])
+def test_stones_that_are_seen_by_the_player_to_move_keep_their_owners(name):
+    game = Game(make_env(SimulatorConfig(name="pettingzoo", id=name)))
+    game.play(game.legal[0])
+    first = drawing_of(game).owner
+    game.play(game.legal[1])
+    second = drawing_of(game).owner
+    assert (first == 0).sum() == 1
+    assert ((first == 0) == (second == 0)).all()
+    assert (second == 1).sum() == 1
+
+
+def test_planes_of_more_than_stones_are_numbered():
+    drawing = drawing_of(open_spiel("chess"))
+    assert (drawing.owner < 0).all()
+    assert all(map(any, drawing.text[:2]))
 
 
 @pytest.mark.parametrize("name", ["hex", "connect_four"])

@@ -2,8 +2,10 @@
 
 import pytest
 
-from podzero.envs import make_env
+from podzero.config import SimulatorConfig
+from podzero.envs import HostEnv, SimulatorError, make_env
 from podzero.envs.notation import NotationError
+from podzero.envs.open_spiel import OpenSpielGame
 from podzero.play.game import Game
 
 ENV = make_env("connect_four")
@@ -111,3 +113,32 @@ def test_the_mask_and_the_list_of_legal_actions_agree(game):
     game.restart([0] * 6)
     assert game.legal == [1, 2, 3, 4, 5, 6]
     assert game.legal_mask.tolist() == [False] + [True] * 6
+
+
+def test_a_line_is_named_up_to_the_end_of_the_game_and_not_played(game):
+    game.restart(game.read("d, e d e d e"))
+    assert game.names_of([3, 4, 4]) == ["d"]
+    assert game.names_of([0, 1]) == ["a", "b"]
+    assert game.ply == 6
+
+
+def test_moves_have_the_names_of_a_simulator_that_names_them():
+    game = Game(make_env(SimulatorConfig(name="open_spiel", id="tic_tac_toe")))
+    assert game.name(4) == "x(1,1)"
+    game.play("X(1, 1)")  # in any case, with any white space
+    with pytest.raises(NotationError, match=r"'x\(0,0\)' is no legal move of .*: o\(0,0\), o\(0,1\)"):
+        game.play("x(0,0)")
+    assert game.read("x(1,1), o(0,0)") == [4, 0]
+
+
+def test_names_that_differ_by_case_alone_are_told_apart(monkeypatch):
+    monkeypatch.setattr(OpenSpielGame, "action_name", lambda self, action: "aA"[action] if action < 2 else str(action))
+    game = Game(HostEnv(OpenSpielGame("tic_tac_toe", {}), "cased", max_plies=9))
+    assert (game.action("a"), game.action("A")) == (0, 1)
+
+
+def test_a_simulator_whose_names_fail_is_named(monkeypatch):
+    monkeypatch.setattr(OpenSpielGame, "action_name", lambda self, action: {}[action])
+    game = Game(HostEnv(OpenSpielGame("tic_tac_toe", {}), "failing", max_plies=9))
+    with pytest.raises(SimulatorError, match="failing: action_name raised KeyError: 4"):
+        game.name(4)

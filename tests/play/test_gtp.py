@@ -144,6 +144,24 @@ def test_analysis_goes_on_until_the_next_command(parts_of):
     assert parts.result().game.moves == []
 
 
+def test_another_command_is_answered_before_a_long_search_ends(parts_of):
+    written, parts = [], parts_of("go_9x9")
+    gate = parts.result().search.gate
+    gate.clear()
+
+    def lines():
+        yield "lz-analyze b 1"
+        while sum("visits 16" in line for line in written) == 0:
+            time.sleep(0.01)
+        yield "protocol_version"
+        while written[-1] != "= 2\n":
+            time.sleep(0.01)
+        gate.set()
+
+    GtpServer("who", parts, written.append).run(lines())
+    assert "visits 64" not in "".join(written)
+
+
 def test_kata_analyze_writes_fractions(parts_of):
     written = []
 

@@ -6,7 +6,7 @@ from podzero.envs import make_env
 from podzero.evaluation.players import RandomPlayer, mcts_player
 from podzero.play.figures import tree_of, value_chart
 from podzero.play.game import Game
-from podzero.play.searching import PositionSearch, branches
+from podzero.play.searching import PositionSearch, branches, most_visited
 from podzero.searched_nodes import SearchedNodes
 
 ENV = make_env("tic_tac_toe")
@@ -26,6 +26,20 @@ def test_branches_are_sorted_by_visits_and_values_are_those_of_the_player_who_mo
     (reply,) = first.children
     assert (reply.path, reply.value) == ((7, 1), -0.75)
     assert branches(nodes, movers=lambda path: 0, most=1)[0].children == ()
+
+
+def test_the_principal_variation_follows_the_most_visited_children():
+    nodes = SearchedNodes(
+        parent=np.array([-1, 0, 0, 2, 2, 4, 0]),
+        action=np.array([-1, 5, 7, 1, 3, 5, 2]),
+        visits=np.array([7, 1, 5, 1, 3, 1, 0]),
+        value=np.zeros(7),
+        prior=np.zeros(7),
+    )
+    assert most_visited(nodes, 7) == (7, 3, 5)
+    assert most_visited(nodes, 5) == (5,)
+    assert most_visited(nodes, 2) == (2,)  # not visited
+    assert most_visited(nodes, 6) == (6,)  # not in the tree
 
 
 def test_the_tree_of_a_search_has_the_names_and_visits_of_its_moves():

@@ -85,6 +85,32 @@ def test_an_endless_search_ends_with_stop(talk):
     assert parts.search.searched == [1, 4, 16, 64][: len(parts.search.searched)]
 
 
+def test_stop_is_answered_before_a_long_search_ends(parts_of):
+    parts, written = parts_of("gardner_chess"), []
+    gate = parts.result().search.gate
+    gate.clear()
+
+    def answers(count):
+        deadline = time.monotonic() + 60
+        while sum(line.startswith("bestmove") for line in written) < count and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def sent():
+        yield "go infinite"
+        while not any("nodes 16" in line for line in written):
+            time.sleep(0.01)
+        yield "stop"
+        answers(1)
+        assert written[-1].startswith("bestmove")
+        assert not gate.is_set()
+        gate.set()
+        yield "go nodes 1"
+        answers(2)
+
+    UciServer("who", "gardner_chess", parts, written.append).run(sent())
+    assert parts.result().search.searched == [1, 4, 16, 64, 1]
+
+
 def test_an_endless_search_shows_growing_searches(parts_of):
     parts, written, stop = parts_of("gardner_chess"), [], threading.Event()
 
@@ -190,7 +216,7 @@ def test_the_next_position_of_a_game_plays_only_what_is_new(talk):
 
 
 def test_scores_are_finite_and_grow_with_the_value():
-    scores = [centipawns(Line(0, value, 1.0, 1)) for value in (-1, -0.5, 0, 0.5, 1)]
+    scores = [centipawns(Line(0, value, 1.0, 1, (0,))) for value in (-1, -0.5, 0, 0.5, 1)]
     assert scores == sorted(scores)
     assert scores[2] == 0
     assert scores[0] == -scores[-1]

@@ -1,0 +1,190 @@
+"""The moves of shogi and animal shogi as USI writes them (http://hgm.nubati.net/usi.html): origin and target, as 7g7f,
+with a + after a promotion; a piece and its target for a drop, as P*5e.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from podzero.envs.notation.names import NotationError
+from podzero.types import EnvState
+
+Board = np.ndarray[Any, np.dtype[np.int64]]
+"""`[squares]`: the kind of a piece of the player to move, that kind plus the number of kinds for a piece of the other,
+-1 for none. Squares are numbered down the files, from the right one on, as the player to move sees them.
+"""
+
+_FORM = re.compile(r"(?:[A-Z]\*|[1-9][a-i])([1-9])([a-i])\+?", re.IGNORECASE)
+
+
+class ShogiMove(NamedTuple):
+    """An action, as the player to move sees it."""
+
+    origin: int | None
+    """Its square; None for a drop."""
+    target: int
+    piece: int
+    """The kind, before a promotion."""
+    promoted: int
+    """The kind on the target."""
+    marked: bool = False
+    """Whether the name says that it is promoted; in animal shogi it always is where it can be."""
+
+
+class ShogiGame(NamedTuple):
+    """What differs between the two games."""
+
+    files: int
+    ranks: int
+    letters: tuple[str, ...]
+    """Of each kind of piece, for the first player."""
+    start: str
+    """The first position, as in SFEN."""
+    decode: Callable[[Board, int], ShogiMove | None]
+    """The move of an action; None if no piece can make it."""
+    actions_to: Callable[[int], Iterable[int]]
+    """All actions that might lead to a square."""
+    position: Callable[[Any], tuple[Any, Any, Any]]
+    """Board, hands `[2, kinds in hand]` of the player to move and the other, and who moves (0: first), of a state."""
+
+    @property
+    def kinds(self) -> int:
+        """How many kinds of pieces there are."""
+        return len(self.letters)
+
+    @property
+    def squares(self) -> int:
+        """How many squares there are."""
+        return self.files * self.ranks
+
+
+# The steps of shogi's ten directions from the origin of a move to its target, in files from the right and ranks; the
+# last two are those of the knight.
+_SHOGI_STEPS = ((0, -1), (1, -1), (-1, -1), (1, 0), (-1, 0), (0, 1), (1, 1), (-1, 1), (1, -2), (-1, -2))
+_KNIGHT_STEPS = 2
+_ANIMAL_STEPS = ((-1, -1), (-1, 0), (-1, 1), (0, -1), (0, 1), (1, -1), (1, 0), (1, 1))
+_CHICK, _HEN = 0, 4
+
+
+def _shogi_move(board: Board, action: int) -> ShogiMove | None:
+    """An action is a direction, with or without promotion, or a piece to drop; and the target."""
+    direction, target = divmod(action, 81)
+    if direction >= 20:
+        return ShogiMove(None, target, direction - 20, direction - 20)
+    files, ranks = _SHOGI_STEPS[direction % 10]
+    file, rank = divmod(target, 9)
+    for _ in range(1 if direction % 10 >= len(_SHOGI_STEPS) - _KNIGHT_STEPS else 8):
+        file, rank = file - files, rank - ranks
+        if not (0 <= file < 9 and 0 <= rank < 9):
+            return None
+        piece = int(board[9 * file + rank])
+        if 0 <= piece < 14:
+            promotes = direction >= 10
+            return ShogiMove(9 * file + rank, target, piece, piece + 8 if promotes else piece, promotes)
+    return None
+
+
+def _animal_move(board: Board, action: int) -> ShogiMove | None:
+    """An action is a step and its origin, or a piece to drop and its target."""
+    kind, square = divmod(action, 12)
+    if kind >= len(_ANIMAL_STEPS):
+        return ShogiMove(None, square, kind - len(_ANIMAL_STEPS), kind - len(_ANIMAL_STEPS))
+    file, rank = square // 4 + _ANIMAL_STEPS[kind][0], square % 4 + _ANIMAL_STEPS[kind][1]
+    piece = int(board[square])
+    if not (0 <= file < 3 and 0 <= rank < 4 and 0 <= piece < 5):
+        return None
+    return ShogiMove(square, 4 * file + rank, piece, _HEN if piece == _CHICK and rank == 0 else piece)
+
+
+SHOGI_GAMES = {
+    "shogi": ShogiGame(
+        files=9, ranks=9, letters=("P", "L", "N", "S", "B", "R", "G", "K", "+P", "+L", "+N", "+S", "+B", "+R"),
+        start="lnsgkgsnl/1r5b1/ppppppppp/9/9/9/PPPPPPPPP/1B5R1/LNSGKGSNL", decode=_shogi_move,
+        actions_to=lambda square: range(square, 27 * 81, 81),
+        position=lambda state: (state._x.board, state._x.hand, state._x.color),
+    ),
+    "animal_shogi": ShogiGame(
+        files=3, ranks=4, letters=("C", "E", "G", "L", "H"), start="gle/1c1/1C1/ELG", decode=_animal_move,
+        actions_to=lambda _: range(11 * 12), position=lambda state: (state._board, state._hand, state._turn),
+    ),
+}  # fmt: skip
+"""In animal shogi a chick (C) becomes a hen (H); E, G and L are elephant, giraffe and lion."""
+
+
+class ShogiNames:
+    """The names of moves. Actions are numbered as the player to move sees the board, names as the first player does."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._game = name, SHOGI_GAMES[name]
+
+    def name(self, state: EnvState, action: int) -> str:
+        """See `Notation`."""
+        board, second = self._position(state)
+        return self._named(board, second, action)
+
+    def action(self, state: EnvState, name: str) -> int:
+        """See `Notation`."""
+        board, second = self._position(state)
+        found = _FORM.fullmatch(name)
+        file, rank = (int(found[1]) - 1, ord(found[2].lower()) - ord("a")) if found else (self._game.files, 0)
+        if file < self._game.files and rank < self._game.ranks:
+            square = square_seen_first(self._game, self._game.ranks * file + rank, second)
+            for action in self._game.actions_to(square):
+                if self._named(board, second, action).lower() == name.lower():
+                    return action
+        raise NotationError(f"'{name}' is no move of {self._name} in this position; moves are named as 1c1b or P*2b")
+
+    def names(self, actions: Sequence[int]) -> list[str]:
+        """See `LineNotation`. Follows the pieces."""
+        board, named = board_of(self._game), list[str]()
+        for ply, action in enumerate(actions):
+            named.append(self._named(board, ply % 2 == 1, action))
+            board = self._after(board, action)
+        return named
+
+    def _position(self, state: EnvState) -> tuple[Board, bool]:
+        board, _, mover = self._game.position(state)
+        return np.asarray(board).astype(np.int64), bool(mover)
+
+    def _named(self, board: Board, second: bool, action: int) -> str:
+        """The name; empty where no piece can make the move."""
+        move = self._game.decode(board, action)
+        if move is None:
+            return ""
+        origin = f"{self._game.letters[move.piece]}*" if move.origin is None else self._square(move.origin, second)
+        return f"{origin}{self._square(move.target, second)}{'+' * move.marked}"
+
+    def _square(self, square: int, second: bool) -> str:
+        file, rank = divmod(square_seen_first(self._game, square, second), self._game.ranks)
+        return f"{file + 1}{chr(ord('a') + rank)}"
+
+    def _after(self, board: Board, action: int) -> Board:
+        """The board as the other player sees it after the move."""
+        move, kinds = self._game.decode(board, action), self._game.kinds
+        assert move is not None
+        after = board.copy()
+        if move.origin is not None:
+            after[move.origin] = -1
+        after[move.target] = move.promoted
+        return np.where(after < 0, -1, (after + kinds) % (2 * kinds))[::-1]
+
+
+def square_seen_first(game: ShogiGame, square: int, second: bool) -> int:
+    """A square that one player sees, as the first player sees it, and the other way round."""
+    return game.squares - 1 - square if second else square
+
+
+def board_of(game: ShogiGame) -> Board:
+    """The first position."""
+    board = np.full((game.files, game.ranks), -1, np.int64)
+    for rank, row in enumerate(game.start.split("/")):
+        expanded = "".join(" " * int(letter) if letter.isdigit() else letter for letter in row)
+        for column, letter in enumerate(expanded):
+            if letter != " ":
+                kind = game.letters.index(letter.upper())
+                board[game.files - 1 - column, rank] = kind if letter.isupper() else kind + game.kinds
+    return board.reshape(-1)
