@@ -30,7 +30,7 @@ def separate_signals() -> Iterator[None]:
 
 @contextmanager
 def deferred_signals() -> Iterator[None]:
-    """In this context of the main thread SIGINT and SIGTERM wait for its end, unless they have their default action.
+    """In this context of the main thread SIGINT, SIGTERM and SIGHUP wait for its end, where they have a handler.
 
     An exception that a handler raises while Ray constructs its core worker would leave that worker to nobody; it then
     aborts the process when it ends (exit code 134).
@@ -39,7 +39,8 @@ def deferred_signals() -> Iterator[None]:
         yield
         return
     received: list[int] = []
-    numbers = [number for number in (signal.SIGINT, signal.SIGTERM) if callable(signal.getsignal(number))]
+    stopping = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    numbers = [number for number in stopping if callable(signal.getsignal(number))]
     handlers = {number: signal.signal(number, lambda number, _: received.append(number)) for number in numbers}
     try:
         yield

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a run in order, or break off its start."""
+"""Ctrl-C, SIGTERM and SIGHUP end a run in order, or break off its start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ REPEATED_AFTER_S = 1.0
 
 
 class StopSignals:
-    """A context manager that handles SIGINT and SIGTERM: the first one sets `event`; a second SIGINT interrupts."""
+    """A context manager that handles SIGINT, SIGTERM and SIGHUP, which a terminal sends that is closed: the first one
+    sets `event`; a second SIGINT interrupts. A SIGHUP that is ignored, as after `nohup`, stays so.
+    """
 
     def __init__(self, event: threading.Event | None = None) -> None:
         self.event = event or threading.Event()
@@ -23,7 +25,9 @@ class StopSignals:
         self._received_at = 0.0
 
     def __enter__(self) -> Self:
-        self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        if self._before[signal.SIGHUP] is signal.SIG_IGN:
+            del self._before[signal.SIGHUP]
         self.install()
         return self
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Literal
 
 import typer
@@ -11,6 +10,7 @@ from podzero.launch.options import GameOption, Json, Records, Simulations, Who
 from podzero.launch.output import print_json, print_result
 from podzero.launch.platforms import keep_compiled_programs
 from podzero.player_names import game_to_play
+from podzero.reading import standard_input
 
 
 def evaluate(
@@ -56,7 +56,7 @@ def analyze(who: Who, simulations: Simulations = None, game: GameOption = None) 
     keep_compiled_programs()
     from podzero.evaluation.evaluate import analyze as run
 
-    for answer in run(who, sys.stdin, simulations, game):
+    for answer in run(who, standard_input(), simulations, game):
         print_json(answer)
 
 

@@ -85,17 +85,10 @@ class PlainView(View):
         self._print(f"{prefix}{text}")
 
     def _print(self, line: str) -> None:
-        """Prints a line; nothing more once the output cannot be written.
-
-        In `podzero train ... | tee log`, Ctrl-C ends `tee` at once; the run has yet to write its savepoint. A closed
-        terminal or a full disk must not end a run either.
-        """
         try:
             print(line, file=self._out, flush=True)
         except OSError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._out.fileno())  # also for what others print, and for the flush at the exit
-            os.close(nowhere)
+            _silence(self._out)
 
 
 class LiveView(View):
@@ -121,7 +114,10 @@ class LiveView(View):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._live.stop()
+        try:
+            self._live.stop()
+        except OSError:
+            _silence(self._live.console.file)
         super().__exit__(kind, error, traceback)
 
     def show(self, status: RunStatus) -> None:
@@ -137,6 +133,17 @@ class LiveView(View):
         if self._status is None:
             return starting_panel(time.monotonic() - self._began, lines)
         return status_panel(self._status, lines)
+
+
+def _silence(out: IO[str]) -> None:
+    """Prints nothing more to an output that cannot be written.
+
+    In `podzero train ... | tee log`, Ctrl-C ends `tee` at once; the run has yet to write its savepoint. A closed
+    terminal or a full disk must not end a run either.
+    """
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, out.fileno())  # also for what others print, and for the flush at the exit
+    os.close(nowhere)
 
 
 class _Handler(logging.Handler):

@@ -10,6 +10,7 @@ from podzero.play.engine_parts import in_background, make_parts
 from podzero.play.gtp import GtpServer
 from podzero.play.uci import VARIANTS, UciServer
 from podzero.player_names import EnginePlayer, game_to_play, parse_player
+from podzero.reading import standard_input
 
 
 def serve(who: str, protocol: str, simulations: int | None = None, game: str | None = None) -> None:
@@ -35,7 +36,7 @@ def serve(who: str, protocol: str, simulations: int | None = None, game: str | N
     title = _served_game(who, protocol, game)
     parts = in_background(lambda: make_parts(who, simulations, game))
     server = UciServer(who, title, parts, write) if protocol == "uci" else GtpServer(who, parts, write)
-    server.run(sys.stdin)
+    server.run(standard_input())
 
 
 def _served_game(who: str, protocol: str, game: str | None) -> str:

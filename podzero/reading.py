@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from collections.abc import Iterable
 from queue import Queue
 from threading import Thread
 
 End = Exception | None
 """The end of the input: None, or the exception raised by reading it."""
+
+
+def standard_input() -> Iterable[str]:
+    """The lines of standard input; bytes that are no text become U+FFFD, so that the lines after them are answered."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
+    return sys.stdin
 
 
 def read_ahead(lines: Iterable[str], limit: int) -> Queue[str | End]:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM at any time of a run, with real processes."""
+"""Ctrl-C, SIGTERM and SIGHUP at any time of a run, with real processes."""
 
 import os
 import signal
@@ -24,7 +24,10 @@ def send(monkeypatch):
     return lambda number: os.kill(os.getpid(), number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
 def test_the_first_signal_sets_the_event(send, number):
     with StopSignals() as signals:
         send(number)
@@ -47,7 +50,17 @@ def test_a_second_sigterm_does_not_interrupt(send):
         send(signal.SIGTERM)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_nohup_is_respected(send):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopSignals() as signals:
+            send(signal.SIGHUP)
+            assert not signals.event.is_set()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_interrupts_the_steps_that_may_be_broken_off(send, number):
     with StopSignals() as signals:
         with pytest.raises(KeyboardInterrupt), signals.interrupting():

@@ -67,3 +67,12 @@ def test_the_plain_view_goes_on_when_its_reader_has_gone():
         view.log(logging.INFO, "stopping")
         view.show(dataclasses.replace(NEW, phase="stopping"))
         print("the end", file=out, flush=True)
+
+
+def test_the_live_view_goes_on_when_its_terminal_is_closed():
+    terminal, ours = os.openpty()
+    with os.fdopen(ours, "w") as out:
+        with LiveView(Console(file=out, width=100, force_terminal=True)) as view:
+            view.show(NEW)
+            os.close(terminal)
+        print("the end", file=out, flush=True)
