@@ -5,16 +5,11 @@ uv run python benchmarks/plot_scores.py docs/scores.png
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
+from podzero.benchmarks.panels import draw_panels
 from podzero.intervals import wilson
 
 RESULTS = Path(__file__).parent / "results"
@@ -46,16 +41,5 @@ def panel(axes: Any, name: str) -> None:
     axes.legend(fontsize="small", loc="lower right")
 
 
-def main() -> None:
-    """Reads the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("target", type=Path)
-    figure, places = plt.subplots(1, len(PANELS), figsize=(5 * len(PANELS), 3.5), squeeze=False)
-    for axes, name in zip(places.flat, PANELS, strict=True):
-        panel(axes, name)
-    figure.tight_layout()
-    figure.savefig(parser.parse_args().target, dpi=100)
-
-
 if __name__ == "__main__":
-    main()
+    draw_panels(__doc__, PANELS, panel, width=10)
