@@ -16,7 +16,7 @@ import matplotlib.pyplot as plt
 def draw_panels(
     description: str | None, names: Collection[str], panel: Callable[[Any, str], None], width: float
 ) -> None:
-    """Reads where to from the command line and draws `panel(axes, name)` for each experiment, two in a row.
+    """Reads the path of the figure from the command line, and draws a panel for each experiment, two in a row.
 
     Args:
       description: of the script, for `--help`.
@@ -29,7 +29,9 @@ def draw_panels(
     target = parser.parse_args().target
     rows = (len(names) + 1) // 2
     figure, places = plt.subplots(rows, 2, figsize=(width, 3.5 * rows), squeeze=False)
-    for axes, name in zip(places.flat, names, strict=True):
+    for axes, name in zip(places.flat, names, strict=False):
         panel(axes, name)
+    for axes in places.flat[len(names) :]:
+        axes.set_axis_off()
     figure.tight_layout()
     figure.savefig(target, dpi=100)

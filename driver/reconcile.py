@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 
 from podzero.cluster.remote import NodeLost
 from podzero.config import Experiment
+from podzero.driver.checkpoints import Checkpoint
 from podzero.driver.learner_group import RunFailed
 from podzero.driver.nodes import RunNodes
 from podzero.driver.replay_shards import MoveAnnouncer, ReplayShards
-from podzero.driver.savepoints import Savepoint
 from podzero.driver.worker import Worker
 from podzero.driver.worker_group import WorkerGroup
 from podzero.errors import ConfigError
@@ -96,12 +96,12 @@ class Reconciler:
         """All inference servers, actors and reanalysers, and the evaluator."""
         return [worker for group in self._groups for worker in list(group.workers.values())]
 
-    def reconcile(self, learners: Sequence[Worker], newest: Callable[[], Savepoint | None]) -> list[str]:
+    def reconcile(self, learners: Sequence[Worker], newest: Callable[[], Checkpoint | None]) -> list[str]:
         """Replaces the workers that ended, and starts those for which there is room now.
 
         Args:
           learners: told when a shard moves.
-          newest: finds the newest savepoint, from which a shard takes its contents.
+          newest: finds the newest checkpoint, from which a shard takes its contents.
 
         Returns:
           the names of the workers that ended, and of the shards that were replaced.
@@ -140,7 +140,7 @@ class Reconciler:
                 taken[worker.actor.node] += cpus
         return taken
 
-    def _replace_shards(self, newest: Callable[[], Savepoint | None]) -> dict[str, Exception]:
+    def _replace_shards(self, newest: Callable[[], Checkpoint | None]) -> dict[str, Exception]:
         """Restarts lost shards; returns why they were lost, by name."""
         replaced = {}
         for index, loss in self._shards.lost():

@@ -78,7 +78,7 @@ class ReplayShards:
         Args:
           index: of the shard.
           nodes: where shards may be started.
-          content: of the last savepoint; without, the shard starts empty.
+          content: of the last checkpoint; without, the shard starts empty.
         """
         if not nodes:
             return False
@@ -102,7 +102,7 @@ class ReplayShards:
                 if content is None or not isinstance(failure, ReplayRestoreError):
                     self.workers[index].failure = failure
                 else:
-                    log.warning("replay-%d cannot restore the contents of the last savepoint", index, exc_info=failure)
+                    log.warning("replay-%d cannot restore the contents of the last checkpoint", index, exc_info=failure)
                     self._restart(index, node, None)
                 continue
             moves.append(Move(self._addresses[index], new))
@@ -116,7 +116,7 @@ class ReplayShards:
         self.workers, self._restarts = [], {}
 
     def _restart(self, index: int, node: Node, content: Path | None) -> None:
-        held = "the contents of the last savepoint" if content else "no contents"
+        held = "the contents of the last checkpoint" if content else "no contents"
         log.warning("replay-%d restarts on %s with %s", index, node, held)
         self.workers[index].actor.kill()
         self.workers[index] = Worker(self._spawn(index, node, content))

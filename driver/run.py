@@ -9,9 +9,9 @@ from functools import partial
 
 from podzero.cluster.remote import NodeLost
 from podzero.config import Experiment
+from podzero.driver.checkpoints import Checkpoint, checkpoints
 from podzero.driver.learner_group import RunFailed
 from podzero.driver.recovery import RestartPolicy
-from podzero.driver.savepoints import Savepoint, savepoints
 from podzero.driver.saving import Saver, SaveState
 from podzero.driver.start import start_workers
 from podzero.driver.stop_signals import StopSignals
@@ -42,7 +42,7 @@ class Run:
       workdir: where its files go.
       supervisor: its workers.
       view: shows the status.
-      saver: writes savepoints and snapshots.
+      saver: writes checkpoints and snapshots.
       writers: get the metrics of all workers; the caller closes them after the run.
     """
 
@@ -64,23 +64,23 @@ class Run:
         self._attempt_write = WriteAttempts()
         self._metrics: MetricsLog | None = None
 
-    def begin(self, savepoint: Savepoint | None, began: float) -> None:
+    def begin(self, checkpoint: Checkpoint | None, began: float) -> None:
         """Prepares for workers that have just started.
 
         Args:
-          savepoint: the one that they started from.
+          checkpoint: the one that they started from.
           began: monotonic time from which the elapsed time of the run continues.
         """
         self.close()
-        counters, step = (savepoint.counters, savepoint.step) if savepoint else ({}, 0)
+        counters, step = (checkpoint.counters, checkpoint.step) if checkpoint else ({}, 0)
         self._monitor = Monitor(self._experiment, began, counters, step)
         tensorboard = self._experiment.metrics.tensorboard
-        self._metrics = MetricsLog(self._workdir, savepoint.step if savepoint else -1, tensorboard, self._writers)
+        self._metrics = MetricsLog(self._workdir, checkpoint.step if checkpoint else -1, tensorboard, self._writers)
         self._saver.begin()
         self._status_due = time.monotonic()
 
     def until_end(self, signals: StopSignals) -> str:
-        """Runs until a limit is reached or a signal arrives, and writes a last savepoint; returns why it ended.
+        """Runs until a limit is reached or a signal arrives, and writes a last checkpoint; returns why it ended.
 
         Raises:
           RunFailed: a worker failed and cannot be replaced.
@@ -90,7 +90,7 @@ class Run:
                 try:
                     while (reason := self._end_reason(signals)) is None:
                         self.handle(self._supervisor.listen())
-                        for name in self._supervisor.reconcile(partial(newest_savepoint, self._workdir)):
+                        for name in self._supervisor.reconcile(partial(newest_checkpoint, self._workdir)):
                             self._monitor.add(name, {"count/restarts": 1.0}, time.monotonic())
                         self._save()
                         self._show()
@@ -118,7 +118,7 @@ class Run:
             else:
                 log_report(log, report)
                 if isinstance(report, PreemptionNotice):
-                    self._saver.request_savepoint(report.time_s)
+                    self._saver.request_checkpoint(report.time_s)
 
     def close(self) -> None:
         """Writes the metrics that wait in memory."""
@@ -126,7 +126,7 @@ class Run:
             self._metrics.close(self._monitor.step)
 
     def _recover(self, loss: NodeLost, signals: StopSignals) -> bool:
-        """Starts all workers again from the newest savepoint, once enough nodes have joined; False after a signal."""
+        """Starts all workers again from the newest checkpoint, once enough nodes have joined; False after a signal."""
         log.warning("%s\nAll workers are stopped. The run resumes when enough nodes have joined", loss)
         self._supervisor.kill()
         self._saver.wait()
@@ -136,7 +136,7 @@ class Run:
         while not signals.event.is_set():
             try:
                 with signals.interrupting():
-                    savepoint = start_workers(self._supervisor, self._workdir)
+                    checkpoint = start_workers(self._supervisor, self._workdir)
             except Exception as failure:
                 pause_s = policy.pause_s(failure)
                 log.warning("the workers could not start; next attempt in %g s", pause_s, exc_info=failure)
@@ -144,10 +144,10 @@ class Run:
             except KeyboardInterrupt:
                 continue
             else:
-                self.begin(savepoint, began)
+                self.begin(checkpoint, began)
                 now = time.monotonic()
-                since_savepoint = float(restarts - self._monitor.status(now).restarts)
-                self._monitor.add("driver", {"count/restarts": since_savepoint}, now)
+                since_checkpoint = float(restarts - self._monitor.status(now).restarts)
+                self._monitor.add("driver", {"count/restarts": since_checkpoint}, now)
                 return True
         return False
 
@@ -191,15 +191,15 @@ class Run:
             self._attempt_write(self._workdir.status_file, partial(write_status, self._workdir, status))
 
     def _stop(self) -> None:
-        """Stops the workers so that nothing is lost: actors, then the learner, then a savepoint, then the rest."""
+        """Stops the workers so that nothing is lost: actors, then the learner, then a checkpoint, then the rest."""
         self._enter("stopping")
         self._saver.wait()
         try:
             self.handle(self._supervisor.stop_actors())
             self.handle(self._supervisor.stop_learner())
-            self._saver.write_savepoint(self._save_state())
+            self._saver.write_checkpoint(self._save_state())
         except Exception as failure:
-            log.error("the last savepoint could not be written", exc_info=failure)
+            log.error("the last checkpoint could not be written", exc_info=failure)
         self._supervisor.stop_evaluator()
         self._enter("ended")
 
@@ -209,11 +209,13 @@ class Run:
         self._show()
 
     def _with_advice(self, failure: RunFailed) -> RunFailed:
-        newest = newest_savepoint(self._workdir)
-        start = f"from the savepoint of step {newest.step:,}" if newest else "from the start, as there is no savepoint"
+        newest = newest_checkpoint(self._workdir)
+        start = (
+            f"from the checkpoint of step {newest.step:,}" if newest else "from the start, as there is no checkpoint"
+        )
         return RunFailed(f"{failure}\nThe same command resumes {start}. Log: {self._workdir.log_file}")
 
 
-def newest_savepoint(workdir: Workdir) -> Savepoint | None:
-    """The newest savepoint of a working directory."""
-    return next(iter(savepoints(workdir)), None)
+def newest_checkpoint(workdir: Workdir) -> Checkpoint | None:
+    """The newest checkpoint of a working directory."""
+    return next(iter(checkpoints(workdir)), None)

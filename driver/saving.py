@@ -1,4 +1,4 @@
-"""Savepoints and snapshots, written in a thread beside the driver's loop."""
+"""Checkpoints and snapshots, written in a thread beside the driver's loop."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from podzero.cluster.remote import RemoteActor
 from podzero.config import Experiment
+from podzero.driver.checkpoints import write_checkpoint
 from podzero.driver.learner_group import LearnerGroup
-from podzero.driver.savepoints import write_savepoint
 from podzero.driver.snapshots import delete_old_snapshots
 from podzero.driver.worker import ANSWER_TIMEOUT_S
 from podzero.workdir import Workdir
@@ -25,7 +25,7 @@ FINISH_TIMEOUT_S = 600.0
 
 
 class SaveState(NamedTuple):
-    """What a savepoint holds, and the processes that write it. The thread reads nothing else of the driver."""
+    """What a checkpoint holds, and the processes that write it. The thread reads nothing else of the driver."""
 
     learner: LearnerGroup
     shards: tuple[RemoteActor, ...]
@@ -44,7 +44,7 @@ class Saved(NamedTuple):
 
 
 class Saver:
-    """Writes savepoints and snapshots when they are due, one at a time.
+    """Writes checkpoints and snapshots when they are due, one at a time.
 
     Args:
       experiment: says how often, and how many are kept.
@@ -62,26 +62,26 @@ class Saver:
     def begin(self) -> None:
         """Starts the intervals anew, when the workers of the run have started."""
         self._began_at = 0.0
-        self._savepoint_due = time.monotonic() + 60 * self._experiment.checkpoint.every_minutes
+        self._checkpoint_due = time.monotonic() + 60 * self._experiment.checkpoint.every_minutes
         self._snapshot_due = time.monotonic() + FIRST_SNAPSHOT_S
 
-    def request_savepoint(self, time_s: float) -> None:
-        """Makes a savepoint due at once, unless the newest one began after `time_s` (seconds since the epoch)."""
+    def request_checkpoint(self, time_s: float) -> None:
+        """Makes a checkpoint due at once, unless the newest one began after `time_s` (seconds since the epoch)."""
         if self._began_at < time_s:
-            self._savepoint_due = time.monotonic()
+            self._checkpoint_due = time.monotonic()
 
     @property
     def due(self) -> bool:
         """Whether `start` would begin a write."""
-        return self._write is None and time.monotonic() >= min(self._savepoint_due, self._snapshot_due)
+        return self._write is None and time.monotonic() >= min(self._checkpoint_due, self._snapshot_due)
 
     def start(self, state: SaveState) -> None:
         """Begins the write that is due; call it when `due` says so."""
         now = time.monotonic()
-        if now >= self._savepoint_due:
-            self._savepoint_due = now + 60 * self._experiment.checkpoint.every_minutes
+        if now >= self._checkpoint_due:
+            self._checkpoint_due = now + 60 * self._experiment.checkpoint.every_minutes
             self._began_at = time.time()
-            self._write = self._executor.submit(self.write_savepoint, state)
+            self._write = self._executor.submit(self.write_checkpoint, state)
         else:
             self._snapshot_due = now + 60 * self._experiment.evaluation.every_minutes
             self._write = self._executor.submit(self._write_snapshot, state)
@@ -104,19 +104,19 @@ class Saver:
         if self._write is None:
             return
         if wait([self._write], FINISH_TIMEOUT_S).not_done:
-            log.error("the savepoint or snapshot that was being written is not complete after %g s", FINISH_TIMEOUT_S)
+            log.error("the checkpoint or snapshot that was being written is not complete after %g s", FINISH_TIMEOUT_S)
             self._write = None
         self.finished()
 
-    def write_savepoint(self, state: SaveState) -> Saved:
-        """Writes a savepoint, and a snapshot of the newest acting parameters.
+    def write_checkpoint(self, state: SaveState) -> Saved:
+        """Writes a checkpoint, and a snapshot of the newest acting parameters.
 
         Raises:
           ClusterError, WorkerDied: a worker did not answer.
-          OSError: the savepoint cannot be written.
+          OSError: the checkpoint cannot be written.
         """
         ladder = _newest_ladder(state)
-        step = write_savepoint(
+        step = write_checkpoint(
             self._workdir,
             state.learner.checkpoint,
             state.shards,
@@ -124,7 +124,7 @@ class Saver:
             ladder,
             self._experiment.checkpoint.keep,
         )
-        log.info("savepoint of step %d written", step)
+        log.info("checkpoint of step %d written", step)
         return self._write_snapshot(state._replace(ladder=ladder, evaluator=None))
 
     def close(self) -> None:

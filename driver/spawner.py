@@ -72,7 +72,7 @@ class Spawner:
           hosts: by rank.
           coordinator: address at which host 0 coordinates the others.
           shards: of replay.
-          restore_from: the savepoint's folder, or None.
+          restore_from: the checkpoint's folder, or None.
 
         Raises:
           ClusterError: the resources are not free within `cluster.join_minutes`.

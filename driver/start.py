@@ -1,10 +1,10 @@
-"""Starts the workers of a run from its newest savepoint that can be used."""
+"""Starts the workers of a run from its newest checkpoint that can be used."""
 
 from __future__ import annotations
 
 import logging
 
-from podzero.driver.savepoints import Savepoint, savepoints, set_aside
+from podzero.driver.checkpoints import Checkpoint, checkpoints, set_aside
 from podzero.driver.snapshots import set_aside_later
 from podzero.driver.supervisor import Supervisor
 from podzero.workdir import Workdir
@@ -12,29 +12,29 @@ from podzero.workdir import Workdir
 log = logging.getLogger(__name__)
 
 
-def start_workers(supervisor: Supervisor, workdir: Workdir) -> Savepoint | None:
-    """Starts the workers; returns the savepoint that they started from.
+def start_workers(supervisor: Supervisor, workdir: Workdir) -> Checkpoint | None:
+    """Starts the workers; returns the checkpoint that they started from.
 
-    Damaged savepoints and the snapshots of lost steps are renamed.
+    Damaged checkpoints and the snapshots of lost steps are renamed.
     """
-    for savepoint in savepoints(workdir):
-        set_aside_later(workdir.snapshots, savepoint.step)
+    for checkpoint in checkpoints(workdir):
+        set_aside_later(workdir.snapshots, checkpoint.step)
         try:
-            supervisor.start(savepoint)
+            supervisor.start(checkpoint)
         except Exception as error:
             if not _is_damage(error):
                 raise
-            set_aside(savepoint, error)
+            set_aside(checkpoint, error)
         else:
-            log.info("resumed from the savepoint of step %d", savepoint.step)
-            return savepoint
+            log.info("resumed from the checkpoint of step %d", checkpoint.step)
+            return checkpoint
     set_aside_later(workdir.snapshots, -1)
     supervisor.start(None)
     return None
 
 
 def _is_damage(error: Exception) -> bool:
-    """Whether an error means that a savepoint is damaged. Its imports are slow and only needed after an error."""
+    """Whether an error means that a checkpoint is damaged. Its imports are slow and only needed after an error."""
     from podzero.learner import CheckpointDamaged
     from podzero.replay import ReplayRestoreError
 

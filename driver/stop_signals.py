@@ -15,8 +15,8 @@ REPEATED_AFTER_S = 1.0
 
 
 class StopSignals:
-    """A context manager that handles SIGINT, SIGTERM and SIGHUP, which a terminal sends that is closed: the first one
-    sets `event`; a second SIGINT interrupts. A SIGHUP that is ignored, as after `nohup`, stays so.
+    """A context manager that handles SIGINT, SIGTERM and SIGHUP (sent when the terminal closes): the first one sets
+    `event`; a second SIGINT interrupts. SIGHUP stays ignored where it was, for example by `nohup`.
     """
 
     def __init__(self, event: threading.Event | None = None) -> None:

@@ -15,12 +15,12 @@ from podzero.cluster.placement import MEMORY, Node
 from podzero.cluster.ray_cluster import Cluster
 from podzero.cluster.remote import START_TIMEOUT_S, STOP_TIMEOUT_S, RemoteActor
 from podzero.config import Experiment
+from podzero.driver.checkpoints import Checkpoint
 from podzero.driver.learner_group import LearnerGroup
 from podzero.driver.nodes import RunNodes
 from podzero.driver.producers import ActorProcess, ReanalysisProcess
 from podzero.driver.reconcile import Reconciler
 from podzero.driver.replay_shards import ReplayShards
-from podzero.driver.savepoints import Savepoint
 from podzero.driver.spawner import CPU_ONLY, Spawner
 from podzero.driver.worker import Patience, Worker, await_end, last_reports
 from podzero.driver.worker_group import WorkerGroup
@@ -76,24 +76,24 @@ class Supervisor:
         )
         self._shard_cpus, self._shard_memory = experiment.replay.cpus, experiment.replay.memory_bytes
 
-    def start(self, savepoint: Savepoint | None) -> None:
+    def start(self, checkpoint: Checkpoint | None) -> None:
         """Starts all workers but the evaluator; returns when replay and learner are built.
 
         Args:
-          savepoint: from which replay, learner and ratings continue; None starts from nothing.
+          checkpoint: from which replay, learner and ratings continue; None starts from nothing.
 
         Raises:
-          CheckpointDamaged, ReplayRestoreError: the savepoint cannot be used; no worker is left running.
+          CheckpointDamaged, ReplayRestoreError: the checkpoint cannot be used; no worker is left running.
           ConfigError, CheckpointMismatch: the experiment cannot be run here; no worker is left running.
           ClusterError: nodes did not join in time; the message names them.
         """
         self._spawner.begin_run()
-        self.ladder = savepoint.ladder if savepoint else {}
+        self.ladder = checkpoint.ladder if checkpoint else {}
         nodes = self._nodes.wait(self._stopping)
         try:
-            contents = [savepoint.shard(index) if savepoint else None for index in range(len(nodes.shards))]
+            contents = [checkpoint.shard(index) if checkpoint else None for index in range(len(nodes.shards))]
             self.shards.start(nodes.shards, contents)
-            folder = savepoint.folder if savepoint else None
+            folder = checkpoint.folder if checkpoint else None
             with self._nodes.prepared_hosts(nodes.learner, self._spawner.run) as coordinator:
                 learners = self._spawner.learner(nodes.learner, coordinator, self.shards.actors, folder)
                 self.learner = LearnerGroup([Worker(actor) for actor in learners])
@@ -124,11 +124,11 @@ class Supervisor:
         """The evaluator; None before it has started."""
         return next(iter(self._evaluators.workers.values()), None)
 
-    def reconcile(self, newest: Callable[[], Savepoint | None]) -> list[str]:
+    def reconcile(self, newest: Callable[[], Checkpoint | None]) -> list[str]:
         """Replaces the workers that ended, the learner's excepted, and starts those for which there is room now.
 
         Args:
-          newest: finds the newest savepoint, from which a shard takes its contents.
+          newest: finds the newest checkpoint, from which a shard takes its contents.
 
         Returns:
           the names of the workers that ended and of the shards that were replaced.

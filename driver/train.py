@@ -30,7 +30,7 @@ from podzero.workdir import Workdir
 def train(experiment: Experiment, root: str | Path, address: str | None, view: View) -> str:
     """Runs an experiment until one of its limits is reached, a signal arrives, or it fails; returns why it ended.
 
-    If the working directory holds savepoints of this experiment, the run resumes from the newest usable one.
+    If the working directory holds checkpoints of this experiment, the run resumes from the newest usable one.
 
     Args:
       experiment: what to run.
@@ -81,14 +81,14 @@ def _start(
     home = current_node_id()
     supervisor = Supervisor(cluster, experiment, workdir, start_param_store(home), signals.event, home)
     stack.callback(supervisor.kill)
-    savepoint = start_workers(supervisor, workdir)
+    checkpoint = start_workers(supervisor, workdir)
     workdir.open(experiment)
     WriteAttempts()(workdir.hardware_file, partial(record_hardware, workdir, cluster.nodes()))
     saver = Saver(experiment, workdir)
     stack.callback(saver.close)
     run = Run(experiment, workdir, supervisor, view, saver, writers)
     stack.callback(run.close)
-    run.begin(savepoint, began)
+    run.begin(checkpoint, began)
     return run
 
 

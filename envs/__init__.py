@@ -23,4 +23,4 @@ from podzero.envs.replaying import renders as renders
 from podzero.envs.simulator import NamedSimulator as NamedSimulator
 from podzero.envs.simulator import RenderedSimulator as RenderedSimulator
 from podzero.envs.simulator import Simulator as Simulator
-from podzero.envs.simulator import check_simulator as check_simulator
+from podzero.envs.simulator_check import check_simulator as check_simulator

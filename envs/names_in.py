@@ -34,7 +34,7 @@ class SimulatorNames:
         return name
 
     def action(self, state: EnvState, name: str) -> int:
-        """See `Notation`. Only legal actions have names; where some differ by case alone, it matters.
+        """See `Notation`. Only legal actions have names; an exact match is preferred to one in another case.
 
         Raises:
           SimulatorError: the simulator failed.
@@ -42,8 +42,8 @@ class SimulatorNames:
         legal: list[int] = np.flatnonzero(state.view.legal).tolist()
         names = self._names(state, legal)
         wanted = "".join(name.split())
-        for same in (str, str.casefold):
-            if found := [action for action, one in zip(legal, names, strict=True) if same(one) == same(wanted)]:
+        for form in (str, str.casefold):
+            if found := [action for action, one in zip(legal, names, strict=True) if form(one) == form(wanted)]:
                 return found[0]
         more = ", ..." if len(names) > _SHOWN else ""
         raise NotationError(f"'{name}' is no legal move of {self._env.spec.name}: {', '.join(names[:_SHOWN])}{more}")

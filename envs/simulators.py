@@ -7,7 +7,8 @@ from podzero.envs.gymnasium_simulator import GymnasiumSimulator
 from podzero.envs.host import HostEnv
 from podzero.envs.open_spiel import OpenSpielGame
 from podzero.envs.pettingzoo_games import PettingZooGame
-from podzero.envs.simulator import Simulator, check_simulator
+from podzero.envs.simulator import Simulator
+from podzero.envs.simulator_check import check_simulator
 from podzero.errors import ConfigError
 from podzero.importing import import_class
 

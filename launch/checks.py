@@ -37,9 +37,9 @@ def check_startable(experiment: Experiment, workdir: Workdir) -> None:
 def _check_not_ended(experiment: Experiment, workdir: Workdir) -> None:
     if not workdir.is_run:
         return
-    from podzero.driver.savepoints import savepoints
+    from podzero.driver.checkpoints import checkpoints
 
-    newest = next(iter(savepoints(workdir)), None)
+    newest = next(iter(checkpoints(workdir)), None)
     if newest is None:
         return
     minutes = newest.counters.get("elapsed_s", 0.0) / 60

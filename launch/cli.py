@@ -120,7 +120,7 @@ def train(
         bool, typer.Option("--check", help="Check the experiment, print it as YAML, and start nothing.")
     ] = False,
 ) -> None:
-    """Train an experiment, or resume it from its newest savepoint."""
+    """Train an experiment, or resume it from its newest checkpoint."""
     experiment = load(config, overrides or ())
     root = workdir or Path("runs") / experiment.name
     from podzero.launch.checks import check_startable

@@ -37,7 +37,7 @@ class MetricsLog:
 
     Args:
       workdir: the run's directory; it must exist.
-      resume_step: the step of the savepoint from which the run resumes, or -1. Lines of later steps, which will be
+      resume_step: the step of the checkpoint from which the run resumes, or -1. Lines of later steps, which will be
         made again, move to `metrics.lost.jsonl`, so that every curve has one value per step.
       tensorboard: whether to write files for TensorBoard.
       writers: get each line as well; they stay open.

@@ -25,7 +25,7 @@ class Monitor:
     Args:
       experiment: the experiment that runs.
       now: the present time of a monotonic clock, in seconds; every other `now` is of the same clock.
-      counters: the result of `counters` when the savepoint was written; empty for a new run.
+      counters: the result of `counters` when the checkpoint was written; empty for a new run.
       step: the learner step from which the run starts or resumes.
     """
 
@@ -73,7 +73,7 @@ class Monitor:
         self._forced = phase
 
     def counters(self, now: float) -> dict[str, float]:
-        """The counters that a savepoint holds, for the run that resumes from it."""
+        """The counters that a checkpoint holds, for the run that resumes from it."""
         return {name: self._totals[name] for name in RESUMED_COUNTERS} | {"elapsed_s": self.elapsed_s(now)}
 
     def elapsed_s(self, now: float) -> float:

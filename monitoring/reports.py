@@ -36,7 +36,7 @@ class LogReport(NamedTuple):
 
 
 class PreemptionNotice(LogReport):
-    """A log record that announces the end of the worker's node. The driver responds with a savepoint."""
+    """A log record that announces the end of the worker's node. The driver responds with a checkpoint."""
 
     __slots__ = ()
 

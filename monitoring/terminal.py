@@ -116,9 +116,10 @@ class LiveView(View):
     ) -> None:
         try:
             self._live.stop()
-        except OSError:
+        except (OSError, SystemExit):  # rich raises SystemExit where a pipe is closed
             _silence(self._live.console.file)
-        super().__exit__(kind, error, traceback)
+        finally:
+            super().__exit__(kind, error, traceback)
 
     def show(self, status: RunStatus) -> None:
         """Keeps the status until the panel is drawn again."""
@@ -138,7 +139,7 @@ class LiveView(View):
 def _silence(out: IO[str]) -> None:
     """Prints nothing more to an output that cannot be written.
 
-    In `podzero train ... | tee log`, Ctrl-C ends `tee` at once; the run has yet to write its savepoint. A closed
+    In `podzero train ... | tee log`, Ctrl-C ends `tee` at once; the run has yet to write its checkpoint. A closed
     terminal or a full disk must not end a run either.
     """
     nowhere = os.open(os.devnull, os.O_WRONLY)

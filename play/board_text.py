@@ -26,7 +26,8 @@ def board_text(game: Game) -> Text:
         text.append(f"{label:>{width}}", style="dim")
         for column in range(drawing.size[1]):
             owner = int(drawing.owner[row, column])
-            written = drawing.text[row][column] or ("." if owner < 0 else _STONES[owner])
+            empty = " " if drawing.in_hand((row, column)) else "."
+            written = drawing.text[row][column] or (empty if owner < 0 else _STONES[owner])
             text.append(f" {written:<{cell}}", style="dim" if owner < 0 else _COLOURS[owner])
         text.append("\n")
     labels = " ".join(f"{label:<{cell}}" for label in drawing.columns)

@@ -47,18 +47,18 @@ def last_squares(game: Game) -> tuple[Square, ...]:
     return squares if before.moves_pieces else tuple(s for s in squares if before.owner[s] < 0)[-1:]
 
 
-_Squares = tuple[np.ndarray[Any, Any], tuple[tuple[str, ...], ...]]
+_Contents = tuple[np.ndarray[Any, Any], tuple[tuple[str, ...], ...]]
 """The owner of each square and what is written in it, as in a `Drawing`."""
 
 
-def _known_stones(game: Game, observation: np.ndarray[Any, Any]) -> _Squares:
+def _known_stones(game: Game, observation: np.ndarray[Any, Any]) -> _Contents:
     """The stones of a game of the registry, whose first planes are those of the player to move and of the other."""
     owner, mover = np.full(observation.shape[:2], -1, np.int8), game.turn
     owner[observation[..., 0] != 0], owner[observation[..., 1] != 0] = mover, 1 - mover
     return owner, _blank(owner)
 
 
-def _observed(game: Game, observation: np.ndarray[Any, Any]) -> _Squares:
+def _observed(game: Game, observation: np.ndarray[Any, Any]) -> _Contents:
     """Stones where the observation of an unknown game shows them, else the number of the first plane in each square."""
     owner = owners(game)
     if owner is not None:

@@ -46,6 +46,7 @@ def make_parts(who: str, simulations: int | None, game: str | None) -> EnginePar
         most = usual
     parts = EngineParts(Game(env), TimedSearch(player, usual, most))
     parts.search.prepare(parts.game.beginning)
+    parts.game.copy().play(parts.game.legal[0])  # compiles a step, too
     return parts
 
 

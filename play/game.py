@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from podzero.envs import names_in
-from podzero.envs.notation import Notation, NotationError
+from podzero.envs.notation import Notation, NotationError, names_in_text
 from podzero.protocols import Env
 from podzero.types import EnvState, View
 
@@ -151,12 +151,14 @@ class Game:
 
     def names_of(self, line: Iterable[int]) -> list[str]:
         """The names of moves that would follow the position that is shown, up to the end of the game."""
-        ahead, names = self.copy(), []
+        ahead, names, last = self.copy(), list[str](), None
         for action in line:
+            if last is not None:
+                ahead.play(last)
             if ahead.over:
                 break
             names.append(ahead.name(action))
-            ahead.play(action)
+            last = action
         return names
 
     def action(self, name: str) -> int:
@@ -173,14 +175,14 @@ class Game:
         return action
 
     def read(self, text: str) -> list[int]:
-        """The actions of moves that are named in order from the beginning, separated by spaces, after commas or not.
+        """The actions of moves that are named in order from the beginning, separated by spaces or commas.
 
         Raises:
           NotationError: one has no such name, or is illegal.
         """
         line = self.copy()
         line.restart()
-        for number, name in enumerate(word.strip(",") for word in text.split()):
+        for number, name in enumerate(names_in_text(text)):
             try:
                 line.play(name)
             except NotationError as error:

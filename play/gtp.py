@@ -161,7 +161,8 @@ class GtpServer:
         clock = self._clocks[first]
         seconds = clock.seconds()
         started = time.monotonic()
-        for size in search.usual() if seconds is None else search.within_seconds(seconds):
+        waited = search.settle()
+        for size in search.usual() if seconds is None else search.within_seconds(seconds - waited):
             searched = search.run(size, game.state, game.legal_mask)
         clock.spend(time.monotonic() - started)
         action = searched.lines[0].action

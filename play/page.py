@@ -9,7 +9,7 @@ from typing import Any
 from nicegui import run, ui
 from nicegui.events import KeyEventArguments, MouseEventArguments
 
-from podzero.envs.notation import NotationError
+from podzero.envs.notation import NotationError, names_in_text
 from podzero.evaluation.games import PlayedGame
 from podzero.evaluation.kept_games import KeptGame
 from podzero.play.board import Drawing, Square
@@ -147,7 +147,7 @@ class GamePage:
         """Plays the move of this name, or sets up the position after these moves from the start."""
         text = "" if self._busy else str(entry.value or "")
         try:
-            if len(text.replace(",", " ").split()) == 1:
+            if len(names_in_text(text)) == 1:
                 action = self._game.action(text.strip())
                 entry.set_value("")
                 await self._play(action)

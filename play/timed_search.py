@@ -79,6 +79,15 @@ class TimedSearch:
 
     def prepare(self, state: EnvState) -> None:
         """Compiles the searches, and measures each; searches that are prepared already stay as they are."""
+        self._worker.submit(self._prepare, state).result()
+
+    def settle(self) -> float:
+        """Waits for the end of a search that was given up; returns the seconds that it took."""
+        start = time.perf_counter()
+        self._worker.submit(lambda: None).result()
+        return time.perf_counter() - start
+
+    def _prepare(self, state: EnvState) -> None:
         for size in self.sizes:
             if size not in self._players:
                 self._players[size] = self._make(size)
@@ -117,10 +126,14 @@ class TimedSearch:
     def run_unless(
         self, given_up: Callable[[], bool], size: int, state: EnvState, legal: np.ndarray[Any, Any]
     ) -> SearchedLines | None:
-        """As `run`, but None as soon as the search is `given_up`. It ends in the background: the next one waits."""
+        """As `run`, but None as soon as the search is `given_up`.
+
+        A search cannot be broken off: it ends in the background, and the next one waits for it (`settle`).
+        """
         search = self._worker.submit(self._measured, size, state)
         while not wait([search], timeout=_POLL_S).done:
             if given_up():
+                search.cancel()  # if it has not begun
                 return None
         searched = search.result()
         return searched._replace(lines=[line for line in searched.lines if legal[line.action]])

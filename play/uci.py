@@ -33,6 +33,7 @@ class UciServer:
         self._who, self._game, self._parts = who, game, parts
         self._write, self._writing = write, Lock()
         self._stop, self._search = Event(), Thread()
+        self._failure: Exception | None = None
         self._position: tuple[str, list[str]] = ("startpos", [])
         self._lines = 1
         self._simulations: int | None = None
@@ -142,12 +143,27 @@ class UciServer:
         self._search.start()
 
     def _finish(self) -> None:
-        """Stops the search and waits for its answer: at most as long as its first number of simulations takes."""
+        """Stops the search and waits for its answer, which comes once its first number of simulations is done.
+
+        Raises what the search raised.
+        """
         self._stop.set()
         if self._search.is_alive():
             self._search.join()
+        if self._failure is not None:
+            raise self._failure
 
     def _run(self, parts: EngineParts, limits: GoLimits) -> None:
+        try:
+            best = self._best(parts, limits)
+        except Exception as error:  # raised again by the thread that reads commands
+            self._failure, best = error, _NOTHING
+            self._say(f"info string the search failed: {type(error).__name__}: {error}".splitlines()[0])
+        if limits.infinite:
+            self._stop.wait()
+        self._say(f"bestmove {best}")
+
+    def _best(self, parts: EngineParts, limits: GoLimits) -> str:
         game, best = parts.game, _NOTHING
         legal = self._allowed(parts, limits.searchmoves)
         for depth, size in enumerate(self._sizes(parts, limits) if legal.any() else [], start=1):
@@ -160,17 +176,16 @@ class UciServer:
             best = game.name(searched.lines[0].action)
             if self._stop.is_set():
                 break
-        if limits.infinite:
-            self._stop.wait()
-        self._say(f"bestmove {best}")
+        return best
 
     def _sizes(self, parts: EngineParts, limits: GoLimits) -> list[int]:
         search, seconds = parts.search, limits.seconds(white=white_to_move(parts.game.state))
+        waited = search.settle()
         if limits.infinite:
             return search.endless()
         if limits.nodes is not None:
             return search.within_simulations(limits.nodes)
-        return search.usual() if seconds is None else search.within_seconds(seconds)
+        return search.usual() if seconds is None else search.within_seconds(seconds - waited)
 
     def _allowed(self, parts: EngineParts, names: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
         """The legal moves, or those among them that were named."""

@@ -33,7 +33,7 @@ class Workdir:
     """The layout of one working directory.
 
     experiment.yaml            the resolved experiment
-    checkpoints/STEP/          savepoints: learner/ (Orbax), replay/shard-K/ (Reverb), run.json
+    checkpoints/STEP/          checkpoints: learner/ (Orbax), replay/shard-K/ (Reverb), run.json
     snapshots/STEP/            acting parameters, for players and ratings
     metrics.jsonl              the metrics of every worker, one JSON object a line
     tensorboard/               the same metrics for TensorBoard

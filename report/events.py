@@ -19,7 +19,7 @@ MAX_TEXT = 400
 """Characters of a message that a report shows."""
 _LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),\d{3} ([A-Z]+) (.*)")
 _SHOWN_LEVELS = ("WARNING", "ERROR", "CRITICAL")
-_RESTART = re.compile(r"resumed from the savepoint|starts on node")
+_RESTART = re.compile(r"resumed from the checkpoint|starts on node")
 _NUMBER = re.compile(r"\d[\d,.]*")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from podzero.config import Experiment, builtin_configs, load
-from podzero.driver.savepoints import savepoints
+from podzero.driver.checkpoints import checkpoints
 from podzero.errors import ConfigError
 from podzero.monitoring.status import StoredStatus, read_status
 from podzero.report.events import Event, read_events
@@ -28,7 +28,7 @@ class Record(NamedTuple):
     """None if there is none, or it is damaged."""
     history: History
     ladder: Mapping[str, Any]
-    """The rating ladder of the newest savepoint."""
+    """The rating ladder of the newest checkpoint."""
     events: Sequence[Event]
     hardware: Mapping[str, Any]
     """What `Workdir.hardware_file` holds; empty if there is none, or it is damaged."""
@@ -56,7 +56,7 @@ class RunReader:
                 _base(experiment.name),
                 _status(self._workdir),
                 self._metrics.read(),
-                next((savepoint.ladder for savepoint in savepoints(self._workdir)), {}),
+                next((checkpoint.ladder for checkpoint in checkpoints(self._workdir)), {}),
                 read_events(self._workdir),
                 read_json(self._workdir.hardware_file),
                 _newest_games(self._workdir),

@@ -20,8 +20,8 @@ class Rounds:
 
     Args:
       metrics: of the run.
-      ladder: the rating ladder of the newest savepoint (`Ladder.to_json`). Its ratings replace those that were reported
-        when each snapshot was evaluated, because later matches add to what is known of all players.
+      ladder: the rating ladder of the newest checkpoint (`Ladder.to_json`). Its ratings replace those that were
+        reported when each snapshot was evaluated, because later matches add to what is known of all players.
     """
 
     def __init__(self, metrics: Metrics, ladder: Mapping[str, Any]) -> None:

@@ -25,7 +25,7 @@ def strength(metrics: Metrics, experiment: Experiment, ladder: Mapping[str, Any]
     Args:
       metrics: of the run.
       experiment: its experiment; `evaluation` says how many games and positions there are.
-      ladder: the rating ladder of the newest savepoint (`Ladder.to_json`).
+      ladder: the rating ladder of the newest checkpoint (`Ladder.to_json`).
     """
     rounds = Rounds(metrics, ladder)
     figures = [

@@ -9,6 +9,7 @@ from podzero.envs.notation.names import FixedNames as FixedNames
 from podzero.envs.notation.names import LineNotation as LineNotation
 from podzero.envs.notation.names import Notation as Notation
 from podzero.envs.notation.names import NotationError as NotationError
+from podzero.envs.notation.names import names_in_text as names_in_text
 from podzero.envs.notation.registry import notation_of as notation_of
 from podzero.envs.notation.shogi_names import SHOGI_GAMES as SHOGI_GAMES
 from podzero.envs.notation.shogi_names import ShogiGame as ShogiGame

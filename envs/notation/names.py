@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -35,6 +36,11 @@ class LineNotation(Notation, Protocol):
     def names(self, actions: Sequence[int]) -> list[str]:
         """The names of the moves of a game from its initial position."""
         ...
+
+
+def names_in_text(text: str) -> list[str]:
+    """The names of moves that a person wrote, separated by spaces or commas; in parentheses these belong to a name."""
+    return re.findall(r"(?:[^\s,(]|\([^)]*\)|\()+", text)
 
 
 class FixedNames:

@@ -71,7 +71,7 @@ def plan(experiment: Experiment, site: Site) -> Plan:
             Step(head("log"), "follow its log until Ctrl-C"),
             Step(("ray", "exec", "cluster.yaml", "ray status"), "list the machines that have joined"),
         ),
-        stop=Step(if_head_runs(stop_on_host(workdir)), "end the run with a savepoint and wait until it has ended"),
+        stop=Step(if_head_runs(stop_on_host(workdir)), "end the run with a checkpoint and wait until it has ended"),
         down=Step(
             ("ray", "down", "--yes", "cluster.yaml"),
             "delete all machines (`Docker stop failed` is harmless: only the head is reachable from here)",

@@ -74,7 +74,7 @@ def plan(experiment: Experiment, site: Site) -> Plan:
             Step(head("log"), "follow its log until Ctrl-C"),
             Step(pods, "list the pods of the cluster"),
         ),
-        stop=Step(stop, "end the run with a savepoint and wait until it has ended"),
+        stop=Step(stop, "end the run with a checkpoint and wait until it has ended"),
         down=Step(
             (*kubectl, "delete", "--filename", "cluster.yaml", "--ignore-not-found"),
             "delete the pods, after which GKE deletes their machines; files on the share stay",

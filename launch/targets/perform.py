@@ -59,7 +59,7 @@ def perform(plan: Plan, folder: Path) -> None:
                 "launch with --down to delete it"
             )
     print(f"\nThe run has started. To see what it does, in {folder}:", *_listed(plan.watch), sep="\n")
-    print("To end it with a savepoint and delete the machines, repeat this launch with --down")
+    print("To end it with a checkpoint and delete the machines, repeat this launch with --down")
 
 
 def take_down(plan: Plan, folder: Path, force: bool = False) -> None:
@@ -79,10 +79,10 @@ def take_down(plan: Plan, folder: Path, force: bool = False) -> None:
         code = _run(step, folder)
         if code and step is plan.stop:
             raise LaunchFailed(
-                "the run may still be writing a savepoint, so no machine was deleted. The command that ends the run "
+                "the run may still be writing a checkpoint, so no machine was deleted. The command that ends the run "
                 f"failed with code {code} (in {folder}):\n  {shlex.join(step.command)}\n"
                 "Repeat --down to go on waiting for the run. Or delete the machines at once with --down --force: "
-                "everything since the newest complete savepoint is then lost"
+                "everything since the newest complete checkpoint is then lost"
             )
         if code:
             raise LaunchFailed(

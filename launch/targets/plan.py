@@ -85,7 +85,7 @@ class Plan(NamedTuple):
     watch: tuple[Step, ...]
     """Show what the run does; printed, never run."""
     stop: Step
-    """Ends the run with a savepoint; succeeds only if no run is left."""
+    """Ends the run with a checkpoint; succeeds only if no run is left."""
     down: Step
     """Deletes the machines."""
     tools: tuple[str, ...]

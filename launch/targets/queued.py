@@ -56,7 +56,7 @@ def plan(experiment: Experiment, site: Site) -> Plan:
             _step("run", "status", workdir, why="show the state of the run"),
             _step("run", "log", workdir, why="follow its log until Ctrl-C"),
         ),
-        stop=_step("stop", why="end the run with a savepoint and wait until it has ended"),
+        stop=_step("stop", why="end the run with a checkpoint and wait until it has ended"),
         down=_step("delete", why="delete the slice and its request"),
         tools=("bash", "gcloud", "openssl"),
     )

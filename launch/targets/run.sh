@@ -6,7 +6,7 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 log=${LOGFILE:-/tmp/podzero.log}
 pidfile=${PIDFILE:-/tmp/podzero.pid}
-stop_timeout=${STOP_TIMEOUT:-3600} # seconds; a savepoint of a large replay takes minutes on slow storage
+stop_timeout=${STOP_TIMEOUT:-3600} # seconds; a checkpoint of a large replay takes minutes on slow storage
 
 is_running() {
   [[ -s $pidfile ]] && kill -0 "$(cat "$pidfile")" 2>/dev/null
@@ -40,11 +40,11 @@ stop() {
   while is_running; do
     waited=$((SECONDS - began))
     if ((waited >= stop_timeout)); then
-      echo "the run has not ended within $stop_timeout s of being told to; it may still be writing its savepoint" >&2
+      echo "the run has not ended within $stop_timeout s of being told to; it may still be writing its checkpoint" >&2
       return 1
     fi
     # The output also keeps the connection from being closed as idle.
-    ((waited % 30)) || echo "waiting for the run to end, which writes a savepoint first ($waited of $stop_timeout s)"
+    ((waited % 30)) || echo "waiting for the run to end, which writes a checkpoint first ($waited of $stop_timeout s)"
     sleep 1
   done
 }

@@ -58,14 +58,14 @@ def launch(
         bool, typer.Option("--dry-run", help="Print the commands as a shell script and run nothing.")
     ] = False,
     down: Annotated[
-        bool, typer.Option("--down", help="End the run with a savepoint, then delete the machines.")
+        bool, typer.Option("--down", help="End the run with a checkpoint, then delete the machines.")
     ] = False,
     force: Annotated[
         bool,
         typer.Option(
             "--force",
             help="With --down: delete the machines without ending the run first. Everything since its newest complete "
-            "savepoint is lost.",
+            "checkpoint is lost.",
         ),
     ] = False,
 ) -> None:

@@ -60,7 +60,7 @@ class Experiment(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     """Evaluation during training."""
     checkpoint: CheckpointConfig = CheckpointConfig()
-    """Savepoints."""
+    """Checkpoints."""
     metrics: MetricsConfig = MetricsConfig()
     """Where metrics go."""
     cluster: ClusterConfig = ClusterConfig()

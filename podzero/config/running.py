@@ -43,12 +43,12 @@ class EvaluationConfig(Section):
 
 
 class CheckpointConfig(Section):
-    """Savepoints: complete states from which a run can resume."""
+    """Checkpoints: complete states from which a run can resume."""
 
     every_minutes: PositiveFloat = 10.0
-    """Minutes between two savepoints."""
+    """Minutes between two checkpoints."""
     keep: PositiveInt = 2
-    """Savepoints that are kept; older ones are deleted."""
+    """Checkpoints that are kept; older ones are deleted."""
     keep_snapshots: PositiveInt = 20
     """Newest snapshots of the acting parameters that are kept, beside those that the rating ladder needs."""
 

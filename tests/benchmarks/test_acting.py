@@ -7,7 +7,7 @@ import math
 import pytest
 
 from podzero.config import load
-from podzero.driver.savepoints import savepoints
+from podzero.driver.checkpoints import checkpoints
 from podzero.driver.train import train
 from podzero.evaluation.evaluate import evaluate
 from podzero.workdir import Workdir
@@ -62,7 +62,7 @@ def test_a_run_is_trained_evaluated_and_resumed_although_its_environment_fails(t
     assert any("lost its licence" in line for line in watcher.lines)
 
     assert "240 steps" in train(load("cartpole", [flawed, *TINY, "stop.steps=240"]), workdir.root, None, watch())
-    assert savepoints(workdir)[0].step == 240
+    assert checkpoints(workdir)[0].step == 240
     result = evaluate(str(workdir.root), games=4)
     assert result["episodes"] == 4
     assert result["player"].endswith("@240")

@@ -13,7 +13,7 @@ from ray_nodes import add_node
 from podzero.cluster.ray_cluster import connect
 from podzero.cluster.remote import ClusterError
 from podzero.config import load
-from podzero.driver.savepoints import savepoints
+from podzero.driver.checkpoints import checkpoints
 from podzero.driver.train import train
 from podzero.evaluation.evaluate import evaluate
 from podzero.params import start_param_store
@@ -112,8 +112,8 @@ def test_two_hosts_train_while_cpu_nodes_and_a_host_of_the_slice_are_lost_and_re
     lines = "\n".join(watcher.lines)
     assert "was lost with its node" in lines
     assert "resumes when enough nodes have joined" in lines
-    assert "resumed from the savepoint of step" in lines
-    assert savepoints(workdir)[0].step == 1200
+    assert "resumed from the checkpoint of step" in lines
+    assert checkpoints(workdir)[0].step == 1200
     assert watcher.statuses[-1].restarts >= 1
 
 
@@ -151,21 +151,21 @@ def test_the_loss_of_the_head_ends_the_run_and_the_same_command_goes_on_with_ano
         command = [sys.executable, "-c", script, "train", config, "--workdir", root, "--address", pod.address]
         driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            wait_for(lambda: savepoints(Workdir(root)), 300)
+            wait_for(lambda: checkpoints(Workdir(root)), 300)
         finally:
             pod.shutdown()
         try:
             assert driver.wait(timeout=180) != 0
         finally:
             driver.kill()
-    step = savepoints(Workdir(root))[0].step
+    step = checkpoints(Workdir(root))[0].step
     assert step > 0
     with lonely_head() as pod:
         watcher = watch()
         experiment = tiny("checkpoint.every_minutes=0.3", f"stop.steps={step + 40}", "stop.minutes=30")
         train(experiment, root, pod.address, watcher)
     assert watcher.statuses[0].step == step
-    assert savepoints(Workdir(root))[0].step >= step + 40
+    assert checkpoints(Workdir(root))[0].step >= step + 40
 
 
 @contextlib.contextmanager

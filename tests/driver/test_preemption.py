@@ -1,4 +1,4 @@
-"""Notices from a metadata server that a node will end, and the savepoint that follows."""
+"""Notices from a metadata server that a node will end, and the checkpoint that follows."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from podzero.driver import preemption
+from podzero.driver.checkpoints import checkpoints
 from podzero.driver.preemption import metadata_host, watch_for_notices
-from podzero.driver.savepoints import savepoints
 from podzero.driver.train import train
 from podzero.workdir import Workdir
 
@@ -206,8 +206,8 @@ def test_a_node_with_chips_asks_googles_server(tmp_path, monkeypatch, chip):
 
 
 @pytest.mark.slow
-def test_a_notice_is_followed_by_a_savepoint_at_once(server, tmp_path, tiny, watch):
-    """The next savepoint is due in an hour. The run is cut off as soon as there is one."""
+def test_a_notice_is_followed_by_a_checkpoint_at_once(server, tmp_path, tiny, watch):
+    """The next checkpoint is due in an hour. The run is cut off as soon as there is one."""
     workdir = Workdir(tmp_path / "run")
 
     class CutOff(BaseException):
@@ -216,13 +216,13 @@ def test_a_notice_is_followed_by_a_savepoint_at_once(server, tmp_path, tiny, wat
     def act(status):
         if status.step >= 8:
             server.set(PREEMPTED, "TRUE")
-        if savepoints(workdir):
+        if checkpoints(workdir):
             raise CutOff
         return False
 
     watcher = watch(act)
     with pytest.raises(CutOff):
         train(tiny("checkpoint.every_minutes=60", "stop.minutes=5"), workdir.root, None, watcher)
-    (saved,) = savepoints(workdir)
+    (saved,) = checkpoints(workdir)
     assert saved.step >= 8
     assert any("learner" in line and "preempted" in line for line in watcher.lines)

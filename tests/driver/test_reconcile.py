@@ -10,17 +10,17 @@ from fake_cluster import PENDING, FakeRemoteActor, cpu_node
 
 from podzero.cluster.remote import START_TIMEOUT_S, ClusterError, NodeLost, WorkerDied
 from podzero.driver import worker
+from podzero.driver.checkpoints import Checkpoint
 from podzero.driver.learner_group import RunFailed
 from podzero.driver.processes import ReplayProcess
 from podzero.driver.replay_shards import MOVE_ATTEMPTS
-from podzero.driver.savepoints import Savepoint
 from podzero.errors import ConfigError
 from podzero.replay import ReplayRestoreError
 from podzero.replay.errors import PortTaken
 
 TWO_SHARDS = {"shards": 2, "min_size": 8192}
 REANALYSE = {"share": 0.5, "count": 2, "cpus": 2.0}
-SAVED = Savepoint(40, Path("saves/40"), {}, {})
+SAVED = Checkpoint(40, Path("saves/40"), {}, {})
 
 
 def nothing_saved():
@@ -185,7 +185,7 @@ def lose_shard(supervisor, cluster, name, failure):
     return lost
 
 
-def test_a_lost_shard_restarts_on_another_node_from_the_savepoint_and_all_users_learn_its_address(start):
+def test_a_lost_shard_restarts_on_another_node_from_the_checkpoint_and_all_users_learn_its_address(start):
     nodes = cpu_node("a", 8), cpu_node("b", 4)
     supervisor, cluster = start(*nodes, replay=TWO_SHARDS, reanalyse=REANALYSE, cluster={"hosts": 1})
     lost = cluster.named("replay-1")

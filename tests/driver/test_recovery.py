@@ -11,10 +11,10 @@ from fake_cluster import PENDING, cpu_node
 from podzero.cluster.remote import ClusterError, NodeLost, WorkerDied
 from podzero.driver import recovery, saving
 from podzero.driver import run as run_module
+from podzero.driver.checkpoints import checkpoints
 from podzero.driver.learner_group import RunFailed
 from podzero.driver.processes import LearnerProcess
 from podzero.driver.run import STOPPED, Run
-from podzero.driver.savepoints import savepoints
 from podzero.driver.saving import Saver
 from podzero.driver.stop_signals import StopSignals
 from podzero.errors import ConfigError
@@ -114,11 +114,11 @@ def test_a_recovery_ends_when_the_run_is_stopped(make_run):
     assert run.until_end(signals) == STOPPED
 
 
-def test_a_run_ends_with_a_savepoint(make_run, tmp_path):
+def test_a_run_ends_with_a_checkpoint(make_run, tmp_path):
     run, cluster, signals, view = make_run()
     cluster.named("learner").last("run").end(None)
     run.until_end(signals)
-    assert [savepoint.step for savepoint in savepoints(Workdir(tmp_path))] == [40]
+    assert [checkpoint.step for checkpoint in checkpoints(Workdir(tmp_path))] == [40]
     assert view.statuses[-1].phase == "ended"
 
 
@@ -141,7 +141,7 @@ def test_an_error_while_the_run_ends_is_logged_and_the_run_still_ends(make_run, 
     assert any(record.exc_info and record.exc_info[1] is failure for record in caplog.records)
 
 
-def test_a_savepoint_under_way_that_never_ends_does_not_keep_the_run_from_ending(make_run, monkeypatch, tmp_path):
+def test_a_checkpoint_under_way_that_never_ends_does_not_keep_the_run_from_ending(make_run, monkeypatch, tmp_path):
     """`concurrent.futures` raises TimeoutError for it."""
     monkeypatch.setattr(saving, "FIRST_SNAPSHOT_S", 0.0)
     monkeypatch.setattr(saving, "FINISH_TIMEOUT_S", 0.05)
@@ -165,4 +165,4 @@ def test_a_savepoint_under_way_that_never_ends_does_not_keep_the_run_from_ending
     finally:
         release.set()
     assert view.statuses[-1].phase == "ended"
-    assert [savepoint.step for savepoint in savepoints(Workdir(tmp_path))] == [40]
+    assert [checkpoint.step for checkpoint in checkpoints(Workdir(tmp_path))] == [40]

@@ -12,7 +12,7 @@ import pytest
 
 from podzero.cluster.ray_cluster import connect
 from podzero.cluster.remote import ClusterError
-from podzero.driver.savepoints import savepoints
+from podzero.driver.checkpoints import checkpoints
 from podzero.driver.train import train
 from podzero.errors import ConfigError
 from podzero.learner import CheckpointMismatch
@@ -84,12 +84,12 @@ def test_a_refused_batch_size_can_be_corrected_in_the_same_directory(tmp_path, m
 def test_a_checkpoint_of_another_network_is_refused_and_kept(tmp_path, tiny, watch):
     workdir = Workdir(tmp_path / "run")
     train(tiny("stop.steps=40"), workdir.root, None, watch())
-    before = savepoints(workdir)
+    before = checkpoints(workdir)
     other = tiny("network.channels=5", "stop.steps=80")
     workdir.experiment_file.write_text(other.to_yaml())  # as if edited by hand
     with pytest.raises(CheckpointMismatch, match="network"):
         train(other, workdir.root, None, watch())
-    assert savepoints(workdir) == before
+    assert checkpoints(workdir) == before
 
 
 @pytest.mark.slow

@@ -48,7 +48,7 @@ class FakeSupervisor:
     def reconcile(self, newest):
         return []
 
-    def start(self, savepoint):
+    def start(self, checkpoint):
         self.rounds = 3
 
     def start_evaluator(self):
@@ -106,12 +106,12 @@ def status(workdir):
     return json.loads(workdir.status_file.read_text())
 
 
-def test_a_run_ends_with_a_savepoint_and_the_last_reports(make_run, workdir):
+def test_a_run_ends_with_a_checkpoint_and_the_last_reports(make_run, workdir):
     run = make_run(FakeSupervisor(reports=moves(2)))
     assert "steps" in run.until_end(StopSignals())
     run.close()
     assert (status(workdir)["phase"], status(workdir)["moves"], status(workdir)["games"]) == ("ended", 6, 100)
-    assert module.newest_savepoint(workdir).counters["games"] == 100
+    assert module.newest_checkpoint(workdir).counters["games"] == 100
     lines = [json.loads(line) for line in workdir.metrics_file.read_text().splitlines()]
     assert {line["worker"] for line in lines} == {"actor-0", "actor-1"}
 
@@ -148,7 +148,7 @@ def test_metrics_that_cannot_be_written_do_not_end_the_run(make_run, workdir, mo
     assert "metrics.jsonl" in warning
 
 
-def test_a_last_savepoint_that_cannot_be_written_is_an_error_in_the_log(make_run, workdir, caplog):
+def test_a_last_checkpoint_that_cannot_be_written_is_an_error_in_the_log(make_run, workdir, caplog):
     workdir.checkpoints.write_text("a file instead of a folder")
     assert "steps" in make_run(FakeSupervisor()).until_end(StopSignals())
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
@@ -182,7 +182,7 @@ class RecordingSaver:
         self.state = state
         self.copy = (dict(state.counters), dict(state.ladder), list(state.shards), state.evaluator)
 
-    def request_savepoint(self, time_s):
+    def request_checkpoint(self, time_s):
         self.requests.append(time_s)
 
     def finished(self):
@@ -191,7 +191,7 @@ class RecordingSaver:
     def wait(self):
         pass
 
-    def write_savepoint(self, state):
+    def write_checkpoint(self, state):
         pass
 
 
@@ -212,7 +212,7 @@ def test_what_a_write_reads_does_not_change_while_the_run_goes_on(tiny, workdir,
     assert state.counters["moves"] == 1
 
 
-def test_a_preemption_notice_is_followed_by_a_savepoint(make_run, workdir):
+def test_a_preemption_notice_is_followed_by_a_checkpoint(make_run, workdir):
     notice = PreemptionNotice(time.time(), "learner", logging.WARNING, "this node is about to be preempted")
     supervisor = FakeSupervisor(rounds=10**6, reports=[notice])
     found = []

@@ -1,4 +1,4 @@
-"""Savepoints and snapshots: when they are due, what they are made of, and how failures show."""
+"""Checkpoints and snapshots: when they are due, what they are made of, and how failures show."""
 
 import logging
 from concurrent.futures import Future
@@ -6,8 +6,8 @@ from concurrent.futures import Future
 import pytest
 from fake_cluster import FakeRemoteActor
 
+from podzero.driver.checkpoints import checkpoints
 from podzero.driver.learner_group import LearnerGroup
-from podzero.driver.savepoints import savepoints
 from podzero.driver.saving import FIRST_SNAPSHOT_S, Saver, SaveState
 from podzero.driver.worker import Worker
 from podzero.workdir import Workdir, step_folder, step_folders
@@ -91,13 +91,13 @@ def test_one_write_runs_at_a_time(saver, later, clock):
     assert saver.due, "the snapshot, which was due as well"
 
 
-def test_a_savepoint_holds_the_counters_and_the_newest_ladder(saver, later, clock, tmp_path):
+def test_a_checkpoint_holds_the_counters_and_the_newest_ladder(saver, later, clock, tmp_path):
     clock[0] += 600
     saver.start(save_state())
     later.run()
     assert saver.finished().ladder == {"rounds": 7}
-    (savepoint,) = savepoints(Workdir(tmp_path))
-    assert (savepoint.step, savepoint.counters, savepoint.ladder) == (40, {"games": 3.0}, {"rounds": 7})
+    (checkpoint,) = checkpoints(Workdir(tmp_path))
+    assert (checkpoint.step, checkpoint.counters, checkpoint.ladder) == (40, {"games": 3.0}, {"rounds": 7})
 
 
 @pytest.mark.parametrize("evaluator", [None, FakeRemoteActor("evaluator", ladder=AttributeError("it was not built"))])
@@ -120,19 +120,19 @@ def test_a_failed_write_is_a_warning_and_the_next_one_stays_due(saver, later, cl
     assert saver.due
 
 
-def test_a_request_makes_a_savepoint_due_unless_one_began_after_it(saver, later, clock):
-    saver.request_savepoint(clock[0])
+def test_a_request_makes_a_checkpoint_due_unless_one_began_after_it(saver, later, clock):
+    saver.request_checkpoint(clock[0])
     assert saver.due
     given = clock[0]
     clock[0] += 1
     saver.start(save_state())
-    saver.request_savepoint(given)
+    saver.request_checkpoint(given)
     later.run()
     saver.finished()
     assert not saver.due
-    saver.request_savepoint(clock[0] + 1)
+    saver.request_checkpoint(clock[0] + 1)
     assert saver.due
-    assert [write.__name__ for _, write, _ in later.submitted] == ["write_savepoint"]
+    assert [write.__name__ for _, write, _ in later.submitted] == ["write_checkpoint"]
 
 
 def test_old_snapshots_are_deleted(tiny, tmp_path, clock, later):

@@ -1,23 +1,23 @@
-"""A run starts from the newest savepoint that can be used."""
+"""A run starts from the newest checkpoint that can be used."""
 
 import pytest
 
-from podzero.driver.savepoints import savepoints
+from podzero.driver.checkpoints import checkpoints
 from podzero.driver.start import start_workers
 from podzero.replay import ReplayMismatch, ReplayRestoreError
 from podzero.workdir import Workdir, step_folder
 
-from .test_savepoints import write
+from .test_checkpoints import write
 
 
 class Supervisor:
-    """Refuses the newest of the savepoints with an error."""
+    """Refuses the newest of the checkpoints with an error."""
 
     def __init__(self, newest, error):
         self.newest, self.error = newest, error
 
-    def start(self, savepoint):
-        if savepoint is not None and savepoint.step == self.newest:
+    def start(self, checkpoint):
+        if checkpoint is not None and checkpoint.step == self.newest:
             raise self.error
 
 
@@ -28,10 +28,10 @@ def workdir(tmp_path):
     return Workdir(tmp_path)
 
 
-def test_the_savepoint_before_a_damaged_one_is_used(workdir):
+def test_the_checkpoint_before_a_damaged_one_is_used(workdir):
     found = start_workers(Supervisor(20, ReplayRestoreError("cut short")), workdir)
     assert found.step == 10
-    assert [savepoint.step for savepoint in savepoints(workdir)] == [10]
+    assert [checkpoint.step for checkpoint in checkpoints(workdir)] == [10]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_snapshots_of_lost_steps_are_renamed(workdir, error, kept):
     assert (workdir.snapshots / "lost-000000024").is_dir()
 
 
-def test_a_savepoint_with_other_tables_is_no_damage_and_stays(workdir):
+def test_a_checkpoint_with_other_tables_is_no_damage_and_stays(workdir):
     with pytest.raises(ReplayMismatch, match="other tables"):
         start_workers(Supervisor(20, ReplayMismatch("other tables")), workdir)
-    assert [savepoint.step for savepoint in savepoints(workdir)] == [20, 10]
+    assert [checkpoint.step for checkpoint in checkpoints(workdir)] == [20, 10]

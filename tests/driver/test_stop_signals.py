@@ -21,7 +21,9 @@ EXIT_S = 10.0
 @pytest.fixture
 def send(monkeypatch):
     monkeypatch.setattr(stop_signals, "REPEATED_AFTER_S", 0.2)
-    return lambda number: os.kill(os.getpid(), number)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored where `nohup` started the tests
+    yield lambda number: os.kill(os.getpid(), number)
+    signal.signal(signal.SIGHUP, before)
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -51,13 +53,10 @@ def test_a_second_sigterm_does_not_interrupt(send):
 
 
 def test_nohup_is_respected(send):
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with StopSignals() as signals:
-            send(signal.SIGHUP)
-            assert not signals.event.is_set()
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with StopSignals() as signals:
+        send(signal.SIGHUP)
+        assert not signals.event.is_set()
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -176,7 +175,7 @@ def test_a_signal_while_processes_start_ends_all_of_them_soon_and_quietly(train,
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_ctrl_c_after_the_start_ends_the_run_with_a_savepoint(train, tmp_path):
+def test_ctrl_c_after_the_start_ends_the_run_with_a_checkpoint(train, tmp_path):
     train.wait_for(lambda: "learner: built" in train.text)
     train.signal_group(signal.SIGINT)
     assert train.process.returncode == 0

@@ -10,11 +10,11 @@ from fake_cluster import PENDING, cpu_node
 from podzero.cluster.preflight import PreflightCheck
 from podzero.cluster.remote import ClusterError, NodeLost
 from podzero.cluster.stale_processes import RUN_VARIABLE
+from podzero.driver.checkpoints import Checkpoint
 from podzero.driver.processes import LearnerProcess, ReplayProcess
-from podzero.driver.savepoints import Savepoint
 
 REANALYSE = {"share": 0.5, "count": 2, "cpus": 2.0}
-SAVED = Savepoint(40, Path("saves/40"), {}, {"rounds": 7})
+SAVED = Checkpoint(40, Path("saves/40"), {}, {"rounds": 7})
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_only_the_learner_may_use_accelerators_and_all_processes_carry_the_run_i
     assert environments["actor-0"]["NPROC"] == environments["reanalyser-1"]["NPROC"] == "2"
 
 
-def test_learner_replay_and_evaluator_continue_from_a_savepoint(make_supervisor):
+def test_learner_replay_and_evaluator_continue_from_a_checkpoint(make_supervisor):
     supervisor, cluster = make_supervisor(cpu_node("home", 4))
     supervisor.start(SAVED)
     assert cluster.arguments["learner"]["restore_from"] == SAVED.folder

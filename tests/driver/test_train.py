@@ -9,8 +9,8 @@ import signal
 import psutil
 import pytest
 
+from podzero.driver.checkpoints import checkpoints
 from podzero.driver.run import STOPPED
-from podzero.driver.savepoints import savepoints
 from podzero.driver.train import train
 from podzero.monitoring.status import read_status
 from podzero.params import snapshot_steps
@@ -48,10 +48,10 @@ def first_run(tmp_path_factory, tiny, watch, running):
     return workdir, watcher, reason
 
 
-def test_a_run_ends_at_its_steps_with_a_savepoint_a_snapshot_and_metrics(first_run):
+def test_a_run_ends_at_its_steps_with_a_checkpoint_a_snapshot_and_metrics(first_run):
     workdir, watcher, reason = first_run
     assert "steps" in reason
-    assert [savepoint.step for savepoint in savepoints(workdir)] == [200]
+    assert [checkpoint.step for checkpoint in checkpoints(workdir)] == [200]
     assert snapshot_steps(workdir.snapshots)[-1] == 200
     phases = [status.phase for status in watcher.statuses]
     assert sorted(set(phases), key=phases.index)[-2:] == ["stopping", "ended"]
@@ -95,7 +95,7 @@ def test_the_limiter_keeps_samples_per_insert(first_run):
 @pytest.mark.slow
 def test_a_resumed_run_continues_where_it_stopped(first_run, tiny, watch):
     workdir, _, _ = first_run
-    before = savepoints(workdir)[0]
+    before = checkpoints(workdir)[0]
     earlier = [size for _, size in metrics(workdir, "replay-0", "replay/size")]
     watcher = watch()
     reason = train(tiny("stop.steps=240"), workdir.root, None, watcher)
@@ -103,9 +103,9 @@ def test_a_resumed_run_continues_where_it_stopped(first_run, tiny, watch):
     steps = [status.step for status in watcher.statuses]
     assert steps == sorted(steps)
     assert steps[0] == before.step
-    assert savepoints(workdir)[0].step == 240
-    assert savepoints(workdir)[0].counters["games"] >= before.counters["games"]
-    assert savepoints(workdir)[0].counters["elapsed_s"] > before.counters["elapsed_s"]
+    assert checkpoints(workdir)[0].step == 240
+    assert checkpoints(workdir)[0].counters["games"] >= before.counters["games"]
+    assert checkpoints(workdir)[0].counters["elapsed_s"] > before.counters["elapsed_s"]
     sizes = [size for _, size in metrics(workdir, "replay-0", "replay/size")][len(earlier) :]
     assert min(sizes) >= earlier[-1]
     losses = metrics(workdir, "learner", "learner/loss")
@@ -119,11 +119,11 @@ def test_another_experiment_is_refused_in_a_used_directory(first_run, tiny, watc
 
 
 @pytest.mark.slow
-def test_a_damaged_savepoint_is_renamed_and_the_one_before_is_used(tmp_path, tiny, watch):
+def test_a_damaged_checkpoint_is_renamed_and_the_one_before_is_used(tmp_path, tiny, watch):
     workdir = Workdir(tmp_path / "run")
     for steps in (80, 160):
         train(tiny(f"stop.steps={steps}"), workdir.root, None, watch())
-    newest = savepoints(workdir)[0]
+    newest = checkpoints(workdir)[0]
     manifest = newest.folder / "learner" / "manifest.json"
     manifest.write_text(manifest.read_text()[: manifest.stat().st_size // 2])
     watcher = watch()
@@ -133,7 +133,7 @@ def test_a_damaged_savepoint_is_renamed_and_the_one_before_is_used(tmp_path, tin
 
 
 @pytest.mark.slow
-def test_a_signal_ends_the_run_with_a_savepoint(tmp_path, tiny, watch, running):
+def test_a_signal_ends_the_run_with_a_checkpoint(tmp_path, tiny, watch, running):
     def interrupt(status):
         if status.step:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -141,14 +141,14 @@ def test_a_signal_ends_the_run_with_a_savepoint(tmp_path, tiny, watch, running):
 
     workdir = Workdir(tmp_path / "run")
     assert train(tiny(), workdir.root, None, watch(interrupt)) == STOPPED
-    assert savepoints(workdir)[0].step > 0
+    assert checkpoints(workdir)[0].step > 0
     assert running("ray::") == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_half_of_the_samples_are_reanalysed_with_newer_parameters(tmp_path, tiny, watch, running):
-    """A reanalyser is killed on the way, and the run is taken up again from its savepoint."""
+    """A reanalyser is killed on the way, and the run is taken up again from its checkpoint."""
 
     def kill_a_reanalyser(status):
         found = running("ray::ReanalysisProcess") if status.step else []

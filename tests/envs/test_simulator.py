@@ -233,3 +233,13 @@ def test_a_game_whose_moves_depend_on_the_seed(countdown):
             return twin
 
     assert "it has chance events: after the same moves" in refused(Rolls())
+
+
+def test_names_that_two_actions_share(countdown):
+    class Named(countdown):
+        def action_name(self, action):
+            return "take" if action else "take "
+
+    assert "action_name() of the legal actions gives ['take', 'take', 'take']: expected distinct names" in refused(
+        Named()
+    )

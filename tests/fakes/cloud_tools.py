@@ -39,7 +39,7 @@ if [[ $1 == train ]]; then
   trap 'until [[ -e $SAVED ]]; do sleep 0.1; done; echo saved; exit 0' TERM
   sleep 120 & wait $!
 fi"""
-"""A `podzero` that trains until SIGTERM and then writes its savepoint until the file SAVED exists."""
+"""A `podzero` that trains until SIGTERM and then writes its checkpoint until the file SAVED exists."""
 
 
 def stand_in(folder, tool, body):

@@ -15,7 +15,7 @@ from podzero.workdir import Workdir, step_folder
 
 @pytest.fixture
 def ended(tmp_path):
-    """A working directory with a savepoint of step 100, after 2 minutes and 50 games."""
+    """A working directory with a checkpoint of step 100, after 2 minutes and 50 games."""
     workdir = Workdir(tmp_path)
     workdir.open(load("tic_tac_toe"))
     folder = step_folder(workdir.checkpoints, 100)

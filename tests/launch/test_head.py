@@ -1,4 +1,4 @@
-"""The script on the head of a cluster: a run starts once, outlives its connection, and ends with its savepoint."""
+"""The script on the head of a cluster: a run starts once, outlives its connection, and ends with its checkpoint."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ import time
 from cloud_tools import calls, stand_in
 
 
-def test_a_run_starts_once_and_ends_with_its_savepoint(head, tmp_path):
+def test_a_run_starts_once_and_ends_with_its_checkpoint(head, tmp_path):
     assert head("running").returncode == 1
     assert head("start").returncode == 0
     assert "a run is under way" in head("start").stdout
@@ -27,14 +27,14 @@ def test_a_run_starts_once_and_ends_with_its_savepoint(head, tmp_path):
     assert head("stop").returncode == 0
 
 
-def test_a_stop_that_takes_too_long_leaves_the_run_to_its_savepoint(head, monkeypatch):
+def test_a_stop_that_takes_too_long_leaves_the_run_to_its_checkpoint(head, monkeypatch):
     (head.folder / "SAVED").unlink()
     monkeypatch.setenv("STOP_TIMEOUT", "1")
     head("start")
     stopped = head("stop")
     assert stopped.returncode == 1
-    assert "may still be writing its savepoint" in stopped.stderr
-    assert "writes a savepoint first" in stopped.stdout
+    assert "may still be writing its checkpoint" in stopped.stderr
+    assert "writes a checkpoint first" in stopped.stdout
     assert head("running").returncode == 0
     (head.folder / "SAVED").touch()
     monkeypatch.setenv("STOP_TIMEOUT", "60")

@@ -117,14 +117,14 @@ DELETES = {"gcp": "ray down ", "gke": " delete ", "queued": "queued-resources de
 
 
 @pytest.mark.parametrize("target", DELETES)
-def test_no_machine_is_deleted_while_a_savepoint_is_being_written(podzero, tmp_path, states, head, monkeypatch, target):
+def test_no_machine_is_deleted_while_a_checkpoint_is_written(podzero, tmp_path, states, head, monkeypatch, target):
     states("ACTIVE")
     (head.folder / "SAVED").unlink()
     monkeypatch.setenv("STOP_TIMEOUT", "1")
     head("start")
     code, _, err = podzero(*words(target, "--down"))
     assert code == 2
-    assert "may still be writing a savepoint, so no machine was deleted" in err
+    assert "may still be writing a checkpoint, so no machine was deleted" in err
     assert "--down --force" in err
     assert not any(DELETES[target] in call for call in calls(tmp_path))
     (head.folder / "SAVED").touch()

@@ -82,7 +82,7 @@ def test_after_a_resumption_each_step_has_one_line_and_the_others_are_kept_apart
     assert lines(workdir.metrics_file)[-1]["metrics"] == {"learner/loss": 9.0}
 
 
-def test_a_run_that_starts_again_without_a_savepoint_moves_all_lines(workdir):
+def test_a_run_that_starts_again_without_a_checkpoint_moves_all_lines(workdir):
     fill(workdir, 0, 10)
     fill(workdir, 0)
     assert steps(workdir.metrics_file) == [0]

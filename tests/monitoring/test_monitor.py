@@ -58,7 +58,7 @@ def test_phases_follow_the_metrics(monitor):
     assert monitor.status(1004.0).phase == "stopping"
 
 
-def test_counters_continue_from_the_savepoint(experiment, monitor):
+def test_counters_continue_from_the_checkpoint(experiment, monitor):
     monitor.add("actor-0", {"count/moves": 640, "count/games": 80, "count/samples": 600, "count/restarts": 1}, 1100.0)
     saved = monitor.counters(1120.0)
     assert saved == {

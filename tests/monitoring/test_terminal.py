@@ -58,7 +58,7 @@ def test_the_plain_view_goes_on_when_the_disk_of_its_output_is_full():
 
 
 def test_the_plain_view_goes_on_when_its_reader_has_gone():
-    """As `tee` of `podzero train | tee log` does at Ctrl-C, before the run has written its savepoint."""
+    """As `tee` of `podzero train | tee log` does at Ctrl-C, before the run has written its checkpoint."""
     reader, writer = os.pipe()
     with os.fdopen(writer, "w") as out, PlainView(out) as view:
         view.show(NEW)

@@ -31,13 +31,15 @@ def game_of(name):
     return game, legal
 
 
-def first_legal(legal_of, size, sizes, gate):
-    """Visits go to the legal actions one after another, `size` at most; the values fall from 0.5 on. Searches wait for
-    the `gate`.
+def first_legal(legal_of, size, sizes, gate, waits):
+    """Visits go to the legal actions one after another, `size` at most; the values fall from 0.5 on. A search that
+    finds the `gate` closed sets `waits`, and waits.
     """
 
     def decide(params, key, roots):
-        assert gate.wait(timeout=60)
+        if not gate.is_set():
+            waits.set()
+            assert gate.wait(timeout=60)
         sizes.append(size)
         legal = np.asarray(legal_of(roots))
         rank = np.where(legal, np.cumsum(legal, axis=1) - 1, 1000)
@@ -54,19 +56,19 @@ def first_legal(legal_of, size, sizes, gate):
 
 @pytest.fixture
 def parts_of():
-    """Makes a parts for a game, in a future; its search's `searched` lists the sizes of its searches, of which those
-    with `most` simulations wait for its `gate`.
+    """Makes the parts for a game, in a future; its search's `searched` lists the sizes of its searches, of which those
+    with `most` simulations wait for its `gate`, and set `waits`.
     """
 
     def make(name, usual=16, most=64):
-        (game, legal), sizes, open_gate, gate = game_of(name), [], Event(), Event()
+        (game, legal), sizes, open_gate, gate, waits = game_of(name), [], Event(), Event(), Event()
         open_gate.set(), gate.set()
         search = TimedSearch(
-            lambda size: first_legal(legal, size, sizes, gate if size == most else open_gate), usual, most
+            lambda size: first_legal(legal, size, sizes, gate if size == most else open_gate, waits), usual, most
         )
         search.prepare(game.beginning)
         sizes.clear()
-        search.searched, search.gate = sizes, gate
+        search.searched, search.gate, search.waits = sizes, gate, waits
         future = Future()
         future.set_result(EngineParts(game, search))
         return future

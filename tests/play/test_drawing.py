@@ -12,6 +12,47 @@ from podzero.play.drawing import drawing_of
 from podzero.play.game import Game
 from podzero.play.picture import BoardPicture, Marks, heat_of
 
+TURNED = '''
+import copy
+
+import numpy as np
+
+
+class Turned:
+    """Two rows of pieces that step forward; each player sees the own ones below. Who has no piece to move loses."""
+
+    num_actions, players = 5, 2
+
+    def reset(self, seed):
+        self.board = np.zeros((2, 5, 5), bool)  # as the player to move sees it
+        self.board[0, 4] = self.board[1, 0] = True
+        self.mover = 0
+
+    def step(self, action):
+        column = self.board[0, :, action]
+        row = int(np.flatnonzero(column)[0])
+        column[row], column[row - 1] = False, True
+        self.board[1, row - 1, action] = False
+        self.board, self.mover = self.board[::-1, ::-1, ::-1].copy(), 1 - self.mover
+
+    def legal_actions(self):
+        return [c for c in range(5) if self.board[0, 1:, c].any() and not self.board[0, 0, c]]
+
+    def observation(self):
+        return np.moveaxis(self.board, 0, -1)
+
+    def player(self):
+        return self.mover
+
+    def done(self):
+        return not self.legal_actions()
+
+    def rewards(self):
+        return (0.0, 0.0) if not self.done() else (-1.0, 1.0) if self.mover == 0 else (1.0, -1.0)
+
+    def clone(self):
+        return copy.deepcopy(self)
+'''
 STONES = ("tic_tac_toe", "connect_four", "othello", "hex", "go_9x9")
 
 
@@ -126,12 +167,28 @@ def test_stones_that_are_seen_by_the_player_to_move_keep_their_owners(name):
     assert (first == 0).sum() == 1
     assert ((first == 0) == (second == 0)).all()
     assert (second == 1).sum() == 1
+    while not game.over:
+        before = drawing_of(game).owner
+        mover = game.turn
+        game.play(game.legal[-1])
+    after = drawing_of(game).owner
+    assert (after != before).sum() == 1
+    assert after[after != before].tolist() == [mover]
 
 
-def test_planes_of_more_than_stones_are_numbered():
-    drawing = drawing_of(open_spiel("chess"))
+@pytest.mark.parametrize("name", ["chess", "hex", "checkers"])
+def test_planes_of_more_than_stones_are_numbered(name):
+    drawing = drawing_of(open_spiel(name))
     assert (drawing.owner < 0).all()
-    assert all(map(any, drawing.text[:2]))
+    assert any(map(any, drawing.text))
+
+
+def test_boards_that_are_turned_to_the_player_to_move_are_numbered(tmp_path, monkeypatch):
+    (tmp_path / "turned.py").write_text(TURNED)
+    monkeypatch.chdir(tmp_path)
+    game = Game(make_env(SimulatorConfig(name="simulator", id="turned.py:Turned", max_plies=20)))
+    game.play(game.legal[0])
+    assert (drawing_of(game).owner < 0).all()
 
 
 @pytest.mark.parametrize("name", ["hex", "connect_four"])

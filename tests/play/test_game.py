@@ -4,7 +4,7 @@ import pytest
 
 from podzero.config import SimulatorConfig
 from podzero.envs import HostEnv, SimulatorError, make_env
-from podzero.envs.notation import NotationError
+from podzero.envs.notation import NotationError, names_in_text
 from podzero.envs.open_spiel import OpenSpielGame
 from podzero.play.game import Game
 
@@ -142,3 +142,18 @@ def test_a_simulator_whose_names_fail_is_named(monkeypatch):
     game = Game(HostEnv(OpenSpielGame("tic_tac_toe", {}), "failing", max_plies=9))
     with pytest.raises(SimulatorError, match="failing: action_name raised KeyError: 4"):
         game.name(4)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("d e", ["d", "e"]),
+        ("d,e, f", ["d", "e", "f"]),
+        ("x(1,1), o(0, 0)", ["x(1,1)", "o(0, 0)"]),
+        ("P*5e 8h2b+", ["P*5e", "8h2b+"]),
+        ("a( b", ["a(", "b"]),
+        ("", []),
+    ],
+)
+def test_commas_in_parentheses_belong_to_a_name(text, names):
+    assert names_in_text(text) == names

@@ -146,19 +146,22 @@ def test_analysis_goes_on_until_the_next_command(parts_of):
 
 def test_another_command_is_answered_before_a_long_search_ends(parts_of):
     written, parts = [], parts_of("go_9x9")
-    gate = parts.result().search.gate
-    gate.clear()
+    search = parts.result().search
+    search.gate.clear()
 
     def lines():
         yield "lz-analyze b 1"
-        while sum("visits 16" in line for line in written) == 0:
-            time.sleep(0.01)
+        assert search.waits.wait(timeout=60)
         yield "protocol_version"
-        while written[-1] != "= 2\n":
+        deadline = time.monotonic() + 60
+        while written[-1] != "= 2\n" and time.monotonic() < deadline:
             time.sleep(0.01)
-        gate.set()
+        answered.append(written[-1])
+        search.gate.set()
 
+    answered = []
     GtpServer("who", parts, written.append).run(lines())
+    assert answered == ["= 2\n"]
     assert "visits 64" not in "".join(written)
 
 

@@ -87,28 +87,48 @@ def test_an_endless_search_ends_with_stop(talk):
 
 def test_stop_is_answered_before_a_long_search_ends(parts_of):
     parts, written = parts_of("gardner_chess"), []
-    gate = parts.result().search.gate
-    gate.clear()
-
-    def answers(count):
-        deadline = time.monotonic() + 60
-        while sum(line.startswith("bestmove") for line in written) < count and time.monotonic() < deadline:
-            time.sleep(0.01)
+    search = parts.result().search
+    search.gate.clear()
 
     def sent():
         yield "go infinite"
-        while not any("nodes 16" in line for line in written):
-            time.sleep(0.01)
+        assert search.waits.wait(timeout=60)
         yield "stop"
-        answers(1)
-        assert written[-1].startswith("bestmove")
-        assert not gate.is_set()
-        gate.set()
+        assert written[-1].startswith("bestmove ")
+        assert search.searched == [1, 4, 16]
+        search.gate.set()
         yield "go nodes 1"
-        answers(2)
 
     UciServer("who", "gardner_chess", parts, written.append).run(sent())
-    assert parts.result().search.searched == [1, 4, 16, 64, 1]
+    assert search.searched == [1, 4, 16, 64, 1]
+
+
+def test_a_clock_runs_while_the_search_that_was_stopped_ends(parts_of):
+    parts, written = parts_of("gardner_chess"), []
+    search = parts.result().search
+    search.gate.clear()
+
+    def sent():
+        yield "go infinite"
+        assert search.waits.wait(timeout=60)
+        yield "stop"
+        threading.Timer(0.5, search.gate.set).start()
+        yield "go movetime 400"
+
+    UciServer("who", "gardner_chess", parts, written.append).run(sent())
+    assert search.searched[3:] == [64, 1]  # nothing is left of the 400 ms
+
+
+def test_a_search_that_fails_is_told_and_ends_the_engine(parts_of, monkeypatch):
+    parts, written = parts_of("gardner_chess"), []
+
+    def fail(*arguments):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(parts.result().search, "_search", fail)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        UciServer("who", "gardner_chess", parts, written.append).run(["go"])
+    assert written == ["info string the search failed: RuntimeError: out of memory", "bestmove (none)"]
 
 
 def test_an_endless_search_shows_growing_searches(parts_of):

@@ -21,9 +21,9 @@ def make_run(tmp_path):
         if status:
             write_status(workdir, RunStatus(config, "ended", 600.0, step=60, games=600, loss=2.0, restarts=2))
         if ladder is not None:
-            savepoint = step_folder(workdir.checkpoints, 60)
-            savepoint.mkdir(parents=True)
-            (savepoint / "run.json").write_text(json.dumps({"counters": {}, "ladder": ladder}))
+            checkpoint = step_folder(workdir.checkpoints, 60)
+            checkpoint.mkdir(parents=True)
+            (checkpoint / "run.json").write_text(json.dumps({"counters": {}, "ladder": ladder}))
         if log:
             workdir.log_file.write_text(log)
         return workdir

@@ -1,10 +1,10 @@
-"""Savepoints: complete states of a run, from which it resumes. Each is one folder.
+"""Checkpoints: complete states of a run, from which it resumes. Each is one folder.
 
     checkpoints/STEP/learner/          the learner's state (Orbax)
                      replay/shard-K/   the contents of the replay shards (Reverb)
                      run.json          counters of the run and the rating ladder
 
-A savepoint is written under another name and renamed when it is complete and on disk.
+A checkpoint is written under another name and renamed when it is complete and on disk.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _REPLACED = ".replaced"
 _RUN_FILE = "run.json"
 
 
-class Savepoint(NamedTuple):
+class Checkpoint(NamedTuple):
     """A complete state of a run."""
 
     step: int
@@ -41,15 +41,15 @@ class Savepoint(NamedTuple):
         return _shard_folder(self.folder, index)
 
 
-def savepoints(workdir: Workdir) -> list[Savepoint]:
-    """The savepoints of a working directory, newest first."""
-    # If the process died while a savepoint of the same step was being replaced, the old one has another name.
+def checkpoints(workdir: Workdir) -> list[Checkpoint]:
+    """The checkpoints of a working directory, newest first."""
+    # If the process died while a checkpoint of the same step was being replaced, the old one has another name.
     folders = {int(old.stem): old for old in workdir.checkpoints.glob(f"[0-9]*{_REPLACED}")}
     folders |= {step: step_folder(workdir.checkpoints, step) for step in step_folders(workdir.checkpoints)}
     return [_read(step, folders[step]) for step in sorted(folders, reverse=True)]
 
 
-def write_savepoint(
+def write_checkpoint(
     workdir: Workdir,
     save_learner: Callable[[Path], int],
     shards: Sequence[RemoteActor],
@@ -57,7 +57,7 @@ def write_savepoint(
     ladder: Mapping[str, Any],
     keep: int,
 ) -> int:
-    """Writes a savepoint and deletes the oldest ones; returns its step.
+    """Writes a checkpoint and deletes the oldest ones; returns its step.
 
     Args:
       workdir: where it goes.
@@ -65,15 +65,15 @@ def write_savepoint(
       shards: the replay shards.
       counters: the counters of the run.
       ladder: the rating ladder.
-      keep: how many savepoints are kept.
+      keep: how many checkpoints are kept.
 
     Raises:
-      ClusterError, WorkerDied: a worker did not answer; the savepoints before are untouched.
-      OSError: it cannot be written; the savepoints before are untouched.
+      ClusterError, WorkerDied: a worker did not answer; the checkpoints before are untouched.
+      OSError: it cannot be written; the checkpoints before are untouched.
     """
     for abandoned in workdir.checkpoints.glob(f"{_UNFINISHED}*"):
         shutil.rmtree(abandoned, ignore_errors=True)
-    # A new name each time, so that a late write of an abandoned savepoint cannot end up in this one.
+    # A new name each time, so that a late write of an abandoned checkpoint cannot end up in this one.
     unfinished = workdir.checkpoints / f"{_UNFINISHED}-{time.time_ns()}"
     unfinished.mkdir(parents=True)
     saves = [shard.begin("checkpoint", _shard_folder(unfinished, i)) for i, shard in enumerate(shards)]
@@ -88,16 +88,16 @@ def write_savepoint(
     return step
 
 
-def set_aside(savepoint: Savepoint, reason: Exception) -> None:
-    """Renames a damaged savepoint, so that it is kept but not used, and logs a warning."""
-    aside = savepoint.folder.with_name(f"damaged-{savepoint.folder.stem}")
+def set_aside(checkpoint: Checkpoint, reason: Exception) -> None:
+    """Renames a damaged checkpoint, so that it is kept but not used, and logs a warning."""
+    aside = checkpoint.folder.with_name(f"damaged-{checkpoint.folder.stem}")
     shutil.rmtree(aside, ignore_errors=True)
-    savepoint.folder.rename(aside)
-    log.warning("the savepoint of step %d cannot be used and is kept as %s", savepoint.step, aside, exc_info=reason)
+    checkpoint.folder.rename(aside)
+    log.warning("the checkpoint of step %d cannot be used and is kept as %s", checkpoint.step, aside, exc_info=reason)
 
 
 def _move_into_place(unfinished: Path, folder: Path) -> None:
-    """Renames a complete savepoint to its final name. At every moment this step has a complete savepoint."""
+    """Renames a complete checkpoint to its final name. At every moment this step has a complete checkpoint."""
     replaced = folder.with_name(folder.name + _REPLACED)
     if folder.exists():
         shutil.rmtree(replaced, ignore_errors=True)
@@ -108,9 +108,9 @@ def _move_into_place(unfinished: Path, folder: Path) -> None:
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _read(step: int, folder: Path) -> Savepoint:
+def _read(step: int, folder: Path) -> Checkpoint:
     run = read_json(folder / _RUN_FILE)
-    return Savepoint(step, folder, run.get("counters", {}), run.get("ladder", {}))
+    return Checkpoint(step, folder, run.get("counters", {}), run.get("ladder", {}))
 
 
 def _shard_folder(folder: Path, index: int) -> Path:

@@ -1,4 +1,4 @@
-"""Savepoints on disk: one is always complete, whenever the process or the machine dies."""
+"""Checkpoints on disk: one is always complete, whenever the process or the machine dies."""
 
 import logging
 import os
@@ -8,8 +8,8 @@ import pytest
 from fake_cluster import FakeRemoteActor
 from fsyncs import check_before_renames
 
-from podzero.driver import savepoints as module
-from podzero.driver.savepoints import savepoints, set_aside, write_savepoint
+from podzero.driver import checkpoints as module
+from podzero.driver.checkpoints import checkpoints, set_aside, write_checkpoint
 from podzero.workdir import Workdir
 
 
@@ -28,26 +28,26 @@ def write(workdir, step, games=0.0, keep=2):
         (folder / "learner" / "state").write_text(f"{games:g}")
         return step
 
-    return write_savepoint(workdir, save_learner, [FakeRemoteActor("replay-0")], {"games": games}, {}, keep)
+    return write_checkpoint(workdir, save_learner, [FakeRemoteActor("replay-0")], {"games": games}, {}, keep)
 
 
-def test_the_newest_savepoints_are_kept(workdir):
+def test_the_newest_checkpoints_are_kept(workdir):
     for step in (10, 20, 30):
         assert write(workdir, step) == step
-    assert [savepoint.step for savepoint in savepoints(workdir)] == [30, 20]
+    assert [checkpoint.step for checkpoint in checkpoints(workdir)] == [30, 20]
 
 
-def test_a_savepoint_of_the_same_step_replaces_the_one_before(workdir):
+def test_a_checkpoint_of_the_same_step_replaces_the_one_before(workdir):
     write(workdir, 10, games=1.0)
     write(workdir, 10, games=2.0)
-    (savepoint,) = savepoints(workdir)
-    assert savepoint.counters == {"games": 2.0}
-    assert [path.name for path in workdir.checkpoints.iterdir()] == [savepoint.folder.name]
+    (checkpoint,) = checkpoints(workdir)
+    assert checkpoint.counters == {"games": 2.0}
+    assert [path.name for path in workdir.checkpoints.iterdir()] == [checkpoint.folder.name]
 
 
 @pytest.mark.parametrize("fatal", [1, 2, 3, 4])
-def test_a_process_killed_at_any_rename_leaves_a_complete_savepoint(workdir, monkeypatch, fatal):
-    """The only savepoint is replaced by one of the same step; the process dies at the n-th change."""
+def test_a_process_killed_at_any_rename_leaves_a_complete_checkpoint(workdir, monkeypatch, fatal):
+    """The only checkpoint is replaced by one of the same step; the process dies at the n-th change."""
     write(workdir, 10, games=1.0)
     rename, rmtree, calls = Path.rename, module.shutil.rmtree, []
 
@@ -65,38 +65,38 @@ def test_a_process_killed_at_any_rename_leaves_a_complete_savepoint(workdir, mon
         patch.setattr(module.shutil, "rmtree", counted(rmtree))
         with pytest.raises(Killed):
             write(workdir, 10, games=2.0)
-    (savepoint,) = savepoints(workdir)
-    games = savepoint.counters["games"]
-    assert (savepoint.folder / "learner" / "state").read_text() == f"{games:g}"
+    (checkpoint,) = checkpoints(workdir)
+    games = checkpoint.counters["games"]
+    assert (checkpoint.folder / "learner" / "state").read_text() == f"{games:g}"
     write(workdir, 10, games=3.0)
-    (savepoint,) = savepoints(workdir)
-    assert savepoint.counters == {"games": 3.0}
+    (checkpoint,) = checkpoints(workdir)
+    assert checkpoint.counters == {"games": 3.0}
     assert len(list(workdir.checkpoints.iterdir())) == 1
 
 
-def test_everything_is_on_disk_before_the_savepoint_gets_its_name(workdir, monkeypatch):
+def test_everything_is_on_disk_before_the_checkpoint_gets_its_name(workdir, monkeypatch):
     synced = check_before_renames(monkeypatch)
     write(workdir, 10)
     assert os.stat(workdir.checkpoints).st_ino in synced
 
 
-def test_a_failed_write_leaves_the_savepoints_before_it(workdir):
+def test_a_failed_write_leaves_the_checkpoints_before_it(workdir):
     write(workdir, 10)
 
     def fail(folder):
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space left"):
-        write_savepoint(workdir, fail, [], {}, {}, 1)
-    assert [savepoint.step for savepoint in savepoints(workdir)] == [10]
+        write_checkpoint(workdir, fail, [], {}, {}, 1)
+    assert [checkpoint.step for checkpoint in checkpoints(workdir)] == [10]
 
 
-def test_a_damaged_savepoint_is_kept_under_another_name(workdir, caplog):
+def test_a_damaged_checkpoint_is_kept_under_another_name(workdir, caplog):
     caplog.set_level(logging.WARNING, logger="podzero")
     write(workdir, 10)
-    (savepoint,) = savepoints(workdir)
-    set_aside(savepoint, ValueError("a byte is wrong"))
-    assert savepoints(workdir) == []
+    (checkpoint,) = checkpoints(workdir)
+    set_aside(checkpoint, ValueError("a byte is wrong"))
+    assert checkpoints(workdir) == []
     (folder,) = workdir.checkpoints.iterdir()
     assert (folder / "learner" / "state").exists()
     assert str(folder) in caplog.messages[0]
