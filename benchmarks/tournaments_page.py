@@ -17,11 +17,12 @@ def simulated(found: Json) -> list[str]:
       found: `benchmarks/results/tournaments.json`.
     """
     result = found["result"]
-    kinds = ("tournaments of", "spread", "interval used", "half", "Fisher", "percentile", "BCa", "pairs flagged")
+    kinds = ("tournaments of", "spread", "interval used", "half-width", "Fisher", "percentile", "BCa", "pairs flagged")
     return [
-        f"Coverage of 95% intervals in {result['tournaments']:,} simulated tournaments of each kind, and half of the "
-        f"median interval in Elo points; other intervals in {result['few']:,}. Spread is the standard deviation of the "
-        "true ratings in Elo points. Flagged is the share of tournaments in which a pair of players was, wrongly.",
+        f"Coverage of 95% intervals in {result['tournaments']:,} simulated tournaments of each kind ({result['few']:,} "
+        "for the other kinds of interval), and the median half-width in Elo points. Spread is the standard deviation of "
+        "the true ratings in Elo points. Pairs flagged is the share of tournaments in which some pair of players was "
+        "flagged wrongly.",
         "",
         *table(kinds, [_coverage(name, kind) for name, kind in result["intervals"].items()]),
         "",

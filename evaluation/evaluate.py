@@ -90,7 +90,7 @@ def evaluate(
     if opponent is None and env.spec.name not in SOLVED:
         raise ConfigError(
             f"{env.spec.name} has no solver (only {', '.join(SOLVED)} have one); "
-            "choose an opponent, as --opponent mcts:100"
+            "choose an opponent, for example --opponent mcts:100"
         )
     player = resolve(who, env, simulations, discount)
     about = {"game": env.spec.name, "player": player.name}
@@ -143,7 +143,9 @@ def records_file(who: str, name: str, opponent: str, game: str) -> Path | None:
 def _by_states(player: Contestant) -> Player:
     """The player, if it needs no more than states."""
     if isinstance(player, MovesPlayer):
-        raise ConfigError(f"player '{player.name}' only plays matches; choose an opponent, as --opponent mcts:100")
+        raise ConfigError(
+            f"player '{player.name}' only plays matches; choose an opponent, for example --opponent mcts:100"
+        )
     return player
 
 

@@ -134,7 +134,7 @@ def train(
 
     reason = run(experiment, root, address, make_view(view))
     print(f"The run has ended: {reason}. Its files are in {root}. Evaluate it with: podzero evaluate {root}")
-    print("Train again to resume it; if it has reached a stop limit, with a higher one, as stop.minutes=60")
+    print("Train again to resume it; if it has reached a stop limit, with a higher one, for example stop.minutes=60")
 
 
 @app.command()

@@ -17,14 +17,15 @@ ProgramName = Literal["learner", "evaluation", "selfplay", "device", "server"]
 def compile_for(
     config: OptionalConfig = None,
     overrides: Overrides = None,
-    topology: Annotated[str, typer.Option(help="A TPU slice, as v5e-16 or v5e:4x4.")] = "v5e-16",
+    topology: Annotated[str, typer.Option(help="A TPU slice, for example v5e-16 or v5e:4x4.")] = "v5e-16",
     program: Annotated[ProgramName | None, typer.Option(help="Only this program.", show_default="all programs")] = None,
     depth: Annotated[
         float | None,
         typer.Option(min=1, help="With device: mean depth of the trees.", show_default="measured by a few moves here"),
     ] = None,
     scaling: Annotated[
-        str | None, typer.Option(help="Compare the learner on several slices, as v5e-4,v5e-256.", show_default=False)
+        str | None,
+        typer.Option(help="Compare the learner on several slices, for example v5e-4,v5e-256.", show_default=False),
     ] = None,
     per_chip: Annotated[
         int | None,
@@ -47,7 +48,7 @@ def compile_for(
         raise ConfigError("no experiment given: name one (see `podzero configs`), or compile all with --table")
     slices = None if scaling is None else scaling.split(",")
     if slices is not None and len(slices) < 2:
-        raise ConfigError(f"--scaling {scaling}: expected at least two slices to compare, as v5e-4,v5e-256")
+        raise ConfigError(f"--scaling {scaling}: expected at least two slices to compare, for example v5e-4,v5e-256")
     experiment = load(config, overrides or ())
     from podzero.aot.command import judge_programs, judge_scaling
 

@@ -96,7 +96,7 @@ def parse_anchors(given: Sequence[str]) -> dict[str, float]:
         except ValueError:
             rating = float("nan")
         if not name or not abs(rating) < 1e5:
-            raise ConfigError(f"--anchor {text}: expected a player and its Elo points, as random=0")
+            raise ConfigError(f"--anchor {text}: expected a player and its Elo points, for example random=0")
         if name in anchors:
             raise ConfigError(f"--anchor {text}: '{name}' has two ratings")
         anchors[name] = rating
@@ -186,7 +186,9 @@ def findings(result: Mapping[str, Any]) -> list[str]:
     for cycle in result["cycles"]:
         lines.append("intransitive: " + " beats ".join(short_name(name) for name in (*cycle, cycle[0])))
     if result["cut_off"]:
-        lines.append(f"{result['cut_off']:,} games were cut off by the limit on plies and count as drawn")
+        lines.append(
+            f"{result['cut_off']:,} games were cut off by the limit on plies and are scored by their rewards so far"
+        )
     return lines
 
 

@@ -32,7 +32,7 @@ def check_file(path: Path) -> None:
       ConfigError: its kind is unknown, its folder cannot be written, or the encoder is not installed.
     """
     if path.is_dir():
-        raise ConfigError(f"--to {path}: this is a folder; name a file in it, as {path / 'episode.mp4'}")
+        raise ConfigError(f"--to {path}: this is a folder; name a file in it, for example {path / 'episode.mp4'}")
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigError(f"--to {path}: videos are written as {' or '.join(SUFFIXES)}, not as '{path.suffix}'")
     if path.suffix.lower() == ".mp4":

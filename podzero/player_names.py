@@ -79,7 +79,7 @@ def parse_player(name: str) -> BuiltinPlayer | EnginePlayer | TrainedPlayer:
     kind, colon, number = name.partition(":")
     if kind == "mcts":
         if not _is_number(number) or int(number) == 0:
-            raise ConfigError(f"player '{name}': expected a positive number of simulations, as mcts:400")
+            raise ConfigError(f"player '{name}': expected a positive number of simulations, for example mcts:400")
         return BuiltinPlayer(kind, int(number))
     if kind in ENGINES:
         return _engine_player(name, kind, number)
@@ -134,7 +134,7 @@ def _title(game: str | EnvConfig) -> str:
 def _engine_player(name: str, kind: str, level: str) -> EnginePlayer:
     levels = ENGINES[kind].levels
     if not _is_number(level) or int(level) not in levels:
-        expected = f"{levels[0]} to {levels[-1]}, as {kind}:{levels[-1]}"
+        expected = f"{levels[0]} to {levels[-1]}, for example {kind}:{levels[-1]}"
         raise ConfigError(f"player '{name}': expected a level from {expected}")
     return EnginePlayer(kind, int(level))
 
@@ -146,7 +146,7 @@ def _trained_player(name: str) -> TrainedPlayer:
     folder, at, step = name.rpartition("@")
     if at and Path(folder).expanduser().is_dir():
         if not _is_number(step):
-            raise ConfigError(f"player '{name}': expected a learner step after the @, as {folder}@1200")
+            raise ConfigError(f"player '{name}': expected a learner step after the @, for example {folder}@1200")
         return _snapshot_player(name, Workdir(folder), int(step))
     raise ConfigError(
         f"unknown player '{name}'{nearest(name, _KNOWN)}; known: {', '.join(_KNOWN)}, or an existing working directory "

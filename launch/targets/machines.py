@@ -95,8 +95,8 @@ def tpu_hosts(experiment: Experiment) -> TpuHosts:
     wanted = experiment.cluster.tpu
     if wanted is None:
         raise ConfigError(
-            f"{experiment.name} does not say which TPU slice trains it: set cluster.slice, as cluster.slice=v5e-16; "
-            "`podzero compile` says whether the experiment fits on it"
+            f"{experiment.name} does not say which TPU slice trains it: set cluster.slice, for example "
+            "cluster.slice=v5e-16; `podzero compile` says whether the experiment fits on it"
         )
     generation = GENERATIONS[wanted.chip.name]
     chips = wanted.chips // wanted.hosts

@@ -28,11 +28,11 @@ class Site:
     project: str | None = None
     """The project's id."""
     zone: str | None = None
-    """The zone of all machines, as `europe-west4-b`; the project needs quota for the slice there."""
+    """The zone of all machines, for example `europe-west4-b`; the project needs quota for the slice there."""
     image: str | None = None
     """The container image, as `europe-west4-docker.pkg.dev/PROJECT/podzero/podzero:1`."""
     share: str | None = None
-    """The NFS share that all machines mount, as `10.0.0.2:/podzero`."""
+    """The NFS share that all machines mount, for example `10.0.0.2:/podzero`."""
     workdir: str | None = None
     """The working directory, below `MOUNT`; by default named after the experiment."""
     network: str = "default"

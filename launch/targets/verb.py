@@ -30,10 +30,10 @@ def launch(
     config: Config,
     overrides: Overrides = None,
     project: Annotated[str | None, typer.Option(help="The id of the Google Cloud project.")] = None,
-    zone: Annotated[str | None, typer.Option(help="The zone of all machines, as europe-west4-b.")] = None,
+    zone: Annotated[str | None, typer.Option(help="The zone of all machines, for example europe-west4-b.")] = None,
     image: Annotated[str | None, typer.Option(help="The container image; docs/tpu.md says how to build it.")] = None,
     share: Annotated[
-        str | None, typer.Option(help="The NFS share that all machines mount, as 10.0.0.2:/podzero.")
+        str | None, typer.Option(help="The NFS share that all machines mount, for example 10.0.0.2:/podzero.")
     ] = None,
     workdir: Annotated[
         str | None, typer.Option(help="The working directory on the machines.", show_default=f"{MOUNT}/NAME")

@@ -45,8 +45,9 @@ class SearchConfig(Section):
     dirichlet_fraction: Fraction = 0.25
     """PUCT: weight of the Dirichlet noise in the root's prior."""
     tree: Literal["mctx", "dense"] = "mctx"
-    """How trees are stored and updated: `mctx` walks along the path of each game, which suits CPUs; `dense` covers
-    all nodes of all games in each operation, which suits TPUs and GPUs. The results are the same up to rounding."""
+    """How trees are stored and updated: `mctx` walks along the path of each game, which suits CPUs; `dense` updates
+    all nodes of all games in each operation, which suits TPUs and GPUs. The results are the same up to rounding. With
+    `actors.inference=device` the default is `dense`."""
     slots: PositiveInt | None = None
     """With `tree=dense`: actions that a node holds, at most; of more legal ones those with the largest prior. By
     default all actions, of which chess has 4,672."""
@@ -99,14 +100,15 @@ class ActorsConfig(Section):
     cpus: PositiveFloat = 1.0
     """CPUs that Ray reserves for each actor. The actor uses as many compute threads."""
     inference: Literal["local", "int8", "server", "device"] = "local"
-    """Where self-play evaluates the network: `local` in the program of the search, on the CPU; `int8` quantized by
-    OpenVINO, for CPUs with VNNI instructions and the networks `resnet` and `haiku_resnet` (section `int8` limits its
-    errors); `server` by processes that own accelerators and serve many actors (section `server`); `device`, for games
-    in JAX, in programs of many moves on accelerators: on the learner's own, in turns with training, by one actor in
-    each of the learner's processes and no other; or, with `resources`, on accelerators of the actors' own."""
+    """Where self-play evaluates the network. `local`: in the program of the search, on the CPU. `int8`: quantized by
+    OpenVINO, for CPUs with VNNI instructions and the networks `resnet` and `haiku_resnet`; section `int8` limits its
+    errors. `server`: by processes that own accelerators and serve many actors (section `server`). `device`, for games
+    in JAX: in programs of many moves on accelerators. With `resources` these are the actors' own; without, each learner
+    process runs one actor, which takes turns with training on the learner's devices."""
     resources: dict[str, PositiveFloat] = Field(default_factory=dict)
-    """With `inference=device`: resources of Ray that each actor reserves, as `{TPU: 4}` or `{GPU: 1}`. It is a process
-    of its own on a node that has them, and plays on these accelerators. Without, actors play on the learner's."""
+    """With `inference=device`: resources of Ray that each actor reserves, for example `{TPU: 4}` or `{GPU: 1}`. It is
+    a process of its own on a node that has them, and plays on these accelerators. Without, actors play on the
+    learner's."""
     moves_per_dispatch: PositiveInt = 16
     """With `inference=device`: moves of all games in one program."""
     noise: Fraction = 1.0
@@ -130,13 +132,14 @@ class ActorsConfig(Section):
     next root value, and between them each later root value weighs `td_lambda` times the one before. Reanalysed
     positions use the outcome."""
     full_search_share: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    """Games: share of moves that are searched with `search.simulations`. The others have `search.fast_simulations`, and
-    no noise at temperature 0, and are not learned from: playout cap randomization (Wu 2020, KataGo), by which the same
-    time gives more games. All games of an actor draw together."""
+    """Games: share of moves that are searched with `search.simulations` and learned from. The others are searched with
+    `search.fast_simulations`, have no noise where the temperature is 0, and are not learned from: playout cap
+    randomization (Wu 2020, KataGo), which finishes more games in the same time. One random draw per move decides for
+    all games of an actor."""
     surprise_weight: Fraction = 0.0
-    """Games: weight with which a position is written to replay as often as its search surprised the network, in
-    proportion to the divergence of the two policies; otherwise each position is written once. Policy surprise weighting
-    (KataGo), which uses 0.5."""
+    """Games: policy surprise weighting (KataGo, which uses 0.5). With this weight w, a position is written to replay
+    `1 - w + w * s / mean(s)` times on average, where its surprise s is the KL divergence of the search's policy from
+    the network's, and the mean is over its game. 0 writes each position once."""
     resignation: bool = False
     """Games of two players: the player to move resigns where the root value of the search is below a threshold. The
     game then counts -1 for this player and 1 for the other. Each actor calibrates the threshold on games in which
@@ -144,8 +147,8 @@ class ActorsConfig(Section):
     played_on_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
     """Fraction of the games in which nobody resigns, with `resignation`."""
     max_false_resignations: Fraction = 0.05
-    """Of the games that are played on although a player would have resigned, the largest fraction in which that player
-    did not lose."""
+    """Largest rate of false resignations. It is measured on the games that are played on: of those in which a player
+    would have resigned, the fraction in which that player did not lose."""
     max_restarts: NonNegativeInt = 100
     """Failures of inference servers, actors, reanalysers, shards and evaluators that a run survives. One more ends
     it."""

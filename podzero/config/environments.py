@@ -96,7 +96,7 @@ class SimulatorConfig(Section):
     """For `gymnasium_simulator`: a module, or the path of a Python file, that registers the id when it is imported."""
     max_plies: PositiveInt = 512
     """Longest game. A game that is not over by then is truncated: its value targets bootstrap from the last root value,
-    and in evaluations it counts as over."""
+    and matches score it by the rewards so far."""
     discount: Fraction = 1.0
     """Discount per move."""
     reward_scale: PositiveFloat = 1.0

@@ -12,9 +12,9 @@ from podzero.config.experiment import Experiment
 from podzero.errors import nearest
 
 _MUST_BE = {
-    "model_type": "a section, as `{field: value}`",
-    "model_attributes_type": "a section, as `{name: value}`",
-    "dict_type": "a mapping, as `{name: value}`",
+    "model_type": "a section, for example `{field: value}`",
+    "model_attributes_type": "a section, for example `{name: value}`",
+    "dict_type": "a mapping, for example `{name: value}`",
     "int_type": "an integer",
     "int_parsing": "an integer",
     "int_from_float": "an integer",
@@ -23,7 +23,7 @@ _MUST_BE = {
     "bool_type": "true or false",
     "bool_parsing": "true or false",
     "string_type": "a string",
-    "tuple_type": "a list, as `[a, b]`",
+    "tuple_type": "a list, for example `[a, b]`",
 }
 """What was expected, by pydantic's type of error."""
 

@@ -87,10 +87,12 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
     if tree is None:
-        raise ConfigError(f"{path} is empty; an experiment has at least the section env, as `env: {{name: hex}}`")
+        raise ConfigError(
+            f"{path} is empty; an experiment has at least the section env, for example `env: {{name: hex}}`"
+        )
     if not isinstance(tree, dict):
         kind = "a list" if isinstance(tree, list) else "a single value"
-        raise ConfigError(f"{path} holds {kind}; expected sections, as `env: {{name: hex}}`")
+        raise ConfigError(f"{path} holds {kind}; expected sections, for example `env: {{name: hex}}`")
     return tree
 
 
@@ -98,7 +100,7 @@ def _apply(tree: dict[str, Any], override: str) -> None:
     """Sets one `section.field=value` in `tree`."""
     key, equals, text = override.partition("=")
     if not equals or not key:
-        raise ConfigError(f"override '{override}': expected section.field=value, as learner.batch_size=256")
+        raise ConfigError(f"override '{override}': expected section.field=value, for example learner.batch_size=256")
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:

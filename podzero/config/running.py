@@ -43,21 +43,21 @@ class EvaluationConfig(Section):
 
 
 class CheckpointConfig(Section):
-    """Checkpoints: complete states from which a run can resume."""
+    """Checkpoints of the whole run (learner state, replay and counters), from which it can resume."""
 
     every_minutes: PositiveFloat = 10.0
     """Minutes between two checkpoints."""
     keep: PositiveInt = 2
     """Checkpoints that are kept; older ones are deleted."""
     keep_snapshots: PositiveInt = 20
-    """Newest snapshots of the acting parameters that are kept, beside those that the rating ladder needs."""
+    """Newest snapshots of the acting parameters that are kept, beside those that ratings need."""
 
 
 class MetricsConfig(Section):
     """Where the metrics of a run go, beside `metrics.jsonl`. A writer that fails never stops the run."""
 
     tensorboard: bool = True
-    """Whether they are written for TensorBoard, into the working directory."""
+    """Whether metrics are written for TensorBoard, into the working directory."""
     prometheus: str | None = None
     """Where Prometheus can read them, as `HOST:PORT`, `127.0.0.1:9400` for this machine alone; a port alone means that
     too."""
@@ -75,7 +75,7 @@ class MetricsConfig(Section):
             return None
         found = re.fullmatch(r"(?:([^:\s]+):)?(\d{1,5})", str(address))
         if found is None or not 0 < int(found[2]) < 2**16:
-            raise ValueError(f"expected HOST:PORT or a port, as 127.0.0.1:9400 or 9400, not {address!r}")
+            raise ValueError(f"expected HOST:PORT or a port, for example 127.0.0.1:9400 or 9400, not {address!r}")
         return f"{found[1] or '127.0.0.1'}:{found[2]}"
 
     @pydantic.field_validator("wandb")
@@ -90,13 +90,13 @@ class ClusterConfig(Section):
     """The nodes of a Ray cluster (`train --address`) and their use."""
 
     slice: str | None = None
-    """The TPU slice that trains, as `v5e-16` or `v5e:4x4`: one learner process on each of its hosts, reserved
+    """The TPU slice that trains, for example `v5e-16` or `v5e:4x4`: one learner process on each of its hosts, reserved
     together. Without one, the learner runs on the devices of its nodes, of whatever kind."""
     hosts: PositiveInt | None = None
     """Nodes that train together, one learner process each; by default the hosts of `slice`, or one."""
     host_resources: dict[str, PositiveFloat] = Field(default_factory=dict)
-    """Ray resources that each learner process reserves, as `{GPU: 8}` or `{CPU: 16, memory: 64e9}`; by default all TPU
-    chips of a host of `slice`."""
+    """Ray resources that each learner process reserves, for example `{GPU: 8}` or `{CPU: 16, memory: 64e9}`; by
+    default all TPU chips of a host of `slice`."""
     host_timeout_s: PositiveFloat = 60.0
     """Longest time without an answer from a learner host before the other hosts give up."""
     actors_on_tpu_hosts: bool = False

@@ -26,11 +26,11 @@ class ServerConfig(Section):
     cpus: PositiveFloat = 1.0
     """CPUs that Ray reserves for each server."""
     resources: dict[str, PositiveFloat] = Field(default_factory=dict)
-    """Other resources of Ray that each server reserves, as `{GPU: 1}` or `{TPU: 4}`: it runs on a node that has them,
-    on these accelerators. Without, it runs on the CPU."""
+    """Other resources of Ray that each server reserves, for example `{GPU: 1}` or `{TPU: 4}`: it runs on a node that
+    has them, on these accelerators. Without, it runs on the CPU."""
     batches: PositiveInt = 2
-    """Groups into which an actor divides its games. While a server evaluates positions of one group, the actor searches
-    in another."""
+    """Groups of games of each actor (not the server's batches): while a server evaluates positions of one group, the
+    actor searches in another."""
     batch_sizes: tuple[PositiveInt, ...] = (16, 32, 64, 128, 256, 512, 1024)
     """Sizes of the batches that are compiled, ascending. A server waits for a full batch while its devices are busy."""
     deadline_ms: NonNegativeFloat = 1.0

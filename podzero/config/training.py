@@ -92,7 +92,8 @@ class LearnerConfig(Section):
     microbatches: PositiveInt = 1
     """Gradient accumulation: parts into which a batch is split to save memory."""
     steps_per_dispatch: PositiveInt = 8
-    """Steps that one call runs on the device."""
+    """Learner steps of one dispatch: a single program (`lax.scan`) on accelerators, that many calls of one program on
+    CPUs."""
     publish_every: PositiveInt = 32
     """Steps between two publications of parameters to the actors; a multiple of `steps_per_dispatch`."""
     value_weight: NonNegativeFloat = 1.0

@@ -35,7 +35,7 @@ def test_a_working_directory_whose_name_contains_an_at(workdir, suffix, step):
         ("rando", r"unknown player 'rando' \(did you mean 'random'\?\); known: random, solver, greedy, mcts:N, zoo:N"),
         ("no/such/dir", "unknown player 'no/such/dir'; known: "),
         ("", "unknown player ''"),
-        ("mcts", "expected a positive number of simulations, as mcts:400"),
+        ("mcts", "expected a positive number of simulations, for example mcts:400"),
         ("mcts:0", "expected a positive number"),
         ("mcts:many", "expected a positive number"),
         ("random:3", "'random' takes no number"),
