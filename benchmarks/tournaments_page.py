@@ -20,9 +20,9 @@ def simulated(found: Json) -> list[str]:
     kinds = ("tournaments of", "spread", "interval used", "half-width", "Fisher", "percentile", "BCa", "pairs flagged")
     return [
         f"Coverage of 95% intervals in {result['tournaments']:,} simulated tournaments of each kind "
-        f"({result['few']:,} for the other kinds of interval), and the median half-width in Elo points. Spread is the standard deviation of "
-        "the true ratings in Elo points. Pairs flagged is the share of tournaments in which some pair of players was "
-        "flagged wrongly.",
+        f"({result['few']:,} for the other kinds of interval), and the median half-width in Elo points. Spread is "
+        "the standard deviation of the true ratings in Elo points. Pairs flagged is the share of tournaments in which "
+        "some pair of players was flagged wrongly.",
         "",
         *table(kinds, [_coverage(name, kind) for name, kind in result["intervals"].items()]),
         "",

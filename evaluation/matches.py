@@ -97,7 +97,7 @@ class MatchRounds:
         self._rated, self._ladder = step, matches.ladder
         self._ratings |= self._ladder.ratings(among=matches.relevant())
         self._ladder_tree = self._ladder.to_json(self._ratings)
-        rating = self._ratings.get(player.name)
+        rating = matches.rating()
         if rating is not None:
             metrics |= {"evaluation/elo": rating.elo, "evaluation/elo_error": rating.error}
         self._keep(step, matches.games)

@@ -1,4 +1,9 @@
-"""One round of a run's evaluator: the matches that make the rating of the newest snapshot certain."""
+"""One round of a run's evaluator: the matches that tell how much stronger the newest snapshot is than the one before.
+
+The interval of a rating in a run is that of its difference from the rating of the snapshot before it. How far random
+play lies below the first snapshots is uncertain by hundreds of Elo points, because it loses nearly every game; but that
+shifts the ratings of all snapshots alike.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ from podzero.evaluation.arena import Arena
 from podzero.evaluation.games import MatchResult, PlayedGame, match_result
 from podzero.evaluation.pairing import next_pair
 from podzero.evaluation.players import Contestant
-from podzero.evaluation.ratings import ANCHOR, Ladder, fixed_ratings
+from podzero.evaluation.ratings import ANCHOR, Ladder, Rating, fixed_ratings
 from podzero.types import Array
 
 ENOUGH_ELO = 60.0
@@ -46,6 +51,8 @@ class RatingRound:
         self._newest = newest
         self._openings = min(BATCH_OPENINGS, -(-games // 2))
         opponents = [name for name in players if name != newest]
+        earlier = [int(name[1:]) for name in opponents if name.startswith("@")]
+        self._before = snapshot_name(max(earlier)) if earlier else ANCHOR
         self._most = -(-games // (2 * self._openings)) * len(opponents)
         self._barred: set[frozenset[str]] = set()
         self.ladder = deepcopy(ladder)
@@ -56,8 +63,8 @@ class RatingRound:
         """Of this round, in the order of play."""
 
     def play(self, key: Array, keep_going: Callable[[], bool]) -> None:
-        """Plays one match against each opponent, then those that are chosen by uncertainty, until the newest rating is
-        certain enough or all games are spent. `key` is consumed.
+        """Plays one match against each opponent, then those that are chosen by uncertainty, until the interval of the
+        newest rating is short enough or all games are spent. `key` is consumed.
 
         Raises:
           Interrupted: `keep_going` returned False.
@@ -85,14 +92,29 @@ class RatingRound:
         """The players whose games count: all but old snapshots that do not play in this round."""
         return relevant(self.ladder, self._players)
 
+    def rating(self) -> Rating | None:
+        """The rating of the newest snapshot in relation to random play, with the interval of its difference from the
+        snapshot before, or from random play for the first one; None without games that connect it with random play.
+        """
+        names = self.relevant()
+        rating, compared = self.ladder.ratings(among=names).get(self._newest), self._compared(names)
+        if rating is None or compared is None:
+            return None
+        shift = rating.elo - compared.elo
+        return rating._replace(error=compared.error, low=compared.low + shift, high=compared.high + shift)
+
+    def _compared(self, names: list[str]) -> Rating | None:
+        """The newest rating in relation to the snapshot before."""
+        return self.ladder.ratings({self._before: 0.0}, names).get(self._newest)
+
     def _choose(self, number: int) -> tuple[str, str] | None:
         """The next two players, the newest first; None if its rating is certain enough."""
         opponents = list(self.results)
         if number < len(opponents):
             return self._newest, opponents[number]
         names = self.relevant()
-        rating = self.ladder.ratings(among=names).get(self._newest)
-        if rating is None:  # without the anchor there are scores only
+        rating = self._compared(names)
+        if rating is None:  # all games are for the scores
             return self._newest, opponents[number % len(opponents)]
         return None if rating.error < ENOUGH_ELO else self._by_uncertainty(names)
 
@@ -100,7 +122,7 @@ class RatingRound:
         results = self.ladder.results(names)
         points = results.points_of(len(names), results.count)
         barred = {(i, j) for i, j in combinations(range(len(names)), 2) if not self._may_play(names[i], names[j])}
-        fixed = fixed_ratings(names, {ANCHOR: 0.0})
+        fixed = fixed_ratings(names, {self._before: 0.0})
         pair = next_pair(points, fixed, 2 * self._openings, [names.index(self._newest)], barred)
         if pair is None:
             return None

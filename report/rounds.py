@@ -21,7 +21,8 @@ class Rounds:
     Args:
       metrics: of the run.
       ladder: the rating ladder of the newest checkpoint (`Ladder.to_json`). Its ratings replace those that were
-        reported when each snapshot was evaluated, because later matches add to what is known of all players.
+        reported when each snapshot was evaluated, because later matches add to what is known of all players; intervals
+        remain those that were reported.
     """
 
     def __init__(self, metrics: Metrics, ladder: Mapping[str, Any]) -> None:
@@ -71,8 +72,8 @@ class Rounds:
 
 
 def _rating(held: object) -> dict[str, float]:
-    """The metrics of a player's rating in the ladder; none if it is damaged."""
+    """A player's rating in the ladder as a metric; none if it is damaged."""
     match held:
-        case {"elo": int() | float() as elo, "error": int() | float() as error}:
-            return {"elo": float(elo), "elo_error": float(error)}
+        case {"elo": int() | float() as elo}:
+            return {"elo": float(elo)}
     return {}

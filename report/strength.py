@@ -46,7 +46,8 @@ def _ratings(rounds: Rounds) -> list[Figure]:
     return rounds.figure(
         "Rating",
         "Elo",
-        "Elo rating of each evaluated snapshot by the matches of this run, with 95% intervals; random play has 0.",
+        "Elo rating of each evaluated snapshot by the matches of this run; random play has 0. The 95% intervals are "
+        "those of the difference from the snapshot before.",
         [rounds.curve("elo", "rating", interval)],
     )
 

@@ -32,8 +32,9 @@ class EvaluationConfig(Section):
     exists), `earlier` (snapshots of this run), or an engine outside of podzero, as `gnugo:1`. By default `random`,
     `mcts:100` and `earlier`. Single-player environments have none."""
     games: PositiveInt = 40
-    """The most games per opponent in one evaluation, which ends when half of the 95% interval of the newest rating is
-    below 60 Elo points; or episodes per evaluation in single-player environments."""
+    """The most games per opponent in one evaluation, which ends when half of the 95% interval of the newest rating's
+    difference from the snapshot before is below 60 Elo points; or episodes per evaluation in single-player
+    environments."""
     simulations: PositiveInt = 32
     """Simulations per move of the evaluated network."""
     positions: PositiveInt = 300

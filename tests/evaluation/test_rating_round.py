@@ -42,7 +42,7 @@ def make(elo, newest="@20", games=400, ladder=None, **options):
 
 def play(matches):
     matches.play(jax.random.key(0), lambda: True)
-    return matches.ladder.ratings()["@20"]
+    return matches.rating()
 
 
 def test_a_round_ends_when_the_newest_rating_is_certain():
@@ -64,6 +64,24 @@ def test_every_opponent_is_met_even_if_the_result_is_known():
     matches = make({"random": 0, "mcts:100": 150, "@10": -900, "@20": 200}, games=8)
     play(matches)
     assert {name: result.games for name, result in matches.results.items()} == {"random": 8, "mcts:100": 8, "@10": 8}
+
+
+def test_the_interval_is_that_of_the_difference_from_the_snapshot_before():
+    """Random play lost all its games against the snapshot before, so nobody knows how far below it lies."""
+    ladder = Ladder()
+    ladder.add("@10", "random", [(1.0, 1.0)] * 20)
+    matches = make({"random": 0, "@10": 1000, "@20": 1100}, ladder=ladder, games=200)
+    rating = play(matches)
+    assert rating.error < ENOUGH_ELO
+    assert matches.ladder.ratings()["@20"].error > 300
+    before = matches.ladder.ratings()["@10"]
+    assert rating.low < before.elo + 100 < rating.high
+    assert rating.elo == matches.ladder.ratings()["@20"].elo
+
+
+def test_the_first_snapshot_is_compared_with_random_play():
+    matches = make({"random": 0, "@20": 100})
+    assert play(matches) == matches.ladder.ratings()["@20"]
 
 
 def test_opponents_meet_where_that_makes_the_newest_rating_more_certain():

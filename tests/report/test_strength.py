@@ -33,13 +33,13 @@ def test_a_rating_stands_at_the_step_that_was_evaluated():
     np.testing.assert_allclose(axes.games, [205, 305])
 
 
-def test_the_ladder_replaces_older_ratings():
+def test_the_ladder_replaces_older_ratings_and_intervals_keep_their_length():
     ladder = {"ratings": {"@20": {"elo": 150.0, "error": 10.0, "games": 40}, "random": {"elo": 0.0, "error": 0.0}}}
     lines = evaluation(400, 20, elo=100.0, elo_error=30.0), evaluation(500, 30, elo=200.0, elo_error=40.0)
     figures, _ = figures_of(*lines, ladder=ladder)
     (curve,) = figures["Rating"].curves
     np.testing.assert_array_equal(curve.values, [150, 200])
-    np.testing.assert_array_equal(curve.low, [140, 160])
+    np.testing.assert_array_equal(curve.low, [120, 160])
 
 
 def test_matches_are_listed_with_the_newest_snapshot_first():
