@@ -116,6 +116,13 @@ def test_a_game_that_draws_itself_is_played_on_its_picture(tmp_path):
         wait(lambda: status(driver) == "move 3: the first player is to move")
 
 
+def test_moves_of_open_spiel_are_typed_by_their_names(tmp_path):
+    (tmp_path / "foreign.yaml").write_text("env: {name: open_spiel, id: tic_tac_toe}\nnetwork: {name: resnet}\n")
+    with served("mcts:4", "--game", str(tmp_path / "foreign.yaml")) as address, opened(address) as driver:
+        driver.find_element(By.CSS_SELECTOR, "input[type=text]").send_keys("x(1,1)", Keys.ENTER)
+        wait(lambda: status(driver) == "move 3: the first player is to move")
+
+
 def test_a_narrow_screen_needs_no_sideways_scrolling(browser):
     assert_narrow(browser)
 
