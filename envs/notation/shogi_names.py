@@ -156,7 +156,7 @@ class ShogiNames:
         if move is None:
             return ""
         origin = f"{self._game.letters[move.piece]}*" if move.origin is None else self._square(move.origin, second)
-        return f"{origin}{self._square(move.target, second)}{'+' * move.marked}"
+        return f"{origin}{self._square(move.target, second)}{'+' if move.marked else ''}"
 
     def _square(self, square: int, second: bool) -> str:
         file, rank = divmod(square_seen_first(self._game, square, second), self._game.ranks)
