@@ -26,6 +26,8 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
+from podzero.play.picture import CELL, MARGIN, BoardPicture
+
 COLUMNS = (0, 2, 4, 6)
 """Where the person plays in each game of connect four, which cannot be over after these moves."""
 GAMES = 3
@@ -81,7 +83,8 @@ def opening(page: Path) -> float:
 
 
 def _click(driver: Any, column: int) -> float:
-    share = (34 + 60 * (column + 0.5)) / (2 * 34 + 60 * 7)  # of the picture's width, which has a margin
+    width, _ = BoardPicture("connect_four", (6, 7)).extent
+    share = (MARGIN + CELL * (column + 0.5)) / width
     return float(driver.execute_async_script(_WATCH, share))
 
 

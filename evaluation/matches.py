@@ -95,9 +95,10 @@ class MatchRounds:
         if self._judge is not None:
             metrics |= judgement_metrics(self._judge(player, judge_key))
         self._rated, self._ladder = step, matches.ladder
-        self._ratings |= self._ladder.ratings(among=matches.relevant())
+        rated = self._ladder.ratings(among=matches.relevant())
+        self._ratings |= rated
         self._ladder_tree = self._ladder.to_json(self._ratings)
-        rating = matches.rating()
+        rating = matches.rating(rated)
         if rating is not None:
             metrics |= {"evaluation/elo": rating.elo, "evaluation/elo_error": rating.error}
         self._keep(step, matches.games)

@@ -92,12 +92,11 @@ class RatingRound:
         """The players whose games count: all but old snapshots that do not play in this round."""
         return relevant(self.ladder, self._players)
 
-    def rating(self) -> Rating | None:
-        """The rating of the newest snapshot in relation to random play, with the interval of its difference from the
-        snapshot before, or from random play for the first one; None without games that connect it with random play.
+    def rating(self, ratings: Mapping[str, Rating]) -> Rating | None:
+        """The newest of the `ratings` of the ladder, with the interval of its difference from the snapshot before, or
+        from random play for the first one; None without games that connect it with random play.
         """
-        names = self.relevant()
-        rating, compared = self.ladder.ratings(among=names).get(self._newest), self._compared(names)
+        rating, compared = ratings.get(self._newest), self._compared(self.relevant())
         if rating is None or compared is None:
             return None
         shift = rating.elo - compared.elo

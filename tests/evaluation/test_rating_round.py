@@ -42,7 +42,7 @@ def make(elo, newest="@20", games=400, ladder=None, **options):
 
 def play(matches):
     matches.play(jax.random.key(0), lambda: True)
-    return matches.rating()
+    return matches.rating(matches.ladder.ratings(among=matches.relevant()))
 
 
 def test_a_round_ends_when_the_newest_rating_is_certain():

@@ -85,15 +85,20 @@ def test_an_endless_search_ends_with_stop(talk):
     assert parts.search.searched == [1, 4, 16, 64][: len(parts.search.searched)]
 
 
+def stopped(search):
+    """Lines that begin an endless search, and stop it while its last search waits for the gate."""
+    search.gate.clear()
+    yield "go infinite"
+    assert search.waits.wait(timeout=60)
+    yield "stop"
+
+
 def test_stop_is_answered_before_a_long_search_ends(parts_of):
     parts, written = parts_of("gardner_chess"), []
     search = parts.result().search
-    search.gate.clear()
 
     def sent():
-        yield "go infinite"
-        assert search.waits.wait(timeout=60)
-        yield "stop"
+        yield from stopped(search)
         assert written[-1].startswith("bestmove ")
         assert search.searched == [1, 4, 16]
         search.gate.set()
@@ -104,18 +109,15 @@ def test_stop_is_answered_before_a_long_search_ends(parts_of):
 
 
 def test_a_clock_runs_while_the_search_that_was_stopped_ends(parts_of):
-    parts, written = parts_of("gardner_chess"), []
+    parts = parts_of("gardner_chess")
     search = parts.result().search
-    search.gate.clear()
 
     def sent():
-        yield "go infinite"
-        assert search.waits.wait(timeout=60)
-        yield "stop"
+        yield from stopped(search)
         threading.Timer(0.5, search.gate.set).start()
         yield "go movetime 400"
 
-    UciServer("who", "gardner_chess", parts, written.append).run(sent())
+    UciServer("who", "gardner_chess", parts, [].append).run(sent())
     assert search.searched[3:] == [64, 1]  # nothing is left of the 400 ms
 
 
