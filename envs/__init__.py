@@ -9,7 +9,6 @@ from podzero.envs.gymnasium_envs import Step as Step
 from podzero.envs.gymnasium_envs import VectorEnv as VectorEnv
 from podzero.envs.gymnasium_envs import observed_picture as observed_picture
 from podzero.envs.host import HostEnv as HostEnv
-from podzero.envs.names_in import names_in as names_in
 from podzero.envs.packing import pack_states as pack_states
 from podzero.envs.packing import unpack_states as unpack_states
 from podzero.envs.pgx_games import PgxGame as PgxGame
@@ -24,3 +23,4 @@ from podzero.envs.simulator import NamedSimulator as NamedSimulator
 from podzero.envs.simulator import RenderedSimulator as RenderedSimulator
 from podzero.envs.simulator import Simulator as Simulator
 from podzero.envs.simulator_check import check_simulator as check_simulator
+from podzero.envs.simulator_names import notation_for as notation_for

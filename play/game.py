@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 import jax
 import numpy as np
 
-from podzero.envs import names_in
+from podzero.envs import notation_for
 from podzero.envs.notation import Notation, NotationError, names_in_text
 from podzero.protocols import Env
 from podzero.types import EnvState, View
@@ -37,7 +37,7 @@ class Game:
 
     def __init__(self, env: Env, seed: int = 0) -> None:
         self.env = env
-        self.notation: Notation = names_in(env)
+        self.notation: Notation = notation_for(env)
         self.moves: list[int] = []
         """All actions of the line."""
         self.ply = 0

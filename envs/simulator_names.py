@@ -61,6 +61,6 @@ class SimulatorNames:
         return self._env.ask(state, ask)
 
 
-def names_in(env: Env) -> Notation:
-    """The notation of an environment."""
+def notation_for(env: Env) -> Notation:
+    """The names of actions in an environment: those of its simulator, or those of its rules."""
     return SimulatorNames(env) if isinstance(env, HostEnv) and env.names_actions else notation_of(env.spec)
