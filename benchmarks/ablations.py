@@ -63,7 +63,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "progressive simulations": ("search.first_simulations=8", "search.growth_steps=1000"),
     "resignation": ("actors.resignation=true", "search.root_value=policy"),
     "auxiliary heads": ("network.auxiliary=true",),
-    "global pooling": ("network.global_pooling=true",),
+    "global pooling": ("network.global_pooling=true", "learner.cpu_convolutions=xla"),
     "surprise": ("actors.surprise_weight=0.5",),
     "replay ratio 2": ("replay.samples_per_insert=2",),
     "large replay": ("replay.capacity=300000",),

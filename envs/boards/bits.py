@@ -14,12 +14,12 @@ import numpy as np
 from podzero.types import Array
 
 _WORD = 32
-Distance = int | np.ndarray[Any, np.dtype[np.uint32]]
+Distance = int | np.ndarray[Any, np.dtype[np.integer[Any]]]
 """How far squares are moved: one number, or one for each of several sets."""
 
 
 class Bits(NamedTuple):
-    """A set of squares; square i is bit i of `low`, or bit i - 32 of `high`."""
+    """A set of squares; square i is bit i of `low`, or bit i - 32 of `high`. Arrays of sets have words of that shape."""
 
     low: Array
     """`[]` uint32."""
@@ -36,14 +36,25 @@ class Bits(NamedTuple):
         return Bits(~self.low, ~self.high)
 
     def up(self, by: Distance) -> Bits:
-        """The squares moved to higher numbers, by 1 to 31; those beyond the last one are dropped."""
-        along, rest = np.uint32(by), np.uint32(_WORD) - np.uint32(by)
-        return Bits(self.low << along, (self.high << along) | (self.low >> rest))
+        """The squares moved to higher numbers, by 0 to 63; those beyond the last one are dropped."""
+        along, rest, near, within = _split(by)
+        low, high = self.low << along, self.high << along
+        if (within > 0).all():
+            return Bits(low, high | (self.low >> rest))
+        return Bits(low & near, ((high | self.low >> rest & within) & near) | (low & ~near))
 
     def down(self, by: Distance) -> Bits:
-        """The squares moved to lower numbers, by 1 to 31; those below 0 are dropped."""
-        along, rest = np.uint32(by), np.uint32(_WORD) - np.uint32(by)
-        return Bits((self.low >> along) | (self.high << rest), self.high >> along)
+        """The squares moved to lower numbers, by 0 to 63; those below 0 are dropped."""
+        along, rest, near, within = _split(by)
+        low, high = self.low >> along, self.high >> along
+        if (within > 0).all():
+            return Bits(low | (self.high << rest), high)
+        return Bits(((low | self.high << rest & within) & near) | (high & ~near), high & near)
+
+    def joined(self) -> Bits:
+        """The squares that are in any of the sets of the last axis."""
+        low, high = (jax.lax.reduce_or(jnp.asarray(word), (word.ndim - 1,)) for word in self)
+        return Bits(low, high)
 
     def any(self) -> jax.Array:
         """`[]` bool, whether a square is in the set."""
@@ -68,6 +79,16 @@ class Bits(NamedTuple):
         return jnp.asarray((word >> (squares % _WORD).astype(np.uint32)) & 1 == 1)
 
 
+def _split(by: Distance) -> tuple[Any, Any, Any, Any]:
+    """How to move sets of two words: bits along a word, bits that go to the other word, both less than 32; all bits set
+    where squares move by less than a word, and where they move by more than none and less than a word.
+    """
+    distance, word, ones = np.asarray(by, np.uint32), np.uint32(_WORD), np.uint32(2**_WORD - 1)
+    near = np.where(distance < word, ones, np.uint32(0))
+    within = np.where((distance > 0) & (distance < word), ones, np.uint32(0))
+    return distance % word, (word - distance) % word, near, within
+
+
 def turned(squares: Bits) -> Bits:
     """The squares with the eight of each file in reverse order: the board seen from the other side."""
     for by, mask in ((1, 0x55555555), (2, 0x33333333), (4, 0x0F0F0F0F)):
@@ -83,6 +104,12 @@ def either(condition: Array, one: Bits, other: Bits) -> Bits:
 def union(sets: Iterable[Bits]) -> Bits:
     """The squares that are in any of the sets, of which there must be one."""
     return reduce(or_, sets)
+
+
+def stacked(sets: Iterable[Bits]) -> Bits:
+    """An array of sets along a new first axis."""
+    low, high = (jnp.stack(jnp.broadcast_arrays(*words)) for words in zip(*sets, strict=True))
+    return Bits(low, high)
 
 
 def intersection(sets: Iterable[Bits]) -> Bits:

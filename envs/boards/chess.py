@@ -19,6 +19,7 @@ from podzero.envs.boards.chess_moves import (
     ROOK,
     UNDERPROMOTIONS,
     ChessMoves,
+    Guard,
     Pieces,
 )
 from podzero.envs.boards.rules import BoardGame, Played
@@ -125,16 +126,17 @@ class Chess(BoardGame):
         number = position_hash(after)
         after = after._replace(hashes=jnp.concatenate([number[None], board.hashes[:-1]]))
         seen = self._pieces(after)
-        stuck = ~union(self._origins(after)).any()
-        mate = stuck & (self._moves.guard(seen).checks > 0)
+        guard = self._moves.guard(seen)
+        stuck = ~self._origins(after, seen, guard).joined().any()
+        mate = stuck & (guard.checks > 0)
         repeated = jnp.sum(after.hashes == number) > 2
         done = stuck | (after.quiet >= _QUIET) | _cannot_mate(seen) | repeated | (after.plies >= self.max_plies)
         return Played(after, mate.astype(jnp.int8), done)
 
     def legal(self, board: Board) -> jax.Array:
         """The legal moves."""
-        low, high = (jnp.stack(words) for words in zip(*self._origins(board), strict=True))
-        return Bits(low, high).members(self._squares).T.reshape(-1)
+        pieces = self._pieces(board)
+        return self._origins(board, pieces, self._moves.guard(pieces)).members(self._squares).T.reshape(-1)
 
     def checks(self, board: Board) -> jax.Array:
         """How many pieces give check to the player to move, `[]` int32."""
@@ -182,9 +184,9 @@ class Chess(BoardGame):
         turn = board.plies % 2 == 1
         return Pieces(either(turn, self._turned(second), first), either(turn, self._turned(first), second))
 
-    def _origins(self, board: Board) -> list[Bits]:
-        """The origins of the legal moves of each plane."""
-        return self._moves.legal(self._pieces(board), board.castling[0], single(board.en_passant.astype(jnp.int32)))
+    def _origins(self, board: Board, pieces: Pieces, guard: Guard) -> Bits:
+        """The origins of the legal moves of each plane, `[planes]`."""
+        return self._moves.legal(pieces, guard, board.castling[0], single(board.en_passant.astype(jnp.int32)))
 
     def _remembered(self, board: Board, mine: Bits, theirs: Bits) -> Bits:
         """The history with a new position, in which the player who moved has the pieces `mine`."""

@@ -6,15 +6,21 @@ direction and distance, and eight of a knight.
 
 No move is tried out. A piece that is pinned moves along the line of its pin alone, and in check a move must end between
 king and attacker or on the attacker; the king avoids attacked squares.
+
+What is the same in all directions is one array over the directions, and what is the same at all distances a loop:
+written out, XLA would take minutes to compile it, and compute what moves share once for each of them.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
-from podzero.envs.boards.bits import Bits, constant, union
+from podzero.envs.boards.bits import EMPTY, Bits, constant, either, stacked, union
+from podzero.types import Array
 
 PAWN, KNIGHT, BISHOP, ROOK, QUEEN, KING = range(6)
 """The kinds of pieces."""
@@ -22,23 +28,25 @@ KINDS = 6
 
 Step = tuple[int, int]
 """Files and ranks of a move."""
+Steps = np.ndarray[Any, np.dtype[np.int_]]
+"""Files and ranks of moves, `[n, 2]`, or of one move, `[2]`."""
 
-_DOWN, _UP, _LEFT, _RIGHT = (0, -1), (0, 1), (-1, 0), (1, 0)
-_UP_LEFT, _UP_RIGHT = (-1, 1), (1, 1)
-_DIRECTIONS = (_DOWN, _UP, _LEFT, _RIGHT, (-1, -1), _UP_RIGHT, _UP_LEFT, (1, -1))
-"""In the order of their planes."""
-_FARTHEST_FIRST = (True, False, True, False, True, False, True, False)
-"""Whether the planes of a direction begin with the greatest distance."""
-_KNIGHT_STEPS = ((-2, -1), (-2, 1), (-1, -2), (-1, 2), (2, -1), (2, 1), (1, -2), (1, 2))
-_PROMOTION_STEPS = (_UP, _UP_RIGHT, _UP_LEFT)
-"""Of planes 0 to 2, to a rook, and again of 3 to 5 (bishop) and 6 to 8 (knight)."""
-_CAPTURES = (_UP_LEFT, _UP_RIGHT)
+_DIRECTIONS = np.array([(0, -1), (0, 1), (-1, 0), (1, 0), (-1, -1), (1, 1), (-1, 1), (1, -1)])
+"""In the order of their planes. Those of each pair are opposite; the planes of its first begin with the greatest
+distance, those of its second with the smallest."""
+_STRAIGHT = (_DIRECTIONS == 0).any(axis=1)
+_DOWN, _UP, _LEFT, _RIGHT, _UP_RIGHT, _UP_LEFT = 0, 1, 2, 3, 5, 6
+"""Places of directions."""
+_PROMOTIONS = [_UP, _UP_RIGHT, _UP_LEFT]
+"""Directions of planes 0 to 2, to a rook, and again of 3 to 5 (bishop) and 6 to 8 (knight)."""
+_CAPTURES = [_UP_LEFT, _UP_RIGHT]
 """Of pawns."""
+_KNIGHT_STEPS = np.array([(-2, -1), (-2, 1), (-1, -2), (-1, 2), (2, -1), (2, 1), (1, -2), (1, 2)])
 UNDERPROMOTIONS = 9
 _KING_HOME = constant(1 << 32)
-_CASTLINGS = (((-2, 0), 0, (8, 16, 24), (16, 24, 32)), ((2, 0), 56, (40, 48), (32, 40, 48)))
-"""On the queen's and on the king's side: the king's move, the rook's home, the squares that must be empty, and those
-that must not be attacked."""
+_CASTLINGS = ((_LEFT, 0, (8, 16, 24), (16, 24, 32)), (_RIGHT, 56, (40, 48), (32, 40, 48)))
+"""On the queen's and on the king's side: the king's direction, the rook's home, the squares that must be empty, and
+those that must not be attacked."""
 
 
 class Pieces(NamedTuple):
@@ -51,11 +59,11 @@ class Pieces(NamedTuple):
 
     def own(self, *kinds: int) -> Bits:
         """Own pieces of some kinds, by default of all."""
-        return union(Bits(self.mine.low[kind], self.mine.high[kind]) for kind in kinds or range(KINDS))
+        return _of_kinds(self.mine, *kinds)
 
     def other(self, *kinds: int) -> Bits:
         """The opponent's pieces of some kinds, by default of all."""
-        return union(Bits(self.theirs.low[kind], self.theirs.high[kind]) for kind in kinds or range(KINDS))
+        return _of_kinds(self.theirs, *kinds)
 
     @property
     def empty(self) -> Bits:
@@ -63,20 +71,26 @@ class Pieces(NamedTuple):
         return ~(self.own() | self.other())
 
 
+def _of_kinds(pieces: Bits, *kinds: int) -> Bits:
+    return union(Bits(pieces.low[kind], pieces.high[kind]) for kind in kinds or range(KINDS))
+
+
+def _sliders(pieces: Bits) -> Bits:
+    """The pieces that move in each direction as far as they can, `[8]`."""
+    return either(_STRAIGHT, _of_kinds(pieces, ROOK, QUEEN), _of_kinds(pieces, BISHOP, QUEEN))
+
+
 class Guard(NamedTuple):
     """What concerns the safety of one's king."""
 
     checks: jax.Array
     """`[]` int32, the number of attackers."""
+    attacked: Bits
+    """The squares that the opponent attacks, also behind one's king."""
     targets: Bits
     """Where other pieces may move: all squares without a check, those that end the check with one."""
-    pinned: dict[Step, Bits]
-    """The pieces that are pinned in each direction."""
-
-
-def _sliders(direction: Step) -> tuple[int, int]:
-    """The kinds of pieces that move in a direction as far as they can."""
-    return (ROOK, QUEEN) if 0 in direction else (BISHOP, QUEEN)
+    pinned: Bits
+    """`[8]`, the piece that is pinned in each direction."""
 
 
 class ChessMoves:
@@ -89,133 +103,163 @@ class ChessMoves:
     def __init__(self, size: int) -> None:
         self._size = size
         self._whole = size == 8
-        self.steps: list[Step] = [_PROMOTION_STEPS[plane % 3] for plane in range(UNDERPROMOTIONS)]
+        far, near = range(size - 1, 0, -1), range(1, size)
+        lines = [_DIRECTIONS[way] * n for way in range(len(_DIRECTIONS)) for n in (near if way % 2 else far)]
+        promotions = [_DIRECTIONS[_PROMOTIONS[plane % 3]] for plane in range(UNDERPROMOTIONS)]
+        steps = np.array([*promotions, *lines, *_KNIGHT_STEPS])
+        self.steps: list[Step] = [(files, ranks) for files, ranks in steps.tolist()]
         """Files and ranks of the moves of each plane."""
-        distances = range(1, size)
-        for (files, ranks), reverse in zip(_DIRECTIONS, _FARTHEST_FIRST, strict=True):
-            self.steps += [(files * n, ranks * n) for n in (reversed(distances) if reverse else distances)]
-        self.steps += _KNIGHT_STEPS
 
-    def _squares(self, step: Step = (0, 0)) -> Bits:
-        """The squares from which a move stays on the board."""
-        inside = range(self._size)
-        return constant(
-            sum(
-                1 << 8 * file + rank
-                for file in inside
-                for rank in inside
-                if file + step[0] in inside and rank + step[1] in inside
-            )
-        )
+    def _rank(self, number: int) -> Bits:
+        return constant(sum(1 << 8 * file + number for file in range(self._size)))
 
-    def moved(self, squares: Bits, step: Step) -> Bits:
-        """The squares moved by some files and ranks; those that leave the board are dropped."""
-        kept, by = squares & self._squares(step), 8 * step[0] + step[1]
-        move, far = (Bits.up, by) if by > 0 else (Bits.down, -by)
-        while far > 31:  # the greatest distance of `Bits`
-            kept, far = move(kept, 31), far - 31
-        return move(kept, far)
+    def _inside(self, steps: Steps) -> Bits:
+        """The squares from which a move stays on the board, for each step."""
+        squares = np.array([(file, rank) for file in range(self._size) for rank in range(self._size)])
+        ends = squares + steps[..., None, :]
+        stays = ((ends >= 0) & (ends < self._size)).all(axis=-1)
+        numbers = squares @ [8, 1]
+        bits = np.where(stays, np.uint32(1) << (numbers % 32).astype(np.uint32), np.uint32(0))
+        low, high = (np.where(numbers // 32 == word, bits, 0).sum(axis=-1, dtype=np.uint32) for word in range(2))
+        return Bits(low, high)
 
-    def _back(self, squares: Bits, step: Step) -> Bits:
-        """The origins of the moves that lead to `squares`."""
-        return self.moved(squares, (-step[0], -step[1]))
+    def moved(self, squares: Bits, steps: Steps) -> Bits:
+        """The squares moved by each of some steps; those that leave the board are dropped.
 
-    def _ray(self, start: Bits, direction: Step, empty: Bits) -> Bits:
-        """The squares in a direction as far as they are empty, and the first that is not."""
-        line = self.moved(start, direction)
-        for _ in range(self._size - 2):
-            line = line | self.moved(line & empty, direction)
-        return line
+        Args:
+          squares: a set, or one for each step in the last axis.
+          steps: `[n, 2]`, or `[2]` for a single one.
+        """
+        kept, by = squares & self._inside(steps), steps @ [8, 1]
+        up = kept.up(np.maximum(by, 0)) if (by > 0).any() else kept
+        return up.down(np.maximum(-by, 0)) if (by < 0).any() else up
 
-    def attacked(self, pieces: Pieces) -> Bits:
-        """The squares that the opponent attacks, also behind one's king."""
-        empty = pieces.empty | pieces.own(KING)
+    def _rays(self, start: Bits, empty: Bits) -> Bits:
+        """The squares in each direction as far as they are empty, and the first that is not, `[8]`."""
+
+        def farther(_: int, lines: Bits) -> Bits:
+            return lines | self.moved(lines & empty, _DIRECTIONS)
+
+        lines: Bits = jax.lax.fori_loop(0, self._size - 2, farther, self.moved(start, _DIRECTIONS))
+        return lines
+
+    def _attackers(self, pieces: Pieces, rays: Bits) -> Bits:
+        """The opponent's pieces that attack one's king, from which lines run as far as `rays`."""
+        king = pieces.own(KING)
         return union([
-            *(self._ray(pieces.other(*_sliders(direction)), direction, empty) for direction in _DIRECTIONS),
-            *(self.moved(pieces.other(KNIGHT), step) for step in _KNIGHT_STEPS),
-            *(self._back(pieces.other(PAWN), step) for step in _CAPTURES),
-            *(self.moved(pieces.other(KING), step) for step in _DIRECTIONS),
+            (rays & _sliders(pieces.theirs)).joined(),
+            self.moved(king, _KNIGHT_STEPS).joined() & pieces.other(KNIGHT),
+            self.moved(king, _DIRECTIONS[_CAPTURES]).joined() & pieces.other(PAWN),
         ])  # fmt: skip
 
     def guard(self, pieces: Pieces) -> Guard:
-        """The checks and pins of a position."""
-        king, empty = pieces.own(KING), pieces.empty
-        knights = union(self.moved(king, step) for step in _KNIGHT_STEPS) & pieces.other(KNIGHT)
-        pawns = union(self.moved(king, step) for step in _CAPTURES) & pieces.other(PAWN)
-        checks, ends, pinned = knights.size() + pawns.size(), knights | pawns, {}
-        for direction in _DIRECTIONS:
-            ray, attackers = self._ray(king, direction, empty), pieces.other(*_sliders(direction))
-            given = (ray & attackers).any()
-            checks, ends = checks + given, ends | ray.when(given)
-            blocker = ray & pieces.own()
-            pinned[direction] = blocker.when((self._ray(blocker, direction, empty) & attackers).any())
-        targets = self._squares().when(checks == 0) | ends.when(checks == 1)
-        return Guard(checks, targets, pinned)
+        """The checks, attacks and pins of a position."""
+        king, empty, sliders = pieces.own(KING), pieces.empty, _sliders(pieces.theirs)
+        rays = self._rays(king, empty)
+        attackers = self._attackers(pieces, rays)
+        checks = attackers.size()
+        ends = attackers | rays.when((rays & sliders).any()).joined()
+        blockers = rays & pieces.own()
+        attacked = union([
+            self._rays(sliders, empty | king).joined(),
+            self.moved(pieces.other(KNIGHT), _KNIGHT_STEPS).joined(),
+            self.moved(pieces.other(PAWN), -_DIRECTIONS[_CAPTURES]).joined(),
+            self.moved(pieces.other(KING), _DIRECTIONS).joined(),
+        ])  # fmt: skip
+        return Guard(
+            checks,
+            attacked,
+            self._inside(np.zeros(2, int)).when(checks == 0) | ends.when(checks == 1),
+            blockers.when((self._rays(blockers, empty) & sliders).any()),
+        )
 
-    def legal(self, pieces: Pieces, castling: jax.Array, en_passant: Bits) -> list[Bits]:
-        """The origins of the legal moves of each plane.
+    def legal(self, pieces: Pieces, guard: Guard, castling: jax.Array, en_passant: Bits) -> Bits:
+        """The origins of the legal moves of each plane, `[planes]`.
 
         Args:
           pieces: of the position.
+          guard: of the position.
           castling: `[2]` bool, whether one may still castle on the queen's and on the king's side.
           en_passant: the square over which a pawn has just moved, if one has.
         """
-        guard = self.guard(pieces)
-        found: dict[Step, Bits] = {}
-        for direction in _DIRECTIONS:
-            found |= self._along(pieces, guard, direction)
-        knights = pieces.own(KNIGHT) & ~union(guard.pinned.values())
-        for step in _KNIGHT_STEPS:
-            found[step] = knights & self._back(~pieces.own() & guard.targets, step)
-        safe = ~self.attacked(pieces)
-        for direction in _DIRECTIONS:
-            found[direction] |= pieces.own(KING) & self._back(safe & ~pieces.own(), direction)
-        if self._whole:
-            for direction in _CAPTURES:
-                found[direction] |= self._en_passant(pieces, en_passant, direction)
-            for side, (step, rook, between, crossed) in enumerate(_CASTLINGS):
-                found[step] |= _castling(pieces, safe, rook, between, crossed).when(castling[side])
-        last = constant(sum(1 << 8 * file + self._size - 2 for file in range(self._size)))
-        promoting = pieces.own(PAWN) & last
-        return [
-            found[step] & promoting if plane < UNDERPROMOTIONS else found[step] for plane, step in enumerate(self.steps)
-        ]
-
-    def _along(self, pieces: Pieces, guard: Guard, direction: Step) -> dict[Step, Bits]:
-        """The origins of sliders' and pawns' moves in a direction."""
-        line = (direction, (-direction[0], -direction[1]))
-        free = ~union(pin for along, pin in guard.pinned.items() if along not in line)
-        sliders, path, empty = pieces.own(*_sliders(direction)) & free, self._squares(), pieces.empty
-        found = {}
-        for distance in range(1, self._size):
-            step = (direction[0] * distance, direction[1] * distance)
-            found[step] = sliders & path & self._back(~pieces.own() & guard.targets, step)
-            path = path & self._back(empty, step)
+        pinned, targets = guard.pinned.joined(), ~pieces.own() & guard.targets
+        free = ~pinned | _either_way(guard.pinned)
         pawns = pieces.own(PAWN) & free
-        if direction in _CAPTURES:
-            found[direction] |= pawns & self._back(pieces.other() & guard.targets, direction)
-        if direction == _UP:
-            found[_UP] |= pawns & self._back(empty & guard.targets, _UP)
-        if direction == _UP and self._whole:
-            home = constant(sum(1 << 8 * file + 1 for file in range(8)))
-            found[0, 2] |= pawns & home & self._back(empty, _UP) & self._back(empty & guard.targets, (0, 2))
+        near, second = self._kings(pieces, guard) | self._pawns(pieces, pawns, guard.targets), EMPTY
+        if self._whole:
+            near = near | self._en_passant(pieces, en_passant)
+            second = self._double(pieces, pawns, guard.targets) | _castled(pieces, guard, castling)
+        others = stacked([near, second, *[EMPTY] * (self._size - 3)])
+        lines = self._along(_sliders(pieces.mine) & free, pieces.empty, targets, others)
+        knights = pieces.own(KNIGHT) & ~pinned & self.moved(targets, -_KNIGHT_STEPS)
+        promoted = Bits(lines.low[0], lines.high[0]) & pieces.own(PAWN) & self._rank(self._size - 2)
+        low, high = map(_in_order, promoted, lines, knights)
+        return Bits(low, high)
+
+    def _along(self, sliders: Bits, empty: Bits, targets: Bits, others: Bits) -> Bits:
+        """The origins of moves in each direction, by distance, `[size - 1, 8]`: of sliders, and of `others`."""
+
+        def farther(reach: tuple[Bits, Bits, Bits], others: Bits) -> tuple[tuple[Bits, Bits, Bits], Bits]:
+            path, landing, passing = reach  # squares from which the way so far is empty, leads to targets, is passable
+            landing, passing = self.moved(landing, -_DIRECTIONS), self.moved(passing, -_DIRECTIONS)
+            return (path & passing, landing, passing), (sliders & path & landing) | others
+
+        everywhere, in_all = Bits(*np.full((2, 8), 2**32 - 1, np.uint32)), Bits(*np.zeros((2, 8), np.uint32))
+        start = jax.tree.map(jnp.asarray, (everywhere, targets | in_all, empty | in_all))
+        _, found = jax.lax.scan(farther, start, others)
         return found
 
-    def _en_passant(self, pieces: Pieces, square: Bits, direction: Step) -> Bits:
-        """The pawn that may take en passant in a direction, if the king is not attacked afterwards."""
-        pawn, taken = pieces.own(PAWN) & self._back(square, direction), self.moved(square, _DOWN)
-        empty, king = (pieces.empty | pawn | taken) & ~square, pieces.own(KING)
-        attackers = union([
-            *(self._ray(king, way, empty) & pieces.other(*_sliders(way)) for way in _DIRECTIONS),
-            *(self.moved(king, step) & pieces.other(KNIGHT) for step in _KNIGHT_STEPS),
-            *(self.moved(king, step) & pieces.other(PAWN) & ~taken for step in _CAPTURES),
-        ])  # fmt: skip
-        return pawn.when((taken & pieces.other(PAWN)).any() & ~attackers.any())
+    def _kings(self, pieces: Pieces, guard: Guard) -> Bits:
+        """The king, in the directions in which it may move, `[8]`."""
+        return pieces.own(KING) & self.moved(~guard.attacked & ~pieces.own(), -_DIRECTIONS)
+
+    def _pawns(self, pieces: Pieces, pawns: Bits, targets: Bits) -> Bits:
+        """The pawns that may capture or move by one square in each direction, `[8]`."""
+        captures = self.moved(pieces.other() & targets, -_DIRECTIONS).when(_among(*_CAPTURES))
+        return pawns & (captures | self.moved(pieces.empty & targets, -_DIRECTIONS).when(_among(_UP)))
+
+    def _double(self, pieces: Pieces, pawns: Bits, targets: Bits) -> Bits:
+        """The pawns that may move by two squares, `[8]`."""
+        over = self.moved(pieces.empty, -_DIRECTIONS)
+        return (pawns & self._rank(1) & over & self.moved(pieces.empty & targets, -2 * _DIRECTIONS)).when(_among(_UP))
+
+    def _en_passant(self, pieces: Pieces, square: Bits) -> Bits:
+        """The pawns that may take en passant in each direction, `[8]`, if the king is not attacked afterwards."""
+        taken, found = self.moved(square, _DIRECTIONS[_DOWN]), EMPTY
+        remaining = pieces._replace(theirs=pieces.theirs & ~taken)
+        for way in _CAPTURES:
+            pawn = pieces.own(PAWN) & self.moved(square, -_DIRECTIONS[way])
+            rays = self._rays(pieces.own(KING), (pieces.empty | pawn | taken) & ~square)
+            takes = (taken & pieces.other(PAWN)).any() & ~self._attackers(remaining, rays).any()
+            found = found | pawn.when(takes & _among(way))
+        return found
 
 
-def _castling(pieces: Pieces, safe: Bits, rook: int, between: tuple[int, ...], crossed: tuple[int, ...]) -> Bits:
-    """The king, if the position allows it to castle."""
-    blocked = constant(sum(1 << square for square in between)) & ~pieces.empty
-    attacked = constant(sum(1 << square for square in crossed)) & ~safe
-    at_home = (pieces.own(ROOK) & constant(1 << rook)).any()
-    return (pieces.own(KING) & _KING_HOME).when(at_home & ~blocked.any() & ~attacked.any())
+def _among(*ways: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which of the directions these are, `[8]`."""
+    return np.isin(np.arange(len(_DIRECTIONS)), ways)
+
+
+def _either_way(pinned: Bits) -> Bits:
+    """For each direction, what is in the set of that direction or of the opposite one."""
+    low, high = (jnp.repeat(word[0::2] | word[1::2], 2) for word in map(jnp.asarray, pinned))
+    return Bits(low, high)
+
+
+def _castled(pieces: Pieces, guard: Guard, castling: jax.Array) -> Bits:
+    """The king in the directions in which it may castle, `[8]`."""
+    found = EMPTY
+    for side, (way, rook, between, crossed) in enumerate(_CASTLINGS):
+        blocked = constant(sum(1 << square for square in between)) & ~pieces.empty
+        attacked = constant(sum(1 << square for square in crossed)) & guard.attacked
+        at_home = (pieces.own(ROOK) & constant(1 << rook)).any()
+        may = castling[side] & at_home & ~blocked.any() & ~attacked.any()
+        found = found | (pieces.own(KING) & _KING_HOME).when(may & _among(way))
+    return found
+
+
+def _in_order(promoted: Array, lines: Array, knights: Array) -> jax.Array:
+    """A word of the origins of each plane: of promotions `[8]`, along lines `[distances, 8]`, and of knights `[8]`."""
+    under = [promoted[way][None] for way in _PROMOTIONS] * (UNDERPROMOTIONS // len(_PROMOTIONS))
+    ways = [lines[:, way] if way % 2 else lines[::-1, way] for way in range(len(_DIRECTIONS))]
+    return jnp.concatenate([*under, *ways, knights])

@@ -66,10 +66,18 @@ def test_its_specification_is_that_of_pgx_with_smaller_states(name):
     assert ours.state_bytes < theirs.state_bytes
 
 
-@given(st.integers(0, 2**64 - 1), st.integers(1, 31))
+@given(st.integers(0, 2**64 - 1), st.integers(0, 63))
 def test_bits_are_shifted_like_integers(squares, by):
     assert as_int(constant(squares).up(by)) == (squares << by) % 2**64
     assert as_int(constant(squares).down(by)) == squares >> by
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_each_set_is_shifted_by_its_own_distance(squares):
+    by = np.array([0, 1, 31, 32, 33, 63])
+    up, down = constant(squares).up(by), constant(squares).down(by)
+    found = [Bits(moved.low[i], moved.high[i]) for moved in (up, down) for i in range(len(by))]
+    assert [*map(as_int, found)] == [squares * 2**n % 2**64 for n in by.tolist()] + [squares >> n for n in by.tolist()]
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(-1, 64))
