@@ -19,7 +19,7 @@ Distance = int | np.ndarray[Any, np.dtype[np.integer[Any]]]
 
 
 class Bits(NamedTuple):
-    """A set of squares; square i is bit i of `low`, or bit i - 32 of `high`. Arrays of sets have words of that shape."""
+    """A set of squares; square i is bit i of `low`, or bit i - 32 of `high`. Arrays of sets have such words."""
 
     low: Array
     """`[]` uint32."""
