@@ -7,7 +7,8 @@ uv run python benchmarks/ablations.py --steps 2000 --only baseline greedy -- run
 Where each run is held to one core, as many may run at once as there are cores, each with a folder and variants
 (`--only`) of its own.
 
-Results are added to `benchmarks/results/ablations.json` as they come; what is there already is not run again.
+Results are added to `benchmarks/results/ablations.json` as they come; what is there already is not run again. Agents
+stay in the folder, so that they can be judged anew. A run that fails is named at the end, and the others go on.
 `uv run python benchmarks/pages.py` writes docs/ablations.md from them.
 """
 
@@ -94,20 +95,31 @@ def main() -> None:
     by_time = arguments.minutes is not None
     limit = f"stop.minutes={arguments.minutes:g}" if by_time else f"stop.steps={arguments.steps}"
     more = () if by_time else ("stop.minutes=600",)
+    failed = []
     for seed in range(arguments.seeds):
         for name in arguments.only:
             overrides = (*arguments.also, *VARIANTS[name], f"seed={seed}", limit, *more)
             key = " ".join(overrides)
             if key not in stored():
                 settings = {"variant": name, "also": arguments.also, "seed": seed, "limit": limit}
-                store(key, settings | run(arguments.folder, overrides))
+                workdir = arguments.folder / f"{''.join(c if c.isalnum() else '_' for c in name)}_{seed}"
+                try:
+                    store(key, settings | run(workdir, overrides))
+                except subprocess.CalledProcessError as error:
+                    failed.append(f"{name}, seed {seed}: exit status {error.returncode}")
+    if failed:
+        sys.exit("\n".join(["these runs failed:", *failed]))
 
 
-def run(folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
-    """Trains one variant from nothing and judges it."""
-    workdir = folder / "run"
+def run(workdir: Path, overrides: Sequence[str]) -> dict[str, Any]:
+    """Trains one variant from nothing and judges it; without its checkpoints, which hold the replay, it is kept.
+
+    Raises:
+      CalledProcessError: a command failed; its errors are on the screen.
+    """
     shutil.rmtree(workdir, ignore_errors=True)
     podzero("train", EXPERIMENT, "--workdir", str(workdir), "--view", "plain", *overrides)
+    shutil.rmtree(workdir / "checkpoints", ignore_errors=True)
     status = json.loads(podzero("status", str(workdir), "--json"))
     diagnose = str(Path(__file__).with_name("diagnose.py"))
     diagnosis = python(diagnose, str(workdir), "--only", "simulations", "--simulations", "1", "32", "512")

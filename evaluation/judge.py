@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from podzero.errors import ConfigError
 from podzero.evaluation.players import Player, SearchPlayer, random_actions
 from podzero.evaluation.solvers import Scores, Solver, game_values, make_solver
 from podzero.intervals import wilson
@@ -29,7 +30,9 @@ MAX_PLY = 30
 BANDS = ((0, 9), (10, 19), (20, MAX_PLY))
 """First and last plies of the bands in which training is judged: opening, middle and end differ in difficulty."""
 _CANDIDATES = 512
-_FORMAT = 1
+_PATIENCE = 20
+"""How often `_CANDIDATES` random games without a new position say that there is none."""
+_FORMAT = 2
 """Version of the way in which positions are drawn: part of the cache's key."""
 
 
@@ -129,7 +132,7 @@ def judged_positions(env: Env, count: int, seed: int, max_ply: int = MAX_PLY) ->
     The cache (`$XDG_CACHE_HOME/podzero`, else `~/.cache/podzero`) only saves time and may be deleted.
 
     Raises:
-      ConfigError: the game has no solver.
+      ConfigError: the game has no solver, or fewer positions.
     """
     solver = make_solver(env.spec.name)
     game = env.spec.name.replace("/", "-")
@@ -172,22 +175,36 @@ def all_positions(env: Env, max_ply: int) -> Positions:
 def draw_positions(env: Env, solver: Solver, count: int, seed: int, max_ply: int = MAX_PLY) -> Positions:
     """Draws and solves positions: uniformly random legal play up to a ply drawn uniformly from 0 to `max_ply`.
 
-    Terminal positions, and positions in which all legal moves have the same value, are rejected and drawn again. Early
-    plies are therefore more frequent: long random games are often over or decided.
+    Each position is drawn once, whatever moves lead to it: one that is judged often would count as often. Terminal
+    positions, and positions in which all legal moves have the same value, are rejected. Early plies are more frequent,
+    because long random games are often over or decided.
+
+    Raises:
+      ConfigError: the game has fewer positions.
     """
     key, rng = jax.random.key(seed), np.random.default_rng(seed)
     play = random_games(env, max_ply)
     moves: list[np.ndarray[Any, Any]] = []
     scores: list[Scores] = []
-    while len(moves) < count:
+    known: set[bytes] = set()
+    without = 0
+    while len(moves) < count and without < _PATIENCE:
         key, play_key = jax.random.split(key)
         candidates = jax.device_get(play(play_key, rng.integers(0, max_ply + 1, _CANDIDATES)))
+        before = len(known)
         for played, observation in zip(*(leaf[~candidates.over] for leaf in candidates[:2]), strict=True):
-            if len(moves) < count:
+            if len(moves) < count and observation.tobytes() not in known:
+                known.add(observation.tobytes())
                 exact = solver.scores(observation[None])[0]
                 if len(np.unique(game_values(exact[~np.isnan(exact)]))) > 1:
                     moves.append(played)
                     scores.append(exact)
+        without = 0 if len(known) > before else without + 1
+    if len(moves) < count:
+        raise ConfigError(
+            f"{env.spec.name} has only some {len(moves)} positions in which moves differ in value; ask for fewer "
+            f"than {count}"
+        )
     return Positions(np.stack(moves), np.stack(scores))
 
 

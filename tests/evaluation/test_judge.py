@@ -62,6 +62,18 @@ def test_positions_are_open_and_their_scores_are_those_of_the_replayed_state(gam
     np.testing.assert_array_equal(marks, positions.plies)
 
 
+def test_each_position_is_judged_once_whatever_moves_lead_to_it(game):
+    env, _, positions = game
+    seen = jax.device_get(jax.vmap(env.view)(replay(env, positions.moves))).observation
+    assert len(np.unique(seen.reshape(150, -1), axis=0)) == 150
+
+
+def test_more_positions_than_a_game_has_are_refused():
+    env = make_env("tic_tac_toe")
+    with pytest.raises(ConfigError, match=r"tic_tac_toe has only some \d+ .* ask for fewer than 500"):
+        draw_positions(env, make_solver("tic_tac_toe"), 500, seed=0, max_ply=3)
+
+
 def test_same_seed_same_positions(game):
     env, solver, positions = game
     max_ply = positions.moves.shape[1]
