@@ -47,7 +47,7 @@ def moves_per_core_s(experiment: Experiment) -> float:
     Args:
       experiment: of a game in JAX.
     """
-    games = max(1, experiment.actors.games // experiment.server.groups)
+    games = max(1, experiment.actors.games // experiment.server.batches)
     search = experiment.search
     changes: dict[str, object] = {"actors": experiment.actors.model_copy(update={"games": games})}
     if experiment.actors.inference == "device":  # whose trees are not those of actors on CPUs

@@ -43,7 +43,7 @@ from podzero.inference.serving.messages import (
 from podzero.types import EnvState
 
 CLIENTS = (1, 4, 16, 64)
-"""Numbers of actors, each with `server.groups` connections."""
+"""Numbers of actors, each with `server.batches` connections."""
 ROUND_S = 4.0
 """The length of a round; servers report every two seconds."""
 POSITIONS = 8192

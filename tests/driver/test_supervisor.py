@@ -203,7 +203,7 @@ def test_the_last_reports_of_learner_and_replay_are_read(make_supervisor):
 
 def test_inference_servers_start_before_the_actors_that_they_serve(make_supervisor):
     supervisor, cluster = make_supervisor(
-        cpu_node("home", 8), actors={"inference": "server", "cpus": 1.0}, server={"count": 2, "groups": 4}
+        cpu_node("home", 8), actors={"inference": "server", "cpus": 1.0}, server={"count": 2, "batches": 4}
     )
     supervisor.start(None)
     assert cluster.alive("inference") == ["inference-0", "inference-1"]

@@ -87,7 +87,7 @@ def test_yaml_round_trip_keeps_any_value(channels, learning_rate, tolerance, opp
         (
             {"actors": {"inference": "server", "games": 9}},
             "",
-            ["actors.games 9 cannot be divided into server.groups = 2 equal groups"],
+            ["actors.games 9 cannot be divided into server.batches = 2 equal groups"],
         ),
         (
             {
