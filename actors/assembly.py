@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -40,7 +40,11 @@ class GameAssembler:
     """
 
     def __init__(
-        self, config: ActorsConfig, discount: float = 1.0, seed: int = 0, auxiliary_targets: bool = False
+        self,
+        config: ActorsConfig,
+        discount: float = 1.0,
+        seed: int | Sequence[int] = 0,
+        auxiliary_targets: bool = False,
     ) -> None:
         """With `auxiliary_targets` the samples have the targets of auxiliary heads."""
         self._config = config

@@ -19,6 +19,13 @@ from podzero.types import Params
 
 _spec: Any = PartitionSpec
 _EACH, _ALL = _spec("chips"), _spec()
+_CHIPS = 2**20
+"""Added to the number of a chip for its key: small numbers give the keys into which the first chip splits its own."""
+
+
+def chip_keys(key: jax.Array, count: int) -> jax.Array:
+    """A key for each of some chips, of which the first is `key`, so that its games are those of one chip alone."""
+    return jnp.stack([key, *(jax.random.fold_in(key, _CHIPS + chip) for chip in range(1, count))])
 
 
 class ChipRollouts:
@@ -39,8 +46,8 @@ class ChipRollouts:
         self._take = jax.jit(self._on_each(core.take, _EACH, _EACH, _EACH))
 
     def init(self, key: jax.Array) -> RolloutState:
-        """Starts all games; those of the first chip depend on `key` as those of one chip alone would."""
-        keys = jnp.stack([key, *(jax.random.fold_in(key, chip) for chip in range(1, self._mesh.size))])
+        """Starts all games, with `chip_keys`."""
+        keys = chip_keys(key, self._mesh.size)
         state: RolloutState = self._init(jax.device_put(keys, NamedSharding(self._mesh, _EACH)))
         return state
 

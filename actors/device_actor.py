@@ -19,11 +19,15 @@ from podzero.clock import REPORT_EVERY_S, StageClock
 from podzero.config import Experiment
 from podzero.types import Params
 
+_POOL = 4_096
+"""Most samples that are held back, so that the samples of an item come from the games of several programs."""
+
 
 class DeviceActor:
     """Plays `actors.games` games on the chips of this process and writes the finished ones to replay.
 
-    While the chips execute one program, the host fetches and writes what the program before it finished.
+    While the chips execute one program, the host fetches and writes what the program before it finished. The samples of
+    an item are drawn from a pool, of which as many stay behind as replay needs before training, but at most 4,096.
 
     Args:
       experiment: of which `actors`, `search` and `replay` are used.
@@ -55,7 +59,8 @@ class DeviceActor:
         self._chips = ChipRollouts(core, devices, actors.moves_per_dispatch * actors.games // len(devices))
         self._fold = fold
         self._clients = clients
-        self._rest: Positions | None = None
+        self._pool: Positions | None = None
+        self._held = min(_POOL, experiment.replay.min_size)
         self._stopping = threading.Event()
 
     def stop(self) -> None:
@@ -80,30 +85,35 @@ class DeviceActor:
                 resign_at = self._resign_threshold.value
                 state, finished, played = self._chips.play(params, version, state, resign_at, simulations)
             with clock("write"):
-                self._write(finish(pieces))
+                self._write(finish(pieces), self._held)
             with clock("search"):
                 host = jax.device_get(played)
-                index = [self._random.permutation(int(count)).astype(np.int32) for count in host.samples]
+                index = [np.arange(count, dtype=np.int32) for count in host.samples]
                 pieces = self._chips.take(state, finished, index)
             self._calibrate(host)
             self._count(metrics, host, simulations, version)
             with clock("params"):
                 if newer := self._clients.source.poll():
                     version, params = newer.version, self._chips.put(self._fold(newer.params))
-        self._write(finish(pieces))
+        self._write(finish(pieces), held=0)
         self._clients.report(self._name, metrics.flush() | clock.flush())
 
-    def _write(self, positions: Positions | None) -> None:
-        """Writes full items; the samples that do not fill one are written with the next ones."""
-        if positions is None:
+    def _write(self, positions: Positions | None, held: int) -> None:
+        """Adds to the pool and writes full items, drawn from it at random, until at most `held` samples and those that
+        do not fill an item are left.
+        """
+        parts = [part for part in (self._pool, positions) if part is not None]
+        if not parts:
             return
-        if self._rest is not None:
-            positions = concatenated([self._rest, positions])
-        size = len(positions[0].version)
-        full = size - size % self._experiment.replay.samples_per_item
-        self._rest = rows_of(positions, slice(full, None)) if full < size else None
+        pool = concatenated(parts)
+        size = len(pool[0].version)
+        excess = max(0, size - held)
+        full = excess - excess % self._experiment.replay.samples_per_item
         if full:
-            self._clients.write(*rows_of(positions, slice(full)))
+            drawn = self._random.permutation(size)
+            self._clients.write(*rows_of(pool, drawn[:full]))
+            pool = rows_of(pool, drawn[full:])
+        self._pool = pool
 
     def _calibrate(self, played: Played) -> None:
         """Adjusts the threshold of resignation by the games that were played on."""

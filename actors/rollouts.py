@@ -19,6 +19,9 @@ from podzero.errors import ConfigError
 from podzero.protocols import Env
 from podzero.types import Array, Move, Params, Sample, StoredState
 
+_OWN_KEY = 2**30
+"""Small numbers would give the keys into which the same key is split elsewhere."""
+
 
 class RolloutState(NamedTuple):
     """The state of self-play between two programs."""
@@ -113,7 +116,7 @@ class RolloutCore:
             plays_on=no, version=number,
         )  # fmt: skip
         history = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (self._rows, *leaf.shape)), empty)
-        return RolloutState(jax.random.fold_in(key, 1), state, history)
+        return RolloutState(jax.random.fold_in(key, _OWN_KEY), state, history)
 
     def play(
         self,

@@ -71,7 +71,7 @@ class SelfPlayActor:
         clock, actors = StageClock(), experiment.actors
         metrics = SelfPlayMetrics(actors.games, actors.resignation, self._faults.total)
         assembler = self._assembler()
-        shuffler: SampleShuffler[Positions] = SampleShuffler(experiment.replay.samples_per_item, self._seed)
+        shuffler: SampleShuffler[Positions] = SampleShuffler(experiment.replay.samples_per_item, [self._seed, 1])
 
         def report() -> None:
             self._clients.report(self._name, metrics.flush(self._faults.total) | clock.flush())
@@ -147,7 +147,10 @@ class SelfPlayActor:
     def _assembler(self) -> GameAssembler:
         experiment = self._experiment
         return GameAssembler(
-            experiment.actors, experiment.env.discount, self._seed, auxiliary_targets=experiment.has_auxiliary_heads
+            experiment.actors,
+            experiment.env.discount,
+            [self._seed, 2],
+            auxiliary_targets=experiment.has_auxiliary_heads,
         )
 
     def _start_games(self, error: SimulatorError | None = None) -> SelfPlayState:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 import jax
@@ -19,7 +20,7 @@ class SampleShuffler(Generic[Samples]):
     comes from a different game and a random position in it. After `take`, fewer than `samples_per_item` games remain.
     """
 
-    def __init__(self, samples_per_item: int, seed: int) -> None:
+    def __init__(self, samples_per_item: int, seed: int | Sequence[int]) -> None:
         self._samples_per_item = samples_per_item
         self._random = np.random.default_rng(seed)
         self._games: list[Samples] = []

@@ -13,7 +13,7 @@ from podzero.searched_nodes import SearchedNodes
 def tree_of(game: Game, nodes: SearchedNodes) -> list[dict[str, Any]]:
     """The most visited nodes of a search of the shown position: `id`, `label` and `children` of each."""
     looked = _Paths(game)
-    return [_node(branch, looked) for branch in branches(nodes, looked.turn)]
+    return [_node(branch, looked) for branch in branches(nodes, looked.exists)]
 
 
 class _Paths:
@@ -22,9 +22,9 @@ class _Paths:
     def __init__(self, game: Game) -> None:
         self._games: dict[tuple[int, ...], Game] = {(): game.copy()}
 
-    def turn(self, path: tuple[int, ...]) -> int | None:
-        """Who moves after a path; None if the game was over before its last action."""
-        return None if path and self[path[:-1]].over else self[path].turn
+    def exists(self, path: tuple[int, ...]) -> bool:
+        """Whether the game was not over before the last action of a path."""
+        return not (path and self[path[:-1]].over)
 
     def __getitem__(self, path: tuple[int, ...]) -> Game:
         if path not in self._games:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -124,15 +124,13 @@ class Branch(NamedTuple):
     children: tuple[Branch, ...]
 
 
-def branches(
-    nodes: SearchedNodes, movers: Callable[[tuple[int, ...]], int | None], most: int = 200
-) -> tuple[Branch, ...]:
+def branches(nodes: SearchedNodes, exists: Callable[[tuple[int, ...]], bool], most: int = 200) -> tuple[Branch, ...]:
     """The children of the root, most visited first, and their own, from the `most` visited nodes of the tree.
 
     Args:
       nodes: of one search.
-      movers: the player to move after a path of actions; None if the game was over before its last one. A search may
-        go on below the end of a game, where nothing changes.
+      exists: whether the game was not over before the last of some actions. A search may go on below the end of a
+        game, where nothing changes.
       most: how many nodes are kept.
     """
     parent, visits = np.asarray(nodes.parent), np.asarray(nodes.visits)
@@ -141,16 +139,13 @@ def branches(
     for node in added[:most]:
         children.setdefault(int(parent[node]), []).append(node)
 
-    def grow(node: int, path: tuple[int, ...]) -> Sequence[Branch]:
-        mover, found = movers(path), []
+    def grow(node: int, path: tuple[int, ...]) -> tuple[Branch, ...]:
+        found = []
         for child in children.get(node, ()):
             below = (*path, int(nodes.action[child]))
-            next_mover = movers(below)
-            if next_mover is None:
-                continue
-            sign = 1.0 if next_mover == mover else -1.0
-            value = sign * float(nodes.value[child])
-            found.append(Branch(below, int(visits[child]), value, float(nodes.prior[child]), tuple(grow(child, below))))
-        return found
+            if exists(below):
+                value, prior = float(nodes.value[child]), float(nodes.prior[child])
+                found.append(Branch(below, int(visits[child]), value, prior, grow(child, below)))
+        return tuple(found)
 
-    return tuple(grow(0, ()))
+    return grow(0, ())

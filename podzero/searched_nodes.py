@@ -9,8 +9,8 @@ import numpy as np
 
 
 class SearchedNodes(NamedTuple):
-    """The N = simulations + 1 nodes of each searched tree in the order of the simulations; node 0 is the root. A node
-    that no simulation added, because the game was over above it, has no visits.
+    """The N = simulations + 1 nodes of each searched tree in the order of the simulations; node 0 is the root. Below
+    the end of a game search goes on adding nodes, in which nothing changes.
     """
 
     parent: jax.Array | np.ndarray[Any, Any]
@@ -20,6 +20,7 @@ class SearchedNodes(NamedTuple):
     visits: jax.Array | np.ndarray[Any, Any]
     """`[B, N]` int32."""
     value: jax.Array | np.ndarray[Any, Any]
-    """`[B, N]` float32, the mean over the visits, for the player to move in the node."""
+    """`[B, N]` float32, what `action` is worth to the player who chooses it: its reward, and the mean over the visits
+    of the node. Of the root, the mean for the player to move."""
     prior: jax.Array | np.ndarray[Any, Any]
     """`[B, N]` float32, the network's probability of `action`."""

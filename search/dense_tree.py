@@ -139,7 +139,7 @@ def root_edges(tree: Tree, logits: jax.Array) -> Edges:
 
 def first_tree(root: mctx.RootFnOutput, slots: Slots, simulations: int) -> Tree:
     """Trees of one node, of which so many simulations will make larger ones."""
-    number = jnp.int8 if simulations <= np.iinfo(np.int8).max else jnp.int16
+    number = next(kind for kind in (jnp.int8, jnp.int16, jnp.int32) if simulations <= np.iinfo(kind).max)
     value = root.value.astype(jnp.float32)
     unvisited, zero = jnp.zeros_like(slots.logits), jnp.zeros_like(value)
     node = Tree(

@@ -55,10 +55,13 @@ def nodes_of(tree: mctx.Tree) -> SearchedNodes:
     """The nodes of B trees."""
     prior = jax.nn.softmax(tree.children_prior_logits)
     row, above = jnp.arange(tree.parents.shape[0])[:, None], jnp.maximum(tree.parents, 0)
+    action = jnp.maximum(tree.action_from_parent, 0)
+    edge = row, above, action
+    led_to = tree.children_rewards[edge] + tree.children_discounts[edge] * tree.node_values
     return SearchedNodes(
         parent=tree.parents,
         action=tree.action_from_parent,
         visits=tree.node_visits,
-        value=tree.node_values,
-        prior=prior[row, above, jnp.maximum(tree.action_from_parent, 0)],
+        value=jnp.where(tree.parents < 0, tree.node_values, led_to),
+        prior=prior[edge],
     )

@@ -48,7 +48,8 @@ def rules_model(env: Env, evaluate: Evaluate, discount: float = 1.0) -> Model:
 
     Values are for the player to move. So the discount from parent to child is `discount` where the same player moves
     again and `-discount` where the opponent does. It is zero where the game is over: then the reward is the outcome. A
-    game that a limit truncates has no outcome; its last position is evaluated like any other.
+    game that a limit truncates has no outcome; its last position is evaluated like any other. Below it, where search
+    may go on though nothing changes, values are not discounted.
     """
     view = jax.vmap(env.view)
     step = jax.vmap(env.step)
@@ -60,11 +61,13 @@ def rules_model(env: Env, evaluate: Evaluate, discount: float = 1.0) -> Model:
     def recurrent(
         params: Params, key: Array, action: Array, states: EnvState
     ) -> tuple[mctx.RecurrentFnOutput, EnvState]:
-        mover = view(states).player
+        before = view(states)
+        mover = before.player
         children = step(states, action)
         seen = view(children)
         logits, value = evaluate(params, key, children)
         signed_discount = jnp.where(seen.player == mover, discount, -discount)
+        signed_discount = jnp.where(before.done, 1.0, signed_discount)
         decided = seen.done & ~seen.truncated
         output = mctx.RecurrentFnOutput(
             reward=jnp.take_along_axis(seen.rewards, mover[:, None], axis=1)[:, 0],

@@ -97,7 +97,11 @@ def gumbel_transform(config: SearchConfig, bounds: tuple[float, float] | None, s
 
 
 def tree_range(values: Array, exists: Array, axis: int) -> jax.Array:
-    """The range of the values of those nodes that exist; `axis` is that of the nodes, and stays with size 1."""
+    """The range of the values of those nodes that exist; `axis` is that of the nodes, and stays with size 1.
+
+    As in the pseudocode of MuZero, each value is for the player to move in its node: with two players the range is that
+    of the values and their negatives.
+    """
     lowest = jnp.min(jnp.where(exists, values, jnp.inf), axis=axis, keepdims=True)
     highest = jnp.max(jnp.where(exists, values, -jnp.inf), axis=axis, keepdims=True)
     return highest - lowest

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from podzero.actors import ActorClients, DeviceActor, GameAssembler, RolloutCore, SelfPlayCore
-from podzero.actors.chips import ChipRollouts, finish
+from podzero.actors.chips import ChipRollouts, chip_keys, finish
 from podzero.config import parse
 from podzero.driver.build import make_device_actor
 from podzero.envs import make_env
 from podzero.errors import ConfigError
+from podzero.types import Versioned
 
 from .test_reanalysis import Source, Writer
 from .test_rollouts import drawn
@@ -59,6 +60,26 @@ def test_it_writes_the_samples_of_an_actor_on_the_cpu_with_the_same_seed():
     assert sum(report["count/games"] for report in reports) == len(games)
 
 
+class EveryProgram(Source):
+    """A new version before each program."""
+
+    def poll(self):
+        self.polls += 1
+        return Versioned(self.polls, 0.5)
+
+
+def test_samples_of_an_item_come_from_several_programs():
+    """The version says in which program a move was played; a game of nine moves spans three programs at most."""
+    experiment, writer = experiment_with(), Writer([], "samples", writes=4)
+    experiment = experiment.model_copy(update={"replay": experiment.replay.model_copy(update={"min_size": 512})})
+    clients = ActorClients(EveryProgram(), writer, lambda name, metrics: None)
+    _, actor = actor_for(experiment, jax.local_devices()[:1], clients)
+    writer.enough = actor.stop
+    actor.run()
+    items = writer.written[0].version.reshape(-1, experiment.replay.samples_per_item)
+    assert np.median(np.ptp(items, axis=1)) > 3
+
+
 def test_each_chip_plays_as_one_alone():
     """Two chips beside two runs of one chip, whose keys are those of the two; in a process with two devices."""
     if jax.device_count() == 1:
@@ -72,7 +93,7 @@ def test_each_chip_plays_as_one_alone():
     core = RolloutCore(SelfPlayCore(env, search, experiment.actors, {32: search}), env, experiment)
     chips, play = ChipRollouts(core, jax.devices(), piece=32), jax.jit(core.play)
     state = chips.init(key)
-    alone = [jax.jit(core.init)(one) for one in (key, jax.random.fold_in(key, 1))]
+    alone = [jax.jit(core.init)(one) for one in chip_keys(key, 2)]
     for program in range(3):
         state, finished, played = chips.play({}, program, state, -np.inf, 32)
         index = [np.arange(count, dtype=np.int32) for count in jax.device_get(played.samples)]

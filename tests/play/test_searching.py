@@ -12,7 +12,7 @@ from podzero.searched_nodes import SearchedNodes
 ENV = make_env("tic_tac_toe")
 
 
-def test_branches_are_sorted_by_visits_and_values_are_those_of_the_player_who_moves():
+def test_branches_are_sorted_by_visits_and_end_with_the_game():
     nodes = SearchedNodes(
         parent=np.array([-1, 0, 0, 2, 0]),
         action=np.array([-1, 5, 7, 1, 3]),
@@ -20,12 +20,13 @@ def test_branches_are_sorted_by_visits_and_values_are_those_of_the_player_who_mo
         value=np.array([0.0, 0.25, -0.5, 0.75, 0.0]),
         prior=np.array([0.0, 0.2, 0.7, 0.4, 0.1]),
     )
-    first, second = branches(nodes, movers=lambda path: len(path) % 2)
-    assert (first.path, first.visits, first.value, first.prior) == ((7,), 4, 0.5, 0.7)
-    assert (second.path, second.value) == ((5,), -0.25)
+    first, second = branches(nodes, exists=lambda path: True)
+    assert (first.path, first.visits, first.value, first.prior) == ((7,), 4, -0.5, 0.7)
+    assert (second.path, second.value) == ((5,), 0.25)
     (reply,) = first.children
-    assert (reply.path, reply.value) == ((7, 1), -0.75)
-    assert branches(nodes, movers=lambda path: 0, most=1)[0].children == ()
+    assert (reply.path, reply.value) == ((7, 1), 0.75)
+    assert branches(nodes, exists=lambda path: True, most=1)[0].children == ()
+    assert branches(nodes, exists=lambda path: len(path) < 2)[0].children == ()
 
 
 def test_the_principal_variation_follows_the_most_visited_children():

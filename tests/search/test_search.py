@@ -290,5 +290,6 @@ def test_kept_nodes_are_the_tree_of_the_search(algorithm):
         below = np.bincount(parent[added], visits[added], minlength=len(parent))
         assert np.all(visits[added] >= 1 + below[added])
         assert visits[0] == 25
+        assert value[children] == pytest.approx(np.asarray(result.qvalues[game])[action[children]], abs=1e-5)
         assert np.all(np.abs(value) <= 1)
         assert np.allclose(prior[children], 1 / legal[game].sum())
