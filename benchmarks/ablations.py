@@ -129,6 +129,7 @@ def run(workdir: Path, overrides: Sequence[str]) -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "steps": status["step"],
         "games": status["games"],
+        "positions": "distinct",
         "judged": json.loads(diagnosis)["simulations"],
     }
 

@@ -136,10 +136,10 @@ def _errors(entries: Sequence[Json]) -> list[str]:
 
 
 def _groups(results: Iterable[Json]) -> list[list[Json]]:
-    """The runs that share all settings but those of their variant and seed, by the first run of each group."""
+    """The runs that share positions and all settings but those of variant and seed, by the first run of each group."""
     groups: dict[tuple[str, ...], list[Json]] = {}
     for run in results:
-        groups.setdefault((run["limit"], str(run["cores"]), *run["also"]), []).append(run)
+        groups.setdefault((run["limit"], str(run["cores"]), run["positions"], *run["also"]), []).append(run)
     return list(groups.values())
 
 
@@ -152,13 +152,14 @@ def _variants(group: Sequence[Json]) -> list[str]:
     quantile = float(scipy.stats.t.ppf(0.975, freedom)) if freedom else math.nan
     first = group[0]
     return [
-        f"`podzero train connect_four {' '.join([*first['also'], first['limit']])}`, held to {first['cores']} core(s), "
+        f"`podzero train connect_four {' '.join([*first['also'], first['limit']])}`, held to {first['cores']} "
+        f"{'core' if first['cores'] == 1 else 'cores'}, {first['positions']} positions, "
         f"{' and '.join(sorted({run['date'] for run in group}))}; "
         + (f"standard deviation between seeds {100 * spread:.1f} points." if freedom else "one seed each."),
         "",
         *table(
             ("variant", "seeds", "steps", "games", "network alone", "32 simulations", "difference",
-             "of them plies 0 to 9", "10 to 19", "20 to 30", "512 simulations"),
+             "32 simulations, plies 0 to 9", "10 to 19", "20 to 30", "512 simulations"),
             (_variant(runs, by_variant.get("baseline", []), quantile * spread) for runs in by_variant.values()),
         ),
         "",

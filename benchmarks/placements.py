@@ -3,7 +3,8 @@
 uv run python benchmarks/placements.py runs/placements
 
 `device` runs on two emulated devices, between which games and batches are divided. Results are added to
-`benchmarks/results/placements.json` as they come; `uv run python benchmarks/pages.py` writes them into docs/results.md.
+`benchmarks/results/placements.json` as they come; `uv run python benchmarks/pages.py` writes docs/performance.md from
+them.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def trained(variant, seed, share, limit="stop.minutes=10"):
     bands = {name: {"share": share, "interval": [0.7, 0.95]} for name, share in shares.items()}
     judged = [{"simulations": n, "keeps_value": share, "interval": [0.85, 0.9], "bands": bands} for n in (1, 32, 512)]
     return {"variant": variant, "also": ["actors.inference=int8"], "limit": limit, "seed": seed, "cores": 1,
-            "steps": 2000, "games": 19000, "judged": judged, "date": "2026-11-22"}  # fmt: skip
+            "steps": 2000, "games": 19000, "positions": "distinct", "judged": judged, "date": "2026-11-22"}  # fmt: skip
 
 
 def variants(*runs):
@@ -93,7 +93,10 @@ def variants(*runs):
 
 def test_a_trained_variant_has_a_row_with_its_judgements():
     text = variants(trained("q_scale: tree", 1, 0.875))
-    assert "connect_four actors.inference=int8 stop.minutes=10`, held to 1 core(s), 2026-11-22; one seed each" in text
+    assert (
+        "connect_four actors.inference=int8 stop.minutes=10`, held to 1 core, distinct positions, 2026-11-22; one seed"
+        in text
+    )
     row = "| q_scale: tree | 1 | 2,000 | 19,000 | 87.5% | 87.5% (85.0 to 90.0) |  | 81.0% | 92.0% | 94.0% | 87.5% |"
     assert row in text
 
