@@ -17,8 +17,8 @@ intervals over the positions, games or episodes of that evaluation, not over tra
 A solver judges positions that uniformly random moves reach, up to a ply drawn from 0 to 30; finished games, and
 positions in which all legal moves have the same value, are drawn again, so early plies are more frequent. Since
 2026-11-23 each position is drawn once. Before, and in the rows of `connect_four`, `connect_four_int8`,
-`open_spiel_connect_four` and `plain_learning`, the empty board was 69 of 1,000; the intervals there are those of as many
-positions as carry the same information, 162 of 1,000. In matches each opening is played from both sides."""
+`open_spiel_connect_four` and `plain_learning`, the empty board was 69 of 1,000; the intervals there are those of as
+many positions as carry the same information, 162 of 1,000. In matches each opening is played from both sides."""
 
 
 SCORES = """\

@@ -84,7 +84,7 @@ class RunStatus:
     rating: float | None = None
     """Elo rating of the parameters evaluated last; random play has 0."""
     rating_error: float | None = None
-    """Half the width of the 95% confidence interval of `rating`."""
+    """Half the width of the 95% confidence interval of the difference from the rating before it."""
     rated_step: int | None = None
     """Learner step of the parameters evaluated last."""
     mean_return: float | None = None
