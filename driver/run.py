@@ -9,7 +9,7 @@ from functools import partial
 
 from podzero.cluster.remote import NodeLost
 from podzero.config import Experiment
-from podzero.driver.checkpoints import Checkpoint, checkpoints
+from podzero.driver.checkpoints import Checkpoint, newest_checkpoint
 from podzero.driver.learner_group import RunFailed
 from podzero.driver.recovery import RestartPolicy
 from podzero.driver.saving import Saver, SaveState
@@ -214,8 +214,3 @@ class Run:
             f"from the checkpoint of step {newest.step:,}" if newest else "from the start, as there is no checkpoint"
         )
         return RunFailed(f"{failure}\nThe same command resumes {start}. Log: {self._workdir.log_file}")
-
-
-def newest_checkpoint(workdir: Workdir) -> Checkpoint | None:
-    """The newest checkpoint of a working directory."""
-    return next(iter(checkpoints(workdir)), None)

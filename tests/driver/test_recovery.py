@@ -6,7 +6,7 @@ import threading
 import time
 
 import pytest
-from fake_cluster import PENDING, cpu_node
+from fake_cluster import PENDING, cpu_node, saves_learner
 
 from podzero.cluster.remote import ClusterError, NodeLost, WorkerDied
 from podzero.driver import recovery, saving
@@ -31,7 +31,7 @@ def make_run(make_supervisor, no_wait, tmp_path, experiment, watch, monkeypatch)
     def make(act=None):
         workdir, stopping, view = Workdir(tmp_path), no_wait(), watch(act)
         supervisor, cluster = make_supervisor(cpu_node("home", 4), stopping=stopping)
-        cluster.answers[LearnerProcess] |= {"checkpoint": 40, "snapshot": -1}
+        cluster.answers[LearnerProcess] |= {"checkpoint": saves_learner(40), "snapshot": -1}
         supervisor.start(None)
         saver = Saver(experiment(), workdir)
         savers.append(saver)

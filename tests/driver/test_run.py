@@ -7,7 +7,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from fake_cluster import FakeRemoteActor
+from fake_cluster import FakeRemoteActor, save_shard, saves_learner
 
 from podzero.cluster.remote import NodeLost
 from podzero.driver import run as module
@@ -26,8 +26,8 @@ class FakeSupervisor:
 
     def __init__(self, rounds=3, reports=()):
         self.rounds, self.reports = rounds, list(reports)
-        self.learner = LearnerGroup([Worker(FakeRemoteActor("learner", checkpoint=8, snapshot=8))])
-        self.shards = SimpleNamespace(actors=[FakeRemoteActor("replay-0")])
+        self.learner = LearnerGroup([Worker(FakeRemoteActor("learner", checkpoint=saves_learner(8), snapshot=8))])
+        self.shards = SimpleNamespace(actors=[FakeRemoteActor("replay-0", checkpoint=save_shard)])
         self.evaluator = None
         self.ladder = {}
         self.started_evaluator_in = None
