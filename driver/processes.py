@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from podzero.cluster.directory import tell
-from podzero.cluster.remote import RemoteActor, own_address
+from podzero.cluster.remote import BUILD_TIMEOUT_S, RemoteActor, own_address
 from podzero.cluster.stale_processes import RUN_VARIABLE
 from podzero.config import Experiment
 from podzero.driver.devices import own_devices
@@ -92,7 +92,7 @@ class LearnerProcess(Process):
         network, spec, symmetries = learner_parts(experiment)
         self._experiment = experiment
         self._snapshots = snapshots
-        addresses = [shard.ask("address") for shard in shards[rank::hosts]]
+        addresses = [shard.ask("address", timeout_s=BUILD_TIMEOUT_S) for shard in shards[rank::hosts]]
         self._reader = make_reader(addresses, spec, experiment, hosts)
         local = LocalParams() if experiment.uses_learner_devices else None
         self._learner = Learner(

@@ -85,7 +85,8 @@ class Supervisor:
         Raises:
           CheckpointDamaged, ReplayRestoreError: the checkpoint cannot be used; no worker is left running.
           ConfigError, CheckpointMismatch: the experiment cannot be run here; no worker is left running.
-          ClusterError: nodes did not join in time; the message names them.
+          NodesAbsent: nodes did not join in time; the message names them.
+          ClusterError, WorkerDied: a worker could not be built; no worker is left running.
         """
         self._spawner.begin_run()
         self.ladder = checkpoint.ladder if checkpoint else {}
