@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,8 @@ class Supervisor:
         self.learner: LearnerGroup | None = None
         self.ladder: dict[str, Any] = {}
         """The rating ladder as the evaluator gave it last; a restarted evaluator continues it."""
+        self.nodes_since = time.monotonic()
+        """Monotonic time at which the nodes of the present workers had joined."""
         self._cluster = cluster
         self._stopping = stopping
         self._nodes = RunNodes(cluster, experiment, home, CPU_ONLY)
@@ -91,6 +94,7 @@ class Supervisor:
         self._spawner.begin_run()
         self.ladder = checkpoint.ladder if checkpoint else {}
         nodes = self._nodes.wait(self._stopping)
+        self.nodes_since = time.monotonic()
         try:
             contents = [checkpoint.shard(index) if checkpoint else None for index in range(len(nodes.shards))]
             self.shards.start(nodes.shards, contents)

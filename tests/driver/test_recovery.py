@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 from fake_cluster import PENDING, cpu_node, saves_learner
@@ -37,7 +36,7 @@ def make_run(make_supervisor, no_wait, tmp_path, experiment, watch, monkeypatch)
         saver = Saver(experiment(), workdir)
         savers.append(saver)
         runs.append(Run(experiment(), workdir, supervisor, view, saver))
-        runs[-1].begin(None, time.monotonic())
+        runs[-1].begin(None)
         return runs[-1], cluster, StopSignals(stopping), view
 
     yield make
