@@ -197,7 +197,10 @@ class Run:
             self._attempt_write(self._workdir.status_file, partial(write_status, self._workdir, status))
 
     def _stop(self) -> None:
-        """Stops the workers so that nothing is lost: actors, then the learner, then a checkpoint, then the rest."""
+        """Stops the workers in this order: actors, then the learner, then a checkpoint, then the rest.
+
+        Unfinished games are lost, and the samples that replay has not confirmed when an actor ends.
+        """
         self._enter("stopping")
         self._saver.wait()
         try:
