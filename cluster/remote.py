@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 from podzero.errors import PodzeroError
 
 START_TIMEOUT_S = 180.0
+BUILD_TIMEOUT_S = 1800.0
+"""Longest time to build a replay shard or what waits for one: at 100 MB/s, a shard of 180 GB restores its samples."""
 STOP_TIMEOUT_S = 30.0
 VERDICT_TIMEOUT_S = 60.0
 """Longest time until Ray knows whether an actor has died: it takes 15 s to declare a silent node dead."""

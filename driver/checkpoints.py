@@ -12,20 +12,30 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from podzero.cluster.remote import RemoteActor
-from podzero.workdir import Workdir, read_json, step_folder, step_folders, sync, sync_tree, write_atomically
+from podzero.errors import PodzeroError
+from podzero.storage import LEARNER_FOLDER, LEARNER_MANIFEST, SHARD_MANIFEST, StorageError, read_saved
+from podzero.workdir import Workdir, step_folder, step_folders, sync, sync_tree, write_atomically
 
 log = logging.getLogger(__name__)
 
 WRITE_TIMEOUT_S = 600.0
+VISIBLE_TIMEOUT_S = 60.0
+"""Longest wait until the driver sees what other nodes have written: NFS keeps its view of a folder for a minute."""
+_POLL_S = 0.5
 _UNFINISHED = ".unfinished"
 _REPLACED = ".replaced"
 _RUN_FILE = "run.json"
+
+
+class RunFileDamaged(PodzeroError, RuntimeError):
+    """The `run.json` of a checkpoint is missing or damaged; an older checkpoint may be intact."""
 
 
 class Checkpoint(NamedTuple):
@@ -35,6 +45,8 @@ class Checkpoint(NamedTuple):
     folder: Path
     counters: dict[str, float]
     ladder: dict[str, Any]
+    fault: RunFileDamaged | StorageError | None = None
+    """Why the counters and the ladder could not be read; both are empty then, and no run may start from them."""
 
     def shard(self, index: int) -> Path:
         """The folder with the contents of a replay shard."""
@@ -69,6 +81,7 @@ def write_checkpoint(
 
     Raises:
       ClusterError, WorkerDied: a worker did not answer; the checkpoints before are untouched.
+      StorageError: this node does not see what a worker wrote; the checkpoints before are untouched.
       OSError: it cannot be written; the checkpoints before are untouched.
     """
     for abandoned in workdir.checkpoints.glob(f"{_UNFINISHED}*"):
@@ -80,6 +93,7 @@ def write_checkpoint(
     step = save_learner(unfinished)
     for save in saves:
         save.result(WRITE_TIMEOUT_S)
+    _check_visible(unfinished, shards)
     write_atomically(unfinished / _RUN_FILE, json.dumps({"counters": counters, "ladder": ladder}))
     sync_tree(unfinished)
     _move_into_place(unfinished, step_folder(workdir.checkpoints, step))
@@ -96,6 +110,32 @@ def set_aside(checkpoint: Checkpoint, reason: Exception) -> None:
     log.warning("the checkpoint of step %d cannot be used and is kept as %s", checkpoint.step, aside, exc_info=reason)
 
 
+def newest_checkpoint(workdir: Workdir) -> Checkpoint | None:
+    """The newest checkpoint of a working directory whose counters can be read."""
+    return next((found for found in checkpoints(workdir) if found.fault is None), None)
+
+
+def _check_visible(folder: Path, shards: Sequence[RemoteActor]) -> None:
+    """Checks that the driver sees the parts of a checkpoint, which learner and shards wrote on their own nodes.
+
+    Raises:
+      StorageError: it does not, so that the run could not resume; the message names the part, and who wrote it.
+    """
+    parts = [("the learner", folder / LEARNER_FOLDER / LEARNER_MANIFEST)]
+    for index, shard in enumerate(shards):
+        parts.append((f"{shard.name} on node {shard.node}", _shard_folder(folder, index) / SHARD_MANIFEST))
+    deadline = time.monotonic() + VISIBLE_TIMEOUT_S
+    while missing := [(writer, file) for writer, file in parts if not file.is_file()]:
+        if time.monotonic() >= deadline:
+            writer, file = missing[0]
+            raise StorageError(
+                f"{writer} wrote {file}, but the driver on {socket.gethostname()} does not see it: the working "
+                "directory must be on storage that all nodes share, mounted at the same path. Until then no checkpoint "
+                "is complete"
+            )
+        time.sleep(_POLL_S)
+
+
 def _move_into_place(unfinished: Path, folder: Path) -> None:
     """Renames a complete checkpoint to its final name. At every moment this step has a complete checkpoint."""
     replaced = folder.with_name(folder.name + _REPLACED)
@@ -109,8 +149,27 @@ def _move_into_place(unfinished: Path, folder: Path) -> None:
 
 
 def _read(step: int, folder: Path) -> Checkpoint:
-    run = read_json(folder / _RUN_FILE)
-    return Checkpoint(step, folder, run.get("counters", {}), run.get("ladder", {}))
+    try:
+        return Checkpoint(step, folder, *_read_run(folder))
+    except (RunFileDamaged, StorageError) as fault:
+        return Checkpoint(step, folder, {}, {}, fault)
+
+
+def _read_run(folder: Path) -> tuple[dict[str, float], dict[str, Any]]:
+    """The counters and the ladder in the folder of a checkpoint.
+
+    Raises:
+      RunFileDamaged: they are missing or damaged.
+      StorageError: they cannot be read now.
+    """
+    try:
+        text = read_saved(folder, _RUN_FILE)
+        if text is None:
+            raise RunFileDamaged(f"{folder} has no {_RUN_FILE}: the checkpoint was not finished")
+        run = json.loads(text)
+        return {name: float(value) for name, value in run["counters"].items()}, dict(run["ladder"])
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RunFileDamaged(f"{folder / _RUN_FILE} is damaged: {error}") from error
 
 
 def _shard_folder(folder: Path, index: int) -> Path:

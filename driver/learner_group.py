@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from podzero.cluster.remote import START_TIMEOUT_S, STOP_TIMEOUT_S, ClusterError, NodeLost, WorkerDied
-from podzero.driver.worker import ANSWER_TIMEOUT_S, Worker, last_reports
+from podzero.cluster.remote import BUILD_TIMEOUT_S, STOP_TIMEOUT_S, Call, ClusterError, NodeLost, WorkerDied
+from podzero.driver.worker import ANSWER_TIMEOUT_S, Worker, await_answers, last_reports
 from podzero.errors import PodzeroError
 from podzero.monitoring.reports import LogReport, MetricsReport
 
@@ -40,10 +40,19 @@ class LearnerGroup:
         """Waits until all hosts have built their learners.
 
         Raises:
-          Exception: whatever kept a host from building its learner.
+          NodeLost: a host is gone with its node.
+          Exception: whatever kept a host from building its learner; the first such error of any.
         """
-        for worker in self.workers:
-            worker.actor.ask("ready", timeout_s=2 * START_TIMEOUT_S)
+        calls = [(worker, worker.actor.begin("ready")) for worker in self.workers]
+        try:
+            await_answers(calls, BUILD_TIMEOUT_S)
+        except NodeLost:
+            raise
+        except WorkerDied as death:  # which the loss of another host may have caused
+            for loss in _dead(calls):
+                if isinstance(loss, NodeLost):
+                    raise loss from death
+            raise
 
     def begin(self) -> None:
         """Starts training."""
@@ -104,7 +113,7 @@ class LearnerGroup:
         except NodeLost:
             raise
         except Exception as failure:
-            dead = self._dead(besides=worker)
+            dead = _dead([(other, other.work) for other in self.workers if other is not worker and other.work])
             for loss in dead:
                 if isinstance(loss, NodeLost):
                     raise loss from failure
@@ -113,24 +122,24 @@ class LearnerGroup:
             reason = "; ".join(map(str, dead)) or f"{worker.actor.name} failed: {failure}"
             raise RunFailed(reason) from failure
 
-    def _dead(self, besides: Worker) -> list[WorkerDied]:
-        """The other hosts whose processes died, which may be why a host failed; returns early on a lost node."""
-        deadline = time.monotonic() + BLAME_TIMEOUT_S
-        others, dead = [worker for worker in self.workers if worker is not besides], list[WorkerDied]()
-        while others and time.monotonic() < deadline:
-            for worker in [other for other in others if other.work and other.work.done]:
-                others.remove(worker)
-                assert worker.work is not None
-                try:
-                    worker.work.result(ANSWER_TIMEOUT_S)
-                except WorkerDied as loss:
-                    dead.append(loss)
-                    if isinstance(loss, NodeLost):
-                        return dead
-                except Exception as failure:  # an error of the program, like that of the first host
-                    log.warning("%s failed as well", worker.actor.name, exc_info=failure)
-            time.sleep(POLL_S)
-        return dead
+
+def _dead(calls: Sequence[tuple[Worker, Call]]) -> list[WorkerDied]:
+    """The hosts among these whose processes died, which may be why a host failed; returns early on a lost node."""
+    deadline = time.monotonic() + BLAME_TIMEOUT_S
+    pending, dead = list(calls), list[WorkerDied]()
+    while pending and time.monotonic() < deadline:
+        for worker, call in [found for found in pending if found[1].done]:
+            pending.remove((worker, call))
+            try:
+                call.result(ANSWER_TIMEOUT_S)
+            except WorkerDied as loss:
+                dead.append(loss)
+                if isinstance(loss, NodeLost):
+                    return dead
+            except Exception as failure:  # an error of the program, like that of the first host
+                log.warning("%s failed as well", worker.actor.name, exc_info=failure)
+        time.sleep(POLL_S)
+    return dead
 
 
 def _await_end(worker: Worker) -> None:

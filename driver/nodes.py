@@ -22,6 +22,10 @@ LOG_EVERY_S = 30.0
 _POLL_S = 1.0
 
 
+class NodesAbsent(ClusterError):
+    """The nodes that a run needs have not joined; the message names them."""
+
+
 class RunNodes:
     """The nodes that a run may use: all of a local cluster, those of a joined one that pass the preflight check.
 
@@ -46,7 +50,7 @@ class RunNodes:
           stopping: ends the wait when it is set.
 
         Raises:
-          ClusterError: nodes did not join within `cluster.join_minutes`, or `stopping` was set.
+          NodesAbsent: nodes did not join within `cluster.join_minutes`, or `stopping` was set.
         """
         minutes = self._experiment.cluster.join_minutes if self._cluster.joined else 0.0
         deadline, log_at = time.monotonic() + 60 * minutes, time.monotonic()
@@ -62,12 +66,12 @@ class RunNodes:
                 self.request_capacity({}, reserved_cpus(self._experiment))
             now = time.monotonic()
             if now >= deadline:
-                raise ClusterError(f"waited {minutes:g} minutes (cluster.join_minutes) for nodes to join: {reason}")
+                raise NodesAbsent(f"waited {minutes:g} minutes (cluster.join_minutes) for nodes to join: {reason}")
             if now >= log_at:
                 log_at = now + LOG_EVERY_S
                 log.info("waiting for nodes to join: %s", reason)
             if stopping.wait(_POLL_S):
-                raise ClusterError(f"stopped while waiting for nodes to join: {reason}")
+                raise NodesAbsent(f"stopped while waiting for nodes to join: {reason}")
 
     def for_workers(self) -> list[Node]:
         """The nodes on which actors, reanalysers, shards and the evaluator may run now; never waits."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from podzero.cluster.directory import tell
-from podzero.cluster.remote import RemoteActor, own_address
+from podzero.cluster.remote import BUILD_TIMEOUT_S, RemoteActor, own_address
 from podzero.cluster.stale_processes import RUN_VARIABLE
 from podzero.config import Experiment
 from podzero.driver.devices import own_devices
@@ -92,7 +92,7 @@ class LearnerProcess(Process):
         network, spec, symmetries = learner_parts(experiment)
         self._experiment = experiment
         self._snapshots = snapshots
-        addresses = [shard.ask("address") for shard in shards[rank::hosts]]
+        addresses = [shard.ask("address", timeout_s=BUILD_TIMEOUT_S) for shard in shards[rank::hosts]]
         self._reader = make_reader(addresses, spec, experiment, hosts)
         local = LocalParams() if experiment.uses_learner_devices else None
         self._learner = Learner(
@@ -120,15 +120,23 @@ class LearnerProcess(Process):
             self._beside = running_beside(server, self._learner.fail)
 
     def run(self) -> None:
-        """Trains until stopped, or until all steps are done; plays or serves beside it, if the experiment says so."""
-        from podzero.learner import explained
+        """Trains until stopped, or until all steps are done; plays or serves beside it, if the experiment says so.
+
+        Raises:
+          DevicesHang: the devices have executed one dispatch for too long; this process has to be ended.
+          Exception: what else ended the training.
+        """
+        from podzero.learner import explained, run_watched
 
         self.ready()
         try:
-            with self._beside:
-                self._learner.run()
+            run_watched(self._train, lambda: self._learner.dispatch_s, self._name)
         except Exception as failure:
             raise explained(failure) from failure
+
+    def _train(self) -> None:
+        with self._beside:
+            self._learner.run()
 
     def moved(self, old: str, new: str) -> None:
         """Takes note that the replay shard at the address `old` was restarted at `new`."""
@@ -181,7 +189,7 @@ class InferenceProcess(Process):
 
 
 def _patient(experiment: Experiment) -> Experiment:
-    """The experiment whose server waits for its devices for ever: they train as well, and the driver watches that."""
+    """The experiment whose server waits for its devices for ever: they train as well, and `run` watches that."""
     return experiment.model_copy(update={"server": experiment.server.model_copy(update={"hang_s": math.inf})})
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from podzero.cluster.directory import ask
-from podzero.cluster.remote import RemoteActor, current_node_id
+from podzero.cluster.remote import BUILD_TIMEOUT_S, RemoteActor, current_node_id
 from podzero.cluster.stale_processes import RUN_VARIABLE
 from podzero.config import Experiment
 from podzero.driver.devices import own_devices
@@ -138,7 +138,7 @@ class SampleWriters:
 
 def _addresses(shards: list[RemoteActor]) -> dict[str, str | None]:
     """The node of each shard by its address; waits until all shards listen."""
-    return {shard.ask("address"): shard.node for shard in shards}
+    return {shard.ask("address", timeout_s=BUILD_TIMEOUT_S): shard.node for shard in shards}
 
 
 def _near(addresses: dict[str, str | None]) -> list[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from podzero.cluster.remote import ClusterError, WorkerDied
+from podzero.cluster.remote import NodeLost
 from podzero.driver.learner_group import RunFailed
+from podzero.driver.nodes import NodesAbsent
 from podzero.errors import ConfigError
 from podzero.workdir import WorkdirError
 
@@ -25,12 +26,12 @@ class RestartPolicy:
         """Seconds until the next attempt after one that failed with `error`.
 
         Raises:
-          RunFailed: too many attempts failed, and not because of the cluster.
+          RunFailed: too many attempts failed, and not because nodes were lost or had not joined.
           Exception: `error` itself if every attempt would fail with it.
         """
         if isinstance(error, RunFailed) or _is_user_error(error):
             raise error
-        if not isinstance(error, (ClusterError, WorkerDied)):
+        if not isinstance(error, (NodesAbsent, NodeLost)):
             self._failures += 1
         if self._failures > MAX_FAILURES:
             raise RunFailed(

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from podzero.cluster.placement import Node
-from podzero.cluster.remote import START_TIMEOUT_S, Call, RemoteActor, WorkerDied
-from podzero.driver.worker import ANSWER_TIMEOUT_S, Worker
+from podzero.cluster.remote import BUILD_TIMEOUT_S, START_TIMEOUT_S, Call, RemoteActor, WorkerDied
+from podzero.driver.worker import ANSWER_TIMEOUT_S, Worker, await_answers
 
 log = logging.getLogger(__name__)
 
@@ -64,9 +64,10 @@ class ReplayShards:
         """Waits until all shards listen.
 
         Raises:
-          ReplayRestoreError, PortTaken, ...: whatever kept a shard from being built.
+          ReplayRestoreError, PortTaken, ...: whatever kept a shard from being built; the first such error of any.
         """
-        self._addresses = [worker.actor.ask("address", timeout_s=2 * START_TIMEOUT_S) for worker in self.workers]
+        calls = [(worker, worker.actor.begin("address")) for worker in self.workers]
+        self._addresses = await_answers(calls, BUILD_TIMEOUT_S)
 
     def lost(self) -> list[tuple[int, Exception]]:
         """The indices of the shards that failed, and why each failed."""

@@ -9,13 +9,14 @@ from functools import partial
 
 from podzero.cluster.remote import NodeLost
 from podzero.config import Experiment
-from podzero.driver.checkpoints import Checkpoint, checkpoints
+from podzero.driver.checkpoints import Checkpoint, newest_checkpoint
 from podzero.driver.learner_group import RunFailed
 from podzero.driver.recovery import RestartPolicy
 from podzero.driver.saving import Saver, SaveState
 from podzero.driver.start import start_workers
 from podzero.driver.stop_signals import StopSignals
 from podzero.driver.supervisor import Supervisor
+from podzero.errors import PodzeroError
 from podzero.monitoring.metrics import MetricsLog
 from podzero.monitoring.monitor import Monitor
 from podzero.monitoring.reports import LogReport, MetricsReport, PreemptionNotice, log_report
@@ -64,16 +65,15 @@ class Run:
         self._attempt_write = WriteAttempts()
         self._metrics: MetricsLog | None = None
 
-    def begin(self, checkpoint: Checkpoint | None, began: float) -> None:
-        """Prepares for workers that have just started.
+    def begin(self, checkpoint: Checkpoint | None) -> None:
+        """Prepares for workers that have just started; the time of training goes on from when their nodes were there.
 
         Args:
           checkpoint: the one that they started from.
-          began: monotonic time from which the elapsed time of the run continues.
         """
         self.close()
         counters, step = (checkpoint.counters, checkpoint.step) if checkpoint else ({}, 0)
-        self._monitor = Monitor(self._experiment, began, counters, step)
+        self._monitor = Monitor(self._experiment, self._supervisor.nodes_since, counters, step)
         tensorboard = self._experiment.metrics.tensorboard
         self._metrics = MetricsLog(self._workdir, checkpoint.step if checkpoint else -1, tensorboard, self._writers)
         self._saver.begin()
@@ -84,6 +84,7 @@ class Run:
 
         Raises:
           RunFailed: a worker failed and cannot be replaced.
+          ConfigError, WorkdirError, CheckpointMismatch: the run could not start again after the loss of a node.
         """
         try:
             while True:
@@ -105,6 +106,9 @@ class Run:
         except RunFailed as failure:
             self._enter("ended")
             raise self._with_advice(failure) from failure
+        except PodzeroError:
+            self._enter("ended")
+            raise
 
     def handle(self, reports: Iterable[MetricsReport | LogReport]) -> None:
         """Records what the workers reported."""
@@ -128,10 +132,12 @@ class Run:
     def _recover(self, loss: NodeLost, signals: StopSignals) -> bool:
         """Starts all workers again from the newest checkpoint, once enough nodes have joined; False after a signal."""
         log.warning("%s\nAll workers are stopped. The run resumes when enough nodes have joined", loss)
+        now = time.monotonic()
+        self._monitor.pause(now)
+        self._enter("starting")
         self._supervisor.kill()
         self._saver.wait()
-        began = time.monotonic()
-        restarts = self._monitor.status(began).restarts + 1
+        restarts = self._monitor.status(now).restarts + 1
         policy = RestartPolicy()
         while not signals.event.is_set():
             try:
@@ -144,7 +150,7 @@ class Run:
             except KeyboardInterrupt:
                 continue
             else:
-                self.begin(checkpoint, began)
+                self.begin(checkpoint)
                 now = time.monotonic()
                 since_checkpoint = float(restarts - self._monitor.status(now).restarts)
                 self._monitor.add("driver", {"count/restarts": since_checkpoint}, now)
@@ -191,7 +197,10 @@ class Run:
             self._attempt_write(self._workdir.status_file, partial(write_status, self._workdir, status))
 
     def _stop(self) -> None:
-        """Stops the workers so that nothing is lost: actors, then the learner, then a checkpoint, then the rest."""
+        """Stops the workers in this order: actors, then the learner, then a checkpoint, then the rest.
+
+        Unfinished games are lost, and the samples that replay has not confirmed when an actor ends.
+        """
         self._enter("stopping")
         self._saver.wait()
         try:
@@ -214,8 +223,3 @@ class Run:
             f"from the checkpoint of step {newest.step:,}" if newest else "from the start, as there is no checkpoint"
         )
         return RunFailed(f"{failure}\nThe same command resumes {start}. Log: {self._workdir.log_file}")
-
-
-def newest_checkpoint(workdir: Workdir) -> Checkpoint | None:
-    """The newest checkpoint of a working directory."""
-    return next(iter(checkpoints(workdir)), None)

@@ -4,33 +4,69 @@ from __future__ import annotations
 
 import logging
 
-from podzero.driver.checkpoints import Checkpoint, checkpoints, set_aside
+from podzero.driver.checkpoints import Checkpoint, RunFileDamaged, checkpoints, set_aside
 from podzero.driver.snapshots import set_aside_later
 from podzero.driver.supervisor import Supervisor
-from podzero.workdir import Workdir
+from podzero.workdir import Workdir, WorkdirError
 
 log = logging.getLogger(__name__)
 
 
-def start_workers(supervisor: Supervisor, workdir: Workdir) -> Checkpoint | None:
-    """Starts the workers; returns the checkpoint that they started from.
+class NoUsableCheckpoint(WorkdirError):
+    """All checkpoints of a run are damaged. A run never begins again at step 0 unasked."""
 
-    Damaged checkpoints and the snapshots of lost steps are renamed.
+
+def start_workers(supervisor: Supervisor, workdir: Workdir) -> Checkpoint | None:
+    """Starts the workers; returns the checkpoint that they started from, None in a directory without any.
+
+    Damaged checkpoints and the snapshots of lost steps are renamed, once an older checkpoint was found usable.
+
+    Raises:
+      NoUsableCheckpoint: there are checkpoints, and all are damaged; nothing was renamed.
+      Exception: what else `Supervisor.start` raises; nothing was renamed.
     """
+    damaged: list[tuple[Checkpoint, Exception]] = []
     for checkpoint in checkpoints(workdir):
-        set_aside_later(workdir.snapshots, checkpoint.step)
         try:
+            if checkpoint.fault is not None:
+                raise checkpoint.fault
             supervisor.start(checkpoint)
         except Exception as error:
             if not _is_damage(error):
                 raise
-            set_aside(checkpoint, error)
+            log.warning("the checkpoint of step %d is damaged", checkpoint.step, exc_info=error)
+            damaged.append((checkpoint, error))
         else:
+            _set_aside_later(supervisor, workdir, checkpoint.step, damaged)
             log.info("resumed from the checkpoint of step %d", checkpoint.step)
             return checkpoint
-    set_aside_later(workdir.snapshots, -1)
+    if damaged:
+        raise _none_usable(workdir, damaged)
     supervisor.start(None)
+    _set_aside_later(supervisor, workdir, -1, [])
     return None
+
+
+def _set_aside_later(
+    supervisor: Supervisor, workdir: Workdir, step: int, damaged: list[tuple[Checkpoint, Exception]]
+) -> None:
+    """Renames what is later than the step from which the workers have started; ends them if that fails."""
+    try:
+        for checkpoint, reason in damaged:
+            set_aside(checkpoint, reason)
+        set_aside_later(workdir.snapshots, step)
+    except BaseException:
+        supervisor.kill()
+        raise
+
+
+def _none_usable(workdir: Workdir, damaged: list[tuple[Checkpoint, Exception]]) -> NoUsableCheckpoint:
+    listed = "\n".join(f"  {checkpoint.folder}: {error}" for checkpoint, error in damaged)
+    return NoUsableCheckpoint(
+        f"no checkpoint of {workdir.root} can be used:\n{listed}\n"
+        "The run does not begin again at step 0 by itself, and nothing was renamed. Restore one of these folders from "
+        f"a copy, or move {workdir.checkpoints} elsewhere to begin at step 0; then give the same command again"
+    )
 
 
 def _is_damage(error: Exception) -> bool:
@@ -38,4 +74,4 @@ def _is_damage(error: Exception) -> bool:
     from podzero.learner import CheckpointDamaged
     from podzero.replay import ReplayRestoreError
 
-    return isinstance(error, (CheckpointDamaged, ReplayRestoreError))
+    return isinstance(error, (CheckpointDamaged, ReplayRestoreError, RunFileDamaged))

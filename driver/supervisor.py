@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,8 @@ class Supervisor:
         self.learner: LearnerGroup | None = None
         self.ladder: dict[str, Any] = {}
         """The rating ladder as the evaluator gave it last; a restarted evaluator continues it."""
+        self.nodes_since = time.monotonic()
+        """Monotonic time at which the nodes of the present workers had joined."""
         self._cluster = cluster
         self._stopping = stopping
         self._nodes = RunNodes(cluster, experiment, home, CPU_ONLY)
@@ -85,11 +88,13 @@ class Supervisor:
         Raises:
           CheckpointDamaged, ReplayRestoreError: the checkpoint cannot be used; no worker is left running.
           ConfigError, CheckpointMismatch: the experiment cannot be run here; no worker is left running.
-          ClusterError: nodes did not join in time; the message names them.
+          NodesAbsent: nodes did not join in time; the message names them.
+          ClusterError, WorkerDied: a worker could not be built; no worker is left running.
         """
         self._spawner.begin_run()
         self.ladder = checkpoint.ladder if checkpoint else {}
         nodes = self._nodes.wait(self._stopping)
+        self.nodes_since = time.monotonic()
         try:
             contents = [checkpoint.shard(index) if checkpoint else None for index in range(len(nodes.shards))]
             self.shards.start(nodes.shards, contents)

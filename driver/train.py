@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -41,7 +40,6 @@ def train(experiment: Experiment, root: str | Path, address: str | None, view: V
     Raises:
       WorkdirError, ConfigError, ClusterError, RunFailed: the run cannot start or go on; the message says why.
     """
-    began = time.monotonic()
     workdir = Workdir(root)
     with ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
@@ -51,7 +49,7 @@ def train(experiment: Experiment, root: str | Path, address: str | None, view: V
         stack.enter_context(view)
         try:
             with signals.interrupting():
-                run = _start(experiment, workdir, address, view, began, signals, stack)
+                run = _start(experiment, workdir, address, view, signals, stack)
         except KeyboardInterrupt:
             return STOPPED
         return run.until_end(signals)
@@ -62,7 +60,6 @@ def _start(
     workdir: Workdir,
     address: str | None,
     view: View,
-    began: float,
     signals: StopSignals,
     stack: ExitStack,
 ) -> Run:
@@ -88,7 +85,7 @@ def _start(
     stack.callback(saver.close)
     run = Run(experiment, workdir, supervisor, view, saver, writers)
     stack.callback(run.close)
-    run.begin(checkpoint, began)
+    run.begin(checkpoint)
     return run
 
 

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from podzero.cluster.remote import Call, ClusterError, RemoteActor, WorkerDied
 from podzero.monitoring.reports import LogReport, MetricsReport
@@ -91,6 +91,30 @@ def await_end(workers: Sequence[Worker], timeout_s: float) -> None:
     """Waits until the work of all workers has ended, at most `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline and any(worker.work and not worker.work.done for worker in workers):
+        time.sleep(_POLL_S)
+
+
+def await_answers(calls: Sequence[tuple[Worker, Call]], timeout_s: float) -> list[Any]:
+    """The answers to calls of several workers, in order. Looks at all of them, so that no worker hides another's error.
+
+    Raises:
+      ClusterError: not all have answered within `timeout_s`; the message names those that have not.
+      Exception: the first error of any worker, as soon as it is there.
+    """
+    deadline = time.monotonic() + timeout_s
+    answers: dict[int, Any] = {}
+    while True:
+        for index, (_, call) in enumerate(calls):
+            if index not in answers and call.done:
+                answers[index] = call.result(ANSWER_TIMEOUT_S)
+        late = [worker.actor.name for index, (worker, _) in enumerate(calls) if index not in answers]
+        if not late:
+            return [answers[index] for index in range(len(calls))]
+        if time.monotonic() >= deadline:
+            raise ClusterError(
+                f"waited {timeout_s:.0f} s for {', '.join(late)} to be built; they may be overloaded, hang, or be "
+                "without a node that has room for them"
+            )
         time.sleep(_POLL_S)
 
 

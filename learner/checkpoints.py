@@ -6,8 +6,10 @@ save and restore in the same order, in a folder on shared storage.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import re
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
@@ -19,17 +21,20 @@ import orbax.checkpoint as ocp
 from jax.sharding import Mesh
 
 from podzero.errors import PodzeroError
+from podzero.learner.devices import explained
 from podzero.learner.fingerprint import as_text, fingerprint
 from podzero.learner.sharding import leaf_names, placed, replicated
 from podzero.learner.state import TrainState
+from podzero.storage import LEARNER_FOLDER, LEARNER_MANIFEST, read_saved, unreadable
 from podzero.workdir import write_atomically
 
-FOLDER = "learner"
-"""The folder of the learner's files in the folder of a step."""
 SAVE_TIMEOUT_S = 600.0
 """Longest time that a save waits for the previous one."""
 _ARRAYS = "arrays"
-_MANIFEST = "manifest.json"
+_OS_ERROR = re.compile(r"OS error (\d+)")
+"""How TensorStore's errors name the error of the operating system."""
+_MISSING = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
+"""Errors of the operating system that mean a missing file, which is damage."""
 
 
 class CheckpointMismatch(PodzeroError, ValueError):
@@ -64,7 +69,7 @@ class LearnerCheckpoints:
         leaves = self._copy(_leaves(state))
         # All hosts must compute these, so they come before anything that may fail on one host.
         fingerprints = self._fingerprints(leaves)
-        folder = step_dir.absolute() / FOLDER
+        folder = step_dir.absolute() / LEARNER_FOLDER
         folder.mkdir(parents=True, exist_ok=True)
         with jax.transfer_guard_host_to_device("allow"):  # Orbax synchronizes hosts through a transfer to the devices
             self._orbax.save(folder / _ARRAYS, args=ocp.args.StandardSave(leaves), force=True)
@@ -81,14 +86,20 @@ class LearnerCheckpoints:
         Raises:
           CheckpointMismatch: its leaves differ from those of `like`; the message names the first one.
           CheckpointDamaged: it is incomplete or was changed after it was written.
+          StorageError: this host cannot read it, although it may be whole.
+          DoesNotFit: a device has too little memory for it.
         """
-        folder = step_dir.absolute() / FOLDER
+        folder = step_dir.absolute() / LEARNER_FOLDER
         manifest = _read_manifest(folder)
         targets = {name: _stored_shape(leaf) for name, leaf in _named(like).items()}
         _check_match(folder, manifest, targets)
         try:
             leaves = self._orbax.restore(folder / _ARRAYS, args=ocp.args.StandardRestore(targets))
+        except (MemoryError, jax.errors.JaxRuntimeError) as error:  # memory, a device or another host
+            raise explained(error) from error
         except Exception as error:  # Orbax and TensorStore raise many types for damaged files
+            if _is_storage_error(error):
+                raise unreadable(folder, error) from error
             raise CheckpointDamaged(f"{folder} cannot be read: {error}") from error
         for name, found in jax.device_get(self._fingerprints(leaves)).items():
             if as_text(found) != manifest[name]["fingerprint"]:
@@ -109,7 +120,7 @@ class LearnerCheckpoints:
         self._orbax.wait_until_finished()
         if jax.process_index() == 0:
             content = {"sha256": _digest(manifest), "leaves": manifest}
-            write_atomically(folder / _MANIFEST, json.dumps(content, indent=1))
+            write_atomically(folder / LEARNER_MANIFEST, json.dumps(content, indent=1))
 
 
 def _named(state: TrainState) -> dict[str, Any]:
@@ -147,15 +158,27 @@ def _digest(manifest: dict[str, dict[str, Any]]) -> str:
 
 def _read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
     try:
-        content = json.loads((folder / _MANIFEST).read_text())
+        text = read_saved(folder, LEARNER_MANIFEST)
+        if text is None:
+            raise CheckpointDamaged(f"{folder} has no {LEARNER_MANIFEST}: the checkpoint was not finished")
+        content = json.loads(text)
         manifest: dict[str, dict[str, Any]] = content["leaves"]
         if content["sha256"] == _digest(manifest):
             return manifest
-    except FileNotFoundError:
-        raise CheckpointDamaged(f"{folder} has no {_MANIFEST}: the checkpoint was not finished") from None
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise CheckpointDamaged(f"{folder / _MANIFEST} cannot be read: {error}") from error
-    raise CheckpointDamaged(f"{folder / _MANIFEST} was changed after it was written (its SHA-256 differs)")
+    except (ValueError, TypeError, KeyError) as error:
+        raise CheckpointDamaged(f"{folder / LEARNER_MANIFEST} is damaged: {error}") from error
+    raise CheckpointDamaged(f"{folder / LEARNER_MANIFEST} was changed after it was written (its SHA-256 differs)")
+
+
+def _is_storage_error(error: BaseException | None) -> bool:
+    """Whether an error of Orbax, or one that it came from, is of the storage and not of what the files hold."""
+    while error is not None:
+        named = _OS_ERROR.search(str(error))
+        number = error.errno if isinstance(error, OSError) else int(named[1]) if named else None
+        if number is not None and number not in _MISSING:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _check_match(folder: Path, manifest: dict[str, dict[str, Any]], targets: dict[str, jax.ShapeDtypeStruct]) -> None:

@@ -117,11 +117,13 @@ class DeviceClock:
         self._step = step
         self._lock = threading.Lock()
         self._free_at: float | None = None
+        self._executing_since: float | None = None
         self._flushed = time.perf_counter()
         self._busy_s = 0.0
         self._dispatches = 0
         self._in_flight: queue.SimpleQueue[tuple[float, StepSums] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._watch, name="learner-devices", daemon=True).start()
+        self._thread = threading.Thread(target=self._watch, name="learner-devices", daemon=True)
+        self._thread.start()
 
     def __call__(self, state: TrainState, batches: Batch) -> StepOutput:
         """Dispatches the train step."""
@@ -139,6 +141,13 @@ class DeviceClock:
             self._flushed, self._busy_s, self._dispatches = now, 0.0, 0
         return found
 
+    @property
+    def dispatch_s(self) -> float:
+        """Seconds that the devices have executed the present dispatch; 0 while there is none, or it is the first."""
+        with self._lock:
+            since = self._executing_since
+        return 0.0 if since is None else time.perf_counter() - since
+
     def close(self) -> None:
         """Ends the thread after the dispatches in flight."""
         self._in_flight.put(None)
@@ -146,13 +155,19 @@ class DeviceClock:
     def _watch(self) -> None:
         while (dispatch := self._in_flight.get()) is not None:
             start, sums = dispatch
+            since = None if self._free_at is None else max(start, self._free_at)
+            with self._lock:
+                self._executing_since = since
             try:
                 jax.block_until_ready(sums)  # type: ignore[no-untyped-call]
             except Exception:
                 return  # the loop needs these sums as well, and raises the same error
+            finally:
+                with self._lock:
+                    self._executing_since = None
             with self._lock:
                 now = time.perf_counter()
-                if self._free_at is not None:
-                    self._busy_s += now - max(start, self._free_at)
+                if since is not None:
+                    self._busy_s += now - since
                     self._dispatches += 1
                 self._free_at = now

@@ -119,7 +119,8 @@ class MultiHost:
         self._steps = 0
         self._ready_step = -1
         """The last step for which this host announced its batch."""
-        self._since = time.monotonic()
+        self._since: float | None = None
+        """When this host began to wait for the others; None until it trains: hosts are built at different speeds."""
 
     def compare(self, experiment: Experiment) -> None:
         """Checks that this host has the experiment of host 0.
@@ -146,6 +147,8 @@ class MultiHost:
 
     def next(self, proposal: Command | None, wait_s: float) -> Command | None:
         """The next command for all hosts, or None if there is none within `wait_s`."""
+        if self._since is None:
+            self._since = time.monotonic()
         command = self._lead(proposal, wait_s) if self._rank == 0 else self._follow(proposal, wait_s)
         if command is not None:
             self._commands += 1
@@ -217,7 +220,7 @@ class MultiHost:
         return HostLost(f"learner host {self._rank} cannot reach host 0, which runs the coordination service: {error}")
 
     def _check_timeout(self, awaited: str) -> None:
-        waited = time.monotonic() - self._since
+        waited = 0.0 if self._since is None else time.monotonic() - self._since
         if waited > self._timeout_s:
             raise HostLost(f"learner host {self._rank} has waited {waited:.0f} s for {awaited}")
 

@@ -171,6 +171,11 @@ class Learner:
         """Steps made, those before a resumption included."""
         return self._step
 
+    @property
+    def dispatch_s(self) -> float:
+        """Seconds that the devices have executed the present dispatch; 0 while there is none, or it is the first."""
+        return self._device_clock.dispatch_s
+
     def acting_params(self) -> Versioned | None:
         """The parameters published last, as host arrays, or None."""
         return self._publisher.newest

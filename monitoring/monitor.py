@@ -43,6 +43,7 @@ class Monitor:
         self._gauges: dict[str, dict[str, float]] = defaultdict(dict)
         self._reported_at: dict[str, float] = {}
         self._forced: Phase | None = None
+        self._paused_at = math.inf
 
     @property
     def step(self) -> int:
@@ -72,13 +73,17 @@ class Monitor:
         """Sets a phase that metrics do not show, for example `stopping`."""
         self._forced = phase
 
+    def pause(self, now: float) -> None:
+        """Stops the time of training for good, when the workers are gone and others shall be started."""
+        self._paused_at = now
+
     def counters(self, now: float) -> dict[str, float]:
         """The counters that a checkpoint holds, for the run that resumes from it."""
         return {name: self._totals[name] for name in RESUMED_COUNTERS} | {"elapsed_s": self.elapsed_s(now)}
 
     def elapsed_s(self, now: float) -> float:
         """Seconds of training, over all resumptions."""
-        return self._elapsed_before + now - self._started
+        return self._elapsed_before + min(now, self._paused_at) - self._started
 
     def status(self, now: float) -> RunStatus:
         """The status of the run."""

@@ -16,9 +16,9 @@ from typing import NamedTuple
 from podzero.replay.errors import ReplayMismatch, ReplayRestoreError
 from podzero.replay.limits import Settings
 from podzero.replay.tables import Table
+from podzero.storage import SHARD_MANIFEST, read_saved, reading
 from podzero.workdir import write_atomically
 
-_MANIFEST = "shard.json"
 _DATA = "reverb"
 _ADVICE = "resume with the version of podzero that wrote it, or train in another working directory"
 
@@ -38,7 +38,7 @@ def seal(written: Path, folder: Path, identity: str, tables: Mapping[str, Table]
         },
         "files": {file.name: _digest(file) for file in sorted(data.iterdir())},
     }
-    write_atomically(folder / _MANIFEST, json.dumps(manifest, indent=1))
+    write_atomically(folder / SHARD_MANIFEST, json.dumps(manifest, indent=1))
     return folder
 
 
@@ -48,16 +48,20 @@ def unseal(folder: Path, tables: Mapping[str, Table]) -> tuple[Path, str]:
     Raises:
       ReplayRestoreError: it is incomplete or damaged.
       ReplayMismatch: its tables are others, as after a change of podzero.
+      StorageError: this machine cannot read it, although it may be whole.
     """
     try:
-        manifest = json.loads((folder / _MANIFEST).read_text())
+        text = read_saved(folder, SHARD_MANIFEST)
+        if text is None:
+            raise ReplayRestoreError(f"replay checkpoint {folder}: {SHARD_MANIFEST} is missing")
+        manifest = json.loads(text)
         found = {
             name: _SavedTable(table["layout"], Settings(**table["settings"]))
             for name, table in manifest["tables"].items()
         }
         identity, files = str(manifest["identity"]), dict(manifest["files"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ReplayRestoreError(f"replay checkpoint {folder}: {_MANIFEST} is missing or damaged ({error})") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ReplayRestoreError(f"replay checkpoint {folder}: {SHARD_MANIFEST} is damaged ({error})") from None
     if found.keys() != tables.keys():
         raise ReplayMismatch(
             f"replay checkpoint {folder} holds the tables {', '.join(found)}; this experiment needs "
@@ -67,7 +71,9 @@ def unseal(folder: Path, tables: Mapping[str, Table]) -> tuple[Path, str]:
         _compare(f"replay checkpoint {folder}, table {name},", found[name], table)
     for name, digest in files.items():
         file = folder / _DATA / name
-        if not file.is_file() or _digest(file) != digest:
+        with reading(file):
+            intact = file.is_file() and _digest(file) == digest
+        if not intact:
             raise ReplayRestoreError(f"replay checkpoint {folder}: {_DATA}/{name} is missing, cut short or altered")
     return folder / _DATA, identity
 

@@ -1,15 +1,17 @@
 """Checkpoints on disk: one is always complete, whenever the process or the machine dies."""
 
+import errno
 import logging
 import os
 from pathlib import Path
 
 import pytest
-from fake_cluster import FakeRemoteActor
+from fake_cluster import FakeRemoteActor, save_shard, saves_learner
 from fsyncs import check_before_renames
 
 from podzero.driver import checkpoints as module
-from podzero.driver.checkpoints import checkpoints, set_aside, write_checkpoint
+from podzero.driver.checkpoints import RunFileDamaged, checkpoints, newest_checkpoint, set_aside, write_checkpoint
+from podzero.storage import StorageError
 from podzero.workdir import Workdir
 
 
@@ -24,11 +26,12 @@ def workdir(tmp_path):
 
 def write(workdir, step, games=0.0, keep=2):
     def save_learner(folder):
-        (folder / "learner").mkdir()
+        saves_learner(step)(folder)
         (folder / "learner" / "state").write_text(f"{games:g}")
         return step
 
-    return write_checkpoint(workdir, save_learner, [FakeRemoteActor("replay-0")], {"games": games}, {}, keep)
+    shard = FakeRemoteActor("replay-0", checkpoint=save_shard)
+    return write_checkpoint(workdir, save_learner, [shard], {"games": games}, {}, keep)
 
 
 def test_the_newest_checkpoints_are_kept(workdir):
@@ -100,3 +103,58 @@ def test_a_damaged_checkpoint_is_kept_under_another_name(workdir, caplog):
     (folder,) = workdir.checkpoints.iterdir()
     assert (folder / "learner" / "state").exists()
     assert str(folder) in caplog.messages[0]
+
+
+@pytest.mark.parametrize(
+    ("learner", "shard", "named"),
+    [
+        (lambda folder: 10, save_shard, r"^the learner wrote .*learner/manifest\.json"),
+        (saves_learner(10), None, r"^replay-0 on node far wrote .*replay/shard-0/shard\.json"),
+    ],
+)
+def test_parts_that_the_driver_does_not_see_make_no_checkpoint(workdir, monkeypatch, learner, shard, named):
+    """A worker wrote its part on its own disk."""
+    monkeypatch.setattr(module, "VISIBLE_TIMEOUT_S", 0.0)
+    write(workdir, 8)
+    with pytest.raises(StorageError, match=named) as raised:
+        write_checkpoint(workdir, learner, [FakeRemoteActor("replay-0", "far", checkpoint=shard)], {}, {}, 2)
+    assert "storage that all nodes share" in str(raised.value)
+    assert [checkpoint.step for checkpoint in checkpoints(workdir)] == [8]
+
+
+def test_parts_that_the_driver_sees_late_make_a_checkpoint(workdir, monkeypatch):
+    looks = []
+
+    def look(_):
+        looks.append(1)
+        (unfinished,) = workdir.checkpoints.iterdir()
+        if len(looks) == 2:
+            save_shard(unfinished / "replay" / "shard-0")
+
+    monkeypatch.setattr(module.time, "sleep", look)
+    write_checkpoint(workdir, saves_learner(10), [FakeRemoteActor("replay-0")], {}, {}, 2)
+    assert [checkpoint.step for checkpoint in checkpoints(workdir)] == [10]
+
+
+@pytest.mark.parametrize(
+    "content", [None, "", "{", "[]", "{}", '{"counters": {"games": "many"}, "ladder": {}}', '{"counters": {}}']
+)
+def test_an_unreadable_run_file_is_a_fault_of_its_checkpoint_and_not_an_empty_one(workdir, content):
+    write(workdir, 10, games=1.0)
+    write(workdir, 20, games=2.0)
+    file = checkpoints(workdir)[0].folder / "run.json"
+    file.unlink() if content is None else file.write_text(content)
+    assert [type(checkpoint.fault) for checkpoint in checkpoints(workdir)] == [RunFileDamaged, type(None)]
+    assert newest_checkpoint(workdir).step == 10
+
+
+def test_a_run_file_that_cannot_be_read_now_is_no_damage(workdir, monkeypatch):
+    write(workdir, 10)
+
+    def fail(path):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Path, "read_text", fail)
+    (checkpoint,) = checkpoints(workdir)
+    assert isinstance(checkpoint.fault, StorageError)
+    assert newest_checkpoint(workdir) is None

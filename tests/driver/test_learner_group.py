@@ -17,6 +17,7 @@ from podzero.driver.worker import Worker
 def short_waits(monkeypatch):
     monkeypatch.setattr(learner_group_module, "BLAME_TIMEOUT_S", 0.2)
     monkeypatch.setattr(learner_group_module, "POLL_S", 0.01)
+    monkeypatch.setattr("podzero.driver.worker._POLL_S", 0.01)
 
 
 @pytest.fixture
@@ -49,6 +50,30 @@ def test_a_group_works_until_host_0_has_ended(make_group):
 
 def test_a_group_that_has_not_begun_does_not_work():
     assert not LearnerGroup([Worker(FakeRemoteActor("learner"))]).working
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_an_error_of_any_host_while_it_is_built_is_raised_though_the_others_wait_for_it(make_group, rank):
+    learner, actors, _ = make_group(3, ready=PENDING)
+    actors[rank].answers["ready"] = ValueError("the mesh does not fit")
+    with pytest.raises(ValueError, match="the mesh does not fit"):
+        learner.await_ready()
+
+
+def test_hosts_that_are_never_built_are_named(make_group, monkeypatch):
+    monkeypatch.setattr(learner_group_module, "BUILD_TIMEOUT_S", 0.0)
+    learner, actors, _ = make_group(3, ready=PENDING)
+    actors[1].answers["ready"] = None
+    with pytest.raises(ClusterError, match=r"^waited 0 s for learner, learner-2 to be built"):
+        learner.await_ready()
+
+
+def test_a_node_lost_while_learners_are_built_is_raised_instead_of_the_processes_that_died_of_it(make_group):
+    learner, actors, _ = make_group(2)
+    actors[0].answers["ready"] = WorkerDied("learner is gone: SIGABRT")
+    actors[1].answers["ready"] = NodeLost("learner-1 is gone with its node")
+    with pytest.raises(NodeLost, match="learner-1"):
+        learner.await_ready()
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -8,6 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from podzero.cluster.remote import BUILD_TIMEOUT_S
+from podzero.driver import processes, producers
 from podzero.driver.processes import LearnerProcess
 
 
@@ -49,3 +51,39 @@ def test_an_error_of_the_constructor_keeps_its_type():
 
     with pytest.raises(ValueError, match="the mesh does not fit"):
         Broken("learner").ready()
+
+
+class Shards:
+    """Remote actors of shards that note how long each is waited for."""
+
+    def __init__(self):
+        self.node, self.waits = "home", []
+
+    def ask(self, method, timeout_s=0.0):
+        self.waits.append(timeout_s)
+        return f"{method}:{len(self.waits)}"
+
+
+def test_actors_wait_for_a_shard_as_long_as_the_driver_does():
+    """Otherwise a replay that restores for longer could never be resumed from."""
+    shard = Shards()
+    producers._addresses([shard])
+    assert shard.waits == [BUILD_TIMEOUT_S]
+
+
+def test_the_learner_waits_for_a_shard_as_long_as_the_driver_does(monkeypatch):
+    shard = Shards()
+    monkeypatch.setattr(processes, "watch_for_notices", lambda announce: None)
+    monkeypatch.setattr("podzero.learner.join", lambda membership, experiment: None)
+    monkeypatch.setattr("podzero.driver.build.learner_parts", lambda experiment: (None, None, None))
+
+    def stop(addresses, *_):
+        raise InterruptedError(addresses)
+
+    monkeypatch.setattr("podzero.replay.make_reader", stop)
+    experiment = SimpleNamespace(cluster=SimpleNamespace(learner_hosts=1, tpu=None))
+    arguments = dict.fromkeys(("store", "directory", "snapshots", "restore_from"))
+    process = LearnerProcess("l", rank=0, coordinator="", experiment=experiment, shards=[shard], **arguments)
+    with pytest.raises(InterruptedError):
+        process.ready()
+    assert shard.waits == [BUILD_TIMEOUT_S]

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
-from fake_cluster import PENDING, cpu_node
+from fake_cluster import PENDING, cpu_node, saves_learner
 
 from podzero.cluster.remote import ClusterError, NodeLost, WorkerDied
 from podzero.driver import recovery, saving
 from podzero.driver import run as run_module
 from podzero.driver.checkpoints import checkpoints
 from podzero.driver.learner_group import RunFailed
+from podzero.driver.nodes import NodesAbsent
 from podzero.driver.processes import LearnerProcess
 from podzero.driver.run import STOPPED, Run
 from podzero.driver.saving import Saver
@@ -31,12 +31,12 @@ def make_run(make_supervisor, no_wait, tmp_path, experiment, watch, monkeypatch)
     def make(act=None):
         workdir, stopping, view = Workdir(tmp_path), no_wait(), watch(act)
         supervisor, cluster = make_supervisor(cpu_node("home", 4), stopping=stopping)
-        cluster.answers[LearnerProcess] |= {"checkpoint": 40, "snapshot": -1}
+        cluster.answers[LearnerProcess] |= {"checkpoint": saves_learner(40), "snapshot": -1}
         supervisor.start(None)
         saver = Saver(experiment(), workdir)
         savers.append(saver)
         runs.append(Run(experiment(), workdir, supervisor, view, saver))
-        runs[-1].begin(None, time.monotonic())
+        runs[-1].begin(None)
         return runs[-1], cluster, StopSignals(stopping), view
 
     yield make
@@ -53,7 +53,8 @@ def learner_dies_with_its_node(cluster):
 RECOVERABLE = [
     NodeLost("learner-1 is gone: a second preemption"),
     WorkerDied("learner is gone: killed while it was built"),
-    ClusterError("waited for nodes"),
+    NodesAbsent("waited for nodes"),
+    ClusterError("waited for a free chip"),
     PortTaken("shard 0 cannot listen on port 7"),
     RuntimeError("the coordination service is unavailable"),
 ]
@@ -74,19 +75,27 @@ def test_a_recovery_survives_every_error_that_may_pass(make_run):
 
 def test_a_recovery_waits_for_nodes_however_often(make_run):
     run, cluster, signals, _ = make_run()
-    coming = iter([*[ClusterError("waited for nodes")] * 3 * recovery.MAX_FAILURES, None])
+    passing = [NodesAbsent("waited for nodes"), NodeLost("learner-1 is gone with its node")]
+    coming = iter([*passing * 2 * recovery.MAX_FAILURES, None])
     cluster.answers[LearnerProcess]["ready"] = lambda: next(coming)
     cluster.answers[LearnerProcess]["run"] = None
     learner_dies_with_its_node(cluster)
     assert "steps" in run.until_end(signals)
 
 
-def test_a_recovery_that_fails_again_and_again_ends_the_run_with_the_last_error(make_run):
+@pytest.mark.parametrize(
+    "failure",
+    [
+        PortTaken("shard 0 cannot listen on port 7"),
+        WorkerDied("learner is gone: killed while it was built"),
+        ClusterError("waited 1800 s for learner to be built"),
+    ],
+)
+def test_a_recovery_that_fails_again_and_again_ends_the_run_with_the_last_error(make_run, failure):
     run, cluster, signals, view = make_run()
-    taken = PortTaken("shard 0 cannot listen on port 7")
-    cluster.answers[LearnerProcess]["ready"] = taken
+    cluster.answers[LearnerProcess]["ready"] = failure
     learner_dies_with_its_node(cluster)
-    with pytest.raises(RunFailed, match="cannot listen on port 7"):
+    with pytest.raises(RunFailed, match=str(failure)):
         run.until_end(signals)
     assert len(signals.event.waits) == recovery.MAX_FAILURES
     assert view.statuses[-1].phase == "ended"

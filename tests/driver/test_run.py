@@ -7,15 +7,18 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from fake_cluster import FakeRemoteActor
+from fake_cluster import FakeRemoteActor, save_shard, saves_learner
 
 from podzero.cluster.remote import NodeLost
 from podzero.driver import run as module
 from podzero.driver.learner_group import LearnerGroup, RunFailed
+from podzero.driver.nodes import NodesAbsent
 from podzero.driver.run import STOPPED, Run
 from podzero.driver.saving import Saver
 from podzero.driver.stop_signals import StopSignals
 from podzero.driver.worker import Worker
+from podzero.errors import ConfigError
+from podzero.learner import CheckpointMismatch
 from podzero.monitoring.monitor import Monitor
 from podzero.monitoring.reports import LogReport, MetricsReport, PreemptionNotice
 from podzero.workdir import Workdir
@@ -26,13 +29,14 @@ class FakeSupervisor:
 
     def __init__(self, rounds=3, reports=()):
         self.rounds, self.reports = rounds, list(reports)
-        self.learner = LearnerGroup([Worker(FakeRemoteActor("learner", checkpoint=8, snapshot=8))])
-        self.shards = SimpleNamespace(actors=[FakeRemoteActor("replay-0")])
+        self.learner = LearnerGroup([Worker(FakeRemoteActor("learner", checkpoint=saves_learner(8), snapshot=8))])
+        self.shards = SimpleNamespace(actors=[FakeRemoteActor("replay-0", checkpoint=save_shard)])
         self.evaluator = None
         self.ladder = {}
         self.started_evaluator_in = None
         self.failure = None
         self.killed = False
+        self.nodes_since = time.monotonic()
 
     @property
     def learning(self):
@@ -50,6 +54,7 @@ class FakeSupervisor:
 
     def start(self, checkpoint):
         self.rounds = 3
+        self.nodes_since = time.monotonic()
 
     def start_evaluator(self):
         self.started_evaluator_in = threading.current_thread()
@@ -90,7 +95,7 @@ def make_run(tiny, workdir, watch):
         experiment = tiny(*overrides)
         savers.append(Saver(experiment, workdir))
         run = Run(experiment, workdir, supervisor, watch(), savers[-1])
-        run.begin(None, time.monotonic())
+        run.begin(None)
         return run
 
     yield make
@@ -205,7 +210,7 @@ def test_what_a_write_reads_does_not_change_while_the_run_goes_on(tiny, workdir,
 
     saver = RecordingSaver()
     run = Run(tiny(), workdir, Changing(reports=moves(1)), watch(), saver)
-    run.begin(None, time.monotonic())
+    run.begin(None)
     run.until_end(StopSignals())
     state = saver.state
     assert (dict(state.counters), dict(state.ladder), list(state.shards), state.evaluator) == saver.copy
@@ -235,7 +240,7 @@ def test_an_ordinary_warning_of_a_worker_is_logged_and_saves_nothing(tiny, workd
     caplog.set_level(logging.WARNING, logger="podzero")
     saver = RecordingSaver()
     run = Run(tiny(), workdir, FakeSupervisor(), watch(), saver)
-    run.begin(None, time.monotonic())
+    run.begin(None)
     run.handle([LogReport(time.time(), "learner", logging.WARNING, "the loss is high", "Traceback: deep down")])
     (record,) = caplog.records
     assert record.getMessage() == "learner: the loss is high"
@@ -249,6 +254,62 @@ def test_after_the_loss_of_a_node_the_run_goes_on_and_counts_a_restart(make_run,
     assert "steps" in make_run(supervisor).until_end(StopSignals())
     assert supervisor.killed
     assert status(workdir)["restarts"] == 1
+
+
+def test_waiting_for_nodes_is_no_training_and_shows_in_the_status(make_run, workdir, monkeypatch):
+    """Neither `stop.minutes` nor the cost runs on while no node is there."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    waiting = []
+
+    class Waiting(FakeSupervisor):
+        def listen(self):
+            now[0] += 10.0
+            return super().listen()
+
+        def start(self, checkpoint):
+            waiting.append(status(workdir))
+            now[0] += 3600.0
+            super().start(checkpoint)
+
+    supervisor = Waiting()
+    run = make_run(supervisor)
+    supervisor.failure = NodeLost("learner is gone with its node")
+    assert "steps" in run.until_end(StopSignals())
+    (while_waiting,) = waiting
+    assert (while_waiting["phase"], while_waiting["elapsed_s"]) == ("starting", 10.0)
+    assert status(workdir)["elapsed_s"] == 30.0
+
+
+def test_a_run_that_is_stopped_while_it_waits_for_nodes_does_not_count_the_wait(make_run, workdir, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    signals, supervisor = StopSignals(), FakeSupervisor()
+    supervisor.failure = NodeLost("learner is gone with its node")
+
+    def wait_in_vain(checkpoint):
+        now[0] += 3600.0
+        signals.event.set()
+        raise NodesAbsent("nodes did not join")
+
+    supervisor.start = wait_in_vain
+    assert make_run(supervisor).until_end(signals) == STOPPED
+    assert (status(workdir)["phase"], status(workdir)["elapsed_s"]) == ("ended", 0.0)
+
+
+@pytest.mark.parametrize("failure", [ConfigError("the batch does not fit"), CheckpointMismatch("another network")])
+def test_an_error_of_the_user_during_a_recovery_ends_the_run_in_its_status_as_well(make_run, workdir, failure):
+    supervisor = FakeSupervisor()
+    supervisor.failure = NodeLost("learner is gone with its node")
+
+    def refuse(checkpoint):
+        raise failure
+
+    supervisor.start = refuse
+    with pytest.raises(type(failure)):
+        make_run(supervisor).until_end(StopSignals())
+    assert status(workdir)["phase"] == "ended"
 
 
 def test_a_signal_ends_the_recovery(make_run, workdir):

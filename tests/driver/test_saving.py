@@ -4,7 +4,7 @@ import logging
 from concurrent.futures import Future
 
 import pytest
-from fake_cluster import FakeRemoteActor
+from fake_cluster import FakeRemoteActor, save_shard, saves_learner
 
 from podzero.driver.checkpoints import checkpoints
 from podzero.driver.learner_group import LearnerGroup
@@ -54,8 +54,8 @@ def saver(tiny, tmp_path, clock, later):
 
 
 def save_state(**answers):
-    learner = FakeRemoteActor("learner", **{"checkpoint": 40, "snapshot": 40} | answers)
-    shard = FakeRemoteActor("replay-0")
+    learner = FakeRemoteActor("learner", **{"checkpoint": saves_learner(40), "snapshot": 40} | answers)
+    shard = FakeRemoteActor("replay-0", checkpoint=save_shard)
     evaluator = FakeRemoteActor("evaluator", ladder={"rounds": 7})
     return SaveState(LearnerGroup([Worker(learner)]), (shard,), evaluator, {"games": 3.0}, {"rounds": 6})
 

@@ -9,9 +9,31 @@ from podzero.cluster.preflight import PreflightCheck, versions
 from podzero.cluster.remote import ClusterError
 from podzero.driver.processes import EvaluatorProcess, InferenceProcess, LearnerProcess, ReplayProcess
 from podzero.driver.producers import ActorProcess, ReanalysisProcess
+from podzero.storage import LEARNER_FOLDER, LEARNER_MANIFEST, SHARD_MANIFEST
 
 PENDING = object()
 """The answer of a method that has not returned yet."""
+
+
+def saves_learner(step):
+    """The answer of a learner to `checkpoint`: writes its part, without contents, and returns `step`."""
+
+    def save(folder, timeout_s=0.0):
+        del timeout_s
+        _write_empty(folder / LEARNER_FOLDER / LEARNER_MANIFEST)
+        return step
+
+    return save
+
+
+def save_shard(folder):
+    """The answer of a replay shard to `checkpoint`: writes its part, without contents."""
+    _write_empty(folder / SHARD_MANIFEST)
+
+
+def _write_empty(file):
+    file.parent.mkdir(parents=True)
+    file.write_text("{}")
 
 
 class FakeCall:
@@ -79,7 +101,7 @@ class FakeCluster:
         self.placement_groups, self.requests, self.history = [], [], []
         self.answers = {
             PreflightCheck: {"versions": versions, "end_stale_processes": [], "reserve_port": 4321},
-            ReplayProcess: {"drain": []},
+            ReplayProcess: {"drain": [], "checkpoint": save_shard},
             LearnerProcess: {"run": PENDING, "drain": []},
             InferenceProcess: {"run": PENDING, "drain": []},
             ActorProcess: {"run": PENDING, "drain": []},

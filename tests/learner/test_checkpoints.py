@@ -1,3 +1,6 @@
+import errno
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -5,9 +8,11 @@ import pytest
 
 from podzero.config import MeshConfig, OptimizerConfig
 from podzero.learner.checkpoints import CheckpointDamaged, CheckpointMismatch, LearnerCheckpoints
+from podzero.learner.devices import DoesNotFit
 from podzero.learner.optimizers import make_optimizer
 from podzero.learner.sharding import make_mesh, placed, state_shardings
 from podzero.learner.state import init_state
+from podzero.storage import StorageError
 from podzero.types import Network
 
 
@@ -116,9 +121,46 @@ def test_missing_arrays_are_damage(checkpoints, state, tmp_path):
         checkpoints.restore(tmp_path / "7", like(state))
 
 
-def test_a_folder_that_does_not_exist_is_damage(checkpoints, state, tmp_path):
-    with pytest.raises(CheckpointDamaged):
+def test_a_folder_that_does_not_exist_is_no_damage(checkpoints, state, tmp_path):
+    """As on a node where the storage is not mounted."""
+    with pytest.raises(StorageError, match="storage that all nodes share"):
         checkpoints.restore(tmp_path / "8", like(state))
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EACCES, errno.ESTALE])
+def test_a_manifest_that_cannot_be_read_is_no_damage(checkpoints, state, tmp_path, monkeypatch, number):
+    save(checkpoints, tmp_path / "7", state)
+
+    def fail(path):
+        raise OSError(number, "cannot", str(path))
+
+    monkeypatch.setattr(Path, "read_text", fail)
+    with pytest.raises(StorageError, match=r"manifest\.json cannot be read on"):
+        checkpoints.restore(tmp_path / "7", like(state))
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (OSError(errno.EIO, "Input/output error"), StorageError),
+        (ValueError("PERMISSION_DENIED: Error opening 'd/0' [OS error 13: EACCES Permission denied]"), StorageError),
+        (ValueError("NOT_FOUND: Error opening 'd/0' [OS error 2: ENOENT No such file]"), CheckpointDamaged),
+        (ValueError("DATA_LOSS: the checksum differs"), CheckpointDamaged),
+        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes"), DoesNotFit),
+        (jax.errors.JaxRuntimeError("UNAVAILABLE: host 1 does not answer"), jax.errors.JaxRuntimeError),
+        (MemoryError("no memory"), MemoryError),
+    ],
+)
+def test_only_what_files_hold_is_damage(checkpoints, state, tmp_path, monkeypatch, error, expected):
+    """Errors of memory, devices, other hosts and storage are no damage: the files may be whole."""
+    save(checkpoints, tmp_path / "7", state)
+
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(checkpoints._orbax, "restore", fail)
+    with pytest.raises(expected):
+        checkpoints.restore(tmp_path / "7", like(state))
 
 
 def test_another_network_is_a_mismatch_that_names_the_first_differing_leaf(checkpoints, state, network, tmp_path):

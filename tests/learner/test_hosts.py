@@ -157,6 +157,17 @@ def test_after_the_timeout_hosts_name_host_0():
         follower.next(STEP, 0.0)
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_timeout_starts_with_training_and_not_while_learners_are_built(monkeypatch, rank):
+    now = [0.0]
+    monkeypatch.setattr("podzero.learner.hosts.time.monotonic", lambda: now[0])
+    host = hosts_of(2, timeout_s=60.0)[rank]
+    now[0] = 150.0
+    assert host.next(None, 0.0) is None
+    now[0] += 59.0
+    assert host.next(None, 0.0) is None
+
+
 def test_the_timeout_of_other_hosts_starts_when_host_0_has_its_batch():
     service = Service()
     leader, _ = hosts_of(2, service, timeout_s=1.0)

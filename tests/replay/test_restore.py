@@ -1,5 +1,6 @@
 """Checkpoints of a shard are restored exactly, or refused with a reason."""
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -7,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from podzero.replay import ReplayMismatch, ReplayRestoreError, make_reader, make_writer
+from podzero.replay import ReplayMismatch, ReplayRestoreError, checkpoint, make_reader, make_writer
+from podzero.storage import StorageError
 
 
 @pytest.fixture
@@ -72,7 +74,7 @@ def test_a_checkpoint_without_its_done_file_is_refused(serve, make_experiment, s
 def test_a_damaged_manifest_is_refused(serve, make_experiment, saved, content):
     manifest = saved / "shard.json"
     manifest.unlink() if content is None else manifest.write_text(content)
-    with pytest.raises(ReplayRestoreError, match=r"shard.json is missing or damaged"):
+    with pytest.raises(ReplayRestoreError, match=r"shard.json is (missing|damaged)"):
         serve(make_experiment(), restore_from=saved)
 
 
@@ -114,9 +116,23 @@ def test_another_game_is_refused(serve, make_experiment, spec, saved):
         serve(make_experiment(), restore_from=saved, spec=spec._replace(name="ring"))
 
 
-def test_a_missing_checkpoint_is_refused(serve, make_experiment, tmp_path):
+def test_a_missing_shard_of_a_checkpoint_is_refused(serve, make_experiment, tmp_path):
     with pytest.raises(ReplayRestoreError, match=r"shard.json is missing"):
         serve(make_experiment(), restore_from=tmp_path / "none")
+
+
+def test_a_checkpoint_that_is_not_found_at_all_is_no_damage(serve, make_experiment, tmp_path):
+    with pytest.raises(StorageError, match="storage that all nodes share"):
+        serve(make_experiment(), restore_from=tmp_path / "not mounted" / "shard-0")
+
+
+def test_a_file_that_cannot_be_read_is_no_damage(serve, make_experiment, saved, monkeypatch):
+    def fail(file):
+        raise OSError(errno.EIO, "Input/output error", str(file))
+
+    monkeypatch.setattr(checkpoint, "_digest", fail)
+    with pytest.raises(StorageError, match=r"cannot be read on .*Input/output error"):
+        serve(make_experiment(), restore_from=saved)
 
 
 def test_restored_samples_are_the_saved_ones(serve, make_experiment, make_samples, spec, saved):
