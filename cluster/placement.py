@@ -23,7 +23,7 @@ class Node(NamedTuple):
     host: str
     """Name or IP by which other nodes reach it."""
     cpus: float
-    """CPUs that this run may use there: all but those that others have reserved."""
+    """CPUs that this run may use there, its learner and workers together: all but those that others have reserved."""
     resources: Mapping[str, float]
     """All resources of the node, whoever has reserved them."""
     labels: Mapping[str, str]
