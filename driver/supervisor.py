@@ -87,7 +87,7 @@ class Supervisor:
           ConfigError, CheckpointMismatch: the experiment cannot be run here; no worker is left running.
           ClusterError: nodes did not join in time; the message names them.
         """
-        self._spawner.begin_run()
+        self._spawner.begin_run(checkpoint.step if checkpoint else 0)
         self.ladder = checkpoint.ladder if checkpoint else {}
         nodes = self._nodes.wait(self._stopping)
         try:
