@@ -93,7 +93,7 @@ def test_errors_that_are_not_finite_are_skipped(serve, connect, prioritized, mak
         batch = next(reader)
         reader.update_priorities(batch.keys, np.full(batch.keys.key.shape, np.nan))
     reader.close()
-    assert not caplog.records
+    assert not [record for record in caplog.records if record.name == priorities.__name__]
 
 
 class FakeShard:
