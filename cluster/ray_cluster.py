@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import podzero
-from podzero.cluster.capacity import CapacityRequest, usable_cpus
+from podzero.cluster.capacity import CapacityRequest, free_resources, usable_cpus
 from podzero.cluster.local_cluster import local_cluster
 from podzero.cluster.node_environment import NODE_PYTHON, EnvironmentSpec, NodeEnvironments, pack_environment
 from podzero.cluster.placement import MEMORY, Node
@@ -99,8 +99,9 @@ class Cluster:
 
         alive = [node for node in ray.nodes() if node["Alive"]]
         cpus = {node["NodeID"]: node["Resources"].get("CPU", 0.0) for node in alive}
-        if self.joined:
-            usable = usable_cpus(self._reserved_cpus, self._bundle_cpus())
+        free = free_resources() if self.joined else None
+        if free is not None:
+            usable = usable_cpus(free, self._reserved_cpus, self._bundle_cpus())
             cpus = {name: min(total, usable.get(name, 0.0)) for name, total in cpus.items()}
         nodes = [
             Node(
@@ -109,6 +110,7 @@ class Cluster:
                 cpus=cpus[node["NodeID"]],
                 resources=node["Resources"],
                 labels=node.get("Labels", {}),
+                free=None if free is None else free.get(node["NodeID"], {}),
             )
             for node in alive
         ]

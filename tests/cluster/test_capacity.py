@@ -82,6 +82,7 @@ def test_cpus_of_a_placement_group_of_this_driver_stay_usable_for_it(cluster):
     group = cluster.reserve([node], {"CPU": 3.0}, 60)
     await_value(1.0, all_free_cpus)
     assert free_cpus(cluster) == [0.0, 4.0]
+    assert sorted(node.free.get("CPU", 0.0) for node in cluster.nodes()) == [0.0, 1.0]
     group.release()
     await_value(4.0, all_free_cpus)
     assert free_cpus(cluster) == [0.0, 4.0]
