@@ -6,19 +6,31 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 
-def usable_cpus(own: Mapping[str, float]) -> dict[str, float]:
+def free_resources() -> dict[str, dict[str, float]]:
+    """Resources of each node that nobody has reserved, by node id."""
+    from ray._private import state  # Ray's public API has sums over the cluster only
+
+    free: dict[str, dict[str, float]] = state.available_resources_per_node()
+    return free
+
+
+def usable_cpus(
+    free: Mapping[str, Mapping[str, float]], own: Mapping[str, float], bundles: Mapping[str, float]
+) -> dict[str, float]:
     """CPUs of each node that nobody but this driver has reserved, by node id.
 
     An actor that is still starting counts as someone else's: Ray may or may not have reserved its CPUs yet. The result
     is then too low for a moment, and never too high.
 
     Args:
+      free: by `free_resources`.
       own: CPUs of each actor of this driver, by actor id.
+      bundles: CPUs of the placement groups of this driver, by node id.
     """
     import ray
     from ray._private import state  # Ray's public API has sums over the cluster only
 
-    cpus = {node: resources.get("CPU", 0.0) for node, resources in state.available_resources_per_node().items()}
+    cpus = {node: resources.get("CPU", 0.0) + bundles.get(node, 0.0) for node, resources in free.items()}
     job = ray.JobID(bytes.fromhex(ray.get_runtime_context().get_job_id()))
     for actor, found in state.actors(job_id=job, actor_state_name="ALIVE").items():
         node = found["Address"]["NodeID"]

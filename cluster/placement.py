@@ -23,10 +23,12 @@ class Node(NamedTuple):
     host: str
     """Name or IP by which other nodes reach it."""
     cpus: float
-    """CPUs that this run may use there: all but those that others have reserved."""
+    """CPUs that this run may use there, its learner and workers together: all but those that others have reserved."""
     resources: Mapping[str, float]
     """All resources of the node, whoever has reserved them."""
     labels: Mapping[str, str]
+    free: Mapping[str, float] | None = None
+    """Resources that nobody has reserved, as Ray saw them a moment ago; None where the cluster is not shared."""
 
     def __str__(self) -> str:
         return f"node {self.id[:8]} at {self.host}"
@@ -106,13 +108,13 @@ def reserved_cpus(experiment: Experiment) -> list[float]:
 
 
 def learner_nodes(nodes: Sequence[Node], config: ClusterConfig, driver_node: str) -> tuple[Node, ...]:
-    """The nodes of the learner's hosts, by rank.
+    """The nodes of the learner's hosts, by rank; those whose resources others have reserved are taken last.
 
     Raises:
       MissingNodes: they have not all joined.
     """
     if config.tpu is not None:
-        return _slice_nodes(nodes, config.tpu)
+        return _slice_nodes(nodes, config.tpu, config)
     able = [node for node in nodes if _has(node, config.host_resources)]
     if len(able) < config.learner_hosts:
         wanted = ", ".join(f"{amount:g} {name}" for name, amount in config.host_resources.items()) or "any"
@@ -120,7 +122,7 @@ def learner_nodes(nodes: Sequence[Node], config: ClusterConfig, driver_node: str
             f"the learner needs {config.learner_hosts} host(s) (cluster.hosts) with {wanted} resources; "
             f"{len(able)} of {len(nodes)} nodes have them"
         )
-    able.sort(key=lambda node: (node.id != driver_node, -node.cpus, node.id))
+    able.sort(key=lambda node: (not _is_free(node, config), node.id != driver_node, -node.cpus, node.id))
     return tuple(able[: config.learner_hosts])
 
 
@@ -215,16 +217,17 @@ def host_resources(config: ClusterConfig) -> dict[str, float]:
     return {TPU: float(_chips_per_host(config.tpu))}
 
 
-def _slice_nodes(nodes: Sequence[Node], wanted: Slice) -> tuple[Node, ...]:
-    """The hosts of a complete slice of this kind, by worker id."""
+def _slice_nodes(nodes: Sequence[Node], wanted: Slice, config: ClusterConfig) -> tuple[Node, ...]:
+    """The hosts of a complete slice of this kind, by worker id; of a free one, if there is one."""
     found: dict[str, dict[int, Node]] = defaultdict(dict)
     for node in nodes:
         if _kind(node) == wanted and node.resources.get(TPU, 0.0) >= _chips_per_host(wanted):
             found[node.labels[SLICE_NAME]][int(node.labels[WORKER_ID])] = node
-    for _, hosts in sorted(found.items()):
-        if set(range(wanted.hosts)) <= hosts.keys():
-            return tuple(hosts[rank] for rank in range(wanted.hosts))
-    raise MissingNodes(_missing_hosts(nodes, wanted, found))
+    ranks = range(wanted.hosts)
+    complete = [[hosts[rank] for rank in ranks] for _, hosts in sorted(found.items()) if set(ranks) <= hosts.keys()]
+    if not complete:
+        raise MissingNodes(_missing_hosts(nodes, wanted, found))
+    return tuple(min(complete, key=lambda hosts: sum(not _is_free(node, config) for node in hosts)))
 
 
 def _missing_shards(nodes: Sequence[Node], replay: ReplayConfig, places: int) -> str:
@@ -285,3 +288,9 @@ def _holds(node: Node, replay: ReplayConfig, shards: int) -> bool:
 
 def _has(node: Node, resources: Mapping[str, float]) -> bool:
     return all(node.resources.get(name, 0.0) >= amount for name, amount in resources.items())
+
+
+def _is_free(node: Node, config: ClusterConfig) -> bool:
+    """Whether nobody has reserved what a learner process needs there."""
+    free = node.free
+    return free is None or all(free.get(name, 0.0) >= amount for name, amount in host_resources(config).items())

@@ -22,10 +22,13 @@ log = logging.getLogger(__name__)
 
 PACKAGES = (
     "dm-haiku", "dm-reverb", "flax", "jax", "jaxlib", "mctx", "numpy", "optax", "orbax-checkpoint", "pgx",
-    "pydantic", "ray", "tensorflow-cpu",
+    "pydantic", "pyzmq", "ray", "tensorflow-cpu",
 )  # fmt: skip
 """Packages whose versions must agree: they compute, or communicate between processes."""
+OPTIONAL_PACKAGES = ("openvino",)
+"""Those of optional dependencies, whose versions must agree where both sides have them."""
 INSTALL_ADVICE = "; install the same lock file there (`uv sync --locked`), and restart Ray on it"
+_MISSING = "missing"
 CHECK_TIMEOUT_S = 120.0
 """Longest time for a check: a node may have to load its first process from a cold disk."""
 FIRST_RETRY_S = 15.0
@@ -178,7 +181,7 @@ def versions() -> dict[str, str]:
     """Versions of Python and of the packages that must agree, and a digest of podzero's own code."""
     return {
         "python": platform.python_version(),
-        **{name: _version(name) for name in PACKAGES},
+        **{name: _version(name) for name in (*PACKAGES, *OPTIONAL_PACKAGES)},
         "podzero's code": _digest(Path(podzero.__file__).parent),
     }
 
@@ -186,9 +189,10 @@ def versions() -> dict[str, str]:
 def differences(mine: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
     """`jax 0.7.0, the driver has 0.7.1` for each version that is not the same."""
     return [
-        f"{name} {theirs.get(name, 'missing')}, the driver has {version}"
+        f"{name} {theirs.get(name, _MISSING)}, the driver has {version}"
         for name, version in mine.items()
         if theirs.get(name) != version
+        and not (name in OPTIONAL_PACKAGES and _MISSING in (version, theirs.get(name, _MISSING)))
     ]
 
 
@@ -196,7 +200,7 @@ def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return "missing"
+        return _MISSING
 
 
 def _digest(package: Path) -> str:

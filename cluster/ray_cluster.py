@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import podzero
-from podzero.cluster.capacity import CapacityRequest, usable_cpus
+from podzero.cluster.capacity import CapacityRequest, free_resources, usable_cpus
 from podzero.cluster.local_cluster import local_cluster
 from podzero.cluster.node_environment import NODE_PYTHON, EnvironmentSpec, NodeEnvironments, pack_environment
 from podzero.cluster.placement import MEMORY, Node
@@ -31,7 +32,8 @@ class Cluster:
         self._environments: NodeEnvironments | None = None
         self._request = CapacityRequest()
         self._reserved_cpus: dict[str, float] = {}
-        """CPUs of the actors started here, by actor id."""
+        """CPUs of the actors started here, by actor id; those in bundles are left out."""
+        self._groups: list[PlacementGroup] = []
 
     def spawn(
         self,
@@ -97,8 +99,9 @@ class Cluster:
 
         alive = [node for node in ray.nodes() if node["Alive"]]
         cpus = {node["NodeID"]: node["Resources"].get("CPU", 0.0) for node in alive}
-        if self.joined:
-            usable = usable_cpus(self._reserved_cpus)
+        free = free_resources() if self.joined else None
+        if free is not None:
+            usable = usable_cpus(free, self._reserved_cpus, self._bundle_cpus())
             cpus = {name: min(total, usable.get(name, 0.0)) for name, total in cpus.items()}
         nodes = [
             Node(
@@ -107,6 +110,7 @@ class Cluster:
                 cpus=cpus[node["NodeID"]],
                 resources=node["Resources"],
                 labels=node.get("Labels", {}),
+                free=None if free is None else free.get(node["NodeID"], {}),
             )
             for node in alive
         ]
@@ -118,7 +122,17 @@ class Cluster:
         Raises:
           ClusterError: they are not free within `timeout_s`.
         """
-        return reserve(nodes, resources, timeout_s)
+        group = reserve(nodes, resources, timeout_s)
+        self._groups = [one for one in self._groups if not one.released] + [group]
+        return group
+
+    def _bundle_cpus(self) -> dict[str, float]:
+        """CPUs that `reserve` holds, by node id."""
+        held: dict[str, float] = defaultdict(float)
+        for group in self._groups:
+            for node, cpus in group.cpus.items():
+                held[node] += cpus
+        return held
 
     def request_capacity(self, cpus: Sequence[float], beyond: frozenset[str]) -> None:
         """Tells the autoscaler of a joined cluster, if it has one, which processes have no room.

@@ -29,10 +29,10 @@ def lock_run(owner: str) -> Any:
       owner: the run, in words for whoever finds the namespace locked.
 
     Raises:
-      ClusterError: another run holds the lock; says which.
+      ClusterError: another run holds the lock, and the message says which; or the actor that is the lock did not start.
     """
     import ray
-    from ray.exceptions import ActorAlreadyExistsError
+    from ray.exceptions import ActorAlreadyExistsError, GetTimeoutError, RayError
 
     try:
         strategy = node_affinity(current_node_id())
@@ -43,6 +43,15 @@ def lock_run(owner: str) -> Any:
             f"another run holds the lock of this working directory in the Ray cluster: {_other_owner()}; stop that "
             "run, or choose another --workdir"
         ) from None
+    except GetTimeoutError:
+        raise ClusterError(
+            f"waited {START_TIMEOUT_S:.0f} s for the lock of this working directory in the Ray cluster: its process on "
+            "this node did not start; is the node overloaded?"
+        ) from None
+    except RayError as error:
+        raise ClusterError(
+            f"the lock of this working directory in the Ray cluster could not be started on this node: {error}"
+        ) from error
     return lock
 
 

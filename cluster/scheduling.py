@@ -29,11 +29,18 @@ class PlacementGroup:
             Bundle(node, resources, Strategy(group, placement_group_bundle_index=index))
             for index, node in enumerate(nodes)
         ]
+        self.released = False
+
+    @property
+    def cpus(self) -> dict[str, float]:
+        """CPUs that the bundles reserve, by node id; empty once they are released."""
+        return {} if self.released else {one.node.id: one.resources.get("CPU", 0.0) for one in self.bundles}
 
     def release(self) -> None:
         """Releases all bundles and kills the processes in them."""
         from ray.util.placement_group import remove_placement_group
 
+        self.released = True
         remove_placement_group(self._group)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import time
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
@@ -48,7 +49,7 @@ def end_stale_processes(run: str, devices: Path = Path("/dev")) -> list[str]:
         if not _is_stale(process, run):
             if _releases(process, chips):
                 continue
-            raise ClusterError(f"{description} holds the TPU chips of this host; stop it, or wait for it to end")
+            raise ClusterError(f"{description} holds the TPU chips of its host; stop it, or wait for it to end")
         _end(process, chips, description)
         log.warning("ended %s, a process of an earlier run that held the TPU chips", description)
         ended.append(description)
@@ -100,7 +101,7 @@ def _end(process: psutil.Process, chips: AbstractSet[str], description: str) -> 
             end()
         if _releases(process, chips):
             return
-    raise ClusterError(f"{description} holds the TPU chips and cannot be ended; restart the host")
+    raise ClusterError(f"{description} holds the TPU chips of its host and cannot be ended; restart the host")
 
 
 def _releases(process: psutil.Process, chips: AbstractSet[str]) -> bool:
@@ -114,7 +115,9 @@ def _releases(process: psutil.Process, chips: AbstractSet[str]) -> bool:
 
 
 def _describe(process: psutil.Process) -> str:
+    """A process with its host, since the driver shows it."""
+    host = f"on {socket.gethostname()}"
     with suppress(psutil.Error):
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(process.create_time()))
-        return f"process {process.pid} ({process.name()}, since {since})"
-    return f"process {process.pid}"
+        return f"process {process.pid} {host} ({process.name()}, since {since})"
+    return f"process {process.pid} {host}"

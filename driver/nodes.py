@@ -74,11 +74,15 @@ class RunNodes:
                 raise NodesAbsent(f"stopped while waiting for nodes to join: {reason}")
 
     def for_workers(self) -> list[Node]:
-        """The nodes on which actors, reanalysers, shards and the evaluator may run now; never waits."""
+        """The nodes on which actors, reanalysers, shards and the evaluator may run now; never waits.
+
+        What the learner reserves there is taken off.
+        """
         try:
-            return actor_nodes(self._usable(wait=False), self._experiment.cluster)
+            nodes = actor_nodes(self._usable(wait=False), self._experiment.cluster)
         except MissingNodes:
             return []
+        return without_learner(nodes, self._learner, self._experiment.cluster)
 
     def with_accelerators(self) -> list[Node]:
         """The nodes for processes of self-play that reserve accelerators, TPU hosts included; never waits."""

@@ -30,8 +30,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+SILENT_DRAINS = 4
+"""Requests for metrics in a row that a replay server may fail to answer before it counts as failed.
+
+Each waits half a minute. A server that swaps, or whose disk is slow, still holds its samples; a new one would have
+those of the last checkpoint only.
+"""
+
+
 class ReplayProcess(Process):
     """One shard of replay."""
+
+    _silent = 0
+    """Requests for metrics in a row that its server has not answered."""
 
     def _build(self, *, experiment: Experiment, shard: int, restore_from: Path | None) -> None:
         from podzero.envs import spec_of
@@ -50,10 +61,27 @@ class ReplayProcess(Process):
         return self._server.address()
 
     def drain(self) -> list[MetricsReport | LogReport]:
-        """The metrics of the tables now, and the log lines since the last call."""
+        """The metrics of the tables now, and the log lines since the last call.
+
+        Raises:
+          ReplayTimeout: the server in this process has not answered `SILENT_DRAINS` requests in a row.
+        """
         if self._failure is None:
-            self._reports.report(self._name, self._server.info())
+            self._report_tables()
         return super().drain()
+
+    def _report_tables(self) -> None:
+        from podzero.replay.errors import ReplayTimeout
+
+        try:
+            self._reports.report(self._name, self._server.info())
+        except ReplayTimeout as timeout:
+            self._silent += 1
+            if self._silent >= SILENT_DRAINS:
+                raise
+            log.warning("metrics are missing, request %d of %d: %s", self._silent, SILENT_DRAINS, timeout)
+        else:
+            self._silent = 0
 
     def checkpoint(self, folder: Path) -> None:
         """Writes the shard's contents below `folder`."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ActorProcess(Process):
-    """One actor; `attempt` counts its earlier processes, so that a restarted actor plays other games."""
+    """One actor; `attempt` differs from those of its earlier processes, so that a restarted actor plays other games."""
 
     def _build(
         self,
@@ -152,6 +152,6 @@ def seed_of(seed: int, index: int, attempt: int) -> int:
     Args:
       seed: of the experiment.
       index: of the actor.
-      attempt: how many processes it had before.
+      attempt: step of the checkpoint from which the run goes on, plus the processes that it had since the driver began.
     """
     return (seed * 1_000_003 + index * 1_009 + attempt * 65_537 + 1) % (2**31)

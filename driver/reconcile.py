@@ -6,6 +6,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from podzero.cluster.remote import NodeLost
 from podzero.config import Experiment
@@ -88,6 +89,8 @@ class Reconciler:
         )  # fmt: skip
         self._failures = FailureCount(experiment.actors.max_restarts)
         self._shard_cpus = experiment.replay.cpus
+        self._homeless: set[int] = set()
+        """Indices of the lost shards for which there is no node."""
         self._announcer = MoveAnnouncer()
         self._look_at = 0.0
 
@@ -110,10 +113,14 @@ class Reconciler:
           RunFailed: more workers failed than `actors.max_restarts` allows, one failed because of the experiment, or a
             learner could not be told that a shard moved.
         """
-        ended = self._replace_shards(newest)
+
+        def content(index: int) -> Path | None:
+            return saved.shard(index) if (saved := newest()) else None
+
+        ended = self._replace_shards(content)
         for group in self._groups:
             ended |= group.remove_ended()
-        ended |= self._announce_moves(learners)
+        ended |= self._announce_moves(learners, content)
         for name, error in ended.items():
             self._failures.add(name, error)
         if ended or time.monotonic() >= self._look_at:
@@ -128,7 +135,8 @@ class Reconciler:
             where = self._nodes.with_accelerators() if group.resources and not group.complete else nodes
             for name, node in group.scale(where, self.taken(), limit).items():
                 log.info("%s starts on %s", name, node)
-        self._nodes.request_capacity(self.taken(), [cpus for group in self._groups for cpus in group.missing_cpus])
+        missing = [cpus for group in self._groups for cpus in group.missing_cpus]
+        self._nodes.request_capacity(self.taken(), missing + [self._shard_cpus] * len(self._homeless))
 
     def taken(self, except_shard: int | None = None) -> dict[str, float]:
         """CPUs that the workers have reserved, by node; those of the shard of this index are left out."""
@@ -140,19 +148,29 @@ class Reconciler:
                 taken[worker.actor.node] += cpus
         return taken
 
-    def _replace_shards(self, newest: Callable[[], Checkpoint | None]) -> dict[str, Exception]:
-        """Restarts lost shards; returns why they were lost, by name."""
+    def _replace_shards(self, content: Callable[[int], Path | None]) -> dict[str, Exception]:
+        """Restarts lost shards, each with its `content`; returns why they were lost, by name."""
         replaced = {}
         for index, loss in self._shards.lost():
-            saved = newest()
-            if self._shards.replace(index, self._nodes.for_workers(), saved.shard(index) if saved else None):
+            if self._shards.replace(index, self._nodes.for_workers(), content(index)):
+                self._homeless.discard(index)
                 replaced[f"replay-{index}"] = loss
+            elif index not in self._homeless:
+                self._homeless.add(index)
+                log.warning(
+                    "replay-%d is lost (%s), and no node can run it: it restarts when one joins. Until then its "
+                    "samples are missing",
+                    index,
+                    loss,
+                )
         return replaced
 
-    def _announce_moves(self, learners: Sequence[Worker]) -> dict[str, Exception]:
+    def _announce_moves(
+        self, learners: Sequence[Worker], content: Callable[[int], Path | None]
+    ) -> dict[str, Exception]:
         """Tells readers and writers where restarted shards are; removes workers that could not be told."""
         users = [*(worker for group in self._samplers for worker in group.workers.values()), *learners]
-        self._announcer.announce(self._shards.moves(), users)
+        self._announcer.announce(self._shards.moves(content), users)
         ended: dict[str, Exception] = {}
         for worker, failure in self._announcer.failures():
             if worker in learners:

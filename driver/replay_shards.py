@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from podzero.cluster.placement import Node
-from podzero.cluster.remote import BUILD_TIMEOUT_S, START_TIMEOUT_S, Call, RemoteActor, WorkerDied
+from podzero.cluster.remote import BUILD_TIMEOUT_S, START_TIMEOUT_S, Call, ClusterError, RemoteActor, WorkerDied
 from podzero.driver.worker import ANSWER_TIMEOUT_S, Worker, await_answers
 
 log = logging.getLogger(__name__)
@@ -35,6 +35,8 @@ class _Restart(NamedTuple):
     address: Call
     node: Node
     content: Path | None
+    deadline: float
+    """On the monotonic clock."""
 
 
 class ReplayShards:
@@ -87,27 +89,27 @@ class ReplayShards:
         self._restart(index, min(nodes, key=lambda node: (crowded[node.id], -node.cpus, node.id)), content)
         return True
 
-    def moves(self) -> list[Move]:
+    def moves(self, newest: Callable[[int], Path | None]) -> list[Move]:
         """The restarted shards that have begun to listen since the last call.
 
-        A shard whose contents are damaged is restarted empty. One that fails otherwise is `lost` again.
+        A shard whose contents are damaged, or were deleted meanwhile, is restarted with those that are newest now or,
+        if it had these, empty. One that fails otherwise, or does not listen in time, is `lost` again.
+
+        Args:
+          newest: finds the contents of a shard in the newest checkpoint.
         """
         moves = []
-        for index, (address, node, content) in [item for item in self._restarts.items() if item[1].address.done]:
-            del self._restarts[index]
-            try:
-                new = address.result(ANSWER_TIMEOUT_S)
-            except Exception as failure:
-                from podzero.replay import ReplayRestoreError  # slow, and only needed after a failure
-
-                if content is None or not isinstance(failure, ReplayRestoreError):
-                    self.workers[index].failure = failure
-                else:
-                    log.warning("replay-%d cannot restore the contents of the last checkpoint", index, exc_info=failure)
-                    self._restart(index, node, None)
-                continue
-            moves.append(Move(self._addresses[index], new))
-            self._addresses[index] = new
+        for index, restart in list(self._restarts.items()):
+            if restart.address.done:
+                del self._restarts[index]
+                moves += self._finish(index, restart, newest)
+            elif time.monotonic() >= restart.deadline:
+                del self._restarts[index]
+                self.workers[index].failure = ClusterError(
+                    f"replay-{index} has not listened for {BUILD_TIMEOUT_S:.0f} s since it was restarted on "
+                    f"{restart.node}: is the node overloaded, or without the CPUs or memory that it reserves "
+                    "(replay.cpus, replay.memory_gib)?"
+                )
         return moves
 
     def kill(self) -> None:
@@ -116,12 +118,31 @@ class ReplayShards:
             worker.actor.kill()
         self.workers, self._restarts = [], {}
 
+    def _finish(self, index: int, restart: _Restart, newest: Callable[[int], Path | None]) -> list[Move]:
+        """The move of a shard that has answered where it listens; none if it failed."""
+        try:
+            new = restart.address.result(ANSWER_TIMEOUT_S)
+        except Exception as failure:
+            from podzero.replay import ReplayRestoreError  # slow, and only needed after a failure
+
+            if restart.content is None or not isinstance(failure, ReplayRestoreError):
+                self.workers[index].failure = failure
+            else:
+                log.warning("replay-%d cannot restore %s", index, restart.content, exc_info=failure)
+                content = newest(index)
+                self._restart(index, restart.node, content if content != restart.content else None)
+            return []
+        move = Move(self._addresses[index], new)
+        self._addresses[index] = new
+        return [move]
+
     def _restart(self, index: int, node: Node, content: Path | None) -> None:
-        held = "the contents of the last checkpoint" if content else "no contents"
+        held = f"the contents of {content}" if content else "no contents"
         log.warning("replay-%d restarts on %s with %s", index, node, held)
         self.workers[index].actor.kill()
         self.workers[index] = Worker(self._spawn(index, node, content))
-        self._restarts[index] = _Restart(self.workers[index].actor.begin("address"), node, content)
+        address = self.workers[index].actor.begin("address")
+        self._restarts[index] = _Restart(address, node, content, time.monotonic() + BUILD_TIMEOUT_S)
 
 
 class _Announcement(NamedTuple):

@@ -45,9 +45,15 @@ class Spawner:
         self._placement_group: PlacementGroup | None = None
         self.begin_run()
 
-    def begin_run(self) -> None:
-        """Assigns a new run id, so that all processes started before count as left by an earlier run."""
+    def begin_run(self, step: int = 0) -> None:
+        """Assigns a new run id, so that all processes started before count as left by an earlier run.
+
+        Args:
+          step: of the checkpoint from which the run goes on. It enters the seeds of the producers: earlier drivers,
+            whose counts of starts are gone, gave them the seeds of a run from step 0.
+        """
         self.run = uuid.uuid4().hex
+        self._step = step
 
     def shard(self, index: int, node: Node, content: Path | None, reserve: bool) -> RemoteActor:
         """Starts a replay shard, with the contents of a folder or empty; it may `reserve` its CPUs and memory."""
@@ -110,7 +116,7 @@ class Spawner:
         shards: Sequence[RemoteActor],
     ) -> RemoteActor:
         """Starts an actor or a reanalyser, which produce samples for `shards`."""
-        attempt = self._starts[name]
+        attempt = self._step + self._starts[name]
         self._starts[name] += 1
         plays = process is ActorProcess
         resources = self._experiment.actors.resources if plays else {}

@@ -91,7 +91,7 @@ class Supervisor:
           NodesAbsent: nodes did not join in time; the message names them.
           ClusterError, WorkerDied: a worker could not be built; no worker is left running.
         """
-        self._spawner.begin_run()
+        self._spawner.begin_run(checkpoint.step if checkpoint else 0)
         self.ladder = checkpoint.ladder if checkpoint else {}
         nodes = self._nodes.wait(self._stopping)
         self.nodes_since = time.monotonic()

@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -23,6 +24,8 @@ LEAST_PRIORITY = 1e-3
 """Added to every error, so that samples without any error are still sampled sometimes."""
 _QUEUE_SIZE = 8
 """Updates that may wait for a slow shard; beyond that the oldest are dropped, since newer errors replace older ones."""
+_CLOSE_S = 3.0
+"""Longest wait for the updates that are queued at the end."""
 
 
 def priorities_of(errors: NDArray[Any]) -> NDArray[np.float64]:
@@ -42,61 +45,106 @@ def importance(probability: NDArray[Any], size: NDArray[Any], exponent: float) -
 
 
 class PriorityWriter:
-    """Sets priorities in a thread, so that the learner never waits for it."""
+    """Sets priorities in threads, one for each shard, so that the learner never waits for it.
+
+    Reverb waits without a limit for a server whose node has vanished. Such a shard keeps its own thread busy and no
+    other one; when it has moved, its updates go to a new thread.
+    """
 
     def __init__(self, table: str, shard: Callable[[int], Shard]) -> None:
-        """Starts the thread; `shard` returns the shard with an index, whose `table` is updated."""
+        """`shard` returns the shard with an index, whose `table` is updated."""
         self._table = table
         self._shard = shard
-        self._updates: queue.Queue[tuple[Keys, NDArray[Any]] | None] = queue.Queue(_QUEUE_SIZE)
-        self._dropped = 0
-        self._thread = threading.Thread(target=self._run, name="replay-priorities", daemon=True)
-        self._thread.start()
+        self._updaters: dict[int, _Updater] = {}
 
     def update(self, keys: Keys, errors: NDArray[Any]) -> None:
         """Queues an update of the priorities of `keys` (`[..., B]`) by their `errors` of the same shape.
 
         Errors that are not finite are skipped.
         """
+        errors = np.asarray(errors)
+        finite = np.isfinite(errors)
+        shards, items, priorities = keys.shard[finite], keys.key[finite], priorities_of(errors[finite])
+        for index in np.unique(shards).tolist():
+            mine = shards == index
+            self._updater(index).put((items[mine], priorities[mine]))
+
+    def close(self) -> None:
+        """Ends the threads after the updates that are queued; waits at most three seconds."""
+        deadline = time.monotonic() + _CLOSE_S
+        updaters = list(self._updaters.values())
+        for updater in updaters:
+            updater.put(None)
+        for updater in updaters:
+            updater.join(deadline)
+
+    def _updater(self, index: int) -> _Updater:
+        shard, updater = self._shard(index), self._updaters.get(index)
+        if updater is None or updater.shard is not shard:
+            if updater is not None:
+                updater.put(None)
+            updater = self._updaters[index] = _Updater(self._table, shard)
+        return updater
+
+
+_Changes = tuple[NDArray[np.uint64], NDArray[np.float64]]
+"""Keys of items, and their new priorities."""
+
+
+class _Updater:
+    """The thread that sets the priorities of one shard."""
+
+    def __init__(self, table: str, shard: Shard) -> None:
+        self._table = table
+        self.shard = shard
+        self._changes: queue.Queue[_Changes | None] = queue.Queue(_QUEUE_SIZE)
+        self._dropped = 0
+        name = f"replay-priorities-{shard.address.endpoint}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, changes: _Changes | None) -> None:
+        """Queues new priorities; drops the oldest ones if too many wait. None ends the thread."""
         while True:
             try:
-                self._updates.put_nowait((keys, np.asarray(errors)))
+                self._changes.put_nowait(changes)
             except queue.Full:
                 self._drop_oldest()
             else:
                 return
 
-    def close(self) -> None:
-        """Ends the thread after the updates that are queued; waits at most three seconds."""
-        try:
-            self._updates.put(None, timeout=1.0)
-        except queue.Full:
-            log.warning("replay does not take priority updates: the last %d are dropped", self._updates.qsize())
-            return
-        self._thread.join(timeout=2.0)
+    def join(self, deadline: float) -> None:
+        """Waits until the thread has ended, up to `deadline` on the monotonic clock."""
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+        if self._thread.is_alive():
+            log.warning(
+                "replay at %s does not take priority updates: the last %d are dropped",
+                self.shard.address.endpoint,
+                self._changes.qsize(),
+            )
 
     def _drop_oldest(self) -> None:
         with suppress(queue.Empty):  # the thread took it
-            self._updates.get_nowait()
+            self._changes.get_nowait()
             self._dropped += 1
             if self._dropped.bit_count() == 1:
-                log.warning("replay is slow to take priority updates: %d were dropped", self._dropped)
+                log.warning(
+                    "replay at %s is slow to take priority updates: %d were dropped",
+                    self.shard.address.endpoint,
+                    self._dropped,
+                )
 
     def _run(self) -> None:
         from reverb.errors import ReverbError
 
-        while (update := self._updates.get()) is not None:
-            keys, errors = update
-            finite = np.isfinite(errors)
-            shards, items, priorities = keys.shard[finite], keys.key[finite], priorities_of(errors[finite])
-            for index in np.unique(shards).tolist():
-                mine = shards == index
-                changes = dict(zip(items[mine].tolist(), priorities[mine].tolist(), strict=True))
-                try:
-                    self._shard(index).client.mutate_priorities(self._table, updates=changes)
-                except (ReverbError, RuntimeError) as error:
-                    log.warning(
-                        "the priorities of %d samples were not updated, their shard does not answer: %s",
-                        len(changes),
-                        error,
-                    )
+        while (changes := self._changes.get()) is not None:
+            keys, priorities = changes
+            updates = dict(zip(keys.tolist(), priorities.tolist(), strict=True))
+            try:
+                self.shard.client.mutate_priorities(self._table, updates=updates)
+            except (ReverbError, RuntimeError) as error:
+                log.warning(
+                    "the priorities of %d samples were not updated, their shard does not answer: %s",
+                    len(updates),
+                    error,
+                )

@@ -6,7 +6,6 @@ import logging
 import os
 import secrets
 import socket
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from podzero.config import Experiment
 from podzero.replay import checkpoint
 from podzero.replay.errors import PortTaken, ReplayRestoreError, ReplayTimeout, WrongServer
 from podzero.replay.limits import Limits
+from podzero.replay.scratch import ScratchFolder
 from podzero.replay.shard import IDENTITY, Address, Shard
 from podzero.replay.tables import REANALYSED, SAMPLES, STATES, Table, tables_of
 from podzero.types import EnvSpec
@@ -62,7 +62,7 @@ class ReplayServer:
         if restore_from is not None:
             data, identity = checkpoint.unseal(restore_from, self._tables)
         port = _port(experiment.replay.port, shard)
-        self._scratch = tempfile.TemporaryDirectory(prefix="podzero-replay-")
+        self._scratch = ScratchFolder()
         try:
             self._server = self._start(port, identity, data)
             if host == LOOPBACK:
@@ -109,7 +109,7 @@ class ReplayServer:
         server, self._server = self._server, None
         if server is not None:
             server.stop()
-        self._scratch.cleanup()
+        self._scratch.remove()
 
     def _start(self, port: int, identity: str, data: Path | None) -> Any:
         from reverb import Server
@@ -118,7 +118,7 @@ class ReplayServer:
         tables = [*map(_reverb_table, self._tables.values()), _identity_table(identity)]
         fallback = str(data) if data is not None else None
         try:
-            return Server(tables, port, DefaultCheckpointer(self._scratch.name, fallback_checkpoint_path=fallback))
+            return Server(tables, port, DefaultCheckpointer(str(self._scratch.path), fallback_checkpoint_path=fallback))
         except RuntimeError as error:
             if data is None:
                 raise

@@ -69,6 +69,10 @@ class Shard:
             raise WrongServer(f"replay at {self.address.endpoint} holds '{layout}'; expected '{expected.layout}'")
         return limits_of(found, expected.samples_per_item, self.table.users)
 
+    def explain_silence(self) -> str:
+        """What it means that the server does not answer."""
+        return f"replay at {self.address.endpoint} does not answer; if it is gone, the driver is restarting it"
+
     def wait(self, timeout_s: float) -> Limits:
         """The state of the table; asks repeatedly until the server answers.
 

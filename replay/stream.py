@@ -97,12 +97,13 @@ class ShardStream:
 
     def explain(self) -> str:
         """Why no rows come."""
-        endpoint = self.shard.address.endpoint
         try:
             limits = self.shard.limits()
         except WrongServer as error:
             return str(error)
-        return f"replay at {endpoint} does not answer" if limits is None else f"{endpoint}: {limits.explain_sample()}"
+        if limits is None:
+            return self.shard.explain_silence()
+        return f"{self.shard.address.endpoint}: {limits.explain_sample()}"
 
     def stop(self) -> None:
         """Asks the thread to end."""

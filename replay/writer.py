@@ -64,8 +64,7 @@ class ShardedWriter:
 
     A shard that is lost, or whose limiter blocks inserts, is skipped while another one accepts; otherwise all writers
     could wait for a full shard while the reader waits for an empty one. Shards on the writer's own node come first. At
-    most `_PIECE` items per shard are unconfirmed at any time. A shard that is restarted at its address receives the
-    items that it had not confirmed.
+    most `_PIECE` items per shard are unconfirmed at any time. `moved` drops those of a shard that was restarted.
     """
 
     def __init__(
@@ -248,7 +247,7 @@ class _Connection:
         except WrongServer as error:
             return str(error)
         if limits is None:
-            return f"replay at {self.shard.address.endpoint} does not answer"
+            return self.shard.explain_silence()
         return f"{self.shard.address.endpoint}: {limits.explain_insert()}"
 
     def _open(self) -> None:

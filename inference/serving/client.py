@@ -134,14 +134,15 @@ class ServerClient:
             assert self._socket is not None
             frames = request_frames(number, rows)
             self._socket.send_multipart(frames, zmq.NOBLOCK, copy=copies(frames))
-            answer = self._await_answer(number, min(deadline, time.monotonic() + self._config.timeout_s))
+            answer = self._await_answer(number, deadline)
             if answer is not None:
                 self.version, self._answered_at = answer.version, time.monotonic()
                 return answer.evaluations
 
     def _await_answer(self, number: int, deadline: float) -> Answer | None:
         """The answer to a request; None, without a connection, if it does not come."""
-        while frames := self._receive(deadline):
+        until, silence = self._patience(deadline)
+        while frames := self._receive(until):
             if frames[0] == ANSWER:
                 answer = read_answer(frames, self._hello.identity.outputs)
                 if answer.number == number:
@@ -149,7 +150,7 @@ class ServerClient:
             elif frames[0] == REFUSED:
                 self._leave(self._refused(frames))
                 return None
-        self._leave(f"it has not answered for {self._config.timeout_s:g} s (server.timeout_s)")
+        self._leave(f"it has not answered for {silence}")
         return None
 
     def _connect(self, deadline: float) -> None:
@@ -175,24 +176,46 @@ class ServerClient:
             self._disconnect()
 
     def _greet(self, address: str, deadline: float) -> str:
-        """Connects to a server; returns why that failed, or an empty string."""
+        """Connects to a server; returns why that failed, or an empty string.
+
+        At the start of a run, servers without parameters are waited for. Later, others have some, so that an unready
+        server counts as failed.
+        """
         self._disconnect()
         self._socket = zmq.Context.instance().socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.IDENTITY, self._id)
         self._socket.connect(address)
         self._socket.send_multipart(hello_frames(self._hello))
-        frames = self._receive(min(deadline, time.monotonic() + self._config.timeout_s))
+        until, silence = self._patience(deadline)
+        frames = self._reply_to_hello(until)
         if frames and frames[0] == WELCOME:
             self._server, version = read_welcome(frames)
             if version >= 0:
                 self.version = version
                 return ""
             self._disconnect()
+            self._failures += self.version >= 0
             return "it has no parameters yet: has the learner published any?"
         self._disconnect()
         self._failures += 1
-        return self._refused(frames) if frames else f"no answer within {self._config.timeout_s:g} s"
+        return self._refused(frames) if frames else f"no answer within {silence}"
+
+    def _reply_to_hello(self, deadline: float) -> list[bytes] | None:
+        """The welcome or refusal of a server; None after the deadline.
+
+        An answer to a request before it may arrive first: the client keeps its ZeroMQ identity when it reconnects.
+        """
+        while (frames := self._receive(deadline)) and frames[0] not in (WELCOME, REFUSED):
+            pass
+        return frames
+
+    def _patience(self, deadline: float) -> tuple[float, str]:
+        """Until when one message is waited for, and that time in words."""
+        now, timeout_s = time.monotonic(), self._config.timeout_s
+        if now + timeout_s <= deadline:
+            return now + timeout_s, f"{timeout_s:g} s (server.timeout_s)"
+        return deadline, f"{max(0.0, deadline - now):.1f} s, all that was left before giving up"
 
     def _refused(self, frames: list[bytes]) -> str:
         """Why a server refused.

@@ -76,6 +76,18 @@ def test_cpus_that_this_driver_reserves_stay_usable_for_it(cluster):
     await_value([0.0, 4.0], free_cpus, cluster)
 
 
+def test_cpus_of_a_placement_group_of_this_driver_stay_usable_for_it(cluster):
+    """Whoever chooses nodes takes those of the learner off, before and after they are reserved."""
+    (node,) = [node for node in cluster.nodes() if node.cpus]
+    group = cluster.reserve([node], {"CPU": 3.0}, 60)
+    await_value(1.0, all_free_cpus)
+    assert free_cpus(cluster) == [0.0, 4.0]
+    assert sorted(node.free.get("CPU", 0.0) for node in cluster.nodes()) == [0.0, 1.0]
+    group.release()
+    await_value(4.0, all_free_cpus)
+    assert free_cpus(cluster) == [0.0, 4.0]
+
+
 def test_a_request_for_capacity_ends_with_its_driver_even_if_that_is_killed(cluster, other_driver):
     assert requests() == []
     driver = other_driver(REQUEST)

@@ -140,6 +140,23 @@ def test_hosts_without_a_slice_are_nodes_with_host_resources():
     assert [node.id for node in learner_nodes(nodes, config, "home")] == ["c", "b"]
 
 
+def test_the_learner_leaves_the_drivers_node_if_another_run_holds_its_resources():
+    config = ClusterConfig(host_resources={"GPU": 4})
+    home, other = (cpu_node(name, GPU=4.0) for name in ("home", "other"))
+    held, free = home._replace(free={"GPU": 0.0}), other._replace(free={"GPU": 4.0})
+    assert [node.id for node in learner_nodes([held, free], config, "home")] == ["other"]
+    assert [node.id for node in learner_nodes([home, free], config, "home")] == ["home"]
+    both_held = [held, other._replace(free={})]
+    assert [node.id for node in learner_nodes(both_held, config, "home")] == ["home"]  # and waits there
+
+
+def test_of_two_complete_slices_the_free_one_is_chosen():
+    held = [tpu_host(worker, "a")._replace(free={"TPU": 4.0 * (worker != 2)}) for worker in range(4)]
+    free = [tpu_host(worker, "b")._replace(free={"TPU": 4.0}) for worker in range(4)]
+    assert [node.id for node in learner_nodes(held + free, V5E_16, "a-0")] == ["b-0", "b-1", "b-2", "b-3"]
+    assert [node.id for node in learner_nodes(held, V5E_16, "a-0")] == ["a-0", "a-1", "a-2", "a-3"]
+
+
 def test_the_error_counts_the_nodes_with_host_resources():
     config = ClusterConfig(hosts=3, host_resources={"GPU": 1})
     nodes = [cpu_node("home"), cpu_node("b", GPU=1.0), cpu_node("c", GPU=0.5)]

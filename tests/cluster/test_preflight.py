@@ -91,6 +91,14 @@ def prepare(monkeypatch):
     return make
 
 
+def test_an_optional_package_may_be_missing_and_not_be_another():
+    with_it, another, without = {"openvino": "2026.4"}, {"openvino": "2026.5"}, {"openvino": "missing"}
+    assert differences(with_it, without) == differences(without, with_it) == differences(with_it, {}) == []
+    assert differences(with_it, another) == ["openvino 2026.5, the driver has 2026.4"]
+    assert differences({"pyzmq": "27.1"}, {"pyzmq": "missing"}) == ["pyzmq missing, the driver has 27.1"]
+    assert {"openvino", "pyzmq"} <= versions().keys()
+
+
 def test_differences_name_both_versions():
     theirs = {"python": "3.11.9", "jax": "0.7.0", "flax": "0.1"}
     assert differences(MINE, theirs) == [

@@ -6,6 +6,7 @@ import time
 from contextlib import suppress
 
 import pytest
+from ray.exceptions import ActorUnavailableError, GetTimeoutError
 
 from podzero.cluster.ray_cluster import connect
 from podzero.cluster.remote import ClusterError
@@ -49,6 +50,27 @@ def test_an_owner_that_ends_while_it_is_asked_for_is_no_other_error(namespace, m
     with pytest.raises(ClusterError, match=r"another run holds the lock.*a run that is ending"):
         lock_run("the second run")
     del lock
+
+
+@pytest.mark.parametrize(
+    ("failure", "message"),
+    [
+        (GetTimeoutError("Get timed out"), "waited 180 s for the lock .* is the node overloaded"),
+        (
+            ActorUnavailableError("no connection", None),
+            "the lock .* could not be started .*: .*no connection",
+        ),
+    ],
+)
+def test_a_lock_that_does_not_start_is_an_error_for_people(namespace, monkeypatch, failure, message):
+    import ray
+
+    def fail(*references, timeout):
+        raise failure
+
+    monkeypatch.setattr(ray, "get", fail)
+    with pytest.raises(ClusterError, match=message):
+        lock_run("the first run")
 
 
 def test_a_cluster_without_a_token_is_used_after_one_of_this_machine_that_has_one(shared_cluster):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from contextlib import suppress
@@ -82,7 +83,7 @@ def test_an_orphan_of_another_run_is_ended_and_reported(devices, hold, caplog):
     with caplog.at_level("WARNING", "podzero"):
         (description,) = end_stale_processes("mine", devices)
     assert ended(pid)
-    assert description.startswith(f"process {pid} (python")
+    assert description.startswith(f"process {pid} on {socket.gethostname()} (python")
     assert f"ended {description}, a process of an earlier run that held the TPU chips" in caplog.text
 
 
@@ -109,7 +110,8 @@ def test_an_orphan_that_ignores_sigterm_is_killed(devices, hold, short_timeout):
 def test_a_process_that_is_not_stale_is_named_and_not_ended(devices, hold, short_timeout, run, orphan):
     pid = hold(devices / "accel0", run, orphan=orphan)
     name = psutil.Process(pid).name()
-    with pytest.raises(ClusterError, match=rf"process {pid} \({name}, since 20.*holds the TPU chips of this host"):
+    host = socket.gethostname()
+    with pytest.raises(ClusterError, match=rf"process {pid} on {host} \({name}, since 20.*holds the TPU chips"):
         end_stale_processes("mine", devices)
     assert not ended(pid)
 

@@ -84,6 +84,16 @@ def test_nodes_of_other_versions_get_no_workers(make_nodes):
     assert [node.id for node in nodes.for_workers()] == ["a"]
 
 
+@pytest.mark.parametrize("joined", [True, False])
+def test_the_cpus_of_the_learner_are_taken_off_once(make_nodes, no_wait, joined):
+    """Of 16 CPUs and 6 GPUs the learner has 8 and 4: two servers of a GPU and 4 CPUs fit, and no more."""
+    cluster = FakeCluster(cpu_node("home", 16, GPU=6.0), joined=joined)
+    nodes = make_nodes(cluster, cluster={"host_resources": {"CPU": 8, "GPU": 4}})
+    nodes.wait(no_wait())
+    assert [(node.cpus, node.resources["GPU"]) for node in nodes.with_accelerators()] == [(8.0, 2.0)]
+    assert [node.cpus for node in nodes.for_workers()] == [8.0]
+
+
 def test_host_0_of_several_coordinates_the_others_at_a_reserved_port(make_nodes, tpu_host):
     hosts = [tpu_host(0), tpu_host(1)]
     with make_nodes(FakeCluster(*hosts)).prepared_hosts(hosts, "run") as coordinator:

@@ -10,7 +10,8 @@ import pytest
 
 from podzero.cluster.remote import BUILD_TIMEOUT_S
 from podzero.driver import processes, producers
-from podzero.driver.processes import LearnerProcess
+from podzero.driver.processes import SILENT_DRAINS, LearnerProcess, ReplayProcess
+from podzero.replay.errors import ReplayTimeout, WrongServer
 
 
 @pytest.fixture
@@ -87,3 +88,45 @@ def test_the_learner_waits_for_a_shard_as_long_as_the_driver_does(monkeypatch):
     with pytest.raises(InterruptedError):
         process.ready()
     assert shard.waits == [BUILD_TIMEOUT_S]
+
+
+@pytest.fixture
+def shard():
+    """The process of a replay shard whose server answers from a list: metrics, or an exception that it raises."""
+
+    class Process(ReplayProcess):
+        def _build(self):
+            self.answers = []
+            self._server = SimpleNamespace(info=self._answer)
+
+        def _answer(self):
+            answer = self.answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    return Process("replay-0")
+
+
+def test_a_shard_that_is_slow_to_answer_keeps_its_other_reports_and_goes_on(shard):
+    slow = ReplayTimeout("replay at 10.0.0.1:7 did not answer within 30 s")
+    for _ in range(2):  # the count begins anew after an answer
+        shard.answers = [slow] * (SILENT_DRAINS - 1) + [{"replay/size": 3.0}]
+        logged = [shard.drain()[-1].text for _ in range(SILENT_DRAINS - 1)]
+        assert all("did not answer within 30 s" in text for text in logged)
+        (report,) = shard.drain()
+        assert report.metrics == {"replay/size": 3.0}
+
+
+def test_a_shard_that_never_answers_fails(shard):
+    shard.answers = [ReplayTimeout("replay did not answer")] * SILENT_DRAINS
+    for _ in range(SILENT_DRAINS - 1):
+        shard.drain()
+    with pytest.raises(ReplayTimeout):
+        shard.drain()
+
+
+def test_another_server_at_the_port_of_a_shard_is_a_failure_at_once(shard):
+    shard.answers = [WrongServer("another server answers")]
+    with pytest.raises(WrongServer):
+        shard.drain()

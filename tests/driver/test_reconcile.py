@@ -9,11 +9,11 @@ import pytest
 from fake_cluster import PENDING, FakeRemoteActor, cpu_node
 
 from podzero.cluster.remote import START_TIMEOUT_S, ClusterError, NodeLost, WorkerDied
-from podzero.driver import worker
+from podzero.driver import replay_shards, worker
 from podzero.driver.checkpoints import Checkpoint
 from podzero.driver.learner_group import RunFailed
 from podzero.driver.processes import ReplayProcess
-from podzero.driver.replay_shards import MOVE_ATTEMPTS
+from podzero.driver.replay_shards import BUILD_TIMEOUT_S, MOVE_ATTEMPTS
 from podzero.errors import ConfigError
 from podzero.replay import ReplayRestoreError
 from podzero.replay.errors import PortTaken
@@ -216,6 +216,49 @@ def test_a_shard_that_cannot_restore_its_contents_restarts_empty(start):
     assert supervisor.reconcile(lambda: SAVED) == ["replay-0"]
     assert cluster.arguments["replay-0"]["restore_from"] is None
     assert len([process for process in cluster.processes if process.name == "replay-0"]) == 3
+
+
+def test_a_shard_whose_checkpoint_was_deleted_meanwhile_takes_its_contents_from_the_next(start):
+    supervisor, cluster = start(cpu_node("home", 8))
+    cluster.answers[ReplayProcess]["address"] = PENDING
+    lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
+    assert supervisor.reconcile(lambda: SAVED) == ["replay-0"]
+    del cluster.answers[ReplayProcess]["address"]
+    cluster.named("replay-0").last("address").end(ReplayRestoreError("saves/40 is incomplete"))
+    newer = SAVED._replace(step=80, folder=Path("saves/80"))
+    assert supervisor.reconcile(lambda: newer) == []
+    assert cluster.arguments["replay-0"]["restore_from"] == newer.shard(0)
+
+
+def test_a_restarted_shard_that_never_listens_is_a_failure_that_is_tried_again(start, monkeypatch, caplog):
+    now = [1000.0]
+    monkeypatch.setattr(replay_shards.time, "monotonic", lambda: now[0])
+    supervisor, cluster = start(cpu_node("home", 8))
+    cluster.answers[ReplayProcess]["address"] = PENDING
+    lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
+    assert supervisor.reconcile(nothing_saved) == ["replay-0"]
+    now[0] += BUILD_TIMEOUT_S - 1.0
+    assert supervisor.reconcile(nothing_saved) == []
+    now[0] += 2.0
+    del cluster.answers[ReplayProcess]["address"]
+    names = [name for _ in range(2) for name in supervisor.reconcile(nothing_saved)]
+    assert names == ["replay-0"]
+    assert "replay-0 has not listened for 360 s since it was restarted on node home" in caplog.text
+    assert cluster.named("learner").last("moved").args == ("replay-0:0", "replay-0:2")
+
+
+def test_a_lost_shard_without_a_node_is_named_once_and_room_for_it_is_requested(start, caplog):
+    supervisor, cluster = start(cpu_node("a", 4), actors={"count": 1}, replay={"cpus": 0.5})
+    cluster.listed.clear()
+    lose_shard(supervisor, cluster, "replay-0", NodeLost("replay-0 is gone"))
+    for _ in range(3):
+        assert supervisor.reconcile(nothing_saved) == []
+    (line,) = [message for message in caplog.messages if "replay-0" in message]
+    assert "no node can run it" in line
+    assert cluster.requests[-1][0] == [0.5]
+    cluster.listed.append(cpu_node("b", 4))
+    assert supervisor.reconcile(nothing_saved) == ["replay-0"]
+    assert cluster.requests[-1][0] == []
 
 
 def test_a_shard_that_fails_otherwise_keeps_its_contents_for_the_next_attempt(start):

@@ -61,6 +61,16 @@ def test_learner_replay_and_evaluator_continue_from_a_checkpoint(make_supervisor
     assert supervisor.ladder == {"rounds": 7}
 
 
+def test_actors_and_reanalysers_of_a_resumed_run_play_with_other_seeds_than_from_the_start(make_supervisor):
+    def attempts(checkpoint):
+        supervisor, cluster = make_supervisor(cpu_node("home", 8), reanalyse=REANALYSE)
+        supervisor.start(checkpoint)
+        return [cluster.arguments[name]["attempt"] for name in ("actor-0", "actor-1", "reanalyser-0")]
+
+    assert attempts(None) == [0, 0, 0]
+    assert attempts(SAVED) == [40, 40, 40]
+
+
 def test_the_hosts_of_a_slice_are_reserved_together_and_know_host_0(pod):
     supervisor, cluster = pod
     supervisor.start(None)

@@ -1,12 +1,16 @@
 """Prioritized replay against a real server: errors become priorities, and weights undo their bias."""
 
+import queue
+import threading
 import time
 
 import numpy as np
 import pytest
 
-from podzero.replay import make_reader, make_writer
-from podzero.replay.priorities import LEAST_PRIORITY, importance, priorities_of
+from podzero.replay import make_reader, make_writer, priorities
+from podzero.replay.priorities import LEAST_PRIORITY, PriorityWriter, importance, priorities_of
+from podzero.replay.shard import Address
+from podzero.types import Keys
 
 HIGH = 100
 """Samples with smaller numbers have large errors."""
@@ -89,7 +93,59 @@ def test_errors_that_are_not_finite_are_skipped(serve, connect, prioritized, mak
         batch = next(reader)
         reader.update_priorities(batch.keys, np.full(batch.keys.key.shape, np.nan))
     reader.close()
-    assert not caplog.records
+    assert not [record for record in caplog.records if record.name == priorities.__name__]
+
+
+class FakeShard:
+    """Keeps the updates of priorities; waits for `gate` before each."""
+
+    def __init__(self, name):
+        self.address, self.client = Address(name, "1234"), self
+        self.updates, self.gate = queue.Queue(), threading.Event()
+        self.gate.set()
+
+    def mutate_priorities(self, table, updates):
+        assert self.gate.wait(30.0)
+        self.updates.put(updates)
+
+
+@pytest.fixture
+def vanished():
+    """Two shards, the first of which does not answer, and the writer of their priorities."""
+    shards = [FakeShard("10.0.0.1:7"), FakeShard("10.0.0.2:7")]
+    shards[0].gate.clear()
+    writer = PriorityWriter("samples", shards.__getitem__)
+    yield shards, writer
+    shards[0].gate.set()
+    writer.close()
+
+
+BOTH = Keys(np.array([0, 1], np.int32), np.array([5, 6], np.uint64))
+
+
+def test_a_shard_that_never_answers_does_not_keep_the_others_from_their_priorities(vanished):
+    shards, writer = vanished
+    for error in range(20):  # more than may wait
+        writer.update(BOTH, np.full(2, error))
+        assert shards[1].updates.get(timeout=30.0) == {6: error + LEAST_PRIORITY}
+    assert shards[0].updates.empty()
+
+
+def test_a_shard_that_has_moved_takes_updates_although_its_old_server_never_answers(vanished):
+    shards, writer = vanished
+    writer.update(BOTH, np.ones(2))
+    shards[0] = FakeShard("10.0.0.3:7")
+    writer.update(BOTH, np.full(2, 2.0))
+    assert shards[0].updates.get(timeout=30.0) == {5: 2.0 + LEAST_PRIORITY}
+
+
+def test_a_shard_that_never_answers_is_named_at_the_end(vanished, caplog, monkeypatch):
+    monkeypatch.setattr(priorities, "_CLOSE_S", 0.1)
+    _, writer = vanished
+    writer.update(BOTH, np.ones(2))
+    writer.close()
+    assert "replay at 10.0.0.1:7 does not take priority updates" in caplog.text
+    assert "10.0.0.2" not in caplog.text
 
 
 def test_a_priority_is_the_absolute_error_plus_the_least_priority():

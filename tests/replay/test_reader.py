@@ -48,6 +48,20 @@ def test_an_item_is_read_as_it_was_written_and_the_limiter_counts_its_samples(
     assert server.limits().sampled >= 8
 
 
+def test_a_reader_of_a_shard_that_is_gone_says_that_the_driver_restarts_it(
+    serve, connect, make_experiment, make_samples
+):
+    experiment = make_experiment(timeout_s=0.5)
+    server = serve(experiment)
+    reader, writer = connect(make_reader, experiment, server), connect(make_writer, experiment, server)
+    server.stop()
+    message = r"replay at 127\.0\.0\.1:\d+ does not answer; if it is gone, the driver is restarting it"
+    with pytest.raises(ReplayTimeout, match=message):
+        next(reader)
+    with pytest.raises(ReplayTimeout, match=message):
+        writer.write(make_samples(100))
+
+
 def test_a_reader_of_an_unfilled_table_waits_and_the_message_says_why(
     serve, connect, make_experiment, make_samples, caplog
 ):

@@ -20,7 +20,18 @@ from podzero.inference.serving import (
     ServerHung,
     ServerLost,
 )
-from podzero.inference.serving.messages import ANSWER, REFUSED, hello_frames, request_frames
+from podzero.inference.serving.messages import (
+    ANSWER,
+    HELLO,
+    REFUSED,
+    Answer,
+    Welcome,
+    answer_frames,
+    hello_frames,
+    read_request,
+    request_frames,
+    welcome_frames,
+)
 
 IDENTITY = Identity("run", "hex", "resnet 1234", row_bytes=4, outputs=3)
 CONFIG = ServerConfig(batch_sizes=(4, 16), deadline_ms=1.0, timeout_s=0.5, give_up_s=10.0, cache_mib=0.0)
@@ -202,6 +213,38 @@ def test_a_lost_server_is_left_for_another_one(caplog):
         assert second.device.sizes
 
 
+def answer_late(router):
+    """A server that answers the first request only after the client has introduced itself again."""
+    late = []
+    while router.poll(10_000):
+        client, *frames = router.recv_multipart()
+        if frames[0] == HELLO:
+            for answer in late:
+                router.send_multipart([client, *answer])
+            router.send_multipart([client, *welcome_frames(Welcome("inference-0", 3))])
+            continue
+        number, rows = read_request(frames, IDENTITY.row_bytes)
+        answer = answer_frames(Answer(number, 3, -expected(rows)))  # negative numbers are not UTF-8
+        if late:
+            router.send_multipart([client, *answer])
+            return
+        late.append(answer)
+
+
+def test_an_answer_that_comes_late_is_neither_welcome_nor_refusal():
+    router = zmq.Context.instance().socket(zmq.ROUTER)
+    router.setsockopt(zmq.ROUTER_HANDOVER, 1)
+    address = f"tcp://127.0.0.1:{router.bind_to_random_port('tcp://127.0.0.1')}"
+    thread = threading.Thread(target=answer_late, args=(router,), daemon=True)
+    thread.start()
+    config = CONFIG.model_copy(update={"timeout_s": 0.3})
+    client = ServerClient(Hello("actor-0", 64, IDENTITY), lambda: {"inference-0": address}, config)
+    rows = rows_of(0, 8)
+    np.testing.assert_array_equal(client.evaluate(0, rows), -expected(rows))
+    thread.join(10.0)
+    router.close()
+
+
 def test_a_lost_server_is_returned_to_when_it_is_back(monkeypatch):
     monkeypatch.setattr("podzero.inference.serving.client._RETURN_S", 0.0)
     first, second = Running("inference-0"), Running("inference-1")
@@ -225,6 +268,31 @@ def test_servers_without_parameters_are_not_asked_and_not_left():
         client.evaluate(5, rows_of(0, 2))
         assert late.device.sizes
         assert not early.device.sizes
+
+
+def test_a_server_that_has_lost_its_parameters_is_left_for_one_that_has_some(monkeypatch):
+    """Its own server was restarted, and compiles when the client returns to it."""
+    monkeypatch.setattr("podzero.inference.serving.client._RETURN_S", 0.0)
+    restarted, other = Running("inference-0", device=Device(version=-1)), Running("inference-1")
+    found = {"inference-0": "tcp://127.0.0.1:1", "inference-1": other.address}
+    with serving(restarted, other):
+        client = ServerClient(Hello("actor-0", 64, IDENTITY), lambda: dict(found), CONFIG)
+        client.evaluate(0, rows_of(0, 2))
+        found["inference-0"] = restarted.address
+        rows = rows_of(1, 2)
+        np.testing.assert_array_equal(client.evaluate(0, rows), expected(rows))
+        assert not restarted.device.sizes
+
+
+def test_a_wait_that_is_cut_short_does_not_name_the_timeout(caplog):
+    with serving() as server:
+        server.device.gate.clear()
+        client = client_of(server, config=CONFIG.model_copy(update={"timeout_s": 60.0, "give_up_s": 0.3}))
+        with pytest.raises(ServerLost):
+            client.evaluate(0, rows_of(0, 2))
+    assert "it has not answered for 0." in caplog.text
+    assert "s, all that was left before giving up" in caplog.text
+    assert "server.timeout_s" not in caplog.text
 
 
 def test_a_directory_that_does_not_answer_is_waited_for():
