@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from fake_cluster import PENDING, FakeRemoteActor, cpu_node
 
-from podzero.cluster.remote import START_TIMEOUT_S, ClusterError, NodeLost, WorkerDied
+from podzero.cluster.remote import BUILD_TIMEOUT_S, START_TIMEOUT_S, ClusterError, NodeLost, WorkerDied
 from podzero.driver import replay_shards, worker
 from podzero.driver.checkpoints import Checkpoint
 from podzero.driver.learner_group import RunFailed
 from podzero.driver.processes import ReplayProcess
-from podzero.driver.replay_shards import BUILD_TIMEOUT_S, MOVE_ATTEMPTS
+from podzero.driver.replay_shards import MOVE_ATTEMPTS
 from podzero.errors import ConfigError
 from podzero.replay import ReplayRestoreError
 from podzero.replay.errors import PortTaken
