@@ -243,7 +243,7 @@ def test_a_restarted_shard_that_never_listens_is_a_failure_that_is_tried_again(s
     del cluster.answers[ReplayProcess]["address"]
     names = [name for _ in range(2) for name in supervisor.reconcile(nothing_saved)]
     assert names == ["replay-0"]
-    assert "replay-0 has not listened for 360 s since it was restarted on node home" in caplog.text
+    assert "replay-0 has not listened for 1800 s since it was restarted on node home" in caplog.text
     assert cluster.named("learner").last("moved").args == ("replay-0:0", "replay-0:2")
 
 

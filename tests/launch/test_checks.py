@@ -20,7 +20,7 @@ def ended(tmp_path):
     workdir.open(load("tic_tac_toe"))
     folder = step_folder(workdir.checkpoints, 100)
     folder.mkdir(parents=True)
-    (folder / "run.json").write_text(json.dumps({"counters": {"elapsed_s": 120.0, "games": 50.0}}))
+    (folder / "run.json").write_text(json.dumps({"counters": {"elapsed_s": 120.0, "games": 50.0}, "ladder": {}}))
     return workdir
 
 
