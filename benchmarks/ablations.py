@@ -26,6 +26,8 @@ from pathlib import Path
 from typing import Any
 
 EXPERIMENT = "connect_four"
+POSITIONS = "distinct"
+"""How positions are drawn that agents are judged on; results of others, drawn with repetition, are kept beside."""
 RESULTS = Path(__file__).parent / "results" / "ablations.json"
 SHORT_AND_GREEDY = (
     "actors.opening_plies=12", "actors.temperature=0.0", "search.root_value=policy", "actors.root_value_weight=0.5",
@@ -99,7 +101,7 @@ def main() -> None:
     for seed in range(arguments.seeds):
         for name in arguments.only:
             overrides = (*arguments.also, *VARIANTS[name], f"seed={seed}", limit, *more)
-            key = " ".join(overrides)
+            key = " ".join([*overrides, POSITIONS])
             if key not in stored():
                 settings = {"variant": name, "also": arguments.also, "seed": seed, "limit": limit}
                 workdir = arguments.folder / f"{''.join(c if c.isalnum() else '_' for c in name)}_{seed}"
@@ -129,7 +131,7 @@ def run(workdir: Path, overrides: Sequence[str]) -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "steps": status["step"],
         "games": status["games"],
-        "positions": "distinct",
+        "positions": POSITIONS,
         "judged": json.loads(diagnosis)["simulations"],
     }
 
@@ -148,7 +150,7 @@ def python(*arguments: str) -> str:
 
 
 def stored() -> dict[str, Any]:
-    """The results so far, by overrides."""
+    """The results so far, by overrides and positions."""
     return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
 
 
