@@ -106,12 +106,6 @@ def union(sets: Iterable[Bits]) -> Bits:
     return reduce(or_, sets)
 
 
-def stacked(sets: Iterable[Bits]) -> Bits:
-    """An array of sets along a new first axis."""
-    low, high = (jnp.stack(jnp.broadcast_arrays(*words)) for words in zip(*sets, strict=True))
-    return Bits(low, high)
-
-
 def intersection(sets: Iterable[Bits]) -> Bits:
     """The squares that are in all of the sets, of which there must be one."""
     return reduce(and_, sets)

@@ -22,11 +22,13 @@ from podzero.envs.boards.chess_moves import (
     Guard,
     Pieces,
 )
-from podzero.envs.boards.rules import BoardGame, Played
+from podzero.envs.boards.rules import BoardGame, Played, State
 from podzero.types import Array
 
 _QUIET = 100
 """Plies without a capture or a pawn's move after which a game is drawn."""
+_CODES = np.arange(1, KINDS + 1)
+"""Of the kinds of pieces; 0 is an empty square."""
 _HISTORY = 8
 """Positions that an observation shows."""
 _REMEMBERED = _QUIET + _HISTORY
@@ -125,13 +127,28 @@ class Chess(BoardGame):
         )
         number = position_hash(after)
         after = after._replace(hashes=jnp.concatenate([number[None], board.hashes[:-1]]))
-        seen = self._pieces(after)
+        return Played(after, *self._ending(after))
+
+    def step(self, state: State, action: Array) -> State:
+        """Plays a legal action; see `BoardGame.step`.
+
+        Whether the game is over is asked again of the board that `view` sees, so that XLA computes what the two share
+        once, and drops the answer of `play`.
+        """
+        after = super().step(state, action)
+        result, done = self._ending(after.board)
+        reward = jnp.where(state.player == 0, result, -result)
+        return after._replace(reward=jnp.where(state.done, 0, reward).astype(jnp.int8), done=state.done | done)
+
+    def _ending(self, board: Board) -> tuple[jax.Array, jax.Array]:
+        """`[]` int8, 1 if the player who moved has won; `[]` bool, whether the game is over."""
+        seen = self._pieces(board)
         guard = self._moves.guard(seen)
-        stuck = ~self._origins(after, seen, guard).joined().any()
+        stuck = ~self._origins(board, seen, guard).joined().any()
         mate = stuck & (guard.checks > 0)
-        repeated = jnp.sum(after.hashes == number) > 2
-        done = stuck | (after.quiet >= _QUIET) | _cannot_mate(seen) | repeated | (after.plies >= self.max_plies)
-        return Played(after, mate.astype(jnp.int8), done)
+        repeated = jnp.sum(board.hashes == board.hashes[0]) > 2
+        done = stuck | (board.quiet >= _QUIET) | _cannot_mate(seen) | repeated | (board.plies >= self.max_plies)
+        return mate.astype(jnp.int8), done
 
     def legal(self, board: Board) -> jax.Array:
         """The legal moves."""
@@ -203,14 +220,9 @@ class Chess(BoardGame):
 
 def _sets(history: Bits) -> tuple[Bits, Bits]:
     """The pieces of the first and the second player: `[..., 4]` to `[..., 6]` each."""
-    plane = [Bits(history.low[..., bit], history.high[..., bit]) for bit in range(4)]
-    codes = range(1, KINDS + 1)
-    found = [
-        [intersection([plane[bit] if code >> bit & 1 else ~plane[bit] for bit in range(3)] + [side]) for code in codes]
-        for side in (~plane[3], plane[3])
-    ]
-    first, second = (Bits(*(jnp.stack(words, axis=-1) for words in zip(*kinds, strict=True))) for kinds in found)
-    return first, second
+    plane = [Bits(history.low[..., bit, None], history.high[..., bit, None]) for bit in range(4)]
+    kinds = intersection(either(_CODES >> bit & 1 == 1, plane[bit], ~plane[bit]) for bit in range(3))
+    return kinds & ~plane[3], kinds & plane[3]
 
 
 def _arrives(moving: jax.Array, promotes: Array, plane: Array) -> jax.Array:

@@ -7,8 +7,9 @@ direction and distance, and eight of a knight.
 No move is tried out. A piece that is pinned moves along the line of its pin alone, and in check a move must end between
 king and attacker or on the attacker; the king avoids attacked squares.
 
-What is the same in all directions is one array over the directions, and what is the same at all distances a loop:
-written out, XLA would take minutes to compile it, and compute what moves share once for each of them.
+What is the same for all directions or moves is one array over them, and lines grow in a loop: written out, XLA would
+take minutes to compile it, and compute what moves share once for each of them. Loops cost accelerators more than arrays
+do, since each of their steps is a kernel, so moves along lines are arrays over all distances.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podzero.envs.boards.bits import EMPTY, Bits, constant, either, stacked, union
+from podzero.envs.boards.bits import EMPTY, Bits, constant, either, union
 from podzero.types import Array
 
 PAWN, KNIGHT, BISHOP, ROOK, QUEEN, KING = range(6)
@@ -104,9 +105,10 @@ class ChessMoves:
         self._size = size
         self._whole = size == 8
         far, near = range(size - 1, 0, -1), range(1, size)
-        lines = [_DIRECTIONS[way] * n for way in range(len(_DIRECTIONS)) for n in (near if way % 2 else far)]
+        self._distances = np.array([near if way % 2 else far for way in range(len(_DIRECTIONS))])
+        self._lines = _DIRECTIONS[:, None] * self._distances[..., None]
         promotions = [_DIRECTIONS[_PROMOTIONS[plane % 3]] for plane in range(UNDERPROMOTIONS)]
-        steps = np.array([*promotions, *lines, *_KNIGHT_STEPS])
+        steps = np.array([*promotions, *self._lines.reshape(-1, 2), *_KNIGHT_STEPS])
         self.steps: list[Step] = [(files, ranks) for files, ranks in steps.tolist()]
         """Files and ranks of the moves of each plane."""
 
@@ -185,29 +187,25 @@ class ChessMoves:
         pinned, targets = guard.pinned.joined(), ~pieces.own() & guard.targets
         free = ~pinned | _either_way(guard.pinned)
         pawns = pieces.own(PAWN) & free
-        near, second = self._kings(pieces, guard) | self._pawns(pieces, pawns, guard.targets), EMPTY
+        lines = self._along(_sliders(pieces.mine) & free, pieces.empty, targets)
+        near = self._kings(pieces, guard) | self._pawns(pieces, pawns, guard.targets)
         if self._whole:
             near = near | self._en_passant(pieces, en_passant)
             second = self._double(pieces, pawns, guard.targets) | _castled(pieces, guard, castling)
-        others = stacked([near, second, *[EMPTY] * (self._size - 3)])
-        lines = self._along(_sliders(pieces.mine) & free, pieces.empty, targets, others)
+            lines = lines | _for_distances(second).when(self._distances == 2)
+        lines = lines | _for_distances(near).when(self._distances == 1)
         knights = pieces.own(KNIGHT) & ~pinned & self.moved(targets, -_KNIGHT_STEPS)
-        promoted = Bits(lines.low[0], lines.high[0]) & pieces.own(PAWN) & self._rank(self._size - 2)
+        promoted = near & pieces.own(PAWN) & self._rank(self._size - 2)
         low, high = map(_in_order, promoted, lines, knights)
         return Bits(low, high)
 
-    def _along(self, sliders: Bits, empty: Bits, targets: Bits, others: Bits) -> Bits:
-        """The origins of moves in each direction, by distance, `[size - 1, 8]`: of sliders, and of `others`."""
-
-        def farther(reach: tuple[Bits, Bits, Bits], others: Bits) -> tuple[tuple[Bits, Bits, Bits], Bits]:
-            path, landing, passing = reach  # squares from which the way so far is empty, leads to targets, is passable
-            landing, passing = self.moved(landing, -_DIRECTIONS), self.moved(passing, -_DIRECTIONS)
-            return (path & passing, landing, passing), (sliders & path & landing) | others
-
-        everywhere, in_all = Bits(*np.full((2, 8), 2**32 - 1, np.uint32)), Bits(*np.zeros((2, 8), np.uint32))
-        start = jax.tree.map(jnp.asarray, (everywhere, targets | in_all, empty | in_all))
-        _, found = jax.lax.scan(farther, start, others)
-        return found
+    def _along(self, sliders: Bits, empty: Bits, targets: Bits) -> Bits:
+        """The origins of the sliders' moves in each direction, by distance in the order of planes, `[8, size - 1]`."""
+        path = ~EMPTY
+        for passed in range(1, self._size - 1):
+            clear = _for_distances(self.moved(empty, -passed * _DIRECTIONS))
+            path = path & either(self._distances <= passed, ~EMPTY, clear)
+        return _for_distances(sliders) & path & self.moved(targets, -self._lines)
 
     def _kings(self, pieces: Pieces, guard: Guard) -> Bits:
         """The king, in the directions in which it may move, `[8]`."""
@@ -242,7 +240,7 @@ def _among(*ways: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
 
 def _either_way(pinned: Bits) -> Bits:
     """For each direction, what is in the set of that direction or of the opposite one."""
-    low, high = (jnp.repeat(word[0::2] | word[1::2], 2) for word in map(jnp.asarray, pinned))
+    low, high = (word | jnp.flip(word.reshape(-1, 2), 1).reshape(-1) for word in map(jnp.asarray, pinned))
     return Bits(low, high)
 
 
@@ -259,7 +257,11 @@ def _castled(pieces: Pieces, guard: Guard, castling: jax.Array) -> Bits:
 
 
 def _in_order(promoted: Array, lines: Array, knights: Array) -> jax.Array:
-    """A word of the origins of each plane: of promotions `[8]`, along lines `[distances, 8]`, and of knights `[8]`."""
+    """A word of the origins of each plane: of promotions `[8]`, along lines `[8, distances]`, and of knights `[8]`."""
     under = [promoted[way][None] for way in _PROMOTIONS] * (UNDERPROMOTIONS // len(_PROMOTIONS))
-    ways = [lines[:, way] if way % 2 else lines[::-1, way] for way in range(len(_DIRECTIONS))]
-    return jnp.concatenate([*under, *ways, knights])
+    return jnp.concatenate([*under, lines.reshape(-1), knights])
+
+
+def _for_distances(squares: Bits) -> Bits:
+    """Sets of each direction, `[8]`, for all distances, `[8, 1]`."""
+    return Bits(squares.low[:, None], squares.high[:, None])
