@@ -35,7 +35,6 @@ def talk(parts_of):
     return run
 
 
-@pytest.mark.slow
 def test_an_engine_introduces_itself_before_it_is_ready(talk):
     _, answers = talk("uci", "isready", "quit", game="chess")
     assert answers[0] == "id name podzero who"
@@ -160,14 +159,12 @@ def test_the_number_of_simulations_is_an_option(talk):
     assert parts.search.searched[-2:] == [4, 4]
 
 
-@pytest.mark.slow
 def test_chess_starts_from_a_fen_and_promotes(talk):
     parts, _ = talk("position fen 8/P6k/8/8/8/8/8/K7 w - - 0 40 moves a7a8r h7g6", "go nodes 1", 1, game="chess")
     assert parts.game.names == ["a7a8r", "h7g6"]
     assert white_to_move(parts.game.state)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "position",
     [
@@ -184,7 +181,6 @@ def test_a_game_that_podzero_would_end_as_drawn_goes_on(talk, position):
     assert parts.game.names[-2:] == position.split()[-2:]
 
 
-@pytest.mark.slow
 def test_black_moves_first_after_a_fen(talk):
     fen = "rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq e3 0 1"
     parts, answers = talk(f"position fen {fen}", "go movetime 1", 1, game="chess")
@@ -192,7 +188,6 @@ def test_black_moves_first_after_a_fen(talk):
     assert not white_to_move(parts.game.state)
 
 
-@pytest.mark.slow
 def test_a_mated_player_has_no_move(talk):
     _, answers = talk("position startpos moves f2f3 e7e5 g2g4 d8h4", "go infinite", "stop", game="chess")
     assert answers == ["bestmove (none)"]
