@@ -40,9 +40,7 @@ ON_CHIP: dict[str, tuple[str, ...]] = {
     "hex": ("actors.games=256",),
     "go_9x9": ("actors.games=256",),
     "gardner_chess": ("actors.games=256", "search.tree=dense", "search.slots=64"),
-    # The depth is a guess, a little more than gardner_chess has: to measure it, XLA compiles chess for the CPU, which
-    # had not ended after 40 minutes.
-    "chess": ("actors.games=256", "search.tree=dense", "search.slots=64", "--depth=7"),
+    "chess": ("actors.games=256", "search.tree=dense", "search.slots=64"),
 }
 """The experiments for which it is, with arguments, among them the number of games that is best there."""
 PAGE, FIGURES = Path("docs/compile.md"), Path("benchmarks/results/compile.json")
