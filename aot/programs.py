@@ -229,8 +229,6 @@ def _device(experiment: Experiment, devices: list[Any], depth: float | None) -> 
 
     from podzero.aot.playing import mean_depth
     from podzero.driver.build import device_parts
-    from podzero.envs import spec_of
-    from podzero.networks import make_network
 
     experiment = on_device(experiment)
     games, moves, simulations = (
@@ -238,9 +236,8 @@ def _device(experiment: Experiment, devices: list[Any], depth: float | None) -> 
     )  # fmt: skip
 
     def lower() -> Any:
-        core, fold = device_parts(experiment)
-        network = make_network(experiment.network, spec_of(experiment.env))
-        params = jax.eval_shape(lambda: fold(network.init(jax.random.key(0))))
+        core, placed = device_parts(experiment)
+        params = jax.eval_shape(placed.init, jax.random.key(0))
         state = jax.eval_shape(core.init, jax.random.key(0))
         struct: Any = jax.ShapeDtypeStruct
         arguments = _on_chip((params, struct((), "int32"), state), devices[0])

@@ -43,6 +43,8 @@ ON_CHIP: dict[str, tuple[str, ...]] = {
     "chess": ("actors.games=256", "search.tree=dense", "search.slots=64"),
 }
 """The experiments for which it is, with arguments, among them the number of games that is best there."""
+IN_INT8 = ("actors.inference=device", "int8.on_tpu=true")
+"""Arguments with which it is compiled once more."""
 PAGE, FIGURES = Path("docs/compile.md"), Path("benchmarks/results/compile.json")
 """Where the table goes and the figures behind it, below the working directory."""
 
@@ -90,7 +92,7 @@ def all_jobs() -> list[Job]:
             *(_program(config, where, "learner") for where in SLICES),
             *(_program(config, where, "evaluation") for where in chips.values()),
             *(_program(config, where, "selfplay") for where in chips.values() if "selfplay" in names_of(load(config))),
-            *(_on_chip(name) for name in ON_CHIP if name == config),
+            *(_on_chip(name, more) for name in ON_CHIP if name == config for more in ((), IN_INT8)),
             *(_scaling(config, per_chip) for per_chip in PER_CHIP),
         )
     ]
@@ -111,8 +113,8 @@ def _program(config: str, where: str, program: str) -> Job:
     return Job(config, where, program, (config, "--topology", where, "--program", program))
 
 
-def _on_chip(config: str) -> Job:
-    arguments = (config, *ON_CHIP[config], "--topology", ONE_CHIP, "--program", "device")
+def _on_chip(config: str, more: tuple[str, ...]) -> Job:
+    arguments = (config, *ON_CHIP[config], *more, "--topology", ONE_CHIP, "--program", "device")
     return Job(config, ONE_CHIP, "device", arguments)
 
 

@@ -54,6 +54,8 @@ class Cost:
 
     flops: float = 0.0
     """Flops of convolutions and matrix products, two per multiply-add."""
+    integer_flops: float = 0.0
+    """Those of them that are of integers."""
     cycles: float = 0.0
     """Sum of the compiler's estimates, with which it annotates compute instructions; it has none for communication."""
     traffic: Counter[int] = field(default_factory=Counter)
@@ -67,6 +69,7 @@ class Cost:
     def add(self, other: Cost, times: float = 1) -> None:
         """Adds `times` times another cost; a mean number need not be whole."""
         self.flops += other.flops * times
+        self.integer_flops += other.integer_flops * times
         self.cycles += other.cycles * times
         for space, moved in other.traffic.items():
             self.traffic[space] += round(moved * times)
@@ -140,7 +143,9 @@ class _Counter:
 
     def _computed(self, computation: Computation, instruction: Instruction, cost: Cost) -> None:
         """Adds the flops, host transfers and collectives of an instruction and of all that is fused into it."""
-        cost.flops += flops_of(computation, instruction)
+        flops = flops_of(computation, instruction)
+        cost.flops += flops
+        cost.integer_flops += flops if flops and instruction.arrays[0].dtype == "s32" else 0.0
         cost.host_transfers += instruction.opcode in _HOST or "is_host_transfer=true" in instruction.attributes
         if collective := _collective(computation, instruction):
             cost.collectives.append(collective)

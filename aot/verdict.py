@@ -36,7 +36,8 @@ class Verdict(NamedTuple):
         assert self.cost is not None
         chip = self.where.chip
         return {
-            "compute": self.cost.flops / chip.flops,
+            "compute": (self.cost.flops - self.cost.integer_flops) / chip.flops
+            + self.cost.integer_flops / chip.int8_ops,
             "hbm": self.cost.traffic[0] / chip.hbm_bandwidth,
             # The published bandwidth is the sum of both directions; a chip receives as much as it sends.
             "links": sum(c.sent for c in self.cost.collectives) / (chip.link_bandwidth / 2),

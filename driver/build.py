@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 
@@ -22,10 +22,12 @@ from podzero.actors import (
     window_reanalysis,
 )
 from podzero.config import Experiment, GymnasiumConfig, ModelNetworkConfig, ResNetConfig
+from podzero.driver.placed import PlacedNetwork, placed_network
 from podzero.envs import make_env, make_vector_env, spec_of
 from podzero.errors import ConfigError
 from podzero.inference import (
     BackgroundSource,
+    NotingWriter,
     QuantizedNetwork,
     calibration_size,
     has_bfloat16_instructions,
@@ -52,6 +54,14 @@ class ActorParts(NamedTuple):
     """Turns published parameters into those that the core takes."""
     quantized: QuantizedNetwork | None = None
     """The network that the core's searches evaluate; None if they evaluate it in their own program."""
+
+
+class HasMetrics(Protocol):
+    """Something with metrics of its own."""
+
+    def metrics(self) -> Mapping[str, float]:
+        """The newest ones."""
+        ...
 
 
 def learner_parts(experiment: Experiment) -> tuple[Network | ModelNetwork, EnvSpec, Sequence[Symmetry]]:
@@ -112,9 +122,11 @@ def acting_network(experiment: Experiment, spec: EnvSpec) -> tuple[Callable[[Arr
     if isinstance(experiment.network, ModelNetworkConfig):
         model = make_model_network(experiment.network, spec)
         return model.init, lambda params, observation: model.predict(params, model.represent(params, observation))
-    fold, inference = make_inference(experiment.network, spec)
-    network = make_network(experiment.network, spec)
-    return lambda key: fold(network.init(key)), inference.apply
+    if experiment.int8.on_tpu:
+        placed = placed_network(experiment)
+        return placed.init, placed.apply
+    network = make_inference(experiment.network, spec)[1]
+    return network.init, network.apply
 
 
 def actor_parts(experiment: Experiment) -> ActorParts:
@@ -151,17 +163,20 @@ def make_device_actor(
             f"set it to {(games // len(devices) + 1) * len(devices)}"
         )
     actors = experiment.actors.model_copy(update={"games": games // len(devices)})
-    core, fold = device_parts(experiment.model_copy(update={"actors": actors}))
+    core, placed = device_parts(experiment.model_copy(update={"actors": actors}))
+    if (int8 := placed.int8) is not None:
+        writer, report = NotingWriter(clients.writer, int8.note), with_metrics(clients.report, int8)
+        clients = clients._replace(writer=writer, report=report)
     return DeviceActor(
-        experiment=experiment, name=name, seed=seed, core=core, devices=devices, fold=fold, clients=clients
+        experiment=experiment, name=name, seed=seed, core=core, devices=devices, fold=placed.fold, clients=clients
     )
 
 
-def device_parts(experiment: Experiment) -> tuple[RolloutCore, Callable[[Params], Params]]:
-    """Self-play on an accelerator, and the function that turns published parameters into those it takes."""
-    env, network, fold = local_network(experiment)
-    core = selfplay_core(experiment, env, network_evaluation(env, network.apply))
-    return RolloutCore(core, env, experiment), fold
+def device_parts(experiment: Experiment) -> tuple[RolloutCore, PlacedNetwork]:
+    """Self-play on an accelerator, and the network that it evaluates."""
+    placed = placed_network(experiment)
+    core = selfplay_core(experiment, placed.env, network_evaluation(placed.env, placed.apply))
+    return RolloutCore(core, placed.env, experiment), placed
 
 
 def _int8_parts(experiment: Experiment) -> ActorParts:
@@ -189,12 +204,14 @@ def _actor_arguments(parts: ActorParts, clients: ActorClients) -> dict[str, Any]
     if quantized is None:
         return {"core": parts.core, "fold": parts.fold, "clients": clients}
 
-    def report(worker: str, metrics: Mapping[str, float]) -> None:
-        clients.report(worker, {**metrics, **quantized.metrics()})
-
     source = BackgroundSource(clients.source, parts.fold)
-    connected = clients._replace(source=source, report=report)
+    connected = clients._replace(source=source, report=with_metrics(clients.report, quantized))
     return {"core": parts.core, "fold": lambda token: token, "clients": connected}
+
+
+def with_metrics(report: Report, of: HasMetrics) -> Report:
+    """A report that adds the metrics of something that a worker uses."""
+    return lambda worker, metrics: report(worker, {**metrics, **of.metrics()})
 
 
 def make_reanalyser(

@@ -8,7 +8,8 @@ import jax
 
 from podzero.actors import ActorClients, ActorGroups, SelfPlayActor
 from podzero.config import Experiment
-from podzero.driver.build import local_network, selfplay_core
+from podzero.driver.build import selfplay_core, with_metrics
+from podzero.driver.placed import placed_network
 from podzero.envs import make_env
 from podzero.inference.serving import (
     Encoding,
@@ -64,7 +65,7 @@ def make_served_actor(
                 seed=(seed + 104_729 * number) % 2**31,
                 core=core,
                 fold=lambda version: version,
-                clients=own._replace(source=ServedParams(connection), report=_with_metrics(own.report, connection)),
+                clients=own._replace(source=ServedParams(connection), report=with_metrics(own.report, connection)),
             )
         )
 
@@ -103,9 +104,10 @@ def make_server(
     Raises:
       ConfigError: the devices cannot share the batches evenly.
     """
-    env, network, fold = local_network(experiment)
-    encoding, config = encoding_of(env), experiment.server
-    device = NetworkDevice(encoding, network.apply, config.batch_sizes, devices)
+    placed, config = placed_network(experiment), experiment.server
+    env, int8 = placed.env, placed.int8
+    encoding = encoding_of(env)
+    device = NetworkDevice(encoding, placed.apply, config.batch_sizes, devices, int8.note if int8 else None)
     server = InferenceServer(
         name=name,
         host=host,
@@ -113,16 +115,11 @@ def make_server(
         device=device,
         version=lambda: device.version,
         config=config,
-        report=report,
+        report=with_metrics(report, int8) if int8 else report,
         announce=announce,
     )
-    return NetworkServer(server, device, source, fold, experiment.replay.timeout_s)
+    return NetworkServer(server, device, source, placed.fold, experiment.replay.timeout_s)
 
 
 def _identity(experiment: Experiment, spec: EnvSpec, encoding: Encoding, run: str) -> Identity:
     return identity_of(experiment, run, encoding.row_bytes, spec.num_actions + 1)
-
-
-def _with_metrics(report: Report, connection: ServerClient) -> Report:
-    """A report that adds the metrics of a connection."""
-    return lambda worker, metrics: report(worker, {**metrics, **connection.metrics()})

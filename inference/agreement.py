@@ -1,19 +1,22 @@
-"""How far a quantized evaluation is from float32."""
+"""How far a quantized evaluation is from the one that it stands for."""
 
 from __future__ import annotations
 
+import logging
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from podzero.config import Int8Config
 
+log = logging.getLogger(__name__)
+
 
 class Agreement(NamedTuple):
     """How far two evaluations of the same positions differ. Policies range over all actions."""
 
     policy_kl: float
-    """Mean KL divergence of the quantized from the float32 policy, in nats."""
+    """Mean KL divergence of the quantized policy from the other, in nats."""
     value_error: float
     """Mean absolute difference of the values."""
     same_move: float
@@ -24,10 +27,47 @@ class Agreement(NamedTuple):
         return self.policy_kl <= limits.max_policy_kl and self.value_error <= limits.max_value_error
 
 
+class AgreementCheck:
+    """Decides for each version of the parameters whether int8 may evaluate it, and reports how far it was off.
+
+    Args:
+      limits: of the differences.
+    """
+
+    def __init__(self, limits: Int8Config) -> None:
+        self._limits = limits
+        self._metrics: dict[str, float] = {}
+        self._warned = False
+
+    def accepts(self, found: Agreement, reference: str) -> bool:
+        """Whether the newest version may be evaluated in int8; the first one that may not is a warning.
+
+        Args:
+          found: on the calibration positions.
+          reference: the dtype that int8 is compared with, and in which a version that differs more is evaluated.
+        """
+        accepted = found.within(self._limits)
+        self._metrics = {f"int8/{name}": value for name, value in found._asdict().items()}
+        self._metrics["int8/quantized"] = float(accepted)
+        if not accepted and not self._warned:
+            self._warned = True
+            log.warning(
+                "int8 differs too much from %s: policy KL %.4g (int8.max_policy_kl %g), value error %.4g "
+                "(int8.max_value_error %g); such versions are evaluated in %s (metric int8/quantized)",
+                reference, found.policy_kl, self._limits.max_policy_kl, found.value_error,
+                self._limits.max_value_error, reference,
+            )  # fmt: skip
+        return accepted
+
+    def metrics(self) -> dict[str, float]:
+        """The newest version's agreement; `int8/quantized`: 1, or 0 if it was not accepted. Empty before the first."""
+        return dict(self._metrics)
+
+
 def agreement(reference: np.ndarray[Any, Any], quantized: np.ndarray[Any, Any]) -> Agreement:
     """Compares evaluations `[N, A + 1]`, logits and value side by side, of the same N positions.
 
-    The divergence is `sum_a p(a) (log p(a) - log q(a))` with the float32 policy p and the quantized policy q.
+    The divergence is `sum_a p(a) (log p(a) - log q(a))` with the reference's policy p and the quantized policy q.
     """
     log_p, log_q = _log_softmax(reference[:, :-1]), _log_softmax(quantized[:, :-1])
     return Agreement(

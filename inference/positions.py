@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,34 +13,46 @@ import numpy as np
 from podzero.protocols import Env
 from podzero.types import Array, EnvState
 
-_EVERY = 64
+EVERY = 64
 """A batch is kept of so many that were evaluated. A move evaluates simulations + 1 batches, which is often 33, so that
 batches of all depths of the tree are kept."""
 _LONGEST = 256
 """Plies after which random play ends."""
+Decode = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
+"""From a batch to observations `[B, ...]`."""
 _Play = tuple[jax.Array, EnvState, jax.Array]
 """The number of plies played, the games, and the observation kept of each."""
 
 
 class RecentPositions:
-    """A ring of N observations, a sample of the batches that were evaluated last; thread-safe."""
+    """A ring of N observations, a sample of the batches that were seen last; thread-safe.
 
-    def __init__(self, observations: np.ndarray[Any, Any]) -> None:
-        """Starts with `observations` `[N, ...]`, which recent ones replace."""
+    Args:
+      observations: the first ones, `[N, ...]`, which recent ones replace.
+      every: one batch is kept of so many.
+      decode: gives the observations of a batch that is kept, if batches are something else.
+    """
+
+    def __init__(
+        self, observations: np.ndarray[Any, Any], every: int = EVERY, decode: Decode = lambda batch: batch
+    ) -> None:
         self._observations = observations.copy()
+        self._every = every
+        self._decode = decode
         self._lock = threading.Lock()
         self._batches = 0
         self._next = 0
 
-    def add(self, observations: np.ndarray[Any, Any]) -> None:
-        """Takes an evaluated batch `[B, ...]`, B at most N, and keeps each `_EVERY`-th."""
+    def add(self, batch: np.ndarray[Any, Any]) -> None:
+        """Takes a batch `[B, ...]` and keeps up to N observations of each `every`-th."""
         self._batches += 1
-        if self._batches % _EVERY:
+        if self._batches % self._every:
             return
-        rows = (self._next + np.arange(len(observations))) % len(self._observations)
+        size = len(self._observations)
+        observations = self._decode(batch)[:size]
         with self._lock:
-            self._observations[rows] = observations
-        self._next = int(rows[-1]) + 1
+            self._observations[(self._next + np.arange(len(observations))) % size] = observations
+            self._next = (self._next + len(observations)) % size
 
     def all(self) -> np.ndarray[Any, Any]:
         """A copy of the N observations."""

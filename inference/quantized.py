@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from typing import Any
 
@@ -10,15 +9,13 @@ import jax
 import numpy as np
 
 from podzero.config import Int8Config
-from podzero.inference.agreement import Agreement, agreement
+from podzero.inference.agreement import AgreementCheck, agreement
 from podzero.inference.evaluation_cache import EvaluationCache
 from podzero.inference.layers import layers_of
 from podzero.inference.openvino_model import float_model, int8_model
 from podzero.inference.positions import RecentPositions
 from podzero.inference.runtime import CpuCompiler, infer
 from podzero.types import Array, EnvSpec, Params
-
-log = logging.getLogger(__name__)
 
 PIECE = 64
 """Positions that OpenVINO evaluates at once, at most. Of 128 asked for, the cache leaves about 50 to be evaluated in
@@ -54,15 +51,13 @@ class QuantizedNetwork:
         self, spec: EnvSpec, config: Int8Config, threads: int, batch: int, positions: np.ndarray[Any, Any]
     ) -> None:
         self._spec = spec
-        self._limits = config
         self._piece = min(PIECE, batch)
         self._cache = EvaluationCache(config.cache_mib, spec.num_actions + 1) if config.cache_mib else None
         self._positions = RecentPositions(_plain(positions))
         self._compiler = CpuCompiler(threads, "f32")
         self._engines: dict[int, Any] = {}
         self._loaded = 0
-        self._metrics: dict[str, float] = {}
-        self._warned = False
+        self._check = AgreementCheck(config)
 
     def load(self, params: Params) -> np.int32:
         """Builds, calibrates and compiles a version, and compares it with float32.
@@ -75,7 +70,8 @@ class QuantizedNetwork:
         Returns:
           the version's token, `[]` int32, for `apply`. The two newest tokens are valid.
         """
-        layers, board, dtype = layers_of(params), self._spec.observation_shape, self._spec.observation_dtype
+        layers = layers_of(jax.device_get(params))
+        board, dtype = self._spec.observation_shape, self._spec.observation_dtype
         reference = self._compiler.compile(float_model(layers, self._piece, board, dtype))
         positions = self._positions.all()
         expected, extremes = self._in_pieces(reference, positions)
@@ -83,9 +79,8 @@ class QuantizedNetwork:
         engine = self._compiler.compile(int8_model(layers, self._piece, board, dtype, ranges))
         (quantized,) = self._in_pieces(engine, positions)
         found = agreement(np.concatenate(expected), np.concatenate(quantized))
-        if not found.within(self._limits):
+        if not self._check.accepts(found, "float32"):
             engine = reference
-        self._note(found, in_int8=engine is not reference)
         self._loaded += 1
         self._engines = {token: kept for token, kept in self._engines.items() if token > self._loaded - _KEPT}
         self._engines[self._loaded] = engine
@@ -115,7 +110,8 @@ class QuantizedNetwork:
         """
         cache = self._cache
         cached = cache.found / cache.asked if cache and cache.asked else 0.0
-        return self._metrics | {"int8/cached": cached} if self._metrics else {}
+        metrics = self._check.metrics()
+        return metrics | {"int8/cached": cached} if metrics else {}
 
     def _in_pieces(self, engine: Any, positions: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
         """Evaluates positions `[N, ...]`, the last piece filled with some of them; each output as `[pieces, ...]`."""
@@ -123,18 +119,6 @@ class QuantizedNetwork:
         filled = positions[np.resize(np.arange(len(positions)), pieces * self._piece)]
         results = [infer(engine, piece) for piece in np.split(filled, pieces)]
         return [np.stack(outputs) for outputs in zip(*results, strict=True)]
-
-    def _note(self, found: Agreement, in_int8: bool) -> None:
-        """Records the agreement of the newest version; the first one in float32 is a warning."""
-        self._metrics = {f"int8/{name}": value for name, value in found._asdict().items()}
-        self._metrics["int8/quantized"] = float(in_int8)
-        if not in_int8 and not self._warned:
-            self._warned = True
-            log.warning(
-                "int8 differs too much from float32: policy KL %.4g (int8.max_policy_kl %g), value error %.4g "
-                "(int8.max_value_error %g); such versions are evaluated in float32 (metric int8/quantized)",
-                found.policy_kl, self._limits.max_policy_kl, found.value_error, self._limits.max_value_error,
-            )  # fmt: skip
 
 
 def calibration_size(limits: Int8Config, batch: int) -> int:

@@ -22,6 +22,8 @@ class Chip(NamedTuple):
     name: str
     flops: float
     """bfloat16 floating point operations per second."""
+    int8_ops: float
+    """Operations in int8 per second."""
     hbm_bytes: float
     hbm_bandwidth: float
     """Bytes/s."""
@@ -39,10 +41,10 @@ class Chip(NamedTuple):
 CHIPS: dict[str, Chip] = {
     chip.name: chip
     for chip in (
-        Chip("v4", 275e12, 32 * 2**30, 1200e9, 600e9, cores=2, chips_per_host=4, dimensions=3, clock=1.05e9),
-        Chip("v5e", 197e12, 16 * 2**30, 819e9, 400e9, cores=1, chips_per_host=4, dimensions=2, clock=1.5e9),
-        Chip("v5p", 459e12, 95 * 2**30, 2765e9, 1200e9, cores=2, chips_per_host=4, dimensions=3, clock=1.75e9),
-        Chip("v6e", 918e12, 32 * 2**30, 1638e9, 800e9, cores=1, chips_per_host=4, dimensions=2, clock=1.75e9),
+        Chip("v4", 275e12, 275e12, 32 * 2**30, 1200e9, 600e9, cores=2, chips_per_host=4, dimensions=3, clock=1.05e9),
+        Chip("v5e", 197e12, 394e12, 16 * 2**30, 819e9, 400e9, cores=1, chips_per_host=4, dimensions=2, clock=1.5e9),
+        Chip("v5p", 459e12, 918e12, 95 * 2**30, 2765e9, 1200e9, cores=2, chips_per_host=4, dimensions=3, clock=1.75e9),
+        Chip("v6e", 918e12, 1836e12, 32 * 2**30, 1638e9, 800e9, cores=1, chips_per_host=4, dimensions=2, clock=1.75e9),
     )
 }
 """The known generations by name."""

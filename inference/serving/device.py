@@ -52,12 +52,20 @@ class NetworkDevice:
       apply: the network for inference.
       sizes: of the batches; each must be a multiple of the number of devices.
       devices: of this process.
+      note: is shown the rows of every batch, from several threads.
 
     Raises:
       ConfigError: a size cannot be shared by the devices.
     """
 
-    def __init__(self, encoding: Encoding, apply: Apply, sizes: Sequence[int], devices: Sequence[jax.Device]) -> None:
+    def __init__(
+        self,
+        encoding: Encoding,
+        apply: Apply,
+        sizes: Sequence[int],
+        devices: Sequence[jax.Device],
+        note: Callable[[Rows], None] | None = None,
+    ) -> None:
         for size in sizes:
             if size % len(devices):
                 raise ConfigError(
@@ -67,10 +75,11 @@ class NetworkDevice:
         mesh, spec = Mesh(np.array(devices), ("data",)), PartitionSpec
         self._everywhere = NamedSharding(mesh, spec())  # type: ignore[no-untyped-call]
         self._shared = NamedSharding(mesh, spec("data"))  # type: ignore[no-untyped-call]
-        self._sizes, self._row_bytes = sizes, encoding.row_bytes
+        self._sizes, self._row_bytes, self._note = sizes, encoding.row_bytes, note
 
         self._evaluate = jax.jit(evaluation_of(encoding, apply), in_shardings=(self._everywhere, self._shared))
         self._current: Versioned | None = None
+        self._compiled: set[Any] = set()
 
     @property
     def version(self) -> int:
@@ -78,24 +87,28 @@ class NetworkDevice:
         return -1 if self._current is None else self._current.version
 
     def load(self, newest: Versioned) -> None:
-        """Moves parameters to the devices; batches that start afterwards use them. The first ones compile all programs.
+        """Moves parameters to the devices; batches that start afterwards use them. The first ones, and the first ones
+        of another kind, compile all programs.
 
         Args:
-          newest: what the `fold` of `podzero.networks.make_inference` returned.
+          newest: those that `apply` takes.
 
         Raises:
           ConfigError: a batch does not fit into the devices' memory.
         """
         params = jax.device_put(newest.params, self._everywhere)
         loaded = newest._replace(params=jax.block_until_ready(params))  # type: ignore[no-untyped-call]
-        if self._current is None:
+        if (kind := jax.tree.structure(loaded.params)) not in self._compiled:
             self._compile(loaded.params)
+            self._compiled.add(kind)
         self._current = loaded
 
     def evaluate(self, rows: Rows) -> tuple[int, Rows]:
         """As `BatchDevice`."""
         assert self._current is not None, "load must be called first"
         version, params = self._current
+        if self._note is not None:
+            self._note(rows)
         evaluations = self._evaluate(params, jax.device_put(rows, self._shared))
         return version, np.asarray(evaluations)
 

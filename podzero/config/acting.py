@@ -185,21 +185,26 @@ class ActorsConfig(Section):
 
 
 class Int8Config(Section):
-    """Quantized evaluation (`actors.inference=int8`): its cache, and how far it may differ from float32 on the
-    calibration positions.
+    """Quantized evaluation (`actors.inference=int8`, or `on_tpu`): its cache, and how far it may differ on the
+    calibration positions from evaluation in float32, or, with `on_tpu`, in the network's own dtype.
 
-    Each version of the parameters is compared. One that differs more is evaluated in float32.
+    Each version of the parameters is compared. One that differs more is evaluated without int8.
     """
 
+    on_tpu: bool = False
+    """With `actors.inference=server` or `device`: TPUs compute the tower of the network (`resnet` or `haiku_resnet`) in
+    int8, which takes about half the time of bfloat16 in large towers."""
     positions: PositiveInt = 512
-    """Calibration positions, rounded up to a multiple of `actors.games`: random play at first, then positions that the
-    actor's own searches evaluated last."""
+    """Calibration positions: random play at first, then positions that the actor's own searches, or the server,
+    evaluated last; with `actors.inference=device` those played last. With `actors.inference=int8` their number is
+    rounded up to a multiple of `actors.games`."""
     max_policy_kl: PositiveFloat = 0.02
-    """Largest mean KL divergence of the quantized policy from the float32 policy, in nats."""
+    """Largest mean KL divergence of the quantized policy from the other, in nats."""
     max_value_error: PositiveFloat = 0.05
-    """Largest mean absolute difference of the quantized value from the float32 value."""
+    """Largest mean absolute difference of the values."""
     cache_mib: NonNegativeFloat = 16.0
-    """Memory of an actor for evaluations, in MiB, so that few are evaluated twice by one version; 0 for none."""
+    """With `actors.inference=int8`: memory of an actor for evaluations, in MiB, so that few are evaluated twice by one
+    version; 0 for none."""
 
 
 class ReplayConfig(Section):

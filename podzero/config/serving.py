@@ -71,6 +71,16 @@ def check_placement(experiment: Experiment) -> None:
             f"actors.inference = int8 supports the networks resnet and haiku_resnet, not '{network.name}'; "
             "set actors.inference=local or network.name=resnet"
         )
+    if experiment.int8.on_tpu and inference not in ("server", "device"):
+        raise ValueError(
+            f"int8.on_tpu is for evaluation on TPUs, and actors.inference = {inference} evaluates on CPUs; set "
+            "actors.inference=server or device, or actors.inference=int8 for int8 on CPUs"
+        )
+    if experiment.int8.on_tpu and not isinstance(network, ResNetConfig):
+        raise ValueError(
+            f"int8.on_tpu supports the networks resnet and haiku_resnet, not '{network.name}'; "
+            "set int8.on_tpu=false or network.name=resnet"
+        )
     if inference == "server" and network.name in LEARN_MODELS:
         raise ValueError(
             f"actors.inference = server evaluates positions, and '{network.name}' learns a model; "

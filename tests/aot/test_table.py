@@ -43,7 +43,9 @@ def test_the_jobs_are_all_experiments_on_all_slices_and_each_chip_once():
     games = sum(isinstance(load(name).env, GameConfig) for name in builtin_configs())
     count = {program: sum(job.program == program for job in jobs) for program in ("learner", "evaluation", "selfplay")}
     assert count == {"learner": 5 * configs, "evaluation": 4 * configs, "selfplay": 4 * games}
-    assert {job.config: job.slice for job in jobs if job.program == "device"} == dict.fromkeys(table.ON_CHIP, "v5e-1")
+    played = [job for job in jobs if job.program == "device"]
+    assert {job.config: job.slice for job in played} == dict.fromkeys(table.ON_CHIP, "v5e-1")
+    assert sum("int8.on_tpu=true" in job.arguments for job in played) == len(table.ON_CHIP) == len(played) / 2
     assert {job.slice for job in jobs if job.program == "selfplay"} == {"v4-16", "v5e-16", "v5p-16", "v6e-16"}
     assert len({job.key for job in jobs}) == len(jobs)
 

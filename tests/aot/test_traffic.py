@@ -150,6 +150,16 @@ def test_products_and_convolutions_count_two_flops_per_multiply_add():
     assert cost.flops == 2 * 32 * 16 * 64 + 2 * (10 * 5 * 32) * (3 * 6 - 2) * (3 * 7 - 2)
 
 
+def test_products_of_integers_are_counted_apart():
+    cost = count(parse(program(
+        ["%a = s8[32,64] parameter(0)", "%b = s8[64,16] parameter(1)", "%f = bf16[64,16] parameter(2)",
+         "%i = s32[32,16] dot(%a, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+         "%c = bf16[32,64] convert(%a)",
+         "ROOT %d = bf16[32,16] dot(%c, %f), lhs_contracting_dims={1}, rhs_contracting_dims={0}"],
+    )))  # fmt: skip
+    assert cost.flops == 2 * cost.integer_flops == 2 * 2 * 32 * 16 * 64
+
+
 def test_products_with_padding_and_dilation_do_not_count():
     cost = count(parse(program(
         ["%x = f32[1,8,1] parameter(0)", "%y = f32[1,4,1] parameter(1)", "%k = f32[3,1,1] parameter(2)",

@@ -10,6 +10,7 @@ import pytest
 
 from podzero.cluster.remote import current_node_id
 from podzero.params import ParamStoreLost, RayParamSink, RayParamSource, start_param_store
+from podzero.params.ray_store import MAX_PENDING
 
 TIMEOUT_S = 120.0
 
@@ -149,7 +150,13 @@ def test_a_store_that_died_is_reported(ray_cluster):
     with pytest.raises(ParamStoreLost, match="store has died"):
         poll_until(source, 2)
     with pytest.raises(ParamStoreLost, match="store has died"):
-        sink.publish(2, params_of(2))
+        publish_until_it_waits(sink)
+
+
+def publish_until_it_waits(sink):
+    """With so many publications pending, the sink waits until Ray has noticed that the store is gone."""
+    for version in range(2, 3 + MAX_PENDING):
+        sink.publish(version, params_of(version))
 
 
 def stored_bytes(address):

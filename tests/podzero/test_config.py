@@ -124,6 +124,19 @@ def test_yaml_round_trip_keeps_any_value(channels, learning_rate, tolerance, opp
             "",
             ["does not support network.global_pooling", "set learner.cpu_convolutions=xla"],
         ),
+        (
+            {"int8": {"on_tpu": True}},
+            "",
+            [
+                "int8.on_tpu is for evaluation on TPUs, and actors.inference = local",
+                "actors.inference=server or device",
+            ],
+        ),
+        (
+            {"network": {"name": "transformer"}, "actors": {"inference": "server"}, "int8": {"on_tpu": True}},
+            "",
+            ["int8.on_tpu supports the networks resnet and haiku_resnet, not 'transformer'"],
+        ),
         ({"int8": {"max_policy_kl": 0}}, "int8.max_policy_kl = 0", ["greater than 0"]),
         ({"search": "fast"}, "search = 'fast'", ["must be a section"]),
         ({"learner": {"augment": "perhaps"}}, "learner.augment = 'perhaps'", ["must be true or false"]),

@@ -54,6 +54,25 @@ def test_all_sizes_are_compiled_before_the_first_request(parts):
     assert device._evaluate._cache_size() == compiled == len(SIZES)
 
 
+def test_parameters_of_another_kind_are_compiled_before_they_are_used(parts):
+    """As those that are not in int8 when others were."""
+    _, encoding, network, params = parts
+    seen = []
+
+    def apply(own, observation):
+        return network.apply(own[0] if isinstance(own, tuple) else own, observation)
+
+    device = NetworkDevice(encoding, apply, SIZES, jax.devices()[:1], seen.append)
+    device.load(Versioned(0, params[0]))
+    device.load(Versioned(1, (params[1],)))
+    compiled = device._evaluate._cache_size()
+    assert compiled == 2 * len(SIZES)
+    rows = np.zeros((SIZES[0], encoding.row_bytes), np.uint8)
+    assert device.evaluate(rows)[0] == 1
+    assert device._evaluate._cache_size() == compiled
+    assert [shown is rows for shown in seen] == [True]
+
+
 def test_sizes_that_the_devices_cannot_share_are_refused(parts):
     _, encoding, network, _ = parts
     with pytest.raises(ConfigError, match="6 positions cannot be shared evenly by 4 devices; use multiples of 4"):

@@ -1,0 +1,141 @@
+"""A folded ResNet whose tower is computed in int8, as a JAX program for TPUs.
+
+Kernels are quantized symmetrically with one scale for each output channel, the input of each convolution with one for
+the whole tensor (Jacob et al. 2018, without zero points: inputs come out of relu). Sums of products are int32. The
+stem, the residual stream, pooling and the heads are computed as without int8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from podzero.config import ResNetConfig
+from podzero.inference.layers import Layer, layers_of
+from podzero.networks.boards import compute_dtype
+from podzero.networks.heads import Heads
+from podzero.networks.pooling import pooled
+from podzero.networks.standardized import convolve
+from podzero.types import Array, EnvSpec, Params
+
+LARGEST = 127
+"""Of quantized numbers."""
+_LEAST = 1e-6
+"""Least range: a channel, or an activation in all calibration positions, can be zero."""
+_HEADS = "heads/"
+
+Evaluation = tuple[jax.Array, jax.Array]
+"""Logits `[B, A]` and values `[B]`, float32."""
+_Convolve = Callable[[str, jax.Array], jax.Array]
+"""A convolution of the tower, by its name, of relu of its argument."""
+
+
+class Int8Convolution(NamedTuple):
+    """A 3x3 convolution of the tower."""
+
+    kernel: Array
+    """`[3, 3, in, out]` int8."""
+    scale: Array
+    """`[out]` float32, what one in the sums stands for."""
+    bias: Array
+    """`[out]` float32."""
+    unit: Array
+    """`[]` float32, what one in the quantized input stands for."""
+
+
+class Int8Params(NamedTuple):
+    """The parameters of a network with its tower in int8."""
+
+    tower: Mapping[str, Int8Convolution]
+    """By names such as `block_0/conv_1`."""
+    others: Mapping[str, Layer]
+    """All other layers, by names as in `layers_of`."""
+
+
+def float_evaluation(
+    config: ResNetConfig, spec: EnvSpec, params: Params, observation: Array
+) -> tuple[Evaluation, dict[str, jax.Array]]:
+    """The network without int8, and the ranges by which `quantize` quantizes.
+
+    Args:
+      config: of the network `resnet` or `haiku_resnet`.
+      spec: of the game.
+      params: what the `fold` of `podzero.networks.make_inference` returned.
+      observation: `[B, H, W, P]`.
+
+    Returns:
+      the evaluation; and the greatest input of each convolution of the tower, `[]` float32 by its name.
+    """
+    layers, largest = layers_of(params), dict[str, jax.Array]()
+
+    def convolved(name: str, x: jax.Array) -> jax.Array:
+        x = jax.nn.relu(x)
+        largest[name] = jnp.max(x).astype(jnp.float32)
+        return convolve(x, layers[name].kernel, layers[name].bias)
+
+    return _evaluation(config, spec, layers, observation, convolved), largest
+
+
+def int8_evaluation(config: ResNetConfig, spec: EnvSpec, params: Int8Params, observation: Array) -> Evaluation:
+    """The network with its tower in int8; arguments and result as of `float_evaluation`."""
+    dtype = compute_dtype(config.compute_dtype)
+
+    def convolved(name: str, x: jax.Array) -> jax.Array:
+        kernel, scale, bias, unit = params.tower[name]
+        quantized = jnp.clip(jnp.round(x.astype(jnp.float32) / unit), 0, LARGEST).astype(jnp.int8)
+        sums = lax.conv_general_dilated(
+            quantized, jnp.asarray(kernel), (1, 1), "SAME",
+            dimension_numbers=("NHWC", "HWIO", "NHWC"), preferred_element_type=jnp.int32,
+        )  # fmt: skip
+        return (sums.astype(jnp.float32) * scale + bias).astype(dtype)
+
+    return _evaluation(config, spec, params.others, observation, convolved)
+
+
+def quantize(params: Params, largest: Mapping[str, Array]) -> Int8Params:
+    """The parameters for `int8_evaluation`.
+
+    Args:
+      params: what the `fold` of `podzero.networks.make_inference` returned.
+      largest: of the calibration positions, from `float_evaluation`.
+    """
+    layers = layers_of(params)
+
+    def quantized(name: str) -> Int8Convolution:
+        kernel, bias = layers[name]
+        ranges = jnp.maximum(jnp.max(jnp.abs(kernel), axis=(0, 1, 2)), _LEAST)
+        unit = jnp.maximum(largest[name], _LEAST) / LARGEST
+        values = jnp.round(kernel / (ranges / LARGEST)).astype(jnp.int8)
+        return Int8Convolution(values, unit * ranges / LARGEST, jnp.asarray(bias), unit)
+
+    tower = convolutions(layers)
+    return Int8Params(
+        {name: quantized(name) for name in tower}, {name: layers[name] for name in layers if name not in tower}
+    )
+
+
+def convolutions(layers: Mapping[str, Layer]) -> list[str]:
+    """The names of the tower's convolutions."""
+    return [name for name in layers if name.endswith(("/conv_0", "/conv_1"))]
+
+
+def _evaluation(
+    config: ResNetConfig, spec: EnvSpec, layers: Mapping[str, Layer], observation: Array, convolved: _Convolve
+) -> Evaluation:
+    """The network as in `podzero.networks`, whose tower convolves by `convolved`."""
+    x = jnp.asarray(observation, compute_dtype(config.compute_dtype))
+    x = convolve(x, layers["stem"].kernel, layers["stem"].bias)
+    for index in range(config.blocks):
+        y = convolved(f"block_{index}/conv_0", x)
+        if (pooling := layers.get(f"block_{index}/pooling")) is not None:
+            board = pooled(jax.nn.relu(y).reshape(y.shape[0], -1, config.channels))
+            y += (board @ pooling.kernel.astype(y.dtype) + pooling.bias.astype(y.dtype))[:, None, None]
+        x += convolved(f"block_{index}/conv_1", y)
+    features = jax.nn.relu(x).reshape(x.shape[0], -1, config.channels)
+    heads = {name.removeprefix(_HEADS): layer._asdict() for name, layer in layers.items() if name.startswith(_HEADS)}
+    module = Heads(spec.num_actions, config.value_hidden, pooled="policy_pooled" in heads)
+    return cast(Evaluation, module.apply({"params": heads}, features))

@@ -1,0 +1,162 @@
+"""The network with its tower in int8 as a JAX program, on real positions, beside the same network without int8."""
+
+from __future__ import annotations
+
+import logging
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from podzero.config import Int8Config, ResNetConfig
+from podzero.inference import Int8Network, NotingWriter, RecentPositions, agreement
+from podzero.inference.int8_resnet import Int8Params, float_evaluation, quantize
+from podzero.networks import make_inference, make_network
+from podzero.types import EnvSpec, Sample
+
+
+def side_by_side(evaluation):
+    logits, value = evaluation
+    return np.concatenate([logits, np.asarray(value)[:, None]], axis=1)
+
+
+@pytest.fixture(scope="session")
+def published(config, env):
+    """Parameters as the learner publishes them."""
+    return make_network(config, env.spec).init(jax.random.key(1))
+
+
+@pytest.fixture
+def network(config, env, positions):
+    """Makes an `Int8Network` with the given limits."""
+
+    def make(**limits):
+        return Int8Network(config, env.spec, Int8Config(**limits), lambda: RecentPositions(positions, every=1))
+
+    return make
+
+
+def test_evaluations_agree_with_those_without_int8(network, published, config, env, apply, positions):
+    found = network()
+    params = found.fold(published)
+    assert isinstance(params, Int8Params)
+    assert {layer.kernel.dtype for layer in params.tower.values()} == {np.dtype("int8")}
+    assert len(params.tower) == 2 * config.blocks
+    evaluated = side_by_side(jax.jit(found.apply)(params, positions))
+    expected = side_by_side(apply(make_inference(config, env.spec)[0](published), positions))
+    measured = agreement(expected, evaluated)
+    assert 0 < measured.policy_kl < 1e-3
+    assert measured.value_error < 0.02
+    assert measured.same_move > 0.9
+    reported = found.metrics()
+    assert reported.pop("int8/quantized") == 1.0
+    expected = {f"int8/{name}": value for name, value in measured._asdict().items()}
+    assert reported == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("global_pooling", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("actions", [81, 82])
+def test_the_float_evaluation_is_that_of_the_network(actions, dtype, global_pooling):
+    """Parameters as if some steps had been taken; heads of the squares, with and without another action."""
+    spec, draw = EnvSpec("go_9x9", (9, 9, 17), "bool", actions), np.random.default_rng(0)
+    config = ResNetConfig(channels=16, blocks=2, global_pooling=global_pooling, compute_dtype=dtype)
+    fold, network = make_inference(config, spec)
+    start = make_network(config, spec).init(jax.random.key(0))
+    params = jax.tree.map(lambda leaf: leaf + 0.1 * draw.standard_normal(leaf.shape).astype(np.float32), fold(start))
+    boards = draw.random((32, 9, 9, 17)) < 0.3
+    expected = side_by_side(network.apply(params, boards))
+    evaluation, largest = float_evaluation(config, spec, params, boards)
+    np.testing.assert_allclose(side_by_side(evaluation), expected, rtol=1e-5, atol=1e-5)
+    assert min(largest.values()) > 0
+    int8 = Int8Network(config, spec, Int8Config(max_policy_kl=1, max_value_error=1), lambda: RecentPositions(boards))
+    assert agreement(expected, side_by_side(int8.apply(quantize(params, largest), boards))).policy_kl < 0.02
+
+
+def test_a_version_beyond_the_limits_is_evaluated_without_int8_with_one_warning(
+    network, published, config, env, apply, positions, caplog
+):
+    found = network(max_policy_kl=1e-12)
+    with caplog.at_level(logging.WARNING):
+        versions = [found.fold(published) for _ in range(2)]
+    (warning,) = caplog.messages
+    assert "int8 differs too much from float32" in warning
+    assert "int8.max_policy_kl 1e-12" in warning
+    assert found.metrics()["int8/quantized"] == 0.0
+    expected = apply(make_inference(config, env.spec)[0](published), positions)
+    for params in versions:
+        np.testing.assert_allclose(
+            side_by_side(found.apply(params, positions)), side_by_side(expected), rtol=1e-4, atol=1e-4
+        )
+
+
+def test_products_are_those_of_rounded_kernels_and_inputs():
+    """One block whose second convolution is zero but for its bias: what is quantized first can be computed by hand."""
+    spec, draw = EnvSpec("test", (3, 3, 2), "bool", 9), np.random.default_rng(1)
+    config = ResNetConfig(channels=4, blocks=1, compute_dtype="float32")
+    fold, network = make_inference(config, spec)
+    params = jax.device_get(fold(make_network(config, spec).init(jax.random.key(0))))
+    kernel = params["block_0"]["conv_0"]["kernel"]
+    scale = np.abs(kernel).max(axis=(0, 1, 2)) / 127
+    largest = {"block_0/conv_0": jnp.float32(2.0), "block_0/conv_1": jnp.float32(1.0)}
+    quantized = quantize(params, largest)
+    convolution = quantized.tower["block_0/conv_0"]
+    np.testing.assert_array_equal(convolution.kernel, np.rint(kernel / scale))
+    assert np.abs(convolution.kernel).max() == 127
+    np.testing.assert_allclose(convolution.unit, 2.0 / 127, rtol=1e-6)
+    np.testing.assert_allclose(convolution.scale, 2.0 / 127 * scale, rtol=1e-6)
+    boards = draw.random((4, 3, 3, 2)) < 0.5
+    int8 = Int8Network(config, spec, Int8Config(), lambda: RecentPositions(boards))
+    stem = params | {"block_0": {"conv_0": params["block_0"]["conv_0"], "conv_1": zeroed(params, "conv_1")}}
+    without = side_by_side(network.apply(stem, boards))
+    np.testing.assert_allclose(
+        side_by_side(int8.apply(quantize(stem, largest), boards)), without, rtol=1e-5, atol=1e-5
+    )  # fmt: skip
+
+
+def zeroed(params, name):
+    layer = params["block_0"][name]
+    return {"kernel": np.zeros_like(layer["kernel"]), "bias": layer["bias"]}
+
+
+def test_shapes_are_known_without_calibration(network, published):
+    found = network()
+    folded = found.fold(published)
+    shapes = jax.eval_shape(found.init, jax.random.key(0))
+    assert jax.tree.structure(shapes) == jax.tree.structure(folded)
+    for shape, leaf in zip(jax.tree.leaves(shapes), jax.tree.leaves(folded), strict=True):
+        assert (shape.shape, shape.dtype) == (leaf.shape, leaf.dtype)
+
+
+def test_later_versions_are_calibrated_on_what_was_noted(network, published, positions):
+    found = network()
+    before = found.fold(published).tower["block_0/conv_0"].unit
+    found.note(np.zeros_like(positions))
+    after = found.fold(published).tower["block_0/conv_0"].unit
+    assert after < before
+
+
+def test_a_writer_shows_what_it_writes():
+    class Writer:
+        def __init__(self):
+            self.called = []
+
+        def write(self, samples, priorities=None):
+            self.called.append((samples, priorities))
+
+        def flush(self):
+            self.called.append("flush")
+
+        def close(self):
+            self.called.append("close")
+
+    inner, seen = Writer(), []
+    writer = NotingWriter(inner, seen.append)
+    samples = Sample(*(np.full((2, 1), number) for number in range(5)))
+    writer.write(samples, np.ones(2))
+    writer.flush()
+    writer.close()
+    np.testing.assert_array_equal(seen, [samples.observation])
+    assert inner.called[0][0] is samples
+    assert inner.called[1:] == ["flush", "close"]
