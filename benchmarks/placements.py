@@ -2,7 +2,8 @@
 
 uv run python benchmarks/placements.py runs/placements
 
-`device` runs on two emulated devices, between which games and batches are divided. Results are added to
+`device` runs on two emulated devices, between which games and batches are divided; in int8, which is for TPUs, CPUs
+compute the same sums in float32. Results are added to
 `benchmarks/results/placements.json` as they come; `uv run python benchmarks/pages.py` writes docs/performance.md from
 them.
 """
@@ -21,13 +22,17 @@ from typing import Any
 
 RESULTS = Path(__file__).parent / "results" / "placements.json"
 TWO_ACTORS = ("actors.count=2", "actors.games=64", "actors.cpus=1")
+SERVER = (*TWO_ACTORS, "actors.inference=server", "server.batch_sizes=[8,16,32,64]")
+DEVICE = ("actors.inference=device", "actors.games=128")
 PLACEMENTS: dict[str, tuple[str, ...]] = {
     "local": TWO_ACTORS,
-    "server": (*TWO_ACTORS, "actors.inference=server", "server.batch_sizes=[8,16,32,64]"),
-    "device": ("actors.inference=device", "actors.games=128"),
+    "server": SERVER,
+    "server in int8": (*SERVER, "int8.on_tpu=true"),
+    "device": DEVICE,
+    "device in int8": (*DEVICE, "int8.on_tpu=true"),
 }
 """Overrides of `connect_four`, by the placement."""
-EMULATED = {"device": "--xla_force_host_platform_device_count=2"}
+EMULATED = dict.fromkeys(("device", "device in int8"), "--xla_force_host_platform_device_count=2")
 """XLA_FLAGS of a placement."""
 
 

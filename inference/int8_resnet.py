@@ -8,7 +8,8 @@ stem, the residual stream, pooling and the heads are computed as without int8.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, cast
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -87,11 +88,7 @@ def int8_evaluation(config: ResNetConfig, spec: EnvSpec, params: Int8Params, obs
     def convolved(name: str, x: jax.Array) -> jax.Array:
         kernel, scale, bias, unit = params.tower[name]
         quantized = jnp.clip(jnp.round(x.astype(jnp.float32) / unit), 0, LARGEST).astype(jnp.int8)
-        sums = lax.conv_general_dilated(
-            quantized, jnp.asarray(kernel), (1, 1), "SAME",
-            dimension_numbers=("NHWC", "HWIO", "NHWC"), preferred_element_type=jnp.int32,
-        )  # fmt: skip
-        return (sums.astype(jnp.float32) * scale + bias).astype(dtype)
+        return (_sums(quantized, jnp.asarray(kernel)) * scale + bias).astype(dtype)
 
     return _evaluation(config, spec, params.others, observation, convolved)
 
@@ -121,6 +118,23 @@ def quantize(params: Params, largest: Mapping[str, Array]) -> Int8Params:
 def convolutions(layers: Mapping[str, Layer]) -> list[str]:
     """The names of the tower's convolutions."""
     return [name for name in layers if name.endswith(("/conv_0", "/conv_1"))]
+
+
+def _sums(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """Sums of products of int8, as float32. XLA has no fast ones for CPUs, where the products are those of float32: the
+    sums are the same below 2^24, and off by rounding above.
+    """
+
+    def convolved(x: jax.Array, kernel: jax.Array, sums: Any) -> jax.Array:
+        layout = ("NHWC", "HWIO", "NHWC")
+        return lax.conv_general_dilated(
+            x, kernel, (1, 1), "SAME", dimension_numbers=layout, preferred_element_type=sums
+        ).astype(jnp.float32)
+
+    def in_float(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        return convolved(x.astype(jnp.float32), kernel.astype(jnp.float32), jnp.float32)
+
+    return cast(jax.Array, lax.platform_dependent(x, kernel, cpu=in_float, default=partial(convolved, sums=jnp.int32)))
 
 
 def _evaluation(
