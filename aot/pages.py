@@ -43,7 +43,8 @@ def page(jobs: Sequence[Job], results: Results, day: date, limit_s: float) -> st
         "",
         "Evaluations/s as a share of those of the bare network at the same batch, and bytes of HBM for a simulation: "
         "first one move as above, in trees of mctx with the settings for CPUs, then the program of "
-        "`actors.inference=device`, whose descents count at their mean depth.",
+        "`actors.inference=device`, whose descents count at their mean depth. With `int8.on_tpu` the bare network is "
+        "in int8 as well.",
         "",
         *table(_DEVICE, [_device_row(job, results, jobs) for job in jobs if job.program == "device"]),
         "",
