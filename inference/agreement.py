@@ -47,8 +47,8 @@ class AgreementCheck:
           reference: the dtype that int8 is compared with, and in which a version that differs more is evaluated.
         """
         accepted = found.within(self._limits)
-        self._metrics = {f"int8/{name}": value for name, value in found._asdict().items()}
-        self._metrics["int8/quantized"] = float(accepted)
+        metrics = {f"int8/{name}": value for name, value in found._asdict().items()}
+        self._metrics = metrics | {"int8/quantized": float(accepted)}  # at once: other threads read it
         if not accepted and not self._warned:
             self._warned = True
             log.warning(
