@@ -96,7 +96,7 @@ def test_two_hosts_train_while_cpu_nodes_and_a_host_of_the_slice_are_lost_and_re
             events.append("cpu node")
             pod.kill(lost)
             hosts.append(pod.add_cpus())
-        elif events == ["cpu node"] and "replay" in revived(watcher) and status.step > 100:
+        elif events == ["cpu node"] and "replay" in revived(watcher) and checkpoints(workdir):
             events.append("host")
             pod.kill(hosts[1])
             hosts.extend([pod.add_host(0, "second"), pod.add_host(1, "second")])
