@@ -58,7 +58,9 @@ def check_compiler() -> None:
       ConfigError: libtpu is missing.
     """
     if find_spec("libtpu") is None:
-        raise ConfigError("the TPU compiler (libtpu) is not installed: run `uv sync --extra tpu` in podzero's checkout")
+        raise ConfigError(
+            "the TPU compiler (libtpu) is not installed: run `uv sync --inexact --extra tpu` in podzero's checkout"
+        )
 
 
 def devices_of(where: Slice) -> list[Any]:

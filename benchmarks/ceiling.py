@@ -24,7 +24,7 @@ from podzero.actors.shuffling import rows_of
 from podzero.config import Experiment, load
 from podzero.driver.build import learner_parts
 from podzero.envs import make_env
-from podzero.evaluation.judge import MAX_PLY, random_games
+from podzero.evaluation.positions import MAX_PLY, random_games
 from podzero.evaluation.solvers import game_values, make_solver
 from podzero.learner.training import Training, make_training
 from podzero.params import save_snapshot

@@ -6,12 +6,14 @@ uv run python benchmarks/pages.py
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from podzero.benchmarks.ablations_page import ablations_page
+from podzero.benchmarks.licences_page import licence_of, licences_page, read_lock
 from podzero.benchmarks.results_page import page_of_results
 from podzero.benchmarks.rounds import ratios
 from podzero.benchmarks.serving_page import feeding, serving
@@ -24,6 +26,7 @@ RESULTS_PAGE = ROOT / "docs" / "results.md"
 PERFORMANCE_PAGE = ROOT / "docs" / "performance.md"
 ABLATIONS_PAGE = ROOT / "docs" / "ablations.md"
 EVALUATION_PAGE = ROOT / "docs" / "evaluation.md"
+LICENCES_PAGE = ROOT / "docs" / "licences.md"
 BENCHES = (
     "selfplay", "int8", "int8_64x5", "tree", "simulators", "acting", "learner", "learner_64x5", "replay", "publish",
     "actors", "broadcast", "mesh", "analyze",
@@ -44,6 +47,7 @@ def main() -> None:
     ABLATIONS_PAGE.write_text(strength_page())
     PERFORMANCE_PAGE.write_text(performance_page(PERFORMANCE_PAGE.read_text()))
     EVALUATION_PAGE.write_text(evaluation_page(EVALUATION_PAGE.read_text()))
+    LICENCES_PAGE.write_text(dependencies_page())
 
 
 def results_page() -> str:
@@ -81,6 +85,12 @@ def evaluation_page(page: str) -> str:
       ValueError: the page lacks its generated part.
     """
     return _updated(page, {"tournaments": lambda: simulated(_load("tournaments"))})
+
+
+def dependencies_page() -> str:
+    """The page of the licences of all dependencies, which must be installed, those of other platforms excepted."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return licences_page(read_lock(ROOT / "uv.lock"), list(project["optional-dependencies"]), licence_of)
 
 
 def _updated(page: str, parts: Mapping[str, Callable[[], list[str]]]) -> str:

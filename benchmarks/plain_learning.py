@@ -27,8 +27,9 @@ import pgx
 from podzero.benchmarks.plain_mctx import make_play, network
 from podzero.config import SearchConfig
 from podzero.envs import make_env
-from podzero.evaluation.judge import Judge, judged_positions
+from podzero.evaluation.judge import Judge
 from podzero.evaluation.players import SearchPlayer, make_decide
+from podzero.evaluation.positions import judged_positions
 from podzero.search import network_evaluation
 from podzero.types import Array
 

@@ -20,8 +20,9 @@ from podzero.evaluation.analysis import Analyst
 from podzero.evaluation.arena import Arena
 from podzero.evaluation.episodes import BASELINES, EpisodesResult, baseline, play_episodes
 from podzero.evaluation.games import match_result
-from podzero.evaluation.judge import BandResult, Judge, JudgeResult, all_positions, judged_positions
+from podzero.evaluation.judge import BandResult, Judge, JudgeResult
 from podzero.evaluation.players import Contestant, MovesPlayer, Player, SearchPlayer
+from podzero.evaluation.positions import all_positions, judged_positions
 from podzero.evaluation.records import record_suffix, write_records
 from podzero.evaluation.returns import SIDE_BY_SIDE, play_alone, reward_scale, summary
 from podzero.evaluation.solvers import SOLVED

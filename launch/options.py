@@ -59,3 +59,15 @@ GameOption = Annotated[
     str | None,
     typer.Option(help="A game, or an experiment whose environment is played.", show_default="the game of WHO"),
 ]
+ListenHost = Annotated[
+    str | None,
+    typer.Option(
+        "--host",
+        metavar="ADDRESS",
+        help="Of the page: the address to listen on; 0.0.0.0 lets other machines in, as a container needs.",
+        show_default="127.0.0.1, this machine alone",
+    ),
+]
+ListenPort = Annotated[
+    int | None, typer.Option("--port", min=1, max=65535, help="Of the page.", show_default="a free one")
+]

@@ -22,7 +22,11 @@ def evaluate(
     simulations: Simulations = None,
     positions: Annotated[
         int | None,
-        typer.Option(min=1, help="Positions that the solver checks.", show_default="1000; all in tic-tac-toe"),
+        typer.Option(
+            min=1,
+            help="Positions that the solver checks; more than 5000 of connect four need the extra `solver`.",
+            show_default="1000; all in tic-tac-toe",
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of openings, positions and all random choices.")] = 0,
     game: GameOption = None,
@@ -32,7 +36,7 @@ def evaluate(
     """Measure how well a player plays, with confidence intervals.
 
     With --opponent it plays a match.
-    Without, a solver of the game checks its moves in random positions,
+    Without, a solver of the game checks its moves in solved positions,
     and those of its network without search.
     In single-player environments it plays episodes.
     """

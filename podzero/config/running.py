@@ -38,7 +38,8 @@ class EvaluationConfig(Section):
     simulations: PositiveInt = 32
     """Simulations per move of the evaluated network."""
     positions: PositiveInt = 300
-    """Positions per evaluation in which a solver checks the network's moves."""
+    """Positions per evaluation in which a solver checks the network's moves. For connect four, 1,000 come with podzero;
+    more need the solver (extra `solver`)."""
     cpus: NonNegativeFloat = 0.0
     """CPUs that Ray reserves for the evaluator."""
 

@@ -77,5 +77,5 @@ def test_nothing_is_made_where_only_the_nodes_have_the_packages(tmp_path):
 @pytest.mark.parametrize("setting", ["actors.inference=int8", "learner.cpu_convolutions=openvino"])
 def test_a_setting_that_needs_openvino_is_refused_with_its_extra(tmp_path, monkeypatch, setting):
     monkeypatch.setitem(sys.modules, "openvino", None)
-    with pytest.raises(ConfigError, match="uv sync --extra openvino"):
+    with pytest.raises(ConfigError, match="uv sync --inexact --extra openvino"):
         check_startable(load("connect_four", [setting]), Workdir(tmp_path / "run"))

@@ -53,7 +53,7 @@ def expected():
         for package in PACKAGES
         for path in (ROOT / package).rglob("*")
         if (
-            path.suffix in {".py", ".yaml", ".sh", ".html", ".css", ".js", ".LICENSE"}
+            path.suffix in {".py", ".yaml", ".sh", ".html", ".css", ".js", ".npz", ".LICENSE"}
             or path.name.startswith("Dockerfile")
         )
         and not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
