@@ -32,12 +32,11 @@ _SHORT = {
 }
 _COPYLEFT = re.compile(r"\b[AL]?GPL|General Public License", re.IGNORECASE)
 
-_INTRODUCTION = (
-    "podzero is under Apache-2.0. `uv run python benchmarks/pages.py` writes this page from `uv.lock` and from what the "
-    "packages say of themselves. No package that is always installed is under a copyleft licence (GPL, LGPL, AGPL); "
-    "one, certifi, has MPL-2.0, whose conditions hold for its own files. The extras `envs` and `solver` contain packages "
-    "under copyleft licences, whose conditions hold for whoever passes on an image with them."
-)
+_INTRODUCTION = """\
+podzero is under Apache-2.0. `uv run python benchmarks/pages.py` writes this page from `uv.lock` and from what the
+packages say of themselves. No package that is always installed is under a copyleft licence (GPL, LGPL, AGPL); one,
+certifi, has MPL-2.0, whose conditions hold for its own files. The extras `envs` and `solver` contain packages under
+copyleft licences, whose conditions hold for whoever passes on an image with them."""
 
 Lock = Mapping[str, Mapping[str, Any]]
 """The packages of `uv.lock`, by name."""
