@@ -14,6 +14,7 @@ from typing import Any
 
 from podzero.benchmarks.ablations_page import ablations_page
 from podzero.benchmarks.licences_page import licence_of, licences_page, read_lock
+from podzero.benchmarks.readme_page import headline, judgements
 from podzero.benchmarks.results_page import page_of_results
 from podzero.benchmarks.rounds import ratios
 from podzero.benchmarks.serving_page import feeding, serving
@@ -27,6 +28,7 @@ PERFORMANCE_PAGE = ROOT / "docs" / "performance.md"
 ABLATIONS_PAGE = ROOT / "docs" / "ablations.md"
 EVALUATION_PAGE = ROOT / "docs" / "evaluation.md"
 LICENCES_PAGE = ROOT / "docs" / "licences.md"
+README = ROOT / "README.md"
 BENCHES = (
     "selfplay", "int8", "int8_64x5", "tree", "simulators", "acting", "learner", "learner_64x5", "replay", "publish",
     "actors", "broadcast", "mesh", "analyze",
@@ -48,6 +50,7 @@ def main() -> None:
     PERFORMANCE_PAGE.write_text(performance_page(PERFORMANCE_PAGE.read_text()))
     EVALUATION_PAGE.write_text(evaluation_page(EVALUATION_PAGE.read_text()))
     LICENCES_PAGE.write_text(dependencies_page())
+    README.write_text(readme(README.read_text()))
 
 
 def results_page() -> str:
@@ -85,6 +88,16 @@ def evaluation_page(page: str) -> str:
       ValueError: the page lacks its generated part.
     """
     return _updated(page, {"tournaments": lambda: simulated(_load("tournaments"))})
+
+
+def readme(page: str) -> str:
+    """README with its figures updated, like the page of performance.
+
+    Raises:
+      ValueError: it lacks a generated part.
+    """
+    results = {name: _load(name) for name in EXPERIMENTS}
+    return _updated(page, {"headline": lambda: headline(results), "judgements": lambda: judgements(results)})
 
 
 def dependencies_page() -> str:

@@ -15,6 +15,7 @@ def test_the_committed_pages_are_the_generated_ones():
     assert pages.ABLATIONS_PAGE.read_text() == pages.strength_page()
     evaluation = pages.EVALUATION_PAGE.read_text()
     assert evaluation == pages.evaluation_page(evaluation)
+    assert pages.README.read_text() == pages.readme(pages.README.read_text())
     assert pages.LICENCES_PAGE.read_text() == pages.dependencies_page()
 
 
