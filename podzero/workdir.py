@@ -15,7 +15,7 @@ from podzero.config import Experiment, parse
 from podzero.errors import ConfigError, PodzeroError
 
 _CHANGEABLE: Any = {
-    **dict.fromkeys(("stop", "evaluation", "checkpoint", "metrics", "cluster", "int8", "server"), True),
+    **dict.fromkeys(("stop", "evaluation", "checkpoint", "metrics", "cluster", "restarts", "int8", "server"), True),
     "actors": {"count", "min_count", "cpus", "inference", "resources", "moves_per_dispatch", "max_restarts"},
     "search": {"tree"},
     "network": {"remat"},

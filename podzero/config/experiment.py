@@ -13,7 +13,14 @@ from pydantic import NonNegativeInt
 from podzero.config.acting import ActorsConfig, Int8Config, ReanalyseConfig, ReplayConfig, SearchConfig
 from podzero.config.environments import EnvConfig, GymnasiumConfig
 from podzero.config.networks import LEARN_MODELS, ModelNetworkConfig, NetworkConfig, ResNetConfig
-from podzero.config.running import CheckpointConfig, ClusterConfig, EvaluationConfig, MetricsConfig, StopConfig
+from podzero.config.running import (
+    CheckpointConfig,
+    ClusterConfig,
+    EvaluationConfig,
+    MetricsConfig,
+    RestartsConfig,
+    StopConfig,
+)
 from podzero.config.section import Section
 from podzero.config.serving import ServerConfig, check_placement
 from podzero.config.training import LearnerConfig, MuZeroConfig, check_tower
@@ -65,6 +72,8 @@ class Experiment(Section):
     """Where metrics go."""
     cluster: ClusterConfig = ClusterConfig()
     """Nodes of the Ray cluster."""
+    restarts: RestartsConfig = RestartsConfig()
+    """Restarts of workers that fail."""
     stop: StopConfig = StopConfig()
     """Limits of the run."""
 

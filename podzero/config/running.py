@@ -135,6 +135,38 @@ class ClusterConfig(Section):
         return self.tpu.hosts if self.tpu else self.hosts or 1
 
 
+class RestartsConfig(Section):
+    """Restarts of workers that fail: replay shards, inference servers, actors, reanalysers and the evaluator. A worker
+    that is lost with its node has not failed.
+    """
+
+    window_minutes: PositiveFloat = 30.0
+    """Minutes for which a failure counts."""
+    first_pause_s: NonNegativeFloat = 5.0
+    """A worker restarts at once after its first failure, and in so many seconds after the second one. Each further
+    failure doubles the pause."""
+    longest_pause_s: NonNegativeFloat = 300.0
+    """Longest pause before a restart, in seconds."""
+    node_failures: PositiveInt = 3
+    """Failures of one kind of worker on a node, within the window, after which this kind avoids the node: it starts
+    there only if it avoids all nodes."""
+    node_pause_minutes: PositiveFloat = 30.0
+    """Minutes for which a node is avoided. One that has left the cluster and joins again is not."""
+    max_failures: PositiveInt = 10
+    """Failures of a worker in a row, without any work between them. When all workers of a kind that training needs, or
+    a replay shard, have failed so often, the run ends. The evaluator is restarted however often it fails."""
+    max_first_failures: PositiveInt = 3
+    """The same before the first worker of a kind has worked."""
+
+    @pydantic.model_validator(mode="after")
+    def _pauses_grow(self) -> RestartsConfig:
+        if self.first_pause_s > self.longest_pause_s:
+            raise ValueError(
+                f"first_pause_s {self.first_pause_s:g} is longer than longest_pause_s {self.longest_pause_s:g}"
+            )
+        return self
+
+
 class StopConfig(Section):
     """Limits of a run, counted over all resumptions; the first one reached ends it. Without limits it runs on."""
 
