@@ -129,6 +129,11 @@ class Supervisor:
         """The evaluator; None before it has started."""
         return next(iter(self._evaluators.workers.values()), None)
 
+    @property
+    def failing(self) -> dict[str, str]:
+        """The workers that have failed and not worked since, by name: how often in a row, and their last errors."""
+        return self._reconciler.failing
+
     def reconcile(self, newest: Callable[[], Checkpoint | None]) -> list[str]:
         """Replaces the workers that ended, the learner's excepted, and starts those for which there is room now.
 
@@ -139,7 +144,7 @@ class Supervisor:
           the names of the workers that ended and of the shards that were replaced.
 
         Raises:
-          RunFailed: more workers failed than `actors.max_restarts` allows.
+          RunFailed: workers that training needs have failed too often or cannot do what the experiment asks for.
         """
         return self._reconciler.reconcile(self._learners, newest)
 

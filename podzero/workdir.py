@@ -16,7 +16,7 @@ from podzero.errors import ConfigError, PodzeroError
 
 _CHANGEABLE: Any = {
     **dict.fromkeys(("stop", "evaluation", "checkpoint", "metrics", "cluster", "restarts", "int8", "server"), True),
-    "actors": {"count", "min_count", "cpus", "inference", "resources", "moves_per_dispatch", "max_restarts"},
+    "actors": {"count", "min_count", "cpus", "inference", "resources", "moves_per_dispatch"},
     "search": {"tree"},
     "network": {"remat"},
     "learner": {"mesh", "microbatches", "calibrate", "cpu_convolutions"},

@@ -149,9 +149,6 @@ class ActorsConfig(Section):
     max_false_resignations: Fraction = 0.05
     """Largest rate of false resignations. It is measured on the games that are played on: of those in which a player
     would have resigned, the fraction in which that player did not lose."""
-    max_restarts: NonNegativeInt = 100
-    """Failures of inference servers, actors, reanalysers, shards and evaluators that a run survives. One more ends
-    it."""
 
     @property
     def beside_learner(self) -> bool:
