@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from podzero.cluster.remote import NodeLost
@@ -92,7 +93,7 @@ class Run:
                     while (reason := self._end_reason(signals)) is None:
                         self.handle(self._supervisor.listen())
                         for name in self._supervisor.reconcile(partial(newest_checkpoint, self._workdir)):
-                            self._monitor.add(name, {"count/restarts": 1.0}, time.monotonic())
+                            self.handle([MetricsReport(time.time(), name, {"count/restarts": 1.0})])
                         self._save()
                         self._show()
                         time.sleep(TICK_S)
@@ -190,7 +191,7 @@ class Run:
 
     def _show(self) -> None:
         """Updates the view and, if it is due, `status.json`."""
-        status = self._monitor.status(time.monotonic())
+        status = replace(self._monitor.status(time.monotonic()), failing=self._supervisor.failing)
         self._view.show(status)
         if time.monotonic() >= self._status_due:
             self._status_due = time.monotonic() + STATUS_EVERY_S

@@ -101,6 +101,8 @@ class RunStatus:
     """Mean score in [0, 1] against each opponent of the last evaluation."""
     restarts: int = 0
     """Workers that were replaced, and restarts of the whole run."""
+    failing: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """The workers that have failed and not worked since, by name: how often in a row, and their last errors."""
     samples_per_s: float = 0.0
     """Samples that the learner trained on."""
     step_s: float | None = None

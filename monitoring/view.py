@@ -19,6 +19,8 @@ from podzero.monitoring.status import PHASE_WORDS, RunStatus, duration
 STARTING = "starting Ray, replay, learner and actors: libraries load, programs compile"
 WIDEST = 120
 """Most columns of the panel."""
+_FAILING = 3
+"""Most failing workers that are shown."""
 _GAMES = ("self-play", "games", "moves")
 _EPISODES = ("acting", "episodes", "steps")
 """Label and units of the actors' row, for games and for single-player environments."""
@@ -42,6 +44,9 @@ def status_line(status: RunStatus) -> str:
         parts.append(f"chips {status.chips:,}{share}")
     if status.cost is not None:
         parts.append(f"cost {status.cost:,.2f}")
+    if status.failing:
+        shown = list(status.failing)[:_FAILING]
+        parts.append(f"failing: {', '.join(shown)}{_more(status)}")
     if status.time_left_s is not None and status.phase != "ended":
         parts.append(f"left {clock(status.time_left_s)}")
     return "  ".join(parts)
@@ -138,8 +143,22 @@ def _rows(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
         shown = [f"{stage.replace('_', ' ')} {share:.0%}" for stage, share in largest if share >= 0.005]
         of_step = f"{_short_time(status.step_s)} per step" if kind == "learner" and status.step_s is not None else ""
         yield f"{kind} time"[:12], _joined(of_step, *shown)
+    if status.failing:
+        yield "failing", _failing(status)
     if status.bottleneck:
         yield "limit", Text(status.bottleneck, style="yellow")
+
+
+def _failing(status: RunStatus) -> RenderableType:
+    lines = [f"{worker} failed {failures}" for worker, failures in list(status.failing.items())[:_FAILING]]
+    lines[-1] += _more(status)
+    return Text("\n".join(lines), style="yellow")
+
+
+def _more(status: RunStatus) -> str:
+    """How many failing workers are not shown, in words."""
+    more = len(status.failing) - _FAILING
+    return f" and {more} more" if more > 0 else ""
 
 
 def _servers(status: RunStatus) -> RenderableType:

@@ -36,6 +36,8 @@ class FakeSupervisor:
         self.started_evaluator_in = None
         self.failure = None
         self.killed = False
+        self.ended = []
+        self.failing = {}
         self.nodes_since = time.monotonic()
 
     @property
@@ -50,7 +52,8 @@ class FakeSupervisor:
             raise failure
 
     def reconcile(self, newest):
-        return []
+        ended, self.ended = self.ended, []
+        return ended
 
     def start(self, checkpoint):
         self.rounds = 3
@@ -119,6 +122,17 @@ def test_a_run_ends_with_a_checkpoint_and_the_last_reports(make_run, workdir):
     assert module.newest_checkpoint(workdir).counters["games"] == 100
     lines = [json.loads(line) for line in workdir.metrics_file.read_text().splitlines()]
     assert {line["worker"] for line in lines} == {"actor-0", "actor-1"}
+
+
+def test_workers_that_fail_are_in_status_and_metrics(make_run, workdir):
+    supervisor = FakeSupervisor()
+    supervisor.ended, supervisor.failing = ["evaluator"], {"evaluator": "once: gnugo is not installed"}
+    run = make_run(supervisor)
+    run.until_end(StopSignals())
+    run.close()
+    assert (status(workdir)["restarts"], status(workdir)["failing"]) == (1, supervisor.failing)
+    lines = [json.loads(line) for line in workdir.metrics_file.read_text().splitlines()]
+    assert [line["metrics"] for line in lines if line["worker"] == "evaluator"] == [{"count/restarts": 1.0}]
 
 
 def test_the_work_of_a_round_does_not_grow_faster_than_the_reports(make_run, monkeypatch):
