@@ -75,7 +75,7 @@ def bench_server(experiment: Experiment, seconds: float) -> dict[str, Any]:
     size, config = experiment.server.batch_sizes[-1], experiment.server
     request = min(len(rows), experiment.actors.games // config.batches)
     with (
-        child_process(_serve_stand_in, config, identity, times) as server,
+        child_process(_serve_stand_in, config, max(request, config.batch_sizes[0]), identity, times) as server,
         child_process(_serve_echo, identity) as echo,
     ):
         addresses = server.receive(), echo.receive()
@@ -169,13 +169,15 @@ class StandIn:
         return 0, self._answers[len(rows)]
 
 
-def _serve_stand_in(config: ServerConfig, identity: Identity, times: dict[int, float], parent: Connection) -> None:
+def _serve_stand_in(
+    config: ServerConfig, request: int, identity: Identity, times: dict[int, float], parent: Connection
+) -> None:
     """In the child: sends its address, then answers each request with the reports since the one before."""
     reports: list[dict[str, float]] = []
     server = InferenceServer(
         name="stand-in", host="127.0.0.1", identity=identity, device=StandIn(times, identity.outputs),
-        version=lambda: 0, config=config, report=lambda _, metrics: reports.append(dict(metrics)),
-        announce=lambda address: None,
+        version=lambda: 0, config=config, request_positions=request,
+        report=lambda _, metrics: reports.append(dict(metrics)), announce=lambda address: None,
     )  # fmt: skip
     threading.Thread(target=server.run, daemon=True).start()
     parent.send(server.address)

@@ -115,6 +115,7 @@ def make_server(
         device=device,
         version=lambda: device.version,
         config=config,
+        request_positions=experiment.actors.games,
         report=with_metrics(report, int8) if int8 else report,
         announce=announce,
     )
