@@ -11,20 +11,27 @@ from podzero.config import Experiment, GameConfig, ModelNetworkConfig
 from podzero.errors import ConfigError
 from podzero.importing import import_openvino
 from podzero.monitoring.writers import check_packages
+from podzero.player_names import ENGINES, EnginePlayer, engine_program
 from podzero.workdir import Workdir
 
 IMPORT_TIMEOUT_S = 300.0
 """Longest time for starting a Python process and importing JAX in it."""
 
 
-def check_startable(experiment: Experiment, workdir: Workdir) -> None:
+def check_startable(experiment: Experiment, workdir: Workdir, joins: bool = False) -> None:
     """Makes sure that `experiment` can be trained in `workdir`, as far as that is known without Ray and devices.
 
+    Args:
+      experiment: to be trained.
+      workdir: its working directory.
+      joins: whether it is trained in a cluster: then engines may be installed on the evaluator's node only.
+
     Raises:
-      ConfigError: a stop limit is already reached, an optional package is missing, or the environment or network
-        cannot be made.
+      ConfigError: a stop limit is already reached, an optional package or an opponent of the evaluation is missing, or
+        the environment or network cannot be made.
     """
     _check_not_ended(experiment, workdir)
+    _check_engines(experiment, joins)
     check_packages(experiment.metrics)
     if experiment.cluster.install_environment:
         return  # only the nodes need the optional packages
@@ -50,6 +57,21 @@ def _check_not_ended(experiment: Experiment, workdir: Workdir) -> None:
             f"{workdir.root} has already reached {reached}, after {minutes:.1f} minutes, {newest.step} steps and "
             f"{games:.0f} games; to train longer, raise the limit, or choose another --workdir"
         )
+
+
+def _check_engines(experiment: Experiment, joins: bool) -> None:
+    """Checks that the engines among the opponents play the game and, on one machine, that they are installed."""
+    for name in experiment.evaluation.opponents or ():
+        kind, _, level = name.partition(":")
+        if kind not in ENGINES:
+            continue
+        player = EnginePlayer(kind, int(level))
+        if joins and experiment.env.title in ENGINES[kind].games:
+            continue
+        try:
+            engine_program(name, player, experiment.env.title)
+        except ConfigError as error:
+            raise ConfigError(f"evaluation.opponents: {error}") from None
 
 
 def _check_environment(experiment: Experiment) -> None:

@@ -125,7 +125,7 @@ def train(
     root = workdir or Path("runs") / experiment.name
     from podzero.launch.checks import check_startable
 
-    check_startable(experiment, Workdir(root))
+    check_startable(experiment, Workdir(root), joins=address is not None)
     if check:
         print(experiment.to_yaml(), end="")
         return

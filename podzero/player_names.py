@@ -16,6 +16,8 @@ This module imports neither JAX nor an environment, so that a wrong name is refu
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 from typing import NamedTuple, get_args
 
@@ -40,6 +42,8 @@ ENGINES = {
     "fairy-stockfish": EngineKind(range(21), ("chess", "gardner_chess")),
 }
 """By the name of their program."""
+_GAMES_FOLDERS = ("/usr/games", "/usr/local/games")
+"""Where Debian installs games, which PATH need not name."""
 _KNOWN = (*_WITHOUT_NUMBER, "mcts:N", "zoo:NAME", *(f"{kind}:LEVEL" for kind in ENGINES))
 
 
@@ -88,6 +92,24 @@ def parse_player(name: str) -> BuiltinPlayer | EnginePlayer | TrainedPlayer:
             raise ConfigError(f"player '{name}': '{kind}' takes no number")
         return BuiltinPlayer(kind)
     return _trained_player(name)
+
+
+def engine_program(name: str, player: EnginePlayer, game: str) -> str:
+    """The path of the program on this machine that plays as `player`, which is called `name`, in a game.
+
+    Raises:
+      ConfigError: it does not play this game, or is not installed.
+    """
+    games = ENGINES[player.kind].games
+    if game not in games:
+        raise ConfigError(f"player '{name}': {player.kind} plays {' and '.join(games)}, not {game}")
+    program = shutil.which(player.kind, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *_GAMES_FOLDERS]))
+    if program is None:
+        raise ConfigError(
+            f"player '{name}': the program {player.kind} is not installed; on Debian and Ubuntu: "
+            f"apt-get install {player.kind}"
+        )
+    return program
 
 
 def full_name(name: str, player: TrainedPlayer, step: int) -> str:
