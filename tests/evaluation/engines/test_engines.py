@@ -18,7 +18,7 @@ from podzero.envs import make_env
 from podzero.envs.notation import notation_of
 from podzero.errors import ConfigError
 from podzero.evaluation.arena import Arena
-from podzero.evaluation.engines import EngineContestant, programs
+from podzero.evaluation.engines import EngineContestant
 from podzero.evaluation.engines.gtp import GtpEngine
 from podzero.evaluation.engines.process import EngineFailed, LineProcess
 from podzero.evaluation.engines.uci import UciEngine
