@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -175,13 +174,23 @@ def bench(
     stage: Annotated[Stage, typer.Argument(help="The stage to measure.")],
     overrides: Overrides = None,
     config: Annotated[str, typer.Option(help="The experiment whose sizes are used.")] = "connect_four",
-    seconds: Annotated[float, typer.Option(min=0.1, help="Time of measurement, without start and compilation.")] = 20.0,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            min=0.1,
+            help="Time of measurement, without start and compilation; the round under way is finished, "
+            "and one round is measured in any case.",
+        ),
+    ] = 20.0,
     as_json: Json = False,
 ) -> None:
-    """Measure the throughput of a stage and, in the same run, the limit that it could reach."""
-    experiment = load(config, overrides or ())
-    measure = getattr(import_module(f"podzero.benchmarks.{stage}"), f"bench_{stage}")
-    print_result(measure(experiment, seconds), as_json)
+    """Measure the throughput of a stage and, in the same run, the limit that it could reach.
+
+    What it is doing is told on the error output, unless with --json.
+    """
+    from podzero.launch.bench import run_stage
+
+    print_result(run_stage(stage, config, overrides or [], seconds, tell=not as_json), as_json)
 
 
 app.command("compile")(compile_for)

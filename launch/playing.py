@@ -67,7 +67,15 @@ def analyze(who: Who, simulations: Simulations = None, game: GameOption = None) 
 def engine(
     who: Who,
     protocol: Annotated[Literal["gtp", "uci"], typer.Option(help="gtp for Go and other games, uci for chess.")],
-    simulations: Simulations = None,
+    simulations: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="The most simulations per move, under a clock. Without one a trained player takes as many as in "
+            "training, or this number if it is smaller.",
+            show_default="4 times the number in training; N for mcts:N",
+        ),
+    ] = None,
     game: GameOption = None,
 ) -> None:
     """Play as an engine of other programs, which talk to it on standard input and output."""

@@ -40,6 +40,8 @@ def test_configs_lists_every_experiment_with_its_card(command):
         (["train", "connect_four", "learner.batch_sise=3"], "did you mean 'batch_size'"),
         (["train", "connect_four", "env.name=conect_four"], "did you mean 'connect_four'"),
         (["bench", "learner", "--config", "nothing"], "no experiment 'nothing'"),
+        (["bench", "selfplay", "go_9x9"], "`podzero bench selfplay --config go_9x9`"),
+        (["bench", "selfplay", "go_9x9.json"], "expected section.field=value"),
         (["compile", "hex", "--scaling", "v5e-4"], "expected at least two slices"),
         (["evaluate", "nowhere"], "unknown player 'nowhere'"),
         (["analyze", "mcts:"], "expected a positive number of simulations"),
@@ -98,7 +100,7 @@ def test_ctrl_c_is_code_130(command, monkeypatch, options):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "load", interrupt)
+    monkeypatch.setattr("podzero.launch.bench.load", interrupt)
     code, out, err = command("bench", "learner", *options)
     assert (code, out) == (130, "")
     assert "Traceback" not in err
@@ -197,7 +199,8 @@ def test_a_bench_prints_one_line_with_one_object(command, monkeypatch):
         def bench_learner(experiment, seconds):
             return {"ratio": 0.97, "sizes": [experiment.learner.batch_size], "seconds": seconds}
 
-    monkeypatch.setattr(cli, "import_module", lambda name: Fake if name == "podzero.benchmarks.learner" else None)
+    benches = {"podzero.benchmarks.learner": Fake}
+    monkeypatch.setattr("podzero.launch.bench.import_module", benches.get)
     code, out, _ = command("bench", "learner", "learner.batch_size=64", "--seconds", "3", "--json")
     assert code == 0
     assert out == '{"ratio": 0.97, "sizes": [64], "seconds": 3.0}\n'
