@@ -49,9 +49,7 @@ def bench_mesh(experiment: Experiment, seconds: float) -> dict[str, Any]:
         }
         for trainer in trainers.values():
             trainer.receive(_ANSWER_S)  # it has compiled
-        sides: dict[str, Side] = {
-            name: partial(trainer.ask, timeout_s=_ANSWER_S) for name, trainer in trainers.items()
-        }
+        sides: dict[str, Side] = {name: partial(trainer.ask, timeout_s=_ANSWER_S) for name, trainer in trainers.items()}
         ratio_of = f"samples/s, {DEVICES} emulated devices over one device"
         found = compare(sides, "samples_per_s", ratio_of, seconds, longest_s=_ROUND_S, rounds=2)
     return found | {

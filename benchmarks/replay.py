@@ -115,9 +115,7 @@ def _round(
     return rate
 
 
-def _writing(
-    write: Callable[[Sample | Window], None], flush: Callable[[], None], samples: Sample | Window
-) -> Side:
+def _writing(write: Callable[[Sample | Window], None], flush: Callable[[], None], samples: Sample | Window) -> Side:
     def move() -> int:
         write(samples)
         return len(samples.version)

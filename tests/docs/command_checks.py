@@ -14,6 +14,7 @@ from unittest import mock
 
 import pytest
 import typer.main
+from cloud_tools import OPTIONS
 from command_lines import ROOT, CommandLine
 from typer import _click as click
 
@@ -25,15 +26,17 @@ from podzero.workdir import Workdir, step_folder
 
 HERE = "tests/docs/command_checks.py"
 FILLINGS = {
-    "' '.join(overrides)": "seed=1", "' '.join([*first['also'], first['limit']])": "stop.minutes=1", "EXPERIMENT": "hex",
+    "' '.join(overrides)": "seed=1", "' '.join([*first['also'], first['limit']])": "stop.minutes=1",
+    "EXPERIMENT": "hex",
     "extra": "web", "name": "runs/tic_tac_toe", "next(iter(cards))": "zoo:tic_tac_toe", "options": "--minutes 1",
     "override": "hex", "package": "wandb", "root": "runs/tic_tac_toe", "setting": "wandb", "stage": "learner",
 }  # fmt: skip
 """What stands for the expressions that messages fill in."""
 PLACEHOLDERS = {
     "CONFIG": "tic_tac_toe", "DIR": "runs/tic_tac_toe", "ELO": "50", "FILE": "agent.onnx", "GAME": "tic_tac_toe",
-    "HEAD:6379": "127.0.0.1:6379", "HOST:PORT": "127.0.0.1:6379", "N": "2", "NAME": "tic_tac_toe", "S": "7", "SECTION": "learner",
-    "SEED": "7", "SLICE": "v5e-16", "STAGE": "learner", "WHO": "runs/tic_tac_toe", "section.field=value": "seed=7",
+    "HEAD:6379": "127.0.0.1:6379", "HOST:PORT": "127.0.0.1:6379", "N": "2", "NAME": "tic_tac_toe", "S": "7",
+    "SECTION": "learner", "SEED": "7", "SLICE": "v5e-16", "STAGE": "learner", "WHO": "runs/tic_tac_toe",
+    "section.field=value": "seed=7",
     "/shared/NAME": "runs/shared",
 }  # fmt: skip
 """What stands for the words in capitals."""
@@ -41,10 +44,11 @@ AFTER = {"--topology": {"NAME": "v5e-16"}}
 """Where a word in capitals stands for something else: after this option."""
 EXAMPLES = {"podzero evaluate DIR --game go_19x19 --opponent mcts:100": {"DIR": "runs/pooled"}}
 """Command lines whose placeholders stand for something else."""
-VARIABLES = {"SITE": "--project p --zone us-west4-a --image europe-docker.pkg.dev/p/i:1 --share 10.0.0.2:/podzero"}
+VARIABLES = {"SITE": " ".join(OPTIONS)}
 """Variables that an earlier line of the page sets."""
 MISSING = {
-    "config": ["tic_tac_toe"], "directory": ["runs/tic_tac_toe"], "protocol": ["--protocol", "gtp"], "stage": ["learner"],
+    "config": ["tic_tac_toe"], "directory": ["runs/tic_tac_toe"], "protocol": ["--protocol", "gtp"],
+    "stage": ["learner"],
     "target": ["queued"], "to": ["--to", "agent.onnx"], "who": ["runs/tic_tac_toe"],
 }  # fmt: skip
 """What is added where a sentence speaks of a command without its arguments."""
@@ -77,16 +81,16 @@ def check(line: CommandLine) -> None:
 
     Working directories that it names are made in the present folder, without an agent in them.
     """
-    text = line.text
-    for placeholder, value in EXAMPLES.get(text, {}).items():
-        text = text.replace(placeholder, value)
-    for text in usages(text):
-        for words in simple_commands(text):
+    for usage in usages(line.text):
+        for words in simple_commands(usage):
             check_words(words, line.shown != "block")
 
 
-def usages(text: str) -> Iterator[str]:
+def usages(shown: str) -> Iterator[str]:
     """The command lines of a usage: each alternative of `a|b`, with everything that is optional."""
+    text = shown
+    for placeholder, value in EXAMPLES.get(shown, {}).items():
+        text = text.replace(placeholder, value)
     text = re.sub(r"⟦(.*?)⟧", lambda found: filling(found[1]), text)
     groups = re.findall(r"(?<= )\w+(?:\|\w+)+", text)
     for chosen in itertools.product(*(group.split("|") for group in groups)):
@@ -126,15 +130,18 @@ def check_words(words: list[str], mention: bool) -> None:
     if program in NOT_CHECKED:
         return
     if program not in CHECKS:
-        pytest.fail(f"nothing knows how to check `{' '.join(words)}`: add `{program}` to CHECKS or NOT_CHECKED in {HERE}")
+        pytest.fail(
+            f"nothing knows how to check `{' '.join(words)}`: add `{program}` to CHECKS or NOT_CHECKED in {HERE}"
+        )
     CHECKS[program](arguments, mention)
 
 
 def concrete(words: list[str]) -> list[str]:
-    """The words with values for the placeholders among them."""
-    found = []
+    """The words with values for the placeholders among them; the second WHO is another player."""
+    found: list[str] = []
     for left, word in itertools.pairwise(["", *words]):
         key, equals, value = word.rpartition("=") if word not in PLACEHOLDERS else ("", "", word)
+        value = "random" if value == "WHO" and PLACEHOLDERS["WHO"] in found else value
         found.append(key + equals + AFTER.get(left, {}).get(value, PLACEHOLDERS.get(value, value)))
     return found
 
@@ -234,8 +241,8 @@ def check_pytest(arguments: list[str], mention: bool) -> None:
     parser.add_argument("files", nargs="*")
     given = parser.parse_args(arguments)
     for file in given.files:
-        text = (ROOT / file).read_text()
-        assert given.k is None or re.search(rf"^(async )?def test_\w*{given.k}", text, re.M), f"no test {given.k} in {file}"
+        selected = re.search(rf"^def test_\w*{given.k or ''}", (ROOT / file).read_text(), re.M)
+        assert selected, f"no test {given.k} in {file}"
 
 
 def check_uv(arguments: list[str], mention: bool) -> None:
@@ -286,8 +293,8 @@ def check_ray(arguments: list[str], mention: bool) -> None:
     """Parses as the command line of Ray does."""
     if mention and not arguments:
         return
-    from ray.scripts.scripts import cli as ray  # it takes seconds
     import click as ray_click
+    from ray.scripts.scripts import cli as ray  # it takes seconds
 
     with ray.make_context("ray", [arguments[0]]) as context:
         command = ray.get_command(context, arguments[0])

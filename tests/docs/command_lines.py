@@ -20,8 +20,8 @@ PROGRAMS = (
 )  # fmt: skip
 """What a command line begins with."""
 VERBS = (
-    "analyze", "bench", "compile", "configs", "doctor", "engine", "evaluate", "export", "launch", "play", "report", "runs",
-    "settings", "status", "tournament", "train", "zoo",
+    "analyze", "bench", "compile", "configs", "doctor", "engine", "evaluate", "export", "launch", "play", "report",
+    "runs", "settings", "status", "tournament", "train", "zoo",
 )  # fmt: skip
 """The commands of podzero, to tell `podzero train` from "podzero cannot"."""
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -31,9 +31,13 @@ PACKAGES = [path.parent for path in sorted(ROOT.glob("*/__init__.py")) if path.p
 _PROGRAM = "|".join(map(re.escape, sorted(PROGRAMS, key=len, reverse=True)))
 _BEGINS = re.compile(rf"^(?:[A-Z_]+=\S+ +)*(?:{_PROGRAM})(?: |$)")
 _ARGUMENT = r"(?: (?:⟦[^⟧]*⟧|(?:-|(?=\S*[=/@:])\w|[A-Z]{2})\S*(?<![,.;:)]))| (?:selfplay|learner))"
-_UNQUOTED = re.compile(rf"(?<![\w`./-])((?:uv run )?podzero (?:{'|'.join(VERBS)})\b{_ARGUMENT}*|uv (?:sync|lock|pip) [^`\n)]*)")
+_UNQUOTED = re.compile(
+    rf"(?<![\w`./-])((?:uv run )?podzero (?:{'|'.join(VERBS)})\b{_ARGUMENT}*|uv (?:sync|lock|pip) [^`\n)]*)"
+)
 """In a sentence: `podzero VERB` and what looks like its arguments."""
 _SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
+_BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$|(?:^\n|\A)((?:^    [^\n]*\n|^\n(?=    ))+)", re.M | re.S)
+"""A block between fences, with its language; or an indented one."""
 
 
 class CommandLine(NamedTuple):
@@ -78,7 +82,7 @@ def sources() -> list[Path]:
 def of_markdown(text: str, where: str) -> Iterator[CommandLine]:
     """The command lines of a page: of its blocks of code, and in backticks."""
     prose = text
-    for block in re.finditer(r"^```(\w*)[^\n]*\n(.*?)^```$|(?:^\n|\A)((?:^    [^\n]*\n|^\n(?=    ))+)", text, re.M | re.S):
+    for block in _BLOCK.finditer(text):
         prose = prose.replace(block[0], "\n" * block[0].count("\n"), 1)
         if block[1] in (None, "", "sh", "bash"):
             number = text[: block.start()].count("\n") + 1
@@ -129,8 +133,7 @@ def of_message(text: str) -> Iterator[str]:
     spans = [" ".join(span[1].split()) for span in _SPAN.finditer(text)]
     yield from (words for words in spans if _BEGINS.match(words))
     text = _SPAN.sub("``", text).replace("\\\n", " ")
-    for line in text.splitlines():
-        line = re.sub(r"\s+# .*", "", line).strip()
+    for line in (re.sub(r"\s+# .*", "", line).strip() for line in text.splitlines()):
         if " " in line and re.match(r"(?:[A-Z_]+=\S+ |taskset -c \d+ )*(?:uv run |python |tensorboard )", line):
             yield line
         else:
