@@ -3,6 +3,7 @@
 import math
 import threading
 import time
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -10,10 +11,12 @@ import pytest
 from podzero.benchmarks import server
 from podzero.benchmarks.acting import bench_acting
 from podzero.benchmarks.actor_rates import ReportTotals
-from podzero.benchmarks.actors import bench_actors, record
+from podzero.benchmarks.actors import _rounds, bench_actors, record
 from podzero.benchmarks.analyze import bench_analyze
+from podzero.benchmarks.bare_reverb import one_sample_items
 from podzero.benchmarks.broadcast import bench_broadcast
 from podzero.benchmarks.child_processes import BenchError, child_process
+from podzero.benchmarks.inputs import random_samples
 from podzero.benchmarks.int8 import bench_int8
 from podzero.benchmarks.learner import bench_learner
 from podzero.benchmarks.mesh import DEVICES, bench_mesh
@@ -26,8 +29,10 @@ from podzero.benchmarks.server import bench_server
 from podzero.benchmarks.simulators import bench_simulators
 from podzero.benchmarks.tree import bench_tree
 from podzero.config import load
+from podzero.envs import spec_of
 from podzero.errors import ConfigError
 from podzero.inference import has_int8_instructions
+from podzero.launch.cli import Stage
 
 
 def test_parameters_arrive_in_self_play_as_often_as_in_training():
@@ -84,7 +89,10 @@ def test_self_play_takes_turns_with_the_bare_forward_pass(tiny, monkeypatch):
     assert 0 < found["ratio"] < math.inf
 
 
-@pytest.mark.slow
+def test_every_stage_is_measured_here():
+    assert {f"bench_{stage}" for stage in get_args(Stage)} <= set(globals())
+
+
 def test_a_game_on_the_host_takes_turns_with_the_same_game_in_jax(tiny):
     found = bench_simulators(tiny(), 0.1)
     assert len(found["host_rounds"]) == len(found["jax_rounds"]) >= 1
@@ -173,6 +181,38 @@ def test_actors_write_to_all_shards(tiny):
     assert found["rounds"][0]["efficiency"] == 1.0
     assert found["ratio"] in (None, found["rounds"][1]["efficiency"])
     assert found["search_ms"] > 0
+
+
+def test_numbers_of_actors_that_do_not_start_in_time_are_left_out(monkeypatch):
+    class Process:
+        """One that starts two actors, but not four."""
+
+        def send(self, count):
+            self.count = count
+
+        def receive(self, timeout_s):
+            assert 0 < timeout_s <= 9.0
+            if self.count > 2:
+                raise BenchError("silent")
+
+    monkeypatch.setattr("podzero.benchmarks.actors._GROW_S", 9.0)
+    monkeypatch.setattr("podzero.benchmarks.actors._round", lambda players, servers, count, seconds: {"actors": count})
+    assert _rounds([Process()], [], (1, 2, 4, 8), 0.1) == [{"actors": 1}, {"actors": 2}]
+    with pytest.raises(BenchError, match="silent"):
+        _rounds([Process()], [], (4, 8), 0.1)
+
+
+@pytest.mark.parametrize("auxiliary", [[], ["network.auxiliary=true"]])
+def test_the_bare_client_stores_the_fields_that_an_experiment_has(tiny, auxiliary):
+    experiment = tiny(*auxiliary)
+    spec = spec_of(experiment.env)
+    layout, samples = one_sample_items(experiment, spec), random_samples(experiment, spec, 3)
+    items = list(layout.items(samples))
+    assert ("outcome" in layout.columns) == bool(auxiliary)
+    assert len(items) == 3
+    for index, item in enumerate(items):
+        assert {name: (field.shape, field.dtype) for name, field in item.items()} == layout.columns
+        np.testing.assert_array_equal(item["policy_target"], samples.policy_target[index])
 
 
 def test_a_game_is_refused_by_the_bench_of_environment_actors(tiny):

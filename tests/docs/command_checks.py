@@ -17,6 +17,7 @@ import typer.main
 from cloud_tools import OPTIONS
 from command_lines import ROOT, CommandLine
 from typer import _click as click
+from typer.core import TyperGroup
 
 from podzero.config import builtin_configs, load
 from podzero.errors import PodzeroError
@@ -166,9 +167,17 @@ def check_podzero(arguments: list[str], mention: bool) -> None:
         Workdir(given["directory"]).experiment()
 
 
+@cache
+def command_line_of_podzero() -> TyperGroup:
+    """Its commands with their parameters."""
+    group = typer.main.get_command(cli.app)
+    assert isinstance(group, TyperGroup)
+    return group
+
+
 def parse(verb: str, arguments: list[str], mention: bool) -> dict[str, object]:
     """The parameters of a command of podzero; the arguments that a mention lacks are added."""
-    group = typer.main.get_command(cli.app)
+    group = command_line_of_podzero()
     with group.make_context("podzero", [verb]) as context:
         command = group.get_command(context, verb)
         if command is None:

@@ -8,6 +8,7 @@ import ast
 import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,12 +51,13 @@ class CommandLine(NamedTuple):
     """`block`, `inline` or `message`."""
 
 
-def command_lines() -> list[CommandLine]:
+@cache
+def command_lines() -> tuple[CommandLine, ...]:
     """All of them, each text once for each way in which it is shown."""
     found: dict[tuple[str, str], CommandLine] = {}
     for line in _everywhere():
         found.setdefault((line.text, line.shown), line)
-    return list(found.values())
+    return tuple(found.values())
 
 
 def _everywhere() -> Iterator[CommandLine]:

@@ -1,22 +1,17 @@
 """How each command line of podzero is run by the tests: what is shortened, and what is not run, and why."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import jax
 import pytest
 from command_checks import PLACEHOLDERS, REFUSED, RUNS, concrete, parse, simple_commands, usages
 from command_lines import CommandLine
 from typer import _click as click
 
 from podzero.config import Experiment, GameConfig, ModelNetworkConfig, builtin_configs, load
-from podzero.envs import spec_of
-from podzero.evaluation.solvers import SOLVED
 from podzero.monitoring.status import RunStatus, write_status
-from podzero.networks import make_model_network, make_network
-from podzero.params import save_snapshot
 from podzero.workdir import Workdir
 
 HERE = "tests/docs/command_runs.py"
@@ -55,11 +50,11 @@ class Command(NamedTuple):
         return " ".join(self.arguments)[:90]
 
 
-def commands(lines: list[CommandLine]) -> list[Command]:
+def commands(lines: Iterable[CommandLine]) -> list[Command]:
     """The commands of podzero in `lines` as they are run, each once."""
     found = {}
     for line in lines:
-        if line.text in REFUSED or "⟦" in line.text:
+        if line.text in REFUSED:
             continue
         for words in (words for usage in usages(line.text) for words in simple_commands(usage)):
             for verb, *rest in podzero_words(words):
@@ -211,6 +206,12 @@ def small_experiment(name: str) -> Experiment:
 
 def write_runs(arguments: tuple[str, ...]) -> None:
     """Makes the working directories that the arguments name, with agents that are small and not trained."""
+    import jax  # here, because tests are collected before it is needed
+
+    from podzero.envs import spec_of
+    from podzero.networks import make_model_network, make_network
+    from podzero.params import save_snapshot
+
     for word in (*arguments, PLACEHOLDERS["DIR"]) if arguments[0] == "runs" else arguments:
         found = re.fullmatch(r"((?:runs/|\.\./)([\w-]+))(?:@(\d+))?", word)
         if found is None:
@@ -236,6 +237,8 @@ def write_runs(arguments: tuple[str, ...]) -> None:
 
 def lacks_opponent(command: Command) -> bool:
     """Whether an evaluation of a game without a solver names no opponent."""
+    from podzero.evaluation.solvers import SOLVED
+
     if command.arguments[0] != "evaluate" or "--opponent" in command.arguments:
         return False
     found = re.fullmatch(r"(?:runs/|\.\./)([\w-]+)(?:@\d+)?", command.arguments[1])

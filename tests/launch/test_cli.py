@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import logging
 import os
 import re
 import subprocess
@@ -15,6 +16,7 @@ from podzero.config import load, parse
 from podzero.launch import cli
 from podzero.launch.experiments import card
 from podzero.monitoring.status import RunStatus, write_status
+from podzero.play.timed_search import STEP
 from podzero.workdir import Workdir
 
 PODZERO = os.path.join(os.path.dirname(sys.executable), "podzero")
@@ -149,6 +151,12 @@ def test_help_shows_defaults_exit_codes_and_completion(command):
     assert "--install-completion" in out
 
 
+def test_help_of_engine_says_how_many_simulations_there_are_at_most(command):
+    """Four times those of training are `podzero.play.timed_search.STEP` of them."""
+    shown = " ".join(re.sub(r"[│╭╮╰╯─]", " ", command("engine", "-h")[1]).split())
+    assert f"[default: ({STEP} times the number in training; N for mcts:N)]" in shown
+
+
 def test_completion_offers_the_experiments(command, monkeypatch):
     monkeypatch.setenv("_PODZERO_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "podzero train conn")
@@ -197,15 +205,17 @@ def test_a_bench_prints_one_line_with_one_object(command, monkeypatch):
     class Fake:
         @staticmethod
         def bench_learner(experiment, seconds):
+            logging.getLogger("podzero.benchmarks.learner").info("compiling the train step")
             return {"ratio": 0.97, "sizes": [experiment.learner.batch_size], "seconds": seconds}
 
     benches = {"podzero.benchmarks.learner": Fake}
     monkeypatch.setattr("podzero.launch.bench.import_module", benches.get)
-    code, out, _ = command("bench", "learner", "learner.batch_size=64", "--seconds", "3", "--json")
-    assert code == 0
+    code, out, err = command("bench", "learner", "learner.batch_size=64", "--seconds", "3", "--json")
+    assert (code, err) == (0, "")
     assert out == '{"ratio": 0.97, "sizes": [64], "seconds": 3.0}\n'
-    code, out, _ = command("bench", "learner", "--seconds", "3")
+    code, out, err = command("bench", "learner", "--seconds", "3")
     assert "ratio    0.97" in out
+    assert re.fullmatch(r"\[ +[\d.]+ s\] compiling the train step\n", err)
 
 
 def test_the_card_is_the_comment_at_the_top_of_the_file(tmp_path):
