@@ -221,7 +221,7 @@ def _serve_echo(identity: Identity, parent: Connection) -> None:
 
 def _measured(
     server: ChildProcess, addresses: tuple[str, str], connections: Sequence[Any], limit: float, seconds: float
-) -> dict[str, float | None]:
+) -> dict[str, Any]:
     """The figures of one number of actors: rounds with the server and with the bare transport in turn."""
     turn_s = min(ROUND_S, seconds / 2)
     served: list[float] = []
@@ -271,7 +271,7 @@ def _positions_per_s(
     while (now := time.perf_counter()) < end_s:
         if not began and now >= start_s:  # all are connected, and the queue is full
             answers, began = 0, now
-        for socket, _ in poller.poll(1000 * min(1.0, end_s - now)):
+        for socket, _ in poller.poll(round(1000 * min(1.0, end_s - now))):
             kind, *_ = socket.recv_multipart()
             answers += kind == ANSWER
             socket.send_multipart(frames[socket], copy=copies(frames[socket]))

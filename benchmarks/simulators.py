@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -42,9 +44,7 @@ def bench_simulators(experiment: Experiment, seconds: float) -> dict[str, Any]:
     envs: dict[str, EnvConfig] = {"host": SimulatorConfig(name="open_spiel", id=game.name), "jax": game}
     players = {kind: self_play(experiment.model_copy(update={"env": env})) for kind, env in envs.items()}
     simulations = experiment.actors.games * experiment.search.simulations
-    sides: dict[str, Side] = {
-        kind: lambda turn_s, move=move: calls_per_s(move, turn_s) * simulations for kind, move in players.items()
-    }
+    sides: dict[str, Side] = {kind: partial(_simulations_per_s, move, simulations) for kind, move in players.items()}
     found = compare(
         sides, "simulations_per_s", "simulations/s, game in OpenSpiel over game in JAX", seconds,
         longest_s=ROUND_S, rounds=3,
@@ -54,3 +54,7 @@ def bench_simulators(experiment: Experiment, seconds: float) -> dict[str, Any]:
         "simulations": experiment.search.simulations,
         "platform": jax.devices()[0].platform,
     }
+
+
+def _simulations_per_s(move: Callable[[], None], simulations: int, seconds: float) -> float:
+    return simulations * calls_per_s(move, seconds)

@@ -27,11 +27,33 @@ from podzero.workdir import Workdir, step_folder
 
 HERE = "tests/docs/command_checks.py"
 FILLINGS = {
-    "' '.join(overrides)": "seed=1", "' '.join([*first['also'], first['limit']])": "stop.minutes=1",
+    "' '.join(overrides)": "seed=1",
+    "' '.join([*first['also'], first['limit']])": "stop.minutes=1",
     "EXPERIMENT": "hex",
-    "extra": "web", "name": "runs/tic_tac_toe", "next(iter(cards))": "zoo:tic_tac_toe", "options": "--minutes 1",
-    "override": "hex", "package": "wandb", "root": "runs/tic_tac_toe", "setting": "wandb", "stage": "learner",
-}  # fmt: skip
+    "again": "runs/tic_tac_toe",
+    "anew": "runs/tic_tac_toe/experiment.yaml seed=1 --workdir runs/tic_tac_toe-2",
+    "arguments.agent": "connect_four",
+    "cluster": "",
+    "extra": "web",
+    "f'{folder}@{present[-1]}'": "runs/tic_tac_toe@9",
+    "file": "runs/tic_tac_toe/experiment.yaml",
+    "folder": "runs/tic_tac_toe",
+    "go_on(experiment, root, None if ended == STOPPED else {})": "runs/tic_tac_toe",
+    "go_on(experiment, workdir.root, done)": "runs/tic_tac_toe stop.minutes=60",
+    "name": "runs/tic_tac_toe",
+    "next(iter(cards))": "zoo:tic_tac_toe",
+    "options": "--minutes 1",
+    "other": "runs/tic_tac_toe-2",
+    "override": "hex",
+    "package": "wandb",
+    "rate": "learner.optimizer.learning_rate=1e-4",
+    "root": "runs/tic_tac_toe",
+    "self.root": "runs/tic_tac_toe",
+    "setting": "wandb",
+    "stage": "learner",
+    "where": "runs/tic_tac_toe@9",
+    "workdir.root": "runs/tic_tac_toe",
+}
 """What stands for the expressions that messages fill in."""
 PLACEHOLDERS = {
     "CONFIG": "tic_tac_toe", "DIR": "runs/tic_tac_toe", "ELO": "50", "FILE": "agent.onnx", "GAME": "tic_tac_toe",
@@ -54,10 +76,10 @@ MISSING = {
 }  # fmt: skip
 """What is added where a sentence speaks of a command without its arguments."""
 RUNS = {
-    "a": "connect_four", "b": "connect_four", "ceiling": "connect_four", "go-9x9": "go_9x9", "guess": "guess.yaml",
+    "a": "connect_four", "b": "connect_four", "ceiling": "connect_four", "guess": "guess.yaml",
     "pooled": "go_9x9 network.global_pooling=true",
 }  # fmt: skip
-"""The experiments, with settings, of working directories that are not named after theirs."""
+"""The experiments, with settings, of working directories whose names do not begin with those of theirs."""
 REFUSED = {"podzero train connect_four learner.batchsize=3": "learner.batchsize: no such field"}
 """Command lines that are shown because of their error."""
 NOT_CHECKED = {
@@ -74,7 +96,7 @@ NOT_CHECKED = {
     "tensorboard": "tests/docs/test_command_runs.py runs it",
 }
 """Programs whose arguments are not checked, and why."""
-PIP_OPTIONS = {"--no-deps", "-r", "--requirement", "--user"}
+PIP_OPTIONS = {"--break-system-packages", "--no-deps", "-r", "--requirement", "--user"}
 
 
 def check(line: CommandLine) -> None:
@@ -102,7 +124,9 @@ def usages(shown: str) -> Iterator[str]:
 
 
 def filling(expression: str) -> str:
-    """What stands for an expression that a message fills in."""
+    """What stands for an expression that a message fills in, quoted for a shell or not."""
+    for call in (r"shlex\.quote", "str"):
+        expression = re.sub(rf"^{call}\((.*)\)$", r"\1", expression)
     if expression not in FILLINGS:
         pytest.fail(f"a command line is filled with `{expression}`: add an example of its value to FILLINGS in {HERE}")
     return FILLINGS[expression]
@@ -154,9 +178,8 @@ def check_podzero(arguments: list[str], mention: bool) -> None:
     verb, rest = arguments[0], concrete(arguments[1:])
     make_runs(rest)
     given = parse(verb, rest, mention)
-    config = given.get("config")
-    if config is not None:
-        load(config, given.get("overrides") or [])
+    if given.get("config") is not None:
+        load(file_of(given["config"]), given.get("overrides") or [])
     who = [given[name] for name in ("who", "opponent") if isinstance(given.get(name), str)]
     who += [name for name in ("who", "others") if isinstance(given.get(name), list | tuple) for name in given[name]]
     if verb == "export":
@@ -197,15 +220,26 @@ def parse(verb: str, arguments: list[str], mention: bool) -> dict[str, object]:
                 arguments.pop()
 
 
+def file_of(config: str) -> str:
+    """The experiment that a command names: by its name or file, or by its working directory, `DIR` or `DIR@STEP`."""
+    folder = Path(config.partition("@")[0])
+    return str(folder / "experiment.yaml") if folder.is_dir() else config
+
+
+def experiment_of(run: str) -> list[str]:
+    """The experiment of a working directory, then its settings; none if it has none."""
+    named = [name for name in builtin_configs() if run.replace("-", "_").startswith(name)]
+    return RUNS[run].split() if run in RUNS else sorted(named, key=len)[-1:]
+
+
 def make_runs(words: list[str]) -> None:
     """Makes the working directories that the words name, each with its experiment."""
     for word in words:
-        found = re.fullmatch(r"((?:runs/|\.\./)([\w-]+))(?:@(\d+))?", word)
-        if found is None:
-            continue
-        workdir, (name, *settings) = Workdir(Path(found[1])), RUNS.get(found[2], found[2]).split()
-        if name in builtin_configs() or name.endswith(".yaml"):
-            workdir.open(load(name, settings))
+        found = re.fullmatch(r"((?:runs/|\.\./)([\w-]+))(?:@(\d+)|/experiment.yaml)?", word)
+        experiment = experiment_of(found[2]) if found else []
+        if found and experiment:
+            workdir = Workdir(Path(found[1]))
+            workdir.open(load(experiment[0], experiment[1:]))
             if found[3]:
                 step_folder(workdir.snapshots, int(found[3])).mkdir(parents=True, exist_ok=True)
 
@@ -287,7 +321,7 @@ def check_docker(arguments: list[str], mention: bool) -> None:
     if mention and not arguments:
         return
     verb, *rest = arguments
-    if verb == "build":
+    if verb == "build" and "--file" in rest:
         file = ROOT / rest[rest.index("--file") + 1]
         declared = re.findall(r"^ARG (\w+)", file.read_text(), re.M)
         given = [word.partition("=")[0] for left, word in itertools.pairwise(rest) if left == "--build-arg"]

@@ -31,7 +31,7 @@ PACKAGES = [path.parent for path in sorted(ROOT.glob("*/__init__.py")) if path.p
 
 _PROGRAM = "|".join(map(re.escape, sorted(PROGRAMS, key=len, reverse=True)))
 _BEGINS = re.compile(rf"^(?:[A-Z_]+=\S+ +)*(?:{_PROGRAM})(?: |$)")
-_ARGUMENT = r"(?: (?:⟦[^⟧]*⟧|(?:-|(?=\S*[=/@:])\w|[A-Z]{2})\S*(?<![,.;:)]))| (?:selfplay|learner))"
+_ARGUMENT = r"(?: (?:(?:⟦[^⟧]*⟧)+|(?:-|(?=\S*[=/@:])\w|[A-Z]{2})\S*(?<![,.;:)]))| (?:selfplay|learner))"
 _UNQUOTED = re.compile(
     rf"(?<![\w`./-])((?:uv run )?podzero (?:{'|'.join(VERBS)})\b{_ARGUMENT}*|uv (?:sync|lock|pip) [^`\n)]*)"
 )

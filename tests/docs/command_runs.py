@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from command_checks import PLACEHOLDERS, REFUSED, RUNS, concrete, parse, simple_commands, usages
+from command_checks import PLACEHOLDERS, REFUSED, concrete, experiment_of, parse, simple_commands, usages
 from command_lines import CommandLine
 from typer import _click as click
 
@@ -118,12 +118,15 @@ def tournament(verb: str, arguments: list[str]) -> Command:
 
 
 def train(verb: str, arguments: list[str]) -> Command:
-    """A few steps on this machine; what needs a cluster is only checked."""
-    if "--check" in arguments or "--address" in arguments:
-        without = [word for word in arguments if word != "--check"]
-        return Command((verb, *without, "--check"), quick=True)
+    """A few steps on this machine; what is for a cluster, or has no end, is only checked."""
     given = parse(verb, arguments, mention=False)
     config, overrides = str(given["config"]), list(given["overrides"] or [])  # type: ignore[call-overload]
+    if config.startswith("runs/"):
+        return Command((verb, *arguments), not_run="resumes a run; tests/driver and tests/launch do so")
+    endless = config in builtin_configs() and load(config, overrides).stop.minutes is None
+    if endless or "--check" in arguments or "--address" in arguments:
+        without = [word for word in arguments if word != "--check"]
+        return Command((verb, *without, "--check"), quick=True)
     options = [word for word in arguments if word != config and word not in overrides]
     short = {setting.partition("=")[0] for setting in SHORT}
     kept = [override for override in overrides if override.partition("=")[0] not in short]
@@ -195,7 +198,7 @@ RUNNERS: dict[str, Callable[[str, list[str]], Command]] = {
 
 def small_experiment(name: str) -> Experiment:
     """The experiment of a working directory, with a small network."""
-    config, *settings = RUNS.get(name, name).split()
+    config, *settings = experiment_of(name)
     experiment = load(config, settings)
     sections = {"network": type(experiment.network).model_fields, "search": type(experiment.search).model_fields}
     small = [
@@ -216,10 +219,9 @@ def write_runs(arguments: tuple[str, ...]) -> None:
         found = re.fullmatch(r"((?:runs/|\.\./)([\w-]+))(?:@(\d+))?", word)
         if found is None:
             continue
-        name = found[2]
-        if RUNS.get(name, name).split()[0] not in builtin_configs() and not Path(RUNS.get(name, "-")).is_file():
+        if not experiment_of(found[2]):
             continue
-        experiment, workdir = small_experiment(name), Workdir(Path(found[1]))
+        experiment, workdir = small_experiment(found[2]), Workdir(Path(found[1]))
         workdir.open(experiment)
         write_status(workdir, RunStatus(experiment.name, "ended", 60.0, step=9999))
         if arguments[0] in {"runs", "status", "report"}:
@@ -242,5 +244,5 @@ def lacks_opponent(command: Command) -> bool:
     if command.arguments[0] != "evaluate" or "--opponent" in command.arguments:
         return False
     found = re.fullmatch(r"(?:runs/|\.\./)([\w-]+)(?:@\d+)?", command.arguments[1])
-    env = load(RUNS.get(found[1], found[1]).split()[0]).env if found and found[1] != "guess" else None
+    env = load(experiment_of(found[1])[0]).env if found and experiment_of(found[1]) else None
     return isinstance(env, GameConfig) and env.name not in SOLVED
