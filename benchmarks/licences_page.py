@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 from typing import Any
 
+from podzero.errors import PodzeroError
 from podzero.markdown import table
 
 STATED = {
@@ -42,7 +43,7 @@ Lock = Mapping[str, Mapping[str, Any]]
 """The packages of `uv.lock`, by name."""
 
 
-class LicenceUnknown(RuntimeError):
+class LicenceUnknown(PodzeroError, RuntimeError):
     """A package says nothing of its licence, and `STATED` neither."""
 
 
