@@ -112,12 +112,15 @@ class ActorsConfig(Section):
     moves_per_dispatch: PositiveInt = 16
     """With `inference=device`: moves of all games in one program."""
     noise: Fraction = 1.0
-    """Noise at the root in every move. Gumbel: its scale. PUCT: factor of `search.dirichlet_fraction`."""
+    """Noise at the root in every move, also at temperature 0. Gumbel: its scale; it decides with the prior which
+    actions sequential halving begins with and keeps. PUCT: factor of `search.dirichlet_fraction`."""
     temperature: NonNegativeFloat = 1.0
-    """Randomness of the choice after search in the first `temperature_plies` plies of a game; 0 plays the best move.
+    """Randomness of the choice after search; with `temperature_plies` only in the first plies. At 0 the choice is the
+    best of the most visited actions, which still depend on `noise`; only with `noise=0` as well is play greedy.
     Gumbel: share of the root's noise that enters the choice. PUCT: temperature of the visit counts."""
-    temperature_plies: NonNegativeInt = 1000
-    """Plies of each game that are played at `temperature`. Later plies use `final_temperature`."""
+    temperature_plies: NonNegativeInt | None = None
+    """Plies of each game, or steps of each episode, that are played at `temperature`; later ones at
+    `final_temperature`. By default all."""
     final_temperature: NonNegativeFloat = 0.0
     """Temperature after `temperature_plies` plies."""
     opening_fraction: Fraction = 0.0
@@ -125,12 +128,15 @@ class ActorsConfig(Section):
     opening_plies: NonNegativeInt = 0
     """Largest number of random plies at the start of such a game. The number is uniform from 1 to this."""
     root_value_weight: Fraction = 0.0
-    """Weight of the root's search value in the value target. The return of the game from there has the remaining
-    weight."""
+    """Weight of the root's search value in the value target."""
+    outcome_weight: Fraction = 0.0
+    """Games: weight of the outcome of the game in the value target, however many plies away it is. The lambda-return
+    has what this and `root_value_weight` leave."""
     td_lambda: Fraction = 1.0
-    """Games: how far the return in the value target looks ahead, as in TD(lambda): 1 is the outcome of the game, 0 the
-    next root value, and between them each later root value weighs `td_lambda` times the one before. Reanalysed
-    positions use the outcome."""
+    """Games: how far the lambda-return in the value target looks ahead, as in TD(lambda): 1 is the outcome of the game,
+    0 the next root value, and between them each later root value weighs `td_lambda` times the one before. The outcome
+    then weighs `td_lambda` to the power of the plies that follow, which is 0.36 after 20 and 0.01 after 90 plies at
+    0.95: in long games `outcome_weight` keeps it."""
     full_search_share: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Games: share of moves that are searched with `search.simulations` and learned from. The others are searched with
     `search.fast_simulations`, have no noise where the temperature is 0, and are not learned from: playout cap
@@ -171,6 +177,23 @@ class ActorsConfig(Section):
             raise ValueError(
                 f"resources are accelerators of actors that play on them: set inference=device as well (with inference="
                 f"{self.inference} actors use CPUs only)"
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _final_temperature_has_a_beginning(self) -> ActorsConfig:
+        if self.temperature_plies is None and self.final_temperature:
+            raise ValueError(
+                f"final_temperature {self.final_temperature:g} applies after temperature_plies plies; set that as well"
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _weights_of_value_targets_leave_something(self) -> ActorsConfig:
+        if self.outcome_weight + self.root_value_weight > 1.0:
+            raise ValueError(
+                f"outcome_weight {self.outcome_weight:g} and root_value_weight {self.root_value_weight:g} are weights "
+                "of one value target: their sum must be at most 1"
             )
         return self
 

@@ -28,8 +28,8 @@ from podzero.config.training import LearnerConfig, MuZeroConfig, check_tower
 _SELF_PLAY_OF_GAMES = {
     "search": ("first_simulations", "growth_steps", "fast_simulations"),
     "actors": (
-        "opening_fraction", "opening_plies", "root_value_weight", "td_lambda", "full_search_share", "surprise_weight",
-        "resignation", "played_on_fraction", "max_false_resignations",
+        "opening_fraction", "opening_plies", "root_value_weight", "outcome_weight", "td_lambda", "full_search_share",
+        "surprise_weight", "resignation", "played_on_fraction", "max_false_resignations",
     ),
 }  # fmt: skip
 """Settings that the actors of MuZero do not have."""
