@@ -1,4 +1,4 @@
-"""Sections for producing and storing experience: search, actors, int8, replay, reanalyse."""
+"""Sections for producing and storing experience: search, actors, replay, reanalyse."""
 
 from __future__ import annotations
 
@@ -202,30 +202,6 @@ class ActorsConfig(Section):
         if self.min_count is not None and self.min_count > self.count:
             raise ValueError(f"min_count {self.min_count} is larger than count {self.count}")
         return self
-
-
-class Int8Config(Section):
-    """Quantized evaluation (`actors.inference=int8`, or `on_tpu`): its cache, and how far it may differ on the
-    calibration positions from evaluation in float32, or, with `on_tpu`, in the network's own dtype.
-
-    Each version of the parameters is compared. One that differs more is evaluated without int8.
-    """
-
-    on_tpu: bool = False
-    """With `actors.inference=server` or `device`: TPUs compute the tower of the network (`resnet` or `haiku_resnet`) in
-    int8. By the TPU compiler a tower of 256 channels then takes half the time of bfloat16, and one of 96 or fewer
-    channels about as long as before."""
-    positions: PositiveInt = 512
-    """Calibration positions: random play at first, then positions that the actor's own searches, or the server,
-    evaluated last; with `actors.inference=device` those played last. With `actors.inference=int8` their number is
-    rounded up to a multiple of `actors.games`."""
-    max_policy_kl: PositiveFloat = 0.02
-    """Largest mean KL divergence of the quantized policy from the other, in nats."""
-    max_value_error: PositiveFloat = 0.05
-    """Largest mean absolute difference of the values."""
-    cache_mib: NonNegativeFloat = 16.0
-    """With `actors.inference=int8`: memory of an actor for evaluations, in MiB, so that few are evaluated twice by one
-    version; 0 for none."""
 
 
 class ReplayConfig(Section):
