@@ -81,8 +81,8 @@ def uniform(params, views):
 
 
 def test_lambda_returns_stay_those_of_the_game_as_it_was_played():
-    """Two plies that player 0 wins, with root values 0.3 and -0.4: the first lambda-return is 0.4 / 2 + 1 / 2 = 0.7, the
-    second -1. With the new root value 0.5: 0.25 * 1 + 0.25 * 0.5 + 0.5 * 0.7 = 0.725 and -0.25 + 0.125 - 0.5."""
+    """Two plies that player 0 wins, with root values 0.3 and -0.4: the first lambda-return is 0.4 / 2 + 1 / 2 = 0.7,
+    the second -1. With the new root value 0.5: 0.25 * 1 + 0.25 * 0.5 + 0.5 * 0.7 = 0.725 and -0.25 + 0.125 - 0.5."""
     config = ActorsConfig(games=1, td_lambda=0.5, outcome_weight=0.25, root_value_weight=0.25)
     state = pack_states(jax.vmap(BOARD.init)(jax.random.split(jax.random.key(0), 1)))
     assembler = GameAssembler(config)

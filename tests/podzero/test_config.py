@@ -104,7 +104,16 @@ def test_yaml_round_trip_keeps_any_value(channels, learning_rate, tolerance, opp
         ({"search": {"simulations": 8, "first_simulations": 9}}, "search", ["first_simulations 9 is larger than"]),
         ({"learner": {"ema": 1.5}}, "learner.ema = 1.5", ["less than or equal to 1"]),
         ({"learner": {"mesh": {"data": 0}}}, "learner.mesh.data", ["-1 or at least 1"]),
-        ({"learner": {"optimizer": {"schedule": "cosine"}}}, "learner.optimizer", ["'cosine' needs decay_steps"]),
+        (
+            {"actors": {"final_temperature": 0.5}},
+            "actors",
+            ["final_temperature 0.5 applies after temperature_plies plies"],
+        ),
+        (
+            {"actors": {"outcome_weight": 0.7, "root_value_weight": 0.4}},
+            "actors",
+            ["outcome_weight 0.7 and root_value_weight 0.4", "at most 1"],
+        ),
         ({"network": {"name": "resnett"}}, "network.name = 'resnett'", ["did you mean 'resnet'", "transformer"]),
         ({"network": {"channels": 8}}, "network.name", ["missing", "transformer"]),
         ({"network": {"name": "resnet", "chanels": 8}}, "network.chanels", ["did you mean 'channels'"]),
