@@ -38,8 +38,8 @@ folded into the PRNG key, so each batch needs another one."""
 def position_reanalysis(
     env: Env, search: Search, config: ActorsConfig, seed: int, auxiliary_targets: bool = False
 ) -> Reanalyse:
-    """Reanalyses AlphaZero's positions (`StoredState`): policy and root value are new. Outcome and
-    lambda-return are those of the game as it was played.
+    """Reanalyses AlphaZero's positions (`StoredState`): policy and root value are new. Outcome and lambda-return
+    are those of the game as it was played.
 
     The search explores as an actor's does at the beginning of a game. Without noise it would not try actions to which
     the prior gives little probability, and only new samples could correct the prior.

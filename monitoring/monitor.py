@@ -87,7 +87,7 @@ class Monitor:
         """Seconds of training, over all resumptions."""
         return self._elapsed_before + min(now, self._paused_at) - self._started
 
-    def share(self, now: float) -> float:
+    def share_passed(self, now: float) -> float:
         """The larger share, in [0, 1], of the minutes and of the games left when the run began or resumed that has
         passed.
         """

@@ -190,7 +190,7 @@ class ActorsConfig(Section):
 
     @pydantic.model_validator(mode="after")
     def _weights_of_value_targets_leave_something(self) -> ActorsConfig:
-        if self.outcome_weight + self.root_value_weight > 1.0:
+        if self.outcome_weight + self.root_value_weight > 1.0 + 1e-9:
             raise ValueError(
                 f"outcome_weight {self.outcome_weight:g} and root_value_weight {self.root_value_weight:g} are weights "
                 "of one value target: their sum must be at most 1"

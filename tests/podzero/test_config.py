@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from podzero.config import Experiment, SearchConfig, builtin_configs, load, parse
+from podzero.config import Experiment, SearchConfig, StopConfig, builtin_configs, load, parse, schedule_note
 from podzero.errors import ConfigError, nearest
 
 SMALL = {"name": "small", "env": {"name": "tic_tac_toe"}}
@@ -30,6 +30,13 @@ def test_every_builtin_experiment_loads_and_begins_with_its_card(name):
     text = builtin_configs()[name].read_text()
     assert text.startswith("# ")
     assert f"podzero train {name}" in text
+
+
+@pytest.mark.parametrize("name", builtin_configs())
+def test_the_learning_rate_of_every_builtin_experiment_falls_to_the_end_of_its_run_or_over_steps_if_it_has_none(name):
+    found = load(name)
+    assert schedule_note(found) is None
+    assert found.learner.optimizer.decay_steps is None or found.stop == StopConfig()
 
 
 @pytest.mark.parametrize("name", builtin_configs())
