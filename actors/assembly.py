@@ -216,4 +216,5 @@ def value_targets(
     outcome_weight, root_value_weight = config.outcome_weight, config.root_value_weight
     mixed = outcome_weight * outcomes + root_value_weight * root_values.astype(np.float32)
     mixed = mixed + (1.0 - outcome_weight - root_value_weight) * returns
-    return np.clip(mixed, -1.0, 1.0).astype(np.float32)
+    targets: Floats = np.clip(mixed, -1.0, 1.0).astype(np.float32)
+    return targets
