@@ -187,7 +187,7 @@ def _server(experiment: Experiment, devices: list[Any]) -> Program:
     from podzero.inference.serving.device import evaluation_of
 
     env, size = make_env(experiment.env), experiment.server.batch_sizes[-1]
-    encoding = encoding_of(env)
+    encoding = encoding_of(env, experiment.int8.on_tpu)
 
     def lower() -> Any:
         init, predict = acting_network(experiment, env.spec)

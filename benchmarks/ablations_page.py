@@ -155,7 +155,8 @@ def _variants(group: Sequence[Json]) -> list[str]:
         f"`podzero train connect_four {' '.join([*first['also'], first['limit']])}`, held to {first['cores']} "
         f"{'core' if first['cores'] == 1 else 'cores'}, {first['positions']} positions, "
         f"{' and '.join(sorted({run['date'] for run in group}))}; "
-        + (f"standard deviation between seeds {100 * spread:.1f} points." if freedom else "one seed each."),
+        + (f"standard deviation between seeds {100 * spread:.1f} points." if freedom else "one seed each.")
+        + _decay(first["also"]),
         "",
         *table(
             ("variant", "seeds", "steps", "games", "network alone", "32 simulations", "difference",
@@ -164,6 +165,18 @@ def _variants(group: Sequence[Json]) -> list[str]:
         ),
         "",
     ]  # fmt: skip
+
+
+def _decay(overrides: Iterable[str]) -> str:
+    """What to know of runs whose learning rate falls over a number of steps, whatever part of them they make."""
+    prefix = "learner.optimizer.decay_steps="
+    steps = next((override.removeprefix(prefix) for override in overrides if override.startswith(prefix)), None)
+    if steps is None:
+        return ""
+    return (
+        f" The learning rate falls over {int(steps):,} steps: a variant that made fewer ended at a higher rate, and "
+        "its difference at equal time includes that."
+    )
 
 
 def _variant(runs: Sequence[Json], baseline: Sequence[Json], error: float) -> tuple[str, ...]:

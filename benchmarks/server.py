@@ -109,7 +109,7 @@ def bench_server(experiment: Experiment, seconds: float) -> dict[str, Any]:
 def recorded(experiment: Experiment) -> tuple[np.ndarray[Any, Any], Identity]:
     """Encoded positions `[N, S]` uint8 of random games, and the identity of their servers."""
     env = make_env(experiment.env)
-    encoding = encoding_of(env)
+    encoding = encoding_of(env, experiment.int8.on_tpu)
     view, step = jax.vmap(env.view), jax.vmap(env.step)
     plies = jax.random.randint(jax.random.key(0), (POSITIONS,), 0, PLIES)
 

@@ -30,6 +30,7 @@ class LearnerGroup:
 
     def __init__(self, workers: Sequence[Worker]) -> None:
         self.workers = list(workers)
+        self._advance: Call | None = None
 
     @property
     def leader(self) -> Worker:
@@ -72,6 +73,11 @@ class LearnerGroup:
                 self._check(worker)
         work = self.leader.work
         return work is not None and not work.done
+
+    def advance(self, share: float) -> None:
+        """Tells host 0 what share of the run's minutes and games has passed (`Progress.tell`); never waits for it."""
+        if self._advance is None or self._advance.done:
+            self._advance = self.leader.actor.begin("advance", share)
 
     def checkpoint(self, folder: Path) -> int:
         """Saves the state at the end of the dispatch under way; returns its step once all hosts have written.

@@ -92,6 +92,7 @@ class Run:
                 try:
                     while (reason := self._end_reason(signals)) is None:
                         self.handle(self._supervisor.listen())
+                        self._supervisor.advance(self._monitor.share_passed(time.monotonic()))
                         for name in self._supervisor.reconcile(partial(newest_checkpoint, self._workdir)):
                             self.handle([MetricsReport(time.time(), name, {"count/restarts": 1.0})])
                         self._save()

@@ -124,6 +124,11 @@ class Supervisor:
         """
         return self.learner is not None and self.learner.working
 
+    def advance(self, share: float) -> None:
+        """Tells the learner what share of the run's minutes and games has passed; never waits for it."""
+        if self.learner is not None:
+            self.learner.advance(share)
+
     @property
     def evaluator(self) -> Worker | None:
         """The evaluator; None before it has started."""

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 from typer.exceptions import TyperException
 
-from podzero.config import load
+from podzero.config import load, schedule_note
 from podzero.errors import PodzeroError
 from podzero.launch.compiling import compile_for
 from podzero.launch.export import export
@@ -125,6 +125,8 @@ def train(
     from podzero.launch.checks import check_startable
 
     check_startable(experiment, Workdir(root), joins=address is not None)
+    if (note := schedule_note(experiment)) is not None:
+        typer.echo(note, err=True)
     if check:
         print(experiment.to_yaml(), end="")
         return

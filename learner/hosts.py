@@ -35,6 +35,8 @@ class Command(NamedTuple):
     action: Literal["step", "save", "stop"]
     folder: str = ""
     """The folder to save to."""
+    progress: float = 0.0
+    """Of the run, in [0, 1], for a step."""
 
 
 class HostSync(Protocol):

@@ -22,9 +22,10 @@ from podzero.learner.metrics import LearnerMetrics
 from podzero.learner.prefetching import Prefetcher
 from podzero.learner.publishing import Publisher
 from podzero.learner.sharding import local_part
-from podzero.learner.state import TrainState
+from podzero.learner.state import TrainState, with_progress
 from podzero.learner.step import StepSums
 from podzero.learner.training import make_training
+from podzero.progress import Progress
 from podzero.protocols import ParamSink, ReplayReader, Report
 from podzero.types import Batch, EnvSpec, Keys, ModelNetwork, Network, Symmetry, Versioned
 
@@ -92,6 +93,8 @@ class Learner:
             else self._checkpoints.restore(restore_from, self._training.like)
         )
         self._step = int(self._state.step)
+        self.progress = Progress(float(self._state.progress), self._step, experiment.stop.steps)
+        """Of the run, as host 0 knows it; all hosts train at the progress that host 0 commands."""
         self._reader = reader
         self._prefetcher = Prefetcher(reader)
         self._publisher = Publisher(sink, self._training.mesh, local_sink)
@@ -200,7 +203,8 @@ class Learner:
             with self._clock("wait_hosts"):
                 command = self._host_sync.next(self._proposal(batch is not None), 0.0 if batch is None else _POLL_S)
             match command:
-                case Command("step"):
+                case Command("step", progress=progress):
+                    self._state = with_progress(self._state, progress)
                     return batch
                 case Command("save", folder):
                     self._save(Path(folder))
@@ -216,7 +220,7 @@ class Learner:
                 return Command("save", str(requested[0]))
             if self._stopping.is_set() or (self._stop_steps is not None and self._step >= self._stop_steps):
                 return Command("stop")
-        return Command("step") if has_batch else None
+        return Command("step", progress=self.progress.at(self._step)) if has_batch else None
 
     def _requested_saves(self) -> list[Path]:
         """The folders of saves that have not started; call it with the lock held."""

@@ -65,7 +65,8 @@ def _gumbel(config: SearchConfig, model: Model, keep_nodes: bool) -> Search:
     target.
 
     `noise` scales the Gumbel noise at the root, and `temperature` the part of it that enters the choice among the most
-    visited actions: at 1 the choice is a sample of the improved policy, at 0 the best action.
+    visited actions: at 1 the choice is a sample of the improved policy, at 0 the best of those actions. Which ones are
+    visited most still depends on the noise.
     """
     transform = gumbel_transform(config, model.bounds)
     in_mctx = config.tree == "mctx"

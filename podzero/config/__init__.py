@@ -5,7 +5,6 @@ All faults are reported in one `ConfigError` that names each field, its value an
 """
 
 from podzero.config.acting import ActorsConfig as ActorsConfig
-from podzero.config.acting import Int8Config as Int8Config
 from podzero.config.acting import ReanalyseConfig as ReanalyseConfig
 from podzero.config.acting import ReplayConfig as ReplayConfig
 from podzero.config.acting import SearchConfig as SearchConfig
@@ -35,9 +34,11 @@ from podzero.config.running import RestartsConfig as RestartsConfig
 from podzero.config.running import StopConfig as StopConfig
 from podzero.config.section import Fraction as Fraction
 from podzero.config.section import Section as Section
+from podzero.config.serving import Int8Config as Int8Config
 from podzero.config.serving import ServerConfig as ServerConfig
 from podzero.config.training import LearnerConfig as LearnerConfig
 from podzero.config.training import MeshConfig as MeshConfig
 from podzero.config.training import MuZeroConfig as MuZeroConfig
 from podzero.config.training import OptimizerConfig as OptimizerConfig
 from podzero.config.training import SplitRule as SplitRule
+from podzero.config.training import schedule_note as schedule_note

@@ -1,4 +1,4 @@
-"""Sections for producing and storing experience: search, actors, int8, replay, reanalyse."""
+"""Sections for producing and storing experience: search, actors, replay, reanalyse."""
 
 from __future__ import annotations
 
@@ -112,12 +112,15 @@ class ActorsConfig(Section):
     moves_per_dispatch: PositiveInt = 16
     """With `inference=device`: moves of all games in one program."""
     noise: Fraction = 1.0
-    """Noise at the root in every move. Gumbel: its scale. PUCT: factor of `search.dirichlet_fraction`."""
+    """Noise at the root in every move, also at temperature 0. Gumbel: its scale; it decides with the prior which
+    actions sequential halving begins with and keeps. PUCT: factor of `search.dirichlet_fraction`."""
     temperature: NonNegativeFloat = 1.0
-    """Randomness of the choice after search in the first `temperature_plies` plies of a game; 0 plays the best move.
+    """Randomness of the choice after search; with `temperature_plies` only in the first plies. At 0 the choice is the
+    best of the most visited actions, which still depend on `noise`; only with `noise=0` as well is play greedy.
     Gumbel: share of the root's noise that enters the choice. PUCT: temperature of the visit counts."""
-    temperature_plies: NonNegativeInt = 1000
-    """Plies of each game that are played at `temperature`. Later plies use `final_temperature`."""
+    temperature_plies: NonNegativeInt | None = None
+    """Plies of each game, or steps of each episode, that are played at `temperature`; later ones at
+    `final_temperature`. By default all."""
     final_temperature: NonNegativeFloat = 0.0
     """Temperature after `temperature_plies` plies."""
     opening_fraction: Fraction = 0.0
@@ -125,12 +128,15 @@ class ActorsConfig(Section):
     opening_plies: NonNegativeInt = 0
     """Largest number of random plies at the start of such a game. The number is uniform from 1 to this."""
     root_value_weight: Fraction = 0.0
-    """Weight of the root's search value in the value target. The return of the game from there has the remaining
-    weight."""
+    """Weight of the root's search value in the value target."""
+    outcome_weight: Fraction = 0.0
+    """Games: weight of the outcome of the game in the value target, however many plies away it is. The lambda-return
+    has what this and `root_value_weight` leave."""
     td_lambda: Fraction = 1.0
-    """Games: how far the return in the value target looks ahead, as in TD(lambda): 1 is the outcome of the game, 0 the
-    next root value, and between them each later root value weighs `td_lambda` times the one before. Reanalysed
-    positions use the outcome."""
+    """Games: how far the lambda-return in the value target looks ahead, as in TD(lambda): 1 is the outcome of the game,
+    0 the next root value, and between them each later root value weighs `td_lambda` times the one before. The outcome
+    then weighs `td_lambda` to the power of the plies that follow, which is 0.36 after 20 and 0.01 after 90 plies at
+    0.95: in long games `outcome_weight` keeps it."""
     full_search_share: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Games: share of moves that are searched with `search.simulations` and learned from. The others are searched with
     `search.fast_simulations`, have no noise where the temperature is 0, and are not learned from: playout cap
@@ -175,34 +181,27 @@ class ActorsConfig(Section):
         return self
 
     @pydantic.model_validator(mode="after")
+    def _final_temperature_has_a_beginning(self) -> ActorsConfig:
+        if self.temperature_plies is None and self.final_temperature:
+            raise ValueError(
+                f"final_temperature {self.final_temperature:g} applies after temperature_plies plies; set that as well"
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _weights_of_value_targets_leave_something(self) -> ActorsConfig:
+        if self.outcome_weight + self.root_value_weight > 1.0 + 1e-9:
+            raise ValueError(
+                f"outcome_weight {self.outcome_weight:g} and root_value_weight {self.root_value_weight:g} are weights "
+                "of one value target: their sum must be at most 1"
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
     def _min_count_is_at_most_count(self) -> ActorsConfig:
         if self.min_count is not None and self.min_count > self.count:
             raise ValueError(f"min_count {self.min_count} is larger than count {self.count}")
         return self
-
-
-class Int8Config(Section):
-    """Quantized evaluation (`actors.inference=int8`, or `on_tpu`): its cache, and how far it may differ on the
-    calibration positions from evaluation in float32, or, with `on_tpu`, in the network's own dtype.
-
-    Each version of the parameters is compared. One that differs more is evaluated without int8.
-    """
-
-    on_tpu: bool = False
-    """With `actors.inference=server` or `device`: TPUs compute the tower of the network (`resnet` or `haiku_resnet`) in
-    int8. By the TPU compiler a tower of 256 channels then takes half the time of bfloat16, and one of 96 or fewer
-    channels about as long as before."""
-    positions: PositiveInt = 512
-    """Calibration positions: random play at first, then positions that the actor's own searches, or the server,
-    evaluated last; with `actors.inference=device` those played last. With `actors.inference=int8` their number is
-    rounded up to a multiple of `actors.games`."""
-    max_policy_kl: PositiveFloat = 0.02
-    """Largest mean KL divergence of the quantized policy from the other, in nats."""
-    max_value_error: PositiveFloat = 0.05
-    """Largest mean absolute difference of the values."""
-    cache_mib: NonNegativeFloat = 16.0
-    """With `actors.inference=int8`: memory of an actor for evaluations, in MiB, so that few are evaluated twice by one
-    version; 0 for none."""
 
 
 class ReplayConfig(Section):

@@ -10,7 +10,7 @@ import pydantic
 import yaml
 from pydantic import NonNegativeInt
 
-from podzero.config.acting import ActorsConfig, Int8Config, ReanalyseConfig, ReplayConfig, SearchConfig
+from podzero.config.acting import ActorsConfig, ReanalyseConfig, ReplayConfig, SearchConfig
 from podzero.config.environments import EnvConfig, GymnasiumConfig
 from podzero.config.networks import LEARN_MODELS, ModelNetworkConfig, NetworkConfig, ResNetConfig
 from podzero.config.running import (
@@ -22,14 +22,14 @@ from podzero.config.running import (
     StopConfig,
 )
 from podzero.config.section import Section
-from podzero.config.serving import ServerConfig, check_placement
+from podzero.config.serving import Int8Config, ServerConfig, check_placement
 from podzero.config.training import LearnerConfig, MuZeroConfig, check_tower
 
 _SELF_PLAY_OF_GAMES = {
     "search": ("first_simulations", "growth_steps", "fast_simulations"),
     "actors": (
-        "opening_fraction", "opening_plies", "root_value_weight", "td_lambda", "full_search_share", "surprise_weight",
-        "resignation", "played_on_fraction", "max_false_resignations",
+        "opening_fraction", "opening_plies", "root_value_weight", "outcome_weight", "td_lambda", "full_search_share",
+        "surprise_weight", "resignation", "played_on_fraction", "max_false_resignations",
     ),
 }  # fmt: skip
 """Settings that the actors of MuZero do not have."""

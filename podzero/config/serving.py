@@ -1,8 +1,8 @@
-"""Where self-play evaluates the network: the section of inference servers, and the checks of each placement."""
+"""Where and how self-play evaluates the network: sections int8 and server, and the checks of each placement."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import pydantic
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
@@ -13,6 +13,31 @@ from podzero.config.section import Section
 
 if TYPE_CHECKING:
     from podzero.config.experiment import Experiment
+
+
+class Int8Config(Section):
+    """Quantized evaluation (`actors.inference=int8`, or `on_tpu`): its cache, and how far it may differ from evaluation
+    in float32, or, with `on_tpu`, in the network's own dtype. The limits are means over positions that are held back
+    from calibration.
+
+    Each version of the parameters is compared. One that differs more is evaluated without int8.
+    """
+
+    on_tpu: bool = False
+    """With `actors.inference=server` or `device`: TPUs compute the tower of the network (`resnet` or `haiku_resnet`) in
+    int8. By the TPU compiler a tower of 256 channels then takes half the time of bfloat16, and one of 96 or fewer
+    channels about as long as before."""
+    positions: Annotated[int, Field(ge=4)] = 512
+    """Positions, of which three quarters calibrate and one quarter is compared: random play at first, then positions
+    that the actor's own searches, or the server, evaluated last; with `actors.inference=device` those played last. With
+    `actors.inference=int8` their number is rounded up to a multiple of `actors.games`."""
+    max_policy_kl: PositiveFloat = 0.02
+    """Largest mean KL divergence of the quantized policy from the other, over the legal actions, in nats."""
+    max_value_error: PositiveFloat = 0.05
+    """Largest mean absolute difference of the values."""
+    cache_mib: NonNegativeFloat = 16.0
+    """With `actors.inference=int8`: memory of an actor for evaluations, in MiB, so that few are evaluated twice by one
+    version; 0 for none."""
 
 
 class ServerConfig(Section):

@@ -48,6 +48,17 @@ def test_a_group_works_until_host_0_has_ended(make_group):
     assert not learner.working
 
 
+def test_host_0_alone_is_told_the_share_of_the_run_by_one_call_at_a_time(make_group):
+    learner, (first, _), history = make_group(2, advance=PENDING)
+    for share in (0.25, 0.5):
+        learner.advance(share)
+    assert history == ["learner advance"]
+    first.last("advance").end(None)
+    learner.advance(0.75)
+    assert history == ["learner advance"] * 2
+    assert first.last("advance").args == (0.75,)
+
+
 def test_a_group_that_has_not_begun_does_not_work():
     assert not LearnerGroup([Worker(FakeRemoteActor("learner"))]).working
 

@@ -39,6 +39,7 @@ class FakeSupervisor:
         self.ended = []
         self.failing = {}
         self.nodes_since = time.monotonic()
+        self.shares = []
 
     @property
     def learning(self):
@@ -50,6 +51,9 @@ class FakeSupervisor:
         if self.failure is not None:
             failure, self.failure = self.failure, None
             raise failure
+
+    def advance(self, share):
+        self.shares.append(share)
 
     def reconcile(self, newest):
         ended, self.ended = self.ended, []
@@ -165,6 +169,12 @@ def test_metrics_that_cannot_be_written_do_not_end_the_run(make_run, workdir, mo
     assert "steps" in run.until_end(StopSignals())
     (warning,) = caplog.messages
     assert "metrics.jsonl" in warning
+
+
+def test_the_learner_is_told_in_every_round_how_far_the_run_has_come(make_run):
+    supervisor = FakeSupervisor(reports=[MetricsReport(time.time(), "actor-0", {"count/games": 1.0})])
+    make_run(supervisor, "stop.steps=1000000", "stop.games=4").until_end(StopSignals())
+    assert supervisor.shares == [0.25, 0.5, 0.75]
 
 
 def test_a_last_checkpoint_that_cannot_be_written_is_an_error_in_the_log(make_run, workdir, caplog):

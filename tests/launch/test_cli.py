@@ -171,6 +171,16 @@ def test_check_prints_the_experiment_and_makes_no_directory(command, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_check_says_that_a_run_without_an_end_has_a_constant_learning_rate(command, tmp_path):
+    arguments = ("train", "connect_four", "--check", "--workdir", str(tmp_path / "run"))
+    assert command(*arguments)[2] == ""
+    code, out, err = command(*arguments, "stop.minutes=null")
+    assert code == 0
+    assert "learning rate stays at 0.002" in err
+    assert parse(yaml.safe_load(out), "printed") == load("connect_four", ["stop.minutes=null"])
+    assert command(*arguments, "stop.minutes=null", "learner.optimizer.decay_steps=100")[2] == ""
+
+
 def test_a_refused_experiment_leaves_no_directory(command, tmp_path):
     code, _, err = command("train", "cartpole", "env.id=Nope-v1", "--workdir", str(tmp_path / "run"))
     assert code == 2

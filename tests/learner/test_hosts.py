@@ -92,6 +92,13 @@ def test_each_step_needs_a_new_batch():
         assert follower.next(STEP, 0.0) == STEP
 
 
+def test_all_hosts_step_at_the_progress_that_host_0_proposed():
+    leader, follower = hosts_of(2)
+    assert follower.next(Command("step", progress=0.9), 0.0) is None
+    third = Command("step", progress=1 / 3)
+    assert leader.next(third, 0.0) == follower.next(Command("step", progress=0.9), 0.0) == third
+
+
 def test_a_host_without_a_batch_executes_saves_and_stops():
     leader, second, third = hosts_of(3)
     save = Command("save", "/runs/r/checkpoints/40")

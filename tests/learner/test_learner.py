@@ -81,8 +81,8 @@ def test_reports_contain_all_metrics(start, make_experiment):
     metrics = {name for _, report in reports for name in report}
     assert metrics >= {
         "learner/step", "learner/loss", "learner/policy_loss", "learner/value_loss", "learner/gradient_norm",
-        "learner/steps_per_s", "learner/samples_per_s", "learner/policy_age", "count/skipped_steps",
-        "time/wait_replay", "time/host_to_device", "time/step", "time/publish",
+        "learner/learning_rate", "learner/steps_per_s", "learner/samples_per_s", "learner/policy_age",
+        "count/skipped_steps", "time/wait_replay", "time/host_to_device", "time/step", "time/publish",
     }  # fmt: skip
 
 
@@ -112,6 +112,25 @@ def test_a_resumed_run_equals_an_uninterrupted_run(start, make_experiment, make_
     assert reports[-1][1]["learner/step"] == 12
     assert np.array_equal(jax.random.key_data(second._state.key), jax.random.key_data(uninterrupted._state.key))
     jax.tree.map(np.testing.assert_array_equal, second._state.params, uninterrupted._state.params)
+
+
+def test_the_progress_of_the_run_is_saved_and_the_rest_of_a_longer_run_is_spread_over_its_rest(
+    start, make_experiment, tmp_path
+):
+    """Dispatches begin at the steps 0, 2, 4 and 6 of 8. Resumed there for 16 steps, 8 are left for the last quarter."""
+    first, *_ = start(make_experiment(steps=8))
+    first.run()
+    assert float(first._state.progress) == 0.75
+    first.request_checkpoint(tmp_path / "8").result(60)
+    second, *_ = start(make_experiment(steps=16), restore_from=tmp_path / "8")
+    assert [second.progress.at(step) for step in (8, 12, 16)] == [0.75, 0.875, 1.0]
+
+
+def test_the_minutes_and_games_that_the_driver_tells_count_as_the_steps_do(start, make_experiment):
+    learner, *_ = start(make_experiment(steps=8))
+    learner.progress.tell(0.875)
+    learner.run()
+    assert float(learner._state.progress) == 0.875
 
 
 def test_parameters_are_published_and_checkpoints_saved_while_replay_is_empty(start, make_experiment, tmp_path):

@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from podzero.config import Experiment, SearchConfig, builtin_configs, load, parse
+from podzero.config import Experiment, SearchConfig, StopConfig, builtin_configs, load, parse, schedule_note
 from podzero.errors import ConfigError, nearest
 
 SMALL = {"name": "small", "env": {"name": "tic_tac_toe"}}
@@ -30,6 +30,13 @@ def test_every_builtin_experiment_loads_and_begins_with_its_card(name):
     text = builtin_configs()[name].read_text()
     assert text.startswith("# ")
     assert f"podzero train {name}" in text
+
+
+@pytest.mark.parametrize("name", builtin_configs())
+def test_the_learning_rate_of_every_builtin_experiment_falls_to_the_end_of_its_run_or_over_steps_if_it_has_none(name):
+    found = load(name)
+    assert schedule_note(found) is None
+    assert found.learner.optimizer.decay_steps is None or found.stop == StopConfig()
 
 
 @pytest.mark.parametrize("name", builtin_configs())
@@ -104,7 +111,16 @@ def test_yaml_round_trip_keeps_any_value(channels, learning_rate, tolerance, opp
         ({"search": {"simulations": 8, "first_simulations": 9}}, "search", ["first_simulations 9 is larger than"]),
         ({"learner": {"ema": 1.5}}, "learner.ema = 1.5", ["less than or equal to 1"]),
         ({"learner": {"mesh": {"data": 0}}}, "learner.mesh.data", ["-1 or at least 1"]),
-        ({"learner": {"optimizer": {"schedule": "cosine"}}}, "learner.optimizer", ["'cosine' needs decay_steps"]),
+        (
+            {"actors": {"final_temperature": 0.5}},
+            "actors",
+            ["final_temperature 0.5 applies after temperature_plies plies"],
+        ),
+        (
+            {"actors": {"outcome_weight": 0.7, "root_value_weight": 0.4}},
+            "actors",
+            ["outcome_weight 0.7 and root_value_weight 0.4", "at most 1"],
+        ),
         ({"network": {"name": "resnett"}}, "network.name = 'resnett'", ["did you mean 'resnet'", "transformer"]),
         ({"network": {"channels": 8}}, "network.name", ["missing", "transformer"]),
         ({"network": {"name": "resnet", "chanels": 8}}, "network.chanels", ["did you mean 'channels'"]),
