@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from podzero.config import Experiment, builtin_configs, load
+from podzero.config import FOR_SLICES, Experiment, builtin_configs, load
 from podzero.driver.checkpoints import checkpoints
 from podzero.errors import ConfigError
 from podzero.monitoring.status import StoredStatus, read_status
@@ -77,7 +77,8 @@ def _newest_games(workdir: Workdir) -> list[KeptGame]:
 
 def _base(name: str) -> Experiment | None:
     try:
-        return load(name) if name in builtin_configs() else None
+        found = next((known for known in (name, FOR_SLICES + name) if known in builtin_configs()), None)
+        return None if found is None else load(found)
     except ConfigError:
         return None
 

@@ -15,6 +15,7 @@ from podzero.config.environments import GymnasiumConfig as GymnasiumConfig
 from podzero.config.environments import SimulatorConfig as SimulatorConfig
 from podzero.config.environments import WrapperConfig as WrapperConfig
 from podzero.config.experiment import Experiment as Experiment
+from podzero.config.loading import FOR_SLICES as FOR_SLICES
 from podzero.config.loading import builtin_configs as builtin_configs
 from podzero.config.loading import load as load
 from podzero.config.loading import parse as parse

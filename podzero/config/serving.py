@@ -91,6 +91,12 @@ def check_placement(experiment: Experiment) -> None:
             f"actors.inference = device plays games in JAX, and {env.title} runs on the host; set actors.inference="
             f"{'local' if experiment.learns_model else 'server or local'}"
         )
+    where, games = experiment.cluster.tpu, experiment.actors.games
+    if experiment.actors.beside_learner and where is not None and games % where.chips_of_host:
+        raise ValueError(
+            f"actors.games {games} cannot be divided among the {where.chips_of_host} chips of a host of "
+            f"{where.short_name}, which play; set it to {(games // where.chips_of_host + 1) * where.chips_of_host}"
+        )
     if inference == "int8" and not isinstance(network, ResNetConfig):
         raise ValueError(
             f"actors.inference = int8 supports the networks resnet and haiku_resnet, not '{network.name}'; "

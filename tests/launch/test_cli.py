@@ -32,6 +32,9 @@ def test_configs_lists_every_experiment_with_its_card(command):
     code, out, _ = command("configs")
     assert code == 0
     assert all(name in out for name in listed)
+    general, _, for_slices = out.partition("for TPU slices")
+    assert "slices/" not in general
+    assert "slices/go_9x9_v5e_8" in for_slices
 
 
 @pytest.mark.parametrize(
@@ -39,6 +42,7 @@ def test_configs_lists_every_experiment_with_its_card(command):
     [
         (["train", "conect_four"], "did you mean 'connect_four'"),
         (["train", "nothere.yaml"], "no such file: nothere.yaml"),
+        (["train", "slices/go_9x9_v5e16"], "did you mean 'slices/go_9x9_v5e_16'"),
         (["train", "connect_four", "learner.batch_sise=3"], "did you mean 'batch_size'"),
         (["train", "connect_four", "env.name=conect_four"], "did you mean 'connect_four'"),
         (["bench", "learner", "--config", "nothing"], "no experiment 'nothing'"),

@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from podzero.config import Experiment, SearchConfig, StopConfig, builtin_configs, load, parse, schedule_note
+from podzero.config import FOR_SLICES, Experiment, SearchConfig, StopConfig, builtin_configs, load, parse, schedule_note
 from podzero.errors import ConfigError, nearest
 
 SMALL = {"name": "small", "env": {"name": "tic_tac_toe"}}
@@ -26,7 +26,7 @@ def refusal(**sections):
 
 @pytest.mark.parametrize("name", builtin_configs())
 def test_every_builtin_experiment_loads_and_begins_with_its_card(name):
-    assert load(name).name == name
+    assert load(name).name == name.removeprefix(FOR_SLICES)
     text = builtin_configs()[name].read_text()
     assert text.startswith("# ")
     assert f"podzero train {name}" in text
@@ -45,6 +45,12 @@ def test_to_yaml_then_load_gives_an_equal_experiment(name, tmp_path):
     path = tmp_path / "other_name.yaml"
     path.write_text(first.to_yaml())
     assert load(str(path)) == first
+
+
+def test_the_chips_of_a_host_share_the_games_of_a_slice_evenly():
+    with pytest.raises(ConfigError, match=r"actors.games 1026 .* 4 chips of a host of v5e-16.* set it to 1028"):
+        load("slices/go_9x9_v5e_16", ["actors.games=1026"])
+    assert load("slices/go_9x9_v5e_16", ["actors.games=1026", "actors.resources={TPU: 2}"]).actors.games == 1026
 
 
 @settings(deadline=None)
