@@ -11,6 +11,7 @@ from podzero.aot.playing import of_one_chip
 from podzero.aot.results import Result, Results
 from podzero.chips import find_slice
 from podzero.config import load
+from podzero.launch import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 LEARNER = {"batch": 4096, "trip_count": 4, "estimated_seconds": 0.07, "seconds": {"links": 0.01}}
@@ -64,3 +65,24 @@ def test_what_is_not_compiled_is_not_stored(tmp_path):
 )
 def test_a_chip_plays_its_part_of_the_games_of_its_process(name, overrides, where, games):
     assert of_one_chip(load(name, overrides), find_slice(where)).actors.games == games
+
+
+@pytest.mark.parametrize(
+    ("arguments", "where"),
+    [
+        (["slices/go_9x9_v4_32"], "v4-32"),
+        (["slices/go_9x9_v4_32", "--topology", "v5e-4"], "v5e-4"),
+        (["go_9x9"], "v5e-16"),
+    ],
+)
+def test_an_experiment_is_compiled_for_its_slice_unless_another_is_named(monkeypatch, arguments, where):
+    class Asked(Exception):
+        pass
+
+    def judge(experiment, topology, program, depth):
+        raise Asked(topology)
+
+    monkeypatch.setattr("podzero.aot.command.judge_programs", judge)
+    monkeypatch.setattr("sys.argv", ["podzero", "compile", *arguments])
+    with pytest.raises(Asked, match=where):
+        cli.main()
