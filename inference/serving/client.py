@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import threading
 import time
 import uuid
@@ -35,6 +36,7 @@ from podzero.inference.serving.messages import (
 )
 from podzero.search import Evaluate
 from podzero.types import Array, EnvState, Params, Versioned
+from podzero.waiting import Wait
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +50,8 @@ _REFRESH_S = 2.0
 """Time without an answer after which a position is sent although it is cached: answers carry the version."""
 
 
-class ServerLost(PodzeroError, RuntimeError):
-    """No server has answered for too long."""
+class ServerLost(PodzeroError, TimeoutError):
+    """No server answered in time, or the client was closed."""
 
 
 class ServerClient:
@@ -105,7 +107,7 @@ class ServerClient:
           rows: the positions, at most as many as announced.
 
         Raises:
-          ServerLost: no server answered within `server.give_up_s`, or the client was closed.
+          ServerLost: `server.give_up_s` is set and no server answered within it, or the client was closed.
           ConfigError: the servers evaluate another game or network.
         """
         try:
@@ -125,7 +127,8 @@ class ServerClient:
         return {"server/cached": cache.found / cache.asked} if cache and cache.asked else {}
 
     def _ask(self, rows: Rows) -> Rows:
-        deadline = time.monotonic() + self._config.give_up_s
+        give_up_s = math.inf if self._config.give_up_s is None else self._config.give_up_s
+        deadline = time.monotonic() + give_up_s
         self._return_if_possible()
         while True:
             number = next(self._numbers)
@@ -154,7 +157,8 @@ class ServerClient:
         return None
 
     def _connect(self, deadline: float) -> None:
-        """Introduces itself to one server after the other until one welcomes it."""
+        """Introduces itself to one server after the other until one welcomes it; logs a long wait."""
+        wait = Wait()
         while True:
             try:
                 found = sorted(self._servers().items())
@@ -167,6 +171,8 @@ class ServerClient:
                 if self._socket is not None:
                     self._connected_at = time.monotonic()
                     return
+            if wait.message_due():
+                log.warning("%s has waited %s for an inference server: %s", self._hello.name, wait, why)
             self._pause(deadline, why)
 
     def _return_if_possible(self) -> None:
@@ -240,7 +246,7 @@ class ServerClient:
     def _pause(self, deadline: float, why: str) -> None:
         self._check_open()
         if time.monotonic() + _PAUSE_S >= deadline:
-            raise ServerLost(f"{self._hello.name} gave up waiting for an inference server: {why}")
+            raise ServerLost(f"{self._hello.name} found no inference server in time: {why}")
         self._closed.wait(_PAUSE_S)
 
     def _leave(self, why: str) -> None:

@@ -272,7 +272,7 @@ def test_without_any_server_an_actor_gives_up_and_says_whom_it_waited_for():
     client = client_of(server, config=config)
     client.evaluate(0, rows_of(0, 2))
     server.stop()
-    with pytest.raises(ServerLost, match="actor-0 gave up waiting for an inference server: inference-0 at tcp://"):
+    with pytest.raises(ServerLost, match="actor-0 found no inference server in time: inference-0 at tcp://"):
         client.evaluate(0, rows_of(0, 2))
     with pytest.raises(ServerLost, match="no server is running"):
         ServerClient(Hello("actor-0", 4, IDENTITY), dict, config).await_version(0.1)
