@@ -6,8 +6,8 @@ batch, and host 0 alone whether to save or to stop. So host 0 writes a log of co
 host then waits inside a program for another one that waits for replay. The service runs on the hosts' CPUs, so the log
 is ahead of the devices, and they do not idle.
 
-A host may wait for replay as long as it takes. So that the others can tell this from the loss of a host, every host that
-asks for the next command gives a sign of itself there; one without a sign for too long counts as lost.
+A host may wait for replay as long as it takes. So that the others can tell this from the loss of a host, every host
+that asks for the next command gives a sign of itself there; one without a sign for too long counts as lost.
 """
 
 from __future__ import annotations

@@ -17,8 +17,8 @@ from podzero.types import Batch, EnvSpec, Keys, StoredState, Window
 
 
 def make_reader(addresses: Sequence[str], spec: EnvSpec, experiment: Experiment, hosts: int = 1) -> BatchReader:
-    """Connects the learner's reader to the shards at `addresses` (`ReplayServer.address()`); one that does not answer is
-    waited for when a batch is read.
+    """Connects the learner's reader to the shards at `addresses` (`ReplayServer.address()`); one that does not answer
+    is waited for when a batch is read.
 
     The rate limiter counts a sample when Reverb gives it out, before the learner has it. So prefetching is bounded: of
     each table, fewer than `dispatch + ahead` samples are given out and not yet returned by `__next__`, where

@@ -71,8 +71,8 @@ class ShardedReader:
         """The next samples, with weights and keys if the table is prioritized.
 
         Raises:
-          ReplayTimeout: `replay.timeout_s` is set and they did not come within it; the message says which limiter blocks
-            whom. What had arrived is kept for the next call.
+          ReplayTimeout: `replay.timeout_s` is set and they did not come within it; the message says which limiter
+            blocks whom. What had arrived is kept for the next call.
           StopIteration: the reader was closed, perhaps by another thread during this call.
         """
         self._follow_moves()

@@ -238,7 +238,7 @@ def test_without_a_limit_a_read_waits_until_actors_write(serve, connect, make_ex
             time.sleep(0.05)
         writer.write(make_samples(5))
 
-    writing = threading.Thread(target=write_after_two_messages)
+    writing = threading.Thread(target=write_after_two_messages, daemon=True)
     writing.start()
     assert rows(next(reader)).version.size == 8
     writing.join()
@@ -258,7 +258,7 @@ def test_a_shard_that_is_away_when_a_reader_is_made_is_read_once_it_is_back(
     server.stop()
     reader = connect(make_reader, experiment, server)
     read = []
-    reading = threading.Thread(target=lambda: read.append(next(reader)))
+    reading = threading.Thread(target=lambda: read.append(next(reader)), daemon=True)
     reading.start()
     while "the learner has waited" not in caplog.text:
         time.sleep(0.05)

@@ -101,7 +101,7 @@ def test_a_writer_that_reaches_no_shard_waits_for_one(
     folder, port = server.checkpoint(tmp_path / "shard-0"), int(server.address().split("#")[0].split(":")[1])
     server.stop()
     writer = connect(make_writer, experiment, server)
-    writing = threading.Thread(target=writer.write, args=(make_samples(4),))
+    writing = threading.Thread(target=writer.write, args=(make_samples(4),), daemon=True)
     writing.start()
     while "samples have waited" not in caplog.text:
         time.sleep(0.05)
@@ -116,16 +116,16 @@ def test_without_a_limit_blocked_inserts_wait_until_the_learner_reads(
 ):
     experiment = make_experiment(timeout_s=None, warn_after_s=0.1)
     server = serve(experiment)
-    writer, reader = connect(make_writer, experiment, server), connect(make_reader, experiment, server)
+    writer = connect(make_writer, experiment, server)
     caplog.set_level(logging.WARNING, "podzero")
     writer.write(make_samples(20))
 
     def read_after_two_messages():
         while len(caplog.messages) < 2:
             time.sleep(0.05)
-        next(reader)
+        next(connect(make_reader, experiment, server))
 
-    reading = threading.Thread(target=read_after_two_messages)
+    reading = threading.Thread(target=read_after_two_messages, daemon=True)
     reading.start()
     writer.flush()
     reading.join()
