@@ -63,16 +63,16 @@ def test_a_run_whose_learner_is_killed_goes_on_from_its_newest_checkpoint(tmp_pa
     workdir = Workdir(tmp_path / "run")
 
     def kill_the_learner(status):
-        saved = status.step > 0 and bool(checkpoints(workdir))
+        saved = status.phase == "training" and bool(checkpoints(workdir))
         if saved:
             (learner,) = running("ray::LearnerProcess")
             learner.kill()
         return saved
 
     watcher = watch(kill_the_learner)
-    often = ("stop.steps=1000", "stop.minutes=12", "checkpoint.every_minutes=0.1")
+    often = ("stop.steps=6000", "stop.minutes=12", "checkpoint.every_minutes=0.1")
     reason = train(tiny(*often), workdir.root, None, watcher)
     assert "steps" in reason
-    assert watcher.statuses[-1].restarts == 1
-    assert checkpoints(workdir)[0].step == 1000
     assert any("The run resumes from its newest checkpoint" in line for line in watcher.lines)
+    assert watcher.statuses[-1].restarts == 1
+    assert checkpoints(workdir)[0].step == 6000
