@@ -95,6 +95,17 @@ class Run:
           ConfigError, WorkdirError, CheckpointMismatch: the run could not start again after the loss of the learner.
         """
         try:
+            if (reason := self._loop(signals)) is None:
+                return STOPPED
+            self._stop()
+            return reason
+        finally:
+            with suppress(Exception):  # which must not hide why the run ends
+                self._enter("ended")
+
+    def _loop(self, signals: StopSignals) -> str | None:
+        """Goes on until the run has to end; returns why, None after a signal while it had no workers."""
+        try:
             while True:
                 try:
                     while (reason := self._end_reason(signals)) is None:
@@ -106,18 +117,14 @@ class Run:
                         time.sleep(TICK_S)
                 except (NodeLost, LearnerFailed) as loss:
                     if not self._recover(loss, signals):
-                        return STOPPED
+                        return None
                 else:
-                    self._stop()
                     return reason
         except Exception as failure:
             self._save_what_works(failure)
             if isinstance(failure, RunFailed):
                 raise self._with_advice(failure) from failure
             raise
-        finally:
-            with suppress(Exception):  # which must not hide why the run ends
-                self._enter("ended")
 
     def handle(self, reports: Iterable[MetricsReport | LogReport]) -> None:
         """Records what the workers reported."""
