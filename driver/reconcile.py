@@ -11,7 +11,7 @@ from pathlib import Path
 from podzero.config import Experiment
 from podzero.driver.checkpoints import Checkpoint
 from podzero.driver.failures import SHARD, Failures
-from podzero.driver.learner_group import RunFailed
+from podzero.driver.learner_group import LearnerFailed
 from podzero.driver.nodes import RunNodes
 from podzero.driver.replay_shards import MoveAnnouncer, ReplayShards
 from podzero.driver.worker import Worker
@@ -84,8 +84,8 @@ class Reconciler:
           the names of the workers that ended, and of the shards that were replaced.
 
         Raises:
-          RunFailed: workers that training needs have failed too often or cannot do what the experiment asks for, or a
-            learner could not be told that a shard moved.
+          RunFailed: workers that training needs have failed too often or cannot do what the experiment asks for.
+          LearnerFailed: a learner could not be told that a shard moved.
         """
 
         def content(index: int) -> Path | None:
@@ -165,7 +165,7 @@ class Reconciler:
         self._announcer.announce(self._shards.moves(content), users)
         for worker, failure in self._announcer.failures():
             if worker in learners:
-                raise RunFailed(
+                raise LearnerFailed(
                     f"{worker.actor.name} could not be told that a replay shard moved: {failure}"
                 ) from failure
             worker.failure = failure

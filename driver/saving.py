@@ -127,6 +127,18 @@ class Saver:
         log.info("checkpoint of step %d written", step)
         return self._write_snapshot(state._replace(ladder=ladder, evaluator=None))
 
+    def write_last(self, state: SaveState, timeout_s: float) -> None:
+        """Writes a checkpoint after the write that has begun, if any; both have `timeout_s` together.
+
+        Raises:
+          TimeoutError: they took longer.
+          Exception: as in `write_checkpoint`.
+        """
+        write = self._executor.submit(self.write_checkpoint, state)
+        if wait([write], timeout_s).not_done:
+            raise TimeoutError(f"it was not complete within {timeout_s:g} s")
+        write.result()
+
     def close(self) -> None:
         """Drops the writes that have not begun."""
         self._executor.shutdown(wait=False, cancel_futures=True)

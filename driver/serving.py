@@ -119,7 +119,7 @@ def make_server(
         report=with_metrics(report, int8) if int8 else report,
         announce=announce,
     )
-    return NetworkServer(server, device, source, placed.fold, experiment.replay.timeout_s)
+    return NetworkServer(server, device, source, placed.fold)
 
 
 def _identity(experiment: Experiment, spec: EnvSpec, encoding: Encoding, run: str) -> Identity:

@@ -120,7 +120,7 @@ class Supervisor:
 
         Raises:
           NodeLost: one of its hosts is gone with its node.
-          RunFailed: it failed.
+          LearnerFailed: it failed.
         """
         return self.learner is not None and self.learner.working
 
@@ -150,6 +150,7 @@ class Supervisor:
 
         Raises:
           RunFailed: workers that training needs have failed too often or cannot do what the experiment asks for.
+          LearnerFailed: the learner could not be told that a shard moved.
         """
         return self._reconciler.reconcile(self._learners, newest)
 

@@ -14,6 +14,7 @@ from podzero.cluster.remote import current_node_id
 from podzero.cluster.run_lock import lock_run
 from podzero.config import Experiment, GameConfig
 from podzero.driver.hardware import record_hardware
+from podzero.driver.recovery import first_start
 from podzero.driver.run import STOPPED, Run
 from podzero.driver.saving import Saver
 from podzero.driver.start import start_workers
@@ -78,7 +79,7 @@ def _start(
     home = current_node_id()
     supervisor = Supervisor(cluster, experiment, workdir, start_param_store(home), signals.event, home)
     stack.callback(supervisor.kill)
-    checkpoint = start_workers(supervisor, workdir)
+    checkpoint = first_start(lambda: start_workers(supervisor, workdir), signals.event)
     workdir.open(experiment)
     WriteAttempts()(workdir.hardware_file, partial(record_hardware, workdir, cluster.nodes()))
     saver = Saver(experiment, workdir)

@@ -180,7 +180,7 @@ class Learner:
         return self._device_clock.dispatch_s
 
     def acting_params(self) -> Versioned | None:
-        """The parameters published last, as host arrays, or None."""
+        """The newest parameters that were to be published, as host arrays, or None."""
         return self._publisher.newest
 
     def close(self) -> None:
@@ -268,7 +268,7 @@ class Learner:
         """Each host reports its own time and memory, and host 0 also the metrics of training."""
         metrics = self._clock.flush() | memory_metrics(jax.local_devices())
         if self._leads:
-            metrics |= self._metrics.flush(self._step)
+            metrics |= self._metrics.flush(self._step) | self._publisher.flush()
             metrics |= self._chip_metrics.compute(metrics["learner/samples_per_s"], self._device_clock.flush())
         self._report(self._name, metrics)
         self._reported = time.perf_counter()
@@ -288,7 +288,7 @@ class Learner:
             saves = list(self._saves.values())  # those who asked for them get their errors
             if wait(saves, CHECKPOINT_TIMEOUT_S).not_done:
                 raise TimeoutError(f"the learner's checkpoint was not written within {CHECKPOINT_TIMEOUT_S:g} s")
-            self._publisher.wait()
+            self._publisher.finish()
 
 
 def _waiting(future: Future[int]) -> bool:

@@ -228,10 +228,11 @@ class ReplayConfig(Section):
     importance_exponent: Fraction = 1.0
     """Prioritized: the exponent of importance weights. 1 corrects the sampling bias fully, 0 not at all. The learner
     divides the weights by the largest of the batch."""
-    timeout_s: PositiveFloat = 600.0
-    """Longest wait of one insert or one read before it fails."""
+    timeout_s: PositiveFloat | None = None
+    """Longest wait of one insert or one read, after which the process that waits fails. By default they wait for as
+    long as it takes."""
     warn_after_s: PositiveFloat = 30.0
-    """A wait of this length is logged, with the limit that blocks it."""
+    """A wait of this length is logged, with the limit that blocks it; again after twice the time, and so on."""
     port: NonNegativeInt = 0
     """Port of the first shard; the others use the ports after it. 0 chooses free ports."""
     cpus: NonNegativeFloat = 0.25

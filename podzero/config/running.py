@@ -6,7 +6,7 @@ import re
 from typing import Annotated
 
 import pydantic
-from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from podzero.chips import Slice, find_slice
 from podzero.config.section import Section
@@ -136,8 +136,8 @@ class ClusterConfig(Section):
 
 
 class RestartsConfig(Section):
-    """Restarts of workers that fail: replay shards, inference servers, actors, reanalysers and the evaluator. A worker
-    that is lost with its node has not failed.
+    """Restarts of workers that fail: replay shards, inference servers, actors, reanalysers, the evaluator and the
+    learner. A worker that is lost with its node has not failed.
     """
 
     window_minutes: PositiveFloat = 30.0
@@ -157,6 +157,10 @@ class RestartsConfig(Section):
     a replay shard, have failed so often, the run ends. The evaluator is restarted however often it fails."""
     max_first_failures: PositiveInt = 3
     """The same before the first worker of a kind has worked."""
+    learner_failures: NonNegativeInt = 5
+    """Failures of the learner within the window, or without a new checkpoint between them, that a run survives: after
+    each, all workers restart from the newest checkpoint. One more ends the run, and so does a second failure at the
+    same step with the same error."""
 
     @pydantic.model_validator(mode="after")
     def _pauses_grow(self) -> RestartsConfig:

@@ -64,8 +64,8 @@ class ServerConfig(Section):
     """Memory of a server for requests and answers, in MiB. It refuses actors whose requests might need more."""
     timeout_s: PositiveFloat = 20.0
     """Time without an answer after which an actor goes to another server. Its games go on there."""
-    give_up_s: PositiveFloat = 600.0
-    """Time without any server after which an actor fails."""
+    give_up_s: PositiveFloat | None = None
+    """Time without any server after which an actor fails. By default actors wait for a server as long as it takes."""
     hang_s: PositiveFloat = 60.0
     """Time that a batch may take on the devices, or a server may be silent; then the server is replaced."""
     cache_mib: NonNegativeFloat = 16.0

@@ -11,7 +11,7 @@ from fake_cluster import PENDING, FakeRemoteActor, cpu_node
 from podzero.cluster.remote import BUILD_TIMEOUT_S, START_TIMEOUT_S, ClusterError, NodeLost, WorkerDied
 from podzero.config import RestartsConfig
 from podzero.driver.checkpoints import Checkpoint
-from podzero.driver.learner_group import RunFailed
+from podzero.driver.learner_group import LearnerFailed, RunFailed
 from podzero.driver.processes import ReplayProcess
 from podzero.driver.replay_shards import MOVE_ATTEMPTS
 from podzero.errors import ConfigError
@@ -283,13 +283,13 @@ def test_an_actor_that_cannot_be_told_of_a_move_is_replaced(start):
     assert moves_told(cluster, "actor-0") == 0
 
 
-def test_a_learner_that_cannot_be_told_of_a_move_ends_the_run(start):
+def test_a_learner_that_cannot_be_told_of_a_move_has_failed(start):
     supervisor, cluster = start(cpu_node("home", 8))
     cluster.named("learner").answers["moved"] = AttributeError("no reader")
     lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
     for _ in range(MOVE_ATTEMPTS - 1):
         supervisor.reconcile(nothing_saved)
-    with pytest.raises(RunFailed, match=r"learner .*no reader"):
+    with pytest.raises(LearnerFailed, match=r"learner .*no reader"):
         supervisor.reconcile(nothing_saved)
 
 

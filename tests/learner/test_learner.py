@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from podzero.errors import ConfigError
-from podzero.learner import Learner, Prefetcher, TrainingDiverged
+from podzero.learner import Learner, Prefetcher, TrainingDiverged, publishing
 from podzero.learner.hang import run_watched
 from podzero.learner.metrics import MAX_SKIPPED_IN_A_ROW
 
@@ -194,6 +194,26 @@ def test_an_error_of_the_reader_ends_the_run_with_that_error(start, make_experim
         learner.run()
 
 
+def test_a_learner_that_waits_for_its_first_batch_for_long_trains_when_it_comes(start, make_experiment, make_dispatch):
+    """It reports meanwhile that all of its time is spent waiting."""
+    arrived = threading.Event()
+
+    class Late(EmptyReader):
+        def __next__(self):
+            arrived.wait(60)
+            return make_dispatch(2, 16)
+
+    learner, _, sink, reports = start(make_experiment(steps=4), Late())
+    thread = threading.Thread(target=learner.run)
+    thread.start()
+    while not any(report["time/wait_replay"] > 0.9 for _, report in reports):
+        time.sleep(0.05)
+    assert learner.step == 0
+    arrived.set()
+    thread.join(60)
+    assert sink.versions == [0, 4]
+
+
 def test_what_runs_beside_it_may_end_the_run_with_an_error_while_replay_is_empty(start, make_experiment):
     learner, *_ = start(make_experiment(steps=4), EmptyReader())
     learner.fail(ConnectionError("the server beside it is gone"))
@@ -201,15 +221,54 @@ def test_what_runs_beside_it_may_end_the_run_with_an_error_while_replay_is_empty
         learner.run()
 
 
-def test_an_error_of_the_sink_ends_the_run_with_that_error(start, make_experiment):
-    learner, _, sink, _ = start(make_experiment(steps=40))
+def test_publications_that_fail_are_skipped_and_counted_and_training_goes_on(start, make_experiment, caplog):
+    learner, _, sink, reports = start(make_experiment(steps=20))
+    publish, failures = sink.publish, [ConnectionError("the store restarts"), TimeoutError("no answer for 60 s")]
+
+    def fail_twice(version, params):
+        if failures:
+            raise failures.pop()
+        publish(version, params)
+
+    sink.publish = fail_twice
+    learner.run()
+    assert sink.versions == [8, 12, 16, 20]
+    assert sum(report["count/skipped_publications"] for _, report in reports) == 2
+    assert learner.acting_params().version == 20
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "parameters were not published, so actors keep those before: no answer for 60 s" in warning
+
+
+def test_snapshots_get_the_newest_parameters_although_none_can_be_published(start, make_experiment):
+    learner, _, sink, _ = start(make_experiment(steps=8))
 
     def publish(version, params):
-        raise ConnectionError("the sink is gone")
+        raise ConnectionError("the store is gone")
 
     sink.publish = publish
-    with pytest.raises(ConnectionError, match="the sink is gone"):
+    learner.run()
+    assert learner.acting_params().version == 8
+
+
+def test_a_publication_that_hangs_delays_training_once(start, make_experiment, monkeypatch):
+    monkeypatch.setattr("podzero.learner.publishing.PUBLISH_WAIT_S", 0.1)
+    waits, go_on = [], threading.Event()
+    wait = publishing.wait
+    monkeypatch.setattr(publishing, "wait", lambda futures, timeout: waits.append(timeout) or wait(futures, timeout))
+    learner, _, sink, reports = start(make_experiment(steps=16))
+
+    def hang(version, params):
+        go_on.wait(60)
+
+    sink.publish = hang
+    try:
         learner.run()
+    finally:
+        go_on.set()
+    assert learner.step == 16
+    assert waits[0] == 0.1
+    assert set(waits[1:]) == {0.0}
+    assert sum(report["count/skipped_publications"] for _, report in reports) == 4
 
 
 def test_steps_that_are_not_finite_are_counted_in_the_report(start, make_experiment, make_reader, make_dispatch):

@@ -30,6 +30,7 @@ from podzero.inference.serving.messages import (
     request_frames,
     welcome_frames,
 )
+from podzero.waiting import Wait
 
 
 def test_positions_come_back_evaluated_and_in_order():
@@ -272,10 +273,31 @@ def test_without_any_server_an_actor_gives_up_and_says_whom_it_waited_for():
     client = client_of(server, config=config)
     client.evaluate(0, rows_of(0, 2))
     server.stop()
-    with pytest.raises(ServerLost, match="actor-0 gave up waiting for an inference server: inference-0 at tcp://"):
+    with pytest.raises(ServerLost, match="actor-0 found no inference server in time: inference-0 at tcp://"):
         client.evaluate(0, rows_of(0, 2))
     with pytest.raises(ServerLost, match="no server is running"):
         ServerClient(Hello("actor-0", 4, IDENTITY), dict, config).await_version(0.1)
+
+
+def test_by_default_an_actor_waits_for_a_server_however_long_and_says_so(monkeypatch, caplog):
+    monkeypatch.setattr("podzero.inference.serving.client.Wait", lambda: Wait(0.1))
+    config = CONFIG.model_copy(update={"timeout_s": 0.1, "give_up_s": None})
+    first, found = Running(config=config), {}
+    found["inference-0"] = first.address
+    client = ServerClient(Hello("actor-0", 16, IDENTITY), lambda: found, config)
+    client.evaluate(0, rows_of(0, 2))
+    first.stop()
+    rows, answers = rows_of(1, 2), []
+    asking = threading.Thread(target=lambda: answers.append(client.evaluate(0, rows)), daemon=True)
+    asking.start()
+    while "actor-0 has waited" not in caplog.text:
+        time.sleep(0.05)
+    second = Running(config=config)
+    found["inference-0"] = second.address
+    with serving(second):
+        asking.join(30.0)
+        np.testing.assert_array_equal(answers[0], expected(rows))
+    client.close()
 
 
 def test_a_closed_client_stops_waiting():
