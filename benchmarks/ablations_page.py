@@ -14,7 +14,9 @@ from podzero.markdown import table
 Json = Mapping[str, Any]
 
 
-def ablations_page(diagnosis: Json, ceilings: Iterable[Json], ablations: Mapping[str, Json]) -> str:
+def ablations_page(
+    diagnosis: Json, ceilings: Iterable[Json], ablations: Mapping[str, Json], rules: Sequence[str]
+) -> str:
     """The page.
 
     Args:
@@ -22,6 +24,7 @@ def ablations_page(diagnosis: Json, ceilings: Iterable[Json], ablations: Mapping
         `findings` of this and the other results, in words, and the same of each agent with a `larger` network.
       ceilings: the same of each network that `benchmarks/ceiling.py` taught, with the solved `positions`.
       ablations: the results of `benchmarks/ablations.py`, by overrides.
+      rules: the section about rules of selection, by lines.
     """
     found = diagnosis["result"]
     parts = [
@@ -46,6 +49,7 @@ def ablations_page(diagnosis: Json, ceilings: Iterable[Json], ablations: Mapping
         *(line for title, rows in parts if len(rows) > 2 for line in (title, "", *rows, "")),
         *(line for larger in diagnosis["larger"] for line in _larger(larger)),
         *(line for ceiling in ceilings for line in _ceiling(ceiling)),
+        *rules,
         "## Variants of the training",
         "",
         "`uv run python benchmarks/ablations.py --minutes 10 runs/ablations` runs what is missing, `--steps` and "

@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any
 
 from podzero.benchmarks.ablations_page import ablations_page
+from podzero.benchmarks.inner_nodes_page import inner_nodes
 from podzero.benchmarks.licences_page import licence_of, licences_page, read_lock
 from podzero.benchmarks.readme_page import headline, judgements
 from podzero.benchmarks.results_page import page_of_results
@@ -60,7 +61,8 @@ def results_page() -> str:
 
 def strength_page() -> str:
     """The page of where strength is lost; it shows the variants that have been trained so far."""
-    return ablations_page(_load("diagnosis"), _load("ceiling")["networks"], _load("ablations"))
+    rules = inner_nodes(_load("inner_nodes"))
+    return ablations_page(_load("diagnosis"), _load("ceiling")["networks"], _load("ablations"), rules)
 
 
 def performance_page(page: str) -> str:

@@ -7,7 +7,6 @@ All faults are reported in one `ConfigError` that names each field, its value an
 from podzero.config.acting import ActorsConfig as ActorsConfig
 from podzero.config.acting import ReanalyseConfig as ReanalyseConfig
 from podzero.config.acting import ReplayConfig as ReplayConfig
-from podzero.config.acting import SearchConfig as SearchConfig
 from podzero.config.environments import EnvConfig as EnvConfig
 from podzero.config.environments import Game as Game
 from podzero.config.environments import GameConfig as GameConfig
@@ -33,6 +32,7 @@ from podzero.config.running import EvaluationConfig as EvaluationConfig
 from podzero.config.running import MetricsConfig as MetricsConfig
 from podzero.config.running import RestartsConfig as RestartsConfig
 from podzero.config.running import StopConfig as StopConfig
+from podzero.config.searching import SearchConfig as SearchConfig
 from podzero.config.section import Fraction as Fraction
 from podzero.config.section import Section as Section
 from podzero.config.serving import Int8Config as Int8Config

@@ -10,7 +10,7 @@ import pydantic
 import yaml
 from pydantic import NonNegativeInt
 
-from podzero.config.acting import ActorsConfig, ReanalyseConfig, ReplayConfig, SearchConfig
+from podzero.config.acting import ActorsConfig, ReanalyseConfig, ReplayConfig
 from podzero.config.environments import EnvConfig, GymnasiumConfig
 from podzero.config.networks import LEARN_MODELS, ModelNetworkConfig, NetworkConfig, ResNetConfig
 from podzero.config.running import (
@@ -21,6 +21,7 @@ from podzero.config.running import (
     RestartsConfig,
     StopConfig,
 )
+from podzero.config.searching import SearchConfig
 from podzero.config.section import Section
 from podzero.config.serving import Int8Config, ServerConfig, check_placement
 from podzero.config.training import LearnerConfig, MuZeroConfig, check_tower
@@ -151,9 +152,7 @@ class Experiment(Section):
                 "each item must hold one window; set replay.samples_per_item=1"
             )
         if self.learns_model and self.search.q_scale == "bounds":
-            raise ValueError(
-                f"search.q_scale: the values of {self.env.title} have no known bounds; set it to tree or node"
-            )
+            raise ValueError(f"search.q_scale: values of {self.env.title} have no known bounds; set it to tree or node")
         if not self.learns_model and self.muzero != MuZeroConfig():
             raise ValueError(
                 f"section muzero is only for networks that learn a model, and '{self.network.name}' does not; remove it"
