@@ -157,7 +157,7 @@ def main() -> None:
     """Measures what the file of results lacks, and writes it after each search."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("agent", help="of the zoo")
-    parser.add_argument("--hardware", required=True)
+    parser.add_argument("--hardware", default="not recorded", help="where it runs, for the result")
     parser.add_argument("--positions", type=int, default=1000)
     parser.add_argument("--simulations", nargs="*", type=int, default=(*OF_TRAINING, 512, 2048))
     parser.add_argument("--only", nargs="*", help="names of rules")

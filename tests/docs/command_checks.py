@@ -76,6 +76,7 @@ MISSING = {
 }  # fmt: skip
 """What is added where a sentence speaks of a command without its arguments."""
 RUNS = {
+    "go-9x9-v5e-16": "slices/go_9x9_v5e_16", "go_9x9_v5e_8": "slices/go_9x9_v5e_8",
     "a": "connect_four", "b": "connect_four", "ceiling": "connect_four", "guess": "guess.yaml",
     "pooled": "go_9x9 network.global_pooling=true",
 }  # fmt: skip

@@ -252,8 +252,8 @@ def test_what_is_searched_again_is_kept_and_paid_for_as_well(monkeypatch):
     monkeypatch.undo()
     again = ["replay.capacity=80000", "reanalyse.share=0.5", "reanalyse.capacity=20000", "reanalyse.count=3"]
     experiment = load("tic_tac_toe", again)
-    # A state of 71 bytes with outcome and version for each sample, and a refreshed sample for every fourth.
-    assert machines.sample_bytes(experiment) == 71 + (71 + 4 + 1 + 4) + 71 / 4
+    # A state of 71 bytes with outcome, lambda-return and version for each sample; every fourth sample is refreshed.
+    assert machines.sample_bytes(experiment) == 71 + (71 + 4 + 4 + 1 + 4) + 71 / 4
     few, many = load("tic_tac_toe", [*again, "reanalyse.share=0"]), experiment
     assert machines.memory_gib(many) - machines.memory_gib(few) >= 3 * machines.ACTOR_GIB
     assert machines.cpu_pool(many, 2).workers > machines.cpu_pool(few, 2).workers
