@@ -10,6 +10,7 @@ from functools import partial
 
 from podzero.cluster.remote import NodeLost
 from podzero.config import Experiment
+from podzero.driver.advice import with_advice
 from podzero.driver.checkpoints import Checkpoint, newest_checkpoint
 from podzero.driver.learner_group import RunFailed
 from podzero.driver.recovery import RestartPolicy
@@ -107,7 +108,7 @@ class Run:
                     return reason
         except RunFailed as failure:
             self._enter("ended")
-            raise self._with_advice(failure) from failure
+            raise with_advice(failure, self._experiment, self._workdir) from failure
         except PodzeroError:
             self._enter("ended")
             raise
@@ -218,10 +219,3 @@ class Run:
         self._monitor.enter(phase)
         self._status_due = 0.0
         self._show()
-
-    def _with_advice(self, failure: RunFailed) -> RunFailed:
-        newest = newest_checkpoint(self._workdir)
-        start = (
-            f"from the checkpoint of step {newest.step:,}" if newest else "from the start, as there is no checkpoint"
-        )
-        return RunFailed(f"{failure}\nThe same command resumes {start}. Log: {self._workdir.log_file}")

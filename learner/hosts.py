@@ -16,9 +16,9 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 
+from podzero.changes import differences
 from podzero.config import Experiment
 from podzero.errors import ConfigError, PodzeroError
-from podzero.workdir import differences
 
 _LOG_LENGTH = 64
 """Commands that stay in the log. No host is further behind: a step waits for all hosts, and other commands are rare."""
