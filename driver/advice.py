@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 
 from podzero.config import Experiment
 from podzero.driver.checkpoints import checkpoints
 from podzero.driver.learner_group import RunFailed
-from podzero.workdir import Workdir
+from podzero.workdir import Workdir, unused
 
 SMALLER = 3.0
 """By how much the learning rate is divided in the advice after a divergence."""
@@ -42,16 +41,8 @@ def _smaller_rate(step: int, experiment: Experiment, workdir: Workdir) -> str:
     if good is not None:
         where = shlex.quote(f"{workdir.root}@{good}")
         return f"Go on from the checkpoint of step {good:,} with a smaller learning rate: podzero train {where} {rate}"
-    file, other = (shlex.quote(str(path)) for path in (workdir.experiment_file, _unused(workdir.root)))
+    file, other = (shlex.quote(str(path)) for path in (workdir.experiment_file, unused(workdir.root)))
     return (
         "No checkpoint is from before that. Begin again with a smaller learning rate: podzero train "
         f"{file} {rate} --workdir {other}"
     )
-
-
-def _unused(root: Path) -> Path:
-    """A path beside `root` that does not exist."""
-    number = 2
-    while (path := root.with_name(f"{root.name}-{number}")).exists():
-        number += 1
-    return path

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from podzero.changes import NEUTRAL, Change, differences
 from podzero.config import Experiment, builtin_configs, load
 from podzero.errors import ConfigError
-from podzero.workdir import Workdir, WorkdirError, split_step, step_folders
+from podzero.workdir import Workdir, WorkdirError, split_step, step_folders, unused
 
 RUNS = Path("runs")
 """Where working directories are made by default."""
@@ -140,7 +140,11 @@ def _resumption(folder: Path, step: int | None, overrides: tuple[str, ...], work
         )
     held.experiment()  # its error names the file
     experiment = load(str(held.experiment_file), overrides)
-    held.check(experiment)
+    try:
+        held.check(experiment)
+    except WorkdirError as error:
+        anew = shlex.join([str(folder / "experiment.yaml"), *overrides, "--workdir", str(unused(folder))])
+        raise WorkdirError(f"{error}: podzero train {anew}") from None
     if step is None:
         reason = f"Resuming the run in {folder}"
     else:

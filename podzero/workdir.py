@@ -188,11 +188,16 @@ def split_step(name: str) -> tuple[Path, int | None] | None:
 
 def keep_as(folder: Path, prefix: str) -> Path:
     """Renames a folder to `PREFIX-NAME`, with a number if there is one of that name; returns its new path."""
-    taken, number = folder.with_name(f"{prefix}-{folder.name}"), 1
-    while taken.exists():
+    return folder.rename(unused(folder.with_name(f"{prefix}-{folder.name}")))
+
+
+def unused(path: Path) -> Path:
+    """The path, or the first of `PATH-2`, `PATH-3`, ... if something is there."""
+    free, number = path, 1
+    while free.exists():
         number += 1
-        taken = folder.with_name(f"{prefix}-{folder.name}-{number}")
-    return folder.rename(taken)
+        free = path.with_name(f"{path.name}-{number}")
+    return free
 
 
 def step_folders(parent: Path) -> list[int]:

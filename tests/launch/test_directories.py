@@ -138,6 +138,16 @@ def test_a_directory_resumes_with_its_own_experiment_and_changes(runs):
         find_start(str(name), ["network.latent=32"], None)
 
 
+def test_what_may_not_change_in_a_run_may_begin_a_new_one_by_the_command_of_its_refusal(runs):
+    root = start("cartpole", workdir=runs / "x y").root
+    with pytest.raises(WorkdirError, match="holds another experiment") as caught:
+        find_start(str(root), ["network.latent=32", "env={name: gymnasium, id: Acrobot-v1}"], None)
+    *_, config, latent, env, option, folder = shlex.split(str(caught.value).splitlines()[-1])
+    assert option == "--workdir"
+    found = find_start(config, [latent, env], Workdir(folder).root)
+    assert (found.root.name, found.experiment.network.latent) == ("x y-2", 32)
+
+
 def test_a_step_names_a_checkpoint_that_exists(runs):
     root = start("cartpole").root
     with pytest.raises(ConfigError, match="holds no checkpoint of step 7; there are: none"):

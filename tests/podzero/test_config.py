@@ -224,6 +224,14 @@ def test_what_the_refusal_of_a_replay_says_to_set_is_accepted(batch, ratio, size
         experiment(learner={"batch_size": batch}, replay=replay)
 
 
+def test_a_working_directory_where_an_experiment_is_expected_names_its_file(tmp_path):
+    file = tmp_path / "experiment.yaml"
+    file.write_text(load("hex").to_yaml())
+    with pytest.raises(ConfigError, match="is a directory; .*, for example that of the run there: (.*)") as caught:
+        load(str(tmp_path))
+    assert load(str(caught.value).rpartition(": ")[2]) == load("hex")
+
+
 @pytest.mark.parametrize("ratio", [".inf", ".nan", "0", "-1"])
 def test_a_replay_ratio_that_no_limiter_could_keep_is_refused(ratio):
     with pytest.raises(ConfigError, match=r"replay\.samples_per_insert = .*: must be"):
