@@ -96,12 +96,13 @@ def evaluate(
         _refuse_positions(env.spec.name, positions)
         scale = 1.0 if isinstance(where, str) else reward_scale(where)
         return _alone(env, _by_states(resolve(who, env, simulations, discount)), games, seed, scale)
+    judged = opponent is None and env.spec.name in SOLVED
+    if not judged:
+        _refuse_positions(env.spec.name, positions)
     player = resolve(who, env, simulations, discount)
     about = {"game": env.spec.name, "player": player.name}
-    if opponent is None and env.spec.name in SOLVED:
+    if judged:
         return about | _judgement(env, _by_states(player), positions, seed)
-    _refuse_positions(env.spec.name, positions)
-
     results = {}
     for name in DEFAULT_OPPONENTS if opponent is None else (opponent,):
         other = resolve(name, env, simulations, discount)
