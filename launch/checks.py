@@ -19,9 +19,7 @@ IMPORT_TIMEOUT_S = 300.0
 """Longest time for starting a Python process and importing JAX in it."""
 
 
-def check_startable(
-    experiment: Experiment, workdir: Workdir, step: int | None = None, joins: bool = False
-) -> None:
+def check_startable(experiment: Experiment, workdir: Workdir, step: int | None = None, joins: bool = False) -> None:
     """Makes sure that `experiment` can be trained in `workdir`, as far as that is known without Ray and devices.
 
     Args:

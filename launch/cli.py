@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 import typer
 from typer.exceptions import TyperException
 
-from podzero.config import load
 from podzero.errors import PodzeroError
 from podzero.launch.compiling import compile_for
 from podzero.launch.export import export
