@@ -11,6 +11,7 @@ from functools import partial
 
 from podzero.cluster.remote import NodeLost
 from podzero.config import Experiment
+from podzero.driver.advice import with_advice
 from podzero.driver.checkpoints import Checkpoint, newest_checkpoint
 from podzero.driver.learner_group import LearnerFailed, RunFailed
 from podzero.driver.recovery import LearnerFailures, RestartPolicy
@@ -124,7 +125,7 @@ class Run:
         except Exception as failure:
             self._save_what_works(failure)
             if isinstance(failure, RunFailed):
-                raise self._with_advice(failure) from failure
+                raise with_advice(failure, self._experiment, self._workdir) from failure
             raise
 
     def handle(self, reports: Iterable[MetricsReport | LogReport]) -> None:
@@ -265,10 +266,3 @@ class Run:
         self._monitor.enter(phase)
         self._status_due = 0.0
         self._show()
-
-    def _with_advice(self, failure: RunFailed) -> RunFailed:
-        newest = newest_checkpoint(self._workdir)
-        start = (
-            f"from the checkpoint of step {newest.step:,}" if newest else "from the start, as there is no checkpoint"
-        )
-        return RunFailed(f"{failure}\nThe same command resumes {start}. Log: {self._workdir.log_file}")

@@ -27,16 +27,17 @@ from podzero.monitoring.writing import WriteAttempts
 from podzero.workdir import Workdir
 
 
-def train(experiment: Experiment, root: str | Path, address: str | None, view: View) -> str:
+def train(experiment: Experiment, root: str | Path, address: str | None, view: View, step: int | None = None) -> str:
     """Runs an experiment until one of its limits is reached, a signal arrives, or it fails; returns why it ended.
 
-    If the working directory holds checkpoints of this experiment, the run resumes from the newest usable one.
+    If the working directory holds checkpoints of this experiment, the run resumes from one of them.
 
     Args:
       experiment: what to run.
       root: the working directory.
       address: `host:port` of a Ray cluster to join; None starts one on this machine.
       view: shows the status.
+      step: of the checkpoint from which the run resumes; None takes the newest usable one.
 
     Raises:
       WorkdirError, ConfigError, ClusterError, RunFailed: the run cannot start or go on; the message says why.
@@ -50,7 +51,7 @@ def train(experiment: Experiment, root: str | Path, address: str | None, view: V
         stack.enter_context(view)
         try:
             with signals.interrupting():
-                run = _start(experiment, workdir, address, view, signals, stack)
+                run = _start(experiment, workdir, address, view, signals, stack, step)
         except KeyboardInterrupt:
             return STOPPED
         return run.until_end(signals)
@@ -63,6 +64,7 @@ def _start(
     view: View,
     signals: StopSignals,
     stack: ExitStack,
+    step: int | None,
 ) -> Run:
     """Starts Ray and the workers; `stack` ends them. Writes the experiment last, so that a failed start leaves none."""
     writers = start_writers(experiment, workdir)
@@ -79,8 +81,8 @@ def _start(
     home = current_node_id()
     supervisor = Supervisor(cluster, experiment, workdir, start_param_store(home), signals.event, home)
     stack.callback(supervisor.kill)
-    checkpoint = first_start(lambda: start_workers(supervisor, workdir), signals.event)
-    workdir.open(experiment)
+    checkpoint = first_start(lambda: start_workers(supervisor, workdir, step), signals.event)
+    workdir.open(experiment, checkpoint.step if checkpoint else 0)
     WriteAttempts()(workdir.hardware_file, partial(record_hardware, workdir, cluster.nodes()))
     saver = Saver(experiment, workdir)
     stack.callback(saver.close)

@@ -10,11 +10,10 @@ from typing import Annotated, Literal
 import typer
 from typer.exceptions import TyperException
 
-from podzero.config import load, schedule_note
 from podzero.errors import PodzeroError
 from podzero.launch.compiling import compile_for
 from podzero.launch.export import export
-from podzero.launch.options import Config, Json, Overrides, Version
+from podzero.launch.options import Json, Overrides, Version
 from podzero.launch.output import print_json, print_result
 from podzero.launch.platforms import choose_platform
 from podzero.launch.play import play
@@ -22,6 +21,7 @@ from podzero.launch.playing import analyze, engine, evaluate
 from podzero.launch.report import report
 from podzero.launch.targets.verb import launch
 from podzero.launch.tournament import tournament
+from podzero.launch.training import train
 from podzero.launch.zoo import zoo
 from podzero.workdir import Workdir
 
@@ -101,44 +101,6 @@ def settings(
 
 
 @app.command()
-def train(
-    config: Config,
-    overrides: Overrides = None,
-    workdir: Annotated[
-        Path | None,
-        typer.Option(help="The working directory. A run that is in it is resumed.", show_default="runs/NAME"),
-    ] = None,
-    address: Annotated[
-        str | None,
-        typer.Option(help="The Ray cluster to join, as HOST:PORT.", show_default="start Ray on this machine"),
-    ] = None,
-    view: Annotated[
-        Literal["auto", "plain", "live"], typer.Option(help="auto: live on a terminal, plain lines otherwise.")
-    ] = "auto",
-    check: Annotated[
-        bool, typer.Option("--check", help="Check the experiment, print it as YAML, and start nothing.")
-    ] = False,
-) -> None:
-    """Train an experiment, or resume it from its newest checkpoint."""
-    experiment = load(config, overrides or ())
-    root = workdir or Path("runs") / experiment.name
-    from podzero.launch.checks import check_startable
-
-    check_startable(experiment, Workdir(root), joins=address is not None)
-    if (note := schedule_note(experiment)) is not None:
-        typer.echo(note, err=True)
-    if check:
-        print(experiment.to_yaml(), end="")
-        return
-    from podzero.driver.train import train as run
-    from podzero.monitoring.terminal import make_view
-
-    reason = run(experiment, root, address, make_view(view))
-    print(f"The run has ended: {reason}. Its files are in {root}. Evaluate it with: podzero evaluate {root}")
-    print("Train again to resume it; if it has reached a stop limit, with a higher one, for example stop.minutes=60")
-
-
-@app.command()
 def status(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The working directory of a run.")],
     watch: Annotated[
@@ -196,7 +158,7 @@ def bench(
 
 
 app.command("compile")(compile_for)
-for _command in (evaluate, tournament, analyze, play, engine, zoo, report, export, launch):
+for _command in (train, evaluate, tournament, analyze, play, engine, zoo, report, export, launch):
     app.command()(_command)
 
 

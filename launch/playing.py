@@ -16,9 +16,14 @@ from podzero.reading import standard_input
 def evaluate(
     who: Who,
     opponent: Annotated[
-        str | None, typer.Option(help="Another player, as WHO.", show_default="compare moves with a solver")
+        str | None,
+        typer.Option(
+            help="Another player, as WHO.", show_default="a solver that checks moves; without one mcts:200, then random"
+        ),
     ] = None,
-    games: Annotated[int, typer.Option(min=1, help="Games, half of them as the first player; or episodes.")] = 100,
+    games: Annotated[
+        int, typer.Option(min=1, help="Games of each match, half of them as the first player; or episodes.")
+    ] = 100,
     simulations: Simulations = None,
     positions: Annotated[
         int | None,
@@ -37,7 +42,8 @@ def evaluate(
 
     With --opponent it plays a match.
     Without, a solver of the game checks its moves in solved positions,
-    and those of its network without search.
+    and those of its network without search;
+    where there is no solver, it plays mcts:200 and random, a match each.
     In single-player environments it plays episodes.
     """
     game_to_play(game, who, opponent)  # refuses wrong names before JAX is imported

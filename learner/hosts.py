@@ -21,10 +21,10 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 
+from podzero.changes import differences
 from podzero.config import Experiment
 from podzero.errors import ConfigError, PodzeroError
 from podzero.waiting import Wait
-from podzero.workdir import differences
 
 log = logging.getLogger(__name__)
 

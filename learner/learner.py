@@ -102,7 +102,7 @@ class Learner:
         self._leads = jax.process_index() == 0
         self._name = "learner" if self._leads else f"learner-{jax.process_index()}"
         self._report = report
-        self._metrics = LearnerMetrics(config.batch_size)
+        self._metrics = LearnerMetrics(config.batch_size, self._step)
         self._clock = StageClock()
         self._stopping = threading.Event()
         self._failure: Exception | None = None

@@ -18,12 +18,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from pathlib import Path
 from typing import NamedTuple, get_args
 
 from podzero.config import EnvConfig, Game, load
 from podzero.errors import ConfigError, nearest
-from podzero.workdir import Workdir, step_folders
+from podzero.workdir import Workdir, split_step, step_folders
 from podzero.zoo_agents import PREFIX, zoo_workdir
 
 _WITHOUT_NUMBER = ("random", "solver", "greedy")
@@ -162,18 +161,15 @@ def _engine_player(name: str, kind: str, level: str) -> EnginePlayer:
 
 
 def _trained_player(name: str) -> TrainedPlayer:
-    """Finds the working directory. A directory whose own name contains an @ is found as well."""
-    if name and Path(name).expanduser().is_dir():
-        return TrainedPlayer(Workdir(name), None)
-    folder, at, step = name.rpartition("@")
-    if at and Path(folder).expanduser().is_dir():
-        if not _is_number(step):
-            raise ConfigError(f"player '{name}': expected a learner step after the @, for example {folder}@1200")
-        return _snapshot_player(name, Workdir(folder), int(step))
-    raise ConfigError(
-        f"unknown player '{name}'{nearest(name, _KNOWN)}; known: {', '.join(_KNOWN)}, or an existing working directory "
-        "as DIR or DIR@STEP"
-    )
+    """Finds the working directory."""
+    found = split_step(name)
+    if found is None:
+        raise ConfigError(
+            f"unknown player '{name}'{nearest(name, _KNOWN)}; known: {', '.join(_KNOWN)}, or an existing working "
+            "directory as DIR or DIR@STEP"
+        )
+    folder, step = found
+    return TrainedPlayer(Workdir(folder), None) if step is None else _snapshot_player(name, Workdir(folder), step)
 
 
 def _snapshot_player(name: str, workdir: Workdir, step: int) -> TrainedPlayer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from podzero.changes import RecordedChange
 from podzero.config import FOR_SLICES, Experiment, builtin_configs, load
 from podzero.driver.checkpoints import checkpoints
 from podzero.errors import ConfigError
@@ -34,6 +35,8 @@ class Record(NamedTuple):
     """What `Workdir.hardware_file` holds; empty if there is none, or it is damaged."""
     games: Sequence[KeptGame] = ()
     """Of the evaluator's newest round."""
+    changes: Sequence[RecordedChange] = ()
+    """Settings that were changed when the run was resumed."""
 
 
 class RunReader:
@@ -60,6 +63,7 @@ class RunReader:
                 read_events(self._workdir),
                 read_json(self._workdir.hardware_file),
                 _newest_games(self._workdir),
+                self._workdir.changes(),
             )
         except OSError as error:
             raise WorkdirError(f"cannot read {error.filename or self._workdir.root}: {error.strerror}") from None

@@ -14,6 +14,7 @@ from podzero.launch.options import Config, Overrides
 from podzero.launch.targets.perform import perform, script, take_down
 from podzero.launch.targets.plan import MOUNT, Plan, Site, check, name_of
 from podzero.launch.targets.summary import confirm, summary
+from podzero.workdir import refuse_url
 
 Target = Literal["gcp", "gke", "queued"]
 
@@ -76,6 +77,9 @@ def launch(
     """Start a cluster on Google Cloud and an experiment on it."""
     if force and not down:
         raise ConfigError("--force changes what --down does: give both, or neither")
+    for directory in (workdir, folder):
+        if directory is not None:
+            refuse_url(directory)
     site = Site(project, zone, image, share, workdir, network, subnet, spot, worker_cpus, cluster)
     experiment = load(config, overrides or ())
     check(site, target)

@@ -135,7 +135,7 @@ class ReplayConfig(Section):
     """Samples held over all shards; the oldest are removed first."""
     min_size: PositiveInt = 4_096
     """Samples over all shards before learning starts."""
-    samples_per_insert: PositiveFloat = 4.0
+    samples_per_insert: Annotated[PositiveFloat, Field(allow_inf_nan=False)] = 4.0
     """Replay ratio: how often each sample is learned from on average. Reverb's rate limiter enforces it."""
     tolerance: PositiveFloat | None = None
     """Samples over all shards by which the replay ratio may be off, in either direction, before actors or learner are

@@ -69,7 +69,9 @@ def _find(config: str) -> Path:
     if path.is_file():
         return path
     if path.is_dir():
-        raise ConfigError(f"{config} is a directory; expected the name of an experiment, or a YAML file")
+        held = path / "experiment.yaml"
+        example = f", for example that of the run there: {held}" if held.is_file() else ""
+        raise ConfigError(f"{config} is a directory; expected the name of an experiment, or a YAML file{example}")
     if path.suffix in {".yaml", ".yml"} or "/" in config:
         raise ConfigError(
             f"no such file: {config}{nearest(config, builtin)}; `podzero configs` lists the built-in experiments"

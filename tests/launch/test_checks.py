@@ -85,7 +85,7 @@ def test_a_setting_that_needs_openvino_is_refused_with_its_extra(tmp_path, monke
 def test_an_engine_that_does_not_play_the_game_is_refused(tmp_path, joins):
     experiment = load("connect_four", ["evaluation.opponents=[random, gnugo:1]"])
     with pytest.raises(ConfigError, match=r"evaluation\.opponents: player 'gnugo:1': gnugo plays go_9x9 .*not connect"):
-        check_startable(experiment, Workdir(tmp_path / "run"), joins)
+        check_startable(experiment, Workdir(tmp_path / "run"), joins=joins)
 
 
 def test_an_engine_that_is_missing_is_refused_unless_the_evaluator_may_run_on_another_machine(tmp_path, monkeypatch):

@@ -17,6 +17,7 @@ from podzero.launch import cli
 from podzero.launch.experiments import card
 from podzero.monitoring.status import RunStatus, write_status
 from podzero.play.timed_search import STEP
+from podzero.player_names import parse_player
 from podzero.workdir import Workdir
 
 PODZERO = os.path.join(os.path.dirname(sys.executable), "podzero")
@@ -54,6 +55,18 @@ def test_configs_lists_every_experiment_with_its_card(command):
         (["settings", "lerner"], "did you mean 'learner'"),
         (["status", "/nowhere"], "it holds no experiment.yaml"),
         (["runs", "/nowhere"], "no such directory: /nowhere"),
+        (["train", "cartpole", "--workdir", "gs://b/x"], "gs://b/x is not a folder"),
+        (["train", "gs://b/x"], "gs://b/x is not a folder"),
+        (["status", "gs://b/x"], "gs://b/x is not a folder"),
+        (["report", "gs://b/x"], "gs://b/x is not a folder"),
+        (["runs", "gs://b/x"], "gs://b/x is not a folder"),
+        (["evaluate", "gs://b/x"], "gs://b/x is not a folder"),
+        (["play", "gs://b/x@7"], "gs://b/x@7 is not a folder"),
+        (["export", "gs://b/x", "--to", "a.onnx"], "gs://b/x is not a folder"),
+        (["tournament", "random", "gs://b/x"], "gs://b/x is not a folder"),
+        (["tournament", "random", "mcts:2", "--game", "hex", "--workdir", "gs://b/x"], "gs://b/x is not a folder"),
+        (["launch", "gke", "hex", "--workdir", "gs://b/x"], "gs://b/x is not a folder"),
+        (["launch", "gke", "hex", "--folder", "gs://b/x"], "gs://b/x is not a folder"),
     ],
 )
 def test_a_user_error_is_one_message_and_code_2(command, arguments, words):
@@ -96,9 +109,25 @@ def test_an_unexpected_error_keeps_its_traceback(monkeypatch):
         raise RuntimeError("a defect")
 
     monkeypatch.setattr(cli, "load", fail)
-    monkeypatch.setattr(sys, "argv", ["podzero", "train", "x"])
+    monkeypatch.setattr(sys, "argv", ["podzero", "bench", "learner"])
     with pytest.raises(RuntimeError, match="a defect"):
         cli.main()
+
+
+def test_a_run_that_has_ended_names_commands_that_go_on(command, tmp_path, monkeypatch):
+    """With the names of the directory as they were chosen; each is accepted by the command line."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("podzero.driver.train.train", lambda *_: "stop.steps=5 is reached")
+    code, out, _ = command("train", "tic_tac_toe", "seed=1", "stop.steps=5", "--view", "plain")
+    assert code == 0
+    assert out.startswith("New run in runs/tic_tac_toe-seed1, named after what differs from tic_tac_toe: seed=1.\n")
+    Workdir("runs/tic_tac_toe-seed1").open(load("tic_tac_toe", ["seed=1", "stop.steps=5"]))
+    assert "\nEvaluate it with: podzero evaluate runs/tic_tac_toe-seed1\n" in out
+    assert parse_player("runs/tic_tac_toe-seed1").step is None
+    again = out.splitlines()[-1].removeprefix("Train on with: podzero ").split()
+    assert again[:2] == ["train", "runs/tic_tac_toe-seed1"]
+    code, out, _ = command(*again, "--check")
+    assert (code, parse(yaml.safe_load(out), "printed").stop.steps) == (0, 10)
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
@@ -120,7 +149,7 @@ def test_help_and_refusals_import_nothing_heavy():
         ["evaluate", "nowhere"], ["evaluate", "random", "--game", "othelo"], ["analyze", "nowhere"],
         ["bench", "selfplay", "learner.batchsize=3"], ["compile", "connect_four", "--topology", "v9"],
         ["compile", "hex", "--scaling", "v5e-4"], ["launch", "gcp", "nothere"],
-        ["status", "/nowhere"], ["runs", "/nowhere"],
+        ["status", "/nowhere"], ["runs", "/nowhere"], ["train", "hex", "--workdir", "gs://b/x"],
     ]  # fmt: skip
     script = (
         "import sys, contextlib\n"
@@ -148,7 +177,7 @@ def test_every_command_has_both_help_options(command, arguments, option):
 
 
 def test_help_shows_defaults_exit_codes_and_completion(command):
-    assert "[default: (runs/NAME)]" in command("train", "-h")[1]
+    assert "[default: (runs/NAME, or" in " ".join(command("train", "-h")[1].split())
     out = command("-h")[1]
     assert "MuZero" in out
     assert "Exit codes" in out

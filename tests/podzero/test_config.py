@@ -208,6 +208,40 @@ def test_a_replay_that_would_deadlock_is_refused(replay, words):
 @given(
     batch=st.integers(1, 4096),
     ratio=st.floats(0.1, 64.0),
+    sizes=st.tuples(st.integers(1, 200_000), st.integers(1, 200_000)),
+    shards=st.integers(1, 16),
+    tolerance=st.none() | st.floats(1.0, 1e6),
+)
+def test_what_the_refusal_of_a_replay_says_to_set_is_accepted(batch, ratio, sizes, shards, tolerance):
+    replay = {"samples_per_insert": ratio, "min_size": sizes[0], "capacity": sizes[1], "shards": shards}
+    replay |= {} if tolerance is None else {"tolerance": tolerance}
+    try:
+        experiment(learner={"batch_size": batch}, replay=replay)
+    except ConfigError as error:
+        advised = dict(word.split("=") for word in re.search(r"; set (.*)$", str(error))[1].split())
+        assert advised
+        replay |= {name.removeprefix("replay."): float(value) for name, value in advised.items()}
+        experiment(learner={"batch_size": batch}, replay=replay)
+
+
+def test_a_working_directory_where_an_experiment_is_expected_names_its_file(tmp_path):
+    file = tmp_path / "experiment.yaml"
+    file.write_text(load("hex").to_yaml())
+    with pytest.raises(ConfigError, match="is a directory; expected the name of an experiment") as caught:
+        load(str(tmp_path))
+    assert load(str(caught.value).rpartition(": ")[2]) == load("hex")
+
+
+@pytest.mark.parametrize("ratio", [".inf", ".nan", "0", "-1"])
+def test_a_replay_ratio_that_no_limiter_could_keep_is_refused(ratio):
+    with pytest.raises(ConfigError, match=r"replay\.samples_per_insert = .*: must be"):
+        load("tic_tac_toe", [f"replay.samples_per_insert={ratio}"])
+
+
+@settings(deadline=None)
+@given(
+    batch=st.integers(1, 4096),
+    ratio=st.floats(0.1, 64.0),
     min_size=st.integers(1, 200_000),
     shards=st.integers(1, 16),
 )
@@ -239,14 +273,24 @@ def test_a_batch_has_fresh_and_reanalysed_samples_on_every_host(share, batch, ho
 
 
 @pytest.mark.parametrize(
-    ("sections", "words"),
+    ("sections", "words", "advice"),
     [
-        ({"learner": {"batch_size": 1}}, "batch_size 1 is too small for reanalyse.share 0.5"),
-        ({"reanalyse": {"games": 12}}, "reanalyse.games 12 must be a multiple of replay.samples_per_item (8)"),
-        ({"reanalyse": {"capacity": 100}}, "capacity 100 is too small: learning starts from 256 reanalysed samples"),
+        ({"learner": {"batch_size": 1}}, "batch_size 1 is too small for reanalyse.share 0.5", "learner.batch_size=2"),
+        (
+            {"reanalyse": {"games": 12}},
+            "reanalyse.games 12 must be a multiple of replay.samples_per_item (8)",
+            "reanalyse.games=16",
+        ),
+        (
+            {"reanalyse": {"capacity": 100}},
+            "capacity 100 is too small: learning starts from 256 reanalysed samples",
+            "reanalyse.capacity=256",
+        ),
     ],
 )
-def test_an_impossible_reanalyse_section_is_refused(sections, words):
+def test_an_impossible_reanalyse_section_is_refused(sections, words, advice):
+    message = refusal(**sections | {"reanalyse": {"share": 0.5} | sections.get("reanalyse", {})})
+    assert f"; set {advice}" in message
     assert words in refusal(**sections | {"reanalyse": {"share": 0.5} | sections.get("reanalyse", {})})
 
 
