@@ -35,6 +35,12 @@ STATUS_EVERY_S = 2.0
 STOPPED = "stopped by a signal"
 
 
+class LastCheckpointFailed(PodzeroError, RuntimeError):
+    """A run has ended, and its last checkpoint could not be written: the steps since the newest one are lost."""
+
+    exit_code = 3
+
+
 class Run:
     """A run whose workers have started.
 
@@ -84,6 +90,7 @@ class Run:
 
         Raises:
           RunFailed: a worker failed and cannot be replaced.
+          LastCheckpointFailed: the run has ended without its last checkpoint.
           ConfigError, WorkdirError, CheckpointMismatch: the run could not start again after the loss of a node.
         """
         try:
@@ -101,7 +108,7 @@ class Run:
                         self._enter("ended")
                         return STOPPED
                 else:
-                    self._stop()
+                    self._stop(reason)
                     return reason
         except RunFailed as failure:
             self._enter("ended")
@@ -196,21 +203,38 @@ class Run:
             self._status_due = time.monotonic() + STATUS_EVERY_S
             self._attempt_write(self._workdir.status_file, partial(write_status, self._workdir, status))
 
-    def _stop(self) -> None:
+    def _stop(self, reason: str) -> None:
         """Stops the workers in this order: actors, then the learner, then a checkpoint, then the rest.
 
         Unfinished games are lost, and the samples that replay has not confirmed when an actor ends.
+
+        Args:
+          reason: why the run ends.
+
+        Raises:
+          LastCheckpointFailed: the checkpoint could not be written; everything has been stopped.
         """
         self._enter("stopping")
         self._saver.wait()
+        for stop in (self._supervisor.stop_actors, self._supervisor.stop_learner):
+            try:
+                self.handle(stop())
+            except Exception as failure:  # the checkpoint may be written nevertheless
+                log.error("the workers did not stop in order", exc_info=failure)
+        failed: Exception | None = None
         try:
-            self.handle(self._supervisor.stop_actors())
-            self.handle(self._supervisor.stop_learner())
             self._saver.write_checkpoint(self._save_state())
         except Exception as failure:
+            failed = failure
             log.error("the last checkpoint could not be written", exc_info=failure)
         self._supervisor.stop_evaluator()
         self._enter("ended")
+        if failed is not None:
+            raise LastCheckpointFailed(
+                f"the run has ended ({reason}), but its last checkpoint could not be written: {failed}.\n"
+                f"The same command resumes {self._resumes_from()}; what came after it is lost. Log: "
+                f"{self._workdir.log_file}"
+            ) from failed
 
     def _enter(self, phase: Phase) -> None:
         self._monitor.enter(phase)
@@ -218,8 +242,8 @@ class Run:
         self._show()
 
     def _with_advice(self, failure: RunFailed) -> RunFailed:
+        return RunFailed(f"{failure}\nThe same command resumes {self._resumes_from()}. Log: {self._workdir.log_file}")
+
+    def _resumes_from(self) -> str:
         newest = newest_checkpoint(self._workdir)
-        start = (
-            f"from the checkpoint of step {newest.step:,}" if newest else "from the start, as there is no checkpoint"
-        )
-        return RunFailed(f"{failure}\nThe same command resumes {start}. Log: {self._workdir.log_file}")
+        return f"from the checkpoint of step {newest.step:,}" if newest else "from the start, as there is no checkpoint"

@@ -28,7 +28,8 @@ from podzero.workdir import Workdir
 
 EXIT_CODES = (
     "Exit codes: 0 success; 1 a negative result (compile: does not fit; doctor: a check failed), or an unexpected "
-    "error; 2 an error that its message explains; 130 interrupted by Ctrl-C."
+    "error; 2 an error that its message explains; 3 a run has ended without its last checkpoint; 129, 130 and 143: "
+    "SIGHUP, Ctrl-C or SIGTERM has ended the command, a run with its last checkpoint."
 )
 
 app = typer.Typer(
@@ -57,7 +58,7 @@ def main() -> None:
             print_json({"error": message, "kind": type(error).__name__})
         else:
             print(f"podzero: {message}", file=sys.stderr)
-        code = 2
+        code = error.exit_code if isinstance(error, PodzeroError) else 2
     sys.exit(code)
 
 
@@ -132,9 +133,10 @@ def train(
     from podzero.driver.train import train as run
     from podzero.monitoring.terminal import make_view
 
-    reason = run(experiment, root, address, make_view(view))
-    print(f"The run has ended: {reason}. Its files are in {root}. Evaluate it with: podzero evaluate {root}")
+    end = run(experiment, root, address, make_view(view))
+    print(f"The run has ended: {end.reason}. Its files are in {root}. Evaluate it with: podzero evaluate {root}")
     print("Train again to resume it; if it has reached a stop limit, with a higher one, for example stop.minutes=60")
+    raise typer.Exit(128 + end.signal if end.signal else 0)
 
 
 @app.command()

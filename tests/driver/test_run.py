@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 from fake_cluster import FakeRemoteActor, save_shard, saves_learner
 
-from podzero.cluster.remote import NodeLost
+from podzero.cluster.remote import ClusterError, NodeLost
 from podzero.driver import run as module
 from podzero.driver.learner_group import LearnerGroup, RunFailed
 from podzero.driver.nodes import NodesAbsent
-from podzero.driver.run import STOPPED, Run
+from podzero.driver.run import STOPPED, LastCheckpointFailed, Run
 from podzero.driver.saving import Saver
 from podzero.driver.stop_signals import StopSignals
 from podzero.driver.worker import Worker
@@ -153,12 +153,25 @@ def test_metrics_that_cannot_be_written_do_not_end_the_run(make_run, workdir, mo
     assert "metrics.jsonl" in warning
 
 
-def test_a_last_checkpoint_that_cannot_be_written_is_an_error_in_the_log(make_run, workdir, caplog):
+def test_a_last_checkpoint_that_cannot_be_written_is_an_error_with_a_code_of_its_own(make_run, workdir, caplog):
     workdir.checkpoints.write_text("a file instead of a folder")
-    assert "steps" in make_run(FakeSupervisor()).until_end(StopSignals())
+    with pytest.raises(LastCheckpointFailed, match=r"resumes from the start, as there is no checkpoint") as end:
+        make_run(FakeSupervisor()).until_end(StopSignals())
+    assert end.value.exit_code == 3
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert isinstance(record.exc_info[1], OSError)
     assert status(workdir)["phase"] == "ended"
+
+
+def test_workers_that_do_not_stop_in_order_do_not_keep_the_last_checkpoint_from_being_written(make_run, workdir):
+    supervisor = FakeSupervisor()
+
+    def fail():
+        raise ClusterError("waited 30 s for learner")
+
+    supervisor.stop_actors = supervisor.stop_learner = fail
+    assert "steps" in make_run(supervisor).until_end(StopSignals())
+    assert module.newest_checkpoint(workdir).step == 8
 
 
 def test_the_evaluator_starts_in_the_main_thread_after_the_first_snapshot(make_run, monkeypatch):

@@ -140,7 +140,7 @@ def test_a_signal_ends_the_run_with_a_checkpoint(tmp_path, tiny, watch, running)
         return bool(status.step)
 
     workdir = Workdir(tmp_path / "run")
-    assert train(tiny(), workdir.root, None, watch(interrupt)) == STOPPED
+    assert train(tiny(), workdir.root, None, watch(interrupt)) == (STOPPED, signal.SIGINT)
     assert checkpoints(workdir)[0].step > 0
     assert running("ray::") == []
 
