@@ -6,11 +6,10 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from podzero.cluster.remote import NodeLost
 from podzero.config import Experiment
-from podzero.driver.checkpoints import Checkpoint
+from podzero.driver.checkpoints import Checkpoint, SavedShard
 from podzero.driver.learner_group import RunFailed
 from podzero.driver.nodes import RunNodes
 from podzero.driver.replay_shards import MoveAnnouncer, ReplayShards
@@ -114,13 +113,13 @@ class Reconciler:
             learner could not be told that a shard moved.
         """
 
-        def content(index: int) -> Path | None:
-            return saved.shard(index) if (saved := newest()) else None
+        def contents(index: int) -> list[SavedShard]:
+            return saved.shard(index) if (saved := newest()) else []
 
-        ended = self._replace_shards(content)
+        ended = self._replace_shards(contents)
         for group in self._groups:
             ended |= group.remove_ended()
-        ended |= self._announce_moves(learners, content)
+        ended |= self._announce_moves(learners)
         for name, error in ended.items():
             self._failures.add(name, error)
         if ended or time.monotonic() >= self._look_at:
@@ -148,11 +147,11 @@ class Reconciler:
                 taken[worker.actor.node] += cpus
         return taken
 
-    def _replace_shards(self, content: Callable[[int], Path | None]) -> dict[str, Exception]:
-        """Restarts lost shards, each with its `content`; returns why they were lost, by name."""
+    def _replace_shards(self, contents: Callable[[int], list[SavedShard]]) -> dict[str, Exception]:
+        """Restarts lost shards, each with the first of its `contents` that is whole; returns why they were lost."""
         replaced = {}
         for index, loss in self._shards.lost():
-            if self._shards.replace(index, self._nodes.for_workers(), content(index)):
+            if self._shards.replace(index, self._nodes.for_workers(), contents(index)):
                 self._homeless.discard(index)
                 replaced[f"replay-{index}"] = loss
             elif index not in self._homeless:
@@ -165,12 +164,10 @@ class Reconciler:
                 )
         return replaced
 
-    def _announce_moves(
-        self, learners: Sequence[Worker], content: Callable[[int], Path | None]
-    ) -> dict[str, Exception]:
+    def _announce_moves(self, learners: Sequence[Worker]) -> dict[str, Exception]:
         """Tells readers and writers where restarted shards are; removes workers that could not be told."""
         users = [*(worker for group in self._samplers for worker in group.workers.values()), *learners]
-        self._announcer.announce(self._shards.moves(content), users)
+        self._announcer.announce(self._shards.moves(), users)
         ended: dict[str, Exception] = {}
         for worker, failure in self._announcer.failures():
             if worker in learners:

@@ -82,7 +82,7 @@ class Run:
         self._monitor = Monitor(self._experiment, self._supervisor.nodes_since, counters, step)
         tensorboard = self._experiment.metrics.tensorboard
         self._metrics = MetricsLog(self._workdir, checkpoint.step if checkpoint else -1, tensorboard, self._writers)
-        self._saver.begin()
+        self._saver.begin(checkpoint)
         self._status_due = time.monotonic()
 
     def until_end(self, signals: StopSignals) -> str:
@@ -197,9 +197,12 @@ class Run:
 
     def _show(self) -> None:
         """Updates the view and, if it is due, `status.json`."""
+        due = time.monotonic() >= self._status_due
+        if due:
+            self.handle([MetricsReport(time.time(), "driver", self._saver.metrics())])
         status = self._monitor.status(time.monotonic())
         self._view.show(status)
-        if time.monotonic() >= self._status_due:
+        if due:
             self._status_due = time.monotonic() + STATUS_EVERY_S
             self._attempt_write(self._workdir.status_file, partial(write_status, self._workdir, status))
 

@@ -37,6 +37,9 @@ def status_line(status: RunStatus) -> str:
     if status.loss is not None:
         parts.append(f"loss {status.loss:.3f}")
     parts += _evaluated(status)
+    if status.checkpoint_age_s is not None:
+        failed = f" ({status.failed_saves:,} SAVES FAILED)" if status.failed_saves else ""
+        parts.append(f"{_checkpoint_age(status, clock(status.checkpoint_age_s))}{failed}")
     if status.chips is not None and status.chips > 1:
         share = f" ({status.share_of_peak:.1%} of peak)" if status.share_of_peak is not None else ""
         parts.append(f"chips {status.chips:,}{share}")
@@ -45,6 +48,10 @@ def status_line(status: RunStatus) -> str:
     if status.time_left_s is not None and status.phase != "ended":
         parts.append(f"left {clock(status.time_left_s)}")
     return "  ".join(parts)
+
+
+def _checkpoint_age(status: RunStatus, age: str) -> str:
+    return f"checkpoint {age} old" if status.checkpoint_step is not None else f"no checkpoint for {age}"
 
 
 def _evaluated(status: RunStatus) -> list[str]:
@@ -129,6 +136,8 @@ def _rows(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
         yield "reanalysis", _joined(f"{_rate(status.reanalysed_per_s)} samples/s reanalysed")
     yield "replay", _replay(status)
     yield "strength", _strength(status)
+    if status.checkpoint_age_s is not None:
+        yield "checkpoint", _checkpoint(status, duration(status.checkpoint_age_s))
     if _has_accelerators(status):
         yield "chips", _chips(status)
     if status.cost is not None:
@@ -163,6 +172,17 @@ def _replay(status: RunStatus) -> RenderableType:
     age = f"age {status.policy_age:,.0f} steps" if status.policy_age is not None else ""
     row.add_row(bar, _joined(f"{status.replay_size:,} of {status.replay_capacity:,}", ratio, age))
     return row
+
+
+def _checkpoint(status: RunStatus, age: str) -> RenderableType:
+    failed = f"[bold red]{status.failed_saves:,} saves failed since: all that time is lost if the run ends[/bold red]"
+    return _joined(
+        f"step {status.checkpoint_step:,}, {age} old" if status.checkpoint_step is not None else f"none for {age}",
+        failed if status.failed_saves else "",
+        f"[yellow]{status.missing_samples:,} samples missing from damaged ones[/yellow]"
+        if status.damaged_shards
+        else "",
+    )
 
 
 def _strength(status: RunStatus) -> RenderableType:

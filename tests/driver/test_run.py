@@ -118,7 +118,7 @@ def test_a_run_ends_with_a_checkpoint_and_the_last_reports(make_run, workdir):
     assert (status(workdir)["phase"], status(workdir)["moves"], status(workdir)["games"]) == ("ended", 6, 100)
     assert module.newest_checkpoint(workdir).counters["games"] == 100
     lines = [json.loads(line) for line in workdir.metrics_file.read_text().splitlines()]
-    assert {line["worker"] for line in lines} == {"actor-0", "actor-1"}
+    assert {line["worker"] for line in lines} == {"actor-0", "actor-1", "driver"}
 
 
 def test_the_work_of_a_round_does_not_grow_faster_than_the_reports(make_run, monkeypatch):
@@ -193,8 +193,11 @@ class RecordingSaver:
     def due(self):
         return self.state is None
 
-    def begin(self):
+    def begin(self, checkpoint=None):
         pass
+
+    def metrics(self):
+        return {}
 
     def start(self, state):
         self.state = state
