@@ -67,19 +67,18 @@ def read_saved(file: Path, checkpoint: Path) -> str | None:
       checkpoint: the folder of the checkpoint, somewhere below which the file is.
 
     Raises:
-      StorageError: it cannot be read, or not even the folder above `checkpoint` is there, as where storage is not
-        mounted.
+      StorageError: it cannot be read, or not even `checkpoint` is there, as where storage is not mounted.
       ValueError: it is no text.
     """
     with reading(file):
         try:
             return file.read_text()
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            if checkpoint.parent.exists():
+            if checkpoint.exists():
                 return None
     raise StorageError(
-        f"{checkpoint} is not found on {socket.gethostname()}, nor is the folder above it: the run's working directory "
-        "must be on storage that all nodes share, at the same path; mount it there, then give the same command again"
+        f"{checkpoint} is not found on {socket.gethostname()}: the run's working directory must be on storage that all "
+        "nodes share, at the same path; mount it there, then give the same command again"
     )
 
 

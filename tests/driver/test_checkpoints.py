@@ -157,7 +157,7 @@ def test_a_damaged_checkpoint_is_kept_under_another_name(workdir, caplog):
     ("learner", "shard", "named"),
     [
         (lambda folder: 10, save_shard, r"^the learner wrote .*learner/manifest\.json"),
-        (saves_learner(10), None, r"^replay-0 on node far wrote .*replay/shard-0/shard\.json"),
+        (saves_learner(10), 100, r"^replay-0 on node far wrote .*replay/shard-0/shard\.json"),
     ],
 )
 def test_parts_that_the_driver_does_not_see_make_no_checkpoint(workdir, monkeypatch, learner, shard, named):
@@ -180,7 +180,7 @@ def test_parts_that_the_driver_sees_late_make_a_checkpoint(workdir, monkeypatch)
             save_shard(unfinished / "replay" / "shard-0")
 
     monkeypatch.setattr(module.time, "sleep", look)
-    write_checkpoint(workdir, saves_learner(10), [FakeRemoteActor("replay-0")], {}, {}, 2)
+    write_checkpoint(workdir, saves_learner(10), [FakeRemoteActor("replay-0", checkpoint=100)], {}, {}, 2)
     assert [checkpoint.step for checkpoint in checkpoints(workdir)] == [10]
 
 

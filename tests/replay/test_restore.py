@@ -72,8 +72,10 @@ def test_a_checkpoint_is_written_in_its_place_and_a_failed_one_leaves_nothing(
     """The file system refuses files of more than 64 KiB, as a full one would."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "memory"))
     (tmp_path / "memory").mkdir()
-    server = serve(make_experiment(capacity=100_000, min_size=1, tolerance=200_000))
-    connect(make_writer, make_experiment(), server).write(make_samples(4000))
+    server = serve(make_experiment(capacity=100_000, min_size=5000))
+    writer = connect(make_writer, make_experiment(), server)
+    writer.write(make_samples(4000))
+    writer.flush()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, hard))
     try:
