@@ -84,11 +84,12 @@ class GameAssembler:
             rewards[-1] = np.where(np.arange(2) == players[-1], value, -value)
         config, values = self._config, column("value").astype(np.float32)
         returns = lambda_returns(rewards, players, values, config.td_lambda, self._discount)
+        outcome = outcomes(rewards, players, self._discount)
         samples = Sample(
             observation=column("observation"),
             legal=column("legal"),
             policy_target=column("policy"),
-            value_target=value_targets(returns, values, config.root_value_weight),
+            value_target=value_targets(outcome, returns, values, config),
             version=np.array([version for _, version in stored], np.int32),
         )
         if self._auxiliary_targets:
@@ -96,8 +97,8 @@ class GameAssembler:
             samples = samples._replace(**targets)
         states = None
         if last.state is not None:
-            outcome, cut = outcomes(rewards, players, self._discount), np.full(len(moves), truncated)
-            states = StoredState(column("state"), outcome, cut, samples.version)
+            cut = np.full(len(moves), truncated)
+            states = StoredState(column("state"), outcome, returns, cut, samples.version)
         lowest = None
         if last.plays_on is not None and last.plays_on[slot]:
             full = column("recorded").astype(np.bool_)  # nobody resigns after a fast search
@@ -196,17 +197,24 @@ def lambda_returns(
     return own
 
 
-def value_targets(returns: Floats, root_values: npt.NDArray[np.generic], root_value_weight: float) -> Floats:
+def value_targets(
+    outcomes: Floats, returns: Floats, root_values: npt.NDArray[np.generic], config: ActorsConfig
+) -> Floats:
     """Value targets of T positions, each for the player to move.
 
-    `v_t = (1 - w) * G_t + w * r_t`, with the return `G_t`, which is the outcome of the game in AlphaZero (Silver et al.
-    2017), and the root value `r_t` of the search. The root value lowers the variance of the target (Young et al.,
-    Lessons from AlphaZero, 2018: averaging z and q).
+    `v_t = w_z * z_t + w_r * r_t + (1 - w_z - w_r) * G_t`, with the outcome `z_t` of the game, which is AlphaZero's
+    target (Silver et al. 2017), the root value `r_t` of the search, which lowers the variance (Young et al., Lessons
+    from AlphaZero, 2018: averaging z and q), and the lambda-return `G_t`. A weighted mean of returns is a return
+    (Sutton and Barto 2018, section 12.1): whatever the length of the game, the outcome weighs at least `w_z`.
 
     Args:
-      returns: `[T]`, from `lambda_returns` or `outcomes`.
+      outcomes: `[T]`, from `outcomes`.
+      returns: `[T]`, from `lambda_returns`.
       root_values: `[T]`.
-      root_value_weight: w in [0, 1].
+      config: `outcome_weight` is `w_z`, `root_value_weight` is `w_r`.
     """
-    mixed = (1.0 - root_value_weight) * returns + root_value_weight * root_values.astype(np.float32)
-    return np.clip(mixed, -1.0, 1.0).astype(np.float32)
+    outcome_weight, root_value_weight = config.outcome_weight, config.root_value_weight
+    mixed = outcome_weight * outcomes + root_value_weight * root_values.astype(np.float32)
+    mixed = mixed + (1.0 - outcome_weight - root_value_weight) * returns
+    targets: Floats = np.clip(mixed, -1.0, 1.0).astype(np.float32)
+    return targets

@@ -18,6 +18,7 @@ from podzero.actors.shuffling import concatenated, rows_of
 from podzero.clock import REPORT_EVERY_S, StageClock
 from podzero.config import Experiment
 from podzero.types import Params
+from podzero.waiting import first_params
 
 _POOL = 4_096
 """Most samples that are held back, so that the samples of an item come from the games of several programs."""
@@ -74,8 +75,9 @@ class DeviceActor:
         clock, metrics = StageClock(), SelfPlayMetrics(actors.games, actors.resignation)
         state = self._chips.init(jax.random.fold_in(self._key, 0))
         with clock("wait_params"):
-            version, params = self._clients.source.wait(experiment.replay.timeout_s)
-            params = self._chips.put(self._fold(params))
+            if (first := first_params(self._clients.source, self._stopping)) is None:
+                return
+            version, params = first.version, self._chips.put(self._fold(first.params))
         pieces: list[Any] = []
         while not self._stopping.is_set():
             if clock.elapsed_s >= REPORT_EVERY_S:

@@ -18,6 +18,7 @@ from podzero.envs import Step, VectorEnv
 from podzero.replay import priorities_of
 from podzero.search import ModelSearch, ModelSearchResult
 from podzero.types import EnvSpec
+from podzero.waiting import first_params
 
 _Transition = tuple[Position, Step]
 """A position, and the step that the actions there led to."""
@@ -82,7 +83,9 @@ class EnvironmentActor:
 
             try:
                 with clock("wait_params"):
-                    version, params = self._clients.source.wait(experiment.replay.timeout_s)
+                    if (first := first_params(self._clients.source, self._stopping)) is None:
+                        return
+                    version, params = first
                 step, age, steps = environments.reset(), np.zeros(experiment.actors.games, np.int64), 0
                 transition: _Transition | None = None
                 while not self._stopping.is_set():

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from podzero.config import ActorsConfig
 from podzero.types import Array, EnvState
 
 _Pair = tuple[jax.Array, jax.Array]
@@ -56,6 +57,8 @@ class Targets(NamedTuple):
     """`[H, B]` float32, the value target."""
     outcome: jax.Array
     """`[H, B]` float32, the discounted sum of the later rewards of the player to move."""
+    lambda_return: jax.Array
+    """`[H, B]` float32."""
     truncated: jax.Array
     """`[H, B]` bool, whether a limit ended the game."""
     moves_left: jax.Array
@@ -64,13 +67,12 @@ class Targets(NamedTuple):
     """`[H, B]` int32, as in `Sample`."""
 
 
-def targets_of(plies: Plies, td_lambda: float, root_value_weight: float, discount: float) -> Targets:
+def targets_of(plies: Plies, config: ActorsConfig, discount: float) -> Targets:
     """The targets of all positions.
 
     Args:
       plies: `[H, ...]`.
-      td_lambda: of the returns; see `podzero.actors.assembly.lambda_returns`.
-      root_value_weight: see `podzero.actors.assembly.value_targets`.
+      config: of the value targets; see `lambda_returns` and `value_targets` of `podzero.actors.assembly`.
       discount: per move.
     """
     mine = jnp.arange(2)[:, None] == plies.player[:, None]
@@ -88,9 +90,13 @@ def targets_of(plies: Plies, td_lambda: float, root_value_weight: float, discoun
         found: jax.Array = jax.lax.scan(step, jnp.zeros_like(rewards[0]), rows, reverse=True)[1]
         return found
 
-    mixed = (1.0 - root_value_weight) * returns(td_lambda) + root_value_weight * plies.value
+    outcome, lambda_return = returns(1.0), returns(config.td_lambda)
+    mixed = config.outcome_weight * outcome + config.root_value_weight * plies.value
+    mixed = mixed + (1.0 - config.outcome_weight - config.root_value_weight) * lambda_return
     truncated = in_game(jnp.logical_or, plies.done & plies.truncated, plies.done)
-    return Targets(jnp.clip(mixed, -1.0, 1.0), returns(1.0), truncated, _moves_left(plies), _replies(plies))
+    return Targets(
+        jnp.clip(mixed, -1.0, 1.0), outcome, lambda_return, truncated, _moves_left(plies), _replies(plies)
+    )  # fmt: skip
 
 
 def ends(done: jax.Array) -> jax.Array:

@@ -38,7 +38,8 @@ folded into the PRNG key, so each batch needs another one."""
 def position_reanalysis(
     env: Env, search: Search, config: ActorsConfig, seed: int, auxiliary_targets: bool = False
 ) -> Reanalyse:
-    """Reanalyses AlphaZero's positions (`StoredState`): policy and root value are new, the outcome is unchanged.
+    """Reanalyses AlphaZero's positions (`StoredState`): policy and root value are new. Outcome and lambda-return
+    are those of the game as it was played.
 
     The search explores as an actor's does at the beginning of a game. Without noise it would not try actions to which
     the prior gives little probability, and only new samples could correct the prior.
@@ -64,7 +65,9 @@ def position_reanalysis(
             observation=view.observation,
             legal=view.legal,
             policy_target=result.policy,
-            value_target=value_targets(np.asarray(states.outcome), result.value, config.root_value_weight),
+            value_target=value_targets(
+                np.asarray(states.outcome), np.asarray(states.lambda_return), result.value, config
+            ),
             version=np.full(len(states.outcome), version, np.int32),
         )
         if auxiliary_targets:

@@ -14,6 +14,7 @@ from podzero.envs import SimulatorError, faults_of, simulator_errors
 from podzero.protocols import ParamSource, ReplayWriter, Report, StateReader
 from podzero.replay import priorities_of
 from podzero.types import Params, StoredState, Window
+from podzero.waiting import first_params
 
 
 class ReanalysisActor:
@@ -67,8 +68,9 @@ class ReanalysisActor:
         self._stopping.clear()
         clock, metrics = StageClock(), _Metrics()
         with clock("wait_params"):
-            version, params = self._source.wait(self._experiment.replay.timeout_s)
-            params = self._prepare(params)
+            if (first := first_params(self._source, self._stopping)) is None:
+                return
+            version, params = first.version, self._prepare(first.params)
         while not self._stopping.is_set():
             with clock("wait_states"):
                 states = next(self._states, None)

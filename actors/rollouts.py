@@ -144,7 +144,7 @@ class RolloutCore:
 
         selfplay, (new, dropped, depth) = jax.lax.scan(step, state.selfplay, fast)
         history = jax.tree.map(lambda old, new: jnp.concatenate([old[self._moves :], new]), state.history, new)
-        targets = targets_of(history, self._config.td_lambda, self._config.root_value_weight, self._discount)
+        targets = targets_of(history, self._config, self._discount)
         end = ends(history.done)
         over = (end >= self._rows - self._moves) & (end < self._rows)
         written = jnp.where(over, copies(history, self._config.surprise_weight, copies_key), 0)
@@ -178,7 +178,8 @@ class RolloutCore:
             sample = sample._replace(outcome=outcome, moves_left=targets.moves_left, reply=targets.reply)
         if not self._keep_states:
             return sample, None
-        return sample, StoredState(pack_states(plies.state), targets.outcome, targets.truncated, plies.version)
+        packed = pack_states(plies.state)
+        return sample, StoredState(packed, targets.outcome, targets.lambda_return, targets.truncated, plies.version)
 
     def _move(
         self, params: Params, state: SelfPlayState, simulations: int | None, fast: Array, resign_at: Array | float

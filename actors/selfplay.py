@@ -18,6 +18,7 @@ from podzero.clock import REPORT_EVERY_S, StageClock
 from podzero.config import Experiment
 from podzero.envs import SimulatorError, faults_of, simulator_errors
 from podzero.types import Move, Params
+from podzero.waiting import first_params
 
 
 class SelfPlayActor:
@@ -79,8 +80,9 @@ class SelfPlayActor:
         try:
             state = self._start_games()
             with clock("wait_params"):
-                version, params = self._clients.source.wait(experiment.replay.timeout_s)
-                params = self._fold(params)
+                if (first := first_params(self._clients.source, self._stopping)) is None:
+                    return
+                version, params = first.version, self._fold(first.params)
             while not self._stopping.is_set():
                 if clock.elapsed_s >= REPORT_EVERY_S:
                     report()

@@ -97,7 +97,11 @@ def judge_programs(experiment: Experiment, where: str, program: str | None, dept
     """
     found = find_slice(where)
     names = NAMES if program is None else ("evaluation", "device") if program == "device" else (program,)
-    programs = programs_of(experiment, devices_of(found), names, depth)
+    devices = devices_of(found)
+    from podzero.aot.playing import of_one_chip
+
+    experiment = of_one_chip(experiment, found)
+    programs = programs_of(experiment, devices, names, depth)
     return OneSlice(experiment.name, found, [judge(program, found) for program in programs], experiment)
 
 

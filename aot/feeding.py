@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from podzero.aot.verdict import Verdict
+from podzero.aot.waiting import evaluations_per_move, moves_asked
 from podzero.config import Experiment
 from podzero.driver.build import selfplay_core
 from podzero.envs import make_env
@@ -21,8 +22,7 @@ _MOVES = 4
 
 
 def needed_moves_per_s(experiment: Experiment, learner: Verdict) -> float:
-    """Moves/s from which the learner never waits: its samples/s by the compiler, each learned from
-    `replay.samples_per_insert` times, of which `actors.full_search_share` are recorded.
+    """Moves/s from which the learner never waits, by its samples/s of the compiler.
 
     Args:
       experiment: of the learner.
@@ -31,14 +31,7 @@ def needed_moves_per_s(experiment: Experiment, learner: Verdict) -> float:
     program = learner.program
     seconds = learner.estimated_seconds() + learner.seconds()["links"]
     fresh, _ = experiment.batch_parts
-    samples_per_s = fresh * program.trip_count / seconds
-    return samples_per_s / experiment.replay.samples_per_insert / experiment.actors.full_search_share
-
-
-def evaluations_per_move(experiment: Experiment) -> float:
-    """Evaluations of the network for a move, the root's included."""
-    search, share = experiment.search, experiment.actors.full_search_share
-    return 1 + share * search.simulations + (1 - share) * search.fast_simulations
+    return moves_asked(experiment, fresh * program.trip_count / seconds)
 
 
 def moves_per_core_s(experiment: Experiment) -> float:

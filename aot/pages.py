@@ -9,16 +9,19 @@ from typing import Any
 from podzero.aot.results import Job, Result, Results, compiler
 from podzero.aot.scaling import HOP_SECONDS
 from podzero.aot.show import amount
+from podzero.aot.slices import DEPTH, rates_of
+from podzero.aot.waiting import of_slice
 from podzero.chips import find_slice
-from podzero.config import load
+from podzero.config import FOR_SLICES, load
 from podzero.markdown import Row, table
 
 
 def page(jobs: Sequence[Job], results: Results, day: date, limit_s: float) -> str:
     """The whole page; jobs without a result have a line that says so."""
+    general = [job for job in jobs if not job.config.startswith(FOR_SLICES)]
 
     def rows(make: Callable[[Job, dict[str, Any]], Row], programs: Iterable[str]) -> list[Row]:
-        return [_row(make, job, results.get(job)) for job in jobs if job.program in programs]
+        return [_row(make, job, results.get(job)) for job in general if job.program in programs]
 
     return "\n".join([
         "# What the TPU compiler says of every experiment",
@@ -46,8 +49,9 @@ def page(jobs: Sequence[Job], results: Results, day: date, limit_s: float) -> st
         "`actors.inference=device`, whose descents count at their mean depth. With `int8.on_tpu` the bare network is "
         "in int8 as well.",
         "",
-        *table(_DEVICE, [_device_row(job, results, jobs) for job in jobs if job.program == "device"]),
+        *table(_DEVICE, [_device_row(job, results, general) for job in general if job.program == "device"]),
         "",
+        *_slices([job for job in jobs if job.config.startswith(FOR_SLICES)], results),
         "## Scaling from 4 to 256 chips of v5e at a fixed batch per chip",
         "",
         "Efficiency is the time of a step on v5e-4 over that on v5e-256. A step is the sum of three parts, since "
@@ -67,10 +71,47 @@ _ALONE = ("experiment", "chip", "program", "memory", "GFLOP", "HBM traffic", "es
 _DEVICE = (
     "experiment", "share before", "share", "bytes before", "bytes", "moves/s", "evaluations/s", "mean depth", "memory",
 )  # fmt: skip
+_SLICES = (
+    "experiment", "samples a chip", "games a chip", "memory of training", "memory of play", "samples/s",
+    "moves/s of a chip", "moves/s of the slice", "time in training",
+)  # fmt: skip
 _SCALING = (
     "experiment", "slice", "samples", "step on 4 chips", "on 256", "hops on 256", "collectives", "of parameters",
     "efficiency",
 )  # fmt: skip
+
+
+def _slices(jobs: Sequence[Job], results: Results) -> list[str]:
+    """The section of the experiments whose chips play and train in turns; empty without jobs."""
+    if not jobs:
+        return []
+    return [
+        "## The experiments for slices",
+        "",
+        "Their chips play and train in turns: at the replay ratio of the experiment, the share of the time that goes "
+        "into training is that at which the learner uses up what the chips play. Samples/s are those of training "
+        "alone, moves/s of a chip those of play alone, the moves/s of the slice those of both in turns. A descent of "
+        f"a search counts at a depth of {DEPTH['gumbel']} (Gumbel) or {DEPTH['puct']} (PUCT). What the hosts do, "
+        "replay above all, is not in these figures.",
+        "",
+        *table(_SLICES, [_slice_row(name, jobs, results) for name in dict.fromkeys(job.config for job in jobs)]),
+        "",
+    ]
+
+
+def _slice_row(name: str, jobs: Sequence[Job], results: Results) -> Row:
+    found = [results.get(job) for job in jobs if job.config == name]
+    if excuses := [_excuse(one) for one in found if one is None or one.outcome != "compiled"]:
+        return name, excuses[0]
+    learner, play = (one.report for one in found if one is not None)
+    experiment, known = load(name), rates_of(learner, play)
+    turns = of_slice(experiment, known)
+    program, playing, chips = learner["programs"][0], play["programs"][-1], learner["chips"]
+    return (
+        f"`{name}`", f"{program['batch'] / chips:g}", str(playing["batch"]), _memory(program), _memory(playing),
+        f"{known.samples_per_s:,.0f}", f"{known.chip_moves_per_s:,.0f}", f"{turns.moves_per_s:,.0f}",
+        f"{turns.training:.0%}",
+    )  # fmt: skip
 
 
 def _device_row(job: Job, results: Results, jobs: Sequence[Job]) -> Row:

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from podzero.aot.verdict import Verdict
+from podzero.chips import Slice
 from podzero.config import Experiment, ResNetConfig
 from podzero.driver.build import local_parts
 from podzero.envs import spec_of
@@ -42,6 +43,21 @@ def mean_depth(experiment: Experiment) -> float:
         state, played = move(params, state)
         depths.append(played.depth)
     return float(np.mean(jax.device_get(depths)))
+
+
+def of_one_chip(experiment: Experiment, where: Slice) -> Experiment:
+    """The experiment as one chip plays it: the chips of a process share `actors.games` with `inference=device`.
+
+    Args:
+      experiment: the experiment.
+      where: the slice on whose hosts it plays if it names no resources for actors.
+    """
+    actors = experiment.actors
+    if actors.inference != "device":
+        return experiment
+    chips = int(sum(actors.resources.values())) or where.chips_of_host
+    games = max(1, actors.games // chips)
+    return experiment.model_copy(update={"actors": actors.model_copy(update={"games": games})})
 
 
 def playing(play: Verdict, evaluation: Verdict) -> dict[str, Any]:

@@ -58,7 +58,9 @@ def check_compiler() -> None:
       ConfigError: libtpu is missing.
     """
     if find_spec("libtpu") is None:
-        raise ConfigError("the TPU compiler (libtpu) is not installed: run `uv sync --extra tpu` in podzero's checkout")
+        raise ConfigError(
+            "the TPU compiler (libtpu) is not installed: run `uv sync --inexact --extra tpu` in podzero's checkout"
+        )
 
 
 def devices_of(where: Slice) -> list[Any]:
@@ -185,7 +187,7 @@ def _server(experiment: Experiment, devices: list[Any]) -> Program:
     from podzero.inference.serving.device import evaluation_of
 
     env, size = make_env(experiment.env), experiment.server.batch_sizes[-1]
-    encoding = encoding_of(env)
+    encoding = encoding_of(env, experiment.int8.on_tpu)
 
     def lower() -> Any:
         init, predict = acting_network(experiment, env.spec)

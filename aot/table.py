@@ -13,11 +13,13 @@ from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 
+from podzero.aot import slices
 from podzero.aot.pages import page
 from podzero.aot.programs import check_compiler, names_of
 from podzero.aot.results import Job, Outcome, Result, Results, compiler
 from podzero.chips import find_slice
 from podzero.config import (
+    FOR_SLICES,
     MLPConfig,
     MuZeroMLPConfig,
     MuZeroResNetConfig,
@@ -48,13 +50,16 @@ IN_INT8 = ("actors.inference=device", "int8.on_tpu=true")
 PAGE, FIGURES = Path("docs/compile.md"), Path("benchmarks/results/compile.json")
 """Where the table goes and the figures behind it, below the working directory."""
 
+FOR_LAUNCH = Path("aot") / slices.FILE
+"""Where the rates of the experiments for slices go, below the working directory."""
+
 _COMMAND = (sys.executable, "-c", "from podzero.launch.cli import main; main()", "compile")
 _LAST_WORDS = re.compile(r"^(?:F\d{4} [^\]]*\]|podzero:|[\w.]+Error:) ?(.*)$", re.MULTILINE)
 """What libtpu says before it aborts, podzero of a person's mistake, Python of an exception."""
 
 
 def make_table(again: bool, limit_s: float, tell: Callable[[str], None] | None = None) -> None:
-    """Compiles what is missing, one program in one process at a time, and writes `FIGURES` and `PAGE`.
+    """Compiles what is missing, one program in one process at a time, and writes `FIGURES`, `PAGE` and `FOR_LAUNCH`.
 
     Args:
       again: whether everything is compiled, whatever is known.
@@ -66,19 +71,24 @@ def make_table(again: bool, limit_s: float, tell: Callable[[str], None] | None =
     """
     check_compiler()
     tell = tell or _say
-    jobs, results = all_jobs(), Results(FIGURES)
+    jobs, results = [*all_jobs(), *slices.slice_jobs()], Results(FIGURES)
     wanted = jobs if again else results.missing(jobs, limit_s)
     tell(f"{len(wanted)} of {len(jobs)} programs to compile with {compiler()}, at most {limit_s / 60:g} minutes each")
     try:
         results.fill(wanted, compile_apart, limit_s, tell)
     finally:  # also when somebody has waited long enough
-        PAGE.parent.mkdir(parents=True, exist_ok=True)
-        PAGE.write_text(page(jobs, results, date.today(), limit_s))
-        tell(f"written: {PAGE}, {FIGURES}")
+        written = {
+            PAGE: page(jobs, results, date.today(), limit_s),
+            FOR_LAUNCH: json.dumps(slices.figures(results), indent=1) + "\n",
+        }
+        for path, text in written.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        tell(f"written: {', '.join(map(str, (FIGURES, *written)))}")
 
 
 def all_jobs() -> list[Job]:
-    """Everything in the table, the smaller networks first.
+    """The experiments that are not made for one slice, each on all slices of interest, the smaller networks first.
 
     The learner depends on the slice; what one chip runs alone is compiled once for each kind of chip.
     """
@@ -87,7 +97,7 @@ def all_jobs() -> list[Job]:
         chips.setdefault(find_slice(name).chip.name, name)
     return [
         job
-        for config in sorted(builtin_configs(), key=_size)
+        for config in sorted((name for name in builtin_configs() if not name.startswith(FOR_SLICES)), key=_size)
         for job in (
             *(_program(config, where, "learner") for where in SLICES),
             *(_program(config, where, "evaluation") for where in chips.values()),

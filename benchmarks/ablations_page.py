@@ -14,7 +14,9 @@ from podzero.markdown import table
 Json = Mapping[str, Any]
 
 
-def ablations_page(diagnosis: Json, ceilings: Iterable[Json], ablations: Mapping[str, Json]) -> str:
+def ablations_page(
+    diagnosis: Json, ceilings: Iterable[Json], ablations: Mapping[str, Json], rules: Sequence[str]
+) -> str:
     """The page.
 
     Args:
@@ -22,6 +24,7 @@ def ablations_page(diagnosis: Json, ceilings: Iterable[Json], ablations: Mapping
         `findings` of this and the other results, in words, and the same of each agent with a `larger` network.
       ceilings: the same of each network that `benchmarks/ceiling.py` taught, with the solved `positions`.
       ablations: the results of `benchmarks/ablations.py`, by overrides.
+      rules: the section about rules of selection, by lines.
     """
     found = diagnosis["result"]
     parts = [
@@ -46,6 +49,7 @@ def ablations_page(diagnosis: Json, ceilings: Iterable[Json], ablations: Mapping
         *(line for title, rows in parts if len(rows) > 2 for line in (title, "", *rows, "")),
         *(line for larger in diagnosis["larger"] for line in _larger(larger)),
         *(line for ceiling in ceilings for line in _ceiling(ceiling)),
+        *rules,
         "## Variants of the training",
         "",
         "`uv run python benchmarks/ablations.py --minutes 10 runs/ablations` runs what is missing, `--steps` and "
@@ -155,7 +159,8 @@ def _variants(group: Sequence[Json]) -> list[str]:
         f"`podzero train connect_four {' '.join([*first['also'], first['limit']])}`, held to {first['cores']} "
         f"{'core' if first['cores'] == 1 else 'cores'}, {first['positions']} positions, "
         f"{' and '.join(sorted({run['date'] for run in group}))}; "
-        + (f"standard deviation between seeds {100 * spread:.1f} points." if freedom else "one seed each."),
+        + (f"standard deviation between seeds {100 * spread:.1f} points." if freedom else "one seed each.")
+        + _decay(first["also"]),
         "",
         *table(
             ("variant", "seeds", "steps", "games", "network alone", "32 simulations", "difference",
@@ -164,6 +169,18 @@ def _variants(group: Sequence[Json]) -> list[str]:
         ),
         "",
     ]  # fmt: skip
+
+
+def _decay(overrides: Iterable[str]) -> str:
+    """What to know of runs whose learning rate falls over a number of steps, whatever part of them they make."""
+    prefix = "learner.optimizer.decay_steps="
+    steps = next((override.removeprefix(prefix) for override in overrides if override.startswith(prefix)), None)
+    if steps is None:
+        return ""
+    return (
+        f" The learning rate falls over {int(steps):,} steps: a variant that made fewer ended at a higher rate, and "
+        "its difference at equal time includes that."
+    )
 
 
 def _variant(runs: Sequence[Json], baseline: Sequence[Json], error: float) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ def bench_acting(experiment: Experiment, seconds: float) -> dict[str, Any]:
 
     Args:
       experiment: its environment, network, search and `actors` are measured.
-      seconds: how long to measure after compilation; at least three rounds of each are measured.
+      seconds: how long to measure after compilation; one round in any case, in which the actor reports twice.
 
     Returns:
       what `compare` returns for `actor` and `bare`; of the actor also steps/s, windows/s and the share of wall time of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import defaultdict
@@ -10,17 +11,17 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from podzero.actors import ActorClients, EnvironmentActor, SelfPlayActor
-from podzero.benchmarks.child_processes import replay_server
+from podzero.benchmarks.child_processes import BenchError, replay_server
 from podzero.benchmarks.inputs import FixedParams, without_insert_limit
 from podzero.benchmarks.rounds import calls_per_s, compare
 from podzero.config import Experiment
 from podzero.driver.build import make_actor
 from podzero.types import EnvSpec, Params
 
-ACTOR_S = 10.0
-"""The length of a round of the actor."""
-BARE_S = 5.0
-"""The length of a round of the bare calls."""
+log = logging.getLogger(__name__)
+
+LONGEST_S = 10.0
+"""The longest turn of the actor; that of the bare calls is half as long."""
 _REPORT_S = 600.0
 """The longest wait for a report, which an actor may send only after it has compiled, and for an actor to end."""
 
@@ -40,7 +41,7 @@ def compare_actor(
       bare: the call; it must have been compiled.
       evaluations: network evaluations of one call.
       what: a name for the call.
-      seconds: how long to measure after compilation; at least three rounds of each are measured.
+      seconds: how long to measure after compilation; one round in any case, in which the actor reports twice.
 
     Returns:
       what `compare` returns, for the sides `actor` and `bare`; and for each round of the actor its
@@ -56,21 +57,23 @@ def compare_actor(
         clients = ActorClients(FixedParams(params), writer, totals)
         actor = make_actor(experiment, "actor-0", experiment.seed, clients)
 
-        def actor_rate() -> float:
+        def actor_rate(turn_s: float) -> float:
             with running(actor):
                 totals.next_report()  # the first one covers the start
-                rounds.append(totals.measure(ACTOR_S))
+                rounds.append(totals.measure(turn_s))
             return rounds[-1]["count/evaluations"]
 
-        def bare_rate() -> float:
+        def bare_rate(turn_s: float) -> float:
             bare()  # waits until the device has finished the actor's last call
-            return calls_per_s(bare, BARE_S) * evaluations
+            return calls_per_s(bare, turn_s / 2) * evaluations
 
+        log.info("starting an actor; it has %g s to compile and to play the first moves", _REPORT_S)
         with running(actor):
-            totals.next_report()  # compiles
+            totals.next_report()
         found = compare(
             {"actor": actor_rate, "bare": bare_rate}, "evaluations_per_s",
-            f"evaluations/s, complete actor over {what}", seconds, least=3,
+            f"evaluations/s, complete actor over {what}", seconds,
+            longest_s=LONGEST_S, rounds=3,
         )  # fmt: skip
     return found, rounds
 
@@ -101,18 +104,18 @@ class ReportTotals:
         """Waits for the actor's next report.
 
         Raises:
-          TimeoutError: there was none within `_REPORT_S`.
+          BenchError: there was none within `_REPORT_S`.
         """
         with self._changed:
             before = self._reports
             if not self._changed.wait_for(lambda: self._reports > before, _REPORT_S):
-                raise TimeoutError(f"the actor has not reported for {_REPORT_S:g} s")
+                raise BenchError(f"the actor has not reported for {_REPORT_S:g} s: measure a smaller experiment")
 
     def measure(self, seconds: float) -> dict[str, float]:
         """Increase per second between two reports at least `seconds` apart: rates `count/...`, and shares `time/...`.
 
         Raises:
-          TimeoutError: the actor does not report.
+          BenchError: the actor does not report.
         """
         first, since = dict(self._totals), self._at
         while self._at - since < seconds:

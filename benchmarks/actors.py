@@ -7,6 +7,7 @@ assembling and shuffling games, checking, packing and sending samples, and the s
 
 from __future__ import annotations
 
+import logging
 import os
 import statistics
 import threading
@@ -21,7 +22,7 @@ import numpy as np
 import psutil
 
 from podzero.actors import ActorClients, SelfPlayActor, SelfPlayCore, SelfPlayState, StartPool
-from podzero.benchmarks.child_processes import ChildProcess, answer, child_process, serve_replay
+from podzero.benchmarks.child_processes import BenchError, ChildProcess, answer, child_process, serve_replay
 from podzero.benchmarks.inputs import without_insert_limit
 from podzero.config import Experiment
 from podzero.driver.build import actor_parts
@@ -29,6 +30,8 @@ from podzero.envs import make_env, spec_of
 from podzero.networks import make_network
 from podzero.replay import ShardedWriter, make_writer
 from podzero.types import Array, Move, Params, Versioned
+
+log = logging.getLogger(__name__)
 
 SHARDS = 4
 PROCESSES = 8
@@ -39,8 +42,11 @@ FULL = 0.9
 _RECORDED = 64
 """The number of recorded moves: with dozens of games played at once, enough for games of all lengths."""
 _SETTLE_S = 2.0
-"""How long new actors play before counting begins."""
-_ANSWER_S = 300.0
+"""How long new actors play, at most, before counting begins."""
+_GROW_S = 300.0
+"""The longest time in which all actors of the bench may start; larger numbers of them are left out."""
+_ANSWER_S = 60.0
+"""The longest wait for the counters of a process."""
 _MOVE_S = 60.0
 
 
@@ -55,19 +61,21 @@ def bench_actors(
 
     Args:
       experiment: its game, network and search are recorded and timed; each actor plays `actors.games` games at once.
-      seconds: how long to measure, for all numbers of actors together.
+      seconds: how long to measure, for all numbers of actors together, with the time before counting begins.
       counts: increasing numbers of actors.
       shards: the number of replay servers, each in a process, whose limiter never blocks.
       processes: the number of processes among which the actors are divided.
 
     Returns:
       `ratio`, the lowest efficiency before the machine is saturated (None if it was from the start, or if there is
-      only one number of actors); `search_ms`, the length of each sleep; and for each number of actors the samples/s of
+      only one number of actors); `search_ms`, the length of each sleep; `left_out`, the numbers of actors that did not
+      start in time; and for each other number of actors the samples/s of
       all shards and of each one, `efficiency` (samples/s over the number of actors times the samples/s of one actor in
       the first round), `machine`, the share of CPU time that all processes used, and the cores used by all actors and
       by all shards.
     """
     env = make_env(experiment.env)
+    log.info("compiling self-play, and recording %d moves", _RECORDED)
     moves, search_s = record(experiment, _RECORDED)
     opened = without_insert_limit(experiment, shards)
     with ExitStack() as stack:
@@ -79,7 +87,7 @@ def bench_actors(
         ]
         for player in players:
             player.receive()
-        rounds = [_round(players, servers, count, seconds / len(counts)) for count in counts]
+        rounds = _rounds(players, servers, counts, seconds / len(counts))
     for entry in rounds:
         alone = rounds[0]["samples_per_s"] / rounds[0]["actors"]
         entry["efficiency"] = entry["samples_per_s"] / (entry["actors"] * alone)
@@ -90,6 +98,7 @@ def bench_actors(
         "search_ms": 1e3 * search_s,
         "games": experiment.actors.games,
         "actor_processes": processes,
+        "left_out": list(counts[len(rounds) :]),
         "rounds": rounds,
     }
 
@@ -114,15 +123,40 @@ def record(experiment: Experiment, count: int) -> tuple[Move, float]:
     return jax.tree.map(lambda *column: np.stack(column), *moves), statistics.median(times)
 
 
+def _rounds(
+    players: list[ChildProcess], servers: list[ChildProcess], counts: tuple[int, ...], seconds: float
+) -> list[dict[str, Any]]:
+    """A round for each number of actors whose actors have started by the end of `_GROW_S`.
+
+    Raises:
+      BenchError: not even the actors of the first number have started by then.
+    """
+    found: list[dict[str, Any]] = []
+    left_s = _GROW_S
+    for count in counts:
+        log.info("starting actors until %d play; all starts together have %.0f s more", count, left_s)
+        began = time.monotonic()
+        for index, player in enumerate(players):
+            player.send(count // len(players) + (index < count % len(players)))
+        try:
+            for player in players:
+                player.receive(max(0.0, left_s - (time.monotonic() - began)))
+        except BenchError:
+            if not found:
+                raise
+            return found
+        left_s -= time.monotonic() - began
+        log.info("measuring %d actors for %g s", count, seconds)
+        found.append(_round(players, servers, count, seconds))
+    return found
+
+
 def _round(players: list[ChildProcess], servers: list[ChildProcess], count: int, seconds: float) -> dict[str, Any]:
-    """Lets `count` actors play and counts the inserted samples."""
-    for index, player in enumerate(players):
-        player.send(count // len(players) + (index < count % len(players)))
-    for player in players:
-        player.receive(_ANSWER_S)
-    time.sleep(_SETTLE_S)
+    """Lets the `count` actors that have started play, and counts the inserted samples."""
+    settle_s = min(_SETTLE_S, seconds / 2)
+    time.sleep(settle_s)
     before = _Reading(players, servers)
-    time.sleep(seconds)
+    time.sleep(seconds - settle_s)
     after = _Reading(players, servers)
     elapsed = after.at - before.at
     shards = [float(rate) for rate in (after.inserted - before.inserted) / elapsed]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from typing import Any
 
@@ -10,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podzero.benchmarks.rounds import calls_per_s, compare
+from podzero.benchmarks.rounds import Side, calls_per_s, compare
 from podzero.config import Experiment
 from podzero.envs import make_env
 from podzero.evaluation.analysis import BATCH, Analyst
@@ -19,10 +20,12 @@ from podzero.evaluation.players import NetworkPlayers, RandomPlayer
 from podzero.networks import make_inference, make_network
 from podzero.protocols import Env
 
+log = logging.getLogger(__name__)
+
 POSITIONS = 1000
 """Positions in one call."""
 ROUND_S = 1.0
-"""The length of a round of the forward pass."""
+"""The longest turn of the forward pass."""
 
 
 def bench_analyze(experiment: Experiment, seconds: float) -> dict[str, Any]:
@@ -30,7 +33,7 @@ def bench_analyze(experiment: Experiment, seconds: float) -> dict[str, Any]:
 
     Args:
       experiment: its game, network and search are measured; the network is untrained.
-      seconds: how long to measure after compilation; at least three rounds of each are measured.
+      seconds: how long to measure after compilation; one call of `analyze` in any case.
 
     Returns:
       what `compare` returns for `analyze` and `bare`; the number of positions in a call, and positions/s.
@@ -41,7 +44,7 @@ def bench_analyze(experiment: Experiment, seconds: float) -> dict[str, Any]:
     analyst, lines = Analyst(env, players.player("untrained", params)), _lines(env)
     evaluations = POSITIONS * (experiment.search.simulations + 1)
 
-    def analyze() -> float:
+    def analyze(_seconds: float) -> float:
         began = time.perf_counter()
         answers = [json.dumps(answer) for answer in analyst.answers(lines)]
         assert len(answers) == POSITIONS, len(answers)
@@ -54,9 +57,13 @@ def bench_analyze(experiment: Experiment, seconds: float) -> dict[str, Any]:
     def forward() -> object:
         return jax.tree.map(lambda x: x.block_until_ready(), apply(folded, observation))
 
-    analyze(), forward()  # compile
-    sides = {"analyze": analyze, "bare": lambda: BATCH * calls_per_s(forward, ROUND_S)}
-    found = compare(sides, "evaluations_per_s", "evaluations/s, analyze over bare forward pass", seconds, least=3)
+    log.info("compiling: %d positions with %d simulations", POSITIONS, experiment.search.simulations)
+    analyze(seconds), forward()
+    sides: dict[str, Side] = {"analyze": analyze, "bare": lambda turn_s: BATCH * calls_per_s(forward, turn_s)}
+    found = compare(
+        sides, "evaluations_per_s", "evaluations/s, analyze over bare forward pass", seconds,
+        longest_s=ROUND_S, rounds=3,
+    )  # fmt: skip
     return found | {
         "positions": POSITIONS,
         "positions_per_s": POSITIONS * found["analyze_evaluations_per_s"] / evaluations,

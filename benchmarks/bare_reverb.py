@@ -32,11 +32,12 @@ class Layout(NamedTuple):
 
 
 def one_sample_items(experiment: Experiment, spec: EnvSpec) -> Layout:
-    """Each sample is an item, and each of its fields a column."""
-    like = sample_like(experiment, spec)._asdict()
+    """Each sample is an item, and each of its fields that the experiment stores is a column."""
+    like = {name: leaf for name, leaf in sample_like(experiment, spec)._asdict().items() if leaf is not None}
 
     def items(samples: Sample | Window) -> Iterable[dict[str, Any]]:
-        for row in zip(*samples, strict=True):
+        fields = samples._asdict()
+        for row in zip(*(fields[name] for name in like), strict=True):
             yield dict(zip(like, row, strict=True))
 
     def samples(columns: dict[str, Any], leading: tuple[int, ...]) -> Any:

@@ -6,6 +6,7 @@ sockets as between machines.
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import re
@@ -18,12 +19,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from podzero.benchmarks.child_processes import BenchError
 from podzero.benchmarks.publish import publish_for, spread
 from podzero.cluster.local_cluster import local_node
 from podzero.cluster.ray_cluster import Cluster, connect
 from podzero.cluster.remote import STOP_TIMEOUT_S, Call, RemoteActor, current_node_id
 from podzero.config import Experiment
 from podzero.types import Params
+
+log = logging.getLogger(__name__)
 
 NODES = 4
 PROCESSES = 2
@@ -59,6 +63,7 @@ def bench_broadcast(
       reader holds the arrays (`each`), and until the last one does (`last`); and `missed`, how many times a reader
       skipped a publication because the next one had replaced it.
     """
+    log.info("starting Ray with %d nodes", 1 + nodes)
     with _ray_nodes(1 + nodes) as address, connect(address, cpus=0) as cluster:
         return _measure(experiment, cluster, seconds, processes, readers)
 
@@ -94,8 +99,11 @@ def _measure(experiment: Experiment, cluster: Cluster, seconds: float, processes
     store = start_param_store(current_node_id())
     sink = RayParamSink(store)
     sink.publish(0, params)
+    log.info("starting processes with readers; each has %g s", 2 * _START_S)
     probes, running = _start_readers(cluster, store, processes, readers)
+    log.info("waiting until Ray's counts of received bytes stand still, for at most %g s", _SETTLE_S)
     before = _received()
+    log.info("publishing for %g s, then waiting for the counts again", seconds)
     published = publish_for(seconds, sink.publish, params, random.Random(experiment.seed))
     after = _received()
     stamps = [stamps for probe in probes for stamps in probe.ask("stamps")]
@@ -166,7 +174,7 @@ def _received() -> dict[str, float]:
     """Bytes that each node has received from other object stores so far, once the counts have stopped changing.
 
     Raises:
-      TimeoutError: the counts still change after `_SETTLE_S`.
+      BenchError: the counts still change after `_SETTLE_S`.
     """
     counts: dict[str, float] = {}
     until = time.monotonic() + _SETTLE_S
@@ -175,7 +183,7 @@ def _received() -> dict[str, float]:
         last, counts = counts, _count_received()
         if counts == last:
             return counts
-    raise TimeoutError(f"the counts of received bytes still change after {_SETTLE_S:g} s: {counts}")
+    raise BenchError(f"the counts of received bytes still change after {_SETTLE_S:g} s: {counts}")
 
 
 def _count_received() -> dict[str, float]:

@@ -24,8 +24,9 @@ from podzero.actors.shuffling import rows_of
 from podzero.config import Experiment, load
 from podzero.driver.build import learner_parts
 from podzero.envs import make_env
-from podzero.evaluation.judge import MAX_PLY, random_games
+from podzero.evaluation.positions import MAX_PLY, random_games
 from podzero.evaluation.solvers import game_values, make_solver
+from podzero.learner.state import with_progress
 from podzero.learner.training import Training, make_training
 from podzero.params import save_snapshot
 from podzero.protocols import Env
@@ -116,7 +117,7 @@ def teach(experiment: Experiment, samples: Sample, arguments: argparse.Namespace
     state = training.init()
     dispatches = arguments.steps // experiment.learner.steps_per_dispatch
     for index, batch in zip(range(dispatches), batches(experiment, training, samples), strict=False):
-        output = training.step(state, batch)
+        output = training.step(with_progress(state, index / dispatches), batch)
         state = output.state
         step = (index + 1) * experiment.learner.steps_per_dispatch
         if step % REPORT_EVERY == 0:

@@ -5,6 +5,7 @@ Replay servers run in them too: when client and server share a process, Reverb b
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import time
@@ -15,12 +16,19 @@ from typing import Any
 from unittest import mock
 
 from podzero.config import Experiment
+from podzero.errors import PodzeroError
 from podzero.types import EnvSpec
+
+log = logging.getLogger(__name__)
 
 START_S = 180.0
 """The longest wait for a process to start: it may import TensorFlow, or compile."""
 STOP_S = 30.0
 """The longest wait for a process to end before it is killed."""
+
+
+class BenchError(PodzeroError):
+    """A process of a bench ended or did not answer in time."""
 
 
 class ChildProcess:
@@ -34,19 +42,24 @@ class ChildProcess:
         """The next object that it sends.
 
         Raises:
-          TimeoutError: it sent nothing within `timeout_s`.
-          EOFError: it has ended; the reason is on its standard error.
+          BenchError: it sent nothing within `timeout_s`, or it has ended.
         """
         if not self._pipe.poll(timeout_s):
-            raise TimeoutError(f"{self._name} has not answered for {timeout_s:g} s")
-        return self._pipe.recv()
+            raise BenchError(
+                f"the process {self._name} has not answered for {timeout_s:g} s: measure a smaller experiment, or on a "
+                "machine without other work"
+            )
+        try:
+            return self._pipe.recv()
+        except EOFError:
+            raise BenchError(f"the process {self._name} has ended; what it printed above says why") from None
 
     def send(self, *request: Any) -> None:
         """Sends the arguments of a request; see `answer`."""
         self._pipe.send(request)
 
     def ask(self, *request: Any, timeout_s: float = START_S) -> Any:
-        """Sends a request and returns the answer; raises the errors of `receive`."""
+        """Sends a request and returns the answer; raises the error of `receive`."""
         self.send(*request)
         return self.receive(timeout_s)
 
@@ -75,6 +88,7 @@ def child_process(
     spawn = multiprocessing.get_context("spawn")
     here, there = spawn.Pipe()
     process = spawn.Process(target=serve, args=(*arguments, there), name=f"bench-{serve.__name__.strip('_')}")
+    log.info("starting the process %s; it has %g s to import its libraries and to compile", process.name, START_S)
     with mock.patch.dict(os.environ, environment or {}):
         process.start()
     there.close()
@@ -93,7 +107,7 @@ def replay_server(experiment: Experiment, spec: EnvSpec) -> Iterator[Any]:
     """Runs a replay shard of `experiment` in a child process; yields its address.
 
     Raises:
-      TimeoutError: it did not start within `START_S`.
+      BenchError: it did not start within `START_S`.
     """
     with child_process(serve_replay, experiment, spec, 0) as server:
         yield server.receive()

@@ -17,8 +17,9 @@ import numpy as np
 from podzero.benchmarks.value_targets import target_errors
 from podzero.config import Experiment
 from podzero.envs import make_env
-from podzero.evaluation.judge import Positions, judge_actions, judged_positions, replay
+from podzero.evaluation.judge import judge_actions
 from podzero.evaluation.players import Decide, make_decide
+from podzero.evaluation.positions import Positions, judged_positions, replay
 from podzero.evaluation.solvers import game_values, make_solver
 from podzero.networks import make_inference
 from podzero.params import load_snapshot
@@ -48,7 +49,7 @@ class Subject:
     def __init__(self, workdir: str, count: int) -> None:
         self.experiment: Experiment = Workdir(workdir).experiment()
         self.env: Env = make_env(self.experiment.env)
-        self.positions: Positions = judged_positions(self.env, count, SEED)
+        self.positions: Positions = judged_positions(self.env, count, SEED, "validation")
         self.values = game_values(np.nanmax(self.positions.scores, axis=1))
         fold, network = make_inference(self.experiment.network, self.env.spec)
         self.published: Params = load_snapshot(Workdir(workdir).snapshots, None).params

@@ -11,13 +11,13 @@ import jax
 
 from podzero.benchmarks.child_processes import answer, child_process
 from podzero.benchmarks.moves import moves_per_version, self_play
-from podzero.benchmarks.rounds import calls_per_s, compare
+from podzero.benchmarks.rounds import Side, calls_per_s, compare
 from podzero.config import Experiment, GameConfig, ResNetConfig, parse
 from podzero.errors import ConfigError
 from podzero.inference import has_int8_instructions
 
 ROUND_S = 5.0
-"""The length of a round."""
+"""The longest turn of a side."""
 SIDES = {"int8": "int8", "float32": "local"}
 """The sides of the comparison, with their `actors.inference`."""
 
@@ -29,7 +29,7 @@ def bench_int8(experiment: Experiment, seconds: float) -> dict[str, Any]:
 
     Args:
       experiment: its game, network, search and `actors` are measured.
-      seconds: how long to measure after compilation; at least three rounds of each are measured.
+      seconds: how long to measure after compilation; one round in any case.
 
     Returns:
       what `compare` returns for `int8`, `float32` and `plain`, with `moves_per_version`.
@@ -46,11 +46,11 @@ def bench_int8(experiment: Experiment, seconds: float) -> dict[str, Any]:
     with child_process(_serve_plain, settings) as plain:
         plain.receive()
         players = {side: self_play(each) for side, each in experiments.items()}
-        sides: dict[str, Callable[[], float]] = {
-            side: partial(_moves_per_s, move, games) for side, move in players.items()
-        }
-        sides["plain"] = lambda: float(plain.ask(ROUND_S))
-        found = compare(sides, "moves_per_s", "moves/s, self-play in int8 over float32", seconds, least=3)
+        sides: dict[str, Side] = {side: partial(_moves_per_s, move, games) for side, move in players.items()}
+        sides["plain"] = lambda turn_s: float(plain.ask(turn_s))
+        found = compare(
+            sides, "moves_per_s", "moves/s, self-play in int8 over float32", seconds, longest_s=ROUND_S, rounds=3
+        )
     return found | {
         "games": games,
         "simulations": simulations,
@@ -59,8 +59,8 @@ def bench_int8(experiment: Experiment, seconds: float) -> dict[str, Any]:
     }
 
 
-def _moves_per_s(move: Callable[[], None], games: int) -> float:
-    return games * calls_per_s(move, ROUND_S)
+def _moves_per_s(move: Callable[[], None], games: int, seconds: float) -> float:
+    return games * calls_per_s(move, seconds)
 
 
 def plain_settings(experiment: Experiment) -> tuple[str, int, int, int, int]:

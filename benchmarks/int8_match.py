@@ -19,7 +19,6 @@ from podzero.evaluation.players import NetworkPlayers, SearchPlayer, make_decide
 from podzero.inference import QuantizedNetwork, calibration_size, random_positions
 from podzero.networks import make_inference
 from podzero.params import load_snapshot
-from podzero.search import network_evaluation
 from podzero.workdir import Workdir
 
 OPENING_PLIES = 6
@@ -40,7 +39,7 @@ def match(workdir: Workdir, games: int) -> dict[str, Any]:
     positions = random_positions(env, jax.random.key(1), calibration_size(experiment.int8, batch))
     network = QuantizedNetwork(env.spec, experiment.int8, THREADS, batch, positions)
     fold = jax.jit(make_inference(experiment.network, env.spec)[0])
-    decide = make_decide(env, search, network_evaluation(env, network.apply))
+    decide = make_decide(env, search, network.evaluation(env))
     quantized = partial(SearchPlayer, "int8", decide, deterministic=True)
 
     arena, token = Arena(env), network.load(fold(snapshot.params))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import jax
@@ -12,6 +13,8 @@ from podzero.envs import make_env
 from podzero.inference import BackgroundSource
 from podzero.networks import make_network
 from podzero.types import Params, Versioned
+
+log = logging.getLogger(__name__)
 
 COMPILATION_S = 600.0
 """Longest wait for the first parameters."""
@@ -24,6 +27,7 @@ def self_play(experiment: Experiment) -> Callable[[], None]:
     not too often. So the cache of int8 holds no more than it would hold. The network is untrained, which changes the
     time of a search through the cache alone: trained networks return to the same positions more often.
     """
+    log.info("compiling self-play: %s, actors.inference=%s", experiment.env.title, experiment.actors.inference)
     parts = actor_parts(experiment)
     trained: Params = make_network(experiment.network, make_env(experiment.env).spec).init(jax.random.key(0))
     source = BackgroundSource(_Published(trained, moves_per_version(experiment)), parts.fold)

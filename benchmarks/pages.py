@@ -6,12 +6,16 @@ uv run python benchmarks/pages.py
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from podzero.benchmarks.ablations_page import ablations_page
+from podzero.benchmarks.inner_nodes_page import inner_nodes
+from podzero.benchmarks.licences_page import licence_of, licences_page, read_lock
+from podzero.benchmarks.readme_page import headline, judgements
 from podzero.benchmarks.results_page import page_of_results
 from podzero.benchmarks.rounds import ratios
 from podzero.benchmarks.serving_page import feeding, serving
@@ -24,6 +28,8 @@ RESULTS_PAGE = ROOT / "docs" / "results.md"
 PERFORMANCE_PAGE = ROOT / "docs" / "performance.md"
 ABLATIONS_PAGE = ROOT / "docs" / "ablations.md"
 EVALUATION_PAGE = ROOT / "docs" / "evaluation.md"
+LICENCES_PAGE = ROOT / "docs" / "licences.md"
+README = ROOT / "README.md"
 BENCHES = (
     "selfplay", "int8", "int8_64x5", "tree", "simulators", "acting", "learner", "learner_64x5", "replay", "publish",
     "actors", "broadcast", "mesh", "analyze",
@@ -44,6 +50,8 @@ def main() -> None:
     ABLATIONS_PAGE.write_text(strength_page())
     PERFORMANCE_PAGE.write_text(performance_page(PERFORMANCE_PAGE.read_text()))
     EVALUATION_PAGE.write_text(evaluation_page(EVALUATION_PAGE.read_text()))
+    LICENCES_PAGE.write_text(dependencies_page())
+    README.write_text(readme(README.read_text()))
 
 
 def results_page() -> str:
@@ -53,7 +61,8 @@ def results_page() -> str:
 
 def strength_page() -> str:
     """The page of where strength is lost; it shows the variants that have been trained so far."""
-    return ablations_page(_load("diagnosis"), _load("ceiling")["networks"], _load("ablations"))
+    rules = inner_nodes(_load("inner_nodes"))
+    return ablations_page(_load("diagnosis"), _load("ceiling")["networks"], _load("ablations"), rules)
 
 
 def performance_page(page: str) -> str:
@@ -81,6 +90,22 @@ def evaluation_page(page: str) -> str:
       ValueError: the page lacks its generated part.
     """
     return _updated(page, {"tournaments": lambda: simulated(_load("tournaments"))})
+
+
+def readme(page: str) -> str:
+    """README with its figures updated, like the page of performance.
+
+    Raises:
+      ValueError: it lacks a generated part.
+    """
+    results = {name: _load(name) for name in EXPERIMENTS}
+    return _updated(page, {"headline": lambda: headline(results), "judgements": lambda: judgements(results)})
+
+
+def dependencies_page() -> str:
+    """The page of the licences of all dependencies, which must be installed, those of other platforms excepted."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return licences_page(read_lock(ROOT / "uv.lock"), list(project["optional-dependencies"]), licence_of)
 
 
 def _updated(page: str, parts: Mapping[str, Callable[[], list[str]]]) -> str:

@@ -27,8 +27,9 @@ import pgx
 from podzero.benchmarks.plain_mctx import make_play, network
 from podzero.config import SearchConfig
 from podzero.envs import make_env
-from podzero.evaluation.judge import Judge, judged_positions
+from podzero.evaluation.judge import Judge
 from podzero.evaluation.players import SearchPlayer, make_decide
+from podzero.evaluation.positions import judged_positions
 from podzero.search import network_evaluation
 from podzero.types import Array
 
@@ -145,7 +146,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--every", type=float, default=2.0, help="minutes between judgements")
-    parser.add_argument("--hardware", required=True, help="where it runs, for the result")
+    parser.add_argument("--hardware", default="not recorded", help="where it runs, for the result")
     arguments = parser.parse_args()
     points = []
     for point in curve(arguments.minutes, arguments.every):

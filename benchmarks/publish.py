@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import time
@@ -10,14 +11,19 @@ from typing import Any
 
 import numpy as np
 
+from podzero.benchmarks.child_processes import BenchError
 from podzero.cluster.ray_cluster import Cluster, connect
 from podzero.cluster.remote import STOP_TIMEOUT_S, current_node_id
 from podzero.config import Experiment
 from podzero.types import Params, Sample, StoredState, Versioned, Window
 
+log = logging.getLogger(__name__)
+
 GAP_S = (0.5, 1.5)
 """Publications are this far apart, at random, so that they arrive at random times of a move."""
 LISTEN_EVERY_S = 0.001
+START_S = 600.0
+"""The longest wait until the actor has compiled and plays."""
 
 
 def bench_publish(experiment: Experiment, seconds: float) -> dict[str, Any]:
@@ -25,14 +31,18 @@ def bench_publish(experiment: Experiment, seconds: float) -> dict[str, Any]:
 
     Args:
       experiment: its network's parameters are published, and its game is played.
-      seconds: how long to publish once the actor plays.
+      seconds: how long to publish once the actor plays; the last publication then has three seconds to arrive.
 
     Returns:
       in milliseconds, median and 99th percentile of `acting` (from the call of `publish` until the actor's first move
       with the parameters begins, after the move in progress), of `transit` (until a process that only waits for them
       holds them) and of `move` (one move of the actor); the bytes of a publication; and `ratio`, the median of half a
       move, which an actor needs on average to finish the move in progress, over the median of `acting`.
+
+    Raises:
+      BenchError: the actor did not play within `START_S`.
     """
+    log.info("starting Ray")
     with connect(None, cpus=2) as cluster:
         return _measure(experiment, cluster, seconds)
 
@@ -52,8 +62,13 @@ def _measure(experiment: Experiment, cluster: Cluster, seconds: float) -> dict[s
     arguments = {"cpus": 1, "environment": {"JAX_PLATFORMS": "cpu"}, "experiment": experiment, "store": store}
     probes = [cluster.spawn(probe, probe.__name__, **arguments) for probe in (ActorProbe, Listener)]
     work = [probe.begin("run") for probe in probes]
+    log.info("waiting for the actor, which has %g s to start, to compile and to play", START_S)
+    until = time.monotonic() + START_S
     while not probes[0].ask("moves"):
-        time.sleep(1.0)
+        if time.monotonic() > until:
+            raise BenchError(f"the actor has not played a move for {START_S:g} s: measure a smaller experiment")
+        time.sleep(0.2)
+    log.info("publishing for %g s", seconds)
     published = publish_for(seconds, sink.publish, params, random.Random(experiment.seed))
     moves = probes[0].ask("moves")
     for probe, run in zip(probes, work, strict=True):

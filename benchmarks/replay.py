@@ -19,7 +19,7 @@ from podzero.actors.shuffling import rows_of
 from podzero.benchmarks import bare_reverb
 from podzero.benchmarks.child_processes import child_process
 from podzero.benchmarks.inputs import random_samples, with_replay, without_insert_limit, without_sample_limit
-from podzero.benchmarks.rounds import compare
+from podzero.benchmarks.rounds import Side, compare
 from podzero.config import Experiment
 from podzero.envs import spec_of
 from podzero.replay import make_reader, make_writer
@@ -28,7 +28,7 @@ from podzero.types import EnvSpec, Sample, Window
 _PIECE = 48
 """Items that the bare client sends before they must be confirmed; with 50 or more Reverb floods the log."""
 _ROUND_S = 0.5
-"""The length of a round: much longer than its end, and short enough that both sides see the same machine."""
+"""The longest turn of a side: much longer than its end, and short enough that both sides see the same machine."""
 _LIMITS = "bare Reverb client with the same packed items"
 
 
@@ -40,7 +40,7 @@ def bench_replay(experiment: Experiment, seconds: float) -> dict[str, Any]:
     Args:
       experiment: its samples, `replay.samples_per_item`, batch size, steps per dispatch and prefetch are measured, on
         one shard whose limiter never blocks.
-      seconds: how long to measure, half of it writing; at least two rounds of each kind are measured.
+      seconds: how long to measure, half of it writing; one round of each kind in any case.
 
     Returns:
       `ratio`, the lower of the ratios of writing and reading to the bare client with packed items; and for each of
@@ -92,21 +92,22 @@ def _layouts(experiment: Experiment, spec: EnvSpec) -> dict[str, bare_reverb.Lay
     }
 
 
-def _compare(sides: dict[str, Callable[[], float]], seconds: float) -> dict[str, Any]:
+def _compare(sides: dict[str, Side], seconds: float) -> dict[str, Any]:
     for measure in sides.values():
-        measure()  # the first round of each is not counted
-    return compare(sides, "samples_per_s", f"samples/s, podzero.replay over {_LIMITS}", seconds, least=2)
+        measure(min(_ROUND_S, seconds))  # the first turn of each is not counted
+    ratio_of = f"samples/s, podzero.replay over {_LIMITS}"
+    return compare(sides, "samples_per_s", ratio_of, seconds, longest_s=_ROUND_S, rounds=2)
 
 
 def _round(
     move: Callable[[], int], prepare: Callable[[], None] = lambda: None, finish: Callable[[], None] = lambda: None
-) -> Callable[[], float]:
-    """A function that calls `move` for a round and returns samples/s; `finish` is timed, `prepare` is not."""
+) -> Side:
+    """Calls `move` and returns samples/s; `finish` is timed, `prepare` is not."""
 
-    def rate() -> float:
+    def rate(seconds: float) -> float:
         prepare()
         moved, start = 0, time.perf_counter()
-        while time.perf_counter() - start < _ROUND_S:
+        while time.perf_counter() - start < seconds:
             moved += move()
         finish()
         return moved / (time.perf_counter() - start)
@@ -114,9 +115,7 @@ def _round(
     return rate
 
 
-def _writing(
-    write: Callable[[Sample | Window], None], flush: Callable[[], None], samples: Sample | Window
-) -> Callable[[], float]:
+def _writing(write: Callable[[Sample | Window], None], flush: Callable[[], None], samples: Sample | Window) -> Side:
     def move() -> int:
         write(samples)
         return len(samples.version)
@@ -124,7 +123,7 @@ def _writing(
     return _round(move, finish=flush)
 
 
-def _reading(batches: Iterator[Any], experiment: Experiment) -> Callable[[], float]:
+def _reading(batches: Iterator[Any], experiment: Experiment) -> Side:
     config = experiment.learner
 
     def read() -> int:

@@ -11,21 +11,38 @@ Json = Mapping[str, Any]
 
 METHOD = """\
 Every row is one evaluation, after one training run from nothing unless it says `none`. Intervals are 95% confidence
-intervals over the positions, games or episodes of that evaluation, not over training runs.
-`uv run python benchmarks/pages.py` writes this page from `benchmarks/results/`.
+intervals over the positions, games or episodes of that evaluation, not over training runs. `uv run python
+benchmarks/pages.py` writes this page from `benchmarks/results/`.
 
-A solver judges positions that uniformly random moves reach, up to a ply drawn from 0 to 30; finished games, and
-positions in which all legal moves have the same value, are drawn again, so early plies are more frequent. Since
-2026-11-23 each position is drawn once. Before, and in the rows of `connect_four`, `connect_four_int8`,
-`open_spiel_connect_four` and `plain_learning`, the empty board was 69 of 1,000; the intervals there are those of as
-many positions as carry the same information, 162 of 1,000. In matches each opening is played from both sides."""
+A solver judges positions that uniformly random moves reach; finished games, and positions in which all legal moves
+have the same value, are left out. Shares of differently drawn positions cannot be compared; a row says how its own
+were drawn:
+
+- even over the plies: distinct positions, as many of each ply from 0 to 30 as of the others (the first plies have
+  fewer).
+- early plies more frequent: distinct positions at a ply drawn from 0 to 30, drawn again where the game was over.
+  Of 1,000, 423 are in plies 0 to 9, which are the hardest.
+- early plies more frequent, repeated: the same, but a position could be drawn again; the empty board is 69 of 1,000.
+  The interval is that of as many positions as carry the same information, 162 of 1,000.
+
+One run is one sample: between seeds of a run of ten minutes of connect four the share has a standard deviation of
+2.7 points ([ablations.md](ablations.md)), which no interval of this page includes. `mcts:N` in these rows is a weak
+opponent where there are many moves: it searched with unvisited moves counted as losses, and tried few of the moves
+of Go. In matches each opening is played from both sides."""
 
 
 SCORES = """\
-The scores during training, each with the 95% interval over its games (`uv run python benchmarks/plot_scores.py
-docs/scores.png`):
+The scores of snapshots, in matches played after the run, over the minute of training from which the snapshot is; each
+with the 95% interval over its games (`uv run python benchmarks/plot_scores.py docs/scores.png`):
 
-![score against random play and MCTS with rollouts, over the minutes of the run](scores.png)"""
+![score of snapshots against random play and MCTS with rollouts, over the minutes of the run](scores.png)"""
+
+DRAWN = {
+    "even": "even over the plies",
+    "distinct": "early plies more frequent",
+    "repeated": "early plies more frequent, repeated",
+}
+"""How the positions of a judgement were drawn, by `drawn` of a result."""
 
 
 def page_of_results(experiments: Mapping[str, Json]) -> str:
@@ -92,14 +109,20 @@ def _reached(result: Json) -> str:
     if "opponent" in result:
         return (
             f"score **{100 * result['score']:.1f}%** in {result['games']} games against `{result['opponent']}`: "
-            f"{result['wins']} won, {result['draws']} drawn, {result['losses']} lost{_interval(result, 1, '%')}"
+            f"{_record(result)}{_interval(result, 1, '%')}"
+            + "".join(f"; moving {side}: {_record(found)}" for side, found in result.get("by_side", {}).items())
         )
-    positions = f" of {result['positions']:,} positions" if "positions" in result else ""
-    bands = [f"{100 * band['share']:.1f}% in plies {plies}" for plies, band in result.get("bands", {}).items()]
+    drawn = f" ({DRAWN[result['drawn']]})" if "drawn" in result else ""
+    positions = f" of {result['positions']:,} positions{drawn}" if "positions" in result else ""
+    bands = [f"{100 * band['keeps_value']:.1f}% in {plies}" for plies, band in result.get("bands", {}).items()]
     return (
         f"**{100 * result['keeps_value']:.1f}%** of moves{positions} keep the game's value{_interval(result, 1, '%')}"
         + (": " + ", ".join(bands) if bands else "")
     )
+
+
+def _record(match: Json) -> str:
+    return f"{match['wins']} won, {match['draws']} drawn, {match['losses']} lost"
 
 
 def _throughput(run: Json) -> str:

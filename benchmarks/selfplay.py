@@ -23,7 +23,7 @@ def bench_selfplay(experiment: Experiment, seconds: float) -> dict[str, Any]:
 
     Args:
       experiment: its game, network, search and `actors` are measured.
-      seconds: how long to measure after compilation; at least three rounds of each are measured.
+      seconds: how long to measure after compilation; one round in any case, in which the actor reports twice.
 
     Returns:
       what `compare` returns for `actor` and `bare`; moves/s and games/s of the actor.

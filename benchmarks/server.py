@@ -7,6 +7,7 @@ Copies between host and chip are not part of it.
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 import tempfile
@@ -44,8 +45,12 @@ from podzero.types import EnvState
 
 CLIENTS = (1, 4, 16, 64)
 """Numbers of actors, each with `server.batches` connections."""
+log = logging.getLogger(__name__)
+
 ROUND_S = 4.0
-"""The length of a round; servers report every two seconds."""
+"""The longest turn of the server or of the transport; servers report every two seconds."""
+CONNECT_SHARE = 0.25
+"""The part of a turn before counting begins, in which all connect and the queue fills."""
 POSITIONS = 8192
 """Recorded positions, of which each request sends some."""
 PLIES = 40
@@ -59,11 +64,12 @@ def bench_server(experiment: Experiment, seconds: float) -> dict[str, Any]:
 
     Args:
       experiment: its game, network, `server` and `actors.games` are measured.
-      seconds: how long to measure each number of actors; at least one round.
+      seconds: how long to measure, for all numbers of actors together; one round of each in any case.
 
     Returns:
       `actors`: for each number of them `positions_per_s`, its `share_of_device`, `share_of_transport` and
-      `share_of_limit`, `fill` of the batches, `gb_per_s` and `messages_per_s`; `device_positions_per_s`: what the chip
+      `share_of_limit`, `fill` of the batches (None if
+      it did not report), `gb_per_s` and `messages_per_s`; `device_positions_per_s`: what the chip
       could do; `added_latency_ms`: the median of an idle server, without the device's time; and `ratio`: the least
       share of the lower of the two limits.
 
@@ -75,17 +81,19 @@ def bench_server(experiment: Experiment, seconds: float) -> dict[str, Any]:
     size, config = experiment.server.batch_sizes[-1], experiment.server
     request = min(len(rows), experiment.actors.games // config.batches)
     with (
-        child_process(_serve_stand_in, config, identity, times) as server,
+        child_process(_serve_stand_in, config, max(request, config.batch_sizes[0]), identity, times) as server,
         child_process(_serve_echo, identity) as echo,
     ):
         addresses = server.receive(), echo.receive()
+        log.info("measuring the latency of %d requests", IDLE_REQUESTS)
         latency = _idle_latency(addresses[0], config, identity, rows[: config.batch_sizes[0]])
         idle = 1000 * (latency - times[config.batch_sizes[0]])
         limit = size / times[size]
         found = {}
         for actors in CLIENTS:
             connections = [actors * config.batches, rows, request, identity]
-            found[str(actors)] = _measured(server, addresses, connections, limit, seconds)
+            log.info("measuring %d actors for %g s", actors, seconds / len(CLIENTS))
+            found[str(actors)] = _measured(server, addresses, connections, limit, seconds / len(CLIENTS))
     return {
         "ratio": min(each["share_of_limit"] for each in found.values()),
         "ratio_of": "positions/s over the lower of what the chip and the bare transport could do",
@@ -101,7 +109,7 @@ def bench_server(experiment: Experiment, seconds: float) -> dict[str, Any]:
 def recorded(experiment: Experiment) -> tuple[np.ndarray[Any, Any], Identity]:
     """Encoded positions `[N, S]` uint8 of random games, and the identity of their servers."""
     env = make_env(experiment.env)
-    encoding = encoding_of(env)
+    encoding = encoding_of(env, experiment.int8.on_tpu)
     view, step = jax.vmap(env.view), jax.vmap(env.step)
     plies = jax.random.randint(jax.random.key(0), (POSITIONS,), 0, PLIES)
 
@@ -148,7 +156,7 @@ def _estimated_s(experiment: Experiment, size: int) -> float:
         report = json.loads(done.stdout.splitlines()[-1])
         return float(report["programs"][0]["estimated_seconds"])
     except (ValueError, KeyError, IndexError):
-        raise ConfigError(f"podzero compile failed: {done.stderr.strip() or done.stdout.strip()}") from None
+        raise ConfigError(f"`podzero compile` failed: {done.stderr.strip() or done.stdout.strip()}") from None
 
 
 class StandIn:
@@ -169,13 +177,15 @@ class StandIn:
         return 0, self._answers[len(rows)]
 
 
-def _serve_stand_in(config: ServerConfig, identity: Identity, times: dict[int, float], parent: Connection) -> None:
+def _serve_stand_in(
+    config: ServerConfig, request: int, identity: Identity, times: dict[int, float], parent: Connection
+) -> None:
     """In the child: sends its address, then answers each request with the reports since the one before."""
     reports: list[dict[str, float]] = []
     server = InferenceServer(
         name="stand-in", host="127.0.0.1", identity=identity, device=StandIn(times, identity.outputs),
-        version=lambda: 0, config=config, report=lambda _, metrics: reports.append(dict(metrics)),
-        announce=lambda address: None,
+        version=lambda: 0, config=config, request_positions=request,
+        report=lambda _, metrics: reports.append(dict(metrics)), announce=lambda address: None,
     )  # fmt: skip
     threading.Thread(target=server.run, daemon=True).start()
     parent.send(server.address)
@@ -211,17 +221,18 @@ def _serve_echo(identity: Identity, parent: Connection) -> None:
 
 def _measured(
     server: ChildProcess, addresses: tuple[str, str], connections: Sequence[Any], limit: float, seconds: float
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """The figures of one number of actors: rounds with the server and with the bare transport in turn."""
+    turn_s = min(ROUND_S, seconds / 2)
     served: list[float] = []
     bare: list[float] = []
     fills: list[float] = []
     until = time.perf_counter() + seconds
     while not served or time.perf_counter() < until:
         server.ask()
-        served.append(_positions_per_s(addresses[0], *connections))
+        served.append(_positions_per_s(addresses[0], turn_s, *connections))
         fills += [report["server/fill"] for report in server.ask() if "server/fill" in report]
-        bare.append(_positions_per_s(addresses[1], *connections))
+        bare.append(_positions_per_s(addresses[1], turn_s, *connections))
     _, _, request, identity = connections
     rate, transport = median(served), median(bare)
     return {
@@ -230,14 +241,16 @@ def _measured(
         "share_of_transport": rate / transport,
         "share_of_limit": rate / min(limit, transport),
         "transport_positions_per_s": transport,
-        "fill": median(fills) if fills else 0.0,
+        "fill": median(fills) if fills else None,
         "gb_per_s": rate * (identity.row_bytes + 4 * identity.outputs) / 1e9,
         "messages_per_s": 2 * rate / request,
     }
 
 
-def _positions_per_s(address: str, connections: int, rows: Any, request: int, identity: Identity) -> float:
-    """The rate at which so many connections get answers for one round; each repeats its request at once.
+def _positions_per_s(
+    address: str, seconds: float, connections: int, rows: Any, request: int, identity: Identity
+) -> float:
+    """The rate at which so many connections get answers for `seconds`; each repeats its request at once.
 
     One thread serves all connections, because actors, which have a process each, would not share an interpreter.
     """
@@ -253,17 +266,18 @@ def _positions_per_s(address: str, connections: int, rows: Any, request: int, id
         frames[socket] = request_frames(number, rows[start : start + request])
         poller.register(socket, zmq.POLLIN)
     answers, began = 0, 0.0
-    start_s, end_s = time.perf_counter() + 0.25 * ROUND_S, time.perf_counter() + 1.25 * ROUND_S
+    now = time.perf_counter()
+    start_s, end_s = now + CONNECT_SHARE * seconds, now + seconds
     while (now := time.perf_counter()) < end_s:
         if not began and now >= start_s:  # all are connected, and the queue is full
             answers, began = 0, now
-        for socket, _ in poller.poll(1000):
+        for socket, _ in poller.poll(round(1000 * min(1.0, end_s - now))):
             kind, *_ = socket.recv_multipart()
             answers += kind == ANSWER
             socket.send_multipart(frames[socket], copy=copies(frames[socket]))
     for socket in frames:
         socket.close()
-    return answers * request / (now - began)
+    return answers * request / (now - (began or start_s))
 
 
 def _idle_latency(address: str, config: ServerConfig, identity: Identity, rows: Any) -> float:

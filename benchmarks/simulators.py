@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 
 from podzero.benchmarks.moves import self_play
-from podzero.benchmarks.rounds import calls_per_s, compare
+from podzero.benchmarks.rounds import Side, calls_per_s, compare
 from podzero.config import EnvConfig, Experiment, GameConfig, SimulatorConfig
 from podzero.errors import ConfigError
 
 GAMES = ("connect_four", "tic_tac_toe", "othello")
 """Games that are the same in pgx and in OpenSpiel."""
 ROUND_S = 10.0
-"""The length of a round."""
+"""The longest turn of a side."""
 
 
 def bench_simulators(experiment: Experiment, seconds: float) -> dict[str, Any]:
@@ -25,7 +27,7 @@ def bench_simulators(experiment: Experiment, seconds: float) -> dict[str, Any]:
 
     Args:
       experiment: its game, network, search and `actors` are measured.
-      seconds: how long to measure after compilation; at least three rounds of each are measured.
+      seconds: how long to measure after compilation; one round in any case.
 
     Returns:
       what `compare` returns for `host` and `jax`.
@@ -42,10 +44,17 @@ def bench_simulators(experiment: Experiment, seconds: float) -> dict[str, Any]:
     envs: dict[str, EnvConfig] = {"host": SimulatorConfig(name="open_spiel", id=game.name), "jax": game}
     players = {kind: self_play(experiment.model_copy(update={"env": env})) for kind, env in envs.items()}
     simulations = experiment.actors.games * experiment.search.simulations
-    sides = {kind: lambda move=move: calls_per_s(move, ROUND_S) * simulations for kind, move in players.items()}
-    found = compare(sides, "simulations_per_s", "simulations/s, game in OpenSpiel over game in JAX", seconds, least=3)
+    sides: dict[str, Side] = {kind: partial(_simulations_per_s, move, simulations) for kind, move in players.items()}
+    found = compare(
+        sides, "simulations_per_s", "simulations/s, game in OpenSpiel over game in JAX", seconds,
+        longest_s=ROUND_S, rounds=3,
+    )  # fmt: skip
     return found | {
         "games": experiment.actors.games,
         "simulations": experiment.search.simulations,
         "platform": jax.devices()[0].platform,
     }
+
+
+def _simulations_per_s(move: Callable[[], None], simulations: int, seconds: float) -> float:
+    return simulations * calls_per_s(move, seconds)

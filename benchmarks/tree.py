@@ -9,11 +9,11 @@ from typing import Any
 import jax
 
 from podzero.benchmarks.moves import self_play
-from podzero.benchmarks.rounds import calls_per_s, compare
+from podzero.benchmarks.rounds import Side, calls_per_s, compare
 from podzero.config import Experiment, parse
 
 ROUND_S = 5.0
-"""The length of a round."""
+"""The longest turn of a side."""
 
 
 def bench_tree(experiment: Experiment, seconds: float) -> dict[str, Any]:
@@ -21,22 +21,24 @@ def bench_tree(experiment: Experiment, seconds: float) -> dict[str, Any]:
 
     Args:
       experiment: its game, network, search and `actors` are measured.
-      seconds: how long to measure after compilation; at least three rounds of each are measured.
+      seconds: how long to measure after compilation; one round in any case.
 
     Returns:
       what `compare` returns for `dense` and `mctx`.
     """
     games = experiment.actors.games
-    sides: dict[str, Callable[[], float]] = {
+    sides: dict[str, Side] = {
         tree: partial(_moves_per_s, self_play(_with_tree(experiment, tree)), games) for tree in ("dense", "mctx")
     }
-    found = compare(sides, "moves_per_s", "moves/s, dense trees over those of mctx", seconds, least=3)
+    found = compare(
+        sides, "moves_per_s", "moves/s, dense trees over those of mctx", seconds, longest_s=ROUND_S, rounds=3
+    )
     simulations, platform = experiment.search.simulations, jax.devices()[0].platform
     return found | {"games": games, "simulations": simulations, "platform": platform}
 
 
-def _moves_per_s(move: Callable[[], None], games: int) -> float:
-    return games * calls_per_s(move, ROUND_S)
+def _moves_per_s(move: Callable[[], None], games: int, seconds: float) -> float:
+    return games * calls_per_s(move, seconds)
 
 
 def _with_tree(experiment: Experiment, tree: str) -> Experiment:

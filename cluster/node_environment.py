@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CODE_PATTERNS = ("*.py", "*.yaml", "*.sh", "Dockerfile*", "py.typed", "*.html", "*.css", "*.js", "*.LICENSE")
+CODE_PATTERNS = ("*.py", "*.yaml", "*.sh", "Dockerfile*", "py.typed", "*.html", "*.css", "*.js", "*.npz", "*.LICENSE")
 """Files of the package that the archive holds: those that a wheel holds, without the trained agents of the zoo."""
 PROJECT_FILES = ("pyproject.toml", "uv.lock")
 """Files beside the package that the archive holds: `uv sync` needs them."""

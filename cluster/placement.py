@@ -214,14 +214,14 @@ def host_resources(config: ClusterConfig) -> dict[str, float]:
     """Resources that each learner process reserves."""
     if config.host_resources or config.tpu is None:
         return dict(config.host_resources)
-    return {TPU: float(_chips_per_host(config.tpu))}
+    return {TPU: float(config.tpu.chips_of_host)}
 
 
 def _slice_nodes(nodes: Sequence[Node], wanted: Slice, config: ClusterConfig) -> tuple[Node, ...]:
     """The hosts of a complete slice of this kind, by worker id; of a free one, if there is one."""
     found: dict[str, dict[int, Node]] = defaultdict(dict)
     for node in nodes:
-        if _kind(node) == wanted and node.resources.get(TPU, 0.0) >= _chips_per_host(wanted):
+        if _kind(node) == wanted and node.resources.get(TPU, 0.0) >= wanted.chips_of_host:
             found[node.labels[SLICE_NAME]][int(node.labels[WORKER_ID])] = node
     ranks = range(wanted.hosts)
     complete = [[hosts[rank] for rank in ranks] for _, hosts in sorted(found.items()) if set(ranks) <= hosts.keys()]
@@ -252,9 +252,7 @@ def _kind(node: Node) -> Slice | None:
 
 
 def _missing_hosts(nodes: Sequence[Node], wanted: Slice, found: Mapping[str, Mapping[int, Node]]) -> str:
-    needed = (
-        f"{wanted.short_name} has {wanted.hosts} hosts with {_chips_per_host(wanted)} chips each (Ray's TPU resource)"
-    )
+    needed = f"{wanted.short_name} has {wanted.hosts} hosts with {wanted.chips_of_host} chips each (Ray's TPU resource)"
     if not found:
         tpus = dict.fromkeys(_describe_tpus(node) for node in nodes if node.resources.get(TPU))
         present = f"only {', '.join(tpus)}" if tpus else "no TPUs"
@@ -275,10 +273,6 @@ def _describe_tpus(node: Node) -> str:
 
 def _numbers(ranks: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(ranks)))
-
-
-def _chips_per_host(wanted: Slice) -> int:
-    return wanted.chips // wanted.hosts
 
 
 def _holds(node: Node, replay: ReplayConfig, shards: int) -> bool:

@@ -27,7 +27,7 @@ PACKAGES = (
 """Packages whose versions must agree: they compute, or communicate between processes."""
 OPTIONAL_PACKAGES = ("openvino",)
 """Those of optional dependencies, whose versions must agree where both sides have them."""
-INSTALL_ADVICE = "; install the same lock file there (`uv sync --locked`), and restart Ray on it"
+INSTALL_ADVICE = "; install the same lock file there (`uv sync --locked --inexact`), and restart Ray on it"
 _MISSING = "missing"
 CHECK_TIMEOUT_S = 120.0
 """Longest time for a check: a node may have to load its first process from a cold disk."""

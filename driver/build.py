@@ -186,7 +186,7 @@ def _int8_parts(experiment: Experiment) -> ActorParts:
     positions = random_positions(env, jax.random.key(experiment.seed), size)
     network = QuantizedNetwork(env.spec, experiment.int8, max(1, round(actors.cpus)), actors.games, positions)
     fold = jax.jit(make_inference(experiment.network, env.spec)[0])
-    core = selfplay_core(experiment, env, network_evaluation(env, network.apply))
+    core = selfplay_core(experiment, env, network.evaluation(env))
     return ActorParts(core, lambda params: network.load(fold(params)), network)
 
 

@@ -32,6 +32,6 @@ def own_devices(name: str, section: str, resources: Mapping[str, float]) -> list
     if reserved and jax.default_backend() == "cpu":
         raise NoAccelerator(
             f"{name} has reserved a {reserved[0]} ({section}.resources), but JAX found only CPUs: the extra for it is "
-            "not installed there (`uv sync --extra cuda` or `--extra tpu`), or another process holds the chips"
+            "missing there (`uv sync --inexact --extra cuda` or `--extra tpu`), or another process holds the chips"
         )
     return list(jax.local_devices())

@@ -25,11 +25,16 @@ class RunFailed(PodzeroError, RuntimeError):
     """The run cannot go on; the message says which worker failed, why, and what to do."""
 
 
+class LearnerFailed(PodzeroError, RuntimeError):
+    """The learner failed, or its process died although its node did not; its cause is what a host raised."""
+
+
 class LearnerGroup:
     """The workers of all learner hosts, rank 0 first."""
 
     def __init__(self, workers: Sequence[Worker]) -> None:
         self.workers = list(workers)
+        self._advance: Call | None = None
 
     @property
     def leader(self) -> Worker:
@@ -65,13 +70,23 @@ class LearnerGroup:
 
         Raises:
           NodeLost: a host is gone with its node.
-          RunFailed: a host failed.
+          LearnerFailed: a host failed.
         """
         for worker in self.workers:
             if worker.work is not None and worker.work.done:
                 self._check(worker)
         work = self.leader.work
         return work is not None and not work.done
+
+    @property
+    def can_save(self) -> bool:
+        """Whether all hosts train, so that the state that they would save is whole."""
+        return all(worker.work is not None and not worker.work.done for worker in self.workers)
+
+    def advance(self, share: float) -> None:
+        """Tells host 0 what share of the run's minutes and games has passed (`Progress.tell`); never waits for it."""
+        if self._advance is None or self._advance.done:
+            self._advance = self.leader.actor.begin("advance", share)
 
     def checkpoint(self, folder: Path) -> int:
         """Saves the state at the end of the dispatch under way; returns its step once all hosts have written.
@@ -120,7 +135,7 @@ class LearnerGroup:
             if isinstance(failure, WorkerDied):
                 dead.insert(0, failure)
             reason = "; ".join(map(str, dead)) or f"{worker.actor.name} failed: {failure}"
-            raise RunFailed(reason) from failure
+            raise LearnerFailed(reason) from failure
 
 
 def _dead(calls: Sequence[tuple[Worker, Call]]) -> list[WorkerDied]:

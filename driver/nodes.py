@@ -88,6 +88,10 @@ class RunNodes:
         """The nodes for processes of self-play that reserve accelerators, TPU hosts included; never waits."""
         return without_learner(self._usable(wait=False), self._learner, self._experiment.cluster)
 
+    def describe(self, node: str) -> str:
+        """The node of an id, in words."""
+        return next((str(known) for known in self._cluster.nodes() if known.id == node), f"node {node[:8]}")
+
     def request_capacity(self, taken: Mapping[str, float], cpus: Sequence[float]) -> None:
         """Asks an autoscaler for room for the processes that find none on the present nodes; replaces earlier requests.
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from podzero.config import Experiment, ResNetConfig
 from podzero.envs import make_env
-from podzero.inference import Int8Network, RecentPositions, random_positions
+from podzero.inference import Int8Network, Positions, RecentPositions, random_positions
 from podzero.inference.serving import encoding_of
 from podzero.networks import make_inference
 from podzero.protocols import Env
@@ -49,14 +49,19 @@ def placed_network(experiment: Experiment) -> PlacedNetwork:
 def _int8_network(experiment: Experiment, env: Env) -> PlacedNetwork:
     """The network with its tower in int8; calibrated by what a server evaluates, or what is played on a device."""
     assert isinstance(experiment.network, ResNetConfig)
-    limits, seed, encoding = experiment.int8, experiment.seed, encoding_of(env)
-    decode = jax.jit(encoding.decode)
+    limits, seed, encoding = experiment.int8, experiment.seed, encoding_of(env, with_legal=True)
+    assert encoding.legal is not None
+    observed, legal = jax.jit(encoding.decode), jax.jit(encoding.legal)
+
+    def decode(rows: np.ndarray[Any, Any]) -> Positions:
+        sent = rows.any(axis=1)
+        return Positions(np.asarray(observed(rows))[sent], np.asarray(legal(rows))[sent])
 
     def positions() -> RecentPositions:
         first = random_positions(env, jax.random.key(seed), limits.positions)
         if experiment.actors.inference == "device":
             return RecentPositions(first, every=1)
-        return RecentPositions(first, decode=lambda rows: np.asarray(decode(rows))[rows.any(axis=1)])
+        return RecentPositions(first, decode=decode)
 
     network = Int8Network(experiment.network, env.spec, limits, positions)
     return PlacedNetwork(env, network.init, network.apply, network.fold, network)

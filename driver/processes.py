@@ -207,6 +207,10 @@ class LearnerProcess(Process):
         """Asks `run` to end."""
         self._learner.stop()
 
+    def advance(self, share: float) -> None:
+        """As `Progress.tell` of the learner."""
+        self._learner.progress.tell(share)
+
     def checkpoint(self, folder: Path, timeout_s: float) -> int:
         """Writes this host's part of the learner's state below `folder`; returns the step once it is complete.
 

@@ -7,52 +7,19 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from podzero.cluster.remote import NodeLost
 from podzero.config import Experiment
 from podzero.driver.checkpoints import Checkpoint, SavedShard
-from podzero.driver.learner_group import RunFailed
+from podzero.driver.failures import SHARD, Failures
+from podzero.driver.learner_group import LearnerFailed
 from podzero.driver.nodes import RunNodes
 from podzero.driver.replay_shards import MoveAnnouncer, ReplayShards
 from podzero.driver.worker import Worker
 from podzero.driver.worker_group import WorkerGroup
-from podzero.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 2.0
 """Time between two looks for nodes with room for the workers that are missing."""
-
-
-class FailureCount:
-    """Counts the workers that failed, and ends the run when there are too many.
-
-    Args:
-      limit: how many failures a run survives.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self.failures = 0
-        """Workers that failed although their nodes did not."""
-        self._limit = limit
-
-    def add(self, name: str, error: Exception) -> None:
-        """Counts a worker that ended. The loss of its node is no failure.
-
-        Raises:
-          RunFailed: there were too many failures, or the experiment is at fault and the worker would fail again.
-        """
-        if isinstance(error, ConfigError):
-            raise RunFailed(f"{name} cannot do what the experiment asks for: {error}") from error
-        if isinstance(error, NodeLost):
-            log.warning("%s was lost with its node; it restarts on a node that has room for it", name)
-            return
-        self.failures += 1
-        log.warning("%s failed and restarts (failure %d, at most %d)", name, self.failures, self._limit, exc_info=error)
-        if self.failures > self._limit:
-            raise RunFailed(
-                f"{name} failed: workers of this run failed {self.failures} times, at most {self._limit} are allowed "
-                f"(actors.max_restarts); last error: {error}"
-            ) from error
 
 
 class Reconciler:
@@ -86,8 +53,10 @@ class Reconciler:
         self._start_order = (
             (servers, None), (reanalysers, 1), (actors, None), (reanalysers, None), (evaluator, None),
         )  # fmt: skip
-        self._failures = FailureCount(experiment.actors.max_restarts)
+        self._failures = Failures(experiment.restarts, nodes.describe)
         self._shard_cpus = experiment.replay.cpus
+        self._noted: dict[int, Worker] = {}
+        """By index, the last process of a shard whose loss was noted."""
         self._homeless: set[int] = set()
         """Indices of the lost shards for which there is no node."""
         self._announcer = MoveAnnouncer()
@@ -97,6 +66,11 @@ class Reconciler:
     def workers(self) -> list[Worker]:
         """All inference servers, actors and reanalysers, and the evaluator."""
         return [worker for group in self._groups for worker in list(group.workers.values())]
+
+    @property
+    def failing(self) -> dict[str, str]:
+        """The workers that have failed and not worked since, by name: how often in a row, and their last errors."""
+        return self._failures.failing
 
     def reconcile(self, learners: Sequence[Worker], newest: Callable[[], Checkpoint | None]) -> list[str]:
         """Replaces the workers that ended, and starts those for which there is room now.
@@ -109,30 +83,34 @@ class Reconciler:
           the names of the workers that ended, and of the shards that were replaced.
 
         Raises:
-          RunFailed: more workers failed than `actors.max_restarts` allows, one failed because of the experiment, or a
-            learner could not be told that a shard moved.
+          RunFailed: workers that training needs have failed too often or cannot do what the experiment asks for.
+          LearnerFailed: a learner could not be told that a shard moved.
         """
 
         def contents(index: int) -> list[SavedShard]:
             return saved.shard(index) if (saved := newest()) else []
 
-        ended = self._replace_shards(contents)
-        for group in self._groups:
-            ended |= group.remove_ended()
-        ended |= self._announce_moves(learners)
-        for name, error in ended.items():
-            self._failures.add(name, error)
-        if ended or time.monotonic() >= self._look_at:
+        for worker in [*self._shards.workers, *self.workers]:
+            if worker.worked:
+                self._failures.note_work(worker.actor.name)
+        replaced = self._replace_shards(contents)
+        ended = [name for group in self._groups for name in self._remove_ended(group)]
+        self._announce_moves(learners)
+        ended += [name for group in self._samplers for name in self._remove_ended(group)]
+        if replaced or ended or time.monotonic() >= self._look_at:
             self.scale()
-        return list(ended)
+        return [*replaced, *ended]
 
     def scale(self) -> None:
-        """Starts the wanted workers that are not alive, as far as nodes have room."""
+        """Starts the wanted workers that are not alive, as far as nodes have room and they may start again."""
         self._look_at = time.monotonic() + LOOK_EVERY_S
         nodes = [] if all(group.complete for group in self._groups) else self._nodes.for_workers()
         for group, limit in self._start_order:
+            if group in self._samplers and self._shards.lost():
+                continue  # they are built with the addresses of all shards
             where = self._nodes.with_accelerators() if group.resources and not group.complete else nodes
-            for name, node in group.scale(where, self.taken(), limit).items():
+            usable = self._failures.usable(group.kind, [node for node in where if group.could_run_on(node)])
+            for name, node in group.scale(usable, self.taken(), self._failures.may_start, limit).items():
                 log.info("%s starts on %s", name, node)
         missing = [cpus for group in self._groups for cpus in group.missing_cpus]
         self._nodes.request_capacity(self.taken(), missing + [self._shard_cpus] * len(self._homeless))
@@ -147,34 +125,46 @@ class Reconciler:
                 taken[worker.actor.node] += cpus
         return taken
 
-    def _replace_shards(self, contents: Callable[[int], list[SavedShard]]) -> dict[str, Exception]:
-        """Restarts lost shards, each with the first of its `contents` that is whole; returns why they were lost."""
-        replaced = {}
-        for index, loss in self._shards.lost():
-            if self._shards.replace(index, self._nodes.for_workers(), contents(index)):
+    def _remove_ended(self, group: WorkerGroup) -> list[str]:
+        """Removes the workers of a group that ended; returns their names."""
+        ended = group.remove_ended()
+        alive = [*group.workers, *ended]  # each that ended is noted in its turn
+        for name, (node, error) in ended.items():
+            self._failures.note_end(name, node, error, alive)
+        return list(ended)
+
+    def _replace_shards(self, contents: Callable[[int], list[SavedShard]]) -> list[str]:
+        """Restarts the lost shards that may restart, each with its first whole `contents`; returns their names."""
+        replaced, all_lost = [], self._shards.lost()
+        self._homeless &= {index for index, _ in all_lost}
+        for index, loss in all_lost:
+            name, lost = f"{SHARD}-{index}", self._shards.workers[index]
+            if self._noted.get(index) is not lost:
+                self._noted[index] = lost
+                self._failures.note_end(name, lost.actor.node, loss, [])
+            if not self._failures.may_start(name):
+                continue
+            nodes = self._failures.usable(SHARD, self._nodes.for_workers())
+            if self._shards.replace(index, nodes, contents(index)):
                 self._homeless.discard(index)
-                replaced[f"replay-{index}"] = loss
+                replaced.append(name)
             elif index not in self._homeless:
                 self._homeless.add(index)
                 log.warning(
-                    "replay-%d is lost (%s), and no node can run it: it restarts when one joins. Until then its "
-                    "samples are missing",
-                    index,
+                    "%s is lost (%s), and no node can run it: it restarts when one joins. Until then its samples are "
+                    "missing",
+                    name,
                     loss,
                 )
         return replaced
 
-    def _announce_moves(self, learners: Sequence[Worker]) -> dict[str, Exception]:
-        """Tells readers and writers where restarted shards are; removes workers that could not be told."""
+    def _announce_moves(self, learners: Sequence[Worker]) -> None:
+        """Tells readers and writers where restarted shards are; those that could not be told are of no use any more."""
         users = [*(worker for group in self._samplers for worker in group.workers.values()), *learners]
         self._announcer.announce(self._shards.moves(), users)
-        ended: dict[str, Exception] = {}
         for worker, failure in self._announcer.failures():
             if worker in learners:
-                raise RunFailed(
+                raise LearnerFailed(
                     f"{worker.actor.name} could not be told that a replay shard moved: {failure}"
                 ) from failure
             worker.failure = failure
-            for group in self._samplers:
-                ended |= group.remove_ended()
-        return ended

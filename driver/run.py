@@ -5,17 +5,21 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 from podzero.cluster.remote import NodeLost
 from podzero.config import Experiment
+from podzero.driver.advice import last_checkpoint_failed, with_advice
 from podzero.driver.checkpoints import Checkpoint, newest_checkpoint
-from podzero.driver.learner_group import RunFailed
-from podzero.driver.recovery import RestartPolicy
+from podzero.driver.learner_group import LearnerFailed, RunFailed
+from podzero.driver.recovery import LearnerFailures, RestartPolicy
 from podzero.driver.saving import Saver, SaveState
 from podzero.driver.start import start_workers
 from podzero.driver.stop_signals import StopSignals
 from podzero.driver.supervisor import Supervisor
+from podzero.driver.worker import last_reports
 from podzero.errors import PodzeroError
 from podzero.monitoring.metrics import MetricsLog
 from podzero.monitoring.monitor import Monitor
@@ -32,13 +36,9 @@ TICK_S = 0.5
 """Pause between two rounds of the loop."""
 STATUS_EVERY_S = 2.0
 """Time between two writes of `status.json`."""
+LAST_SAVE_TIMEOUT_S = 1800.0
+"""Longest time for the last checkpoint of a run that fails, and for the write under way before it."""
 STOPPED = "stopped by a signal"
-
-
-class LastCheckpointFailed(PodzeroError, RuntimeError):
-    """A run has ended, and its last checkpoint could not be written: the steps since the newest one are lost."""
-
-    exit_code = 3
 
 
 class Run:
@@ -70,6 +70,7 @@ class Run:
         self._writers = writers
         self._attempt_write = WriteAttempts()
         self._metrics: MetricsLog | None = None
+        self._learner_failures = LearnerFailures(experiment.restarts)
 
     def begin(self, checkpoint: Checkpoint | None) -> None:
         """Prepares for workers that have just started; the time of training goes on from when their nodes were there.
@@ -78,8 +79,8 @@ class Run:
           checkpoint: the one that they started from.
         """
         self.close()
-        counters, step = (checkpoint.counters, checkpoint.step) if checkpoint else ({}, 0)
-        self._monitor = Monitor(self._experiment, self._supervisor.nodes_since, counters, step)
+        counters, self._began_at = (checkpoint.counters, checkpoint.step) if checkpoint else ({}, 0)
+        self._monitor = Monitor(self._experiment, self._supervisor.nodes_since, counters, self._began_at)
         tensorboard = self._experiment.metrics.tensorboard
         self._metrics = MetricsLog(self._workdir, checkpoint.step if checkpoint else -1, tensorboard, self._writers)
         self._saver.begin(checkpoint)
@@ -88,33 +89,44 @@ class Run:
     def until_end(self, signals: StopSignals) -> str:
         """Runs until a limit is reached or a signal arrives, and writes a last checkpoint; returns why it ended.
 
+        If the run fails while its learner trains, a last checkpoint is written as well.
+
         Raises:
           RunFailed: a worker failed and cannot be replaced.
           LastCheckpointFailed: the run has ended without its last checkpoint.
-          ConfigError, WorkdirError, CheckpointMismatch: the run could not start again after the loss of a node.
+          ConfigError, WorkdirError, CheckpointMismatch: the run could not start again after the loss of the learner.
         """
+        try:
+            if (reason := self._loop(signals)) is None:
+                return STOPPED
+            self._stop(reason)
+            return reason
+        finally:
+            with suppress(Exception):  # which must not hide why the run ends
+                self._enter("ended")
+
+    def _loop(self, signals: StopSignals) -> str | None:
+        """Goes on until the run has to end; returns why, None after a signal while it had no workers."""
         try:
             while True:
                 try:
                     while (reason := self._end_reason(signals)) is None:
                         self.handle(self._supervisor.listen())
+                        self._supervisor.advance(self._monitor.share_passed(time.monotonic()))
                         for name in self._supervisor.reconcile(partial(newest_checkpoint, self._workdir)):
-                            self._monitor.add(name, {"count/restarts": 1.0}, time.monotonic())
+                            self.handle([MetricsReport(time.time(), name, {"count/restarts": 1.0})])
                         self._save()
                         self._show()
                         time.sleep(TICK_S)
-                except NodeLost as loss:
+                except (NodeLost, LearnerFailed) as loss:
                     if not self._recover(loss, signals):
-                        self._enter("ended")
-                        return STOPPED
+                        return None
                 else:
-                    self._stop(reason)
                     return reason
-        except RunFailed as failure:
-            self._enter("ended")
-            raise self._with_advice(failure) from failure
-        except PodzeroError:
-            self._enter("ended")
+        except Exception as failure:
+            self._save_what_works(failure)
+            if isinstance(failure, RunFailed):
+                raise with_advice(failure, self._experiment, self._workdir) from failure
             raise
 
     def handle(self, reports: Iterable[MetricsReport | LogReport]) -> None:
@@ -136,14 +148,22 @@ class Run:
         if self._metrics is not None:
             self._metrics.close(self._monitor.step)
 
-    def _recover(self, loss: NodeLost, signals: StopSignals) -> bool:
-        """Starts all workers again from the newest checkpoint, once enough nodes have joined; False after a signal."""
-        log.warning("%s\nAll workers are stopped. The run resumes when enough nodes have joined", loss)
+    def _recover(self, loss: NodeLost | LearnerFailed, signals: StopSignals) -> bool:
+        """Starts all workers again from the newest checkpoint, once enough nodes have joined; False after a signal.
+
+        Raises:
+          RunFailed: the learner would fail again, has failed too often, or too many attempts to start failed.
+        """
+        pause_s = self._pause_s(loss) if isinstance(loss, LearnerFailed) else 0.0
+        when = f"in {pause_s:g} s" if pause_s else "as soon as enough nodes have joined"
+        log.warning("%s\nAll workers are stopped. The run resumes from its newest checkpoint %s", loss, when)
         now = time.monotonic()
         self._monitor.pause(now)
         self._enter("starting")
         self._supervisor.kill()
         self._saver.wait()
+        if pause_s:
+            signals.event.wait(pause_s)
         restarts = self._monitor.status(now).restarts + 1
         policy = RestartPolicy()
         while not signals.event.is_set():
@@ -163,6 +183,12 @@ class Run:
                 self._monitor.add("driver", {"count/restarts": since_checkpoint}, now)
                 return True
         return False
+
+    def _pause_s(self, failure: LearnerFailed) -> float:
+        """How long to wait before the workers start again after a failure of the learner."""
+        assert self._supervisor.learner is not None
+        self.handle(last_reports([self._supervisor.learner.leader]))  # which say at what step it failed
+        return self._learner_failures.pause_s(failure, self._began_at, self._monitor.step, time.monotonic())
 
     def _end_reason(self, signals: StopSignals) -> str | None:
         """Why the run has to end; None while it goes on."""
@@ -200,11 +226,11 @@ class Run:
         due = time.monotonic() >= self._status_due
         if due:
             self.handle([MetricsReport(time.time(), "driver", self._saver.metrics())])
-        status = self._monitor.status(time.monotonic())
-        self._view.show(status)
+        status = replace(self._monitor.status(time.monotonic()), failing=self._supervisor.failing)
         if due:
             self._status_due = time.monotonic() + STATUS_EVERY_S
             self._attempt_write(self._workdir.status_file, partial(write_status, self._workdir, status))
+        self._view.show(status)
 
     def _stop(self, reason: str) -> None:
         """Stops the workers in this order: actors, then the learner, then a checkpoint, then the rest.
@@ -231,22 +257,29 @@ class Run:
             failed = failure
             log.error("the last checkpoint could not be written", exc_info=failure)
         self._supervisor.stop_evaluator()
-        self._enter("ended")
         if failed is not None:
-            raise LastCheckpointFailed(
-                f"the run has ended ({reason}), but its last checkpoint could not be written: {failed}.\n"
-                f"The same command resumes {self._resumes_from()}; what came after it is lost. Log: "
-                f"{self._workdir.log_file}"
-            ) from failed
+            raise last_checkpoint_failed(reason, failed, self._workdir) from failed
+
+    def _save_what_works(self, failure: Exception) -> None:
+        """Writes a last checkpoint of a run that fails, if its learner works; `failure` says so if that fails as well.
+
+        A learner that has failed is not asked: its state may be the fault.
+        """
+        if self._supervisor.learner is None or not self._supervisor.learner.can_save:
+            return
+        try:
+            with suppress(Exception):  # as of a view that is the failure itself
+                self._enter("stopping")
+            self._saver.write_last(self._save_state(), LAST_SAVE_TIMEOUT_S)
+        except Exception as unsaved:
+            log.error("the last checkpoint could not be written", exc_info=unsaved)
+            note = f"The last checkpoint could not be written: {unsaved}"
+            if isinstance(failure, PodzeroError):
+                failure.args = (f"{failure}\n{note}",)
+            else:
+                failure.add_note(note)
 
     def _enter(self, phase: Phase) -> None:
         self._monitor.enter(phase)
         self._status_due = 0.0
         self._show()
-
-    def _with_advice(self, failure: RunFailed) -> RunFailed:
-        return RunFailed(f"{failure}\nThe same command resumes {self._resumes_from()}. Log: {self._workdir.log_file}")
-
-    def _resumes_from(self) -> str:
-        newest = newest_checkpoint(self._workdir)
-        return f"from the checkpoint of step {newest.step:,}" if newest else "from the start, as there is no checkpoint"

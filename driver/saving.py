@@ -161,6 +161,18 @@ class Saver:
             log.warning("the snapshot after the checkpoint of step %d was not written", step, exc_info=failure)
             return Saved(0, ladder)
 
+    def write_last(self, state: SaveState, timeout_s: float) -> None:
+        """Writes a checkpoint after the write that has begun, if any; both have `timeout_s` together.
+
+        Raises:
+          TimeoutError: they took longer.
+          Exception: as in `write_checkpoint`.
+        """
+        write = self._executor.submit(self.write_checkpoint, state)
+        if wait([write], timeout_s).not_done:
+            raise TimeoutError(f"it was not complete within {timeout_s:g} s")
+        write.result()
+
     def close(self) -> None:
         """Drops the writes that have not begun."""
         self._executor.shutdown(wait=False, cancel_futures=True)

@@ -53,7 +53,7 @@ def make_served_actor(
     actors, connections = [], []
     for number, own in enumerate(clients):
         env = make_env(experiment.env)
-        encoding = encoding_of(env)
+        encoding = encoding_of(env, experiment.int8.on_tpu)
         hello = Hello(f"{name}, group {number}", games, _identity(experiment, env.spec, encoding, run))
         connection = ServerClient(hello, servers, config, preferred + number)
         connections.append(connection)
@@ -106,7 +106,7 @@ def make_server(
     """
     placed, config = placed_network(experiment), experiment.server
     env, int8 = placed.env, placed.int8
-    encoding = encoding_of(env)
+    encoding = encoding_of(env, experiment.int8.on_tpu)
     device = NetworkDevice(encoding, placed.apply, config.batch_sizes, devices, int8.note if int8 else None)
     server = InferenceServer(
         name=name,
@@ -115,10 +115,11 @@ def make_server(
         device=device,
         version=lambda: device.version,
         config=config,
+        request_positions=experiment.actors.games,
         report=with_metrics(report, int8) if int8 else report,
         announce=announce,
     )
-    return NetworkServer(server, device, source, placed.fold, experiment.replay.timeout_s)
+    return NetworkServer(server, device, source, placed.fold)
 
 
 def _identity(experiment: Experiment, spec: EnvSpec, encoding: Encoding, run: str) -> Identity:

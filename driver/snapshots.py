@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from podzero.workdir import step_folder, step_folders
+from podzero.workdir import keep_as, step_folder, step_folders
 
 PER_DOUBLING = 4
 """Rated snapshots that are kept for each doubling of the step."""
@@ -30,14 +30,11 @@ def delete_old_snapshots(folder: Path, newest: int, ladder: Mapping[str, Any]) -
 def set_aside_later(folder: Path, step: int) -> None:
     """Renames the snapshots of steps after `step`, which a resumption makes again, to `lost-STEP`.
 
-    Otherwise the evaluator would take them for the newest, and the next ones for old.
+    Otherwise the evaluator would take them for the newest, and the next ones for old. Nothing deletes them.
     """
     for later in step_folders(folder):
         if later > step:
-            found = step_folder(folder, later)
-            aside = found.with_name(f"lost-{found.name}")
-            shutil.rmtree(aside, ignore_errors=True)
-            found.rename(aside)
+            keep_as(step_folder(folder, later), "lost")
 
 
 def kept_snapshots(steps: Collection[int], newest: int, rated: Collection[int]) -> set[int]:

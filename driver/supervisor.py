@@ -120,14 +120,24 @@ class Supervisor:
 
         Raises:
           NodeLost: one of its hosts is gone with its node.
-          RunFailed: it failed.
+          LearnerFailed: it failed.
         """
         return self.learner is not None and self.learner.working
+
+    def advance(self, share: float) -> None:
+        """Tells the learner what share of the run's minutes and games has passed; never waits for it."""
+        if self.learner is not None:
+            self.learner.advance(share)
 
     @property
     def evaluator(self) -> Worker | None:
         """The evaluator; None before it has started."""
         return next(iter(self._evaluators.workers.values()), None)
+
+    @property
+    def failing(self) -> dict[str, str]:
+        """The workers that have failed and not worked since, by name: how often in a row, and their last errors."""
+        return self._reconciler.failing
 
     def reconcile(self, newest: Callable[[], Checkpoint | None]) -> list[str]:
         """Replaces the workers that ended, the learner's excepted, and starts those for which there is room now.
@@ -139,7 +149,8 @@ class Supervisor:
           the names of the workers that ended and of the shards that were replaced.
 
         Raises:
-          RunFailed: more workers failed than `actors.max_restarts` allows.
+          RunFailed: workers that training needs have failed too often or cannot do what the experiment asks for.
+          LearnerFailed: the learner could not be told that a shard moved.
         """
         return self._reconciler.reconcile(self._learners, newest)
 

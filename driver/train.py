@@ -15,6 +15,7 @@ from podzero.cluster.remote import current_node_id
 from podzero.cluster.run_lock import lock_run
 from podzero.config import Experiment, GameConfig
 from podzero.driver.hardware import record_hardware
+from podzero.driver.recovery import first_start
 from podzero.driver.run import STOPPED, Run
 from podzero.driver.saving import Saver
 from podzero.driver.start import start_workers
@@ -35,16 +36,17 @@ class End(NamedTuple):
     """The number of the signal that ended it; 0 where it has reached a limit."""
 
 
-def train(experiment: Experiment, root: str | Path, address: str | None, view: View) -> End:
+def train(experiment: Experiment, root: str | Path, address: str | None, view: View, step: int | None = None) -> End:
     """Runs an experiment until one of its limits is reached, a signal arrives, or it fails.
 
-    If the working directory holds checkpoints of this experiment, the run resumes from the newest usable one.
+    If the working directory holds checkpoints of this experiment, the run resumes from one of them.
 
     Args:
       experiment: what to run.
       root: the working directory.
       address: `host:port` of a Ray cluster to join; None starts one on this machine.
       view: shows the status.
+      step: of the checkpoint from which the run resumes; None takes the newest usable one.
 
     Raises:
       WorkdirError, ConfigError, ClusterError, RunFailed: the run cannot start or go on; the message says why.
@@ -59,7 +61,7 @@ def train(experiment: Experiment, root: str | Path, address: str | None, view: V
         stack.enter_context(view)
         try:
             with signals.interrupting():
-                run = _start(experiment, workdir, address, view, signals, stack)
+                run = _start(experiment, workdir, address, view, signals, stack, step)
         except KeyboardInterrupt:
             return End(STOPPED, signals.number)
         reason = run.until_end(signals)
@@ -73,6 +75,7 @@ def _start(
     view: View,
     signals: StopSignals,
     stack: ExitStack,
+    step: int | None,
 ) -> Run:
     """Starts Ray and the workers; `stack` ends them. Writes the experiment last, so that a failed start leaves none."""
     writers = start_writers(experiment, workdir)
@@ -89,8 +92,8 @@ def _start(
     home = current_node_id()
     supervisor = Supervisor(cluster, experiment, workdir, start_param_store(home), signals.event, home)
     stack.callback(supervisor.kill)
-    checkpoint = start_workers(supervisor, workdir)
-    workdir.open(experiment)
+    checkpoint = first_start(lambda: start_workers(supervisor, workdir, step), signals.event)
+    workdir.open(experiment, checkpoint.step if checkpoint else 0)
     WriteAttempts()(workdir.hardware_file, partial(record_hardware, workdir, cluster.nodes()))
     saver = Saver(experiment, workdir)
     stack.callback(saver.close)

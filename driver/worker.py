@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from podzero.cluster.remote import Call, ClusterError, RemoteActor, WorkerDied
+from podzero.monitoring.monitor import kind_of
 from podzero.monitoring.reports import LogReport, MetricsReport
 
 log = logging.getLogger(__name__)
@@ -16,6 +17,14 @@ log = logging.getLogger(__name__)
 ANSWER_TIMEOUT_S = 20.0
 """Longest wait for a short answer of a worker that may be compiling."""
 _POLL_S = 0.1
+_WORK: Mapping[str, str] = {
+    "replay": "replay/size",
+    "inference": "count/served",
+    "actor": "count/moves",
+    "reanalyser": "count/reanalysed",
+    "evaluator": "evaluation/step",
+}
+"""By kind of worker, the metric that shows that it works: it is reported, and a count is not zero."""
 
 
 class Patience(NamedTuple):
@@ -38,6 +47,8 @@ class Worker:
     """The pending `run`; None for workers that only answer calls."""
     failure: Exception | None = None
     """Why the worker is of no use any more, once that is known."""
+    worked: bool = False
+    """Whether it has reported any work."""
     _drain: Call | None = None
     """The pending `drain`: at most one, however long the worker takes to answer."""
     _asked_at: float = 0.0
@@ -74,6 +85,7 @@ class Worker:
             try:
                 reports = self._drain.result(ANSWER_TIMEOUT_S)
                 self._answered = True
+                self.worked |= any(_shows_work(report) for report in reports)
             except ClusterError as lost:
                 log.warning("reports of %s are lost: %s", self.actor.name, lost)
             except Exception as failure:
@@ -85,6 +97,13 @@ class Worker:
     def last_drains(self) -> list[Call]:
         """Begins to fetch the last reports of a worker that has stopped."""
         return [call for call in (self._drain, self.actor.begin("drain")) if call is not None]
+
+
+def _shows_work(report: MetricsReport | LogReport) -> bool:
+    if not isinstance(report, MetricsReport):
+        return False
+    metric = _WORK.get(kind_of(report.worker), "")
+    return metric in report.metrics and not (metric.startswith("count/") and not report.metrics[metric])
 
 
 def await_end(workers: Sequence[Worker], timeout_s: float) -> None:

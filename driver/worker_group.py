@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from podzero.cluster.accelerators import accelerator_places
 from podzero.cluster.placement import Node
 from podzero.cluster.remote import RemoteActor
 from podzero.driver.worker import Patience, Worker
+from podzero.monitoring.monitor import kind_of
+
+
+class End(NamedTuple):
+    """How a worker ended."""
+
+    node: str | None
+    """Id of its node, if that is known."""
+    error: Exception
 
 
 class WorkerGroup:
@@ -41,6 +51,11 @@ class WorkerGroup:
         self._patience = patience
 
     @property
+    def kind(self) -> str:
+        """The kind of its workers; empty if there are none."""
+        return kind_of(self._names[0]) if self._names else ""
+
+    @property
     def complete(self) -> bool:
         """Whether every wanted worker has been started."""
         return len(self.workers) >= self.wanted
@@ -50,19 +65,31 @@ class WorkerGroup:
         """CPUs of each wanted worker that has not been started."""
         return [self.cpus] * max(0, self.wanted - len(self.workers))
 
-    def scale(self, nodes: Sequence[Node], taken: Mapping[str, float], limit: int | None = None) -> dict[str, Node]:
+    def could_run_on(self, node: Node) -> bool:
+        """Whether a worker fits onto the node when nothing else runs there."""
+        has = node.resources
+        return node.cpus >= self.cpus and all(has.get(name, 0.0) >= amount for name, amount in self.resources.items())
+
+    def scale(
+        self,
+        nodes: Sequence[Node],
+        taken: Mapping[str, float],
+        may_start: Callable[[str], bool],
+        limit: int | None = None,
+    ) -> dict[str, Node]:
         """Starts the wanted workers that are absent, as far as nodes have room.
 
         Args:
           nodes: where workers may be started.
           taken: CPUs that the run uses already, by node id.
+          may_start: whether the worker of a name may start now.
           limit: considers only the first so many workers; all by default.
 
         Returns:
           the nodes of the started workers, by name.
         """
         wanted = self._names[: self.wanted][:limit]
-        absent = [index for index, name in enumerate(wanted) if name not in self.workers]
+        absent = [index for index, name in enumerate(wanted) if name not in self.workers and may_start(name)]
         started = {}
         running = Counter(worker.actor.node for worker in self.workers.values() if worker.actor.node is not None)
         places = accelerator_places(nodes, taken, running, self.cpus, self.resources, len(absent))
@@ -72,12 +99,16 @@ class WorkerGroup:
             started[wanted[index]] = node
         return started
 
-    def remove_ended(self) -> dict[str, Exception]:
-        """Removes the workers that ended by themselves or are silent for too long; returns why, by name."""
+    def remove_ended(self) -> dict[str, End]:
+        """Removes the workers that ended by themselves or are silent for too long; returns their ends, by name."""
         if self._patience is not None:
             for worker in self.workers.values():
                 worker.check_silence(self._patience)
-        ended = {name: end for name, worker in self.workers.items() if (end := worker.ended()) is not None}
+        ended = {
+            name: End(worker.actor.node, error)
+            for name, worker in self.workers.items()
+            if (error := worker.ended()) is not None
+        }
         for name in ended:
             self.workers.pop(name).actor.kill()
         return ended

@@ -12,7 +12,6 @@ from podzero.evaluation.evaluator import Evaluator as Evaluator
 from podzero.evaluation.games import MatchResult as MatchResult
 from podzero.evaluation.judge import Judge as Judge
 from podzero.evaluation.judge import JudgeResult as JudgeResult
-from podzero.evaluation.judge import judged_positions as judged_positions
 from podzero.evaluation.matches import MatchRounds as MatchRounds
 from podzero.evaluation.players import NetworkPlayers as NetworkPlayers
 from podzero.evaluation.players import Player as Player
@@ -20,6 +19,7 @@ from podzero.evaluation.players import RandomPlayer as RandomPlayer
 from podzero.evaluation.players import SearchPlayer as SearchPlayer
 from podzero.evaluation.players import SolverPlayer as SolverPlayer
 from podzero.evaluation.players import mcts_player as mcts_player
+from podzero.evaluation.positions import judged_positions as judged_positions
 from podzero.evaluation.ratings import Ladder as Ladder
 from podzero.evaluation.ratings import LadderError as LadderError
 from podzero.evaluation.ratings import Rating as Rating

@@ -20,8 +20,9 @@ from podzero.evaluation.analysis import Analyst
 from podzero.evaluation.arena import Arena
 from podzero.evaluation.episodes import BASELINES, EpisodesResult, baseline, play_episodes
 from podzero.evaluation.games import match_result
-from podzero.evaluation.judge import BandResult, Judge, JudgeResult, all_positions, judged_positions
+from podzero.evaluation.judge import BandResult, Judge, JudgeResult
 from podzero.evaluation.players import Contestant, MovesPlayer, Player, SearchPlayer
+from podzero.evaluation.positions import all_positions, judged_positions
 from podzero.evaluation.records import record_suffix, write_records
 from podzero.evaluation.returns import SIDE_BY_SIDE, play_alone, reward_scale, summary
 from podzero.evaluation.solvers import SOLVED
@@ -32,6 +33,8 @@ from podzero.zoo_agents import PREFIX
 
 POSITIONS = 1000
 """Positions that a solver judges by default."""
+DEFAULT_OPPONENTS = ("mcts:200", "random")
+"""Opponents in games of two players that have no solver."""
 ENUMERATED = {"tic_tac_toe": 8}
 """Games in which a solver judges all positions by default: the last ply with a choice."""
 
@@ -49,12 +52,13 @@ def evaluate(
 ) -> dict[str, Any]:
     """Plays a match; without an opponent, the game's solver judges the moves in seeded positions instead.
 
-    In single-agent environments, whole episodes are played.
+    Games without a solver are then played against each of `DEFAULT_OPPONENTS`. In single-agent environments, whole
+    episodes are played.
 
     Args:
       who: the player, see `podzero.player_names`.
-      opponent: the other player; None for a judgement by the solver.
-      games: games of the match, half of them from each side (an odd number is rounded up); or episodes.
+      opponent: the other player; None for a judgement by the solver, or matches against `DEFAULT_OPPONENTS`.
+      games: games of each match, half of them from each side (an odd number is rounded up); or episodes.
       simulations: per move of players with a network; None means as many as in training.
       positions: positions to judge; None takes `POSITIONS`, or all there are in the games of `ENUMERATED`.
       seed: of openings, positions and all random choices.
@@ -65,40 +69,48 @@ def evaluate(
         `matches/` in the working directory of the player, or none for other players.
 
     Returns:
-      `games, wins, draws, losses, score, interval` of a match, and `records`, the file or None;
+      `games, wins, draws, losses, score, interval` of a match, and `records`, the file or None; `matches`, the same of
+      several by opponent;
       `positions, keeps_value, exact, interval, by_ply, bands` of a judgement, and of a trained player `network`, the
       same for the strongest move of its network without search; `episodes, mean_return, std_return, interval`
       (the latter of the mean) of episodes; all with `game, player` (and `opponent`).
 
     Raises:
       ConfigError, WorkdirError, SnapshotError: see `resolve`.
-      ConfigError: no game or two different games were given, or the game has no solver.
+      ConfigError: no game or two different games were given, or positions where no solver judges them.
       EnvironmentFailed, SimulatorError: the environments, or a game on the host, failed.
     """
     where = game_to_play(game, who, opponent)
     if records is not None and opponent is None:
         raise ConfigError(f"--records {records}: only the games of a match are recorded; choose an --opponent")
+    if positions is not None and opponent is not None:
+        raise ConfigError(f"--positions {positions} are judged by a solver: remove it, or --opponent {opponent}")
     if isinstance(where, GymnasiumConfig):
         _refuse_opponent(where.title, opponent)
+        _refuse_positions(where.title, positions)
         return _episodes(where, who, games, simulations, seed)
     env = make_env(where)
     discount = discount_of(where)
     if env.spec.players == 1:
         _refuse_opponent(env.spec.name, opponent)
+        _refuse_positions(env.spec.name, positions)
         scale = 1.0 if isinstance(where, str) else reward_scale(where)
         return _alone(env, _by_states(resolve(who, env, simulations, discount)), games, seed, scale)
-    if opponent is None and env.spec.name not in SOLVED:
-        raise ConfigError(
-            f"{env.spec.name} has no solver (only {', '.join(SOLVED)} have one); "
-            "choose an opponent, for example --opponent mcts:100"
-        )
+    judged = opponent is None and env.spec.name in SOLVED
+    if not judged:
+        _refuse_positions(env.spec.name, positions)
     player = resolve(who, env, simulations, discount)
     about = {"game": env.spec.name, "player": player.name}
-    if opponent is None:
+    if judged:
         return about | _judgement(env, _by_states(player), positions, seed)
-    other = resolve(opponent, env, simulations, discount)
-    file = records or records_file(who, player.name, other.name, env.spec.name)
-    return about | _match(env, player, other, games, seed, file)
+    results = {}
+    for name in DEFAULT_OPPONENTS if opponent is None else (opponent,):
+        other = resolve(name, env, simulations, discount)
+        file = records or records_file(who, player.name, other.name, env.spec.name)
+        results[other.name] = _match(env, player, other, games, seed, file)
+    if opponent is None:
+        return about | {"matches": results}
+    return about | {"opponent": other.name} | results[other.name]
 
 
 def analyze(
@@ -129,6 +141,14 @@ def discount_of(game: str | EnvConfig) -> float:
 def _refuse_opponent(name: str, opponent: str | None) -> None:
     if opponent is not None:
         raise ConfigError(f"{name} has a single agent: remove --opponent {opponent}")
+
+
+def _refuse_positions(name: str, positions: int | None) -> None:
+    if positions is not None:
+        raise ConfigError(
+            f"--positions {positions}: {name} has no solver that could judge them (only {', '.join(SOLVED)} have one); "
+            "leave --positions out"
+        )
 
 
 def records_file(who: str, name: str, opponent: str, game: str) -> Path | None:
@@ -175,7 +195,6 @@ def _match(env: Env, player: Contestant, other: Contestant, games: int, seed: in
         write_records(file, env, chain.from_iterable(played), date.today().isoformat())
     result = match_result(played)
     return {
-        "opponent": other.name,
         "games": result.games,
         **result._asdict(),
         "score": result.score,

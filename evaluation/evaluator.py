@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from podzero.envs import EnvironmentFailed, SimulatorError, simulator_errors
 from podzero.evaluation.arena import Interrupted
-from podzero.params import load_snapshot, snapshot_steps
+from podzero.params import SnapshotError, load_snapshot, snapshot_steps
 from podzero.protocols import Report
 from podzero.types import Params
 
@@ -54,17 +54,28 @@ class Evaluator:
         self._stop = Event()
 
     def run(self) -> None:
-        """Judges until `stop`; waits for a first snapshot."""
+        """Judges until `stop`; waits for a first snapshot.
+
+        A round whose environment fails, or whose snapshots cannot be read now, is repeated after the usual time.
+        """
         due = time.monotonic()
         while not self._stop.wait(_LOOK_EVERY_S):
-            if time.monotonic() >= due and max(snapshot_steps(self._snapshots), default=-1) > self._rounds.rated:
-                due = time.monotonic() + self._every_s
-                try:
-                    self.judge_newest()
-                except Interrupted:
-                    return
-                except (EnvironmentFailed, SimulatorError) as error:
-                    log.warning("an evaluation round failed in its environment and will be repeated: %s", error)
+            began = time.monotonic()
+            if began < due:
+                continue
+            try:
+                if max(snapshot_steps(self._snapshots), default=-1) <= self._rounds.rated:
+                    continue
+                self.judge_newest()
+            except Interrupted:
+                return
+            except (EnvironmentFailed, SimulatorError, SnapshotError, OSError) as error:
+                log.warning(
+                    "an evaluation round failed; one begins again in %g minutes (evaluation.every_minutes): %s",
+                    self._every_s / 60,
+                    error,
+                )
+            due = began + self._every_s
 
     def stop(self) -> None:
         """Makes `run` return before the next move of the current round; does not wait for it."""
@@ -79,10 +90,12 @@ class Evaluator:
 
         Raises:
           Interrupted: `stop` was called; the round is discarded.
-          SnapshotError: all snapshots are damaged.
+          SnapshotError: no snapshot can be read, or none that is newer than the one judged last.
           EnvironmentFailed, SimulatorError: the environments, or a game on the host, failed; the round is discarded.
         """
         step, params = load_snapshot(self._snapshots)
+        if step <= self._rounds.rated:
+            raise SnapshotError(f"{self._snapshots}: of the snapshots after step {self._rounds.rated} none is intact")
         with simulator_errors():
             metrics = self._rounds.judge(step, params, lambda: not self._stop.is_set())
         self._report(WORKER, {"evaluation/step": float(step)} | metrics)

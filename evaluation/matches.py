@@ -18,8 +18,9 @@ import jax
 from podzero.config import Experiment
 from podzero.evaluation.arena import Arena
 from podzero.evaluation.games import MatchResult, PlayedGame
-from podzero.evaluation.judge import Judge, JudgeResult, judged_positions
+from podzero.evaluation.judge import Judge, JudgeResult
 from podzero.evaluation.players import Contestant, NetworkPlayers
+from podzero.evaluation.positions import judged_positions
 from podzero.evaluation.rating_round import RatingRound, relevant, snapshot_name, snapshot_steps_of
 from podzero.evaluation.ratings import Ladder, saved_ratings
 from podzero.evaluation.solvers import SOLVED
@@ -109,7 +110,7 @@ class MatchRounds:
         """Made in the first round, since solving the positions takes long if they are not cached."""
         if self._env.spec.name not in SOLVED:
             return None
-        return Judge(self._env, judged_positions(self._env, self._config.positions, seed=0))
+        return Judge(self._env, judged_positions(self._env, self._config.positions, seed=0, part="validation"))
 
     def _players(self, step: int, newest: Contestant) -> dict[str, Contestant]:
         """The newest snapshot, that of `step`, its opponents, and earlier snapshots, by name."""

@@ -163,9 +163,10 @@ class SearchPlayer:
 def mcts_player(env: Env, simulations: int, discount: float = 1.0, keep_nodes: bool = False) -> SearchPlayer:
     """Monte Carlo tree search without a network: PUCT with a uniform prior and one random rollout from each leaf.
 
+    Before its first visit an action counts as much as its node: as a loss, most of many actions would never be tried.
     `discount` is the discount factor per move; `keep_nodes` as for `make_decide`.
     """
-    config = SearchConfig(algorithm="puct", simulations=simulations)
+    config = SearchConfig(algorithm="puct", simulations=simulations, first_play_urgency="parent")
     decide = make_decide(env, config, rollout_evaluation(env, discount), discount, keep_nodes)
     return SearchPlayer(f"mcts:{simulations}", decide, None, deterministic=False)
 

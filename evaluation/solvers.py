@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from podzero.errors import ConfigError
+from podzero.importing import import_extra
 
 Scores = np.ndarray[Any, np.dtype[np.float32]]
 """`[B, A]` float32, nan where an action is illegal."""
@@ -54,12 +55,17 @@ SOLVED = ("connect_four", "tic_tac_toe", *_ELSEWHERE)
 """Games that have a solver."""
 
 
+def known_game(name: str) -> str:
+    """The name of the same game in JAX, if another library's is a game of `SOLVED`; otherwise `name`."""
+    return _ELSEWHERE[name][0] if name in _ELSEWHERE else name
+
+
 @cache
 def make_solver(game: str) -> Solver:
     """The solver of a game, made once.
 
     Raises:
-      ConfigError: the game has none.
+      ConfigError: the game has none, or its package (extra `solver`) is not installed.
     """
     match game:
         case "tic_tac_toe":
@@ -126,9 +132,8 @@ class ConnectFourSolver:
     """
 
     def __init__(self) -> None:
-        from bitbully import BitBully  # the book takes most of a second to load
-
-        self._bitbully = BitBully()
+        self._library = import_extra("bitbully", "solving connect four", "solver")
+        self._bitbully = self._library.BitBully()  # the book takes most of a second to load
         self._solve = lru_cache(maxsize=200_000)(self._solve_board)
 
     def scores(self, observations: np.ndarray[Any, Any]) -> Scores:
@@ -137,10 +142,8 @@ class ConnectFourSolver:
         return np.array([self._solve(np.packbits(board).tobytes()) for board in boards], np.float32)
 
     def _solve_board(self, packed: bytes) -> tuple[float, ...]:
-        from bitbully import Board
-
         board = np.unpackbits(np.frombuffer(packed, np.uint8))[: 6 * 7 * 2].reshape(6, 7, 2)
         mover = 1 if board[..., 0].sum() == board[..., 1].sum() else 2
         marks = mover * board[..., 0] + (3 - mover) * board[..., 1]
-        known = self._bitbully.score_all_moves(Board.from_array(marks.tolist()))
+        known = self._bitbully.score_all_moves(self._library.Board.from_array(marks.tolist()))
         return tuple(float(known.get(column, np.nan)) for column in range(7))

@@ -35,7 +35,7 @@ def observations_of(env: EnvConfig, spec: EnvSpec, count: int) -> np.ndarray[Any
     """
     if not isinstance(env, GymnasiumConfig):
         with simulator_errors():
-            return random_positions(make_env(env), jax.random.key(0), count).astype(np.float32)
+            return random_positions(make_env(env), jax.random.key(0), count).observation.astype(np.float32)
     with closing(make_vector_env(env, _SIDE_BY_SIDE, seed=0)) as environments:
         rows = [environments.reset().observation]
         for step in range(1, -(-count // _SIDE_BY_SIDE)):

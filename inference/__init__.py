@@ -10,6 +10,7 @@ from podzero.inference.instructions import has_bfloat16_instructions as has_bflo
 from podzero.inference.instructions import has_int8_instructions as has_int8_instructions
 from podzero.inference.int8_network import Int8Network as Int8Network
 from podzero.inference.int8_network import NotingWriter as NotingWriter
+from podzero.inference.positions import Positions as Positions
 from podzero.inference.positions import RecentPositions as RecentPositions
 from podzero.inference.positions import random_positions as random_positions
 from podzero.inference.quantized import QuantizedNetwork as QuantizedNetwork

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from podzero.protocols import ParamSource
 from podzero.types import Params, Versioned
@@ -33,22 +33,27 @@ class BackgroundSource:
         self._next = 0.0
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="prepare-params")
         self._pending: Future[Versioned] | None = None
+        self._awaited: tuple[int, Future[Versioned]] | None = None
+        """The step of the version that `wait` waits for, and its preparation."""
 
     def wait(self, timeout_s: float) -> Versioned:
         """The newest parameters; waits until there are any, and until they are prepared.
 
         Raises:
-          TimeoutError: nothing was published within `timeout_s`, or preparing it took longer than that.
+          TimeoutError: nothing was published within `timeout_s`, or it was not prepared within that time; the next call
+            goes on waiting for it.
         """
         if self._pending is not None:
             self._pending.cancel()
             self._pending = None
-        newest = self._source.wait(timeout_s)
-        try:
-            return self._pool.submit(self._prepared, newest).result(timeout_s)
-        except TimeoutError:
-            message = f"the parameters of step {newest.version} were not prepared within {timeout_s:g} s"
-            raise TimeoutError(message) from None
+        if self._awaited is None:
+            newest = self._source.wait(timeout_s)
+            self._awaited = newest.version, self._pool.submit(self._prepared, newest)
+        step, preparation = self._awaited
+        if wait([preparation], timeout_s).not_done:
+            raise TimeoutError(f"the parameters of step {step} were not prepared within {timeout_s:g} s")
+        self._awaited = None
+        return preparation.result()
 
     def poll(self) -> Versioned | None:
         """Parameters newer than those returned last, if they are prepared, or None; never waits."""

@@ -21,7 +21,7 @@ from podzero.inference.int8_resnet import (
     quantize,
 )
 from podzero.inference.layers import layers_of
-from podzero.inference.positions import RecentPositions
+from podzero.inference.positions import Positions, RecentPositions
 from podzero.networks import make_inference
 from podzero.networks.boards import compute_dtype
 from podzero.protocols import ReplayWriter
@@ -38,7 +38,7 @@ class Int8Network:
       config: of the network `resnet` or `haiku_resnet`.
       spec: of the game.
       limits: of the differences.
-      positions: the first calibration positions; called by the first `fold`.
+      positions: the first positions for calibration and comparison; called by the first `fold`.
     """
 
     def __init__(
@@ -61,10 +61,12 @@ class Int8Network:
 
     def fold(self, params: Params) -> Params:
         """Turns published parameters into those of `apply`: in int8, or not where that differs too much."""
-        folded, positions = self._fold(params), self._positions.all()
-        expected, largest = self._in_float(folded, positions)
+        folded, (calibration, held_back) = self._fold(params), self._positions.split()
+        _, largest = self._in_float(folded, calibration.observation)
         quantized = self._quantize(folded, largest)
-        found = agreement(_side_by_side(expected), _side_by_side(self._jitted(quantized, positions)))
+        expected, _ = self._in_float(folded, held_back.observation)
+        evaluated = self._jitted(quantized, held_back.observation)
+        found = agreement(_side_by_side(expected), _side_by_side(evaluated), held_back.legal)
         return quantized if self._check.accepts(found, compute_dtype(self._dtype).name) else folded
 
     def apply(self, params: Params, observation: Array) -> Evaluation:
@@ -73,8 +75,12 @@ class Int8Network:
             return self._in_int8(params, observation)
         return self._network.apply(params, observation)
 
-    def note(self, batch: np.ndarray[Any, Any]) -> None:
-        """Shows what was played or evaluated, of which later calibrations take a sample; thread-safe."""
+    def note(self, batch: Any) -> None:
+        """Shows what was played or evaluated, of which later calibrations take a sample; thread-safe.
+
+        Args:
+          batch: `Positions`, or what `decode` of the `RecentPositions` turns into them.
+        """
         self._positions.add(batch)
 
     def metrics(self) -> dict[str, float]:
@@ -91,16 +97,16 @@ class Int8Network:
 
 
 class NotingWriter:
-    """A `ReplayWriter` of samples that shows their observations to `note`."""
+    """A `ReplayWriter` of samples that shows their positions to `note`."""
 
-    def __init__(self, writer: ReplayWriter, note: Callable[[np.ndarray[Any, Any]], None]) -> None:
+    def __init__(self, writer: ReplayWriter, note: Callable[[Positions], None]) -> None:
         self._writer = writer
         self._note = note
 
     def write(self, samples: Sample | Window | StoredState, priorities: np.ndarray[Any, Any] | None = None) -> None:
         """As `ReplayWriter.write`."""
         assert isinstance(samples, Sample)
-        self._note(np.asarray(samples.observation))
+        self._note(Positions(np.asarray(samples.observation), np.asarray(samples.legal)))
         self._writer.write(samples, priorities)
 
     def flush(self) -> None:

@@ -13,9 +13,11 @@ from podzero.inference.agreement import AgreementCheck, agreement
 from podzero.inference.evaluation_cache import EvaluationCache
 from podzero.inference.layers import layers_of
 from podzero.inference.openvino_model import float_model, int8_model
-from podzero.inference.positions import RecentPositions
+from podzero.inference.positions import Positions, RecentPositions
 from podzero.inference.runtime import CpuCompiler, infer
-from podzero.types import Array, EnvSpec, Params
+from podzero.protocols import Env
+from podzero.search import Evaluate
+from podzero.types import Array, EnvSpec, EnvState, Params
 
 PIECE = 64
 """Positions that OpenVINO evaluates at once, at most. Of 128 asked for, the cache leaves about 50 to be evaluated in
@@ -41,19 +43,17 @@ class QuantizedNetwork:
       config: the bounds of quantization errors, and the size of the cache.
       threads: OpenVINO's compute threads.
       batch: positions that a search evaluates at once; those that OpenVINO does are at most `PIECE`.
-      positions: the first calibration positions, `[N, H, W, P]`, N as `calibration_size` says.
+      positions: the first N positions for calibration and comparison, N as `calibration_size` says.
 
     Raises:
       ConfigError: OpenVINO is not installed.
     """
 
-    def __init__(
-        self, spec: EnvSpec, config: Int8Config, threads: int, batch: int, positions: np.ndarray[Any, Any]
-    ) -> None:
+    def __init__(self, spec: EnvSpec, config: Int8Config, threads: int, batch: int, positions: Positions) -> None:
         self._spec = spec
         self._piece = min(PIECE, batch)
         self._cache = EvaluationCache(config.cache_mib, spec.num_actions + 1) if config.cache_mib else None
-        self._positions = RecentPositions(_plain(positions))
+        self._positions = RecentPositions(positions)
         self._compiler = CpuCompiler(threads, "f32")
         self._engines: dict[int, Any] = {}
         self._loaded = 0
@@ -73,12 +73,12 @@ class QuantizedNetwork:
         layers = layers_of(jax.device_get(params))
         board, dtype = self._spec.observation_shape, self._spec.observation_dtype
         reference = self._compiler.compile(float_model(layers, self._piece, board, dtype))
-        positions = self._positions.all()
-        expected, extremes = self._in_pieces(reference, positions)
+        calibration, held_back = self._positions.split()
+        _, extremes = self._in_pieces(reference, calibration.observation)
         ranges = np.stack([extremes[..., 0].min(axis=0), extremes[..., 1].max(axis=0)], axis=-1)
         engine = self._compiler.compile(int8_model(layers, self._piece, board, dtype, ranges))
-        (quantized,) = self._in_pieces(engine, positions)
-        found = agreement(np.concatenate(expected), np.concatenate(quantized))
+        expected, quantized = (self._evaluations(one, held_back.observation) for one in (reference, engine))
+        found = agreement(expected, quantized, held_back.legal)
         if not self._check.accepts(found, "float32"):
             engine = reference
         self._loaded += 1
@@ -86,21 +86,26 @@ class QuantizedNetwork:
         self._engines[self._loaded] = engine
         return np.int32(self._loaded)
 
-    def apply(self, token: Array, observation: Array) -> tuple[jax.Array, jax.Array]:
-        """The network as a JAX function: observations `[B, H, W, P]` to logits `[B, A]` and values `[B]`."""
-        like = np.zeros((observation.shape[0], self._spec.num_actions + 1), np.float32)
-        evaluation = jax.pure_callback(self.evaluate, like, token, observation)
-        return evaluation[:, :-1], evaluation[:, -1]
+    def evaluation(self, env: Env) -> Evaluate:
+        """The evaluation of states of a game by the version of a token, for searches; a sample of the states is kept
+        for later calibrations.
+        """
+
+        def evaluate(token: Params, key: Array, states: EnvState) -> tuple[jax.Array, jax.Array]:
+            del key
+            view = jax.vmap(env.view)(states)
+            like = np.zeros((view.legal.shape[0], self._spec.num_actions + 1), np.float32)
+            evaluation = jax.pure_callback(self._noted, like, token, view.observation, view.legal)
+            return evaluation[:, :-1], evaluation[:, -1]
+
+        return evaluate
 
     def evaluate(self, token: Array, observation: Array) -> _Evaluation:
         """Evaluates observations `[B, H, W, P]` on the host: logits and value side by side, `[B, A + 1]` float32."""
-        observations = np.asarray(observation)
-        self._positions.add(_plain(observations))
-        engine = self._engines[int(token)]
+        engine, observations = self._engines[int(token)], np.asarray(observation)
 
         def evaluate(rows: np.ndarray[Any, Any]) -> _Evaluation:
-            evaluations: _Evaluation = np.concatenate(self._in_pieces(engine, _plain(rows))[0])
-            return evaluations[: len(rows)]
+            return self._evaluations(engine, rows)
 
         return self._cache(int(token), observations, evaluate) if self._cache else evaluate(observations)
 
@@ -113,16 +118,24 @@ class QuantizedNetwork:
         metrics = self._check.metrics()
         return metrics | {"int8/cached": cached} if metrics else {}
 
-    def _in_pieces(self, engine: Any, positions: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-        """Evaluates positions `[N, ...]`, the last piece filled with some of them; each output as `[pieces, ...]`."""
-        pieces = math.ceil(len(positions) / self._piece)
-        filled = positions[np.resize(np.arange(len(positions)), pieces * self._piece)]
+    def _noted(self, token: Array, observation: Array, legal: Array) -> _Evaluation:
+        self._positions.add(Positions(np.asarray(observation), np.asarray(legal)))
+        return self.evaluate(token, observation)
+
+    def _evaluations(self, engine: Any, observations: np.ndarray[Any, Any]) -> _Evaluation:
+        evaluations: _Evaluation = np.concatenate(self._in_pieces(engine, observations)[0])
+        return evaluations[: len(observations)]
+
+    def _in_pieces(self, engine: Any, observations: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+        """Evaluates observations `[N, ...]`, the last piece filled with some of them; outputs are `[pieces, ...]`."""
+        pieces = math.ceil(len(observations) / self._piece)
+        filled = _plain(observations)[np.resize(np.arange(len(observations)), pieces * self._piece)]
         results = [infer(engine, piece) for piece in np.split(filled, pieces)]
         return [np.stack(outputs) for outputs in zip(*results, strict=True)]
 
 
 def calibration_size(limits: Int8Config, batch: int) -> int:
-    """The number of calibration positions: `int8.positions`, rounded up to a multiple of the batch size."""
+    """`int8.positions`, rounded up to a multiple of the batch size."""
     return batch * math.ceil(limits.positions / batch)
 
 

@@ -10,21 +10,30 @@ from concurrent.futures.process import BrokenProcessPool
 from podzero.config import Experiment, GameConfig, ModelNetworkConfig
 from podzero.errors import ConfigError
 from podzero.importing import import_openvino
+from podzero.launch.directories import go_on
 from podzero.monitoring.writers import check_packages
+from podzero.player_names import ENGINES, EnginePlayer, engine_program
 from podzero.workdir import Workdir
 
 IMPORT_TIMEOUT_S = 300.0
 """Longest time for starting a Python process and importing JAX in it."""
 
 
-def check_startable(experiment: Experiment, workdir: Workdir) -> None:
+def check_startable(experiment: Experiment, workdir: Workdir, step: int | None = None, joins: bool = False) -> None:
     """Makes sure that `experiment` can be trained in `workdir`, as far as that is known without Ray and devices.
 
+    Args:
+      experiment: to be trained.
+      workdir: its working directory.
+      step: of the checkpoint from which it goes on; None takes the newest.
+      joins: whether it is trained in a cluster: then engines may be installed on the evaluator's node only.
+
     Raises:
-      ConfigError: a stop limit is already reached, an optional package is missing, or the environment or network
-        cannot be made.
+      ConfigError: a stop limit is already reached, an optional package or an opponent of the evaluation is missing, or
+        the environment or network cannot be made.
     """
-    _check_not_ended(experiment, workdir)
+    _check_not_ended(experiment, workdir, step)
+    _check_engines(experiment, joins)
     check_packages(experiment.metrics)
     if experiment.cluster.install_environment:
         return  # only the nodes need the optional packages
@@ -34,22 +43,39 @@ def check_startable(experiment: Experiment, workdir: Workdir) -> None:
         _check_environment(experiment)
 
 
-def _check_not_ended(experiment: Experiment, workdir: Workdir) -> None:
+def _check_not_ended(experiment: Experiment, workdir: Workdir, step: int | None) -> None:
     if not workdir.is_run:
         return
     from podzero.driver.checkpoints import checkpoints
 
-    newest = next(iter(checkpoints(workdir)), None)
-    if newest is None:
+    found = next((found for found in checkpoints(workdir) if step in (None, found.step)), None)
+    if found is None:
         return
-    minutes = newest.counters.get("elapsed_s", 0.0) / 60
-    games = newest.counters.get("games", 0.0)
-    reached = experiment.stop.reached(minutes, newest.step, games)
+    minutes = found.counters.get("elapsed_s", 0.0) / 60
+    games = found.counters.get("games", 0.0)
+    reached = experiment.stop.reached(minutes, found.step, games)
     if reached is not None:
+        done = {"minutes": minutes, "steps": found.step, "games": games}
         raise ConfigError(
-            f"{workdir.root} has already reached {reached}, after {minutes:.1f} minutes, {newest.step} steps and "
-            f"{games:.0f} games; to train longer, raise the limit, or choose another --workdir"
+            f"{workdir.root} has already reached {reached}, after {minutes:.1f} minutes, {found.step} steps and "
+            f"{games:.0f} games; raise the limit to train longer, for example: "
+            f"podzero train {go_on(experiment, workdir.root, done)}"
         )
+
+
+def _check_engines(experiment: Experiment, joins: bool) -> None:
+    """Checks that the engines among the opponents play the game and, on one machine, that they are installed."""
+    for name in experiment.evaluation.opponents or ():
+        kind, _, level = name.partition(":")
+        if kind not in ENGINES:
+            continue
+        player = EnginePlayer(kind, int(level))
+        if joins and experiment.env.title in ENGINES[kind].games:
+            continue
+        try:
+            engine_program(name, player, experiment.env.title)
+        except ConfigError as error:
+            raise ConfigError(f"evaluation.opponents: {error}") from None
 
 
 def _check_environment(experiment: Experiment) -> None:

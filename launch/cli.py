@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 from typer.exceptions import TyperException
 
-from podzero.config import load
 from podzero.errors import PodzeroError
 from podzero.launch.compiling import compile_for
 from podzero.launch.export import export
-from podzero.launch.options import Config, Json, Overrides, Version
+from podzero.launch.options import Json, Overrides, Version
 from podzero.launch.output import print_json, print_result
 from podzero.launch.platforms import choose_platform
 from podzero.launch.play import play
@@ -23,6 +21,7 @@ from podzero.launch.playing import analyze, engine, evaluate
 from podzero.launch.report import report
 from podzero.launch.targets.verb import launch
 from podzero.launch.tournament import tournament
+from podzero.launch.training import train
 from podzero.launch.zoo import zoo
 from podzero.workdir import Workdir
 
@@ -103,43 +102,6 @@ def settings(
 
 
 @app.command()
-def train(
-    config: Config,
-    overrides: Overrides = None,
-    workdir: Annotated[
-        Path | None,
-        typer.Option(help="The working directory. A run that is in it is resumed.", show_default="runs/NAME"),
-    ] = None,
-    address: Annotated[
-        str | None,
-        typer.Option(help="The Ray cluster to join, as HOST:PORT.", show_default="start Ray on this machine"),
-    ] = None,
-    view: Annotated[
-        Literal["auto", "plain", "live"], typer.Option(help="auto: live on a terminal, plain lines otherwise.")
-    ] = "auto",
-    check: Annotated[
-        bool, typer.Option("--check", help="Check the experiment, print it as YAML, and start nothing.")
-    ] = False,
-) -> None:
-    """Train an experiment, or resume it from its newest checkpoint."""
-    experiment = load(config, overrides or ())
-    root = workdir or Path("runs") / experiment.name
-    from podzero.launch.checks import check_startable
-
-    check_startable(experiment, Workdir(root))
-    if check:
-        print(experiment.to_yaml(), end="")
-        return
-    from podzero.driver.train import train as run
-    from podzero.monitoring.terminal import make_view
-
-    end = run(experiment, root, address, make_view(view))
-    print(f"The run has ended: {end.reason}. Its files are in {root}. Evaluate it with: podzero evaluate {root}")
-    print("Train again to resume it; if it has reached a stop limit, with a higher one, for example stop.minutes=60")
-    raise typer.Exit(128 + end.signal if end.signal else 0)
-
-
-@app.command()
 def status(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The working directory of a run.")],
     watch: Annotated[
@@ -177,17 +139,27 @@ def bench(
     stage: Annotated[Stage, typer.Argument(help="The stage to measure.")],
     overrides: Overrides = None,
     config: Annotated[str, typer.Option(help="The experiment whose sizes are used.")] = "connect_four",
-    seconds: Annotated[float, typer.Option(min=0.1, help="Time of measurement, without start and compilation.")] = 20.0,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            min=0.1,
+            help="Time of measurement, without start and compilation; the round under way is finished, "
+            "and one round is measured in any case.",
+        ),
+    ] = 20.0,
     as_json: Json = False,
 ) -> None:
-    """Measure the throughput of a stage and, in the same run, the limit that it could reach."""
-    experiment = load(config, overrides or ())
-    measure = getattr(import_module(f"podzero.benchmarks.{stage}"), f"bench_{stage}")
-    print_result(measure(experiment, seconds), as_json)
+    """Measure the throughput of a stage and, in the same run, the limit that it could reach.
+
+    What it is doing is told on the error output, unless with --json.
+    """
+    from podzero.launch.bench import run_stage
+
+    print_result(run_stage(stage, config, overrides or [], seconds, tell=not as_json), as_json)
 
 
 app.command("compile")(compile_for)
-for _command in (evaluate, tournament, analyze, play, engine, zoo, report, export, launch):
+for _command in (train, evaluate, tournament, analyze, play, engine, zoo, report, export, launch):
     app.command()(_command)
 
 

@@ -11,13 +11,19 @@ from podzero.errors import ConfigError
 from podzero.launch.options import Json, OptionalConfig, Overrides
 from podzero.launch.output import print_json
 
+_SLICE = "v5e-16"
+"""For which experiments are compiled that name no slice."""
+
 ProgramName = Literal["learner", "evaluation", "selfplay", "device", "server"]
 
 
 def compile_for(
     config: OptionalConfig = None,
     overrides: Overrides = None,
-    topology: Annotated[str, typer.Option(help="A TPU slice, for example v5e-16 or v5e:4x4.")] = "v5e-16",
+    topology: Annotated[
+        str | None,
+        typer.Option(help="A TPU slice, for example v5e-16 or v5e:4x4.", show_default=f"cluster.slice, or {_SLICE}"),
+    ] = None,
     program: Annotated[ProgramName | None, typer.Option(help="Only this program.", show_default="all programs")] = None,
     depth: Annotated[
         float | None,
@@ -53,7 +59,7 @@ def compile_for(
     from podzero.aot.command import judge_programs, judge_scaling
 
     found = (
-        judge_programs(experiment, topology, program, depth)
+        judge_programs(experiment, topology or experiment.cluster.slice or _SLICE, program, depth)
         if slices is None
         else judge_scaling(experiment, slices, per_chip)
     )

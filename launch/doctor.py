@@ -79,7 +79,7 @@ def packages() -> Check:
     """The installed versions against the pinned ones."""
     wrong = [*_differing()]
     if wrong:
-        return Check("packages", "warn", "; ".join(wrong), "`uv sync --locked` installs the tested versions")
+        return Check("packages", "warn", "; ".join(wrong), "`uv sync --locked --inexact` installs the tested versions")
     return Check("packages", "ok", f"the versions of {'the lock file' if _pins() else 'the package metadata'}")
 
 
@@ -131,7 +131,9 @@ def jax_devices() -> Check:
     code = "import jax; d = jax.devices(); print(jax.__version__, len(d), d[0].platform, d[0].device_kind, sep='|')"
     answer, error = _probe(code)
     if error:
-        return Check("JAX", "fail", error, "run `uv sync --locked`; the driver of an accelerator may be missing")
+        return Check(
+            "JAX", "fail", error, "run `uv sync --locked --inexact`; the driver of an accelerator may be missing"
+        )
     version, count, kind, name = answer.split("|")
     return Check("JAX", "ok", f"{version}, {count} {kind} device(s): {name}")
 
@@ -157,14 +159,14 @@ def tpu_library() -> Check:
             "TPU library",
             verdict,
             "not installed",
-            "needed for TPUs and `podzero compile`; `uv sync --extra tpu` installs it",
+            "needed for TPUs and `podzero compile`; `uv sync --inexact --extra tpu` installs it",
         )
 
 
 def _importable(name: str, code: str) -> Check:
     answer, error = _probe(code)
     if error:
-        return Check(name, "fail", error, "`uv sync --locked` installs the tested versions")
+        return Check(name, "fail", error, "`uv sync --locked --inexact` installs the tested versions")
     return Check(name, "ok", answer)
 
 

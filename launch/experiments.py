@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from rich.table import Table
 
-from podzero.config import builtin_configs
+from podzero.config import FOR_SLICES, builtin_configs
 
 
 class Builtin(NamedTuple):
@@ -26,13 +26,18 @@ def list_builtin() -> list[Builtin]:
 
 
 def builtin_table(experiments: list[Builtin]) -> Table:
-    """The experiments for people: names, the first lines of their cards, and their results."""
+    """The experiments for people: names, the first lines of their cards, and their results; those for slices last."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("name", no_wrap=True, style="cyan")
     table.add_column("experiment")
     table.add_column("result")
-    for experiment in experiments:
+    general = [experiment for experiment in experiments if not experiment.name.startswith(FOR_SLICES)]
+    for experiment in general:
         table.add_row(experiment.name, experiment.card.partition("\n")[0], _result(experiment.card))
+    table.add_row()
+    table.add_row("[bold]for TPU slices[/]", "[bold]docs/tpu.md says how to start one[/]")
+    for experiment in experiments[len(general) :]:
+        table.add_row(experiment.name, experiment.card.partition("\n")[0])
     return table
 
 

@@ -11,7 +11,7 @@ import typer
 from podzero.config import builtin_configs
 
 
-def _config_names() -> list[str]:
+def config_names() -> list[str]:
     """The values that shell completion offers."""
     return list(builtin_configs())
 
@@ -29,10 +29,10 @@ Version = Annotated[
     bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line, for errors as well.")]
-Config = Annotated[str, typer.Argument(metavar="CONFIG", help=CONFIG_HELP, autocompletion=_config_names)]
+Config = Annotated[str, typer.Argument(metavar="CONFIG", help=CONFIG_HELP, autocompletion=config_names)]
 OptionalConfig = Annotated[
     str | None,
-    typer.Argument(metavar="CONFIG", help=CONFIG_HELP, show_default=False, autocompletion=_config_names),
+    typer.Argument(metavar="CONFIG", help=CONFIG_HELP, show_default=False, autocompletion=config_names),
 ]
 Overrides = Annotated[
     list[str] | None,
@@ -58,4 +58,16 @@ Records = Annotated[
 GameOption = Annotated[
     str | None,
     typer.Option(help="A game, or an experiment whose environment is played.", show_default="the game of WHO"),
+]
+ListenHost = Annotated[
+    str | None,
+    typer.Option(
+        "--host",
+        metavar="ADDRESS",
+        help="Of the page: the address to listen on; 0.0.0.0 lets other machines in, as a container needs.",
+        show_default="127.0.0.1, this machine alone",
+    ),
+]
+ListenPort = Annotated[
+    int | None, typer.Option("--port", min=1, max=65535, help="Of the page.", show_default="a free one")
 ]

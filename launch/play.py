@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from podzero.launch.options import GameOption, Json, Who
+from podzero.launch.options import GameOption, Json, ListenHost, ListenPort, Who
 from podzero.launch.output import print_result
 from podzero.launch.platforms import keep_compiled_programs
 from podzero.player_names import game_to_play
@@ -30,7 +30,7 @@ def play(
         ),
     ] = None,
     second: Annotated[bool, typer.Option("--second", help="Let the player begin.")] = False,
-    web: Annotated[bool, typer.Option("--web", help="Play or watch on a local page (extra `web`).")] = False,
+    web: Annotated[bool, typer.Option("--web", help="Play or watch on a page (extra `web`).")] = False,
     kept: Annotated[
         Path | None,
         typer.Option(
@@ -39,7 +39,8 @@ def play(
             show_default="those of WHO",
         ),
     ] = None,
-    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Of the page.", show_default="a free one")] = None,
+    host: ListenHost = None,
+    port: ListenPort = None,
     to: Annotated[
         Path | None,
         typer.Option(
@@ -67,7 +68,7 @@ def play(
     from podzero.play.command import play as run
     from podzero.play.watch_command import Video
 
-    page, video = PageOptions(others or [], kept, port), Video(to, games, seed)
+    page, video = PageOptions(others or [], kept, host, port), Video(to, games, seed)
     written = run(who, game, simulations, second, web, page, video)
     if written is not None:
         print_result(written, as_json)

@@ -16,13 +16,22 @@ from podzero.reading import standard_input
 def evaluate(
     who: Who,
     opponent: Annotated[
-        str | None, typer.Option(help="Another player, as WHO.", show_default="compare moves with a solver")
+        str | None,
+        typer.Option(
+            help="Another player, as WHO.", show_default="a solver that checks moves; without one mcts:200, then random"
+        ),
     ] = None,
-    games: Annotated[int, typer.Option(min=1, help="Games, half of them as the first player; or episodes.")] = 100,
+    games: Annotated[
+        int, typer.Option(min=1, help="Games of each match, half of them as the first player; or episodes.")
+    ] = 100,
     simulations: Simulations = None,
     positions: Annotated[
         int | None,
-        typer.Option(min=1, help="Positions that the solver checks.", show_default="1000; all in tic-tac-toe"),
+        typer.Option(
+            min=1,
+            help="Positions that the solver checks; more than 5000 of connect four need the extra `solver`.",
+            show_default="1000; all in tic-tac-toe",
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of openings, positions and all random choices.")] = 0,
     game: GameOption = None,
@@ -32,8 +41,9 @@ def evaluate(
     """Measure how well a player plays, with confidence intervals.
 
     With --opponent it plays a match.
-    Without, a solver of the game checks its moves in random positions,
-    and those of its network without search.
+    Without, a solver of the game checks its moves in solved positions,
+    and those of its network without search;
+    where there is no solver, it plays mcts:200 and random, a match each.
     In single-player environments it plays episodes.
     """
     game_to_play(game, who, opponent)  # refuses wrong names before JAX is imported
@@ -63,7 +73,15 @@ def analyze(who: Who, simulations: Simulations = None, game: GameOption = None) 
 def engine(
     who: Who,
     protocol: Annotated[Literal["gtp", "uci"], typer.Option(help="gtp for Go and other games, uci for chess.")],
-    simulations: Simulations = None,
+    simulations: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="The most simulations per move, under a clock. Without one a trained player takes as many as in "
+            "training, or this number if it is smaller.",
+            show_default="4 times the number in training; N for mcts:N",
+        ),
+    ] = None,
     game: GameOption = None,
 ) -> None:
     """Play as an engine of other programs, which talk to it on standard input and output."""

@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from podzero.errors import ConfigError, PodzeroError
-from podzero.launch.options import Json
+from podzero.launch.options import Json, ListenHost, ListenPort
 from podzero.launch.output import print_json
+from podzero.listen_address import ListenAddress, free_address
 from podzero.workdir import Workdir, write_atomically
 
 
@@ -22,27 +23,27 @@ def report(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="The working directory of a run.")],
     output: Annotated[Path | None, typer.Option(help="The file to write.", show_default="report.html in DIR")] = None,
     serve: Annotated[
-        bool, typer.Option("--serve", help="Serve it on this machine instead, always up to date, until Ctrl-C.")
+        bool, typer.Option("--serve", help="Serve it as a page instead, always up to date, until Ctrl-C.")
     ] = False,
-    port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="With --serve: the port.", show_default="any free one")
-    ] = None,
+    host: ListenHost = None,
+    port: ListenPort = None,
     as_json: Json = False,
 ) -> None:
     """Write the report of a run as one HTML file: ratings, losses, throughput, settings, faults, cost.
 
     The file needs nothing else and can be sent to others.
-    With --serve it is the dashboard of a run that goes on, for browsers of this machine that know its address.
+    With --serve it is the dashboard of a run that goes on, for browsers that know its address.
     """
     if serve:
         if output is not None:
             raise ConfigError("--output and --serve exclude each other: a served report is not written to a file")
         from podzero.report.server import serve as serve_report
 
-        serve_report(Workdir(directory), port or 0, partial(_announce, as_json=as_json))
+        where = free_address(host, port)
+        serve_report(Workdir(directory), where, partial(_announce, where, as_json=as_json))
         return
-    if port is not None:
-        raise ConfigError(f"--port {port} is for --serve: a report in a file needs no port")
+    if host is not None or port is not None:
+        raise ConfigError("--host and --port are for --serve: a report in a file needs neither")
     from podzero.report import RunReader, make_report
 
     workdir = Workdir(directory)
@@ -58,11 +59,11 @@ def report(
         print(f"Report written: {file}")
 
 
-def _announce(address: str, as_json: bool) -> None:
+def _announce(where: ListenAddress, address: str, as_json: bool) -> None:
     if as_json:
         print_json({"address": address})
     else:
         print(
-            f"Report at {address}\nWhoever knows this address can read the report on this machine. Ctrl-C ends it.",
+            f"Report at {address}\nFor {where.readers} that know this address. Ctrl-C ends it.",
             flush=True,
         )

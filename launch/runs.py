@@ -15,7 +15,7 @@ from rich.text import Text
 from podzero.launch.output import readable
 from podzero.monitoring.status import StoredStatus, duration, read_status
 from podzero.monitoring.view import status_panel
-from podzero.workdir import Workdir, WorkdirError
+from podzero.workdir import Workdir, WorkdirError, refuse_url
 
 REFRESH_S = 2.0
 """Time between two reads of a watched status: the interval in which a run writes it."""
@@ -46,6 +46,7 @@ def find_runs(root: Path) -> list[Run]:
     Raises:
       WorkdirError: there is no such directory, or the experiment of a run cannot be read.
     """
+    refuse_url(root)
     if not root.is_dir():
         raise WorkdirError(f"no such directory: {root}; name the one that contains your runs")
     folders = {file.parent for pattern in ("", "*/", "*/*/") for file in root.glob(f"{pattern}experiment.yaml")}

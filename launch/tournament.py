@@ -18,6 +18,7 @@ from podzero.launch.options import GameOption, Json, Simulations
 from podzero.launch.output import print_json
 from podzero.launch.platforms import keep_compiled_programs
 from podzero.player_names import game_to_play
+from podzero.workdir import refuse_url
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -59,6 +60,8 @@ def tournament(
     Each opening is played from both sides, and every game is kept as a line of games.jsonl.
     Ctrl-C ends it; the same command goes on.
     """
+    if workdir is not None:
+        refuse_url(workdir)
     anchors = parse_anchors(anchor or [])
     game_to_play(game, *who)  # refuses wrong names before JAX is imported
     keep_compiled_programs()

@@ -61,8 +61,8 @@ def check_chips(tpu_slice: Slice) -> None:
     if platform != "tpu":
         if os.environ.get("JAX_PLATFORMS") != platform:
             raise ConfigError(
-                f"{host}, but JAX finds only {platform} devices there: install libtpu (`uv sync --extra tpu`), and "
-                "check that no other process uses the chips"
+                f"{host}, but JAX finds only {platform} devices there: install libtpu "
+                "(`uv sync --inexact --extra tpu`), and check that no other process uses the chips"
             )
     elif len(devices) != chips:
         raise ConfigError(

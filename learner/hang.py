@@ -47,7 +47,7 @@ def run_watched(
             raise DevicesHang(
                 f"the devices of {name} have executed one dispatch for {lasted_s:.0f} s (limit {limit_s:.0f} s): they "
                 "hang, or those of another host with which they exchange gradients do. Look for device errors in the "
-                "log, restart the hosts if they do not answer, and give the same command again. If a dispatch takes "
-                "that long, lower learner.steps_per_dispatch"
+                "log, and restart the hosts if they do not answer. If a dispatch takes that long, lower "
+                "learner.steps_per_dispatch"
             )
     ended.result()

@@ -5,21 +5,33 @@ batch, and host 0 alone whether to save or to stop. So host 0 writes a log of co
 `jax.distributed`, and the other hosts read it. Host 0 writes a step only when every host has its part of the batch: no
 host then waits inside a program for another one that waits for replay. The service runs on the hosts' CPUs, so the log
 is ahead of the devices, and they do not idle.
+
+A host may wait for replay as long as it takes. So that the others can tell this from the loss of a host, every host
+that asks for the next command gives a sign of itself there; one without a sign for too long counts as lost.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
 
+from podzero.changes import differences
 from podzero.config import Experiment
 from podzero.errors import ConfigError, PodzeroError
-from podzero.workdir import differences
+from podzero.waiting import Wait
 
+log = logging.getLogger(__name__)
+
+BUSY_S = 600.0
+"""Longest time between two signs of a host: it may be compiling, or waiting for a checkpoint that is being written."""
+_SIGN_EVERY_S = 2.0
+"""Time between two signs, and between two looks for those of the others."""
 _LOG_LENGTH = 64
 """Commands that stay in the log. No host is further behind: a step waits for all hosts, and other commands are rare."""
 _POLL_S = 0.001
@@ -35,6 +47,8 @@ class Command(NamedTuple):
     action: Literal["step", "save", "stop"]
     folder: str = ""
     """The folder to save to."""
+    progress: float = 0.0
+    """Of the run, in [0, 1], for a step."""
 
 
 class HostSync(Protocol):
@@ -48,7 +62,7 @@ class HostSync(Protocol):
           wait_s: how long to wait for a command.
 
         Raises:
-          HostLost: another host is gone, or this host has waited too long for it.
+          HostLost: another host is gone, or has given no sign for too long.
         """
         ...
 
@@ -96,7 +110,7 @@ def join(membership: HostInfo, experiment: Experiment) -> HostSync:
             f"at {membership.coordinator} within {experiment.cluster.join_minutes:g} minutes "
             f"(cluster.join_minutes): {error}"
         ) from None
-    sync = MultiHost(membership, _client(), experiment.replay.timeout_s + experiment.cluster.host_timeout_s)
+    sync = MultiHost(membership, _client(), BUSY_S + experiment.cluster.host_timeout_s)
     sync.compare(experiment)
     return sync
 
@@ -107,8 +121,7 @@ class MultiHost:
     Args:
       host: this host.
       client: of the coordination service.
-      timeout_s: how long host 0 waits for the batches of the others, and they for its commands; longer than a host may
-        wait for replay.
+      timeout_s: how long a host for which this one waits may give no sign.
     """
 
     def __init__(self, host: HostInfo, client: Any, timeout_s: float) -> None:
@@ -119,8 +132,11 @@ class MultiHost:
         self._steps = 0
         self._ready_step = -1
         """The last step for which this host announced its batch."""
-        self._since: float | None = None
-        """When this host began to wait for the others; None until it trains: hosts are built at different speeds."""
+        self._wait: Wait | None = None
+        """For the others; None until this host trains: hosts are built at different speeds."""
+        self._signs: dict[int, tuple[str, float]] = {}
+        """The newest sign of each host, and when this host saw it first."""
+        self._sign_at = self._look_at = -math.inf
 
     def compare(self, experiment: Experiment) -> None:
         """Checks that this host has the experiment of host 0.
@@ -147,19 +163,20 @@ class MultiHost:
 
     def next(self, proposal: Command | None, wait_s: float) -> Command | None:
         """The next command for all hosts, or None if there is none within `wait_s`."""
-        if self._since is None:
-            self._since = time.monotonic()
+        if self._wait is None:
+            self._wait = Wait()
+        self._give_sign()
         command = self._lead(proposal, wait_s) if self._rank == 0 else self._follow(proposal, wait_s)
         if command is not None:
             self._commands += 1
             self._steps += command.action == "step"
-            self._since = time.monotonic()
+            self._wait = Wait()
         return command
 
     def _lead(self, proposal: Command | None, wait_s: float) -> Command | None:
         """Appends the proposal to the log; a step only if all hosts have their batches."""
         if proposal is None:
-            self._since = time.monotonic()  # the others wait for this host, not this host for them
+            self._wait = Wait()  # the others wait for this host, not this host for them
             return None
         if proposal.action == "step" and not self._all_ready(wait_s):
             return None
@@ -177,7 +194,7 @@ class MultiHost:
         text = self._get(_key(self._commands), wait_s)
         if text is not None:
             return Command(*json.loads(text))
-        self._check_timeout("the commands of host 0")
+        self._check_silence([0], "the commands of host 0")
         return None
 
     def _all_ready(self, wait_s: float) -> bool:
@@ -185,7 +202,7 @@ class MultiHost:
         until = time.monotonic() + wait_s
         while late := self._late():
             if time.monotonic() > until:
-                self._check_timeout(f"the batches of host(s) {', '.join(map(str, late))}")
+                self._check_silence(late, f"the batches of host(s) {_listed(late)}")
                 return False
             time.sleep(_POLL_S)
         return True
@@ -219,10 +236,42 @@ class MultiHost:
     def _unreachable(self, error: Exception) -> HostLost:
         return HostLost(f"learner host {self._rank} cannot reach host 0, which runs the coordination service: {error}")
 
-    def _check_timeout(self, awaited: str) -> None:
-        waited = 0.0 if self._since is None else time.monotonic() - self._since
-        if waited > self._timeout_s:
-            raise HostLost(f"learner host {self._rank} has waited {waited:.0f} s for {awaited}")
+    def _give_sign(self) -> None:
+        """Shows the others that this host works."""
+        now = time.monotonic()
+        if now >= self._sign_at:
+            self._sign_at = now + _SIGN_EVERY_S
+            key = f"podzero/alive/{self._rank}"
+            self._read(lambda: self._client.key_value_set(key, str(now), allow_overwrite=True))
+
+    def _check_silence(self, ranks: Sequence[int], awaited: str) -> None:
+        """Looks for signs of other hosts, and logs a long wait for them.
+
+        Raises:
+          HostLost: some of them have given none for too long.
+        """
+        now, wait = time.monotonic(), self._wait
+        assert wait is not None
+        if now < self._look_at:
+            return
+        self._look_at = now + min(_SIGN_EVERY_S, self._timeout_s / 2)
+        for key, sign in self._read(lambda: self._client.key_value_dir_get("podzero/alive/")) or ():
+            rank = int(key.rpartition("/")[2])
+            if rank not in self._signs or self._signs[rank][0] != sign:
+                self._signs[rank] = sign, now
+        seen = {rank: self._signs.get(rank, ("", -math.inf))[1] for rank in ranks}
+        silent = [rank for rank in ranks if min(wait.seconds, now - seen[rank]) > self._timeout_s]
+        if silent:
+            raise HostLost(
+                f"learner host {self._rank} has waited {wait.seconds:.0f} s for {awaited}, and host(s) "
+                f"{_listed(silent)} gave no sign for more than {self._timeout_s:g} s"
+            )
+        if wait.message_due():
+            log.warning("learner host %d has waited %s for %s", self._rank, wait, awaited)
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks))
 
 
 def _key(index: int) -> str:

@@ -22,9 +22,10 @@ from podzero.learner.metrics import LearnerMetrics
 from podzero.learner.prefetching import Prefetcher
 from podzero.learner.publishing import Publisher
 from podzero.learner.sharding import local_part
-from podzero.learner.state import TrainState
+from podzero.learner.state import TrainState, with_progress
 from podzero.learner.step import StepSums
 from podzero.learner.training import make_training
+from podzero.progress import Progress
 from podzero.protocols import ParamSink, ReplayReader, Report
 from podzero.types import Batch, EnvSpec, Keys, ModelNetwork, Network, Symmetry, Versioned
 
@@ -92,6 +93,8 @@ class Learner:
             else self._checkpoints.restore(restore_from, self._training.like)
         )
         self._step = int(self._state.step)
+        self.progress = Progress(float(self._state.progress), self._step, experiment.stop.steps)
+        """Of the run, as host 0 knows it; all hosts train at the progress that host 0 commands."""
         self._reader = reader
         self._prefetcher = Prefetcher(reader)
         self._publisher = Publisher(sink, self._training.mesh, local_sink)
@@ -99,7 +102,7 @@ class Learner:
         self._leads = jax.process_index() == 0
         self._name = "learner" if self._leads else f"learner-{jax.process_index()}"
         self._report = report
-        self._metrics = LearnerMetrics(config.batch_size)
+        self._metrics = LearnerMetrics(config.batch_size, self._step)
         self._clock = StageClock()
         self._stopping = threading.Event()
         self._failure: Exception | None = None
@@ -177,7 +180,7 @@ class Learner:
         return self._device_clock.dispatch_s
 
     def acting_params(self) -> Versioned | None:
-        """The parameters published last, as host arrays, or None."""
+        """The newest parameters that were to be published, as host arrays, or None."""
         return self._publisher.newest
 
     def close(self) -> None:
@@ -200,7 +203,8 @@ class Learner:
             with self._clock("wait_hosts"):
                 command = self._host_sync.next(self._proposal(batch is not None), 0.0 if batch is None else _POLL_S)
             match command:
-                case Command("step"):
+                case Command("step", progress=progress):
+                    self._state = with_progress(self._state, progress)
                     return batch
                 case Command("save", folder):
                     self._save(Path(folder))
@@ -216,7 +220,7 @@ class Learner:
                 return Command("save", str(requested[0]))
             if self._stopping.is_set() or (self._stop_steps is not None and self._step >= self._stop_steps):
                 return Command("stop")
-        return Command("step") if has_batch else None
+        return Command("step", progress=self.progress.at(self._step)) if has_batch else None
 
     def _requested_saves(self) -> list[Path]:
         """The folders of saves that have not started; call it with the lock held."""
@@ -264,7 +268,7 @@ class Learner:
         """Each host reports its own time and memory, and host 0 also the metrics of training."""
         metrics = self._clock.flush() | memory_metrics(jax.local_devices())
         if self._leads:
-            metrics |= self._metrics.flush(self._step)
+            metrics |= self._metrics.flush(self._step) | self._publisher.flush()
             metrics |= self._chip_metrics.compute(metrics["learner/samples_per_s"], self._device_clock.flush())
         self._report(self._name, metrics)
         self._reported = time.perf_counter()
@@ -284,7 +288,7 @@ class Learner:
             saves = list(self._saves.values())  # those who asked for them get their errors
             if wait(saves, CHECKPOINT_TIMEOUT_S).not_done:
                 raise TimeoutError(f"the learner's checkpoint was not written within {CHECKPOINT_TIMEOUT_S:g} s")
-            self._publisher.wait()
+            self._publisher.finish()
 
 
 def _waiting(future: Future[int]) -> bool:

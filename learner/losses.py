@@ -41,8 +41,9 @@ def alphazero_loss(
     """`mean(w * (-sum_a pi(a) log p(a) + value_weight * (z - v)^2))` over a batch of B samples.
 
     pi is the search policy, p the network's policy over the legal actions, z the value target, v the network's value, w
-    the importance `weight` `[B]`, relative to the largest (1 if None). The paper's L2 penalty is the optimizer's weight
-    decay. `config` has the weights of the losses; those of auxiliary heads are added.
+    the importance `weight` `[B]`, relative to the largest (1 if None). The paper's L2 penalty is not part of it:
+    the optimizer's weight decay has the gradient of one with `sgd`, and is decoupled from gradients with `adamw` and
+    `lion`. `config` has the weights of the losses; those of auxiliary heads are added.
 
     Returns:
       The loss with the metrics

@@ -18,12 +18,26 @@ MAX_SKIPPED_IN_A_ROW = 1000
 class TrainingDiverged(PodzeroError, RuntimeError):
     """The NaN guard skipped `MAX_SKIPPED_IN_A_ROW` consecutive steps."""
 
+    def __init__(self, skipped: int, step: int) -> None:
+        """Takes how many steps in a row were skipped, and the step after which they began."""
+        super().__init__(skipped, step)  # as they are, so that the error can be sent to other processes
+        self.step = step
+
+    def __str__(self) -> str:
+        return f"the loss or gradient of the last {self.args[0]:,} steps, after step {self.step:,}, was not finite"
+
 
 class LearnerMetrics:
-    """Adds up the sums of the dispatches between two reports."""
+    """Adds up the sums of the dispatches between two reports.
 
-    def __init__(self, batch_size: int) -> None:
+    Args:
+      batch_size: samples of a step.
+      step: the steps made before the first dispatch.
+    """
+
+    def __init__(self, batch_size: int, step: int = 0) -> None:
         self._batch_size = batch_size
+        self._step = step
         self._skipped_in_a_row = 0
         self._reset()
 
@@ -37,12 +51,10 @@ class LearnerMetrics:
         for name, total in _named(host).items():
             self._sums[name] = self._sums.get(name, 0.0) + total
         steps, skipped = float(host.steps), float(host.skipped)
+        self._step += int(steps + skipped)
         self._skipped_in_a_row = 0 if steps else self._skipped_in_a_row + int(skipped)
         if self._skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
-            raise TrainingDiverged(
-                f"the loss or gradient of the last {self._skipped_in_a_row} steps was not finite; "
-                "resume from an earlier checkpoint with a smaller learner.optimizer.learning_rate"
-            )
+            raise TrainingDiverged(self._skipped_in_a_row, self._step - self._skipped_in_a_row)
 
     def flush(self, step: int) -> dict[str, float]:
         """The metrics since the last flush; without means if all steps were skipped."""

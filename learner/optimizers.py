@@ -1,7 +1,8 @@
-"""Builds optax optimizers and learning rate schedules from the config."""
+"""Builds optax optimizers and the learning rate from the config."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,53 +10,59 @@ import jax.numpy as jnp
 import optax
 
 from podzero.config import OptimizerConfig
+from podzero.types import Array
+
+Rate = Callable[[Array, Array], jax.Array]
+"""Maps a learner step `[]` int32 and the progress of the run `[]` float32, in [0, 1], to the learning rate."""
 
 
-def make_schedule(config: OptimizerConfig) -> optax.Schedule:
-    """The learning rate as a function of the optimizer step.
+def make_rate(config: OptimizerConfig) -> Rate:
+    """The learning rate `learning_rate * min(1, (t + 1) / W) * shape(p)` at step t and progress p of the run.
 
-    Over the first `warmup_steps` W it rises linearly: `rate(t) = learning_rate * (t + 1) / W`, so that the first step
-    has a positive rate. Then `constant` stays constant. `linear`, `cosine` and `warmup_cosine` fall over `decay_steps`
-    to `final_fraction * learning_rate` and stay there.
+    W is `warmup_steps`, so that the first step has a positive rate. With the final fraction f, `shape` is
+    `f + (1 - f) * (1 + cos(pi * p)) / 2` for `cosine` (Loshchilov & Hutter 2017, https://arxiv.org/abs/1608.03983),
+    `1 - (1 - f) * p` for `linear`, and 1 for `constant`. With `decay_steps` D, `(t - W) / D` takes the place of p.
     """
-    peak, warmup = config.learning_rate, config.warmup_steps
-    main = _main_schedule(config)
-    if warmup == 0:
-        return main
-    rise = optax.linear_schedule(peak / warmup, peak + peak / warmup, warmup)
-    return optax.join_schedules([rise, main], [warmup])
+
+    def rate(step: Array, progress: Array) -> jax.Array:
+        t = jnp.asarray(step, jnp.float32)
+        rise = jnp.minimum(1.0, (t + 1.0) / max(1, config.warmup_steps))
+        if config.decay_steps is not None:
+            progress = jnp.clip((t - config.warmup_steps) / config.decay_steps, 0.0, 1.0)
+        return config.learning_rate * rise * _shape(config, jnp.asarray(progress, jnp.float32))
+
+    return rate
 
 
-def _main_schedule(config: OptimizerConfig) -> optax.Schedule:
-    if config.decay_steps is None:
-        return optax.constant_schedule(config.learning_rate)
+def _shape(config: OptimizerConfig, progress: jax.Array) -> jax.Array:
+    final = config.final_fraction
     match config.schedule:
         case "constant":
-            return optax.constant_schedule(config.learning_rate)
+            return jnp.ones_like(progress)
         case "linear":
-            end = config.final_fraction * config.learning_rate
-            return optax.linear_schedule(config.learning_rate, end, config.decay_steps)
-        case "cosine" | "warmup_cosine":
-            return optax.cosine_decay_schedule(config.learning_rate, config.decay_steps, alpha=config.final_fraction)
+            return 1.0 - (1.0 - final) * progress
+        case "cosine":
+            return final + (1.0 - final) * 0.5 * (1.0 + jnp.cos(jnp.pi * progress))
 
 
 def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
-    """Clips the gradient to a global norm, then applies the optimizer.
+    """Clips the gradient to a global norm, then applies the optimizer with a learning rate of 1; its updates are to be
+    multiplied by that of `make_rate`.
 
     Weight decay applies to matrices and kernels only, not to biases or scales. AdamW and Lion decouple it from the
     gradient (Loshchilov & Hutter 2019, https://arxiv.org/abs/1711.05101; Chen et al. 2023,
     https://arxiv.org/abs/2302.06675); SGD adds it to the gradient, as AlphaZero did.
     """
-    rate, decay = make_schedule(config), config.weight_decay
+    decay = config.weight_decay
     clip = optax.clip_by_global_norm(config.max_gradient_norm)
     match config.name:
         case "adamw":
-            return optax.chain(clip, optax.adamw(rate, weight_decay=decay, mask=decayed))
+            return optax.chain(clip, optax.adamw(1.0, weight_decay=decay, mask=decayed))
         case "lion":
-            return optax.chain(clip, optax.lion(rate, weight_decay=decay, mask=decayed))
+            return optax.chain(clip, optax.lion(1.0, weight_decay=decay, mask=decayed))
         case "sgd":
             add_decay = optax.add_decayed_weights(decay, mask=decayed)
-            return optax.chain(clip, add_decay, optax.sgd(rate, momentum=config.momentum))
+            return optax.chain(clip, add_decay, optax.sgd(1.0, momentum=config.momentum))
 
 
 def decayed(params: Any) -> Any:

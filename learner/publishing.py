@@ -1,7 +1,11 @@
-"""Publishes the acting parameters in the background of the training loop."""
+"""Publishes the acting parameters in the background of the training loop.
+
+A publication may be skipped: actors go on with the parameters that they have, and the next one replaces them.
+"""
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import jax
@@ -11,13 +15,16 @@ from jax.sharding import Mesh
 from podzero.learner.sharding import replicated
 from podzero.protocols import ParamSink
 from podzero.types import Params, Versioned
+from podzero.waiting import Wait
 
-PUBLISH_TIMEOUT_S = 120.0
-"""Longest time that one publication may take."""
+log = logging.getLogger(__name__)
+
+PUBLISH_WAIT_S = 10.0
+"""Longest time that the training loop waits for the end of one publication."""
 
 
 class Publisher:
-    """Publishes in order, one version at a time, in a separate thread.
+    """Publishes in order, one version at a time, in a separate thread. A version is skipped if it cannot be published.
 
     Args:
       sink: receives the parameters. None on all hosts but host 0: they only take part in gathering sharded parameters.
@@ -31,39 +38,66 @@ class Publisher:
         self._local = local
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="learner-publish")
         self._in_progress: Future[None] | None = None
+        self._late = False
+        """Whether the publication in progress was waited for in vain."""
+        self._skipped = 0
+        self._trouble: Wait | None = None
+        """Began with the first of the last skipped versions; None after one that was published."""
         self._gather = jax.jit(lambda params: jax.tree.map(jnp.copy, params), out_shardings=replicated(mesh))
         self.newest: Versioned | None = None
-        """The parameters published last, as host arrays."""
+        """The newest parameters that were on the host, published or about to be."""
 
     def publish(self, version: int, params: Params) -> None:
         """Starts to publish device arrays, which may be donated as soon as this returns.
 
-        Waits first for a previous publication in progress, so that no queue builds up.
-
-        Raises:
-          TimeoutError: the previous publication did not end within `PUBLISH_TIMEOUT_S`.
+        Waits first for a previous publication in progress, so that no queue builds up. If that takes more than
+        `PUBLISH_WAIT_S`, this version and those that follow are skipped until it has ended.
         """
-        self.wait()
+        free = self.finish()
         gathered = self._gather(params)
         if self._local is not None:
             self._local.publish(version, gathered)
-        if self._sink is not None:
+        if self._sink is None:
+            return
+        if free:
             self._in_progress = self._thread.submit(self._publish, self._sink, version, gathered)
+        else:
+            self._skip(f"an earlier publication has not ended within {PUBLISH_WAIT_S:g} s")
 
-    def wait(self) -> None:
-        """Waits for the publication in progress, and raises its error if it failed."""
-        if self._in_progress is not None:
-            if wait([self._in_progress], PUBLISH_TIMEOUT_S).not_done:
-                raise TimeoutError(
-                    f"the learner waited {PUBLISH_TIMEOUT_S:g} s for the parameter store to take its parameters"
-                )
-            self._in_progress.result()
+    def finish(self) -> bool:
+        """Waits up to `PUBLISH_WAIT_S`, at most once, for the publication in progress; whether none is left."""
+        if self._in_progress is None:
+            return True
+        self._late = bool(wait([self._in_progress], 0.0 if self._late else PUBLISH_WAIT_S).not_done)
+        if self._late:
+            return False
+        failure, self._in_progress = self._in_progress.exception(), None
+        if failure is not None:
+            self._skip(str(failure) or repr(failure))
+        elif self._trouble is not None:
+            log.info("parameters are published again")
+            self._trouble = None
+        return True
+
+    def flush(self) -> dict[str, float]:
+        """The metric `count/skipped_publications`, since the last call."""
+        skipped, self._skipped = self._skipped, 0
+        return {"count/skipped_publications": float(skipped)}
 
     def close(self) -> None:
         """Ends the thread; does not wait for a sink that hangs."""
         self._thread.shutdown(wait=False)
 
+    def _skip(self, reason: str) -> None:
+        """Counts a version that was not published; logs the first in a row, and then ever more rarely."""
+        self._skipped += 1
+        if self._trouble is None:
+            self._trouble = Wait()
+            log.warning("parameters were not published, so actors keep those before: %s", reason)
+        elif self._trouble.message_due():
+            log.warning("no parameters were published for %s so actors keep those before: %s", self._trouble, reason)
+
     def _publish(self, sink: ParamSink, version: int, params: Params) -> None:
         host = jax.device_get(params)
-        sink.publish(version, host)
         self.newest = Versioned(version, host)
+        sink.publish(version, host)

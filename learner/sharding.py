@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 
 from podzero.config import LearnerConfig, MeshConfig, SplitRule
 from podzero.errors import ConfigError
@@ -160,7 +160,7 @@ def placed(shapes: Any, shardings: Any) -> Any:
     return jax.tree.map(lambda leaf, sharding: struct(leaf.shape, leaf.dtype, sharding=sharding), shapes, shardings)
 
 
-def put_batch(batch: Any, sharding: NamedSharding) -> Any:
+def put_batch(batch: Any, sharding: Sharding) -> Any:
     """Starts the transfer of a host batch `[K, B, ...]` to the devices and returns at once.
 
     With several hosts, each passes its own part of B, in the order of the mesh.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
+from podzero.learner.sharding import put_batch
 from podzero.types import Array, Params
 
 
@@ -20,6 +22,8 @@ class TrainState:
 
     step: Array
     """`[]` int32, optimizer steps so far, including those that the NaN guard skipped."""
+    progress: Array
+    """`[]` float32 in [0, 1], how far the run has come towards its end, as of the newest dispatch."""
     params: Params
     """The weights that the optimizer updates, float32."""
     ema: Params
@@ -36,8 +40,15 @@ def init_state(init: Callable[[Array], Params], optimizer: optax.GradientTransfo
     params = init(init_key)
     return TrainState(
         step=jnp.zeros((), jnp.int32),
+        progress=jnp.zeros((), jnp.float32),
         params=params,
         ema=jax.tree.map(jnp.copy, params),
         opt_state=optimizer.init(params),
         key=train_key,
     )
+
+
+def with_progress(state: TrainState, progress: float) -> TrainState:
+    """The state on the devices with another progress, which must be the same on all hosts."""
+    assert isinstance(state.progress, jax.Array)
+    return replace(state, progress=put_batch(np.float32(progress), state.progress.sharding))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from jax.sharding import Mesh
 
 from podzero.learner.losses import LossOutput
 from podzero.learner.objectives import Objective
+from podzero.learner.optimizers import Rate
 from podzero.learner.sharding import batch_sharding, replicated
 from podzero.learner.state import TrainState
 from podzero.types import Array, Batch, Params
@@ -28,6 +30,7 @@ class StepSums(NamedTuple):
     """Steps whose loss or gradient was not finite."""
     gradient_norm: jax.Array
     """Before clipping."""
+    learning_rate: jax.Array
     policy_age: jax.Array
     """Mean over the batch of the learner step minus the step of the parameters that searched the sample."""
     metrics: dict[str, jax.Array]
@@ -41,6 +44,9 @@ class TrainStepSpec(NamedTuple):
     metric_names: Sequence[str]
     """Names of the objective's metrics."""
     optimizer: optax.GradientTransformation
+    """With a learning rate of 1."""
+    rate: Rate
+    """The learning rate."""
     ema_decay: float
     """Decay per step of the averaged weights; with 0 they equal the raw weights."""
     microbatches: int = 1
@@ -49,7 +55,7 @@ class TrainStepSpec(NamedTuple):
     def zero_sums(self) -> StepSums:
         """The sums before the first step."""
         zero = jnp.zeros((), jnp.float32)
-        return StepSums(zero, zero, zero, zero, dict.fromkeys(self.metric_names, zero))
+        return StepSums(zero, zero, zero, zero, zero, dict.fromkeys(self.metric_names, zero))
 
 
 class StepOutput(NamedTuple):
@@ -135,13 +141,15 @@ def _step(spec: TrainStepSpec, shardings: Params, unroll: int, carry: _Carry, ba
     gradients = constrain(gradients, shardings)
     norm = optax.tree.norm(gradients)
     updates, opt_state = spec.optimizer.update(gradients, state.opt_state, state.params)
-    params = spec.objective.observe(optax.apply_updates(state.params, updates), batch)
+    rate = spec.rate(state.step, state.progress)
+    updated_params = optax.apply_updates(state.params, optax.tree.scale(rate, updates))
+    params = spec.objective.observe(updated_params, batch)
     ema = optax.incremental_update(params, state.ema, 1.0 - ema_decay_at(state.step, spec.ema_decay))
-    updated = TrainState(state.step + 1, params, ema, opt_state, key)
-    skipped = TrainState(state.step + 1, state.params, state.ema, state.opt_state, key)
+    skipped = replace(state, step=state.step + 1, key=key)
+    updated = replace(skipped, params=params, ema=ema, opt_state=opt_state)
     finite = jnp.isfinite(loss.total) & jnp.isfinite(norm)  # the norm is finite only if all gradients are
     age = jnp.mean((state.step - batch.samples.version).astype(jnp.float32))
-    update_sums = StepSums(jnp.float32(1), jnp.float32(0), norm, age, loss.metrics)
+    update_sums = StepSums(jnp.float32(1), jnp.float32(0), norm, rate, age, loss.metrics)
     skip_sums = spec.zero_sums()._replace(skipped=jnp.float32(1))
     sums = optax.tree.add(sums, optax.tree.where(finite, update_sums, skip_sums))
     return (optax.tree.where(finite, updated, skipped), sums), loss.errors

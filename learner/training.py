@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from podzero.config import Experiment
 from podzero.learner.objectives import make_objective
-from podzero.learner.optimizers import make_optimizer
+from podzero.learner.optimizers import make_optimizer, make_rate
 from podzero.learner.sharding import batch_sharding, check_batch, make_mesh, placed, put_batch, state_shardings
 from podzero.learner.state import TrainState, init_state
 from podzero.learner.step import TrainStep, TrainStepSpec, make_train_step
@@ -51,7 +51,7 @@ def make_training(
     config = experiment.learner
     mesh = make_mesh(config.mesh, devices)
     check_batch(config, mesh)
-    optimizer = make_optimizer(config.optimizer)
+    optimizer, rate = make_optimizer(config.optimizer), make_rate(config.optimizer)
     objective = make_objective(experiment, network, spec, symmetries)
     init = partial(init_state, objective.init, optimizer, jax.random.key(experiment.seed))
     shapes = jax.eval_shape(init)
@@ -65,6 +65,6 @@ def make_training(
         batch_sharding=batches,
         put=partial(put_batch, sharding=batches),
         step=make_train_step(
-            TrainStepSpec(objective, metric_names, optimizer, config.ema, config.microbatches), mesh, shardings
+            TrainStepSpec(objective, metric_names, optimizer, rate, config.ema, config.microbatches), mesh, shardings
         ),
     )

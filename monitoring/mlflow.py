@@ -9,10 +9,11 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 
+from podzero.changes import flatten
 from podzero.config import Experiment
 from podzero.monitoring.identities import identity
 from podzero.monitoring.reports import MetricsReport
-from podzero.workdir import Workdir, flatten
+from podzero.workdir import Workdir
 
 _LONGEST_VALUE = 500
 """Characters of a parameter that MLflow's servers take."""

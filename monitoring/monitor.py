@@ -12,6 +12,7 @@ from podzero.monitoring.rates import RateWindow
 from podzero.monitoring.reports import merge_metrics
 from podzero.monitoring.status import Phase, RunStatus
 from podzero.monitoring.utilization import with_utilization
+from podzero.progress import share_of_rest
 
 SILENT_AFTER_S = 300.0
 """Time without a report after which a worker no longer counts in the shares of time."""
@@ -36,6 +37,7 @@ class Monitor:
         self._started = now
         restored = counters or {}
         self._elapsed_before = float(restored.get("elapsed_s", 0.0))
+        self._games_before = float(restored.get("games", 0.0))
         self._totals: dict[str, float] = defaultdict(float)
         self._totals |= {name: float(restored.get(name, 0.0)) for name in RESUMED_COUNTERS}
         self._rates: dict[str, RateWindow] = defaultdict(RateWindow)
@@ -84,6 +86,16 @@ class Monitor:
     def elapsed_s(self, now: float) -> float:
         """Seconds of training, over all resumptions."""
         return self._elapsed_before + min(now, self._paused_at) - self._started
+
+    def share_passed(self, now: float) -> float:
+        """The larger share, in [0, 1], of the minutes and of the games left when the run began or resumed that has
+        passed.
+        """
+        stop, elapsed = self._experiment.stop, self.elapsed_s(now) / 60
+        return max(
+            share_of_rest(stop.minutes, self._elapsed_before / 60, elapsed),
+            share_of_rest(stop.games, self._games_before, self._totals["games"]),
+        )
 
     def status(self, now: float) -> RunStatus:
         """The status of the run."""

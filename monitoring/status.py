@@ -111,6 +111,8 @@ class RunStatus:
     """Times that the contents of a replay shard in a checkpoint were damaged, so that it took older ones or none."""
     missing_samples: int = 0
     """Samples that were lost by this."""
+    failing: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """The workers that have failed and not worked since, by name: how often in a row, and their last errors."""
     samples_per_s: float = 0.0
     """Samples that the learner trained on."""
     step_s: float | None = None

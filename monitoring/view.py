@@ -14,11 +14,14 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from podzero.monitoring.checkpoint_view import checkpoint_items, checkpoint_line
 from podzero.monitoring.status import PHASE_WORDS, RunStatus, duration
 
 STARTING = "starting Ray, replay, learner and actors: libraries load, programs compile"
 WIDEST = 120
 """Most columns of the panel."""
+_FAILING = 3
+"""Most failing workers that are shown."""
 _GAMES = ("self-play", "games", "moves")
 _EPISODES = ("acting", "episodes", "steps")
 """Label and units of the actors' row, for games and for single-player environments."""
@@ -38,20 +41,18 @@ def status_line(status: RunStatus) -> str:
         parts.append(f"loss {status.loss:.3f}")
     parts += _evaluated(status)
     if status.checkpoint_age_s is not None:
-        failed = f" ({status.failed_saves:,} SAVES FAILED)" if status.failed_saves else ""
-        parts.append(f"{_checkpoint_age(status, clock(status.checkpoint_age_s))}{failed}")
+        parts.append(checkpoint_line(status, clock(status.checkpoint_age_s)))
     if status.chips is not None and status.chips > 1:
         share = f" ({status.share_of_peak:.1%} of peak)" if status.share_of_peak is not None else ""
         parts.append(f"chips {status.chips:,}{share}")
     if status.cost is not None:
         parts.append(f"cost {status.cost:,.2f}")
+    if status.failing:
+        shown = list(status.failing)[:_FAILING]
+        parts.append(f"failing: {', '.join(shown)}{_more(status)}")
     if status.time_left_s is not None and status.phase != "ended":
         parts.append(f"left {clock(status.time_left_s)}")
     return "  ".join(parts)
-
-
-def _checkpoint_age(status: RunStatus, age: str) -> str:
-    return f"checkpoint {age} old" if status.checkpoint_step is not None else f"no checkpoint for {age}"
 
 
 def _evaluated(status: RunStatus) -> list[str]:
@@ -137,7 +138,7 @@ def _rows(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
     yield "replay", _replay(status)
     yield "strength", _strength(status)
     if status.checkpoint_age_s is not None:
-        yield "checkpoint", _checkpoint(status, duration(status.checkpoint_age_s))
+        yield "checkpoint", _joined(*checkpoint_items(status, duration(status.checkpoint_age_s)))
     if _has_accelerators(status):
         yield "chips", _chips(status)
     if status.cost is not None:
@@ -147,8 +148,22 @@ def _rows(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
         shown = [f"{stage.replace('_', ' ')} {share:.0%}" for stage, share in largest if share >= 0.005]
         of_step = f"{_short_time(status.step_s)} per step" if kind == "learner" and status.step_s is not None else ""
         yield f"{kind} time"[:12], _joined(of_step, *shown)
+    if status.failing:
+        yield "failing", _failing(status)
     if status.bottleneck:
         yield "limit", Text(status.bottleneck, style="yellow")
+
+
+def _failing(status: RunStatus) -> RenderableType:
+    lines = [f"{worker} failed {failures}" for worker, failures in list(status.failing.items())[:_FAILING]]
+    lines[-1] += _more(status)
+    return Text("\n".join(lines), style="yellow")
+
+
+def _more(status: RunStatus) -> str:
+    """How many failing workers are not shown, in words."""
+    more = len(status.failing) - _FAILING
+    return f" and {more} more" if more > 0 else ""
 
 
 def _servers(status: RunStatus) -> RenderableType:
@@ -172,17 +187,6 @@ def _replay(status: RunStatus) -> RenderableType:
     age = f"age {status.policy_age:,.0f} steps" if status.policy_age is not None else ""
     row.add_row(bar, _joined(f"{status.replay_size:,} of {status.replay_capacity:,}", ratio, age))
     return row
-
-
-def _checkpoint(status: RunStatus, age: str) -> RenderableType:
-    failed = f"[bold red]{status.failed_saves:,} saves failed since: all that time is lost if the run ends[/bold red]"
-    return _joined(
-        f"step {status.checkpoint_step:,}, {age} old" if status.checkpoint_step is not None else f"none for {age}",
-        failed if status.failed_saves else "",
-        f"[yellow]{status.missing_samples:,} samples missing from damaged ones[/yellow]"
-        if status.damaged_shards
-        else "",
-    )
 
 
 def _strength(status: RunStatus) -> RenderableType:

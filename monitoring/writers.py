@@ -135,7 +135,7 @@ def check_packages(config: MetricsConfig) -> None:
         if getattr(config, setting) is not None and find_spec(setting) is None:
             raise ConfigError(
                 f"metrics.{setting} needs the package {package}, which is not installed; install it in podzero's "
-                f"checkout with `uv sync --extra {setting}`, or with `pip install {package} 'protobuf<5'`"
+                f"checkout with `uv sync --inexact --extra {setting}`, or with `pip install {package} 'protobuf<5'`"
             )
 
 

@@ -32,7 +32,7 @@ class LocalParams:
         """
         with self._changed:
             if not self._changed.wait_for(lambda: self._newest is not None, timeout_s):
-                raise TimeoutError(f"what runs beside the learner waited {timeout_s:g} s for the first parameters")
+                raise TimeoutError(f"none within {timeout_s:g} s: the learner beside has not published any")
             assert self._newest is not None
             self._returned = self._newest.version
             return self._newest

@@ -175,8 +175,8 @@ class RayParamSource:
         newest = self.poll() or self._last or self.newer(timeout_s)
         if newest is None:
             raise TimeoutError(
-                f"waited {timeout_s:g} s for the first parameters: the learner has not published any to the "
-                "parameter store; is it running, and past its start-up?"
+                f"none within {timeout_s:g} s: the learner has not published any to the parameter store; is it "
+                "running, and past its start-up?"
             )
         return newest
 

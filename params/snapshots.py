@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import platform
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -32,7 +33,7 @@ _PARTIAL = ".partial-"
 
 
 class SnapshotError(PodzeroError, RuntimeError):
-    """A snapshot is missing, damaged, or of another network; the message says which and where."""
+    """A snapshot is missing, damaged, cannot be read, or is of another network; the message says which and where."""
 
 
 def save_snapshot(folder: Path, step: int, params: Params, experiment: Experiment) -> Path:
@@ -116,8 +117,9 @@ def snapshot_experiment(folder: Path, step: int) -> Experiment:
 def _read(folder: Path, step: int) -> Versioned:
     where = step_folder(folder, step)
     expected = _manifest(folder, step)["leaves"]
+    content = _bytes(where / PARAMS_FILE)
     try:
-        tree = serialization.msgpack_restore((where / PARAMS_FILE).read_bytes())
+        tree = serialization.msgpack_restore(content)
         found = {path: _digest(leaf) for path, leaf in _leaves(tree)}
     except Exception as error:  # the unpacker may raise anything for flipped bytes
         raise SnapshotError(f"snapshot {where} is damaged: {PARAMS_FILE} cannot be unpacked ({error})") from error
@@ -133,15 +135,30 @@ def _manifest(folder: Path, step: int) -> dict[str, Any]:
     if not where.is_dir():
         known = ", ".join(map(str, snapshot_steps(folder))) or "none"
         raise SnapshotError(f"{folder} holds no snapshot of step {step}; there are: {known}")
+    read = _bytes(where / MANIFEST_FILE)
     try:
-        content = unsealed((where / MANIFEST_FILE).read_text())
-    except (OSError, ValueError) as error:
+        content = unsealed(read.decode())
+    except ValueError as error:
         raise SnapshotError(f"snapshot {where} is damaged: {MANIFEST_FILE} cannot be used ({error})") from None
     if content["format"] != _FORMAT:
         raise SnapshotError(f"snapshot {where} has format {content['format']}, this podzero reads format {_FORMAT}")
     if content["step"] != step:
         raise SnapshotError(f"snapshot {where} is misplaced: it was saved as step {content['step']}")
     return content
+
+
+def _bytes(file: Path) -> bytes:
+    """The content of a file of a snapshot.
+
+    Raises:
+      SnapshotError: it is missing, so that the snapshot is damaged, or the storage cannot be read now.
+    """
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        raise SnapshotError(f"snapshot {file.parent} is damaged: {file.name} is missing") from None
+    except OSError as error:
+        raise SnapshotError(f"snapshot {file.parent} cannot be read on {platform.node()}: {error}") from None
 
 
 def _digest(leaf: np.ndarray[Any, Any]) -> str:

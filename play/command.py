@@ -17,7 +17,8 @@ from podzero.errors import ConfigError
 from podzero.evaluation.kept_games import KeptGame, kept_games
 from podzero.evaluation.players import MovesPlayer, Player
 from podzero.evaluation.who import resolve
-from podzero.importing import import_extra
+from podzero.importing import how_to_install, import_extra
+from podzero.listen_address import free_address
 from podzero.play.game import Game
 from podzero.play.searching import PositionSearch
 from podzero.play.terminal import TerminalGame
@@ -37,14 +38,22 @@ class PageOptions(NamedTuple):
     kept: Path | None = None
     """The working directory of a run, or the folder of a tournament, whose games can be stepped through; None takes
     those of the players that are runs."""
+    host: str | None = None
+    """The address to listen on; None takes one that only this machine reaches."""
     port: int | None = None
     """None takes a free one."""
 
     @property
     def options(self) -> list[str]:
         """The options that were given."""
-        given = {"--kept": self.kept, "--port": self.port}
-        return [*self.others, *(name for name, value in given.items() if value is not None)]
+        kept = [] if self.kept is None else ["--kept"]
+        return [*self.others, *kept, *self.listening]
+
+    @property
+    def listening(self) -> list[str]:
+        """Those that say where the page is served."""
+        given = {"--host": self.host, "--port": self.port}
+        return [name for name, value in given.items() if value is not None]
 
 
 def play(
@@ -66,19 +75,20 @@ def play(
 
     Raises:
       ConfigError, WorkdirError, SnapshotError: a player does not exist, or cannot play this game.
-      ConfigError: an option does not fit the game, a package is not installed, or the port is taken.
+      ConfigError: an option does not fit the game, or a package is not installed.
+      AddressNotUsable: the page cannot be served where it was asked for.
       EnvironmentFailed, SimulatorError: the environment failed.
     """
     where = game_to_play(game, who, *page.others)
     if is_watched(where, video):
         assert isinstance(where, GymnasiumConfig | SimulatorConfig)
-        of_games = [option for option in page.options if option != "--port"]
+        of_games = [option for option in page.options if option not in page.listening]
         _refuse(where.title, "shows a single agent", ["--second"] * second + of_games)
         if not web:
-            _refuse("a video", "has no port", ["--port"] if page.port is not None else [])
+            _refuse("a video", "is written to a file, not served", page.listening)
             return record(who, where, simulations, video)
         _refuse(where.title, "writes no video with --web", [o for o in video.options if o != "--seed"])
-        _page().watch(who, where, simulations, video.seed or 0, page.port)
+        _page().watch(who, where, simulations, video.seed or 0, free_address(page.host, page.port))
         return None
     if not web:
         _refuse("the terminal", "has no page", page.options, "or add --web")
@@ -89,7 +99,8 @@ def play(
     for search in players.values():
         search.name(simulations)  # refuses wrong names before anything is shown
     if web:
-        _page().serve_game(env, players, simulations, page.port, _kept(page.kept, players), _own_picture(where))
+        address = free_address(page.host, page.port)
+        _page().serve_game(env, players, simulations, address, _kept(page.kept, players), _own_picture(where))
     else:
         TerminalGame(Game(env), players[who], simulations, int(second), Console()).run()
     return None
@@ -125,7 +136,7 @@ def _page() -> ModuleType:
     try:
         from podzero.play import web
     except ModuleNotFoundError as missing:
-        raise ConfigError(f"the page needs {missing.name}: install the extra `web` (uv sync --extra web)") from None
+        raise ConfigError(f"the page needs {missing.name}: {how_to_install('web')}") from None
     return web
 
 

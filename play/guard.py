@@ -1,4 +1,4 @@
-"""Who may use the page: browsers of this machine that know the token of its address."""
+"""Who may use the page: browsers that know the token of its address."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Guard:
     Args:
       app: that is guarded.
       token: of this server.
-      hosts: the values of the header `Host` that are this server.
+      hosts: the values of the header `Host` that are answered; None for all (`ListenAddress.accepted_hosts`).
     """
 
-    def __init__(self, app: ASGIApp, token: str, hosts: tuple[str, ...]) -> None:
+    def __init__(self, app: ASGIApp, token: str, hosts: tuple[str, ...] | None) -> None:
         self._app = app
         self._token = token
         self._hosts = hosts
@@ -53,7 +53,7 @@ class Guard:
 
     def _refusal(self, headers: dict[str, str], given: str) -> tuple[int, str] | None:
         """The status and the words of a refusal; None for a request that may pass."""
-        if headers.get("host", "") not in self._hosts:
+        if self._hosts is not None and headers.get("host", "") not in self._hosts:
             return 403, f"this server is {self._hosts[0]} only"
         if not _equal(given or _cookie(headers.get("cookie", "")), self._token):
             return 403, "open the address that `podzero play --web` printed: it has the token of this server"

@@ -99,6 +99,11 @@ class Slice(NamedTuple):
         return max(1, self.chips // self.chip.chips_per_host)
 
     @property
+    def chips_of_host(self) -> int:
+        """The number of chips of each host."""
+        return self.chips // self.hosts
+
+    @property
     def topology(self) -> str:
         """The compiler's name, as `v5e:4x4`."""
         return f"{self.chip.name}:{'x'.join(map(str, self.shape))}"

@@ -13,14 +13,14 @@ from typing import Any
 
 from podzero.errors import ConfigError, nearest
 
-_PINNED = ("envs", "openvino")
+PINNED_EXTRAS = ("envs", "openvino", "web", "export")
 """The optional dependencies in requirements.txt."""
 
 
 def how_to_install(extra: str) -> str:
     """How to install a missing package of the optional dependencies `extra`."""
-    with_pip = " or `pip install --no-deps -r requirements.txt`" if extra in _PINNED else ""
-    return f"install it in podzero's checkout with `uv sync --extra {extra}`{with_pip}"
+    with_pip = " or `pip install --no-deps -r requirements.txt`" if extra in PINNED_EXTRAS else ""
+    return f"install it in podzero's checkout with `uv sync --inexact --extra {extra}`{with_pip}"
 
 
 def import_class(identifier: str, field: str) -> type[Any]:

@@ -16,12 +16,13 @@ This module imports neither JAX nor an environment, so that a wrong name is refu
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
+import shutil
 from typing import NamedTuple, get_args
 
 from podzero.config import EnvConfig, Game, load
 from podzero.errors import ConfigError, nearest
-from podzero.workdir import Workdir, step_folders
+from podzero.workdir import Workdir, split_step, step_folders
 from podzero.zoo_agents import PREFIX, zoo_workdir
 
 _WITHOUT_NUMBER = ("random", "solver", "greedy")
@@ -40,6 +41,8 @@ ENGINES = {
     "fairy-stockfish": EngineKind(range(21), ("chess", "gardner_chess")),
 }
 """By the name of their program."""
+_GAMES_FOLDERS = ("/usr/games", "/usr/local/games")
+"""Where Debian installs games, which PATH need not name."""
 _KNOWN = (*_WITHOUT_NUMBER, "mcts:N", "zoo:NAME", *(f"{kind}:LEVEL" for kind in ENGINES))
 
 
@@ -88,6 +91,24 @@ def parse_player(name: str) -> BuiltinPlayer | EnginePlayer | TrainedPlayer:
             raise ConfigError(f"player '{name}': '{kind}' takes no number")
         return BuiltinPlayer(kind)
     return _trained_player(name)
+
+
+def engine_program(name: str, player: EnginePlayer, game: str) -> str:
+    """The path of the program on this machine that plays as `player`, which is called `name`, in a game.
+
+    Raises:
+      ConfigError: it does not play this game, or is not installed.
+    """
+    games = ENGINES[player.kind].games
+    if game not in games:
+        raise ConfigError(f"player '{name}': {player.kind} plays {' and '.join(games)}, not {game}")
+    program = shutil.which(player.kind, path=os.pathsep.join([os.environ.get("PATH", os.defpath), *_GAMES_FOLDERS]))
+    if program is None:
+        raise ConfigError(
+            f"player '{name}': the program {player.kind} is not installed; on Debian and Ubuntu: "
+            f"apt-get install {player.kind}"
+        )
+    return program
 
 
 def full_name(name: str, player: TrainedPlayer, step: int) -> str:
@@ -140,18 +161,15 @@ def _engine_player(name: str, kind: str, level: str) -> EnginePlayer:
 
 
 def _trained_player(name: str) -> TrainedPlayer:
-    """Finds the working directory. A directory whose own name contains an @ is found as well."""
-    if name and Path(name).expanduser().is_dir():
-        return TrainedPlayer(Workdir(name), None)
-    folder, at, step = name.rpartition("@")
-    if at and Path(folder).expanduser().is_dir():
-        if not _is_number(step):
-            raise ConfigError(f"player '{name}': expected a learner step after the @, for example {folder}@1200")
-        return _snapshot_player(name, Workdir(folder), int(step))
-    raise ConfigError(
-        f"unknown player '{name}'{nearest(name, _KNOWN)}; known: {', '.join(_KNOWN)}, or an existing working directory "
-        "as DIR or DIR@STEP"
-    )
+    """Finds the working directory."""
+    found = split_step(name)
+    if found is None:
+        raise ConfigError(
+            f"unknown player '{name}'{nearest(name, _KNOWN)}; known: {', '.join(_KNOWN)}, or an existing working "
+            "directory as DIR or DIR@STEP"
+        )
+    folder, step = found
+    return TrainedPlayer(Workdir(folder), None) if step is None else _snapshot_player(name, Workdir(folder), step)
 
 
 def _snapshot_player(name: str, workdir: Workdir, step: int) -> TrainedPlayer:

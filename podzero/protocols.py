@@ -79,7 +79,7 @@ class ReplayWriter(Protocol):
         Raises:
           SignatureError: a field's name, shape or dtype differs from the table's, a field contains NaN or infinity, or
             T is not a multiple of `replay.samples_per_item`.
-          ReplayTimeout: the rate limiter blocked or the server did not respond for `replay.timeout_s`.
+          ReplayTimeout: `replay.timeout_s` is set, and the rate limiter blocked or no server responded for so long.
         """
         ...
 
@@ -101,7 +101,7 @@ class ReplayReader(Protocol):
         """The next batch (`[steps_per_dispatch, batch_size, ...]` on every field).
 
         Raises:
-          ReplayTimeout: no batch arrived within `replay.timeout_s`; the message names the rate limiter that blocks.
+          ReplayTimeout: `replay.timeout_s` is set and none arrived within it; the message names who waits for whom.
           StopIteration: `close` was called before or during the call.
         """
         ...
@@ -129,7 +129,7 @@ class StateReader(Protocol):
         """The next stored samples (`[reanalyse.games, ...]` on every field).
 
         Raises:
-          ReplayTimeout: none arrived within `replay.timeout_s`; the message names who waits for whom.
+          ReplayTimeout: `replay.timeout_s` is set and none arrived within it; the message names who waits for whom.
           StopIteration: `close` was called before or during the call.
         """
         ...

@@ -27,6 +27,7 @@ def stored_state_like(experiment: Experiment, spec: EnvSpec) -> StoredState | Wi
     return StoredState(
         state=_struct((spec.state_bytes,), np.dtype(np.uint8)),
         outcome=_struct((), np.dtype(np.float32)),
+        lambda_return=_struct((), np.dtype(np.float32)),
         truncated=_struct((), np.dtype(np.bool_)),
         version=_struct((), np.dtype(np.int32)),
     )

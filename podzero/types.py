@@ -134,6 +134,8 @@ class StoredState(NamedTuple):
     """`[S]` uint8, the packed state."""
     outcome: Array
     """`[]` float32, the discounted sum of later rewards of the player to move."""
+    lambda_return: Array
+    """`[]` float32, the lambda-return of the player to move, over the root values of the game as it was played."""
     truncated: Array
     """`[]` bool, a limit ended the game, so the last root value stands for its outcome."""
     version: Array

@@ -6,23 +6,19 @@ import errno
 import fcntl
 import json
 import os
+import re
+import shlex
 from pathlib import Path
 from typing import IO, Any
 
 import yaml
 
+from podzero.changes import CHANGEABLE, RecordedChange, differences, record_lines, recorded_changes
 from podzero.config import Experiment, parse
 from podzero.errors import ConfigError, PodzeroError
 
-_CHANGEABLE: Any = {
-    **dict.fromkeys(("stop", "evaluation", "checkpoint", "metrics", "cluster", "int8", "server"), True),
-    "actors": {"count", "min_count", "cpus", "inference", "resources", "moves_per_dispatch", "max_restarts"},
-    "search": {"tree"},
-    "network": {"remat"},
-    "learner": {"mesh", "microbatches", "calibrate", "cpu_convolutions"},
-    "replay": {"cpus", "memory_gib"},
-}
-"""The settings that may differ when a run is resumed: they do not change what is learned."""
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")
+"""The address of something that is not a folder; `pathlib` leaves one slash of two."""
 
 
 class WorkdirError(PodzeroError, RuntimeError):
@@ -33,8 +29,11 @@ class Workdir:
     """The layout of one working directory.
 
     experiment.yaml            the resolved experiment
+    changes.jsonl              settings that were changed when the run was resumed, one JSON object a line: the time `t`
+                               (Unix seconds), the learner step, the setting, its old and its new value
     checkpoints/STEP/          checkpoints: learner/ (Orbax), replay/shard-K/ (Reverb), run.json
     snapshots/STEP/            acting parameters, for players and ratings
+    .../lost-STEP/             those of steps after the checkpoint from which the run was resumed
     metrics.jsonl              the metrics of every worker, one JSON object a line
     tensorboard/               the same metrics for TensorBoard
     status.json                the newest status, replaced as a whole every few seconds
@@ -47,8 +46,15 @@ class Workdir:
     """
 
     def __init__(self, root: str | Path) -> None:
+        """Names the directory, which need not exist.
+
+        Raises:
+          WorkdirError: `root` is an address, for example of object storage.
+        """
+        refuse_url(root)
         self.root = Path(root).expanduser().absolute()
         self.experiment_file = self.root / "experiment.yaml"
+        self.changes_file = self.root / "changes.jsonl"
         self.checkpoints = self.root / "checkpoints"
         self.snapshots = self.root / "snapshots"
         self.metrics_file = self.root / "metrics.jsonl"
@@ -83,26 +89,38 @@ class Workdir:
         Raises:
           WorkdirError: the directory holds another experiment; names the settings that differ.
         """
-        changes = differences(self.experiment(), experiment, _CHANGEABLE) if self.is_run else []
+        changes = differences(self.experiment(), experiment, CHANGEABLE) if self.is_run else []
         if changes:
             listed = "\n".join(f"  {change}" for change in changes)
             raise WorkdirError(
                 f"{self.root} holds another experiment:\n{listed}\n"
-                "Choose another --workdir, or give the same experiment to resume it."
+                f"Resume that run with: podzero train {shlex.quote(str(self.root))}\n"
+                "Or choose another --workdir for this experiment"
             )
 
-    def open(self, experiment: Experiment) -> None:
-        """Writes `experiment` into this directory, which is created if it is missing.
+    def open(self, experiment: Experiment, step: int = 0) -> None:
+        """Writes `experiment` into this directory, which is created if it is missing, and records what it changes.
+
+        Args:
+          experiment: the one that runs here from now on.
+          step: the learner step from which it goes on.
 
         Raises:
           WorkdirError: the directory holds another experiment, or cannot be written.
         """
         self.check(experiment)
+        changes = differences(self.experiment(), experiment) if self.is_run else []
         try:
             self.root.mkdir(parents=True, exist_ok=True)
+            if changes:
+                write_atomically(self.changes_file, self._read_changes() + record_lines(changes, step))
             write_atomically(self.experiment_file, experiment.to_yaml())
         except OSError as error:
             raise self._not_writable(error) from None
+
+    def changes(self) -> list[RecordedChange]:
+        """The settings that were changed when the run was resumed, oldest first."""
+        return [*recorded_changes(self._read_changes())]
 
     def lock(self) -> IO[str]:
         """Reserves the directory for this process until the returned file is closed; creates it if it is missing.
@@ -127,8 +145,59 @@ class Workdir:
         file.flush()
         return file
 
+    def _read_changes(self) -> str:
+        return self.changes_file.read_text(errors="replace") if self.changes_file.exists() else ""
+
     def _not_writable(self, error: OSError) -> WorkdirError:
         return WorkdirError(f"cannot write the working directory {self.root}: {error.strerror}")
+
+
+def refuse_url(path: str | Path) -> None:
+    """Refuses the address of something that is not a folder of a file system, such as `gs://bucket/run`.
+
+    Raises:
+      WorkdirError: says what to use instead.
+    """
+    if url := _URL.fullmatch(str(path)):
+        raise WorkdirError(
+            f"{url[1]}://{url[2]} is not a folder, and podzero cannot use object storage. Give a folder of this "
+            "machine, for example runs/NAME; for several machines one on a file system that they share, for example "
+            "/shared/NAME (NFS, Filestore; docs/tpu.md). After a run has ended, its folder may be copied to a bucket"
+        )
+
+
+def split_step(name: str) -> tuple[Path, int | None] | None:
+    """The directory and the step of `DIR` or `DIR@STEP`; None if there is no such directory.
+
+    A directory whose own name contains an @ is found as well.
+
+    Raises:
+      ConfigError: the directory is there, but what follows the @ is no step.
+      WorkdirError: it is an address, for example of object storage.
+    """
+    refuse_url(name)
+    if name and Path(name).expanduser().is_dir():
+        return Path(name), None
+    folder, at, step = name.rpartition("@")
+    if not at or not folder or not Path(folder).expanduser().is_dir():
+        return None
+    if not (step.isascii() and step.isdigit()):
+        raise ConfigError(f"{name}: expected a learner step after the @, for example {folder}@1200")
+    return Path(folder), int(step)
+
+
+def keep_as(folder: Path, prefix: str) -> Path:
+    """Renames a folder to `PREFIX-NAME`, with a number if there is one of that name; returns its new path."""
+    return folder.rename(unused(folder.with_name(f"{prefix}-{folder.name}")))
+
+
+def unused(path: Path) -> Path:
+    """The path, or the first of `PATH-2`, `PATH-3`, ... if something is there."""
+    free, number = path, 1
+    while free.exists():
+        number += 1
+        free = path.with_name(f"{path.name}-{number}")
+    return free
 
 
 def step_folders(parent: Path) -> list[int]:
@@ -177,27 +246,3 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return tree if isinstance(tree, dict) else {}
-
-
-def differences(held: Experiment, given: Experiment, exclude: Any = None) -> list[str]:
-    """Lists the settings that differ, as `field: holds X, given Y`.
-
-    Args:
-      held: the experiment of a working directory.
-      given: the experiment to compare.
-      exclude: settings to leave out, in the form of pydantic's `exclude`.
-    """
-    old, new = (flatten(e.model_dump(mode="json", exclude=exclude)) for e in (held, given))
-    return [
-        f"{key}: holds {old.get(key)}, given {new.get(key)}"
-        for key in sorted({*old, *new})
-        if old.get(key) != new.get(key)
-    ]
-
-
-def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Turns a nested mapping into one level with dotted keys."""
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat

@@ -17,7 +17,8 @@ from podzero.types import Batch, EnvSpec, Keys, StoredState, Window
 
 
 def make_reader(addresses: Sequence[str], spec: EnvSpec, experiment: Experiment, hosts: int = 1) -> BatchReader:
-    """Connects the learner's reader to the shards at `addresses` (`ReplayServer.address()`); all of them must answer.
+    """Connects the learner's reader to the shards at `addresses` (`ReplayServer.address()`); one that does not answer
+    is waited for when a batch is read.
 
     The rate limiter counts a sample when Reverb gives it out, before the learner has it. So prefetching is bounded: of
     each table, fewer than `dispatch + ahead` samples are given out and not yet returned by `__next__`, where
@@ -35,7 +36,6 @@ def make_reader(addresses: Sequence[str], spec: EnvSpec, experiment: Experiment,
       hosts: the number of learner hosts; each reads its part of every batch from its own shards.
 
     Raises:
-      ReplayTimeout: a shard does not answer within `replay.timeout_s`.
       WrongServer: another server answers at an address.
     """
     tables, parsed = tables_of(experiment, spec), [Address.parse(address) for address in addresses]
@@ -83,8 +83,8 @@ class BatchReader:
         are prioritized.
 
         Raises:
-          ReplayTimeout: none came within `replay.timeout_s`; the message says which limiter blocks whom. What had
-            arrived is kept for the next call.
+          ReplayTimeout: `replay.timeout_s` is set and none came within it; the message says which limiter blocks whom.
+            What had arrived is kept for the next call.
           StopIteration: the reader was closed, perhaps by another thread during this call.
         """
         while len(self._read) < len(self._parts):

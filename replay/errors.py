@@ -8,7 +8,7 @@ class SignatureError(ValueError):
 
 
 class ReplayTimeout(PodzeroError, TimeoutError):
-    """Replay did not answer within `replay.timeout_s`; the message says who waited for whom, and why."""
+    """Replay did not answer, or not give or take samples, in time; the message says who waited for whom, and why."""
 
 
 class ReplayRestoreError(PodzeroError, RuntimeError):

@@ -6,7 +6,6 @@ import logging
 import math
 import queue
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -21,6 +20,7 @@ from podzero.replay.shard import Address, Shard
 from podzero.replay.stream import PRIORITY_FIELDS, ShardStream
 from podzero.replay.tables import Table
 from podzero.types import Keys
+from podzero.waiting import Wait
 
 log = logging.getLogger(__name__)
 
@@ -71,24 +71,20 @@ class ShardedReader:
         """The next samples, with weights and keys if the table is prioritized.
 
         Raises:
-          ReplayTimeout: they did not come within `replay.timeout_s`; the message says which limiter blocks whom. What
-            had arrived is kept for the next call.
+          ReplayTimeout: `replay.timeout_s` is set and they did not come within it; the message says which limiter
+            blocks whom. What had arrived is kept for the next call.
           StopIteration: the reader was closed, perhaps by another thread during this call.
         """
         self._follow_moves()
-        start = time.monotonic()
-        warn_at = start + self._replay.warn_after_s
+        wait = Wait(self._replay.warn_after_s, self._replay.timeout_s)
         while missing := self._missing():
             if self._closed.is_set():
                 raise StopIteration
             self._follow_moves()
-            waited = time.monotonic() - start
-            if waited > self._replay.timeout_s:
-                raise ReplayTimeout(f"no batch within {waited:.0f} s (replay.timeout_s): {_explain(missing)}")
-            if time.monotonic() > warn_at:
-                warn_at += self._replay.warn_after_s
-                reader = self._table.users.reader
-                log.warning("the %s has waited %.0f s for a batch: %s", reader, waited, _explain(missing))
+            if wait.over:
+                raise ReplayTimeout(f"no batch within {wait.seconds:.0f} s (replay.timeout_s): {_explain(missing)}")
+            if wait.message_due():
+                log.warning("the %s has waited %s for a batch: %s", self._table.users.reader, wait, _explain(missing))
         if self._closed.is_set():
             raise StopIteration
         return self._assemble(self._shares())
@@ -113,9 +109,13 @@ class ShardedReader:
             stream.join()
 
     def _open(self, address: Address, shards: int) -> ShardStream:
-        """Begins to read one of `shards` shards."""
+        """Begins to read one of `shards` shards, which may be away: its stream waits for it.
+
+        Raises:
+          WrongServer: another server answers at the address.
+        """
         shard = Shard(address, self._table)
-        shard.wait(self._replay.timeout_s)
+        shard.limits()
         exponent = None if self._priorities is None else self._replay.importance_exponent
         return ShardStream(shard, self._largest_share(shards), self._ahead // shards, exponent)
 

@@ -123,14 +123,18 @@ class ShardStream:
             )
 
     def _run(self) -> None:
-        from tensorflow.errors import UnavailableError
+        from tensorflow import errors
 
+        # What gRPC gives when a connection breaks, depending on when and how it does.
+        broken = (errors.UnavailableError, errors.CancelledError, errors.UnknownError, errors.InternalError)
         try:
+            if not self._answers():  # to open a dataset of a server that is away takes half a minute
+                self._await_shard("no answer")
             while not self._stopped:
                 try:
                     self._read(self._dataset())
-                except UnavailableError:
-                    self._await_shard()
+                except broken as error:
+                    self._await_shard(type(error).__name__)
         except BaseException as failure:
             with self._changed:
                 self._failure = failure
@@ -155,12 +159,15 @@ class ShardStream:
             self._blocks.append(rows)
             self._changed.notify_all()
 
-    def _await_shard(self) -> None:
-        """After the connection broke: waits until the shard answers again or the stream is stopped."""
-        log.warning("replay at %s is gone; reading goes on when it is back", self.shard.address.endpoint)
-        while not self._stopped and not self._answers():
+    def _await_shard(self, reason: str) -> None:
+        """Waits until a shard that is away answers again or the stream is stopped."""
+        endpoint = self.shard.address.endpoint
+        log.warning("replay at %s is gone (%s); reading goes on when it is back", endpoint, reason)
+        answers = False
+        while not self._stopped and not answers:
             with self._changed:
                 self._changed.wait_for(lambda: self._stopped, _REOPEN_MS / 1000)
+            answers = self._answers()
 
     def _answers(self) -> bool:
         """Whether the shard answers. A restarted shard may listen before its new address is announced."""

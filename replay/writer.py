@@ -18,6 +18,7 @@ from podzero.replay.shard import Address, Shard
 from podzero.replay.signature import Stored
 from podzero.replay.tables import SAMPLES, Table, tables_of
 from podzero.types import EnvSpec
+from podzero.waiting import Wait
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,8 @@ def make_writer(
     near: Sequence[str] = (),
     table: str = SAMPLES,
 ) -> ShardedWriter:
-    """Connects to the shards at `addresses` (`ReplayServer.address()`); skips those that do not answer, with a warning.
+    """Connects to the shards at `addresses` (`ReplayServer.address()`); skips those that do not answer, with a warning,
+    until they do.
 
     Args:
       addresses: all shards.
@@ -51,7 +53,6 @@ def make_writer(
       table: the name of the table to write to.
 
     Raises:
-      ReplayTimeout: no shard answers.
       WrongServer: another server answers at an address.
     """
     parsed = [Address.parse(address) for address in addresses]
@@ -78,9 +79,6 @@ class ShardedWriter:
         random.shuffle(self._connections)  # so that writers that start together begin at different shards
         for connection in self._connections:
             connection.probe()
-        if not any(connection.alive for connection in self._connections):
-            names = ", ".join(address.endpoint for address in addresses)
-            raise ReplayTimeout(f"no replay shard answers at {names}")
 
     def write(self, samples: Stored, priorities: NDArray[Any] | None = None) -> None:
         """Writes T samples (`[T, ...]` on every field); waits while every shard's limiter blocks inserts.
@@ -95,7 +93,7 @@ class ShardedWriter:
 
         Raises:
           SignatureError: samples or priorities do not have the table's signature; nothing was written.
-          ReplayTimeout: no shard accepted within `replay.timeout_s`; the message says why.
+          ReplayTimeout: `replay.timeout_s` is set and no shard accepted within it; the message says why.
         """
         length = self._signature.check(samples)
         if priorities is None:
@@ -111,13 +109,13 @@ class ShardedWriter:
         """Waits until everything written has been confirmed.
 
         Raises:
-          ReplayTimeout: it was not within `replay.timeout_s`; the message says why.
+          ReplayTimeout: `replay.timeout_s` is set and it was not within that time; the message says why.
         """
-        wait = _Wait(self._config)
+        wait = Wait(self._config.warn_after_s, self._config.timeout_s)
         while waiting := [
             connection for connection in self._connections if connection.pending and not connection.ready()
         ]:
-            wait.check(waiting)
+            _check(wait, waiting)
             self._follow_moves()
 
     def moved(self, old: str, new: str) -> None:
@@ -131,7 +129,7 @@ class ShardedWriter:
 
     def _free_connection(self) -> _Connection:
         """The next connection in turn that has nothing unconfirmed."""
-        wait = _Wait(self._config)
+        wait = Wait(self._config.warn_after_s, self._config.timeout_s)
         while True:
             self._follow_moves()
             for connection in sorted(self._connections, key=lambda connection: connection.remote):
@@ -139,7 +137,7 @@ class ShardedWriter:
                     self._connections.remove(connection)
                     self._connections.append(connection)  # so that the others come first next time
                     return connection
-            wait.check(self._connections)
+            _check(wait, self._connections)
 
     def _follow_moves(self) -> None:
         """Replaces the connections to shards that have moved; their unconfirmed samples are lost."""
@@ -259,31 +257,23 @@ class _Connection:
         )
 
 
-class _Wait:
-    """One bounded wait; the log says what it waits for when it takes long."""
+def _check(wait: Wait, connections: Sequence[_Connection]) -> None:
+    """Logs a long wait for `connections`; is called once in each round of it.
 
-    def __init__(self, config: ReplayConfig) -> None:
-        self._start = time.monotonic()
-        self._config = config
-        self._next_warning = config.warn_after_s
+    Raises:
+      ReplayTimeout: it has lasted longer than `replay.timeout_s`.
+    """
+    if wait.over:
+        reasons = _explain(connections)
+        raise ReplayTimeout(f"samples waited {wait.seconds:.0f} s (replay.timeout_s) to be inserted: {reasons}")
+    if wait.message_due():
+        log.warning("samples have waited %s to be inserted: %s", wait, _explain(connections))
+    if not any(connection.alive for connection in connections):
+        time.sleep(_POLL_S)
 
-    def check(self, connections: Sequence[_Connection]) -> None:
-        """Is called once in each round of waiting for `connections`.
 
-        Raises:
-          ReplayTimeout: the wait has lasted `replay.timeout_s`.
-        """
-        waited = time.monotonic() - self._start
-        if waited > self._config.timeout_s:
-            reasons = "; ".join(connection.explain() for connection in connections)
-            raise ReplayTimeout(f"samples waited {waited:.0f} s (replay.timeout_s) to be inserted: {reasons}")
-        if waited > self._next_warning:
-            self._next_warning += self._config.warn_after_s
-            log.warning(
-                "samples have waited %.0f s: %s", waited, "; ".join(connection.explain() for connection in connections)
-            )
-        if not any(connection.alive for connection in connections):
-            time.sleep(_POLL_S)
+def _explain(connections: Sequence[_Connection]) -> str:
+    return "; ".join(connection.explain() for connection in connections)
 
 
 def _check_priorities(priorities: NDArray[np.float64], length: int) -> None:

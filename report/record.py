@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from podzero.config import Experiment, builtin_configs, load
+from podzero.changes import RecordedChange
+from podzero.config import FOR_SLICES, Experiment, builtin_configs, load
 from podzero.driver.checkpoints import checkpoints
 from podzero.errors import ConfigError
 from podzero.monitoring.status import StoredStatus, read_status
@@ -34,6 +35,8 @@ class Record(NamedTuple):
     """What `Workdir.hardware_file` holds; empty if there is none, or it is damaged."""
     games: Sequence[KeptGame] = ()
     """Of the evaluator's newest round."""
+    changes: Sequence[RecordedChange] = ()
+    """Settings that were changed when the run was resumed."""
 
 
 class RunReader:
@@ -60,6 +63,7 @@ class RunReader:
                 read_events(self._workdir),
                 read_json(self._workdir.hardware_file),
                 _newest_games(self._workdir),
+                self._workdir.changes(),
             )
         except OSError as error:
             raise WorkdirError(f"cannot read {error.filename or self._workdir.root}: {error.strerror}") from None
@@ -77,7 +81,8 @@ def _newest_games(workdir: Workdir) -> list[KeptGame]:
 
 def _base(name: str) -> Experiment | None:
     try:
-        return load(name) if name in builtin_configs() else None
+        found = next((known for known in (name, FOR_SLICES + name) if known in builtin_configs()), None)
+        return None if found is None else load(found)
     except ConfigError:
         return None
 

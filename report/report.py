@@ -37,7 +37,7 @@ def sections(record: Record) -> list[Section]:
         throughput(metrics, experiment),
         games(metrics),
         _sample_games(record),
-        settings(experiment, record.base),
+        settings(experiment, record.base, record.changes),
         faults(record.events, _fault_counts(metrics, record.status)),
         machines(record.hardware, record.status),
     ]

@@ -1,7 +1,7 @@
-"""Serves the report of a run to browsers of this machine, at an address that nobody can guess.
+"""Serves the report of a run at an address that nobody can guess, to browsers of this machine or, if asked, of others.
 
-Only those who know the token in the address get anything. A request must also name this machine as its host, so that a
-page of a foreign name that resolves to 127.0.0.1 (DNS rebinding) gets nothing.
+Only those who know the token in the address get anything. On the loopback interface a request must also name this
+machine as its host, so that a page of a foreign name that resolves to it (DNS rebinding) gets nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from typing import NamedTuple
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from podzero.errors import PodzeroError
+from podzero.listen_address import AddressNotUsable, ListenAddress
 from podzero.report.dashboard import Dashboard
 from podzero.report.page import content_policy
 from podzero.workdir import Workdir, WorkdirError
 
-HOST = "127.0.0.1"
 MAX_BODY = 1024
 """Bytes of a request's body above which it is refused; none is ever read."""
 TOKEN_BYTES = 32
@@ -27,10 +26,6 @@ TOKEN_BYTES = 32
 KEEP_ALIVE_S = 60.0
 """Seconds after which an idle connection is closed."""
 _DASHBOARD = web.AppKey("dashboard", Dashboard)
-
-
-class ServerNotStarted(PodzeroError, RuntimeError):
-    """The server cannot listen; the message says why and what to do."""
 
 
 class Server(NamedTuple):
@@ -41,23 +36,23 @@ class Server(NamedTuple):
     runner: web.AppRunner
 
 
-def serve(workdir: Workdir, port: int, announce: Callable[[str], None]) -> None:
+def serve(workdir: Workdir, where: ListenAddress, announce: Callable[[str], None]) -> None:
     """Serves the report until the process is interrupted.
 
     Args:
       workdir: of the run.
-      port: on the loopback interface; 0 for any that is free.
+      where: the server listens.
       announce: gets the address once the server answers.
 
     Raises:
       WorkdirError: the directory holds no run.
-      ServerNotStarted: the port is in use.
+      AddressNotUsable: the port is in use.
     """
 
     async def run() -> None:
         dashboard = Dashboard(workdir)
         await dashboard.newest()
-        server = await start(dashboard, port)
+        server = await start(dashboard, where)
         try:
             announce(server.address)
             await asyncio.Event().wait()
@@ -67,14 +62,14 @@ def serve(workdir: Workdir, port: int, announce: Callable[[str], None]) -> None:
     asyncio.run(run())
 
 
-async def start(dashboard: Dashboard, port: int) -> Server:
+async def start(dashboard: Dashboard, where: ListenAddress) -> Server:
     """Starts the server; the caller ends it by `runner.cleanup`.
 
     Raises:
-      ServerNotStarted: the port is in use.
+      AddressNotUsable: the port is in use.
     """
     token = secrets.token_urlsafe(TOKEN_BYTES)
-    app = web.Application(middlewares=[_guard(token)])
+    app = web.Application(middlewares=[_guard(token, where.accepted_hosts)])
     app[_DASHBOARD] = dashboard
     app.router.add_get("/{token}/", _page)
     app.router.add_get("/{token}/version", _version)
@@ -83,20 +78,19 @@ async def start(dashboard: Dashboard, port: int) -> Server:
     )
     await runner.setup()
     try:
-        await web.TCPSite(runner, HOST, port).start()
+        await web.TCPSite(runner, where.host, where.port).start()
     except OSError as error:
         await runner.cleanup()
-        raise ServerNotStarted(f"cannot listen on {HOST}:{port}: {error.strerror}; choose another --port") from None
-    bound = runner.addresses[0][1]
-    return Server(f"http://{HOST}:{bound}/{token}/", runner)
+        raise AddressNotUsable(f"cannot listen on {where.url}: {error.strerror}; choose another --port") from None
+    return Server(f"{where.url}/{token}/", runner)
 
 
-def _guard(token: str) -> Middleware:
+def _guard(token: str, hosts: tuple[str, ...] | None) -> Middleware:
     """Refuses requests from elsewhere, before anything of them is looked at."""
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        refusal = refuse(request, token)
+        refusal = refuse(request, token, hosts)
         answer = refusal or await _answer(request, handler)
         answer.headers.update(_headers())
         if refusal is not None:
@@ -106,10 +100,9 @@ def _guard(token: str) -> Middleware:
     return guard
 
 
-def refuse(request: web.Request, token: str) -> web.Response | None:
-    """The answer to a request that is not allowed; None for one that is."""
-    port = (request.get_extra_info("sockname") or (HOST, 0))[1]
-    if request.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
+def refuse(request: web.Request, token: str, hosts: tuple[str, ...] | None) -> web.Response | None:
+    """The answer to a request that is not allowed; None for one that is. For `hosts` see `ListenAddress`."""
+    if hosts is not None and request.headers.get("Host") not in hosts:
         return web.Response(status=421, text="This server answers to the address that it printed only.")
     if (request.content_length or 0) > MAX_BODY or "Transfer-Encoding" in request.headers:
         return web.Response(status=413, text="Requests have no body here.")

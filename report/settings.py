@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from podzero.changes import RecordedChange, flatten
 from podzero.config import Experiment
 from podzero.report.figures import Section, Table
-from podzero.workdir import flatten
 
 
-def settings(experiment: Experiment, base: Experiment | None) -> Section:
-    """The settings that differ from those of `base`; without a base from the defaults of the schema."""
+def settings(experiment: Experiment, base: Experiment | None, changes: Sequence[RecordedChange] = ()) -> Section:
+    """The settings that differ from those of `base`, and those that were changed at resumptions.
+
+    Args:
+      experiment: of the run.
+      base: the built-in experiment of its name; None compares with the defaults of the schema.
+      changes: at resumptions.
+    """
+    changed = (_changed(changes),) if changes else ()
     own = flatten(experiment.model_dump(mode="json"))
     if base is None:
         chosen = flatten(experiment.model_dump(mode="json", exclude_defaults=True))
@@ -29,9 +37,19 @@ def settings(experiment: Experiment, base: Experiment | None) -> Section:
         caption, name = f"Settings that differ from the built-in experiment {base.name}.", base.name
     if not rows:
         facts = {"differences": f"none from the built-in experiment {experiment.name}"}
-        return Section("Settings", facts=facts, text=experiment.to_yaml())
+        return Section("Settings", facts=facts, tables=changed, text=experiment.to_yaml())
     table = Table(caption, ("setting", name, "this run"), rows)
-    return Section("Settings", tables=[table], text=experiment.to_yaml())
+    return Section("Settings", tables=(table, *changed), text=experiment.to_yaml())
+
+
+def _changed(changes: Sequence[RecordedChange]) -> Table:
+    rows = [
+        (f"{step:,}", time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(t)), name, json.dumps(old), json.dumps(new))
+        for t, step, (name, old, new) in changes
+    ]
+    return Table(
+        "Settings that were changed when the run was resumed.", ("step", "time", "setting", "before", "after"), rows
+    )
 
 
 def _defaults() -> dict[str, Any]:

@@ -18,7 +18,7 @@ from podzero.search.dense_tree import Tree, root_edges, slots_of
 from podzero.search.growth import grow
 from podzero.search.mctx_tree import edges_of_roots, nodes_of, qtransform
 from podzero.search.models import ILLEGAL, Model
-from podzero.search.qvalues import Edges, gumbel_transform, puct_transform, root_value
+from podzero.search.qvalues import Edges, Transform, gumbel_transform, puct_transform, root_value
 from podzero.search.selection import gumbel_selection, puct_selection
 from podzero.searched_nodes import SearchedNodes
 from podzero.types import Array, EnvState, Exploration, Params, SearchResult
@@ -65,9 +65,10 @@ def _gumbel(config: SearchConfig, model: Model, keep_nodes: bool) -> Search:
     target.
 
     `noise` scales the Gumbel noise at the root, and `temperature` the part of it that enters the choice among the most
-    visited actions: at 1 the choice is a sample of the improved policy, at 0 the best action.
+    visited actions: at 1 the choice is a sample of the improved policy, at 0 the best of those actions. Which ones are
+    visited most still depends on the noise.
     """
-    transform = gumbel_transform(config, model.bounds)
+    transform = _gumbel_transform(config, model)
     in_mctx = config.tree == "mctx"
     grown = _gumbel_in_mctx(config, model, keep_nodes) if in_mctx else _gumbel_in_dense(config, model)
 
@@ -88,8 +89,18 @@ def _gumbel(config: SearchConfig, model: Model, keep_nodes: bool) -> Search:
     return search
 
 
+def _gumbel_transform(config: SearchConfig, model: Model, some_actions: bool = False) -> Transform:
+    return gumbel_transform(config, model.bounds, config.min_value_range or model.min_value_range, some_actions)
+
+
 def _gumbel_in_mctx(config: SearchConfig, model: Model, keep_nodes: bool) -> _Grow:
-    transform = qtransform(gumbel_transform(config, model.bounds))
+    transform = qtransform(_gumbel_transform(config, model))
+    inner: Callable[..., jax.Array]
+    match config.inner_selection:
+        case "gumbel":
+            inner = partial(mctx.gumbel_muzero_interior_action_selection, qtransform=transform)
+        case "puct":
+            inner = _puct_selection_in_mctx(config, model)
 
     def grown(params: Params, key: Array, root: mctx.RootFnOutput, noise: jax.Array) -> _Grown:
         tree = mctx.search(
@@ -103,7 +114,7 @@ def _gumbel_in_mctx(config: SearchConfig, model: Model, keep_nodes: bool) -> _Gr
                 max_num_considered_actions=config.max_considered_actions,
                 qtransform=transform,
             ),
-            interior_action_selection_fn=partial(mctx.gumbel_muzero_interior_action_selection, qtransform=transform),
+            interior_action_selection_fn=inner,
             num_simulations=config.simulations,
             invalid_actions=root.prior_logits == ILLEGAL,
             extra_data=mctx.GumbelMuZeroExtraData(root_gumbel=noise),
@@ -116,8 +127,12 @@ def _gumbel_in_mctx(config: SearchConfig, model: Model, keep_nodes: bool) -> _Gr
 def _gumbel_in_dense(config: SearchConfig, model: Model) -> _Grow:
     def grown(params: Params, key: Array, root: mctx.RootFnOutput, noise: jax.Array) -> _Grown:
         slots = slots_of(root.prior_logits, config.slots, preference=root.prior_logits + noise)
-        transform = gumbel_transform(config, model.bounds, some_actions=slots.action is not None)
+        transform = _gumbel_transform(config, model, some_actions=slots.action is not None)
         selection = gumbel_selection(config, transform, slots.of(noise), slots.legal)
+        if config.inner_selection == "puct":
+            ties = _TIE_BREAK * jax.random.uniform(jax.random.fold_in(key, 0), noise.shape)
+            below = puct_selection(config, puct_transform(config, model.bounds), slots.of(ties), slots.legal)
+            selection = selection._replace(inner=below.inner)
         tree = grow(model, selection, params, key, root, slots, config)
         return _grown(config, tree, root)
 
@@ -153,12 +168,7 @@ def _puct(config: SearchConfig, model: Model, keep_nodes: bool) -> Search:
 
 
 def _puct_in_mctx(config: SearchConfig, model: Model, keep_nodes: bool) -> _Grow:
-    select = partial(
-        mctx.muzero_action_selection,
-        pb_c_init=config.pb_c_init,
-        pb_c_base=config.pb_c_base,
-        qtransform=qtransform(puct_transform(model.bounds)),
-    )
+    select = _puct_selection_in_mctx(config, model)
 
     def grown(params: Params, key: Array, root: mctx.RootFnOutput, noise: jax.Array) -> _Grown:
         del noise  # mctx breaks ties by its own
@@ -177,10 +187,20 @@ def _puct_in_mctx(config: SearchConfig, model: Model, keep_nodes: bool) -> _Grow
     return grown
 
 
+def _puct_selection_in_mctx(config: SearchConfig, model: Model) -> Callable[..., jax.Array]:
+    """The PUCT rule as mctx calls it: `(key, tree, node, depth)` to an action."""
+    return partial(
+        mctx.muzero_action_selection,
+        pb_c_init=config.pb_c_init,
+        pb_c_base=config.pb_c_base,
+        qtransform=qtransform(puct_transform(config, model.bounds)),
+    )
+
+
 def _puct_in_dense(config: SearchConfig, model: Model) -> _Grow:
     def grown(params: Params, key: Array, root: mctx.RootFnOutput, noise: jax.Array) -> _Grown:
         slots = slots_of(root.prior_logits, config.slots)
-        selection = puct_selection(config, puct_transform(model.bounds), slots.of(noise), slots.legal)
+        selection = puct_selection(config, puct_transform(config, model.bounds), slots.of(noise), slots.legal)
         tree = grow(model, selection, params, key, root, slots, config)
         return _grown(config, tree, root)
 

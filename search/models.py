@@ -16,6 +16,14 @@ from podzero.types import Array, EnvState, Params
 ILLEGAL = np.finfo(np.float32).min
 """The logit of an illegal action. Finite, because where a game is over all actions are illegal."""
 
+MIN_VALUE_RANGE, MIN_OUTCOME_RANGE = 0.01, 0.2
+"""The default of `search.min_value_range`: in general, and where values are expected outcomes between -1 and 1.
+
+0.2 is the median range of the Q-values of connect four's agent where all moves are equally good
+(`benchmarks/inner_nodes.py`). With the default `value_scale` a difference then weighs no more than in the paper's board
+games: 0.1 / 0.2 per unit of values is `c_scale` = 1 over Q-values in [0, 1] (Danihelka et al. 2022).
+"""
+
 Evaluate = Callable[[Params, Array, EnvState], tuple[jax.Array, jax.Array]]
 """Evaluates B states: `(params, key, states)` to logits `[B, A]` and values `[B]` for the player to move."""
 
@@ -31,6 +39,8 @@ class Model(NamedTuple):
     """Legal actions of B states: `[B, A]` bool."""
     bounds: tuple[float, float] | None
     """Least and greatest value of a position; None if they are not known."""
+    min_value_range: float = MIN_VALUE_RANGE
+    """What `search.min_value_range` is by default."""
 
 
 def network_evaluation(env: Env, apply: Callable[[Params, Array], tuple[jax.Array, jax.Array]]) -> Evaluate:
@@ -80,4 +90,5 @@ def rules_model(env: Env, evaluate: Evaluate, discount: float = 1.0) -> Model:
     def legal(states: EnvState) -> Array:
         return view(states).legal
 
-    return Model(root, recurrent, legal, bounds=(-1.0, 1.0))
+    least = MIN_OUTCOME_RANGE if env.spec.players == 2 else MIN_VALUE_RANGE
+    return Model(root, recurrent, legal, bounds=(-1.0, 1.0), min_value_range=least)

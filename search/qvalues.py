@@ -61,13 +61,16 @@ def completed(edges: Edges, axis: int = -1) -> jax.Array:
     return jnp.where(edges.visits > 0, edges.qvalues, mixed_value(edges, axis))
 
 
-def gumbel_transform(config: SearchConfig, bounds: tuple[float, float] | None, some_actions: bool = False) -> Transform:
+def gumbel_transform(
+    config: SearchConfig, bounds: tuple[float, float] | None, min_range: float, some_actions: bool = False
+) -> Transform:
     """What Gumbel's search adds to the logits of a node: `sigma` of Danihelka et al. 2022, equation 8, over scaled
     completed Q-values.
 
     Args:
-      config: `q_scale`, `min_value_range`, `value_scale` and `maxvisit_init`; `bounds` only where they are known.
+      config: `q_scale`, `value_scale` and `maxvisit_init`; `bounds` only where they are known.
       bounds: least and greatest value of a position; None if they are not known.
+      min_range: lower bound of the range of a node or a tree.
       some_actions: the nodes hold only some of the actions; the others count as unvisited, as illegal actions do.
 
     Returns:
@@ -85,12 +88,10 @@ def gumbel_transform(config: SearchConfig, bounds: tuple[float, float] | None, s
             highest, lowest = jnp.maximum(highest, unvisited), jnp.minimum(lowest, unvisited)
         visits = jnp.max(edges.visits, axis=axis, keepdims=True)
         weight = config.value_scale * (config.maxvisit_init + visits)
-        if scale == "node":
-            width = jnp.maximum(highest - lowest, _EPSILON)
-        elif scale == "bounds" and bounds is not None:
+        if scale == "bounds" and bounds is not None:
             width = jnp.asarray(bounds[1] - bounds[0])
         else:
-            width = jnp.maximum(edges.tree_range, config.min_value_range)
+            width = jnp.maximum(highest - lowest if scale == "node" else edges.tree_range, min_range)
         return (values - highest) * (weight / width)
 
     return transform
@@ -107,35 +108,58 @@ def tree_range(values: Array, exists: Array, axis: int) -> jax.Array:
     return highest - lowest
 
 
-def puct_transform(bounds: tuple[float, float] | None) -> Transform:
-    """Q-values in [0, 1] for PUCT, with unvisited actions at 0.
+def puct_transform(config: SearchConfig, bounds: tuple[float, float] | None) -> Transform:
+    """Q-values in [0, 1] for PUCT, those of unvisited actions by first-play urgency.
 
     Without known bounds they are rescaled by the range at each node, as mctx does by default; in the paper
     (Schrittwieser et al. 2020, appendix B) the range is that of the whole tree.
+
+    Args:
+      config: `first_play_urgency` and `first_play_reduction`.
+      bounds: least and greatest value of a position; None if they are not known.
     """
 
     def transform(edges: Edges, axis: int) -> jax.Array:
         visited = edges.visits > 0
-        if bounds is not None:
-            return jnp.where(visited, (edges.qvalues - bounds[0]) / (bounds[1] - bounds[0]), 0.0)
-        known = jnp.where(visited, edges.qvalues, edges.value)
-        lowest = jnp.minimum(edges.value, jnp.min(known, axis=axis, keepdims=True))
-        highest = jnp.maximum(edges.value, jnp.max(known, axis=axis, keepdims=True))
-        return jnp.where(visited, (edges.qvalues - lowest) / jnp.maximum(highest - lowest, _EPSILON), 0.0)
+        lowest, highest = _range_of_node(edges, axis) if bounds is None else bounds
+        width = jnp.maximum(highest - lowest, _EPSILON)
+        unvisited = _first_play(config, edges, (edges.value - lowest) / width, axis)
+        return jnp.where(visited, (edges.qvalues - lowest) / width, unvisited)
 
     return transform
+
+
+def _range_of_node(edges: Edges, axis: int) -> tuple[jax.Array, jax.Array]:
+    """The least and the greatest of a node's value and the Q-values of its visited actions."""
+    known = jnp.where(edges.visits > 0, edges.qvalues, edges.value)
+    lowest = jnp.minimum(edges.value, jnp.min(known, axis=axis, keepdims=True))
+    highest = jnp.maximum(edges.value, jnp.max(known, axis=axis, keepdims=True))
+    return lowest, highest
+
+
+def _first_play(config: SearchConfig, edges: Edges, parent: jax.Array, axis: int) -> Array:
+    """The scaled Q-values of unvisited actions; `parent` is the scaled value of their node.
+
+    Illegal actions, whose prior is zero, keep that of a loss: they have no term of exploration, by which legal ones
+    would stay above them.
+    """
+    if config.first_play_urgency == "loss":
+        return jnp.zeros_like(edges.qvalues)
+    visited = jnp.sum(jnp.where(edges.visits > 0, edges.prior, 0.0), axis=axis, keepdims=True)
+    urgency = jnp.maximum(parent - config.first_play_reduction * jnp.sqrt(visited), 0.0)
+    return jnp.where(edges.prior > 0, urgency, 0.0)
 
 
 def root_value(config: SearchConfig, root: Edges, policy: Array, action: Array) -> jax.Array:
     """The value of B roots after search, `[B]`, as `search.root_value` says.
 
     Args:
-      config: `root_value`.
+      config: `root_value` and `algorithm`.
       root: B roots, actions last.
       policy: `[B, A]`, the policy target.
       action: `[B]`, the selected action.
     """
-    match config.root_value:
+    match config.root_value or ("policy" if config.algorithm == "gumbel" else "mean"):
         case "mean":
             return root.value[:, 0]
         case "action":

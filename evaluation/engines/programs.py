@@ -1,9 +1,7 @@
-"""The engines that podzero knows: where their programs are, and how they are set up for its rules."""
+"""The engines that podzero knows, and how they are set up for its rules."""
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable
 
 from podzero.envs.boards.go import KOMI
@@ -13,11 +11,9 @@ from podzero.evaluation.engines.gtp import GtpEngine
 from podzero.evaluation.engines.players import Engine, EngineContestant
 from podzero.evaluation.engines.process import EngineFailed
 from podzero.evaluation.engines.uci import UciEngine
-from podzero.player_names import ENGINES, EnginePlayer
+from podzero.player_names import EnginePlayer, engine_program
 from podzero.types import EnvSpec
 
-_GAMES_FOLDERS = ("/usr/games", "/usr/local/games")
-"""Where Debian installs games, which PATH need not name."""
 NODES = 100_000
 """Positions that a chess engine searches for a move, at all levels."""
 MOVE_TIMEOUT_S = 120.0
@@ -30,16 +26,7 @@ def engine_contestant(name: str, player: EnginePlayer, spec: EnvSpec) -> EngineC
     Raises:
       ConfigError: the engine does not play this game, is not installed, or cannot be used.
     """
-    engine = ENGINES[player.kind]
-    if spec.name not in engine.games:
-        raise ConfigError(f"player '{name}': {player.kind} plays {' and '.join(engine.games)}, not {spec.name}")
-    folders = os.pathsep.join([os.environ.get("PATH", os.defpath), *_GAMES_FOLDERS])
-    program = shutil.which(player.kind, path=folders)
-    if program is None:
-        raise ConfigError(
-            f"player '{name}': the program {player.kind} is not installed; on Debian and Ubuntu: "
-            f"apt-get install {player.kind}"
-        )
+    program = engine_program(name, player, spec.name)
     start = _gnugo(program, player.level, spec) if player.kind == "gnugo" else _stockfish(program, player, spec)
     try:
         return EngineContestant(name, start)

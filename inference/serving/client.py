@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any
 
-import jax
-import numpy as np
 import zmq
 
 from podzero.cluster.remote import ClusterError
@@ -19,7 +17,6 @@ from podzero.config import ServerConfig
 from podzero.errors import ConfigError, PodzeroError
 from podzero.inference.evaluation_cache import EvaluationCache
 from podzero.inference.serving.batching import Rows
-from podzero.inference.serving.encoding import Encoding
 from podzero.inference.serving.messages import (
     ANSWER,
     REFUSED,
@@ -33,8 +30,7 @@ from podzero.inference.serving.messages import (
     read_welcome,
     request_frames,
 )
-from podzero.search import Evaluate
-from podzero.types import Array, EnvState, Params, Versioned
+from podzero.waiting import Wait
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +44,8 @@ _REFRESH_S = 2.0
 """Time without an answer after which a position is sent although it is cached: answers carry the version."""
 
 
-class ServerLost(PodzeroError, RuntimeError):
-    """No server has answered for too long."""
+class ServerLost(PodzeroError, TimeoutError):
+    """No server answered in time, or the client was closed."""
 
 
 class ServerClient:
@@ -105,7 +101,7 @@ class ServerClient:
           rows: the positions, at most as many as announced.
 
         Raises:
-          ServerLost: no server answered within `server.give_up_s`, or the client was closed.
+          ServerLost: `server.give_up_s` is set and no server answered within it, or the client was closed.
           ConfigError: the servers evaluate another game or network.
         """
         try:
@@ -125,7 +121,7 @@ class ServerClient:
         return {"server/cached": cache.found / cache.asked} if cache and cache.asked else {}
 
     def _ask(self, rows: Rows) -> Rows:
-        deadline = time.monotonic() + self._config.give_up_s
+        deadline = time.monotonic() + (self._config.give_up_s or math.inf)
         self._return_if_possible()
         while True:
             number = next(self._numbers)
@@ -154,7 +150,8 @@ class ServerClient:
         return None
 
     def _connect(self, deadline: float) -> None:
-        """Introduces itself to one server after the other until one welcomes it."""
+        """Introduces itself to one server after the other until one welcomes it; logs a long wait."""
+        wait = Wait()
         while True:
             try:
                 found = sorted(self._servers().items())
@@ -167,6 +164,8 @@ class ServerClient:
                 if self._socket is not None:
                     self._connected_at = time.monotonic()
                     return
+            if wait.message_due():
+                log.warning("%s has waited %s for an inference server: %s", self._hello.name, wait, why)
             self._pause(deadline, why)
 
     def _return_if_possible(self) -> None:
@@ -240,7 +239,7 @@ class ServerClient:
     def _pause(self, deadline: float, why: str) -> None:
         self._check_open()
         if time.monotonic() + _PAUSE_S >= deadline:
-            raise ServerLost(f"{self._hello.name} gave up waiting for an inference server: {why}")
+            raise ServerLost(f"{self._hello.name} found no inference server in time: {why}")
         self._closed.wait(_PAUSE_S)
 
     def _leave(self, why: str) -> None:
@@ -256,44 +255,3 @@ class ServerClient:
     def _check_open(self) -> None:
         if self._closed.is_set():
             raise ServerLost(f"{self._hello.name} was stopped while it waited for {self._server}")
-
-
-class ServedParams:
-    """A `ParamSource` for an actor whose servers have the parameters: it knows their version only."""
-
-    def __init__(self, client: ServerClient) -> None:
-        self._client = client
-        self._returned = -1
-
-    def wait(self, timeout_s: float) -> Versioned:
-        """The version of a server's parameters; waits until one has some.
-
-        Raises:
-          ConfigError, ServerLost: as `ServerClient.await_version`.
-        """
-        self._returned = self._client.await_version(timeout_s)
-        return Versioned(self._returned, np.int32(self._returned))
-
-    def poll(self) -> Versioned | None:
-        """The version of the newest answer, if it is another than that returned last; never waits."""
-        version = self._client.version
-        if version == self._returned:
-            return None
-        self._returned = version
-        return Versioned(version, np.int32(version))
-
-
-def served_evaluation(encoding: Encoding, outputs: int, client: ServerClient) -> Evaluate:
-    """The evaluation of states by a server, for a search whose parameters are the version of `ServedParams`."""
-
-    def on_host(version: Any, rows: Any) -> Rows:
-        return client.evaluate(int(version), np.asarray(rows))
-
-    def evaluate(params: Params, key: Array, states: EnvState) -> tuple[jax.Array, jax.Array]:
-        del key
-        rows = encoding.encode(states)
-        like = np.zeros((rows.shape[0], outputs), np.float32)
-        evaluations = jax.pure_callback(on_host, like, params, rows)
-        return evaluations[:, :-1], evaluations[:, -1]
-
-    return evaluate

@@ -26,10 +26,31 @@ class Encoding(NamedTuple):
     """States `[B, ...]` to rows `[B, S]` uint8; traceable."""
     decode: Callable[[Array], jax.Array]
     """Rows `[B, S]` uint8 to observations `[B, *observation_shape]`; traceable."""
+    legal: Callable[[Array], jax.Array] | None = None
+    """Rows `[B, S]` uint8 to legal actions `[B, A]` bool; traceable. None if rows do not hold them."""
 
 
-def encoding_of(env: Env) -> Encoding:
-    """The encoding of a game's positions."""
+def encoding_of(env: Env, with_legal: bool = False) -> Encoding:
+    """The encoding of a game's positions; `with_legal` their legal actions travel too, for comparisons of policies."""
+    encoding = _encoding(env)
+    if not with_legal or encoding.legal is not None:
+        return encoding
+    own, actions, view = encoding.row_bytes, env.spec.num_actions, jax.vmap(env.view)
+
+    def encode(states: EnvState) -> jax.Array:
+        legal = jnp.packbits(jnp.asarray(view(states).legal), axis=1)
+        return jnp.concatenate([encoding.encode(states), legal], axis=1)
+
+    return Encoding(
+        encoding.name,
+        own + math.ceil(actions / 8),
+        encode,
+        lambda rows: encoding.decode(rows[:, :own]),
+        lambda rows: jnp.unpackbits(jnp.asarray(rows)[:, own:], axis=1, count=actions) != 0,
+    )
+
+
+def _encoding(env: Env) -> Encoding:
     spec = env.spec
     elements, dtype = math.prod(spec.observation_shape), np.dtype(spec.observation_dtype)
     bits = dtype == np.bool_
@@ -50,6 +71,7 @@ def encoding_of(env: Env) -> Encoding:
             spec.state_bytes,
             pack_states,
             lambda rows: jnp.asarray(view(unpack_states(rows, like)).observation),
+            lambda rows: jnp.asarray(view(unpack_states(rows, like)).legal),
         )
     if bits:
         return Encoding(

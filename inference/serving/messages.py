@@ -21,6 +21,8 @@ HELLO, WELCOME, REQUEST, ANSWER, REFUSED = b"hello", b"welcome", b"request", b"a
 """The kinds of messages, as their first frame."""
 CREDITS = 2
 """Requests of a client that may be unanswered at the same time."""
+HELLO_BYTES = 2**16
+"""Most bytes of a frame that greets."""
 _LARGE = 2**17
 """Bytes from which a copy takes longer than what it saves."""
 _NUMBERS = struct.Struct("<Qq")
@@ -100,13 +102,33 @@ def read_hello(frames: Sequence[bytes]) -> Hello:
     """The inverse of `hello_frames`.
 
     Raises:
-      MessageError: it is not a `Hello`.
+      MessageError: it is not a `Hello`, whatever the frames hold.
     """
     try:
-        name, positions, identity = json.loads(frames[1])
-        return Hello(str(name), int(positions), Identity(*identity))
-    except (ValueError, TypeError, IndexError) as error:
+        _, content = frames
+        if len(content) > HELLO_BYTES:
+            raise ValueError(f"{len(content)} bytes, at most {HELLO_BYTES} are expected")
+        name, positions, identity = json.loads(content)
+        hello = Hello(name, positions, Identity(*identity))
+        _check_kinds(hello, Hello("", 1, Identity("", "", "", 1, 1)))
+    except (ValueError, TypeError, RecursionError) as error:
         raise MessageError(f"this greeting cannot be read ({error}); is the actor of another version?") from None
+    return hello
+
+
+def _check_kinds(given: tuple[Any, ...], example: tuple[Any, ...]) -> None:
+    """Checks that each value is of the kind of the example's, and that numbers are positive and fit into 64 bits.
+
+    Raises:
+      ValueError: one is not.
+    """
+    for value, like in zip(given, example, strict=True):
+        if isinstance(like, tuple):
+            _check_kinds(value, like)
+        elif type(value) is not type(like):
+            raise ValueError(f"{type(value).__name__} instead of {type(like).__name__}")
+        elif isinstance(value, int) and not 0 < value < 2**63:
+            raise ValueError("a number that is not positive, or too large")
 
 
 def welcome_frames(welcome: Welcome) -> list[bytes]:
@@ -129,7 +151,7 @@ def read_request(frames: Sequence[Any], row_bytes: int) -> tuple[int, np.ndarray
     """The number of a request, and its positions `[B, S]` uint8.
 
     Raises:
-      MessageError: it is not a request, or not of such positions.
+      MessageError: it is not a request, or not of such positions, whatever the frames hold.
     """
     try:
         _, head, data = frames
@@ -160,7 +182,7 @@ def refused_frames(sentence: str, elsewhere: bool) -> list[bytes]:
       sentence: why.
       elsewhere: whether another server, or this one after a new `Hello`, may serve the client.
     """
-    return [REFUSED, bytes([elsewhere]), sentence.encode()]
+    return [REFUSED, bytes([elsewhere]), sentence.encode(errors="backslashreplace")]
 
 
 def read_refused(frames: Sequence[bytes]) -> tuple[str, bool]:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from podzero.inference.serving.device import NetworkDevice
 from podzero.inference.serving.server import InferenceServer
 from podzero.protocols import ParamSource
-from podzero.types import Params, Versioned
+from podzero.types import Params
+from podzero.waiting import first_params
 
 _LOOK_EVERY_S = 0.05
 """Time between two looks for newer parameters."""
@@ -23,7 +24,6 @@ class NetworkServer:
       device: gets the parameters.
       source: of the published parameters.
       fold: turns them into those that the device takes.
-      timeout_s: longest wait for the first parameters.
     """
 
     def __init__(
@@ -32,13 +32,11 @@ class NetworkServer:
         device: NetworkDevice,
         source: ParamSource,
         fold: Callable[[Params], Params],
-        timeout_s: float,
     ) -> None:
         self._server = server
         self._device = device
         self._source = source
         self._fold = fold
-        self._timeout_s = timeout_s
         self._stopping = threading.Event()
         self._failure: Exception | None = None
 
@@ -67,7 +65,7 @@ class NetworkServer:
 
     def _follow(self) -> None:
         try:
-            newest: Versioned | None = self._source.wait(self._timeout_s)
+            newest = first_params(self._source, self._stopping)
             while not self._stopping.is_set():
                 if newest is not None:
                     self._device.load(newest._replace(params=self._fold(newest.params)))

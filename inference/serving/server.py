@@ -22,6 +22,7 @@ from podzero.inference.serving.device import BatchDevice
 from podzero.inference.serving.messages import (
     CREDITS,
     HELLO,
+    HELLO_BYTES,
     REQUEST,
     Identity,
     MessageError,
@@ -59,6 +60,7 @@ class InferenceServer:
       device: evaluates batches.
       version: learner step of its parameters now; -1 before the first ones.
       config: batch sizes, deadline, memory of the queue.
+      request_positions: the most positions of one request. A client that sends a larger frame is cut off unread.
       report: of metrics.
       announce: is called with the address every few seconds, for actors that look for a server.
     """
@@ -72,6 +74,7 @@ class InferenceServer:
         device: BatchDevice,
         version: Callable[[], int],
         config: ServerConfig,
+        request_positions: int,
         report: Report,
         announce: Callable[[str], None],
     ) -> None:
@@ -83,7 +86,8 @@ class InferenceServer:
         self._report = report
         self._announce = announce
         position_bytes = identity.row_bytes + 4 * identity.outputs
-        self._sessions = Sessions(name, identity, int(config.queue_mib * 2**20 / position_bytes))
+        most_positions = int(config.queue_mib * 2**20 / position_bytes)
+        self._sessions = Sessions(name, identity, request_positions, most_positions)
         self._batcher = Batcher(config.batch_sizes, config.deadline_ms / 1000)
         self._metrics = ServerMetrics()
         self._started: dict[Future[tuple[int, Rows]], tuple[EvaluationBatch, float]] = {}
@@ -95,6 +99,7 @@ class InferenceServer:
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a client that connects again takes its place over
         self._socket.setsockopt(zmq.SNDHWM, 4 * CREDITS)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, max(HELLO_BYTES, request_positions * identity.row_bytes))
         self.address = f"tcp://{host}:{self._socket.bind_to_random_port(f'tcp://{host}')}"
         """Where actors reach it."""
 
@@ -141,6 +146,11 @@ class InferenceServer:
                 self._send(client, refused_frames(str(error), elsewhere=getattr(error, "elsewhere", False)))
 
     def _handle(self, client: bytes, frames: list[bytes], now: float) -> None:
+        """Answers a message or takes note of it. Anybody may have sent it: it may hold anything.
+
+        Raises:
+          MessageError, Refusal: it cannot be read, or not be served.
+        """
         match frames[0]:
             case kind if kind == HELLO:
                 for lost in [client, *self._sessions.admit(client, read_hello(frames), now)]:
@@ -148,6 +158,8 @@ class InferenceServer:
                 self._send(client, welcome_frames(Welcome(self._name, self._version())))
             case kind if kind == REQUEST:
                 number, rows = read_request(frames, self._identity.row_bytes)
+                if self._version() < 0:
+                    raise Refusal(f"{self._name} has no parameters yet", elsewhere=True)
                 try:
                     self._sessions.ask(client, number, len(rows), now)
                 except KeyError:  # it lost its place while it was silent

@@ -35,16 +35,19 @@ class Sessions:
     Args:
       name: of the server.
       identity: which clients must have as well.
+      request_positions: the most that a request of a client may have.
       most_positions: that may be in flight, over all clients.
     """
 
-    def __init__(self, name: str, identity: Identity, most_positions: int) -> None:
+    def __init__(self, name: str, identity: Identity, request_positions: int, most_positions: int) -> None:
         self._name = name
         self._identity = identity
+        self._request = request_positions
         self._most = most_positions
         self._open: dict[bytes, _Session] = {}
         self._idle: set[bytes] = set()
-        self._promised = 0
+        self.promised = 0
+        """Positions of the requests that all clients together may have in flight."""
 
     def active(self, now: float) -> int:
         """The number of clients that were heard of within `LEASE_S`."""
@@ -62,6 +65,11 @@ class Sessions:
             raise Refusal(
                 f"{hello.name} asks {self._name} for evaluations with another {', another '.join(differences)}"
             )
+        if hello.positions > self._request:
+            raise Refusal(
+                f"{hello.name} announces requests of {hello.positions} positions, and actors of this run have "
+                f"{self._request} at most (actors.games)"
+            )
         lost, promised = self._places(client, CREDITS * hello.positions, now)
         if promised > self._most:
             raise Refusal(
@@ -74,13 +82,13 @@ class Sessions:
             self._close(other)
         self._open[client] = _Session(hello, now)
         self._idle.add(client)
-        self._promised += CREDITS * hello.positions
+        self.promised += CREDITS * hello.positions
         return lost
 
     def _places(self, client: bytes, needed: int, now: float) -> tuple[list[bytes], int]:
         """The silent clients whose places a client needs, and the positions that are promised then."""
         own, lost = self._open.get(client), []
-        promised = self._promised + needed - (CREDITS * own.hello.positions if own else 0)
+        promised = self.promised + needed - (CREDITS * own.hello.positions if own else 0)
         for other in sorted(self._open.keys() - {client}, key=lambda name: self._open[name].heard):
             session = self._open[other]
             if promised <= self._most or now - session.heard < LEASE_S:
@@ -94,7 +102,8 @@ class Sessions:
 
         Raises:
           KeyError: the client has no session.
-          Refusal: it has too many unanswered requests, or the request has more positions than it announced.
+          Refusal: it has too many unanswered requests, or one of this number, or the request has more positions than it
+            announced.
         """
         session = self._open[client]
         session.heard = now
@@ -104,6 +113,8 @@ class Sessions:
             )
         if len(session.unanswered) >= CREDITS:
             raise Refusal(f"{session.hello.name} has more than {CREDITS} unanswered requests")
+        if number in session.unanswered:
+            raise Refusal(f"{session.hello.name} sent request {number} again before it was answered")
         session.unanswered.add(number)
         self._idle.discard(client)
 
@@ -121,4 +132,4 @@ class Sessions:
     def _close(self, client: bytes) -> None:
         if session := self._open.pop(client, None):
             self._idle.discard(client)
-            self._promised -= CREDITS * session.hello.positions
+            self.promised -= CREDITS * session.hello.positions

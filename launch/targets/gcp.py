@@ -14,6 +14,7 @@ from podzero.launch.targets.plan import (
     MOUNT,
     NO_RUN,
     NO_RUN_FAILURE,
+    NOT_TRAINING,
     RUN_FILES,
     TOKEN,
     Plan,
@@ -31,6 +32,9 @@ from podzero.launch.targets.plan import (
 HEAD_MACHINE = "n2-standard-8"
 WORKER_MACHINES = (2, 4, 8, 16, 32, 48, 64, 80, 96, 128)
 """The sizes of Google's `n2-standard` machines, in CPUs."""
+_FIRST_AUTOSCALER = ("RAY_UP_enable_autoscaler_v2=0",)
+"""Keeps `ray up` of Ray 2.60 from the second version of its autoscaler, to which each host of a slice is a node of the
+slice's type: beyond `max_workers`, which counts slices, it ends the hosts of a healthy slice."""
 DISK_GB = 100
 OS_IMAGE = "projects/ubuntu-os-cloud/global/images/family/ubuntu-2204-lts"
 SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
@@ -46,7 +50,8 @@ def plan(experiment: Experiment, site: Site) -> Plan:
     if site.worker_cpus not in WORKER_MACHINES:
         sizes = ", ".join(map(str, WORKER_MACHINES))
         raise ConfigError(f"--worker-cpus {site.worker_cpus}: n2-standard machines have {sizes} CPUs")
-    config = cluster(experiment, site, cpu_pool(experiment, site.worker_cpus), tpu_hosts(experiment))
+    pool, hosts = cpu_pool(experiment, site.worker_cpus), tpu_hosts(experiment)
+    config = cluster(experiment, site, pool, hosts)
     workdir = workdir_of(experiment, site)
 
     def head(verb: str) -> tuple[str, ...]:
@@ -58,13 +63,21 @@ def plan(experiment: Experiment, site: Site) -> Plan:
 
     return Plan(
         files={"cluster.yaml": to_yaml(config), **run_files(experiment)},
+        machines=(f"1 {HEAD_MACHINE}: the head", f"{pool.workers} n2-standard-{pool.cpus}", hosts.words),
         up=(
             TOKEN,
             Step(
                 if_head_runs(NO_RUN), "check that no run is under way: `ray up` would restart its Ray", NO_RUN_FAILURE
             ),
-            Step(("ray", "up", "--yes", "cluster.yaml"), "create the head, which creates the other machines"),
-            Step(head("start"), "start the run; it waits until the other machines have joined"),
+            Step(
+                ("env", *_FIRST_AUTOSCALER, "ray", "up", "--yes", "cluster.yaml"),
+                "create the head, which creates the other machines",
+            ),
+            Step(
+                head("start"),
+                "start the run, which waits for the other machines, and wait until it trains, for at most half an hour",
+                NOT_TRAINING,
+            ),
         ),
         watch=(
             Step(head("status"), "show the state of the run"),

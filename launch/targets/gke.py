@@ -10,9 +10,10 @@ from importlib.metadata import version
 from typing import Any
 
 from podzero.config import Experiment
-from podzero.launch.targets.machines import Pool, TpuHosts, cpu_pool, tpu_hosts
+from podzero.launch.targets.machines import Pool, TpuHosts, cpu_pool, disk_gib, tpu_hosts
 from podzero.launch.targets.plan import (
     MOUNT,
+    NOT_TRAINING,
     RUN_FILES,
     Plan,
     Site,
@@ -27,6 +28,10 @@ from podzero.launch.targets.plan import (
 
 HEAD = {"cpu": "4", "memory": "16Gi"}
 _RUNNING = ("--field-selector", "status.phase=Running", "--output", "name")
+_SPOT = {"cloud.google.com/gke-spot": "true"}
+_NOT_EVICTED = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
+"""Keeps Autopilot from evicting a pod for scale-downs, and for upgrades of its node for up to seven days. It has no
+effect on spot pods (https://cloud.google.com/kubernetes-engine/docs/how-to/extended-duration-pods)."""
 SHARE_OF_HOST = 0.75
 """The share of a TPU host's CPUs and memory that its pod requests; the rest is left to Kubernetes' own pods."""
 
@@ -38,10 +43,11 @@ def plan(experiment: Experiment, site: Site) -> Plan:
       ConfigError: no slice is set, or an actor does not fit on a worker.
     """
     name, workdir = name_of(experiment), workdir_of(experiment, site)
+    pool, hosts = cpu_pool(experiment, site.worker_cpus), tpu_hosts(experiment)
     things = [
         *_storage(name, site),
         _config_map(name, experiment),
-        ray_cluster(name, site, cpu_pool(experiment, site.worker_cpus), tpu_hosts(experiment)),
+        ray_cluster(name, site, pool, hosts, disk_gib(experiment)),
     ]
 
     assert site.project is not None
@@ -58,6 +64,11 @@ def plan(experiment: Experiment, site: Site) -> Plan:
     credentials = ("gcloud", "container", "clusters", "get-credentials", site.cluster)
     return Plan(
         files={"cluster.yaml": to_yaml(*things)},
+        machines=(
+            f"1 pod of {HEAD['cpu']} CPUs: the head",
+            f"{pool.workers} pods of {pool.cpus} CPUs and {pool.memory_gib} GiB",
+            hosts.words,
+        ),
         up=(
             Step((*credentials, "--project", site.project, "--location", site.region), "give kubectl access to GKE"),
             Step(
@@ -67,7 +78,7 @@ def plan(experiment: Experiment, site: Site) -> Plan:
                 (*kubectl, "wait", "--for=condition=RayClusterProvisioned", f"raycluster/{name}", "--timeout=3600s"),
                 "wait until all pods are ready",
             ),
-            Step(head("start"), "start the run"),
+            Step(head("start"), "start the run and wait until it trains, for at most half an hour", NOT_TRAINING),
         ),
         watch=(
             Step(head("status"), "show the state of the run"),
@@ -83,10 +94,11 @@ def plan(experiment: Experiment, site: Site) -> Plan:
     )
 
 
-def ray_cluster(name: str, site: Site, pool: Pool, hosts: TpuHosts) -> dict[str, Any]:
-    """The RayCluster, as a tree."""
-    actors = {"cpu": str(pool.cpus), "memory": f"{pool.memory_gib}Gi"}
-    slice_host = {
+def ray_cluster(name: str, site: Site, pool: Pool, hosts: TpuHosts, disk_gib: int) -> dict[str, Any]:
+    """The RayCluster, as a tree; each pod asks for `disk_gib` of its machine's disk."""
+    disk = {"ephemeral-storage": f"{disk_gib}Gi"}
+    actors = disk | {"cpu": str(pool.cpus), "memory": f"{pool.memory_gib}Gi"}
+    slice_host = disk | {
         "cpu": str(int(SHARE_OF_HOST * hosts.cpus)),
         "memory": f"{int(SHARE_OF_HOST * hosts.memory_gib)}Gi",
         "google.com/tpu": str(hosts.chips),
@@ -104,11 +116,11 @@ def ray_cluster(name: str, site: Site, pool: Pool, hosts: TpuHosts) -> dict[str,
             "authOptions": {"mode": "token"},
             "headGroupSpec": {
                 "rayStartParams": {"num-cpus": "0"},
-                "template": {"spec": _pod("ray-head", name, site, HEAD, {})},
+                "template": _pod("ray-head", name, site, disk | HEAD, {}, spot=False),
             },
             "workerGroupSpecs": [
-                _group("actors", pool.workers, 1, _pod("ray-worker", name, site, actors, _spot(site))),
-                _group("slice", 1, hosts.number, _pod("ray-worker", name, site, slice_host, tpu_nodes | _spot(site))),
+                _group("actors", pool.workers, 1, _pod("ray-worker", name, site, actors, {}, site.spot)),
+                _group("slice", 1, hosts.number, _pod("ray-worker", name, site, slice_host, tpu_nodes, site.spot)),
             ],
         },
     }
@@ -123,14 +135,16 @@ def _group(name: str, replicas: int, hosts: int, pod: dict[str, Any]) -> dict[st
         "maxReplicas": replicas,
         "numOfHosts": hosts,
         "rayStartParams": {},
-        "template": {"spec": pod},
+        "template": pod,
     }
 
 
-def _pod(container: str, name: str, site: Site, resources: dict[str, str], nodes: dict[str, str]) -> dict[str, Any]:
-    """A pod with one container that mounts the share and the experiment."""
-    return {
-        "nodeSelector": {"topology.kubernetes.io/zone": site.zone, **nodes},
+def _pod(
+    container: str, name: str, site: Site, resources: dict[str, str], nodes: dict[str, str], spot: bool
+) -> dict[str, Any]:
+    """The template of a pod with one container that mounts the share and the experiment."""
+    spec = {
+        "nodeSelector": {"topology.kubernetes.io/zone": site.zone, **nodes, **(_SPOT if spot else {})},
         "terminationGracePeriodSeconds": 60,
         "containers": [
             {
@@ -148,10 +162,7 @@ def _pod(container: str, name: str, site: Site, resources: dict[str, str], nodes
             {"name": "run-files", "configMap": {"name": name}},
         ],
     }
-
-
-def _spot(site: Site) -> dict[str, str]:
-    return {"cloud.google.com/gke-spot": "true"} if site.spot else {}
+    return {"spec": spec} if spot else {"metadata": {"annotations": _NOT_EVICTED}, "spec": spec}
 
 
 def _storage(name: str, site: Site) -> list[dict[str, Any]]:

@@ -38,12 +38,19 @@ GENERATIONS = {
     "v6e": Generation("v6e", "v2-alpha-tpuv6e", "tpu-v6e-slice", 180, 670),
 }
 
+_OTHER_HOSTS = {("v5e", 1): (24, 44), ("v5e", 8): (224, 357), ("v6e", 1): (44, 163), ("v6e", 8): (180, 1341)}
+"""CPUs and GiB of the machines with one and with eight chips, by generation and chips."""
+
 ACTOR_GIB = 3.0
 """Memory of an actor or reanalyser: JAX, TensorFlow's client library, games and search trees."""
 SHARD_GIB = 2.0
 """Memory of a replay server without its samples."""
 SAMPLE_OVERHEAD = 1.3
 """Memory of a sample in Reverb over its own bytes; Reverb keeps a chunk until no item refers to it."""
+LOGS_GIB = 4
+"""Disk for the logs of Ray's processes, of which it keeps five files of 100 MB each."""
+MOST_DISK_GIB = 10
+"""The most disk that a pod of Autopilot may ask for."""
 WORKER_GIB_PER_CPU = 4
 """Memory of a CPU machine: that of Google's `standard` machine types."""
 
@@ -66,6 +73,12 @@ class TpuHosts(NamedTuple):
     def accelerator_type(self) -> str:
         """The slice's type in Google's TPU API, as `v5litepod-16`."""
         return f"{self.generation.accelerator}-{self.slice.short_name.rpartition('-')[2]}"
+
+    @property
+    def words(self) -> str:
+        """The machines in words."""
+        hosts = "1 host" if self.number == 1 else f"{self.number} hosts"
+        return f"{self.accelerator_type}: {hosts} with {self.chips} chips, {self.cpus} CPUs, {self.memory_gib} GiB each"
 
     @property
     def topology(self) -> str:
@@ -99,11 +112,9 @@ def tpu_hosts(experiment: Experiment) -> TpuHosts:
             "cluster.slice=v5e-16; `podzero compile` says whether the experiment fits on it"
         )
     generation = GENERATIONS[wanted.chip.name]
-    chips = wanted.chips // wanted.hosts
-    share = chips / wanted.chip.chips_per_host
-    return TpuHosts(
-        generation, wanted, wanted.hosts, chips, int(generation.cpus * share), int(generation.memory_gib * share)
-    )
+    chips = wanted.chips_of_host
+    size = _OTHER_HOSTS.get((wanted.chip.name, chips), (generation.cpus, generation.memory_gib))
+    return TpuHosts(generation, wanted, wanted.hosts, chips, *size)
 
 
 def cpu_pool(experiment: Experiment, cpus: int) -> Pool:
@@ -132,6 +143,15 @@ def memory_gib(experiment: Experiment) -> float:
     samples = replay.capacity * sample_bytes(experiment) * SAMPLE_OVERHEAD / 2**30
     processes = experiment.actors.processes + experiment.reanalyse.processes
     return samples + replay.shards * SHARD_GIB + processes * ACTOR_GIB
+
+
+def disk_gib(experiment: Experiment) -> int:
+    """The disk of a machine in GiB: the logs of Ray, and the samples of a replay shard while it is saved or restored.
+
+    At most what Autopilot allows.
+    """
+    shard = experiment.replay.capacity * sample_bytes(experiment) / experiment.replay.shards / 2**30
+    return min(LOGS_GIB + math.ceil(shard), MOST_DISK_GIB)
 
 
 def sample_bytes(experiment: Experiment) -> float:

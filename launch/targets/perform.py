@@ -21,9 +21,12 @@ class LaunchFailed(PodzeroError, RuntimeError):
     """A launch or teardown that did not finish; the message names the failed command and what to do."""
 
 
-def script(plan: Plan, folder: Path, down: bool = False, force: bool = False) -> str:
-    """A shell script that does what `perform` or `take_down` would do, with the other commands as comments."""
-    lines = ["set -euo pipefail", f"mkdir -p {_quote(folder)} && cd {_quote(folder)}"]
+def script(plan: Plan, folder: Path, down: bool = False, force: bool = False, notes: Iterable[str] = ()) -> str:
+    """A shell script that does what `perform` or `take_down` would do, with `notes` and the other commands as
+    comments.
+    """
+    lines = ["set -euo pipefail", *(f"# {line}" for line in notes)]
+    lines += [f"mkdir -p {_quote(folder)} && cd {_quote(folder)}"]
     lines += [
         f'[ -z "$(ls -A)" ] || [ "$(cat .gitignore 2>/dev/null)" = {shlex.quote(_GITIGNORE.rstrip())} ] ||'
         f" {{ echo {shlex.quote(_not_ours(folder))} >&2; exit 2; }}",
@@ -58,7 +61,7 @@ def perform(plan: Plan, folder: Path) -> None:
                 "What was created before it still exists and may cost money. Launch again to go on from there, or "
                 "launch with --down to delete it"
             )
-    print(f"\nThe run has started. To see what it does, in {folder}:", *_listed(plan.watch), sep="\n")
+    print(f"\nThe run trains. To see what it does, in {folder}:", *_listed(plan.watch), sep="\n")
     print("To end it with a checkpoint and delete the machines, repeat this launch with --down")
 
 

@@ -80,6 +80,8 @@ class Plan(NamedTuple):
 
     files: Mapping[str, str]
     """Contents by name."""
+    machines: tuple[str, ...]
+    """What is rented, in words, one kind a line."""
     up: tuple[Step, ...]
     """Start the cluster and the run. All can be repeated; what exists already is used."""
     watch: tuple[Step, ...]
@@ -184,6 +186,12 @@ TOKEN = Step(
     ("bash", "-c", "umask 077; test -s token || openssl rand -hex 32 | tr -d '\\n' > token"),
     "make the token that every process of the Ray cluster must present; only this folder and the machines hold it",
 )
+
+NOT_TRAINING = (
+    "Training has not begun. The output above says whether the run has ended, and why, or is still starting; then it "
+    "goes on by itself. The machines cost money until you launch with --down"
+)
+"""What a failure of `run.sh start` means."""
 
 IN_CONTAINER = "sudo docker exec podzero"
 """Runs a command in the container of a machine, from the machine's own shell."""

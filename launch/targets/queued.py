@@ -15,6 +15,7 @@ from podzero.launch.targets.plan import (
     MOUNT,
     NO_RUN,
     NO_RUN_FAILURE,
+    NOT_TRAINING,
     TOKEN,
     Plan,
     Site,
@@ -41,6 +42,7 @@ def plan(experiment: Experiment, site: Site) -> Plan:
     return Plan(
         files={"queued.env": _environment(experiment, site, hosts), "queued.sh": template("queued.sh")}
         | run_files(resolved),
+        machines=(hosts.words,),
         up=(
             TOKEN,
             _step("create", why="request the slice, unless it was requested before"),
@@ -50,7 +52,13 @@ def plan(experiment: Experiment, site: Site) -> Plan:
             ),
             _step("prepare", why="mount the share, fetch the image and copy the experiment, on every host"),
             _step("join", why="start the Ray cluster on all hosts"),
-            _step("run", "start", workdir, why="start the run"),
+            _step(
+                "run",
+                "start",
+                workdir,
+                why="start the run and wait until it trains, for at most half an hour",
+                failure=NOT_TRAINING,
+            ),
         ),
         watch=(
             _step("run", "status", workdir, why="show the state of the run"),

@@ -81,23 +81,25 @@ prepare() {
   on all "sudo docker pull --quiet $IMAGE"
 }
 
-# Starts a container with a Ray node on the given hosts; the other arguments are those of `ray start`.
+# Starts a container with a Ray node on the given hosts, with the given restart policy; the other arguments are those of
+# `ray start`. Where Ray ends, the container ends with all processes in it, which frees the chips.
 node() {
   on "$1" "sudo docker rm --force podzero 2>/dev/null; \
-    sudo docker run --detach --name podzero --init --privileged --network host --shm-size 8g --ulimit nofile=65536:65536 \
+    sudo docker run --detach --restart $2 --name podzero --init --privileged --network host --shm-size 8g --ulimit nofile=65536:65536 \
     --volume \$HOME/podzero:/srv/podzero:ro --volume $MOUNT:$MOUNT \
     --env RAY_AUTH_MODE=token --env RAY_AUTH_TOKEN_PATH=/srv/podzero/token \
-    $IMAGE ray start ${*:2} --disable-usage-stats --block"
+    $IMAGE ray start ${*:3} --disable-usage-stats --block"
 }
 
 join() {
   local head
   head=$(gcloud compute tpus tpu-vm describe "$NAME" "${where[@]}" --format 'value(networkEndpoints[0].ipAddress)')
-  node 0 --head --port 6379 --dashboard-host 127.0.0.1
+  node 0 no --head --port 6379 --dashboard-host 127.0.0.1
   on 0 "for second in \$(seq 120); do sudo docker exec podzero ray health-check --address $head:6379 && exit; \
     sleep 1; done; sudo docker logs podzero; echo 'Ray on the head did not answer within 120 s; its log is above'; exit 1"
   if ((HOSTS > 1)); then
-    node "1-$((HOSTS - 1))" --address "$head:6379"
+    # They join again after a failure of Ray. Not the head: the run ends with it, and the next launch starts both.
+    node "1-$((HOSTS - 1))" on-failure:20 --address "$head:6379"
   fi
 }
 

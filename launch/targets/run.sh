@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# On the head of a cluster: starts the training run, says whether it is running and how it is doing, or ends it.
+# On the head of a cluster: starts the training run and waits until it trains, says how it is doing, or ends it.
 # usage: run.sh start|status|log|stop WORKDIR, or run.sh running
 set -euo pipefail
 
@@ -7,6 +7,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 log=${LOGFILE:-/tmp/podzero.log}
 pidfile=${PIDFILE:-/tmp/podzero.pid}
 codefile=$pidfile.code # the exit code of the newest run, once it has ended
+start_timeout=${START_TIMEOUT:-1800} # seconds; nodes join, environments are checked, programs compile, replay fills
 stop_timeout=${STOP_TIMEOUT:-3600} # seconds; a checkpoint of a large replay takes minutes on slow storage
 
 is_running() {
@@ -18,13 +19,39 @@ running() {
 }
 
 start() {
-  if running; then return; fi
-  rm -f "$codefile"
-  # Detached, so that the run outlives the connection that started it. On a used working directory it resumes.
-  nohup bash "$here/run.sh" train "$workdir" >"$log" 2>&1 </dev/null &
-  sleep "${SETTLE:-5}"
-  cat "$log"
-  is_running || { echo "the run ended at once, see above" >&2; return 1; }
+  if ! running; then
+    : >"$log"
+    rm -f "$codefile"
+    # Detached, so that the run outlives the connection that started it. On a used working directory it resumes.
+    nohup bash "$here/run.sh" train "$workdir" >"$log" 2>&1 </dev/null &
+    local starter=$!
+    while ! is_running && kill -0 "$starter" 2>/dev/null; do sleep 0.1; done
+  fi
+  await_training
+}
+
+# Waits for the first line of `podzero train` that says so. The output also keeps the connection from being closed.
+await_training() {
+  local began=$SECONDS waited
+  until grep -q '^\[[^]]*\] training  ' "$log"; do
+    if ! is_running; then
+      cat "$log"
+      echo "the run ended before training began, see above" >&2
+      return 1
+    fi
+    waited=$((SECONDS - began))
+    if ((waited >= start_timeout)); then
+      echo "training has not begun within $start_timeout s. The run was left alone and is still starting: $(newest)" >&2
+      return 1
+    fi
+    ((waited % 30)) || echo "waiting for training to begin ($waited of $start_timeout s): $(newest)"
+    sleep 1
+  done
+  echo "training has begun: $(newest)"
+}
+
+newest() {
+  tail -n 1 "$log"
 }
 
 # Waits for the process: unless somebody does, it stays as a zombie when it ends, and `kill -0` finds it alive.

@@ -13,6 +13,8 @@ from podzero.errors import ConfigError
 from podzero.launch.options import Config, Overrides
 from podzero.launch.targets.perform import perform, script, take_down
 from podzero.launch.targets.plan import MOUNT, Plan, Site, check, name_of
+from podzero.launch.targets.summary import confirm, summary
+from podzero.workdir import refuse_url
 
 Target = Literal["gcp", "gke", "queued"]
 
@@ -57,6 +59,9 @@ def launch(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the commands as a shell script and run nothing.")
     ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask, even if the learner will wait more than half of its time.")
+    ] = False,
     down: Annotated[
         bool, typer.Option("--down", help="End the run with a checkpoint, then delete the machines.")
     ] = False,
@@ -72,14 +77,26 @@ def launch(
     """Start a cluster on Google Cloud and an experiment on it."""
     if force and not down:
         raise ConfigError("--force changes what --down does: give both, or neither")
+    for directory in (workdir, folder):
+        if directory is not None:
+            refuse_url(directory)
     site = Site(project, zone, image, share, workdir, network, subnet, spot, worker_cpus, cluster)
     experiment = load(config, overrides or ())
     check(site, target)
     plan: Plan = import_module(f"podzero.launch.targets.{target}").plan(experiment, site)
     where = folder or Path("runs/launch") / f"{name_of(experiment).removeprefix('podzero-')}-{target}"
+    if down:
+        if dry_run:
+            print(script(plan, where, down, force), end="")
+        else:
+            take_down(plan, where, force)
+        return
+    lines = summary(plan, experiment)
     if dry_run:
-        print(script(plan, where, down, force), end="")
-    elif down:
-        take_down(plan, where, force)
-    else:
-        perform(plan, where)
+        print(script(plan, where, notes=lines), end="")
+        return
+    print(*lines, sep="\n", flush=True)
+    if not confirm(experiment, yes):
+        print("Nothing was started")
+        raise typer.Exit(1)
+    perform(plan, where)

@@ -5,10 +5,8 @@ All faults are reported in one `ConfigError` that names each field, its value an
 """
 
 from podzero.config.acting import ActorsConfig as ActorsConfig
-from podzero.config.acting import Int8Config as Int8Config
 from podzero.config.acting import ReanalyseConfig as ReanalyseConfig
 from podzero.config.acting import ReplayConfig as ReplayConfig
-from podzero.config.acting import SearchConfig as SearchConfig
 from podzero.config.environments import EnvConfig as EnvConfig
 from podzero.config.environments import Game as Game
 from podzero.config.environments import GameConfig as GameConfig
@@ -16,6 +14,7 @@ from podzero.config.environments import GymnasiumConfig as GymnasiumConfig
 from podzero.config.environments import SimulatorConfig as SimulatorConfig
 from podzero.config.environments import WrapperConfig as WrapperConfig
 from podzero.config.experiment import Experiment as Experiment
+from podzero.config.loading import FOR_SLICES as FOR_SLICES
 from podzero.config.loading import builtin_configs as builtin_configs
 from podzero.config.loading import load as load
 from podzero.config.loading import parse as parse
@@ -31,12 +30,16 @@ from podzero.config.running import CheckpointConfig as CheckpointConfig
 from podzero.config.running import ClusterConfig as ClusterConfig
 from podzero.config.running import EvaluationConfig as EvaluationConfig
 from podzero.config.running import MetricsConfig as MetricsConfig
+from podzero.config.running import RestartsConfig as RestartsConfig
 from podzero.config.running import StopConfig as StopConfig
+from podzero.config.searching import SearchConfig as SearchConfig
 from podzero.config.section import Fraction as Fraction
 from podzero.config.section import Section as Section
+from podzero.config.serving import Int8Config as Int8Config
 from podzero.config.serving import ServerConfig as ServerConfig
 from podzero.config.training import LearnerConfig as LearnerConfig
 from podzero.config.training import MeshConfig as MeshConfig
 from podzero.config.training import MuZeroConfig as MuZeroConfig
 from podzero.config.training import OptimizerConfig as OptimizerConfig
 from podzero.config.training import SplitRule as SplitRule
+from podzero.config.training import schedule_note as schedule_note

@@ -1,4 +1,4 @@
-"""Sections for producing and storing experience: search, actors, int8, replay, reanalyse."""
+"""Sections for producing and storing experience: actors, replay, reanalyse."""
 
 from __future__ import annotations
 
@@ -8,84 +8,6 @@ import pydantic
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from podzero.config.section import Fraction, Section
-
-
-class SearchConfig(Section):
-    """Tree search in self-play. Evaluation uses the same search without exploration noise."""
-
-    algorithm: Literal["gumbel", "puct"] = "gumbel"
-    """`gumbel` is Gumbel AlphaZero/MuZero (Danihelka et al. 2022); `puct` is the search of AlphaZero and MuZero."""
-    simulations: PositiveInt = 32
-    """Simulations per move."""
-    fast_simulations: PositiveInt = 8
-    """Simulations of the moves that are searched fast (`actors.full_search_share`)."""
-    first_simulations: PositiveInt | None = None
-    """Games: simulations per move of self-play when training begins; they double until they are `simulations`. So
-    a network that knows little plays more games (progressive simulation, Wu et al. 2023, MiniZero). By default
-    self-play has `simulations` from the start."""
-    growth_steps: PositiveInt = 10_000
-    """Learner steps until self-play has `simulations`; each number before it is used for an equal part of them."""
-    max_considered_actions: PositiveInt = 16
-    """Gumbel: actions that enter sequential halving at the root."""
-    root_value: Literal["mean", "action", "policy", "network"] = "mean"
-    """Value of a searched root, for value targets and `analyze`: `mean` over all visits, the Q-value of the chosen
-    `action`, the mean of completed Q-values under the improved `policy`, or that of the `network` alone."""
-    q_scale: Literal["node", "tree", "bounds"] | None = None
-    """Gumbel: what Q-values are divided by: the range of a `node`'s Q-values, the range of all values in the `tree`, or
-    the range between the known `bounds` of a board game's values. By default `node` for games and `tree` for MuZero."""
-    min_value_range: PositiveFloat = 0.01
-    """Gumbel: lower bound of the range of the values in a tree by which Q-values are divided, so that the policy does
-    not follow the errors of values where all actions are equally good. In units of values."""
-    value_scale: PositiveFloat = 0.1
-    """Gumbel: weight of scaled Q-values beside logits, per visit (`c_scale` of Danihelka et al. 2022)."""
-    maxvisit_init: NonNegativeFloat = 50.0
-    """Gumbel: visits that are added to those of the most visited action (`c_visit`)."""
-    dirichlet_concentration: PositiveFloat = 10.0
-    """PUCT: concentration of the Dirichlet noise at the root, divided evenly among the legal actions."""
-    dirichlet_fraction: Fraction = 0.25
-    """PUCT: weight of the Dirichlet noise in the root's prior."""
-    tree: Literal["mctx", "dense"] = "mctx"
-    """How trees are stored and updated: `mctx` walks along the path of each game, which suits CPUs; `dense` updates
-    all nodes of all games in each operation, which suits TPUs and GPUs. The results are the same up to rounding. With
-    `actors.inference=device` the default is `dense`."""
-    slots: PositiveInt | None = None
-    """With `tree=dense`: actions that a node holds, at most; of more legal ones those with the largest prior. By
-    default all actions, of which chess has 4,672."""
-    candidates: PositiveInt = 16
-    """Continuous actions: actions sampled from the policy at each node; the search chooses among them."""
-    pb_c_init: PositiveFloat = 1.25
-    """PUCT: constant `c1` of the exploration term (Schrittwieser et al. 2020, appendix B)."""
-    pb_c_base: PositiveFloat = 19652.0
-    """PUCT: constant `c2` of the exploration term."""
-
-    @property
-    def growth(self) -> list[int]:
-        """The numbers of simulations of self-play, one after the other; the last is `simulations`."""
-        stages = [self.first_simulations or self.simulations]
-        while stages[-1] < self.simulations:
-            stages.append(min(2 * stages[-1], self.simulations))
-        return stages
-
-    def simulations_at(self, step: int, fast: bool = False) -> int:
-        """The simulations of a move of self-play, or of a fast one, with the parameters of that learner step."""
-        if fast:
-            return self.fast_simulations
-        stages = self.growth
-        return stages[min(step * (len(stages) - 1) // self.growth_steps, len(stages) - 1)]
-
-    @pydantic.model_validator(mode="after")
-    def _only_dense_trees_have_slots(self) -> SearchConfig:
-        if self.slots is not None and self.tree != "dense":
-            raise ValueError("slots limits the actions of dense trees: set tree=dense as well")
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _simulations_grow(self) -> SearchConfig:
-        if self.first_simulations is not None and self.first_simulations > self.simulations:
-            raise ValueError(
-                f"first_simulations {self.first_simulations} is larger than simulations {self.simulations}"
-            )
-        return self
 
 
 class ActorsConfig(Section):
@@ -112,12 +34,15 @@ class ActorsConfig(Section):
     moves_per_dispatch: PositiveInt = 16
     """With `inference=device`: moves of all games in one program."""
     noise: Fraction = 1.0
-    """Noise at the root in every move. Gumbel: its scale. PUCT: factor of `search.dirichlet_fraction`."""
+    """Noise at the root in every move, also at temperature 0. Gumbel: its scale; it decides with the prior which
+    actions sequential halving begins with and keeps. PUCT: factor of `search.dirichlet_fraction`."""
     temperature: NonNegativeFloat = 1.0
-    """Randomness of the choice after search in the first `temperature_plies` plies of a game; 0 plays the best move.
+    """Randomness of the choice after search; with `temperature_plies` only in the first plies. At 0 the choice is the
+    best of the most visited actions, which still depend on `noise`; only with `noise=0` as well is play greedy.
     Gumbel: share of the root's noise that enters the choice. PUCT: temperature of the visit counts."""
-    temperature_plies: NonNegativeInt = 1000
-    """Plies of each game that are played at `temperature`. Later plies use `final_temperature`."""
+    temperature_plies: NonNegativeInt | None = None
+    """Plies of each game, or steps of each episode, that are played at `temperature`; later ones at
+    `final_temperature`. By default all."""
     final_temperature: NonNegativeFloat = 0.0
     """Temperature after `temperature_plies` plies."""
     opening_fraction: Fraction = 0.0
@@ -125,12 +50,15 @@ class ActorsConfig(Section):
     opening_plies: NonNegativeInt = 0
     """Largest number of random plies at the start of such a game. The number is uniform from 1 to this."""
     root_value_weight: Fraction = 0.0
-    """Weight of the root's search value in the value target. The return of the game from there has the remaining
-    weight."""
+    """Weight of the root's search value in the value target."""
+    outcome_weight: Fraction = 0.0
+    """Games: weight of the outcome of the game in the value target, however many plies away it is. The lambda-return
+    has what this and `root_value_weight` leave."""
     td_lambda: Fraction = 1.0
-    """Games: how far the return in the value target looks ahead, as in TD(lambda): 1 is the outcome of the game, 0 the
-    next root value, and between them each later root value weighs `td_lambda` times the one before. Reanalysed
-    positions use the outcome."""
+    """Games: how far the lambda-return in the value target looks ahead, as in TD(lambda): 1 is the outcome of the game,
+    0 the next root value, and between them each later root value weighs `td_lambda` times the one before. The outcome
+    then weighs `td_lambda` to the power of the plies that follow, which is 0.36 after 20 and 0.01 after 90 plies at
+    0.95: in long games `outcome_weight` keeps it."""
     full_search_share: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Games: share of moves that are searched with `search.simulations` and learned from. The others are searched with
     `search.fast_simulations`, have no noise where the temperature is 0, and are not learned from: playout cap
@@ -149,9 +77,6 @@ class ActorsConfig(Section):
     max_false_resignations: Fraction = 0.05
     """Largest rate of false resignations. It is measured on the games that are played on: of those in which a player
     would have resigned, the fraction in which that player did not lose."""
-    max_restarts: NonNegativeInt = 100
-    """Failures of inference servers, actors, reanalysers, shards and evaluators that a run survives. One more ends
-    it."""
 
     @property
     def beside_learner(self) -> bool:
@@ -178,34 +103,27 @@ class ActorsConfig(Section):
         return self
 
     @pydantic.model_validator(mode="after")
+    def _final_temperature_has_a_beginning(self) -> ActorsConfig:
+        if self.temperature_plies is None and self.final_temperature:
+            raise ValueError(
+                f"final_temperature {self.final_temperature:g} applies after temperature_plies plies; set that as well"
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
+    def _weights_of_value_targets_leave_something(self) -> ActorsConfig:
+        if self.outcome_weight + self.root_value_weight > 1.0 + 1e-9:
+            raise ValueError(
+                f"outcome_weight {self.outcome_weight:g} and root_value_weight {self.root_value_weight:g} are weights "
+                "of one value target: their sum must be at most 1"
+            )
+        return self
+
+    @pydantic.model_validator(mode="after")
     def _min_count_is_at_most_count(self) -> ActorsConfig:
         if self.min_count is not None and self.min_count > self.count:
             raise ValueError(f"min_count {self.min_count} is larger than count {self.count}")
         return self
-
-
-class Int8Config(Section):
-    """Quantized evaluation (`actors.inference=int8`, or `on_tpu`): its cache, and how far it may differ on the
-    calibration positions from evaluation in float32, or, with `on_tpu`, in the network's own dtype.
-
-    Each version of the parameters is compared. One that differs more is evaluated without int8.
-    """
-
-    on_tpu: bool = False
-    """With `actors.inference=server` or `device`: TPUs compute the tower of the network (`resnet` or `haiku_resnet`) in
-    int8. By the TPU compiler a tower of 256 channels then takes half the time of bfloat16, and one of 96 or fewer
-    channels about as long as before."""
-    positions: PositiveInt = 512
-    """Calibration positions: random play at first, then positions that the actor's own searches, or the server,
-    evaluated last; with `actors.inference=device` those played last. With `actors.inference=int8` their number is
-    rounded up to a multiple of `actors.games`."""
-    max_policy_kl: PositiveFloat = 0.02
-    """Largest mean KL divergence of the quantized policy from the other, in nats."""
-    max_value_error: PositiveFloat = 0.05
-    """Largest mean absolute difference of the values."""
-    cache_mib: NonNegativeFloat = 16.0
-    """With `actors.inference=int8`: memory of an actor for evaluations, in MiB, so that few are evaluated twice by one
-    version; 0 for none."""
 
 
 class ReplayConfig(Section):
@@ -217,7 +135,7 @@ class ReplayConfig(Section):
     """Samples held over all shards; the oldest are removed first."""
     min_size: PositiveInt = 4_096
     """Samples over all shards before learning starts."""
-    samples_per_insert: PositiveFloat = 4.0
+    samples_per_insert: Annotated[PositiveFloat, Field(allow_inf_nan=False)] = 4.0
     """Replay ratio: how often each sample is learned from on average. Reverb's rate limiter enforces it."""
     tolerance: PositiveFloat | None = None
     """Samples over all shards by which the replay ratio may be off, in either direction, before actors or learner are
@@ -232,10 +150,11 @@ class ReplayConfig(Section):
     importance_exponent: Fraction = 1.0
     """Prioritized: the exponent of importance weights. 1 corrects the sampling bias fully, 0 not at all. The learner
     divides the weights by the largest of the batch."""
-    timeout_s: PositiveFloat = 600.0
-    """Longest wait of one insert or one read before it fails."""
+    timeout_s: PositiveFloat | None = None
+    """Longest wait of one insert or one read, after which the process that waits fails. By default they wait for as
+    long as it takes."""
     warn_after_s: PositiveFloat = 30.0
-    """A wait of this length is logged, with the limit that blocks it."""
+    """A wait of this length is logged, with the limit that blocks it; again after twice the time, and so on."""
     port: NonNegativeInt = 0
     """Port of the first shard; the others use the ports after it. 0 chooses free ports."""
     cpus: NonNegativeFloat = 0.25

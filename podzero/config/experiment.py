@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from typing import Annotated, Any
 
 import pydantic
 import yaml
-from pydantic import NonNegativeInt
+from pydantic import Field, NonNegativeInt
 
-from podzero.config.acting import ActorsConfig, Int8Config, ReanalyseConfig, ReplayConfig, SearchConfig
+from podzero.config.acting import ActorsConfig, ReanalyseConfig, ReplayConfig
 from podzero.config.environments import EnvConfig, GymnasiumConfig
 from podzero.config.networks import LEARN_MODELS, ModelNetworkConfig, NetworkConfig, ResNetConfig
-from podzero.config.running import CheckpointConfig, ClusterConfig, EvaluationConfig, MetricsConfig, StopConfig
+from podzero.config.running import (
+    CheckpointConfig,
+    ClusterConfig,
+    EvaluationConfig,
+    MetricsConfig,
+    RestartsConfig,
+    StopConfig,
+)
+from podzero.config.searching import SearchConfig
 from podzero.config.section import Section
-from podzero.config.serving import ServerConfig, check_placement
+from podzero.config.serving import Int8Config, ServerConfig, check_placement
+from podzero.config.starvation import check_reanalyse, check_replay
 from podzero.config.training import LearnerConfig, MuZeroConfig, check_tower
 
 _SELF_PLAY_OF_GAMES = {
     "search": ("first_simulations", "growth_steps", "fast_simulations"),
     "actors": (
-        "opening_fraction", "opening_plies", "root_value_weight", "td_lambda", "full_search_share", "surprise_weight",
-        "resignation", "played_on_fraction", "max_false_resignations",
+        "opening_fraction", "opening_plies", "root_value_weight", "outcome_weight", "td_lambda", "full_search_share",
+        "surprise_weight", "resignation", "played_on_fraction", "max_false_resignations",
     ),
 }  # fmt: skip
 """Settings that the actors of MuZero do not have."""
@@ -33,7 +42,7 @@ _SIZE = re.compile(r"_\d+x\d+$")
 class Experiment(Section):
     """A whole experiment."""
 
-    name: str
+    name: Annotated[str, Field(min_length=1)]
     """Name of the experiment. `podzero` fills in the name of the file if it is missing."""
     seed: NonNegativeInt = 0
     """Seed of all random number generators."""
@@ -65,6 +74,8 @@ class Experiment(Section):
     """Where metrics go."""
     cluster: ClusterConfig = ClusterConfig()
     """Nodes of the Ray cluster."""
+    restarts: RestartsConfig = RestartsConfig()
+    """Restarts of workers that fail."""
     stop: StopConfig = StopConfig()
     """Limits of the run."""
 
@@ -142,9 +153,7 @@ class Experiment(Section):
                 "each item must hold one window; set replay.samples_per_item=1"
             )
         if self.learns_model and self.search.q_scale == "bounds":
-            raise ValueError(
-                f"search.q_scale: the values of {self.env.title} have no known bounds; set it to tree or node"
-            )
+            raise ValueError(f"search.q_scale: values of {self.env.title} have no known bounds; set it to tree or node")
         if not self.learns_model and self.muzero != MuZeroConfig():
             raise ValueError(
                 f"section muzero is only for networks that learn a model, and '{self.network.name}' does not; remove it"
@@ -193,25 +202,7 @@ class Experiment(Section):
 
     @pydantic.model_validator(mode="after")
     def _replay_cannot_deadlock(self) -> Experiment:
-        replay, batch = self.replay, self.learner.batch_size
-        if replay.min_size > replay.capacity:
-            raise ValueError(
-                f"replay.min_size {replay.min_size} is larger than replay.capacity {replay.capacity}: "
-                "learning would never start"
-            )
-        least = self._least_tolerance(batch)
-        if self.replay_tolerance < least:
-            raise ValueError(
-                f"replay.tolerance {self.replay_tolerance:g} would deadlock: with samples_per_insert "
-                f"{replay.samples_per_insert:g}, batch {batch}, {replay.shards} shards and "
-                f"{replay.samples_per_item} samples per item it must be at least {least:g}"
-            )
-        if self.replay_tolerance > replay.samples_per_insert * replay.min_size:
-            raise ValueError(
-                f"replay.min_size {replay.min_size} is too small: samples_per_insert * min_size "
-                f"({replay.samples_per_insert * replay.min_size:g}) must be at least the tolerance "
-                f"{self.replay_tolerance:g}"
-            )
+        check_replay(self)
         return self
 
     @pydantic.model_validator(mode="after")
@@ -229,24 +220,7 @@ class Experiment(Section):
     @pydantic.model_validator(mode="after")
     def _reanalyse_fits(self) -> Experiment:
         """Runs after `_hosts_share_equally`, so the batch divides into equal parts."""
-        reanalyse, replay = self.reanalyse, self.replay
-        if not reanalyse.share:
-            return self
-        if self.learner.batch_size < 2 * self.cluster.learner_hosts:
-            raise ValueError(
-                f"learner.batch_size {self.learner.batch_size} is too small for reanalyse.share {reanalyse.share:g}: "
-                f"each of {self.cluster.learner_hosts} hosts needs a fresh and a reanalysed sample in every batch"
-            )
-        if reanalyse.games % replay.samples_per_item:
-            raise ValueError(
-                f"reanalyse.games {reanalyse.games} must be a multiple of replay.samples_per_item "
-                f"({replay.samples_per_item})"
-            )
-        if reanalyse.capacity < self.reanalysed_min_size:
-            raise ValueError(
-                f"reanalyse.capacity {reanalyse.capacity} is too small: learning starts from "
-                f"{self.reanalysed_min_size} reanalysed samples (replay.tolerance / replay.samples_per_insert)"
-            )
+        check_reanalyse(self)
         return self
 
     @property
@@ -271,7 +245,7 @@ class Experiment(Section):
         """The tolerance of reanalysed samples: their share of `replay_tolerance`, or the smallest without deadlock for
         any number of learner hosts, so that a run can be resumed on another.
         """
-        return max(self.replay_tolerance * self.reanalyse.share, self._least_tolerance(self.learner.batch_size))
+        return max(self.replay_tolerance * self.reanalyse.share, self.least_tolerance)
 
     @property
     def reanalysed_min_size(self) -> int:
@@ -281,10 +255,11 @@ class Experiment(Section):
         """
         return math.ceil(self.reanalysed_tolerance / self.replay.samples_per_insert)
 
-    def _least_tolerance(self, batch: int) -> float:
-        """The smallest tolerance at which reads of `batch` samples cannot block readers and writers at once."""
+    @property
+    def least_tolerance(self) -> float:
+        """The smallest tolerance at which reads of whole batches cannot block readers and writers at once."""
         replay = self.replay
-        return replay.shards * replay.samples_per_item * max(1.0, replay.samples_per_insert) + batch
+        return replay.shards * replay.samples_per_item * max(1.0, replay.samples_per_insert) + self.learner.batch_size
 
     def to_yaml(self) -> str:
         """The experiment as YAML; `load` reads an equal one from it."""

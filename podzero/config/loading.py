@@ -14,11 +14,15 @@ from podzero.config.experiment import Experiment
 from podzero.config.faults import explain
 from podzero.errors import ConfigError, nearest
 
+FOR_SLICES = "slices/"
+"""Begins the names of the experiments for TPU slices."""
+
 
 def builtin_configs() -> dict[str, Path]:
-    """Names and files of the experiments that come with podzero."""
+    """Names and files of the experiments that come with podzero; those for TPU slices come last."""
     folder = Path(__file__).parents[1] / "configs"
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    general = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    return general | {FOR_SLICES + path.stem: path for path in sorted((folder / FOR_SLICES).glob("*.yaml"))}
 
 
 def load(config: str, overrides: Iterable[str] = ()) -> Experiment:
@@ -65,9 +69,13 @@ def _find(config: str) -> Path:
     if path.is_file():
         return path
     if path.is_dir():
-        raise ConfigError(f"{config} is a directory; expected the name of an experiment, or a YAML file")
+        held = path / "experiment.yaml"
+        example = f", for example that of the run there: {held}" if held.is_file() else ""
+        raise ConfigError(f"{config} is a directory; expected the name of an experiment, or a YAML file{example}")
     if path.suffix in {".yaml", ".yml"} or "/" in config:
-        raise ConfigError(f"no such file: {config} (the built-in experiments are listed by `podzero configs`)")
+        raise ConfigError(
+            f"no such file: {config}{nearest(config, builtin)}; `podzero configs` lists the built-in experiments"
+        )
     raise ConfigError(
         f"no experiment '{config}'{nearest(config, builtin)}; built in: {', '.join(builtin)}; "
         "or give the path of a YAML file"

@@ -6,7 +6,7 @@ import re
 from typing import Annotated
 
 import pydantic
-from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from podzero.chips import Slice, find_slice
 from podzero.config.section import Section
@@ -38,7 +38,8 @@ class EvaluationConfig(Section):
     simulations: PositiveInt = 32
     """Simulations per move of the evaluated network."""
     positions: PositiveInt = 300
-    """Positions per evaluation in which a solver checks the network's moves."""
+    """Positions per evaluation in which a solver checks the network's moves. For connect four, 1,000 come with podzero;
+    more need the solver (extra `solver`)."""
     cpus: NonNegativeFloat = 0.0
     """CPUs that Ray reserves for the evaluator."""
 
@@ -132,6 +133,42 @@ class ClusterConfig(Section):
     def learner_hosts(self) -> int:
         """Nodes that train together."""
         return self.tpu.hosts if self.tpu else self.hosts or 1
+
+
+class RestartsConfig(Section):
+    """Restarts of workers that fail: replay shards, inference servers, actors, reanalysers, the evaluator and the
+    learner. A worker that is lost with its node has not failed.
+    """
+
+    window_minutes: PositiveFloat = 30.0
+    """Minutes for which a failure counts."""
+    first_pause_s: NonNegativeFloat = 5.0
+    """A worker restarts at once after its first failure, and in so many seconds after the second one. Each further
+    failure doubles the pause."""
+    longest_pause_s: NonNegativeFloat = 300.0
+    """Longest pause before a restart, in seconds."""
+    node_failures: PositiveInt = 3
+    """Failures of one kind of worker on a node, within the window, after which this kind avoids the node: it starts
+    there only if it avoids all nodes."""
+    node_pause_minutes: PositiveFloat = 30.0
+    """Minutes for which a node is avoided. One that has left the cluster and joins again is not."""
+    max_failures: PositiveInt = 10
+    """Failures of a worker in a row, without any work between them. When all workers of a kind that training needs, or
+    a replay shard, have failed so often, the run ends. The evaluator is restarted however often it fails."""
+    max_first_failures: PositiveInt = 3
+    """The same before the first worker of a kind has worked."""
+    learner_failures: NonNegativeInt = 5
+    """Failures of the learner within the window, or without a new checkpoint between them, that a run survives: after
+    each, all workers restart from the newest checkpoint. One more ends the run, and so does a second failure at the
+    same step with the same error."""
+
+    @pydantic.model_validator(mode="after")
+    def _pauses_grow(self) -> RestartsConfig:
+        if self.first_pause_s > self.longest_pause_s:
+            raise ValueError(
+                f"first_pause_s {self.first_pause_s:g} is longer than longest_pause_s {self.longest_pause_s:g}"
+            )
+        return self
 
 
 class StopConfig(Section):

@@ -1,8 +1,8 @@
-"""Where self-play evaluates the network: the section of inference servers, and the checks of each placement."""
+"""Where and how self-play evaluates the network: sections int8 and server, and the checks of each placement."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import pydantic
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
@@ -13,6 +13,31 @@ from podzero.config.section import Section
 
 if TYPE_CHECKING:
     from podzero.config.experiment import Experiment
+
+
+class Int8Config(Section):
+    """Quantized evaluation (`actors.inference=int8`, or `on_tpu`): its cache, and how far it may differ from evaluation
+    in float32, or, with `on_tpu`, in the network's own dtype. The limits are means over positions that are held back
+    from calibration.
+
+    Each version of the parameters is compared. One that differs more is evaluated without int8.
+    """
+
+    on_tpu: bool = False
+    """With `actors.inference=server` or `device`: TPUs compute the tower of the network (`resnet` or `haiku_resnet`) in
+    int8. By the TPU compiler a tower of 256 channels then takes half the time of bfloat16, and one of 96 or fewer
+    channels about as long as before."""
+    positions: Annotated[int, Field(ge=4)] = 512
+    """Positions, of which three quarters calibrate and one quarter is compared: random play at first, then positions
+    that the actor's own searches, or the server, evaluated last; with `actors.inference=device` those played last. With
+    `actors.inference=int8` their number is rounded up to a multiple of `actors.games`."""
+    max_policy_kl: PositiveFloat = 0.02
+    """Largest mean KL divergence of the quantized policy from the other, over the legal actions, in nats."""
+    max_value_error: PositiveFloat = 0.05
+    """Largest mean absolute difference of the values."""
+    cache_mib: NonNegativeFloat = 16.0
+    """With `actors.inference=int8`: memory of an actor for evaluations, in MiB, so that few are evaluated twice by one
+    version; 0 for none."""
 
 
 class ServerConfig(Section):
@@ -39,8 +64,8 @@ class ServerConfig(Section):
     """Memory of a server for requests and answers, in MiB. It refuses actors whose requests might need more."""
     timeout_s: PositiveFloat = 20.0
     """Time without an answer after which an actor goes to another server. Its games go on there."""
-    give_up_s: PositiveFloat = 600.0
-    """Time without any server after which an actor fails."""
+    give_up_s: PositiveFloat | None = None
+    """Time without any server after which an actor fails. By default actors wait for a server as long as it takes."""
     hang_s: PositiveFloat = 60.0
     """Time that a batch may take on the devices, or a server may be silent; then the server is replaced."""
     cache_mib: NonNegativeFloat = 16.0
@@ -65,6 +90,12 @@ def check_placement(experiment: Experiment) -> None:
         raise ValueError(
             f"actors.inference = device plays games in JAX, and {env.title} runs on the host; set actors.inference="
             f"{'local' if experiment.learns_model else 'server or local'}"
+        )
+    where, games = experiment.cluster.tpu, experiment.actors.games
+    if experiment.actors.beside_learner and where is not None and games % where.chips_of_host:
+        raise ValueError(
+            f"actors.games {games} cannot be divided among the {where.chips_of_host} chips of a host of "
+            f"{where.short_name}, which play; set it to {(games // where.chips_of_host + 1) * where.chips_of_host}"
         )
     if inference == "int8" and not isinstance(network, ResNetConfig):
         raise ValueError(

@@ -21,26 +21,24 @@ class OptimizerConfig(Section):
     """The optimizer."""
     learning_rate: PositiveFloat = 1e-3
     """Peak learning rate."""
-    schedule: Literal["constant", "cosine", "warmup_cosine", "linear"] = "constant"
-    """Shape of the learning rate after the warm-up. `warmup_cosine` is another name of `cosine`."""
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    """Shape of the learning rate. `cosine` and `linear` fall over the whole run, until the first of the limits of
+    section `stop` is reached, whether it counts minutes, steps or games. Without limits there is no end to fall to, and
+    the rate stays at `learning_rate`, unless `decay_steps` is given. A run that is resumed with other limits goes on at
+    the rate that it had, and spreads the rest of the fall over the rest of the run; after the end that is the final
+    rate."""
     warmup_steps: NonNegativeInt = 0
-    """Steps of linear warm-up before the schedule begins."""
+    """Learner steps over which the rate rises linearly at the beginning."""
     decay_steps: PositiveInt | None = None
-    """Steps over which the learning rate decays. Required by every schedule but `constant`."""
+    """Learner steps after the warm-up over which the rate falls, instead of over the run."""
     final_fraction: Fraction = 0.05
-    """Learning rate after the decay, as a fraction of `learning_rate`."""
+    """Learning rate at the end of the fall, as a fraction of `learning_rate`."""
     momentum: Fraction = 0.9
     """Momentum of `sgd`."""
     weight_decay: NonNegativeFloat = 1e-4
     """Weight decay of matrices and kernels: decoupled for `adamw` and `lion`, part of the gradient for `sgd`."""
     max_gradient_norm: PositiveFloat = 5.0
     """Gradients are clipped to this global norm."""
-
-    @pydantic.model_validator(mode="after")
-    def _schedule_needs_decay_steps(self) -> OptimizerConfig:
-        if self.schedule != "constant" and self.decay_steps is None:
-            raise ValueError(f"schedule '{self.schedule}' needs decay_steps")
-        return self
 
 
 class SplitRule(Section):
@@ -143,6 +141,18 @@ class MuZeroConfig(Section):
     needs are not stored."""
     entropy_weight: NonNegativeFloat = 0.0
     """Weight of the entropy bonus, which keeps continuous policies from collapsing."""
+
+
+def schedule_note(experiment: Experiment) -> str | None:
+    """What to know of the learning rate of a run without an end; None if there is nothing."""
+    optimizer, stop = experiment.learner.optimizer, experiment.stop
+    if optimizer.schedule == "constant" or optimizer.decay_steps or stop != type(stop)():
+        return None
+    return (
+        f"learner.optimizer.schedule = {optimizer.schedule} falls over the run, and section stop has no limit: the "
+        f"learning rate stays at {optimizer.learning_rate:g} after the warm-up. Set stop.minutes, stop.steps, "
+        "stop.games, or learner.optimizer.decay_steps, for it to fall"
+    )
 
 
 def check_tower(experiment: Experiment) -> None:

@@ -35,11 +35,28 @@ def test_the_outcome_is_the_sum_of_the_movers_later_rewards():
     np.testing.assert_array_equal(outcomes(rewards, np.array([0, 1, 0])), [1, -1, 1])
 
 
-def test_targets_are_weighted_means_of_outcome_and_root_value():
-    """0.75 * 1 + 0.25 * 0.2 = 0.8 and 0.75 * -1 + 0.25 * -0.6 = -0.9."""
-    rewards = np.array([[0, 0], [1, -1]], np.float32)
-    targets = value_targets(outcomes(rewards, np.array([0, 1])), np.array([0.2, -0.6], np.float32), 0.25)
-    np.testing.assert_allclose(targets, [0.8, -0.9], rtol=1e-6)
+def test_targets_are_weighted_means_of_outcome_root_value_and_lambda_return():
+    """0.5 * 1 + 0.25 * 0.2 + 0.25 * 0.4 = 0.65 and 0.5 * -1 + 0.25 * -0.6 + 0.25 * -0.2 = -0.7."""
+    config = ActorsConfig(outcome_weight=0.5, root_value_weight=0.25)
+    numbers = ([1.0, -1.0], [0.4, -0.2], [0.2, -0.6])
+    targets = value_targets(*(np.array(each, np.float32) for each in numbers), config)
+    np.testing.assert_allclose(targets, [0.65, -0.7], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("outcome_weight", "first"), [(0.0, 0.2501), (0.25, 0.4376), (1.0, 1.0)])
+def test_the_outcome_keeps_its_weight_however_long_the_game_is(outcome_weight, first):
+    """55 plies that player 0 wins, each with the root value 0.2 for player 0: the first lambda-return is
+    0.2 + 0.8 * 0.95^54 = 0.25014, so the target is 0.25014 + w * 0.74986. Player 1 has the negative of it."""
+    moves, players = 55, np.arange(55) % 2
+    assembler = GameAssembler(ActorsConfig(games=1, td_lambda=0.95, outcome_weight=outcome_weight))
+    for ply in range(moves):
+        made = move([ply == moves - 1], player=players[ply], rewards=[[ply == moves - 1, -(ply == moves - 1)]])
+        games = list(assembler.add(made._replace(value=np.float32([-0.2 if players[ply] else 0.2])), version=0))
+    targets = games[0].samples.value_target
+    np.testing.assert_allclose(targets[0], first, atol=1e-4)
+    later = 0.2 + 0.8 * 0.95**53
+    np.testing.assert_allclose(targets[1], -(later + outcome_weight * (1 - later)), rtol=1e-5)
+    np.testing.assert_allclose(targets[-1], 1.0, rtol=1e-6)
 
 
 def test_later_rewards_are_discounted_per_move():

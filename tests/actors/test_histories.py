@@ -7,6 +7,7 @@ import pytest
 
 from podzero.actors import assembly
 from podzero.actors.histories import Plies, copies, ends, in_game, targets_of
+from podzero.config import ActorsConfig
 
 ROWS, GAMES, ACTIONS = 24, 16, 5
 
@@ -44,10 +45,14 @@ def games_of(done):
             start = end + 1
 
 
-@pytest.mark.parametrize(("td_lambda", "weight", "discount"), [(1.0, 0.0, 1.0), (0.7, 0.25, 1.0), (0.9, 0.0, 0.95)])
-def test_targets_are_those_of_the_host(td_lambda, weight, discount):
+@pytest.mark.parametrize(
+    ("td_lambda", "outcome_weight", "weight", "discount"),
+    [(1.0, 0.0, 0.0, 1.0), (0.7, 0.0, 0.25, 1.0), (0.9, 0.0, 0.0, 0.95), (0.7, 0.3, 0.25, 0.95)],
+)
+def test_targets_are_those_of_the_host(td_lambda, outcome_weight, weight, discount):
     plies = random_history(seed=1)
-    found = jax.device_get(jax.jit(targets_of, static_argnums=(1, 2, 3))(plies, td_lambda, weight, discount))
+    config = ActorsConfig(td_lambda=td_lambda, outcome_weight=outcome_weight, root_value_weight=weight)
+    found = jax.device_get(jax.jit(lambda plies: targets_of(plies, config, discount))(plies))
     for rows, column in games_of(plies.done):
         player, values = plies.player[rows, column], plies.value[rows, column]
         last, rewards = rows.stop - 1, plies.rewards[rows, :, column].copy()
@@ -55,10 +60,11 @@ def test_targets_are_those_of_the_host(td_lambda, weight, discount):
         if truncated:
             rewards[-1] = np.where(np.arange(2) == player[-1], values[-1], -values[-1])
         returns = assembly.lambda_returns(rewards, player, values, td_lambda, discount)
-        expected = assembly.value_targets(returns, values, weight)
-        np.testing.assert_allclose(found.value[rows, column], expected, atol=1e-6)
         outcomes = assembly.outcomes(rewards, player, discount)
+        expected = assembly.value_targets(outcomes, returns, values, config)
+        np.testing.assert_allclose(found.value[rows, column], expected, atol=1e-6)
         np.testing.assert_allclose(found.outcome[rows, column], outcomes, atol=1e-6)
+        np.testing.assert_allclose(found.lambda_return[rows, column], returns, atol=1e-6)
         assert np.all(found.truncated[rows, column] == truncated)
         auxiliary = assembly.auxiliary_targets(rewards, player, plies.action[rows, column], truncated, resigned)
         np.testing.assert_array_equal(found.moves_left[rows, column], auxiliary["moves_left"])

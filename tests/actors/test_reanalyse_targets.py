@@ -11,11 +11,12 @@ from podzero.actors import SelfPlayCore, position_reanalysis, window_reanalysis
 from podzero.actors.assembly import GameAssembler
 from podzero.actors.windows import WindowCutter
 from podzero.config import ActorsConfig, SearchConfig, parse
-from podzero.envs import make_env
+from podzero.envs import make_env, pack_states
 from podzero.samples import sample_like
 from podzero.search import ModelSearchResult, make_search, rules_model
 from podzero.types import EnvSpec, ModelNetwork, SearchResult
 
+from .test_assembly import move
 from .test_windows import SPEC, experiment_of, outcome, position
 
 BOARD = make_env("tic_tac_toe")
@@ -71,13 +72,30 @@ def test_the_same_positions_get_the_targets_of_the_new_parameters(played):
         assert (new.policy_target[~new.legal] == 0).all()
 
 
-def test_the_new_root_value_is_averaged_with_the_stored_outcome(played):
-    def uniform(params, views):
-        legal = views.legal.astype(jnp.float32)
-        policy = legal / legal.sum(axis=-1, keepdims=True)
-        value, none = jnp.full(len(legal), params), jnp.zeros(len(legal))
-        return SearchResult(none.astype(jnp.int32), policy, value, legal.astype(int), none)
+def uniform(params, views):
+    """A search that prefers nothing and gives every position the value `params`."""
+    legal = views.legal.astype(jnp.float32)
+    policy = legal / legal.sum(axis=-1, keepdims=True)
+    value, none = jnp.full(len(legal), params), jnp.zeros(len(legal))
+    return SearchResult(none.astype(jnp.int32), policy, value, legal.astype(int), none)
 
+
+def test_lambda_returns_stay_those_of_the_game_as_it_was_played():
+    """Two plies that player 0 wins, with root values 0.3 and -0.4: the first lambda-return is 0.4 / 2 + 1 / 2 = 0.7,
+    the second -1. With the new root value 0.5: 0.25 * 1 + 0.25 * 0.5 + 0.5 * 0.7 = 0.725 and -0.25 + 0.125 - 0.5."""
+    config = ActorsConfig(games=1, td_lambda=0.5, outcome_weight=0.25, root_value_weight=0.25)
+    state = pack_states(jax.vmap(BOARD.init)(jax.random.split(jax.random.key(0), 1)))
+    assembler = GameAssembler(config)
+    for player, value in ((0, 0.3), (1, -0.4)):
+        made = move([player == 1], player=player, rewards=[[player, -player]])
+        made = made._replace(state=np.asarray(state), value=np.float32([value]))
+        games = list(assembler.add(made, version=3))
+    found = position_reanalysis(BOARD, fake_search(uniform), config, seed=0)(0.5, 17, 1, games[0].states)
+    np.testing.assert_allclose(games[0].states.lambda_return, [0.7, -1.0], rtol=1e-6)
+    np.testing.assert_allclose(found.samples.value_target, [0.725, -0.625], rtol=1e-6)
+
+
+def test_the_new_root_value_is_averaged_with_the_stored_outcome(played):
     reanalyse = position_reanalysis(BOARD, fake_search(uniform), ActorsConfig(root_value_weight=0.25), seed=0)
     for game in played[:2]:
         found = reanalyse(0.5, 17, 1, game.states).samples

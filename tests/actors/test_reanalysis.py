@@ -56,8 +56,8 @@ def samples_of(version, count):
 
 
 def states_of(version):
-    state, outcome, truncated = np.zeros((4, 2), np.uint8), np.zeros(4, np.float32), np.zeros(4, bool)
-    return StoredState(state, outcome, truncated, np.full(4, version, np.int32))
+    state, returns, truncated = np.zeros((4, 2), np.uint8), np.zeros(4, np.float32), np.zeros(4, bool)
+    return StoredState(state, returns, returns, truncated, np.full(4, version, np.int32))
 
 
 @pytest.fixture

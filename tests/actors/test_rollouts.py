@@ -50,7 +50,11 @@ def sorted_rows(trees):
 
 @pytest.mark.parametrize(
     "actors",
-    [{}, {"td_lambda": 0.7, "root_value_weight": 0.3}, {"resignation": True, "played_on_fraction": 0.5}],
+    [
+        {},
+        {"td_lambda": 0.7, "root_value_weight": 0.3, "outcome_weight": 0.2},
+        {"resignation": True, "played_on_fraction": 0.5},
+    ],
     ids=["outcomes", "mixed", "resignation"],
 )
 def test_a_program_of_many_moves_gives_the_samples_of_the_host(actors):

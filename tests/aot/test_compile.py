@@ -181,7 +181,7 @@ def test_the_compiler_s_refusal_is_understood():
 
 def test_without_libtpu_it_says_how_to_get_it(monkeypatch):
     monkeypatch.setattr(programs, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="uv sync --extra tpu"):
+    with pytest.raises(ConfigError, match="uv sync --inexact --extra tpu"):
         programs.devices_of(find_slice("v5e-16"))
 
 

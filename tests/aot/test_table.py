@@ -10,7 +10,8 @@ import pytest
 from podzero.aot import results, table
 from podzero.aot.pages import page
 from podzero.aot.results import Job, Result, Results
-from podzero.config import GameConfig, builtin_configs, load
+from podzero.aot.slices import slice_jobs
+from podzero.config import FOR_SLICES, GameConfig, builtin_configs, load
 
 LEARNER = Job("connect_four", "v5e-16", "learner", ("connect_four", "--topology", "v5e-16", "--program", "learner"))
 SELFPLAY = Job("connect_four", "v5e-16", "selfplay", ("connect_four", "--topology", "v5e-16", "--program", "selfplay"))
@@ -39,8 +40,9 @@ def answers(outcome="compiled", seconds=1.0, **report):
 
 def test_the_jobs_are_all_experiments_on_all_slices_and_each_chip_once():
     jobs = table.all_jobs()
-    configs = len(builtin_configs())
-    games = sum(isinstance(load(name).env, GameConfig) for name in builtin_configs())
+    general = [name for name in builtin_configs() if not name.startswith(FOR_SLICES)]
+    configs = len(general)
+    games = sum(isinstance(load(name).env, GameConfig) for name in general)
     count = {program: sum(job.program == program for job in jobs) for program in ("learner", "evaluation", "selfplay")}
     assert count == {"learner": 5 * configs, "evaluation": 4 * configs, "selfplay": 4 * games}
     played = [job for job in jobs if job.program == "device"]
@@ -227,7 +229,8 @@ def test_what_somebody_did_not_wait_for_is_on_the_page_too(path, tmp_path, monke
     with pytest.raises(KeyboardInterrupt):
         table.make_table(again=False, limit_s=60, tell=silent)
     rows = [line for line in (tmp_path / table.PAGE).read_text().splitlines() if "not compiled yet" in line]
-    assert len(rows) == len(table.all_jobs())
+    assert len(rows) == len(table.all_jobs()) + len({job.config for job in slice_jobs()})
+    assert json.loads((tmp_path / table.FOR_LAUNCH).read_text())["experiments"] == {}
 
 
 def test_what_does_not_fit_says_by_how_much(path):

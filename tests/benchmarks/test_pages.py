@@ -15,9 +15,11 @@ def test_the_committed_pages_are_the_generated_ones():
     assert pages.ABLATIONS_PAGE.read_text() == pages.strength_page()
     evaluation = pages.EVALUATION_PAGE.read_text()
     assert evaluation == pages.evaluation_page(evaluation)
+    assert pages.README.read_text() == pages.readme(pages.README.read_text())
+    assert pages.LICENCES_PAGE.read_text() == pages.dependencies_page()
 
 
-STRENGTH = ("diagnosis", "ceiling", "ablations")
+STRENGTH = ("diagnosis", "ceiling", "ablations", "inner_nodes")
 
 
 def test_every_file_of_results_is_on_a_page():
@@ -88,7 +90,7 @@ def variants(*runs):
     larger = dict.fromkeys(("agent", "command", "hardware", "date", "trained"), "x")
     larger |= {"result": {"simulations": runs[0]["judged"]}}
     diagnosis = larger | {"result": {}, "findings": ["one"], "larger": [larger]}
-    return ablations_page(diagnosis, [], dict(enumerate(runs)))
+    return ablations_page(diagnosis, [], dict(enumerate(runs)), [])
 
 
 def test_a_trained_variant_has_a_row_with_its_judgements():

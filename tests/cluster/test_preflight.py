@@ -130,9 +130,8 @@ def test_a_node_with_other_versions_is_refused_logged_once_and_not_checked_again
             assert preflight.usable_nodes(nodes, wait=True) == [node("good")]
             clock.now += 10_000
     assert cluster.started == ["good", "bad"]
-    why = (
-        "jax 0.6.0, the driver has 0.7.1; install the same lock file there (`uv sync --locked`), and restart Ray on it"
-    )
+    advice = "install the same lock file there (`uv sync --locked --inexact`), and restart Ray on it"
+    why = f"jax 0.6.0, the driver has 0.7.1; {advice}"
     assert [record.getMessage() for record in caplog.records] == [f"node bad at host-bad is refused: {why}"]
     assert preflight.refusals(nodes) == [f"node bad at host-bad: {why}"]
     assert preflight.checked == {"good", "bad"}

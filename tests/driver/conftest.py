@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 from fake_cluster import FakeCluster
@@ -72,3 +73,24 @@ def make_supervisor(monkeypatch, tmp_path, experiment):
         return made, cluster
 
     return make
+
+
+@pytest.fixture
+def start(make_supervisor):
+    """Starts a supervisor over the given nodes; returns it and its cluster."""
+
+    def make(*nodes, **sections):
+        supervisor, cluster = make_supervisor(*nodes, **sections)
+        supervisor.start(None)
+        list(supervisor.listen())
+        return supervisor, cluster
+
+    return make
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The monotonic clock of all modules, as a list of one time in seconds that the test changes."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now

@@ -3,6 +3,10 @@
 import queue
 import threading
 
+import numpy as np
+import zmq
+from number_server import Running, client_of, expected, rows_of
+
 from podzero.driver import beside_learner as module
 from podzero.driver.beside_learner import running_beside
 
@@ -48,3 +52,18 @@ def test_an_actor_that_does_not_end_is_left_behind(monkeypatch, caplog):
         assert actor.began.wait(10.0)
     assert "did not end within 0.05 s" in caplog.text
     actor.stopped.set()
+
+
+def test_no_message_to_a_server_beside_the_learner_ends_training():
+    serving, failures, rows = Running(start=False), queue.Queue(), rows_of(0, 4)
+    stranger = zmq.Context.instance().socket(zmq.DEALER)
+    stranger.setsockopt(zmq.LINGER, 0)
+    stranger.connect(serving.address)
+    with running_beside(serving.server, failures.put):
+        for content in (b'["x", Infinity, []]', b"[" * 60_000, b'["\\ud800", 8, ["run", "hex", "", 4, 3]]'):
+            stranger.send_multipart([b"hello", content])
+            assert stranger.poll(20_000)
+            assert stranger.recv_multipart()[0] == b"refused"
+        np.testing.assert_array_equal(client_of(serving).evaluate(0, rows), expected(rows))
+    assert failures.empty()
+    stranger.close()

@@ -7,7 +7,6 @@ import pytest
 from fake_cluster import PENDING, FakeRemoteActor, cpu_node
 
 from podzero.cluster.remote import START_TIMEOUT_S, ClusterError
-from podzero.driver import worker
 from podzero.driver.devices import NoAccelerator, own_devices
 from podzero.driver.learner_group import RunFailed
 
@@ -48,10 +47,7 @@ def test_a_run_without_chips_for_the_first_says_how_many_are_missing(make_superv
         supervisor.start(None)
 
 
-def test_one_whose_chips_are_taken_is_given_up_and_they_are_named(make_supervisor, monkeypatch):
-    now = [1000.0]
-    monkeypatch.setattr(worker.time, "monotonic", lambda: now[0])
-
+def test_one_whose_chips_are_taken_is_given_up_and_they_are_named(make_supervisor, clock, monkeypatch):
     def begin(actor, method, *args, begin=FakeRemoteActor.begin):
         if actor.name == "actor-0":
             actor.answers["drain"] = PENDING
@@ -59,11 +55,11 @@ def test_one_whose_chips_are_taken_is_given_up_and_they_are_named(make_superviso
 
     monkeypatch.setattr(FakeRemoteActor, "begin", begin)
     supervisor, _ = make_supervisor(
-        cpu_node("home", 8, TPU=4.0), actors={**DEVICE, "count": 1, "max_restarts": 0}
-    )  # fmt: skip
+        cpu_node("home", 8, TPU=4.0), actors={**DEVICE, "count": 1}, restarts={"max_first_failures": 1}
+    )
     supervisor.start(None)
     list(supervisor.listen())
-    now[0] += START_TIMEOUT_S + 1.0
+    clock[0] += START_TIMEOUT_S + 1.0
     with pytest.raises(RunFailed, match=r"does another run hold 4 TPU of its node \(actors.resources\)"):
         supervisor.reconcile(lambda: None)
 

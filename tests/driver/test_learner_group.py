@@ -9,7 +9,7 @@ from fake_cluster import PENDING, FakeRemoteActor
 
 from podzero.cluster.remote import ClusterError, NodeLost, WorkerDied
 from podzero.driver import learner_group as learner_group_module
-from podzero.driver.learner_group import CHECKPOINT_TIMEOUT_S, LearnerGroup, RunFailed
+from podzero.driver.learner_group import CHECKPOINT_TIMEOUT_S, LearnerFailed, LearnerGroup
 from podzero.driver.worker import Worker
 
 
@@ -48,6 +48,17 @@ def test_a_group_works_until_host_0_has_ended(make_group):
     assert not learner.working
 
 
+def test_host_0_alone_is_told_the_share_of_the_run_by_one_call_at_a_time(make_group):
+    learner, (first, _), history = make_group(2, advance=PENDING)
+    for share in (0.25, 0.5):
+        learner.advance(share)
+    assert history == ["learner advance"]
+    first.last("advance").end(None)
+    learner.advance(0.75)
+    assert history == ["learner advance"] * 2
+    assert first.last("advance").args == (0.75,)
+
+
 def test_a_group_that_has_not_begun_does_not_work():
     assert not LearnerGroup([Worker(FakeRemoteActor("learner"))]).working
 
@@ -77,11 +88,11 @@ def test_a_node_lost_while_learners_are_built_is_raised_instead_of_the_processes
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_an_error_of_the_program_on_any_host_ends_the_run_with_its_message(make_group, rank):
+def test_an_error_of_the_program_on_any_host_is_a_failure_of_the_learner_with_its_message(make_group, rank):
     learner, actors, _ = make_group(2)
     actors[rank].last("run").end(FloatingPointError("the loss is NaN"))
     name = actors[rank].name
-    with pytest.raises(RunFailed, match=f"^{name} failed: the loss is NaN$"):
+    with pytest.raises(LearnerFailed, match=f"^{name} failed: the loss is NaN$"):
         assert learner.working
 
 
@@ -89,7 +100,7 @@ def test_of_errors_of_all_hosts_one_is_raised_and_the_others_are_logged(make_gro
     learner, actors, _ = make_group(3)
     for actor in actors:
         actor.last("run").end(FloatingPointError(f"NaN at {actor.name}"))
-    with pytest.raises(RunFailed, match=r"^learner failed: NaN at learner$"):
+    with pytest.raises(LearnerFailed, match=r"^learner failed: NaN at learner$"):
         assert learner.working
     assert [str(record.exc_info[1]).rpartition(" ")[2] for record in caplog.records] == ["learner-1", "learner-2"]
 
@@ -139,7 +150,7 @@ def test_a_dead_process_is_raised_instead_of_the_error_that_it_caused_on_another
     learner, actors, _ = make_group(2)
     actors[0].last("run").end(RuntimeError("Gloo: connection reset by peer"))
     actors[1].last("run").end(WorkerDied("learner-1 is gone: out of memory"))
-    with pytest.raises(RunFailed, match=r"^learner-1 is gone: out of memory$"):
+    with pytest.raises(LearnerFailed, match=r"^learner-1 is gone: out of memory$"):
         assert learner.working
 
 
@@ -147,7 +158,7 @@ def test_when_several_processes_died_all_are_named(make_group):
     learner, actors, _ = make_group(2)
     actors[0].last("run").end(WorkerDied("learner is gone: out of memory"))
     actors[1].last("run").end(WorkerDied("learner-1 is gone: SIGABRT"))
-    with pytest.raises(RunFailed, match=r"^learner is gone: out of memory; learner-1 is gone: SIGABRT$"):
+    with pytest.raises(LearnerFailed, match=r"^learner is gone: out of memory; learner-1 is gone: SIGABRT$"):
         assert learner.working
 
 

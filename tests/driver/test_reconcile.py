@@ -9,9 +9,9 @@ import pytest
 from fake_cluster import PENDING, FakeRemoteActor, cpu_node
 
 from podzero.cluster.remote import BUILD_TIMEOUT_S, START_TIMEOUT_S, ClusterError, NodeLost, WorkerDied
-from podzero.driver import replay_shards, worker
+from podzero.config import RestartsConfig
 from podzero.driver.checkpoints import Checkpoint
-from podzero.driver.learner_group import RunFailed
+from podzero.driver.learner_group import LearnerFailed, RunFailed
 from podzero.driver.processes import ReplayProcess
 from podzero.driver.replay_shards import MOVE_ATTEMPTS
 from podzero.errors import ConfigError
@@ -20,6 +20,7 @@ from podzero.storage import StorageError
 
 TWO_SHARDS = {"shards": 2, "min_size": 8192}
 REANALYSE = {"share": 0.5, "count": 2, "cpus": 2.0}
+AT_ONCE = {"first_pause_s": 0.0}
 SAVED = Checkpoint(40, Path("saves/40"), {}, {}, [100, 100])
 
 
@@ -27,35 +28,16 @@ def nothing_saved():
     return None
 
 
-@pytest.fixture
-def start(make_supervisor):
-    """Starts a supervisor over the given nodes; returns it and its cluster."""
-
-    def make(*nodes, **sections):
-        supervisor, cluster = make_supervisor(*nodes, **sections)
-        supervisor.start(None)
-        list(supervisor.listen())
-        return supervisor, cluster
-
-    return make
-
-
-def places(cluster, prefix="actor"):
-    """The node of each living process whose name begins so."""
-    living = [process for process in cluster.processes if process.name.startswith(prefix) and not process.killed]
-    return {process.name: process.node for process in sorted(living, key=lambda process: process.name)}
-
-
 def test_actors_without_room_start_on_nodes_that_join_later(start):
     supervisor, cluster = start(cpu_node("a", 2), actors={"count": 5})
-    assert places(cluster) == {"actor-0": "a", "actor-1": "a"}
+    assert cluster.places("actor") == {"actor-0": "a", "actor-1": "a"}
     assert supervisor.reconcile(nothing_saved) == []
     cluster.listed.append(cpu_node("b", 2))
     assert supervisor.reconcile(nothing_saved) == []
-    assert places(cluster) == {"actor-0": "a", "actor-1": "a", "actor-2": "b", "actor-3": "b"}
+    assert cluster.places("actor") == {"actor-0": "a", "actor-1": "a", "actor-2": "b", "actor-3": "b"}
     cluster.listed.append(cpu_node("c", 8))
     assert supervisor.reconcile(nothing_saved) == []
-    assert places(cluster)["actor-4"] == "c"
+    assert cluster.places("actor")["actor-4"] == "c"
 
 
 def test_room_for_absent_workers_is_requested_until_they_have_started(start):
@@ -73,7 +55,7 @@ def test_replay_shards_reserve_cpus_and_memory_beside_the_actors(start):
     _, cluster = start(*nodes, actors={"count": 6}, replay=replay)
     assert [cluster.arguments[f"replay-{index}"]["memory"] for index in (0, 1)] == [1.5 * 2**30] * 2
     assert [cluster.arguments[f"replay-{index}"]["cpus"] for index in (0, 1)] == [0.5, 0.5]
-    assert sorted(places(cluster).values()) == ["a", "a", "a", "b"]
+    assert sorted(cluster.places("actor").values()) == ["a", "a", "a", "b"]
 
 
 @pytest.mark.parametrize("name", ["actor-1", "reanalyser-1"])
@@ -95,42 +77,30 @@ def test_a_worker_whose_work_ends_by_itself_is_replaced(start, end):
     supervisor, cluster = start(cpu_node("home", 4))
     cluster.named("actor-0").last("run").end(end)
     assert supervisor.reconcile(nothing_saved) == ["actor-0"]
-    assert places(cluster).keys() == {"actor-0", "actor-1"}
+    assert cluster.places("actor").keys() == {"actor-0", "actor-1"}
 
 
 def test_workers_lost_with_their_node_are_no_failures_and_start_where_there_is_room(start):
-    supervisor, cluster = start(cpu_node("a", 3), cpu_node("b", 4), actors={"max_restarts": 0})
-    assert places(cluster) == {"actor-0": "b", "actor-1": "b"}  # the last name, where room is equal
+    supervisor, cluster = start(cpu_node("a", 3), cpu_node("b", 4), restarts={"max_first_failures": 1})
+    assert cluster.places("actor") == {"actor-0": "b", "actor-1": "b"}  # the last name, where room is equal
     cluster.listed.pop()
     for name in ("actor-0", "actor-1"):
         cluster.named(name).die(NodeLost(f"{name} is gone"))
     assert supervisor.reconcile(nothing_saved) == ["actor-0", "actor-1"]
-    assert places(cluster) == {"actor-0": "a", "actor-1": "a"}
+    assert cluster.places("actor") == {"actor-0": "a", "actor-1": "a"}
 
 
 def test_a_worker_lost_with_its_node_waits_for_room(start):
     supervisor, cluster = start(cpu_node("a", 1), cpu_node("b", 1))
-    (lost,) = [name for name, node in places(cluster).items() if node == "b"]
+    (lost,) = [name for name, node in cluster.places("actor").items() if node == "b"]
     cluster.listed.pop()
     cluster.named(lost).die(NodeLost("gone"))
     assert supervisor.reconcile(nothing_saved) == [lost]
-    assert lost not in places(cluster)
+    assert lost not in cluster.places("actor")
     assert supervisor.reconcile(nothing_saved) == []
     cluster.listed.append(cpu_node("b2", 1))
     supervisor.reconcile(nothing_saved)
-    assert places(cluster)[lost] == "b2"
-
-
-def test_more_failures_than_max_restarts_end_the_run_with_the_last_error(start):
-    supervisor, cluster = start(cpu_node("home", 4), actors={"max_restarts": 2})
-    for _ in range(2):
-        cluster.named("actor-0").die(WorkerDied("actor-0 is gone"))
-        supervisor.reconcile(nothing_saved)
-    last = WorkerDied("actor-1 is gone: a bug")
-    cluster.named("actor-1").die(last)
-    with pytest.raises(RunFailed, match=r"3 times, at most 2 .*actors\.max_restarts.*actor-1 is gone: a bug") as failed:
-        supervisor.reconcile(nothing_saved)
-    assert failed.value.__cause__ is last
+    assert cluster.places("actor")[lost] == "b2"
 
 
 def test_an_error_of_the_experiment_ends_the_run_at_once(start):
@@ -158,14 +128,14 @@ def test_an_evaluator_without_room_starts_when_a_node_joins(start, failure):
     supervisor, cluster = start(cpu_node("a", 2), cpu_node("b", 8), evaluation={"cpus": 4.0})
     supervisor.start_evaluator()
     supervisor.reconcile(nothing_saved)
-    assert places(cluster, "evaluator") == {"evaluator": "b"}
+    assert cluster.places("evaluator") == {"evaluator": "b"}
     cluster.listed.pop()
     cluster.named("evaluator").die(failure)
     supervisor.reconcile(nothing_saved)
     assert cluster.alive("evaluator") == []
     cluster.listed.append(cpu_node("c", 8))
     supervisor.reconcile(nothing_saved)
-    assert places(cluster, "evaluator") == {"evaluator": "c"}
+    assert cluster.places("evaluator") == {"evaluator": "c"}
 
 
 def test_one_reanalyser_starts_before_all_actors_and_the_others_after_them(start):
@@ -173,7 +143,7 @@ def test_one_reanalyser_starts_before_all_actors_and_the_others_after_them(start
     assert {*cluster.alive("actor"), *cluster.alive("reanalyser")} == {"reanalyser-0", "actor-0", "actor-1"}
     cluster.listed.append(cpu_node("late", 2))
     supervisor.reconcile(nothing_saved)
-    assert places(cluster, "reanalyser")["reanalyser-1"] == "late"
+    assert cluster.places("reanalyser")["reanalyser-1"] == "late"
 
 
 def lose_shard(supervisor, cluster, name, failure):
@@ -210,7 +180,7 @@ def test_a_lost_shard_restarts_without_a_reservation_where_actors_took_its_cpus(
 
 
 def test_a_shard_whose_checkpoint_was_deleted_meanwhile_takes_its_contents_from_the_next(start):
-    supervisor, cluster = start(cpu_node("home", 8))
+    supervisor, cluster = start(cpu_node("home", 8), restarts=AT_ONCE)
     cluster.answers[ReplayProcess]["address"] = PENDING
     lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
     assert supervisor.reconcile(lambda: SAVED) == ["replay-0"]
@@ -222,19 +192,19 @@ def test_a_shard_whose_checkpoint_was_deleted_meanwhile_takes_its_contents_from_
     assert cluster.arguments["replay-0"]["contents"] == newer.shard(0)
 
 
-def test_a_restarted_shard_that_never_listens_is_a_failure_that_is_tried_again(start, monkeypatch, caplog):
-    now = [1000.0]
-    monkeypatch.setattr(replay_shards.time, "monotonic", lambda: now[0])
+def test_a_restarted_shard_that_never_listens_is_a_failure_that_is_tried_again(start, clock, caplog):
     supervisor, cluster = start(cpu_node("home", 8))
     cluster.answers[ReplayProcess]["address"] = PENDING
     lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
     assert supervisor.reconcile(nothing_saved) == ["replay-0"]
-    now[0] += BUILD_TIMEOUT_S - 1.0
+    clock[0] += BUILD_TIMEOUT_S - 1.0
     assert supervisor.reconcile(nothing_saved) == []
-    now[0] += 2.0
+    clock[0] += 2.0
     del cluster.answers[ReplayProcess]["address"]
-    names = [name for _ in range(2) for name in supervisor.reconcile(nothing_saved)]
-    assert names == ["replay-0"]
+    assert supervisor.reconcile(nothing_saved) == supervisor.reconcile(nothing_saved) == []
+    clock[0] += RestartsConfig().first_pause_s
+    assert supervisor.reconcile(nothing_saved) == ["replay-0"]
+    assert supervisor.reconcile(nothing_saved) == []
     assert "replay-0 has not listened for 1800 s since it was restarted on node home" in caplog.text
     assert cluster.named("learner").last("moved").args == ("replay-0:0", "replay-0:2")
 
@@ -245,8 +215,8 @@ def test_a_lost_shard_without_a_node_is_named_once_and_room_for_it_is_requested(
     lose_shard(supervisor, cluster, "replay-0", NodeLost("replay-0 is gone"))
     for _ in range(3):
         assert supervisor.reconcile(nothing_saved) == []
-    (line,) = [message for message in caplog.messages if "replay-0" in message]
-    assert "no node can run it" in line
+    (line,) = [message for message in caplog.messages if "no node can run it" in message]
+    assert line.startswith("replay-0 is lost")
     assert cluster.requests[-1][0] == [0.5]
     cluster.listed.append(cpu_node("b", 4))
     assert supervisor.reconcile(nothing_saved) == ["replay-0"]
@@ -254,7 +224,7 @@ def test_a_lost_shard_without_a_node_is_named_once_and_room_for_it_is_requested(
 
 
 def test_a_shard_that_fails_otherwise_keeps_its_contents_for_the_next_attempt(start):
-    supervisor, cluster = start(cpu_node("home", 8))
+    supervisor, cluster = start(cpu_node("home", 8), restarts=AT_ONCE)
     cluster.answers[ReplayProcess]["address"] = PortTaken("port 7 is taken")
     lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
     assert supervisor.reconcile(lambda: SAVED) == ["replay-0"]
@@ -264,7 +234,7 @@ def test_a_shard_that_fails_otherwise_keeps_its_contents_for_the_next_attempt(st
 
 
 def test_a_restarted_shard_that_cannot_be_built_is_a_failure_that_is_tried_again(start):
-    supervisor, cluster = start(cpu_node("home", 8), actors={"max_restarts": 2})
+    supervisor, cluster = start(cpu_node("home", 8), restarts=AT_ONCE)
     taken = RuntimeError("port 7 is taken")
     cluster.answers[ReplayProcess]["address"] = taken
     lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
@@ -305,13 +275,13 @@ def test_an_actor_that_cannot_be_told_of_a_move_is_replaced(start):
     assert moves_told(cluster, "actor-0") == 0
 
 
-def test_a_learner_that_cannot_be_told_of_a_move_ends_the_run(start):
+def test_a_learner_that_cannot_be_told_of_a_move_has_failed(start):
     supervisor, cluster = start(cpu_node("home", 8))
     cluster.named("learner").answers["moved"] = AttributeError("no reader")
     lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
     for _ in range(MOVE_ATTEMPTS - 1):
         supervisor.reconcile(nothing_saved)
-    with pytest.raises(RunFailed, match=r"learner .*no reader"):
+    with pytest.raises(LearnerFailed, match=r"learner .*no reader"):
         supervisor.reconcile(nothing_saved)
 
 
@@ -326,14 +296,12 @@ def test_a_worker_that_dies_while_it_is_told_of_a_move_is_replaced_once(start):
 
 
 @pytest.fixture
-def served(start, monkeypatch):
-    """A supervisor with one inference server, and a clock that the test moves."""
-    now = [1000.0]
-    monkeypatch.setattr(worker.time, "monotonic", lambda: now[0])
+def served(start, clock):
+    """A supervisor with one inference server, its cluster, and the clock."""
     supervisor, cluster = start(
         cpu_node("home", 8), actors={"inference": "server"}, server={"hang_s": 60.0}, cluster={"join_minutes": 10.0}
     )
-    return supervisor, cluster, now
+    return supervisor, cluster, clock
 
 
 def test_a_server_that_falls_silent_is_replaced_and_the_actors_stay(served, caplog):
@@ -350,22 +318,20 @@ def test_a_server_that_falls_silent_is_replaced_and_the_actors_stay(served, capl
     assert "inference-0 has not answered for 61 s" in caplog.text
     assert first.killed
     assert cluster.named("inference-0") is not first
-    assert sorted(places(cluster)) == ["actor-0", "actor-1"]
+    assert sorted(cluster.places("actor")) == ["actor-0", "actor-1"]
     assert supervisor.reconcile(nothing_saved) == []
 
 
-def test_a_server_whose_chips_are_taken_is_given_up_and_they_are_named(start, monkeypatch):
+def test_a_server_whose_chips_are_taken_is_given_up_and_they_are_named(start, clock, monkeypatch):
     """Ray never starts it, because another run has reserved the GPU."""
-    now = [1000.0]
-    monkeypatch.setattr(worker.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(FakeRemoteActor, "begin", pending_drains(FakeRemoteActor.begin))
     supervisor, _ = start(
-        cpu_node("home", 8, GPU=1.0), actors={"inference": "server", "max_restarts": 0},
+        cpu_node("home", 8, GPU=1.0), actors={"inference": "server"}, restarts={"max_first_failures": 1},
         server={"resources": {"GPU": 1}},
     )  # fmt: skip
-    now[0] += START_TIMEOUT_S - 1.0
+    clock[0] += START_TIMEOUT_S - 1.0
     assert supervisor.reconcile(nothing_saved) == []
-    now[0] += 2.0
+    clock[0] += 2.0
     with pytest.raises(RunFailed, match=r"does another run hold 1 GPU of its node \(server.resources\)"):
         supervisor.reconcile(nothing_saved)
 

@@ -1,7 +1,8 @@
-"""A run that loses a learner node, and the end of a run, over a cluster in memory."""
+"""A run that loses its learner or a learner node, and the end of a run, over a cluster in memory."""
 
 from __future__ import annotations
 
+import json
 import threading
 from contextlib import nullcontext
 
@@ -11,15 +12,20 @@ from fake_cluster import PENDING, cpu_node, saves_learner
 from podzero.cluster.remote import ClusterError, NodeLost, WorkerDied
 from podzero.driver import recovery, saving
 from podzero.driver import run as run_module
+from podzero.driver.advice import LastCheckpointFailed
 from podzero.driver.checkpoints import checkpoints
-from podzero.driver.learner_group import RunFailed
+from podzero.driver.learner_group import LearnerFailed, RunFailed
 from podzero.driver.nodes import NodesAbsent
 from podzero.driver.processes import LearnerProcess
-from podzero.driver.run import STOPPED, LastCheckpointFailed, Run
+from podzero.driver.recovery import LearnerFailures, first_start
+from podzero.driver.run import STOPPED, Run
 from podzero.driver.saving import Saver
 from podzero.driver.stop_signals import StopSignals
 from podzero.errors import ConfigError
-from podzero.replay import PortTaken
+from podzero.learner import CheckpointMismatch, HostLost, TrainingDiverged
+from podzero.learner.hang import DevicesHang
+from podzero.monitoring.reports import MetricsReport
+from podzero.replay import PortTaken, ReplayTimeout
 from podzero.workdir import Workdir
 
 
@@ -177,3 +183,202 @@ def test_a_checkpoint_under_way_that_never_ends_does_not_keep_the_run_from_endin
         release.set()
     assert view.statuses[-1].phase == "ended"
     assert [checkpoint.step for checkpoint in checkpoints(Workdir(tmp_path))] == [40]
+
+
+OF_THE_MOMENT = [
+    WorkerDied("learner is gone: killed by the out-of-memory killer"),
+    HostLost("learner host 1 cannot reach host 0"),
+    DevicesHang("the devices of learner have executed one dispatch for 1801 s"),
+    RuntimeError("INTERNAL: a core was halted"),
+]
+
+
+@pytest.mark.parametrize("failure", OF_THE_MOMENT)
+def test_a_learner_that_fails_is_started_again_at_once_from_the_newest_checkpoint(make_run, failure):
+    run, cluster, signals, view = make_run()
+    cluster.named("learner").last("run").end(failure)
+    cluster.answers[LearnerProcess]["run"] = None  # the restarted learner has nothing left to do
+    assert "steps" in run.until_end(signals)
+    assert len([process for process in cluster.processes if process.name == "learner"]) == 2
+    assert signals.event.waits == []
+    assert view.statuses[-1].restarts == 1
+
+
+def test_the_learners_last_report_says_at_what_step_it_failed(make_run):
+    run, cluster, signals, _ = make_run()
+    learner = cluster.named("learner")
+    learner.answers["drain"] = [MetricsReport(0.0, "learner", {"learner/step": 7.0})]
+    learner.last("run").end(RuntimeError("INTERNAL: a core was halted"))
+    cluster.answers[LearnerProcess]["run"] = RuntimeError("INTERNAL: a core was halted")
+    cluster.answers[LearnerProcess]["drain"] = learner.answers["drain"]
+    with pytest.raises(RunFailed, match=r"the learner failed twice at step 7 with the same error: .*a core was halted"):
+        run.until_end(signals)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        TrainingDiverged(1000, 8),
+        ConfigError("training does not fit into the memory of a device"),
+        CheckpointMismatch("another network"),
+        ReplayTimeout("no batch within 600 s (replay.timeout_s)"),
+    ],
+)
+def test_a_learner_that_would_fail_again_ends_the_run_at_once(make_run, failure, tmp_path):
+    run, cluster, signals, view = make_run()
+    cluster.named("learner").last("run").end(failure)
+    with pytest.raises(RunFailed, match=f"learner failed: {str(failure)[:20]}"):
+        run.until_end(signals)
+    assert len([process for process in cluster.processes if process.name == "learner"]) == 1
+    assert checkpoints(Workdir(tmp_path)) == [], "the state of a learner that failed is not saved"
+    assert view.statuses[-1].phase == "ended"
+
+
+def failed(cause):
+    """A failure of the learner with a cause."""
+    failure = LearnerFailed(f"learner failed: {cause}")
+    failure.__cause__ = cause
+    return failure
+
+
+@pytest.fixture
+def failures(experiment):
+    """Counts two failures within an hour."""
+    return LearnerFailures(experiment(restarts={"learner_failures": 2, "window_minutes": 60}).restarts)
+
+
+def test_failures_within_the_window_are_counted_and_the_pause_grows(failures):
+    pauses = [failures.pause_s(failed(WorkerDied(kind)), step, step, 10.0 * step) for step, kind in enumerate("ab")]
+    assert pauses == [0.0, 5.0]
+    with pytest.raises(RunFailed, match=r"failed 3 times within 60 minutes .*restarts\.learner_failures.*gone: c"):
+        failures.pause_s(failed(WorkerDied("gone: c")), 3, 3, 30.0)
+
+
+def test_failures_are_forgotten_after_the_window_if_checkpoints_were_written_in_between(failures):
+    for step in range(20):
+        assert failures.pause_s(failed(WorkerDied("gone")), 10 * step, 10 * step + 5, 3601.0 * step) == 0.0
+
+
+def test_failures_without_a_new_checkpoint_in_between_count_however_rare_they_are(failures):
+    for hours in (0, 5):
+        failures.pause_s(failed(WorkerDied(f"gone after hour {'x' * hours}")), 40, 100 + hours, 3600.0 * hours)
+    with pytest.raises(RunFailed, match="or without a new checkpoint"):
+        failures.pause_s(failed(WorkerDied("gone")), 40, 99, 36000.0)
+
+
+def test_the_same_error_at_the_same_step_ends_the_run_whatever_ids_and_addresses_it_names(failures):
+    failures.pause_s(failed(WorkerDied("learner is gone: actor 0a1b2c, pid=4711, node 10.0.0.3")), 40, 48, 0.0)
+    failures.pause_s(failed(WorkerDied("learner is gone: actor 77aa00, pid=12, node 10.0.0.4")), 40, 49, 10.0)
+    with pytest.raises(RunFailed, match="twice at step 48 with the same error"):
+        failures.pause_s(failed(WorkerDied("learner is gone: actor ffee01, pid=9, node 10.0.0.5")), 40, 48, 20.0)
+
+
+@pytest.mark.parametrize("error", [NodeLost("learner is gone"), PortTaken("port 7"), HostLost("host 1 did not join")])
+def test_a_first_start_that_fails_by_something_that_may_pass_is_tried_again(no_wait, error):
+    outcomes, stopping = [error, "started"], no_wait()
+
+    def start():
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    assert first_start(start, stopping) == "started"
+    assert stopping.waits == [recovery.FIRST_PAUSE_S]
+
+
+@pytest.mark.parametrize(
+    ("errors", "attempts"),
+    [
+        ([ConfigError("the batch does not fit")], 1),
+        ([NodesAbsent("waited 15 minutes for nodes to join")], 1),
+        ([TypeError("a bug")], 1),
+        ([PortTaken("port 7"), PortTaken("port 8")], 2),
+        ([WorkerDied("a"), ClusterError("b"), HostLost("c")], 3),
+    ],
+)
+def test_a_first_start_that_does_not_pass_fails_with_its_last_error(no_wait, errors, attempts):
+    begun = []
+
+    def start():
+        begun.append(len(begun))
+        raise errors[begun[-1]]
+
+    with pytest.raises(type(errors[-1]), match=str(errors[-1])):
+        first_start(start, no_wait())
+    assert len(begun) == attempts
+
+
+@pytest.mark.parametrize("failure", [RunFailed("actor-0 failed"), ClusterError("Ray is silent"), ValueError("a bug")])
+def test_a_run_that_fails_while_its_learner_trains_writes_a_last_checkpoint(make_run, monkeypatch, tmp_path, failure):
+    run, _, signals, view = make_run()
+
+    def fail(newest):
+        raise failure
+
+    monkeypatch.setattr(run._supervisor, "reconcile", fail)
+    with pytest.raises(type(failure), match=str(failure)):
+        run.until_end(signals)
+    assert [checkpoint.step for checkpoint in checkpoints(Workdir(tmp_path))] == [40]
+    assert [status.phase for status in view.statuses[-2:]] == ["stopping", "ended"]
+
+
+@pytest.mark.parametrize("failure", [RunFailed("actor-0 failed"), ClusterError("Ray is silent"), ValueError("a bug")])
+def test_a_failed_run_says_that_its_last_checkpoint_could_not_be_written(make_run, monkeypatch, failure):
+    run, cluster, signals, view = make_run()
+    cluster.named("learner").answers["checkpoint"] = OSError("no space left on device")
+
+    def fail(newest):
+        raise failure
+
+    monkeypatch.setattr(run._supervisor, "reconcile", fail)
+    with pytest.raises(type(failure)) as raised:
+        run.until_end(signals)
+    told = [str(raised.value), *getattr(raised.value, "__notes__", [])]
+    assert "The last checkpoint could not be written: no space left on device" in "\n".join(told)
+    assert view.statuses[-1].phase == "ended"
+
+
+def test_the_last_checkpoint_of_a_failed_run_is_bounded_in_time(make_run, monkeypatch):
+    monkeypatch.setattr(run_module, "LAST_SAVE_TIMEOUT_S", 0.05)
+    release = threading.Event()
+
+    def hang(folder, timeout_s):
+        release.wait(60)
+        return PENDING
+
+    def fail(newest):
+        raise RunFailed("actor-0 failed")
+
+    run, cluster, signals, view = make_run()
+    cluster.named("learner").answers["checkpoint"] = hang
+    monkeypatch.setattr(run._supervisor, "reconcile", fail)
+    try:
+        with pytest.raises(RunFailed, match=r"actor-0 failed\n.*not complete within 0\.05 s"):
+            run.until_end(signals)
+    finally:
+        release.set()
+    assert view.statuses[-1].phase == "ended"
+
+
+def test_a_second_ctrl_c_leaves_the_phase_ended_as_well(make_run, monkeypatch):
+    run, _, signals, view = make_run()
+
+    def interrupt(newest):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run._supervisor, "reconcile", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run.until_end(signals)
+    assert view.statuses[-1].phase == "ended"
+
+
+def test_a_view_that_breaks_ends_the_run_with_its_error_a_checkpoint_and_the_phase_ended(make_run, tmp_path):
+    def break_down(status):
+        raise ZeroDivisionError("a bug of the view")
+
+    run, _, signals, _ = make_run(break_down)
+    with pytest.raises(ZeroDivisionError, match="a bug of the view"):
+        run.until_end(signals)
+    assert [checkpoint.step for checkpoint in checkpoints(Workdir(tmp_path))] == [40]
+    assert json.loads(Workdir(tmp_path).status_file.read_text())["phase"] == "ended"

@@ -11,9 +11,10 @@ from fake_cluster import FakeRemoteActor, save_shard, saves_learner
 
 from podzero.cluster.remote import ClusterError, NodeLost
 from podzero.driver import run as module
+from podzero.driver.advice import LastCheckpointFailed
 from podzero.driver.learner_group import LearnerGroup, RunFailed
 from podzero.driver.nodes import NodesAbsent
-from podzero.driver.run import STOPPED, LastCheckpointFailed, Run
+from podzero.driver.run import STOPPED, Run
 from podzero.driver.saving import Saver
 from podzero.driver.stop_signals import StopSignals
 from podzero.driver.worker import Worker
@@ -36,7 +37,10 @@ class FakeSupervisor:
         self.started_evaluator_in = None
         self.failure = None
         self.killed = False
+        self.ended = []
+        self.failing = {}
         self.nodes_since = time.monotonic()
+        self.shares = []
 
     @property
     def learning(self):
@@ -49,8 +53,12 @@ class FakeSupervisor:
             failure, self.failure = self.failure, None
             raise failure
 
+    def advance(self, share):
+        self.shares.append(share)
+
     def reconcile(self, newest):
-        return []
+        ended, self.ended = self.ended, []
+        return ended
 
     def start(self, checkpoint):
         self.rounds = 3
@@ -121,6 +129,17 @@ def test_a_run_ends_with_a_checkpoint_and_the_last_reports(make_run, workdir):
     assert {line["worker"] for line in lines} == {"actor-0", "actor-1", "driver"}
 
 
+def test_workers_that_fail_are_in_status_and_metrics(make_run, workdir):
+    supervisor = FakeSupervisor()
+    supervisor.ended, supervisor.failing = ["evaluator"], {"evaluator": "once: gnugo is not installed"}
+    run = make_run(supervisor)
+    run.until_end(StopSignals())
+    run.close()
+    assert (status(workdir)["restarts"], status(workdir)["failing"]) == (1, supervisor.failing)
+    lines = [json.loads(line) for line in workdir.metrics_file.read_text().splitlines()]
+    assert [line["metrics"] for line in lines if line["worker"] == "evaluator"] == [{"count/restarts": 1.0}]
+
+
 def test_the_work_of_a_round_does_not_grow_faster_than_the_reports(make_run, monkeypatch):
     """The aggregation over all workers is made as often for a thousand reports as for ten."""
     calls, made = [], Monitor.status
@@ -153,9 +172,15 @@ def test_metrics_that_cannot_be_written_do_not_end_the_run(make_run, workdir, mo
     assert "metrics.jsonl" in warning
 
 
+def test_the_learner_is_told_in_every_round_how_far_the_run_has_come(make_run):
+    supervisor = FakeSupervisor(reports=[MetricsReport(time.time(), "actor-0", {"count/games": 1.0})])
+    make_run(supervisor, "stop.steps=1000000", "stop.games=4").until_end(StopSignals())
+    assert supervisor.shares == [0.25, 0.5, 0.75]
+
+
 def test_a_last_checkpoint_that_cannot_be_written_is_an_error_with_a_code_of_its_own(make_run, workdir, caplog):
     workdir.checkpoints.write_text("a file instead of a folder")
-    with pytest.raises(LastCheckpointFailed, match=r"resumes from the start, as there is no checkpoint") as end:
+    with pytest.raises(LastCheckpointFailed, match=r"from the start, as there is no checkpoint") as end:
         make_run(FakeSupervisor()).until_end(StopSignals())
     assert end.value.exit_code == 3
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]

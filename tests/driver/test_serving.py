@@ -147,7 +147,7 @@ def test_a_server_in_int8_reports_the_agreement_and_chooses_mostly_the_same_move
     serving = Serving(experiment, params, lambda *made: reports.append(made))
     with serving as servers:
         env, _, _ = local_network(experiment)
-        encoding, outputs = encoding_of(env), env.spec.num_actions + 1
+        encoding, outputs = encoding_of(env, with_legal=True), env.spec.num_actions + 1
         hello = Hello("actor-0", GAMES, identity_of(experiment, "run", encoding.row_bytes, outputs))
         client = ServerClient(hello, servers, experiment.server)
         version = ServedParams(client).wait(60.0)
@@ -171,7 +171,7 @@ def test_an_actor_on_devices_in_int8_reports_the_agreement_and_notes_what_it_wri
     actor.run()
     written = np.concatenate([samples.observation for samples in writer.written])
     assert len(written) >= 64
-    np.testing.assert_array_equal(np.concatenate(noted), written)
+    np.testing.assert_array_equal(np.concatenate([positions.observation for positions in noted]), written)
     metrics = reports[-1][1]
     assert metrics["int8/quantized"] == 1.0
     assert metrics["count/moves"] > 0

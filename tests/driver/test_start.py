@@ -1,5 +1,7 @@
 """A run starts from the newest checkpoint that can be used, and begins anew only in a directory without any."""
 
+import re
+
 import pytest
 
 from podzero.driver.checkpoints import checkpoints
@@ -56,6 +58,36 @@ def test_a_checkpoint_with_other_tables_is_no_damage_and_stays(workdir):
     with pytest.raises(ReplayMismatch, match="other tables"):
         start_workers(Supervisor([20], ReplayMismatch("other tables")), workdir)
     assert [checkpoint.step for checkpoint in checkpoints(workdir)] == [20, 10]
+
+
+def test_a_chosen_checkpoint_is_used_and_what_is_later_is_kept_but_not_used(workdir):
+    for step in (10, 20):
+        step_folder(workdir.snapshots, step).mkdir(parents=True)
+    supervisor = Supervisor([], None)
+    assert start_workers(supervisor, workdir, 10).step == 10
+    assert supervisor.started == [10]
+    assert [checkpoint.step for checkpoint in checkpoints(workdir)] == [10]
+    assert (workdir.checkpoints / "lost-000000020" / "run.json").is_file()
+    assert (workdir.snapshots / "lost-000000020").is_dir()
+    write(workdir, 20)
+    assert start_workers(supervisor, workdir, 10).step == 10
+    assert (workdir.checkpoints / "lost-000000020-2").is_dir()
+
+
+def test_a_later_checkpoint_that_was_being_replaced_is_not_used_either(workdir):
+    newest = checkpoints(workdir)[0].folder
+    newest.rename(newest.with_name(f"{newest.name}.replaced"))
+    assert start_workers(Supervisor([], None), workdir, 10).step == 10
+    assert [checkpoint.step for checkpoint in checkpoints(workdir)] == [10]
+
+
+@pytest.mark.parametrize(("step", "reason"), [(15, "does not exist"), (20, "is damaged: cut short")])
+def test_a_chosen_checkpoint_that_cannot_be_used_changes_nothing(workdir, step, reason):
+    before = names(workdir)
+    with pytest.raises(NoUsableCheckpoint, match=f"step {step} .* {reason}; there are others") as raised:
+        start_workers(Supervisor([20], CheckpointDamaged("cut short")), workdir, step)
+    assert re.search(rf"podzero train {workdir.root}@(10|20)$", str(raised.value))
+    assert names(workdir) == before
 
 
 def names(workdir):

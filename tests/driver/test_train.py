@@ -133,6 +133,26 @@ def test_a_damaged_checkpoint_is_renamed_and_the_one_before_is_used(tmp_path, ti
 
 
 @pytest.mark.slow
+def test_a_run_goes_on_from_an_earlier_checkpoint_with_a_smaller_learning_rate(tmp_path, tiny, watch):
+    """What is later is kept under other names, the metrics are cut, and the change is recorded."""
+    workdir = Workdir(tmp_path / "run")
+    for steps in (80, 160):
+        train(tiny(f"stop.steps={steps}"), workdir.root, None, watch())
+    slower = tiny("stop.steps=200", "stop.minutes=12", "learner.optimizer.learning_rate=1e-5")
+    watcher = watch()
+    train(slower, workdir.root, None, watcher, step=80)
+    assert watcher.statuses[0].step == 80
+    assert [checkpoint.step for checkpoint in checkpoints(workdir)] == [200, 80]
+    assert (workdir.checkpoints / "lost-000000160" / "run.json").is_file()
+    assert (workdir.snapshots / "lost-000000160").is_dir()
+    steps = [step for step, _ in metrics(workdir, "learner", "learner/loss")]
+    assert steps == sorted(steps)
+    assert workdir.experiment() == slower
+    recorded = {(record.step, record.change.setting) for record in workdir.changes()}
+    assert (80, "learner.optimizer.learning_rate") in recorded
+
+
+@pytest.mark.slow
 def test_a_signal_ends_the_run_with_a_checkpoint(tmp_path, tiny, watch, running):
     def interrupt(status):
         if status.step:

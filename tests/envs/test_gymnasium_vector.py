@@ -223,7 +223,7 @@ def test_peek_is_refused_where_environments_cannot_be_copied(make_vector, config
         ({"id": "toys/Toy-v0", "module": "gymnasium_tois"}, "gymnasium_tois cannot be imported: ModuleNotFoundError"),
         ({"id": "toys/Toy-v0", "module": "toys.py"}, "env.module: toys.py cannot be imported: FileNotFoundError"),
         ({"id": "CartPole-v1", "kwargs": {"gravity": 1}}, "cannot be made with kwargs .'gravity': 1.: TypeError"),
-        (toy(id="toys/Lacking-v0"), "needs a package that is not installed: box2d.*uv sync --extra envs"),
+        (toy(id="toys/Lacking-v0"), "needs a package that is not installed: box2d.*uv sync --inexact --extra envs"),
         ({"id": "CartPole-v1", "wrappers": [{"name": "TimeLimits"}]}, "has no 'TimeLimits' .did you mean 'TimeLimit'"),
         ({"id": "CartPole-v1", "wrappers": [{"name": "TimeLimit", "kwargs": {"n": 1}}]}, "'TimeLimit' cannot be made"),
         ({"id": "CartPole-v1", "wrappers": [{"name": "Autoreset"}]}, "leave out 'Autoreset'"),

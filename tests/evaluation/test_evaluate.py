@@ -60,9 +60,31 @@ def test_no_game_is_refused():
         evaluate("random", opponent="mcts:10")
 
 
-def test_no_judge_is_refused():
-    with pytest.raises(ConfigError, match=r"hex has no solver .* choose an opponent"):
-        evaluate("random", game="hex")
+def test_without_opponent_and_solver_a_match_is_played_against_search_and_one_against_random_play(monkeypatch):
+    """Small numbers of simulations stand in for the default ones."""
+    monkeypatch.setattr("podzero.evaluation.evaluate.DEFAULT_OPPONENTS", ("mcts:2", "random"))
+    result = evaluate("random", games=4, game="gardner_chess")
+    assert json.loads(json.dumps(result)) == result
+    assert {key: value for key, value in result.items() if key != "matches"} == {
+        "game": "gardner_chess", "player": "random",
+    }  # fmt: skip
+    assert list(result["matches"]) == ["mcts:2", "random"]
+    for match in result["matches"].values():
+        assert match["games"] == match["wins"] + match["draws"] + match["losses"] == 4
+        assert match["interval"][0] <= match["score"] <= match["interval"][1]
+
+
+@pytest.mark.parametrize(
+    ("who", "arguments", "words"),
+    [
+        ("random", {"game": "hex"}, r"--positions 30: hex has no solver .* leave --positions out"),
+        ("random", {"game": "cartpole"}, r"--positions 30: .* has no solver .* leave --positions out"),
+        ("random", {"game": "tic_tac_toe", "opponent": "solver"}, "are judged by a solver: remove it, or --opponent"),
+    ],
+)
+def test_positions_without_a_solver_that_judges_them_are_refused(who, arguments, words):
+    with pytest.raises(ConfigError, match=words):
+        evaluate(who, positions=30, **arguments)
 
 
 @pytest.fixture(scope="module")

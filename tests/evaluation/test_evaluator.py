@@ -14,6 +14,7 @@ from podzero.evaluation.evaluator import Evaluator
 from podzero.evaluation.kept_games import GamesFolder
 from podzero.evaluation.matches import MatchRounds
 from podzero.evaluation.ratings import LadderError
+from podzero.params import SnapshotError
 
 
 class Lines(logging.Handler):
@@ -144,13 +145,18 @@ def test_an_interrupted_round_counts_for_nothing(make):
     assert evaluator.ladder()["results"] == []
 
 
-def test_a_round_that_is_lost_to_its_game_is_followed_by_another(workdir, snapshots, caplog):
-    """The first round meets a game that fails within a compiled program, the second environments that do."""
+def test_a_round_that_fails_is_followed_by_another(workdir, snapshots, caplog):
+    """Because of a game that fails within a compiled program, of environments, of snapshots, and of storage."""
 
-    def fail():
-        raise EnvironmentFailed("eight")
+    def fail(error):
+        raise error
 
-    failures = [lambda: fail_in_callback("seven"), fail]
+    failures = [
+        lambda: fail_in_callback("seven"),
+        lambda: fail(EnvironmentFailed("eight")),
+        lambda: fail(SnapshotError("nine")),
+        lambda: fail(OSError("ten")),
+    ]
 
     class Rounds:
         rated = -1
@@ -168,7 +174,40 @@ def test_a_round_that_is_lost_to_its_game_is_followed_by_another(workdir, snapsh
     evaluator.run()
     assert [metrics["evaluation/mean_return"] for metrics in reports] == [1.0]
     logged = [record.getMessage() for record in caplog.records if record.name == "podzero.evaluation.evaluator"]
-    assert [message.rpartition(": ")[2] for message in logged] == ["seven", "eight"]
+    assert [message.rpartition(": ")[2] for message in logged] == ["seven", "eight", "nine", "ten"]
+
+
+def test_a_snapshot_is_not_judged_again_because_the_newer_one_is_damaged(snapshots, tmp_path):
+    folder = tmp_path / "snapshots"
+    snapshots(SimpleNamespace(snapshots=folder), 50)
+    (folder / f"{60:09d}").mkdir()
+    rounds = SimpleNamespace(rated=50, judge=lambda *_: pytest.fail("was judged again"))
+    evaluator = Evaluator(rounds, 1e-6, folder, lambda role, metrics: None)
+    with pytest.raises(SnapshotError, match="of the snapshots after step 50 none is intact"):
+        evaluator.judge_newest()
+
+
+def test_an_evaluator_whose_snapshots_are_all_unreadable_waits_for_another_one(workdir, snapshots, tmp_path, caplog):
+    folder, judged = tmp_path / "snapshots", []
+    (folder / f"{50:09d}").mkdir(parents=True)
+
+    class Rounds:
+        rated = -1
+
+        def judge(self, step, params, keep_going):
+            judged.append(step)
+            evaluator.stop()
+            return {}
+
+    evaluator = Evaluator(Rounds(), 1e-6, folder, lambda role, metrics: None)
+    thread = threading.Thread(target=evaluator.run)
+    thread.start()
+    while "holds no intact snapshot" not in caplog.text:
+        assert thread.is_alive()
+        thread.join(0.1)
+    snapshots(SimpleNamespace(snapshots=folder), 60)
+    thread.join(20.0)
+    assert judged == [60]
 
 
 def test_an_unknown_opponent_is_refused_at_once(make):

@@ -4,20 +4,10 @@ import numpy as np
 import pytest
 
 from podzero.envs import make_env
-from podzero.errors import ConfigError
-from podzero.evaluation import judge as judging
-from podzero.evaluation.judge import (
-    BandResult,
-    Judge,
-    Positions,
-    all_positions,
-    draw_positions,
-    judge_actions,
-    judged_positions,
-    replay,
-)
+from podzero.evaluation.judge import BandResult, Judge, judge_actions
 from podzero.evaluation.matches import judgement_metrics
 from podzero.evaluation.players import RandomPlayer, SolverPlayer
+from podzero.evaluation.positions import Positions, draw_positions
 from podzero.evaluation.solvers import game_values, make_solver
 from podzero.intervals import wilson
 
@@ -44,43 +34,6 @@ def test_random_play_keeps_the_share_of_moves_that_keep_the_value(game):
     judge, player = Judge(env, positions), RandomPlayer(env)
     kept = [judge(player, jax.random.key(i)).keeps_value for i in range(20)]
     assert np.mean(kept) == pytest.approx(expected, abs=0.03)
-
-
-def test_every_position_has_a_better_and_a_worse_move(game):
-    *_, positions = game
-    values = game_values(positions.scores)
-    assert (np.nanmax(values, axis=1) > np.nanmin(values, axis=1)).all()
-
-
-def test_positions_are_open_and_their_scores_are_those_of_the_replayed_state(game):
-    env, solver, positions = game
-    view = jax.device_get(jax.vmap(env.view)(replay(env, positions.moves)))
-    assert not view.done.any()
-    np.testing.assert_array_equal(~np.isnan(positions.scores), view.legal)
-    np.testing.assert_array_equal(solver.scores(view.observation), positions.scores)
-    marks = view.observation.reshape(150, -1).sum(axis=1)
-    np.testing.assert_array_equal(marks, positions.plies)
-
-
-def test_each_position_is_judged_once_whatever_moves_lead_to_it(game):
-    env, _, positions = game
-    seen = jax.device_get(jax.vmap(env.view)(replay(env, positions.moves))).observation
-    assert len(np.unique(seen.reshape(150, -1), axis=0)) == 150
-
-
-def test_more_positions_than_a_game_has_are_refused():
-    env = make_env("tic_tac_toe")
-    with pytest.raises(ConfigError, match=r"tic_tac_toe has only some \d+ .* ask for fewer than 500"):
-        draw_positions(env, make_solver("tic_tac_toe"), 500, seed=0, max_ply=3)
-
-
-def test_same_seed_same_positions(game):
-    env, solver, positions = game
-    max_ply = positions.moves.shape[1]
-    again = draw_positions(env, solver, 150, 3, max_ply)
-    other = draw_positions(env, solver, 150, 4, max_ply)
-    np.testing.assert_array_equal(positions.moves, again.moves)
-    assert (positions.moves != other.moves).any()
 
 
 def test_shares_by_hand():
@@ -111,50 +64,9 @@ def test_the_judgement_by_bands_of_plies_by_hand():
     }
 
 
-def test_all_positions_of_a_game_are_found_once():
-    env = make_env("tic_tac_toe")
-    positions = all_positions(env, 2)
-    assert set(positions.plies.tolist()) <= {0, 1, 2}
-    boards = np.asarray(jax.vmap(env.view)(replay(env, positions.moves)).observation).reshape(len(positions.moves), -1)
-    assert len(np.unique(boards, axis=0)) == len(boards)
-    values = game_values(positions.scores)
-    assert (np.nanmax(values, axis=1) > np.nanmin(values, axis=1)).all()
-    # Every first move draws. Against a stone in the middle, a corner alone draws; against one in a corner, the middle
-    # alone; against one on an edge, some do.
-    assert np.bincount(positions.plies, minlength=2)[:2].tolist() == [0, 9]
-
-
 def test_an_illegal_move_keeps_nothing():
     positions = Positions(np.array([[-1]], np.int32), np.array([[NAN, 1, 0]], np.float32))
     assert judge_actions(np.array([0]), positions).keeps_value == 0
-
-
-def test_positions_are_solved_once(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    env = make_env("tic_tac_toe")
-    first = judged_positions(env, 20, seed=0, max_ply=8)
-    monkeypatch.setattr(judging, "draw_positions", lambda *_: pytest.fail("was solved again"))
-    jax.tree.map(np.testing.assert_array_equal, first, judged_positions(env, 20, seed=0, max_ply=8))
-
-
-def test_a_damaged_cache_is_solved_again(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    env = make_env("tic_tac_toe")
-    first = judged_positions(env, 20, seed=0, max_ply=8)
-    (file,) = (tmp_path / "podzero").iterdir()
-    file.write_bytes(file.read_bytes()[:100])
-    jax.tree.map(np.testing.assert_array_equal, first, judged_positions(env, 20, seed=0, max_ply=8))
-
-
-def test_an_unwritable_cache_does_no_harm(tmp_path, monkeypatch):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert len(judged_positions(make_env("tic_tac_toe"), 5, seed=0, max_ply=8).moves) == 5
-
-
-def test_a_game_without_solver_has_no_judge():
-    with pytest.raises(ConfigError, match="no solver for 'hex'"):
-        judged_positions(make_env("hex"), 10, seed=0)
 
 
 class WinOrBlock:

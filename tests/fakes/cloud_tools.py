@@ -37,6 +37,7 @@ esac""",
 TRAIN = """
 if [[ $1 == train ]]; then
   trap 'until [[ -e $SAVED ]]; do sleep 0.1; done; echo saved; exit ${TRAIN_CODE:-143}' TERM
+  echo "[0:05] training  step 1"
   sleep 120 & wait $!
 fi"""
 """A `podzero` that trains until SIGTERM, writes its checkpoint until SAVED exists, and ends with TRAIN_CODE."""
@@ -59,4 +60,4 @@ def calls(tmp_path):
 
 def words(target, *more):
     """The arguments of a launch of `target`."""
-    return [target, "connect_four", "cluster.slice=v5e-16", "replay.shards=4", *OPTIONS, *more]
+    return [target, "connect_four", "cluster.slice=v5e-16", "replay.shards=4", *OPTIONS, "--yes", *more]

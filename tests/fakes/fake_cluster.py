@@ -138,9 +138,17 @@ class FakeCluster:
         """The last process of that name."""
         return [process for process in self.processes if process.name == name][-1]
 
+    def places(self, prefix):
+        """The node of each process that nobody killed and whose name begins so."""
+        return {process.name: process.node for process in self.processes if self._alive(process, prefix)}
+
     def alive(self, prefix=""):
         """The names of the processes that nobody killed."""
-        return [process.name for process in self.processes if process.name.startswith(prefix) and not process.killed]
+        return [process.name for process in self.processes if self._alive(process, prefix)]
+
+    @staticmethod
+    def _alive(process, prefix):
+        return process.name.startswith(prefix) and not process.killed
 
 
 def cpu_node(name, cpus=8.0, **resources):

@@ -23,8 +23,15 @@ def env():
 
 
 @pytest.fixture(scope="session")
-def positions(env):
+def played(env):
+    """Positions of random play, with their legal actions."""
     return random_positions(env, jax.random.key(0), POSITIONS)
+
+
+@pytest.fixture(scope="session")
+def positions(played):
+    """Their observations."""
+    return played.observation
 
 
 @pytest.fixture(scope="session", params=["resnet", "haiku_resnet"])
@@ -58,11 +65,11 @@ def apply(config, env):
 
 
 @pytest.fixture
-def quantized(env, positions):
+def quantized(env, played):
     """Makes a `QuantizedNetwork` with the given limits."""
 
     def make(**limits):
-        return QuantizedNetwork(env.spec, Int8Config(**limits), threads=1, batch=16, positions=positions)
+        return QuantizedNetwork(env.spec, Int8Config(**limits), threads=1, batch=16, positions=played)
 
     return make
 

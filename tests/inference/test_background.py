@@ -64,12 +64,21 @@ def test_a_preparation_that_fails_raises_its_error():
         poll_until_there_is_one(background)
 
 
-def test_the_wait_for_a_preparation_is_bounded():
-    go_on = threading.Event()
-    background = BackgroundSource(Source(), lambda params: go_on.wait(10))
-    with pytest.raises(TimeoutError):
-        background.wait(0.01)
+def test_a_bounded_wait_for_a_preparation_can_be_repeated():
+    go_on, prepared = threading.Event(), []
+
+    def prepare(params):
+        prepared.append(params)
+        assert go_on.wait(10)
+        return params.upper()
+
+    background = BackgroundSource(Source(), prepare)
+    for _ in range(2):
+        with pytest.raises(TimeoutError, match="the parameters of step 1 were not prepared within"):
+            background.wait(0.01)
     go_on.set()
+    assert background.wait(10.0) == Versioned(1, "ONE")
+    assert prepared == ["one"]
 
 
 def test_a_version_that_was_being_prepared_before_a_wait_is_dropped():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from podzero.config import Int8Config, ResNetConfig
-from podzero.inference import Int8Network, NotingWriter, RecentPositions, agreement
+from podzero.inference import Int8Network, NotingWriter, Positions, RecentPositions, agreement
 from podzero.inference.int8_resnet import Int8Params, float_evaluation, quantize
 from podzero.networks import make_inference, make_network
 from podzero.types import EnvSpec, Sample
@@ -28,16 +28,17 @@ def published(config, env):
 
 
 @pytest.fixture
-def network(config, env, positions):
+def network(config, env, played):
     """Makes an `Int8Network` with the given limits."""
 
     def make(**limits):
-        return Int8Network(config, env.spec, Int8Config(**limits), lambda: RecentPositions(positions, every=1))
+        return Int8Network(config, env.spec, Int8Config(**limits), lambda: RecentPositions(played, every=1))
 
     return make
 
 
-def test_evaluations_agree_with_those_without_int8(network, published, config, env, apply, positions):
+def test_evaluations_agree_with_those_without_int8(network, published, config, env, apply, played, positions):
+    """What is reported is measured on every fourth position, which is held back from calibration."""
     found = network()
     params = found.fold(published)
     assert isinstance(params, Int8Params)
@@ -45,7 +46,7 @@ def test_evaluations_agree_with_those_without_int8(network, published, config, e
     assert len(params.tower) == 2 * config.blocks
     evaluated = side_by_side(jax.jit(found.apply)(params, positions))
     expected = side_by_side(apply(make_inference(config, env.spec)[0](published), positions))
-    measured = agreement(expected, evaluated)
+    measured = agreement(expected[3::4], evaluated[3::4], played.legal[3::4])
     assert 0 < measured.policy_kl < 1e-3
     assert measured.value_error < 0.02
     assert measured.same_move > 0.9
@@ -70,8 +71,10 @@ def test_the_float_evaluation_is_that_of_the_network(actions, dtype, global_pool
     evaluation, largest = float_evaluation(config, spec, params, boards)
     np.testing.assert_allclose(side_by_side(evaluation), expected, rtol=1e-5, atol=1e-5)
     assert min(largest.values()) > 0
-    int8 = Int8Network(config, spec, Int8Config(max_policy_kl=1, max_value_error=1), lambda: RecentPositions(boards))
-    assert agreement(expected, side_by_side(int8.apply(quantize(params, largest), boards))).policy_kl < 0.02
+    played = Positions(boards, np.ones((32, actions), bool))
+    int8 = Int8Network(config, spec, Int8Config(max_policy_kl=1, max_value_error=1), lambda: RecentPositions(played))
+    evaluated = side_by_side(int8.apply(quantize(params, largest), boards))
+    assert agreement(expected, evaluated, played.legal).policy_kl < 0.02
 
 
 def test_a_version_beyond_the_limits_is_evaluated_without_int8_with_one_warning(
@@ -107,7 +110,8 @@ def test_products_are_those_of_rounded_kernels_and_inputs():
     np.testing.assert_allclose(convolution.unit, 2.0 / 127, rtol=1e-6)
     np.testing.assert_allclose(convolution.scale, 2.0 / 127 * scale, rtol=1e-6)
     boards = draw.random((4, 3, 3, 2)) < 0.5
-    int8 = Int8Network(config, spec, Int8Config(), lambda: RecentPositions(boards))
+    played = Positions(boards, np.ones((4, 9), bool))
+    int8 = Int8Network(config, spec, Int8Config(), lambda: RecentPositions(played))
     stem = params | {"block_0": {"conv_0": params["block_0"]["conv_0"], "conv_1": zeroed(params, "conv_1")}}
     without = side_by_side(network.apply(stem, boards))
     np.testing.assert_allclose(
@@ -129,10 +133,21 @@ def test_shapes_are_known_without_calibration(network, published):
         assert (shape.shape, shape.dtype) == (leaf.shape, leaf.dtype)
 
 
-def test_later_versions_are_calibrated_on_what_was_noted(network, published, positions):
+def test_what_only_held_back_positions_show_counts_as_an_error(config, env, published, played):
+    """Every fourth position is held back. Ranges of empty boards alone clip what other boards need."""
+    held_back, errors = np.arange(len(played.legal)) % 4 == 3, []
+    for boards in (played.observation, played.observation & held_back[:, None, None, None]):
+        recent = RecentPositions(Positions(boards, played.legal))
+        int8 = Int8Network(config, env.spec, Int8Config(), lambda recent=recent: recent)
+        int8.fold(published)
+        errors.append(int8.metrics()["int8/value_error"])
+    assert errors[1] > 3 * errors[0]
+
+
+def test_later_versions_are_calibrated_on_what_was_noted(network, published, played, positions):
     found = network()
     before = found.fold(published).tower["block_0/conv_0"].unit
-    found.note(np.zeros_like(positions))
+    found.note(Positions(np.zeros_like(positions), played.legal))
     after = found.fold(published).tower["block_0/conv_0"].unit
     assert after < before
 
@@ -157,6 +172,6 @@ def test_a_writer_shows_what_it_writes():
     writer.write(samples, np.ones(2))
     writer.flush()
     writer.close()
-    np.testing.assert_array_equal(seen, [samples.observation])
+    np.testing.assert_array_equal(seen, [(samples.observation, samples.legal)])
     assert inner.called[0][0] is samples
     assert inner.called[1:] == ["flush", "close"]

@@ -74,7 +74,7 @@ def head(tools, tmp_path, monkeypatch):
     for name in ("LOGFILE", "PIDFILE", "SAVED"):
         monkeypatch.setenv(name, str(folder / name))
     (folder / "SAVED").touch()
-    monkeypatch.setenv("SETTLE", "2")
+    monkeypatch.setenv("START_TIMEOUT", "30")
     monkeypatch.setenv("HEAD", str(folder))
 
     def run(verb):

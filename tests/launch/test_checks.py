@@ -77,5 +77,20 @@ def test_nothing_is_made_where_only_the_nodes_have_the_packages(tmp_path):
 @pytest.mark.parametrize("setting", ["actors.inference=int8", "learner.cpu_convolutions=openvino"])
 def test_a_setting_that_needs_openvino_is_refused_with_its_extra(tmp_path, monkeypatch, setting):
     monkeypatch.setitem(sys.modules, "openvino", None)
-    with pytest.raises(ConfigError, match="uv sync --extra openvino"):
+    with pytest.raises(ConfigError, match="uv sync --inexact --extra openvino"):
         check_startable(load("connect_four", [setting]), Workdir(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_an_engine_that_does_not_play_the_game_is_refused(tmp_path, joins):
+    experiment = load("connect_four", ["evaluation.opponents=[random, gnugo:1]"])
+    with pytest.raises(ConfigError, match=r"evaluation\.opponents: player 'gnugo:1': gnugo plays go_9x9 .*not connect"):
+        check_startable(experiment, Workdir(tmp_path / "run"), joins=joins)
+
+
+def test_an_engine_that_is_missing_is_refused_unless_the_evaluator_may_run_on_another_machine(tmp_path, monkeypatch):
+    monkeypatch.setattr("podzero.player_names.shutil.which", lambda program, path: None)
+    experiment = load("go_9x9", ["evaluation.opponents=[gnugo:1]"])
+    with pytest.raises(ConfigError, match=r"evaluation\.opponents: .*gnugo is not installed; .*apt-get install gnugo"):
+        check_startable(experiment, Workdir(tmp_path / "run"))
+    check_startable(experiment, Workdir(tmp_path / "run"), joins=True)

@@ -2,8 +2,10 @@
 
 import importlib.metadata
 import json
+import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +14,13 @@ import pytest
 import yaml
 
 from podzero.config import load, parse
+from podzero.driver.advice import last_checkpoint_failed
+from podzero.driver.train import End
 from podzero.launch import cli
 from podzero.launch.experiments import card
 from podzero.monitoring.status import RunStatus, write_status
+from podzero.play.timed_search import STEP
+from podzero.player_names import parse_player
 from podzero.workdir import Workdir
 
 PODZERO = os.path.join(os.path.dirname(sys.executable), "podzero")
@@ -30,6 +36,9 @@ def test_configs_lists_every_experiment_with_its_card(command):
     code, out, _ = command("configs")
     assert code == 0
     assert all(name in out for name in listed)
+    general, _, for_slices = out.partition("for TPU slices")
+    assert "slices/" not in general
+    assert "slices/go_9x9_v5e_8" in for_slices
 
 
 @pytest.mark.parametrize(
@@ -37,15 +46,30 @@ def test_configs_lists_every_experiment_with_its_card(command):
     [
         (["train", "conect_four"], "did you mean 'connect_four'"),
         (["train", "nothere.yaml"], "no such file: nothere.yaml"),
+        (["train", "slices/go_9x9_v5e16"], "did you mean 'slices/go_9x9_v5e_16'"),
         (["train", "connect_four", "learner.batch_sise=3"], "did you mean 'batch_size'"),
         (["train", "connect_four", "env.name=conect_four"], "did you mean 'connect_four'"),
         (["bench", "learner", "--config", "nothing"], "no experiment 'nothing'"),
+        (["bench", "selfplay", "go_9x9"], "`podzero bench selfplay --config go_9x9`"),
+        (["bench", "selfplay", "go_9x9.json"], "expected section.field=value"),
         (["compile", "hex", "--scaling", "v5e-4"], "expected at least two slices"),
         (["evaluate", "nowhere"], "unknown player 'nowhere'"),
         (["analyze", "mcts:"], "expected a positive number of simulations"),
         (["settings", "lerner"], "did you mean 'learner'"),
         (["status", "/nowhere"], "it holds no experiment.yaml"),
         (["runs", "/nowhere"], "no such directory: /nowhere"),
+        (["train", "cartpole", "--workdir", "gs://b/x"], "gs://b/x is not a folder"),
+        (["train", "gs://b/x"], "gs://b/x is not a folder"),
+        (["status", "gs://b/x"], "gs://b/x is not a folder"),
+        (["report", "gs://b/x"], "gs://b/x is not a folder"),
+        (["runs", "gs://b/x"], "gs://b/x is not a folder"),
+        (["evaluate", "gs://b/x"], "gs://b/x is not a folder"),
+        (["play", "gs://b/x@7"], "gs://b/x@7 is not a folder"),
+        (["export", "gs://b/x", "--to", "a.onnx"], "gs://b/x is not a folder"),
+        (["tournament", "random", "gs://b/x"], "gs://b/x is not a folder"),
+        (["tournament", "random", "mcts:2", "--game", "hex", "--workdir", "gs://b/x"], "gs://b/x is not a folder"),
+        (["launch", "gke", "hex", "--workdir", "gs://b/x"], "gs://b/x is not a folder"),
+        (["launch", "gke", "hex", "--folder", "gs://b/x"], "gs://b/x is not a folder"),
     ],
 )
 def test_a_user_error_is_one_message_and_code_2(command, arguments, words):
@@ -87,10 +111,46 @@ def test_an_unexpected_error_keeps_its_traceback(monkeypatch):
     def fail(*_):
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(cli, "load", fail)
-    monkeypatch.setattr(sys, "argv", ["podzero", "train", "x"])
+    monkeypatch.setattr("podzero.launch.bench.load", fail)
+    monkeypatch.setattr(sys, "argv", ["podzero", "bench", "learner"])
     with pytest.raises(RuntimeError, match="a defect"):
         cli.main()
+
+
+def test_a_run_that_has_ended_names_commands_that_go_on(command, tmp_path, monkeypatch):
+    """With the names of the directory as they were chosen; each is accepted by the command line."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("podzero.driver.train.train", lambda *_: End("stop.steps=5 is reached", signal=0))
+    code, out, _ = command("train", "tic_tac_toe", "seed=1", "stop.steps=5", "--view", "plain")
+    assert code == 0
+    assert out.startswith("New run in runs/tic_tac_toe-seed1, named after what differs from tic_tac_toe: seed=1.\n")
+    Workdir("runs/tic_tac_toe-seed1").open(load("tic_tac_toe", ["seed=1", "stop.steps=5"]))
+    assert "\nEvaluate it with: podzero evaluate runs/tic_tac_toe-seed1\n" in out
+    assert parse_player("runs/tic_tac_toe-seed1").step is None
+    again = out.splitlines()[-1].removeprefix("Train on with: podzero ").split()
+    assert again[:2] == ["train", "runs/tic_tac_toe-seed1"]
+    code, out, _ = command(*again, "--check")
+    assert (code, parse(yaml.safe_load(out), "printed").stop.steps) == (0, 10)
+
+
+@pytest.mark.parametrize(("ended", "code"), [(0, 0), (signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
+def test_a_run_that_a_signal_has_ended_is_no_success(command, tmp_path, monkeypatch, ended, code):
+    """Else Kubernetes would count its job as complete."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("podzero.driver.train.train", lambda *_: End("over", ended))
+    assert command("train", "tic_tac_toe", "--view", "plain")[0] == code
+
+
+def test_a_run_without_its_last_checkpoint_is_code_3(command, tmp_path, monkeypatch):
+    def fail(*_):
+        raise last_checkpoint_failed("stop.steps=5 is reached", OSError(28, "No space left"), Workdir(tmp_path))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("podzero.driver.train.train", fail)
+    code, _, err = command("train", "tic_tac_toe", "--view", "plain")
+    assert code == 3
+    assert "No space left" in err
+    assert f"podzero train {tmp_path}" in err
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
@@ -98,7 +158,7 @@ def test_ctrl_c_is_code_130(command, monkeypatch, options):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "load", interrupt)
+    monkeypatch.setattr("podzero.launch.bench.load", interrupt)
     code, out, err = command("bench", "learner", *options)
     assert (code, out) == (130, "")
     assert "Traceback" not in err
@@ -112,7 +172,7 @@ def test_help_and_refusals_import_nothing_heavy():
         ["evaluate", "nowhere"], ["evaluate", "random", "--game", "othelo"], ["analyze", "nowhere"],
         ["bench", "selfplay", "learner.batchsize=3"], ["compile", "connect_four", "--topology", "v9"],
         ["compile", "hex", "--scaling", "v5e-4"], ["launch", "gcp", "nothere"],
-        ["status", "/nowhere"], ["runs", "/nowhere"],
+        ["status", "/nowhere"], ["runs", "/nowhere"], ["train", "hex", "--workdir", "gs://b/x"],
     ]  # fmt: skip
     script = (
         "import sys, contextlib\n"
@@ -140,11 +200,17 @@ def test_every_command_has_both_help_options(command, arguments, option):
 
 
 def test_help_shows_defaults_exit_codes_and_completion(command):
-    assert "[default: (runs/NAME)]" in command("train", "-h")[1]
+    assert "[default: (runs/NAME, or" in " ".join(command("train", "-h")[1].split())
     out = command("-h")[1]
     assert "MuZero" in out
     assert "Exit codes" in out
     assert "--install-completion" in out
+
+
+def test_help_of_engine_says_how_many_simulations_there_are_at_most(command):
+    """Four times those of training are `podzero.play.timed_search.STEP` of them."""
+    shown = " ".join(re.sub(r"[│╭╮╰╯─]", " ", command("engine", "-h")[1]).split())
+    assert f"[default: ({STEP} times the number in training; N for mcts:N)]" in shown
 
 
 def test_completion_offers_the_experiments(command, monkeypatch):
@@ -159,6 +225,16 @@ def test_check_prints_the_experiment_and_makes_no_directory(command, tmp_path):
     assert code == 0
     assert parse(yaml.safe_load(out), "printed") == load("tic_tac_toe", ["seed=7"])
     assert not (tmp_path / "run").exists()
+
+
+def test_check_says_that_a_run_without_an_end_has_a_constant_learning_rate(command, tmp_path):
+    arguments = ("train", "connect_four", "--check", "--workdir", str(tmp_path / "run"))
+    assert command(*arguments)[2] == ""
+    code, out, err = command(*arguments, "stop.minutes=null")
+    assert code == 0
+    assert "learning rate stays at 0.002" in err
+    assert parse(yaml.safe_load(out), "printed") == load("connect_four", ["stop.minutes=null"])
+    assert command(*arguments, "stop.minutes=null", "learner.optimizer.decay_steps=100")[2] == ""
 
 
 def test_a_refused_experiment_leaves_no_directory(command, tmp_path):
@@ -195,14 +271,17 @@ def test_a_bench_prints_one_line_with_one_object(command, monkeypatch):
     class Fake:
         @staticmethod
         def bench_learner(experiment, seconds):
+            logging.getLogger("podzero.benchmarks.learner").info("compiling the train step")
             return {"ratio": 0.97, "sizes": [experiment.learner.batch_size], "seconds": seconds}
 
-    monkeypatch.setattr(cli, "import_module", lambda name: Fake if name == "podzero.benchmarks.learner" else None)
-    code, out, _ = command("bench", "learner", "learner.batch_size=64", "--seconds", "3", "--json")
-    assert code == 0
+    benches = {"podzero.benchmarks.learner": Fake}
+    monkeypatch.setattr("podzero.launch.bench.import_module", benches.get)
+    code, out, err = command("bench", "learner", "learner.batch_size=64", "--seconds", "3", "--json")
+    assert (code, err) == (0, "")
     assert out == '{"ratio": 0.97, "sizes": [64], "seconds": 3.0}\n'
-    code, out, _ = command("bench", "learner", "--seconds", "3")
+    code, out, err = command("bench", "learner", "--seconds", "3")
     assert "ratio    0.97" in out
+    assert re.fullmatch(r"\[ +[\d.]+ s\] compiling the train step\n", err)
 
 
 def test_the_card_is_the_comment_at_the_top_of_the_file(tmp_path):

@@ -1,17 +1,25 @@
 """The script on the head of a cluster: a run starts once, outlives its connection, and ends with its checkpoint."""
 
 import os
+import re
 import subprocess
 import time
+from typing import get_args
 
 import pytest
-from cloud_tools import calls, stand_in
+from cloud_tools import TRAIN, calls, stand_in
+
+from podzero.launch.targets.plan import template
+from podzero.monitoring.status import Phase, RunStatus
+from podzero.monitoring.view import status_line
 
 
 def test_a_run_starts_once_and_ends_with_its_checkpoint(head, tmp_path):
     assert head("running").returncode == 1
     assert head("start").returncode == 0
-    assert "a run is under way" in head("start").stdout
+    again = head("start")
+    assert again.returncode == 0
+    assert "a run is under way" in again.stdout
     assert head("running").returncode == 0
     (train,) = calls(tmp_path)
     assert train == (
@@ -63,6 +71,43 @@ def test_a_run_that_ends_at_once_is_shown_as_a_failure(head, tools):
     assert done.returncode == 1
     assert "no such thing" in done.stdout
     assert "ended with code 2" in done.stdout
+    assert "the run ended before training began" in done.stderr
+
+
+def slow(text):
+    """A `podzero` that says `text` when it starts, and trains two seconds later."""
+    return f'echo "{text}"; sleep 2; {TRAIN.strip()}'
+
+
+def test_a_start_waits_until_the_run_trains(head, tools):
+    stand_in(tools, "podzero", slow("checking the environment"))
+    done = head("start")
+    assert done.returncode == 0, done.stderr
+    assert "waiting for training to begin (0 of 30 s)" in done.stdout
+    assert "training has begun: [0:05] training  step 1" in done.stdout
+
+
+def test_a_start_that_takes_too_long_says_what_the_run_waits_for_and_leaves_it_alone(head, tools, monkeypatch):
+    stand_in(tools, "podzero", slow("waiting for nodes to join: 3 of 4 hosts"))
+    monkeypatch.setenv("START_TIMEOUT", "1")
+    done = head("start")
+    assert done.returncode == 1
+    assert "still starting: waiting for nodes to join: 3 of 4 hosts" in done.stderr
+    assert head("running").returncode == 0
+
+
+def test_a_failure_before_training_ends_the_wait_at_once(head, tools):
+    stand_in(tools, "podzero", 'echo "[0:01] filling replay  step 0"; sleep 1; echo "out of memory"; exit 2')
+    done = head("start")
+    assert done.returncode == 1
+    assert "out of memory" in done.stdout
+
+
+def test_what_a_start_waits_for_is_the_line_that_podzero_prints():
+    (pattern,) = re.findall(r"grep -q '(.*)' \"\$log\"", template("run.sh"))
+    for phase in get_args(Phase):
+        found = re.search(pattern, status_line(RunStatus("x", phase, elapsed_s=5000.0)))
+        assert (found is not None) == (phase == "training")
 
 
 def test_a_run_survives_the_connection_that_started_it(head):

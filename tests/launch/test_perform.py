@@ -78,6 +78,17 @@ def test_the_first_failure_ends_a_launch_and_is_named(podzero, tools, tmp_path):
     assert not any("exec" in call for call in calls(tmp_path))
 
 
+@pytest.mark.parametrize("target", ["gcp", "gke", "queued"])
+def test_a_launch_whose_run_does_not_train_fails_and_says_how_to_look(podzero, tools, states, head, target):
+    states("ACTIVE")
+    stand_in(tools, "podzero", 'echo "podzero: nothing to train" >&2; exit 2')
+    code, out, err = podzero(*words(target))
+    assert code == 2
+    assert "nothing to train" in out
+    assert "Training has not begun" in err
+    assert "run.sh status" in err or "queued.sh run status" in err
+
+
 RESTARTS = {"gcp": "ray up ", "queued": "ray start "}
 """The calls that would restart Ray."""
 

@@ -31,6 +31,8 @@ def test_a_slice_is_requested_awaited_joined_and_deleted(podzero, tools, tmp_pat
     others = [call for call in everything if "ray start --address 10.0.0.9:6379" in call]
     assert [("--worker 0 " in call) for call in heads] == [True]
     assert [("--worker 1-3 " in call) for call in others] == [True]
+    assert "docker run --detach --restart no --name podzero " in heads[0]
+    assert "docker run --detach --restart on-failure:20 --name podzero " in others[0]
     assert everything.index(heads[0]) < everything.index(others[0])
     assert everything[-1].endswith("run.sh start /mnt/podzero/connect-four")
     assert podzero(*words("queued", "--down"))[0] == 0
@@ -132,7 +134,7 @@ def test_a_slice_that_will_not_come_ends_the_launch(podzero, tools, tmp_path, st
 
 
 def test_a_slice_of_one_host_starts_no_others(podzero, tools, tmp_path, states):
-    code, _, err = podzero("queued", "connect_four", "cluster.slice=v5e-4", *OPTIONS)
+    code, _, err = podzero("queued", "connect_four", "cluster.slice=v5e-4", *OPTIONS, "--yes")
     assert code == 0, err
     everything = calls(tmp_path)
     assert sum("ray start" in call for call in everything) == 1

@@ -252,8 +252,8 @@ def test_what_is_searched_again_is_kept_and_paid_for_as_well(monkeypatch):
     monkeypatch.undo()
     again = ["replay.capacity=80000", "reanalyse.share=0.5", "reanalyse.capacity=20000", "reanalyse.count=3"]
     experiment = load("tic_tac_toe", again)
-    # A state of 71 bytes with outcome and version for each sample, and a refreshed sample for every fourth.
-    assert machines.sample_bytes(experiment) == 71 + (71 + 4 + 1 + 4) + 71 / 4
+    # A state of 71 bytes with outcome, lambda-return and version for each sample; every fourth sample is refreshed.
+    assert machines.sample_bytes(experiment) == 71 + (71 + 4 + 4 + 1 + 4) + 71 / 4
     few, many = load("tic_tac_toe", [*again, "reanalyse.share=0"]), experiment
     assert machines.memory_gib(many) - machines.memory_gib(few) >= 3 * machines.ACTOR_GIB
     assert machines.cpu_pool(many, 2).workers > machines.cpu_pool(few, 2).workers
@@ -299,3 +299,72 @@ def test_a_complete_site_passes():
     plan.check(SITE, "gcp")
     assert (SITE.region, SITE.registry) == ("europe-west4", "europe-west4-docker.pkg.dev")
     assert plan.Site(image="docker.io/somebody/podzero").registry == ""
+
+
+def test_ray_up_is_told_to_use_the_first_autoscaler():
+    (command,) = [step.command for step in gcp.plan(experiment(), SITE).up if "up" in step.command]
+    assert command == ("env", "RAY_UP_enable_autoscaler_v2=0", "ray", "up", "--yes", "cluster.yaml")
+
+
+def test_rays_second_autoscaler_would_end_hosts_of_a_healthy_slice():
+    """The reason for the first one; where this fails, Ray has learnt that the hosts of a slice are one node."""
+    from ray.autoscaler.v2.instance_manager.config import NodeTypeConfig
+    from ray.autoscaler.v2.scheduler import ResourceDemandScheduler, SchedulingRequest
+    from ray.autoscaler.v2.schema import AutoscalerInstance
+    from ray.core.generated.autoscaler_pb2 import NodeState, NodeStatus
+    from ray.core.generated.instance_manager_pb2 import Instance, NodeKind
+
+    def host(name, kind, machine, role):
+        return AutoscalerInstance(
+            cloud_instance_id=machine,
+            ray_node=NodeState(
+                node_id=name.encode(), instance_id=machine, ray_node_type_name=kind, status=NodeStatus.RUNNING
+            ),
+            im_instance=Instance(
+                instance_id=name, cloud_instance_id=machine, instance_type=kind, status=Instance.RAY_RUNNING,
+                node_kind=role,
+            ),
+        )  # fmt: skip
+
+    types = ray_file(experiment())["available_node_types"]
+    kinds = {
+        "head": NodeTypeConfig("head", 0, 0),
+        "slice": NodeTypeConfig("slice", types["slice"]["min_workers"], types["slice"]["max_workers"]),
+    }
+    hosts = [host(f"host-{number}", "slice", "the-slice", NodeKind.WORKER) for number in range(4)]
+    running = [host("head", "head", "the-head", NodeKind.HEAD), *hosts]
+    reply = ResourceDemandScheduler().schedule(
+        SchedulingRequest(True, node_type_configs=kinds, max_num_nodes=9, current_instances=running)
+    )
+    assert len(reply.to_terminate) == 3
+
+
+def pods(things):
+    cluster = things["RayCluster"]["spec"]
+    return [cluster["headGroupSpec"]["template"], *(group["template"] for group in cluster["workerGroupSpecs"])]
+
+
+def test_pods_ask_not_to_be_evicted_but_for_spot_pods_which_cannot():
+    asked = [{"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}]
+    assert [pod["metadata"]["annotations"] for pod in pods(gke_file(experiment()))] == asked * 3
+    head, *spot = pods(gke_file(experiment(), plan.Site(**{**vars(SITE), "spot": True})))
+    assert head["metadata"]["annotations"] == asked[0]
+    assert not any("metadata" in pod for pod in spot)
+
+
+def test_pods_ask_for_the_disk_of_logs_and_of_a_shard(monkeypatch):
+    """16 shards of 10^9 samples of 1,000 bytes: 58.2 GiB each, more than a pod may ask for; of 10^7: 0.6 GiB."""
+    for capacity, gib in ((10**7, 5), (10**9, 10)):
+        found = pods(gke_file(experiment(f"replay.capacity={capacity}")))
+        resources = [pod["spec"]["containers"][0]["resources"] for pod in found]
+        assert [each["requests"]["ephemeral-storage"] for each in resources] == [f"{gib}Gi"] * 3
+        assert all(each["requests"] == each["limits"] for each in resources)
+
+
+@pytest.mark.parametrize(
+    ("name", "cpus", "memory_gib"),
+    [("v5e-1", 24, 44), ("v5e-4", 112, 178), ("v5e-8", 224, 357), ("v6e-1", 44, 163), ("v6e-8", 180, 1341)],
+)
+def test_machines_with_one_and_with_eight_chips_have_sizes_of_their_own(name, cpus, memory_gib):
+    hosts = machines.tpu_hosts(experiment(slice_name=name))
+    assert (hosts.number, hosts.cpus, hosts.memory_gib) == (1, cpus, memory_gib)

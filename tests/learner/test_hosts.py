@@ -92,6 +92,13 @@ def test_each_step_needs_a_new_batch():
         assert follower.next(STEP, 0.0) == STEP
 
 
+def test_all_hosts_step_at_the_progress_that_host_0_proposed():
+    leader, follower = hosts_of(2)
+    assert follower.next(Command("step", progress=0.9), 0.0) is None
+    third = Command("step", progress=1 / 3)
+    assert leader.next(third, 0.0) == follower.next(Command("step", progress=0.9), 0.0) == third
+
+
 def test_a_host_without_a_batch_executes_saves_and_stops():
     leader, second, third = hosts_of(3)
     save = Command("save", "/runs/r/checkpoints/40")
@@ -145,7 +152,7 @@ def test_the_log_does_not_grow_with_the_run():
 def test_after_the_timeout_host_0_names_the_hosts_without_batches():
     leader, second, _, _ = hosts_of(4, timeout_s=0.02)
     second.next(STEP, 0.0)
-    with pytest.raises(HostLost, match=r"^learner host 0 has waited 0 s for the batches of host\(s\) 2, 3$"):
+    with pytest.raises(HostLost, match=r"^learner host 0 has waited 0 s for the batches of host\(s\) 2, 3, and host"):
         leader.next(STEP, 0.05)
 
 
@@ -153,7 +160,7 @@ def test_after_the_timeout_hosts_name_host_0():
     _, follower = hosts_of(2, timeout_s=0.02)
     assert follower.next(STEP, 0.0) is None
     time.sleep(0.03)
-    with pytest.raises(HostLost, match=r"^learner host 1 has waited 0 s for the commands of host 0$"):
+    with pytest.raises(HostLost, match=r"^learner host 1 has waited 0 s for the commands of host 0, and host"):
         follower.next(STEP, 0.0)
 
 
@@ -178,6 +185,36 @@ def test_the_timeout_of_other_hosts_starts_when_host_0_has_its_batch():
     assert leader.next(STEP, 0.0) is None
     follower.next(STEP, 0.0)
     assert leader.next(STEP, 0.0) == STEP
+
+
+def test_a_host_that_waits_for_replay_is_not_lost_however_long_that_takes(monkeypatch):
+    """Host 1 has no samples for two hours, then host 0."""
+    now = [0.0]
+    monkeypatch.setattr("podzero.learner.hosts.time.monotonic", lambda: now[0])
+    leader, follower = hosts_of(2, timeout_s=60.0)
+    for proposals in ((STEP, None), (None, STEP)):
+        for _ in range(720):
+            now[0] += 10.0
+            assert leader.next(proposals[0], -1.0) is None
+            assert follower.next(proposals[1], 0.0) is None
+        assert follower.next(STEP, 0.0) is None
+        assert leader.next(STEP, 0.0) == follower.next(STEP, 0.0) == STEP
+
+
+@pytest.mark.parametrize("silent", [0, 1])
+def test_a_host_that_gives_no_sign_is_lost_although_it_gave_some_before(monkeypatch, silent):
+    now = [0.0]
+    monkeypatch.setattr("podzero.learner.hosts.time.monotonic", lambda: now[0])
+    hosts = hosts_of(2, timeout_s=60.0)
+    for host in hosts:
+        host.next(None, 0.0)
+    waiting = hosts[1 - silent]
+    for _ in range(5):
+        now[0] += 10.0
+        assert waiting.next(STEP, -1.0) is None
+    now[0] += 30.0
+    with pytest.raises(HostLost, match=rf"host\(s\) {silent} gave no sign for more than 60 s"):
+        waiting.next(STEP, -1.0)
 
 
 def test_an_unreachable_service_is_reported_as_the_loss_of_host_0():

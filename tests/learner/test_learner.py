@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from podzero.errors import ConfigError
-from podzero.learner import Learner, Prefetcher, TrainingDiverged
+from podzero.learner import Learner, Prefetcher, TrainingDiverged, publishing
 from podzero.learner.hang import run_watched
-from podzero.learner.metrics import MAX_SKIPPED_IN_A_ROW
 
 
 @pytest.fixture
@@ -81,8 +80,8 @@ def test_reports_contain_all_metrics(start, make_experiment):
     metrics = {name for _, report in reports for name in report}
     assert metrics >= {
         "learner/step", "learner/loss", "learner/policy_loss", "learner/value_loss", "learner/gradient_norm",
-        "learner/steps_per_s", "learner/samples_per_s", "learner/policy_age", "count/skipped_steps",
-        "time/wait_replay", "time/host_to_device", "time/step", "time/publish",
+        "learner/learning_rate", "learner/steps_per_s", "learner/samples_per_s", "learner/policy_age",
+        "count/skipped_steps", "time/wait_replay", "time/host_to_device", "time/step", "time/publish",
     }  # fmt: skip
 
 
@@ -112,6 +111,25 @@ def test_a_resumed_run_equals_an_uninterrupted_run(start, make_experiment, make_
     assert reports[-1][1]["learner/step"] == 12
     assert np.array_equal(jax.random.key_data(second._state.key), jax.random.key_data(uninterrupted._state.key))
     jax.tree.map(np.testing.assert_array_equal, second._state.params, uninterrupted._state.params)
+
+
+def test_the_progress_of_the_run_is_saved_and_the_rest_of_a_longer_run_is_spread_over_its_rest(
+    start, make_experiment, tmp_path
+):
+    """Dispatches begin at the steps 0, 2, 4 and 6 of 8. Resumed there for 16 steps, 8 are left for the last quarter."""
+    first, *_ = start(make_experiment(steps=8))
+    first.run()
+    assert float(first._state.progress) == 0.75
+    first.request_checkpoint(tmp_path / "8").result(60)
+    second, *_ = start(make_experiment(steps=16), restore_from=tmp_path / "8")
+    assert [second.progress.at(step) for step in (8, 12, 16)] == [0.75, 0.875, 1.0]
+
+
+def test_the_minutes_and_games_that_the_driver_tells_count_as_the_steps_do(start, make_experiment):
+    learner, *_ = start(make_experiment(steps=8))
+    learner.progress.tell(0.875)
+    learner.run()
+    assert float(learner._state.progress) == 0.875
 
 
 def test_parameters_are_published_and_checkpoints_saved_while_replay_is_empty(start, make_experiment, tmp_path):
@@ -175,6 +193,26 @@ def test_an_error_of_the_reader_ends_the_run_with_that_error(start, make_experim
         learner.run()
 
 
+def test_a_learner_that_waits_for_its_first_batch_for_long_trains_when_it_comes(start, make_experiment, make_dispatch):
+    """It reports meanwhile that all of its time is spent waiting."""
+    arrived = threading.Event()
+
+    class Late(EmptyReader):
+        def __next__(self):
+            arrived.wait(60)
+            return make_dispatch(2, 16)
+
+    learner, _, sink, reports = start(make_experiment(steps=4), Late())
+    thread = threading.Thread(target=learner.run)
+    thread.start()
+    while not any(report["time/wait_replay"] > 0.9 for _, report in reports):
+        time.sleep(0.05)
+    assert learner.step == 0
+    arrived.set()
+    thread.join(60)
+    assert sink.versions == [0, 4]
+
+
 def test_what_runs_beside_it_may_end_the_run_with_an_error_while_replay_is_empty(start, make_experiment):
     learner, *_ = start(make_experiment(steps=4), EmptyReader())
     learner.fail(ConnectionError("the server beside it is gone"))
@@ -182,15 +220,54 @@ def test_what_runs_beside_it_may_end_the_run_with_an_error_while_replay_is_empty
         learner.run()
 
 
-def test_an_error_of_the_sink_ends_the_run_with_that_error(start, make_experiment):
-    learner, _, sink, _ = start(make_experiment(steps=40))
+def test_publications_that_fail_are_skipped_and_counted_and_training_goes_on(start, make_experiment, caplog):
+    learner, _, sink, reports = start(make_experiment(steps=20))
+    publish, failures = sink.publish, [ConnectionError("the store restarts"), TimeoutError("no answer for 60 s")]
+
+    def fail_twice(version, params):
+        if failures:
+            raise failures.pop()
+        publish(version, params)
+
+    sink.publish = fail_twice
+    learner.run()
+    assert sink.versions == [8, 12, 16, 20]
+    assert sum(report["count/skipped_publications"] for _, report in reports) == 2
+    assert learner.acting_params().version == 20
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "parameters were not published, so actors keep those before: no answer for 60 s" in warning
+
+
+def test_snapshots_get_the_newest_parameters_although_none_can_be_published(start, make_experiment):
+    learner, _, sink, _ = start(make_experiment(steps=8))
 
     def publish(version, params):
-        raise ConnectionError("the sink is gone")
+        raise ConnectionError("the store is gone")
 
     sink.publish = publish
-    with pytest.raises(ConnectionError, match="the sink is gone"):
+    learner.run()
+    assert learner.acting_params().version == 8
+
+
+def test_a_publication_that_hangs_delays_training_once(start, make_experiment, monkeypatch):
+    monkeypatch.setattr("podzero.learner.publishing.PUBLISH_WAIT_S", 0.1)
+    waits, go_on = [], threading.Event()
+    wait = publishing.wait
+    monkeypatch.setattr(publishing, "wait", lambda futures, timeout: waits.append(timeout) or wait(futures, timeout))
+    learner, _, sink, reports = start(make_experiment(steps=16))
+
+    def hang(version, params):
+        go_on.wait(60)
+
+    sink.publish = hang
+    try:
         learner.run()
+    finally:
+        go_on.set()
+    assert learner.step == 16
+    assert waits[0] == 0.1
+    assert set(waits[1:]) == {0.0}
+    assert sum(report["count/skipped_publications"] for _, report in reports) == 4
 
 
 def test_steps_that_are_not_finite_are_counted_in_the_report(start, make_experiment, make_reader, make_dispatch):
@@ -206,7 +283,7 @@ def test_training_that_stays_not_finite_ends_with_an_error(start, make_experimen
     bad.samples.value_target[:] = np.nan
     experiment = make_experiment(batch_size=1, steps_per_dispatch=100, publish_every=100)
     learner, *_ = start(experiment, make_reader([bad]))
-    with pytest.raises(TrainingDiverged, match=f"last {MAX_SKIPPED_IN_A_ROW} steps"):
+    with pytest.raises(TrainingDiverged, match="last 1,000 steps, after step 0,"):
         learner.run()
 
 

@@ -8,9 +8,9 @@ import pytest
 from podzero.config import LearnerConfig, MeshConfig, OptimizerConfig
 from podzero.learner.augment import make_augment
 from podzero.learner.objectives import alphazero_objective
-from podzero.learner.optimizers import make_optimizer
+from podzero.learner.optimizers import make_optimizer, make_rate
 from podzero.learner.sharding import batch_sharding, make_mesh, put_batch, state_shardings
-from podzero.learner.state import init_state
+from podzero.learner.state import init_state, with_progress
 from podzero.learner.step import TrainStepSpec, ema_decay_at, make_train_step, with_relative_weights
 from podzero.types import Network
 
@@ -19,7 +19,8 @@ METRICS = ("loss", "policy_kl", "policy_loss", "value_loss")
 
 def one_device(network, ema=0.9, microbatches=1, compiled=None, **optimizer):
     """A new state on one device, and a function that trains a state on the host batches of a dispatch."""
-    transform = make_optimizer(OptimizerConfig(**optimizer))
+    config = OptimizerConfig(**optimizer)
+    transform, rate = make_optimizer(config), make_rate(config)
     mesh = make_mesh(MeshConfig(), jax.devices()[:1])
     state = init_state(network.init, transform, jax.random.key(0))
     shardings = state_shardings(mesh, state, MeshConfig())
@@ -27,7 +28,8 @@ def one_device(network, ema=0.9, microbatches=1, compiled=None, **optimizer):
     step = {} if compiled is None else compiled
     if name not in step:
         objective = alphazero_objective(network, LearnerConfig(), make_augment([], 9))
-        step[name] = make_train_step(TrainStepSpec(objective, METRICS, transform, ema, microbatches), mesh, shardings)
+        spec = TrainStepSpec(objective, METRICS, transform, rate, ema, microbatches)
+        step[name] = make_train_step(spec, mesh, shardings)
     return jax.device_put(state, shardings), lambda state, host: step[name](
         state, put_batch(host, batch_sharding(mesh))
     )
@@ -62,6 +64,22 @@ def test_overfits_one_batch(training, make_dispatch):
     assert float(sums.steps) == 10
     assert float(sums.metrics["policy_kl"]) / 10 < 0.01
     assert float(sums.metrics["value_loss"]) / 10 < 0.01
+
+
+def test_the_learning_rate_follows_the_progress_of_the_run(training, make_dispatch):
+    """SGD without momentum: updates are the rate times the gradient, so at the end of a fall to a tenth the parameters
+    move a tenth as far as at its beginning."""
+    optimizer = {"name": "sgd", "momentum": 0.0, "weight_decay": 0.0, "learning_rate": 0.5}
+    falling, batch, moved, rates = {"schedule": "linear", "final_fraction": 0.1}, make_dispatch(1, 8), [], []
+    for progress in (0.0, 1.0):
+        state, train = training(**optimizer, **falling)
+        before = host(state.params)
+        state, sums, _ = train(with_progress(state, progress), batch)
+        moved.append(jax.tree.map(np.subtract, host(state.params), before))
+        rates.append(float(sums.learning_rate))
+        assert float(state.progress) == progress
+    assert rates == pytest.approx([0.5, 0.05])
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(0.1 * a, b, atol=1e-7), *moved)
 
 
 def test_one_dispatch_of_k_steps_equals_k_dispatches_of_one(training, make_dispatch):

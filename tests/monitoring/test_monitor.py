@@ -30,6 +30,18 @@ def test_counts_are_summed_and_other_values_replaced(monitor):
     assert status.elapsed_s == 4.0
 
 
+def test_the_share_of_the_run_is_of_the_minutes_and_games_that_were_left(experiment):
+    """Resumed after 4 of 10 minutes and 100 of 300 games: 3 minutes later half of the minutes left have passed, and
+    with 150 games more three quarters of the games."""
+    experiment = experiment.model_copy(update={"stop": experiment.stop.model_copy(update={"games": 300})})
+    monitor = Monitor(experiment, 1000.0, {"elapsed_s": 240.0, "games": 100.0})
+    assert monitor.share_passed(1000.0) == 0.0
+    assert monitor.share_passed(1180.0) == pytest.approx(0.5)
+    monitor.add("actor-0", {"count/games": 150}, 1180.0)
+    assert monitor.share_passed(1180.0) == pytest.approx(0.75)
+    assert monitor.share_passed(9999.0) == 1.0
+
+
 def test_rates_leave_out_the_first_report(monitor):
     monitor.add("actor-0", {"count/moves": 1000}, 1040.0)  # 40 s of compilation
     assert monitor.status(1040.0).moves_per_s == 0.0

@@ -76,6 +76,18 @@ def test_inference_servers_are_shown_with_their_figures_if_there_are_any():
     assert "servers" not in drawn(FULL, 120)
 
 
+def test_failing_workers_are_shown_with_their_errors_and_the_last_of_many_counted(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    failures = {"evaluator": "7 times in a row: the program gnugo is not installed"}
+    one = dataclasses.replace(FULL, failing=failures)
+    assert_shows(drawn(one, 120), "failing", "evaluator failed 7 times in a row: the program gnugo is not installed")
+    assert "failing: evaluator" in status_line(one)
+    many = dataclasses.replace(FULL, failing={f"actor-{index}": "once: a bug" for index in range(150)})
+    assert_shows(drawn(many, 120), "actor-2 failed once: a bug and 147 more")
+    assert_shows(status_line(many), "failing: actor-0, actor-1, actor-2 and 147 more")
+    assert "failing" not in drawn(FULL, 120) + status_line(FULL)
+
+
 def test_single_player_environments_are_shown_in_episodes_and_returns():
     text = drawn(SINGLE_PLAYER, 120)
     assert_shows(text, "30,211 episodes", "1,204,455 steps", "1,520 steps/s", "312.5", "failed 3", "487.2", "31.0")

@@ -146,7 +146,7 @@ def test_writers_get_the_lines_of_the_metrics_file(tmp_path):
 @pytest.mark.parametrize("setting", ["wandb", "mlflow"])
 def test_a_missing_package_is_refused_with_the_command_that_installs_it(monkeypatch, setting):
     monkeypatch.setattr(module, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=f"uv sync --extra {setting}"):
+    with pytest.raises(ConfigError, match=f"uv sync --inexact --extra {setting}"):
         check_packages(MetricsConfig(**{setting: "project"}))
     check_packages(MetricsConfig())
 

@@ -302,14 +302,14 @@ def test_observations_are_normalized_and_clipped(vectors):
 def test_optimizers_do_not_change_the_statistics(compiled, vectors, name):
     network, params = vectors
     params = network.observe(params, np.random.default_rng(0).normal(2.0, 3.0, (50, 3)).astype(np.float32))
-    optimizer = make_optimizer(OptimizerConfig(name=name, learning_rate=0.1, weight_decay=0.1))
+    optimizer = make_optimizer(OptimizerConfig(name=name, weight_decay=0.1))
     seen = np.ones((BATCH, 3), np.float32)
 
     @compiled
     def step(params, state):
         gradient = jax.grad(lambda p: jnp.sum(network.represent(p, seen) ** 2))(params)
         updates, state = optimizer.update(gradient, state, params)
-        return jax.tree.map(jnp.add, params, updates), state
+        return jax.tree.map(lambda leaf, update: leaf + 0.1 * update, params, updates), state
 
     moved, state = params, optimizer.init(params)
     for _ in range(3):

@@ -8,6 +8,9 @@ import pytest
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
 
+from podzero.benchmarks.licences_page import reached, read_lock
+from podzero.importing import PINNED_EXTRAS
+
 ROOT = Path(__file__).resolve().parents[2]
 LINES = [line for line in (ROOT / "requirements.txt").read_text().splitlines() if line and not line.startswith("#")]
 
@@ -34,28 +37,16 @@ def test_every_version_is_the_locked_one(locked):
     assert differing == []
 
 
-def test_the_list_is_everything_that_the_lock_file_reaches_from_podzero_its_environments_and_int8(locked):
-    lock = tomllib.loads((ROOT / "uv.lock").read_text())
-    packages = {package["name"]: package for package in lock["package"]}
-    reached, ahead = set(), [("podzero", ("envs", "openvino"))]
-    while ahead:
-        name, extras = ahead.pop()
-        if (name, extras) in reached:
-            continue
-        reached.add((name, extras))
-        package = packages[name]
-        wanted = package.get("dependencies", []) + [
-            d for extra in extras for d in package.get("optional-dependencies", {}).get(extra, [])
-        ]
-        ahead += [(d["name"], tuple(d.get("extra", ()))) for d in wanted]
-    assert {Requirement(line).name for line in LINES} == {name for name, _ in reached} - {"podzero"}
+def test_the_list_is_everything_that_the_lock_file_reaches_from_podzero_and_the_extras_that_readme_shows():
+    assert {Requirement(line).name for line in LINES} == reached(read_lock(ROOT / "uv.lock"), PINNED_EXTRAS)
 
 
 def test_what_podzero_declares_is_what_is_pinned():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pinned = {r.name: str(r.specifier).removeprefix("==") for r in map(Requirement, LINES)}
     extras = project["optional-dependencies"]
-    for declared in map(Requirement, [*project["dependencies"], *extras["envs"], *extras["openvino"]]):
+    optional = [line for extra in PINNED_EXTRAS for line in extras[extra]]
+    for declared in map(Requirement, [*project["dependencies"], *optional]):
         assert declared.specifier.contains(pinned[declared.name], prereleases=True), declared
 
 

@@ -47,13 +47,13 @@ def expected():
     """Every file of the package, as it must lie in site-packages."""
     here = ROOT / "podzero"
     own = [*here.glob("*"), *(here / "config").glob("*.py"), *(here / "zoo").rglob("*")]
-    modules = {path.relative_to(ROOT).as_posix() for path in own if path.is_file()}
+    modules = {path.relative_to(ROOT).as_posix() for path in own if path.is_file()} | {"podzero/aot/slices.json"}
     packages = {
         f"podzero/{path.relative_to(ROOT).as_posix()}"
         for package in PACKAGES
         for path in (ROOT / package).rglob("*")
         if (
-            path.suffix in {".py", ".yaml", ".sh", ".html", ".css", ".js", ".LICENSE"}
+            path.suffix in {".py", ".yaml", ".sh", ".html", ".css", ".js", ".npz", ".LICENSE"}
             or path.name.startswith("Dockerfile")
         )
         and not any(part.startswith(".") for part in path.relative_to(ROOT).parts)

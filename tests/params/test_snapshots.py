@@ -119,6 +119,15 @@ def test_loading_falls_back_from_a_damaged_newest_snapshot_with_a_warning(tmp_pa
         load_snapshot(tmp_path, 2)
 
 
+def test_storage_that_cannot_be_read_is_not_called_damage(tmp_path):
+    save(tmp_path, 1)
+    path = step_folder(tmp_path, 1) / PARAMS_FILE
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(SnapshotError, match=r"000000001 cannot be read on .*Is a directory"):
+        load_snapshot(tmp_path, 1)
+
+
 def test_the_error_for_a_missing_step_lists_the_others(tmp_path):
     save(tmp_path, 3, 5)
     with pytest.raises(SnapshotError, match=r"no snapshot of step 4; there are: 3, 5"):

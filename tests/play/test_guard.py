@@ -73,3 +73,11 @@ def test_oversized_bodies_are_refused(browser, length, status):
     client = browser()
     client.get("/", params={"token": TOKEN})
     assert client.post("/", content=b"x", headers={"content-length": length}).status_code == status
+
+
+def test_beyond_this_machine_any_name_is_answered_to_those_with_the_token():
+    app = Starlette(routes=[Route("/", page)])
+    app.add_middleware(Guard, token=TOKEN, hosts=None)
+    client = TestClient(app, base_url="http://elsewhere.example:8000")
+    assert client.get("/").status_code == 403
+    assert client.get("/", params={"token": TOKEN}).text == "the page"

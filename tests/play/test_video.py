@@ -112,7 +112,7 @@ def test_a_missing_encoder_is_named(episode, tmp_path, monkeypatch):
         write_video(tmp_path / "old.mp4", [episode()])
     assert (tmp_path / "old.mp4").read_text() == "an older video"
     monkeypatch.setitem(sys.modules, "cv2", None)
-    with pytest.raises(ConfigError, match=r"a video as .mp4 needs a package .*uv sync --extra envs"):
+    with pytest.raises(ConfigError, match=r"a video as .mp4 needs a package .*uv sync --inexact --extra envs"):
         check_file(tmp_path / "new.mp4")
     check_file(tmp_path / "new.gif")
 

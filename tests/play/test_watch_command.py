@@ -73,13 +73,13 @@ def test_a_missing_package_of_the_environment_names_its_extra(play, tmp_path, mo
     code, _, err = play("random", "--game", "cartpole", "--to", tmp_path / "x.gif")
     assert code == 2
     assert "rendering needs a package that is not installed" in err
-    assert "uv sync --extra envs" in err
+    assert "uv sync --inexact --extra envs" in err
 
 
 def test_without_pillow_the_extra_is_named(play, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     code, _, err = play("random", "--game", "cartpole", "--to", tmp_path / "x.gif")
-    assert (code, "uv sync --extra envs" in err) == (2, True)
+    assert (code, "uv sync --inexact --extra envs" in err) == (2, True)
 
 
 def test_an_environment_without_pictures_is_refused(play, tmp_path, monkeypatch):

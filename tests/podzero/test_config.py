@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from podzero.config import Experiment, SearchConfig, builtin_configs, load, parse
+from podzero.config import FOR_SLICES, Experiment, SearchConfig, StopConfig, builtin_configs, load, parse, schedule_note
 from podzero.errors import ConfigError, nearest
 
 SMALL = {"name": "small", "env": {"name": "tic_tac_toe"}}
@@ -26,10 +26,17 @@ def refusal(**sections):
 
 @pytest.mark.parametrize("name", builtin_configs())
 def test_every_builtin_experiment_loads_and_begins_with_its_card(name):
-    assert load(name).name == name
+    assert load(name).name == name.removeprefix(FOR_SLICES)
     text = builtin_configs()[name].read_text()
     assert text.startswith("# ")
     assert f"podzero train {name}" in text
+
+
+@pytest.mark.parametrize("name", builtin_configs())
+def test_the_learning_rate_of_every_builtin_experiment_falls_to_the_end_of_its_run_or_over_steps_if_it_has_none(name):
+    found = load(name)
+    assert schedule_note(found) is None
+    assert found.learner.optimizer.decay_steps is None or found.stop == StopConfig()
 
 
 @pytest.mark.parametrize("name", builtin_configs())
@@ -38,6 +45,12 @@ def test_to_yaml_then_load_gives_an_equal_experiment(name, tmp_path):
     path = tmp_path / "other_name.yaml"
     path.write_text(first.to_yaml())
     assert load(str(path)) == first
+
+
+def test_the_chips_of_a_host_share_the_games_of_a_slice_evenly():
+    with pytest.raises(ConfigError, match=r"actors.games 1026 .* 4 chips of a host of v5e-16.* set it to 1028"):
+        load("slices/go_9x9_v5e_16", ["actors.games=1026"])
+    assert load("slices/go_9x9_v5e_16", ["actors.games=1026", "actors.resources={TPU: 2}"]).actors.games == 1026
 
 
 @settings(deadline=None)
@@ -104,7 +117,16 @@ def test_yaml_round_trip_keeps_any_value(channels, learning_rate, tolerance, opp
         ({"search": {"simulations": 8, "first_simulations": 9}}, "search", ["first_simulations 9 is larger than"]),
         ({"learner": {"ema": 1.5}}, "learner.ema = 1.5", ["less than or equal to 1"]),
         ({"learner": {"mesh": {"data": 0}}}, "learner.mesh.data", ["-1 or at least 1"]),
-        ({"learner": {"optimizer": {"schedule": "cosine"}}}, "learner.optimizer", ["'cosine' needs decay_steps"]),
+        (
+            {"actors": {"final_temperature": 0.5}},
+            "actors",
+            ["final_temperature 0.5 applies after temperature_plies plies"],
+        ),
+        (
+            {"actors": {"outcome_weight": 0.7, "root_value_weight": 0.4}},
+            "actors",
+            ["outcome_weight 0.7 and root_value_weight 0.4", "at most 1"],
+        ),
         ({"network": {"name": "resnett"}}, "network.name = 'resnett'", ["did you mean 'resnet'", "transformer"]),
         ({"network": {"channels": 8}}, "network.name", ["missing", "transformer"]),
         ({"network": {"name": "resnet", "chanels": 8}}, "network.chanels", ["did you mean 'channels'"]),
@@ -186,6 +208,40 @@ def test_a_replay_that_would_deadlock_is_refused(replay, words):
 @given(
     batch=st.integers(1, 4096),
     ratio=st.floats(0.1, 64.0),
+    sizes=st.tuples(st.integers(1, 200_000), st.integers(1, 200_000)),
+    shards=st.integers(1, 16),
+    tolerance=st.none() | st.floats(1.0, 1e6),
+)
+def test_what_the_refusal_of_a_replay_says_to_set_is_accepted(batch, ratio, sizes, shards, tolerance):
+    replay = {"samples_per_insert": ratio, "min_size": sizes[0], "capacity": sizes[1], "shards": shards}
+    replay |= {} if tolerance is None else {"tolerance": tolerance}
+    try:
+        experiment(learner={"batch_size": batch}, replay=replay)
+    except ConfigError as error:
+        advised = dict(word.split("=") for word in re.search(r"; set (.*)$", str(error))[1].split())
+        assert advised
+        replay |= {name.removeprefix("replay."): float(value) for name, value in advised.items()}
+        experiment(learner={"batch_size": batch}, replay=replay)
+
+
+def test_a_working_directory_where_an_experiment_is_expected_names_its_file(tmp_path):
+    file = tmp_path / "experiment.yaml"
+    file.write_text(load("hex").to_yaml())
+    with pytest.raises(ConfigError, match="is a directory; expected the name of an experiment") as caught:
+        load(str(tmp_path))
+    assert load(str(caught.value).rpartition(": ")[2]) == load("hex")
+
+
+@pytest.mark.parametrize("ratio", [".inf", ".nan", "0", "-1"])
+def test_a_replay_ratio_that_no_limiter_could_keep_is_refused(ratio):
+    with pytest.raises(ConfigError, match=r"replay\.samples_per_insert = .*: must be"):
+        load("tic_tac_toe", [f"replay.samples_per_insert={ratio}"])
+
+
+@settings(deadline=None)
+@given(
+    batch=st.integers(1, 4096),
+    ratio=st.floats(0.1, 64.0),
     min_size=st.integers(1, 200_000),
     shards=st.integers(1, 16),
 )
@@ -217,14 +273,24 @@ def test_a_batch_has_fresh_and_reanalysed_samples_on_every_host(share, batch, ho
 
 
 @pytest.mark.parametrize(
-    ("sections", "words"),
+    ("sections", "words", "advice"),
     [
-        ({"learner": {"batch_size": 1}}, "batch_size 1 is too small for reanalyse.share 0.5"),
-        ({"reanalyse": {"games": 12}}, "reanalyse.games 12 must be a multiple of replay.samples_per_item (8)"),
-        ({"reanalyse": {"capacity": 100}}, "capacity 100 is too small: learning starts from 256 reanalysed samples"),
+        ({"learner": {"batch_size": 1}}, "batch_size 1 is too small for reanalyse.share 0.5", "learner.batch_size=2"),
+        (
+            {"reanalyse": {"games": 12}},
+            "reanalyse.games 12 must be a multiple of replay.samples_per_item (8)",
+            "reanalyse.games=16",
+        ),
+        (
+            {"reanalyse": {"capacity": 100}},
+            "capacity 100 is too small: learning starts from 256 reanalysed samples",
+            "reanalyse.capacity=256",
+        ),
     ],
 )
-def test_an_impossible_reanalyse_section_is_refused(sections, words):
+def test_an_impossible_reanalyse_section_is_refused(sections, words, advice):
+    message = refusal(**sections | {"reanalyse": {"share": 0.5} | sections.get("reanalyse", {})})
+    assert f"; set {advice}" in message
     assert words in refusal(**sections | {"reanalyse": {"share": 0.5} | sections.get("reanalyse", {})})
 
 

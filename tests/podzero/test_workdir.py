@@ -2,11 +2,21 @@ import errno
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from podzero.config import load
-from podzero.workdir import Workdir, WorkdirError, read_json, step_folder, step_folders, sync, write_atomically
+from podzero.workdir import (
+    Workdir,
+    WorkdirError,
+    keep_as,
+    read_json,
+    step_folder,
+    step_folders,
+    sync,
+    write_atomically,
+)
 
 
 @pytest.fixture
@@ -154,3 +164,44 @@ def test_step_folders_are_sorted_by_step_without_other_names(tmp_path):
     assert step_folders(tmp_path) == [3, 20, 100]
     assert sorted(step_folder(tmp_path, step).name for step in (20, 3, 100))[0] == step_folder(tmp_path, 3).name
     assert step_folders(tmp_path / "missing") == []
+
+
+def test_what_is_changed_at_a_resumption_is_kept_with_its_step(tmp_path, experiment):
+    workdir = Workdir(tmp_path)
+    workdir.open(experiment)
+    workdir.open(experiment, step=100)
+    assert workdir.changes() == []
+    workdir.open(load("tic_tac_toe", ["learner.optimizer.learning_rate=1e-4"]), step=200)
+    workdir.open(load("tic_tac_toe", ["learner.optimizer.learning_rate=1e-4", "replay.timeout_s=9"]), step=300)
+    old = experiment.learner.optimizer.learning_rate
+    assert [(record.step, *record.change) for record in workdir.changes()] == [
+        (200, "learner.optimizer.learning_rate", old, 1e-4),
+        (300, "replay.timeout_s", experiment.replay.timeout_s, 9.0),
+    ]
+
+
+def test_another_optimizer_is_another_experiment(tmp_path, experiment):
+    Workdir(tmp_path).open(experiment)
+    with pytest.raises(WorkdirError, match=r"learner\.optimizer\.name: holds adamw, given lion"):
+        Workdir(tmp_path).check(load("tic_tac_toe", ["learner.optimizer.name=lion"]))
+
+
+@pytest.mark.parametrize("path", ["gs://bucket/run", Path("gs://bucket/run"), "s3://b", "file:///tmp/x", "hdfs:/x"])
+def test_an_address_is_no_working_directory(path):
+    with pytest.raises(WorkdirError, match=r"[a-z0-9]+://\w?[\w/]* is not a folder.*runs/NAME.*/shared/NAME"):
+        Workdir(path)
+
+
+@pytest.mark.parametrize("name", ["a:b", "C:/x", "x@3", "2024:/x"])
+def test_folders_with_unusual_names_are_working_directories(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    assert Workdir(name).root == tmp_path / name
+
+
+def test_a_folder_that_is_kept_under_another_name_replaces_none(tmp_path):
+    for text in ("first", "second", "third"):
+        (tmp_path / "7").mkdir()
+        (tmp_path / "7" / "x").write_text(text)
+        keep_as(tmp_path / "7", "lost")
+    kept = {path.name: (path / "x").read_text() for path in tmp_path.iterdir()}
+    assert kept == {"lost-7": "first", "lost-7-2": "second", "lost-7-3": "third"}

@@ -224,3 +224,44 @@ def test_a_shard_restarted_elsewhere_is_written_and_read_there(serve, connect, m
     assert np.mean(seen >= 200) > 0.4
     assert back.limits().sampled >= 12 * 4 - 16
     assert f"was restarted at {back.address().partition('#')[0]}" in caplog.text
+
+
+def test_without_a_limit_a_read_waits_until_actors_write(serve, connect, make_experiment, make_samples, caplog):
+    experiment = make_experiment(timeout_s=None, warn_after_s=0.3)
+    server = serve(experiment)
+    writer, reader = connect(make_writer, experiment, server), connect(make_reader, experiment, server)
+    writer.write(make_samples(5))
+    caplog.set_level(logging.WARNING, "podzero")
+
+    def write_after_two_messages():
+        while len(caplog.messages) < 2:
+            time.sleep(0.05)
+        writer.write(make_samples(5))
+
+    writing = threading.Thread(target=write_after_two_messages, daemon=True)
+    writing.start()
+    assert rows(next(reader)).version.size == 8
+    writing.join()
+    for message in caplog.messages[:2]:
+        assert "replay holds 5 of the 8 samples that the learner starts from" in message
+        assert "the learner has waited" in message
+        assert "since" in message
+
+
+def test_a_shard_that_is_away_when_a_reader_is_made_is_read_once_it_is_back(
+    serve, connect, make_experiment, make_samples, tmp_path, caplog
+):
+    experiment = make_experiment(timeout_s=None)
+    server = serve(experiment)
+    connect(make_writer, experiment, server).write(make_samples(16))
+    folder, port = server.checkpoint(tmp_path / "shard-0"), int(server.address().split("#")[0].split(":")[1])
+    server.stop()
+    reader = connect(make_reader, experiment, server)
+    read = []
+    reading = threading.Thread(target=lambda: read.append(next(reader)), daemon=True)
+    reading.start()
+    while "the learner has waited" not in caplog.text:
+        time.sleep(0.05)
+    serve(make_experiment(**experiment.replay.model_dump() | {"port": port}), restore_from=folder)
+    reading.join(60)
+    assert rows(read[0]).version.size == 8

@@ -56,6 +56,7 @@ def numbered_states(count, start=0):
     return StoredState(
         state=np.stack([number % 256, number // 256], axis=1).astype(np.uint8),
         outcome=np.where(number % 2, 1.0, -1.0).astype(np.float32),
+        lambda_return=(number / 1024).astype(np.float32),
         truncated=number % 3 == 0,
         version=number.astype(np.int32),
     )
@@ -71,6 +72,7 @@ def test_states_are_read_as_they_were_written(serve_all, connect, fill, make_exp
         assert states.state.shape == (4, 2)
         np.testing.assert_array_equal(states.state[:, 0] + 256 * states.state[:, 1].astype(int), states.version)
         np.testing.assert_array_equal(states.outcome, np.where(states.version % 2, 1.0, -1.0))
+        np.testing.assert_array_equal(states.lambda_return, states.version / 1024)
     assert server.limits(SAMPLES).inserted == server.limits(REANALYSED).inserted == 0
 
 

@@ -1,6 +1,8 @@
 """Writers against real Reverb servers."""
 
 import logging
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -90,12 +92,45 @@ def test_a_lost_shard_is_skipped_and_used_again_when_it_is_back(
     assert back.limits().inserted > 10
 
 
-def test_a_writer_that_reaches_no_shard_is_refused(serve, connect, make_experiment):
-    experiment = make_experiment()
+def test_a_writer_that_reaches_no_shard_waits_for_one(
+    serve, connect, make_experiment, make_samples, caplog, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("podzero.replay.writer._PROBE_S", 0.01)
+    experiment = make_experiment(timeout_s=None)
     server = serve(experiment)
+    folder, port = server.checkpoint(tmp_path / "shard-0"), int(server.address().split("#")[0].split(":")[1])
     server.stop()
-    with pytest.raises(ReplayTimeout, match="no replay shard answers"):
-        connect(make_writer, experiment, server)
+    writer = connect(make_writer, experiment, server)
+    writing = threading.Thread(target=writer.write, args=(make_samples(4),), daemon=True)
+    writing.start()
+    while "samples have waited" not in caplog.text:
+        time.sleep(0.05)
+    back = serve(make_experiment(**experiment.replay.model_dump() | {"port": port}), restore_from=folder)
+    writing.join(60)
+    writer.flush()
+    assert back.limits().inserted == 4
+
+
+def test_without_a_limit_blocked_inserts_wait_until_the_learner_reads(
+    serve, connect, make_experiment, make_samples, caplog
+):
+    experiment = make_experiment(timeout_s=None, warn_after_s=0.1)
+    server = serve(experiment)
+    writer = connect(make_writer, experiment, server)
+    caplog.set_level(logging.WARNING, "podzero")
+    writer.write(make_samples(20))
+
+    def read_after_two_messages():
+        while len(caplog.messages) < 2:
+            time.sleep(0.05)
+        next(connect(make_reader, experiment, server))
+
+    reading = threading.Thread(target=read_after_two_messages, daemon=True)
+    reading.start()
+    writer.flush()
+    reading.join()
+    assert server.limits().inserted == 20
+    assert all("so actors wait for the learner" in message for message in caplog.messages)
 
 
 @pytest.mark.parametrize("bad", [-1.0, np.nan, np.inf])

@@ -11,16 +11,17 @@ import psutil
 import pytest
 from run_files import line, lines_of
 
+from podzero.listen_address import AddressNotUsable, ListenAddress, free_address
 from podzero.report import dashboard as dashboards
 from podzero.report import server as servers
 from podzero.report.dashboard import Dashboard
-from podzero.report.server import ServerNotStarted, start
+from podzero.report.server import start
 from podzero.workdir import WorkdirError
 
 
 @asynccontextmanager
-async def serving(workdir):
-    server = await start(Dashboard(workdir), 0)
+async def serving(workdir, host=None):
+    server = await start(Dashboard(workdir), free_address(host, None))
     try:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(60)) as client:
             yield server.address, client
@@ -202,12 +203,25 @@ def test_a_port_that_is_in_use_is_refused_with_advice(make_run):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        with pytest.raises(ServerNotStarted, match="--port"):
-            asyncio.run(start(Dashboard(workdir), other.getsockname()[1]))
+        with pytest.raises(AddressNotUsable, match="--port"):
+            asyncio.run(start(Dashboard(workdir), ListenAddress("127.0.0.1", other.getsockname()[1])))
 
 
 def test_a_directory_without_a_run_is_not_served(tmp_path):
     from podzero.workdir import Workdir
 
     with pytest.raises(WorkdirError, match="not a working directory"):
-        servers.serve(Workdir(tmp_path), 0, lambda address: pytest.fail("was served"))
+        servers.serve(Workdir(tmp_path), free_address(None, None), lambda address: pytest.fail("was served"))
+
+
+def test_beyond_this_machine_the_token_alone_opens_the_report_under_any_name(make_run):
+    """A container is reached by names and mapped ports that it does not know."""
+
+    async def run():
+        async with serving(make_run(), host="0.0.0.0") as (address, client):
+            elsewhere = {"Host": "elsewhere.example:8000"}
+            opened = await get(client, address, headers=elsewhere)
+            wrong = await get(client, address.replace(urlsplit(address).path, "/wrong/"), headers=elsewhere)
+            return opened[0], wrong[0]
+
+    assert asyncio.run(run()) == (200, 403)

@@ -1,5 +1,6 @@
 """How an experiment differs from the built-in one of its name, or from the defaults."""
 
+from podzero.changes import Change, RecordedChange
 from podzero.config import load, parse
 from podzero.report.settings import settings
 
@@ -19,6 +20,13 @@ def test_an_unchanged_experiment_has_no_differences():
     section = settings(load("connect_four"), load("connect_four"))
     assert section.tables == ()
     assert "none" in section.facts["differences"]
+
+
+def test_what_was_changed_at_resumptions_is_listed_with_its_step():
+    change = RecordedChange(1_700_000_000.0, 1200, Change("learner.optimizer.learning_rate", 0.001, 0.0005))
+    section = settings(load("connect_four"), load("connect_four"), [change])
+    ((step, _, *rest),) = section.tables[0].rows
+    assert (step, *rest) == ("1,200", "learner.optimizer.learning_rate", "0.001", "0.0005")
 
 
 def test_an_experiment_of_ones_own_is_compared_with_the_defaults():

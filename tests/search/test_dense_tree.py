@@ -16,7 +16,14 @@ from podzero.envs import make_env
 from podzero.search import Model, make_search, rules_model
 from podzero.search.selection import considered_visits
 
-ALGORITHMS = ("gumbel", "puct")
+RULES = {
+    "gumbel": {},
+    "puct": {"algorithm": "puct"},
+    "puct, value of the parent": {
+        "algorithm": "puct", "first_play_urgency": "parent", "first_play_reduction": 0.2
+    },
+    "gumbel over puct": {"inner_selection": "puct", "first_play_urgency": "parent"},
+}  # fmt: skip
 
 
 def rough(env, seed):
@@ -64,14 +71,20 @@ def assert_equal(expected, found):
     np.testing.assert_allclose(found.surprise, expected.surprise, atol=1e-4)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize(("game", "slots"), [("tic_tac_toe", 9), ("connect_four", None)])
-def test_a_dense_tree_finds_what_mctx_finds_in_games(game, slots, algorithm):
+@pytest.mark.parametrize(
+    ("game", "slots", "rule"),
+    [
+        *(("tic_tac_toe", 9, rule) for rule in ("gumbel", "puct", "gumbel over puct")),
+        ("connect_four", None, "gumbel"),
+        ("connect_four", None, "puct"),
+    ],
+)
+def test_a_dense_tree_finds_what_mctx_finds_in_games(game, slots, rule):
     """Also beyond the end of games, with illegal actions, and where slots hold actions."""
     env = make_env(game)
     roots = random_positions(env, [0, 1, 4, 5, 5, 6, 7, 2], seed=1)
     exploration = explorations(np.linspace(0, 1, 8), np.tile([0, 1], 4))
-    config = {"algorithm": algorithm, "simulations": 24, "slots": slots, "root_value": "policy"}
+    config = RULES[rule] | {"simulations": 24, "slots": slots, "root_value": "policy"}
     assert_equal(*both(rules_model(env, rough(env, 2)), roots, exploration, **config))
 
 
@@ -108,11 +121,11 @@ def random_model(bounds):
 
 
 @pytest.mark.parametrize(("bounds", "q_scale"), [(None, "tree"), ((-3.0, 3.0), "node")])
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_dense_tree_finds_what_mctx_finds_in_random_models(algorithm, bounds, q_scale):
+@pytest.mark.parametrize("rule", RULES)
+def test_a_dense_tree_finds_what_mctx_finds_in_random_models(rule, bounds, q_scale):
     roots = jnp.arange(64, dtype=jnp.uint32) * 7919
     exploration = explorations(np.tile([0, 1], 32), np.tile([0, 0, 1, 1], 16))
-    config = {"algorithm": algorithm, "simulations": 33, "q_scale": q_scale, "max_considered_actions": 4}
+    config = RULES[rule] | {"simulations": 33, "q_scale": q_scale, "max_considered_actions": 4}
     assert_equal(*both(random_model(bounds), roots, exploration, **config))
 
 

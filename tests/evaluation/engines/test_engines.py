@@ -13,11 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from podzero import player_names
 from podzero.envs import make_env
 from podzero.envs.notation import notation_of
 from podzero.errors import ConfigError
 from podzero.evaluation.arena import Arena
-from podzero.evaluation.engines import EngineContestant, programs
+from podzero.evaluation.engines import EngineContestant
 from podzero.evaluation.engines.gtp import GtpEngine
 from podzero.evaluation.engines.process import EngineFailed, LineProcess
 from podzero.evaluation.engines.uci import UciEngine
@@ -189,7 +190,7 @@ def test_an_engine_for_another_game_or_without_that_level_is_refused(name, game,
 @pytest.mark.parametrize("name", ["gnugo:1", "stockfish:3", "fairy-stockfish:3"])
 def test_a_missing_engine_names_its_package(name, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(programs, "_GAMES_FOLDERS", ())
+    monkeypatch.setattr(player_names, "_GAMES_FOLDERS", ())
     kind = name.partition(":")[0]
     with pytest.raises(ConfigError, match=f"{kind} is not installed; on Debian and Ubuntu: apt-get install {kind}$"):
         resolve(name, make_env("go_9x9" if kind == "gnugo" else "chess"))

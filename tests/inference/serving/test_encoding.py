@@ -39,6 +39,25 @@ def test_the_server_sees_the_observations_of_the_actor(game):
         assert (encoding.name, encoding.row_bytes) == EXPECTED[game]
 
 
+@pytest.mark.parametrize(
+    ("game", "row_bytes"),
+    [
+        ("tic_tac_toe", 3 + 2),
+        ("connect_four", 11 + 1),
+        ("hex", 61 + 16),
+        pytest.param("chess", 702, marks=pytest.mark.slow),
+    ],
+)
+def test_legal_actions_travel_where_they_are_asked_for(game, row_bytes):
+    """A bit for each action; the packed state of chess tells them by itself."""
+    env = make_env(game)
+    encoding, states = encoding_of(env, with_legal=True), positions(env)
+    rows, view = np.asarray(jax.jit(encoding.encode)(states)), jax.vmap(env.view)(states)
+    assert rows.shape == (64, encoding.row_bytes) == (64, row_bytes)
+    np.testing.assert_array_equal(jax.jit(encoding.legal)(rows), view.legal)
+    np.testing.assert_array_equal(jax.jit(encoding.decode)(rows), view.observation)
+
+
 def test_games_on_the_host_send_their_observations():
     """Their states hold handles and the observation."""
     pytest.importorskip("pyspiel")

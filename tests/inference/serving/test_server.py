@@ -1,20 +1,18 @@
-"""A server and clients in one process, over real sockets, with a device that adds numbers."""
+"""A server and clients in one process, over real sockets."""
 
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 import numpy as np
 import pytest
 import zmq
+from number_server import CONFIG, IDENTITY, Device, Running, client_of, expected, rows_of, serving
 
 from podzero.cluster.remote import ClusterError
-from podzero.config import ServerConfig
 from podzero.errors import ConfigError
 from podzero.inference.serving import (
     Hello,
-    Identity,
-    InferenceServer,
     ServedParams,
     ServerClient,
     ServerHung,
@@ -32,72 +30,7 @@ from podzero.inference.serving.messages import (
     request_frames,
     welcome_frames,
 )
-
-IDENTITY = Identity("run", "hex", "resnet 1234", row_bytes=4, outputs=3)
-CONFIG = ServerConfig(batch_sizes=(4, 16), deadline_ms=1.0, timeout_s=0.5, give_up_s=10.0, cache_mib=0.0)
-
-
-class Device:
-    """Answers with the sum of each row; `gate` holds its batches back."""
-
-    def __init__(self, version=3):
-        self.version, self.sizes, self.gate = version, [], threading.Event()
-        self.gate.set()
-
-    def evaluate(self, rows):
-        self.sizes.append(len(rows))
-        assert self.gate.wait(20.0)
-        return self.version, expected(rows)
-
-
-def expected(rows):
-    total = rows.astype(np.float32).sum(axis=1)
-    return np.stack([total, total + 1, total + 2], axis=1)
-
-
-def rows_of(seed, count):
-    return np.random.default_rng(seed).integers(0, 256, (count, 4), np.uint8)
-
-
-class Running:
-    """A server in a thread; `failure` is why it ended."""
-
-    def __init__(self, name="inference-0", device=None, config=CONFIG, identity=IDENTITY):
-        self.reports, self.announced, self.failure, self.device = [], [], None, device or Device()
-        self.server = InferenceServer(
-            name=name, host="127.0.0.1", identity=identity, device=self.device, version=lambda: self.device.version,
-            config=config, report=lambda _, metrics: self.reports.append(metrics), announce=self.announced.append,
-        )  # fmt: skip
-        self.name, self.address = name, self.server.address
-        self.thread = threading.Thread(target=self._run, daemon=True)
-        self.thread.start()
-
-    def _run(self):
-        try:
-            self.server.run()
-        except Exception as failure:
-            self.failure = failure
-
-    def stop(self):
-        self.device.gate.set()
-        self.server.stop()
-        self.thread.join(10.0)
-        assert not self.thread.is_alive()
-
-
-@contextmanager
-def serving(*servers, **options):
-    servers = servers or (Running(**options),)
-    try:
-        yield servers[0] if len(servers) == 1 else servers
-    finally:
-        for server in servers:
-            server.stop()
-
-
-def client_of(*servers, name="actor-0", positions=64, config=CONFIG, identity=IDENTITY, preferred=0):
-    found = {server.name: server.address for server in servers}
-    return ServerClient(Hello(name, positions, identity), lambda: found, config, preferred)
+from podzero.waiting import Wait
 
 
 def test_positions_come_back_evaluated_and_in_order():
@@ -340,10 +273,31 @@ def test_without_any_server_an_actor_gives_up_and_says_whom_it_waited_for():
     client = client_of(server, config=config)
     client.evaluate(0, rows_of(0, 2))
     server.stop()
-    with pytest.raises(ServerLost, match="actor-0 gave up waiting for an inference server: inference-0 at tcp://"):
+    with pytest.raises(ServerLost, match="actor-0 found no inference server in time: inference-0 at tcp://"):
         client.evaluate(0, rows_of(0, 2))
     with pytest.raises(ServerLost, match="no server is running"):
         ServerClient(Hello("actor-0", 4, IDENTITY), dict, config).await_version(0.1)
+
+
+def test_by_default_an_actor_waits_for_a_server_however_long_and_says_so(monkeypatch, caplog):
+    monkeypatch.setattr("podzero.inference.serving.client.Wait", lambda: Wait(0.1))
+    config = CONFIG.model_copy(update={"timeout_s": 0.1, "give_up_s": None})
+    first, found = Running(config=config), {}
+    found["inference-0"] = first.address
+    client = ServerClient(Hello("actor-0", 16, IDENTITY), lambda: found, config)
+    client.evaluate(0, rows_of(0, 2))
+    first.stop()
+    rows, answers = rows_of(1, 2), []
+    asking = threading.Thread(target=lambda: answers.append(client.evaluate(0, rows)), daemon=True)
+    asking.start()
+    while "actor-0 has waited" not in caplog.text:
+        time.sleep(0.05)
+    second = Running(config=config)
+    found["inference-0"] = second.address
+    with serving(second):
+        asking.join(30.0)
+        np.testing.assert_array_equal(answers[0], expected(rows))
+    client.close()
 
 
 def test_a_closed_client_stops_waiting():

@@ -13,7 +13,7 @@ def hello(name="actor-0", positions=8, **changes):
 
 
 def sessions(most=10 * CREDITS * 8):
-    return Sessions("inference-0", IDENTITY, most)
+    return Sessions("inference-0", IDENTITY, 99, most)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,123 @@
+"""docs/licences.md: the licence of every dependency, by extra."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, metadata
+from pathlib import Path
+from typing import Any
+
+from podzero.errors import PodzeroError
+from podzero.markdown import table
+
+STATED = {
+    "appnope": "BSD-2-Clause",
+    "bitbully": "AGPL-3.0",
+    "colorama": "BSD-3-Clause",
+    "docutils": "public domain, parts BSD-2-Clause; a tool for Emacs, which is not installed, GPL-3.0",
+    "jax-cuda12-pjrt": "Apache-2.0",
+    "jax-cuda12-plugin": "Apache-2.0",
+    "libtpu": "Google's terms; the package states none",
+    "nest-asyncio": "BSD-2-Clause",
+    "pgx": "Apache-2.0",
+}
+"""Licences that the metadata of a package leaves out or blurs, or of packages for other platforms; from their texts."""
+_NVIDIA = "NVIDIA's terms, as the package states them"
+_SHORT = {
+    "Apache Software License": "Apache-2.0",
+    "MIT License": "MIT",
+    "BSD License": "BSD",
+    "Apache 2.0": "Apache-2.0",
+}
+_COPYLEFT = re.compile(r"\b[AL]?GPL|General Public License", re.IGNORECASE)
+
+_INTRODUCTION = """\
+podzero is under Apache-2.0. `uv run python benchmarks/pages.py` writes this page from `uv.lock` and from what the
+packages say of themselves. No package that is always installed is under a copyleft licence (GPL, LGPL, AGPL); one,
+certifi, has MPL-2.0, whose conditions hold for its own files. The extras `envs` and `solver` contain packages under
+copyleft licences, whose conditions hold for whoever passes on an image with them."""
+
+Lock = Mapping[str, Mapping[str, Any]]
+"""The packages of `uv.lock`, by name."""
+
+
+class LicenceUnknown(PodzeroError, RuntimeError):
+    """A package says nothing of its licence, and `STATED` neither."""
+
+
+def licences_page(lock: Lock, extras: Sequence[str], licence: Callable[[str], str]) -> str:
+    """The page.
+
+    Args:
+      lock: all packages.
+      extras: of podzero.
+      licence: of a package.
+
+    Raises:
+      LicenceUnknown: see `licence_of`.
+    """
+    always = reached(lock, ())
+    parts = [
+        "# Licences",
+        "",
+        _INTRODUCTION,
+        "",
+        *_part("Always installed", lock, always, licence),
+    ]
+    for extra in extras:
+        parts += ["", *_part(f"Extra `{extra}`, besides", lock, reached(lock, (extra,)) - always, licence)]
+    return "\n".join([*parts, ""])
+
+
+def read_lock(file: Path) -> Lock:
+    """The packages of a lock file."""
+    return {package["name"]: package for package in tomllib.loads(file.read_text())["package"]}
+
+
+def reached(lock: Lock, extras: Sequence[str]) -> set[str]:
+    """The packages that podzero with `extras` depends on, directly or not, on any platform."""
+    seen: set[tuple[str, tuple[str, ...]]] = set()
+    ahead = [("podzero", tuple(extras))]
+    while ahead:
+        name, wanted = node = ahead.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        optional = lock[name].get("optional-dependencies", {})
+        needed = [*lock[name].get("dependencies", []), *(d for extra in wanted for d in optional.get(extra, []))]
+        ahead += [(dependency["name"], tuple(dependency.get("extra", ()))) for dependency in needed]
+    return {name for name, _ in seen} - {"podzero"}
+
+
+def licence_of(package: str) -> str:
+    """The licence of a package, as `STATED` or as its own metadata say.
+
+    Raises:
+      LicenceUnknown: neither does.
+    """
+    if package in STATED:
+        return STATED[package]
+    if package.startswith("nvidia-"):
+        return _NVIDIA
+    try:
+        said = metadata(package).json
+    except PackageNotFoundError:
+        raise LicenceUnknown(f"{package} is not installed here: add its licence to STATED") from None
+    classifiers = [line.split(" :: ")[-1] for line in said.get("classifier", ()) if line.startswith("License ::")]
+    field = str(said.get("license", "")).strip().splitlines()
+    names = [str(said["license_expression"])] if "license_expression" in said else classifiers or field[:1]
+    if not names:
+        raise LicenceUnknown(f"{package} does not say its licence: read it, and add it to STATED")
+    return ", ".join(_SHORT.get(name, name) for name in names)
+
+
+def is_copyleft(licence: str) -> bool:
+    """Whether a licence is one of the GNU ones."""
+    return _COPYLEFT.search(licence) is not None
+
+
+def _part(title: str, lock: Lock, packages: set[str], licence: Callable[[str], str]) -> list[str]:
+    rows = [(name, lock[name]["version"], licence(name)) for name in sorted(packages)]
+    return [f"## {title}", "", *table(("package", "version", "licence"), rows)]

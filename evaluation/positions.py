@@ -1,0 +1,277 @@
+"""Positions in which a solver judges moves: drawn evenly over the plies, each with the exact score of every move.
+
+Those of connect four come with podzero (`evaluation/labels/`), so that runs are judged without its solver installed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+from zipfile import BadZipFile
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from podzero.errors import ConfigError
+from podzero.evaluation.players import random_actions
+from podzero.evaluation.solvers import Scores, Solver, game_values, known_game, make_solver
+from podzero.protocols import Env
+from podzero.types import Array, EnvState
+
+log = logging.getLogger(__name__)
+
+MAX_PLY = 30
+"""Latest ply of judged positions."""
+Part = Literal["test", "validation"]
+"""Results are measured on `test`; a run judges its snapshots on `validation`, which has none of the same positions."""
+LABELS = Path(__file__).parent / "labels"
+"""Labelled positions that come with podzero: GAME-PART.npz."""
+_CANDIDATES = 512
+"""Random games of a batch."""
+_PATIENCE = 2000
+"""Random games in a row without a new position at a ply that say that there is none."""
+_FORMAT = 3
+"""Version of the way in which positions are drawn: part of the cache's key."""
+
+
+class Positions(NamedTuple):
+    """N positions whose legal moves differ in value, with the exact score of each move."""
+
+    moves: np.ndarray[Any, Any]
+    """`[N, max_ply]` int32, the moves that lead to each position, -1 after the last."""
+    scores: Scores
+    """`[N, A]` float32, exact scores of the actions (`Solver.scores`)."""
+
+    @property
+    def plies(self) -> np.ndarray[Any, Any]:
+        """`[N]`, moves played before each position."""
+        plies: np.ndarray[Any, Any] = (self.moves >= 0).sum(axis=1)
+        return plies
+
+    def first(self, count: int) -> Positions:
+        """The first positions."""
+        return Positions(self.moves[:count], self.scores[:count])
+
+
+def judged_positions(env: Env, count: int, seed: int, part: Part = "test", max_ply: int = MAX_PLY) -> Positions:
+    """`count` solved positions, the same for the same arguments.
+
+    They come from the labels of the game, as long as these suffice, chosen evenly over the plies; otherwise from
+    the user's cache, or drawn and solved now. The cache (`$XDG_CACHE_HOME/podzero`, else `~/.cache/podzero`) only saves
+    time and may be deleted.
+
+    Raises:
+      ConfigError: the game has no solver, or its solver is needed and not installed; or it has fewer positions.
+    """
+    labels = read_labels(env.spec.name, part)
+    if labels is not None and count <= len(labels.moves) and max_ply == MAX_PLY:
+        return _ordered(labels, np.random.default_rng(seed)).first(count)
+    solver = make_solver(env.spec.name)
+    game = env.spec.name.replace("/", "-")
+    file = _cache_folder() / f"positions-{game}-{count}-{seed}-{part}-{max_ply}-{_FORMAT}.npz"
+    held = _load(file, count)
+    if held is not None:
+        return held
+    positions = draw_positions(env, solver, count, get_args(Part).index(part) + 2 * seed, max_ply)
+    _save(file, positions)
+    return positions
+
+
+def read_labels(game: str, part: Part) -> Positions | None:
+    """The labelled positions of a game that come with podzero; None for other games."""
+    file = LABELS / f"{known_game(game)}-{part}.npz"
+    if not file.is_file():
+        return None
+    with np.load(file) as arrays:
+        return Positions(arrays["moves"].astype(np.int32), arrays["scores"].astype(np.float32))
+
+
+def all_positions(env: Env, max_ply: int) -> Positions:
+    """All positions up to a ply in which legal moves differ in value, each once, whatever moves lead to it.
+
+    For small games: each ply is held in memory.
+
+    Raises:
+      ConfigError: the game has no solver.
+    """
+    solver, found = make_solver(env.spec.name), []
+    moves = np.full((1, max_ply), -1, np.int32)
+    for ply in range(max_ply + 1):
+        view = jax.device_get(jax.vmap(env.view)(replay(env, moves)))
+        _, distinct = np.unique(view.observation.reshape(len(moves), -1), axis=0, return_index=True)
+        open_ = distinct[~view.done[distinct]]
+        if not len(open_):
+            break
+        moves, legal = moves[open_], view.legal[open_]
+        scores = solver.scores(view.observation[open_])
+        values = game_values(scores)
+        differ = np.nanmax(values, axis=1) > np.nanmin(values, axis=1)
+        found.append(Positions(moves[differ], scores[differ]))
+        rows, actions = np.nonzero(legal)
+        moves = moves[rows]
+        moves[:, ply : ply + 1] = actions[:, None]
+    return Positions(*(np.concatenate(field) for field in zip(*found, strict=True)))
+
+
+def draw_positions(env: Env, solver: Solver, count: int, seed: int, max_ply: int = MAX_PLY) -> Positions:
+    """Draws positions by uniformly random legal play and solves them; any first part of them is even over the plies.
+
+    Each position is drawn once, whatever moves lead to it. Terminal positions, and positions in which all legal moves
+    have the same value, are rejected. Plies 0 to `max_ply` have the same number of positions, except for those that
+    have fewer, such as the first.
+
+    Raises:
+      ConfigError: the game has fewer positions.
+    """
+    key, rng = jax.random.key(seed), np.random.default_rng(seed)
+    play = random_games(env, max_ply)
+    drawn = _Drawn(solver, max_ply, count)
+    while len(wanted := drawn.wanted()):
+        key, play_key = jax.random.split(key)
+        plies = rng.choice(wanted, _CANDIDATES)
+        games = jax.device_get(play(play_key, plies))
+        for ply, moves, observation, over in zip(plies, *games, strict=True):
+            drawn.offer(ply, moves, observation, over)
+    positions = drawn.positions()
+    if len(positions.moves) < count:
+        raise ConfigError(
+            f"{env.spec.name} has only some {len(positions.moves)} positions in which moves differ in value; ask for "
+            f"fewer than {count}"
+        )
+    return positions.first(count)
+
+
+class _Drawn:
+    """Positions drawn so far, by ply."""
+
+    def __init__(self, solver: Solver, max_ply: int, count: int) -> None:
+        self._solver = solver
+        self._count = count
+        self._held: list[list[tuple[np.ndarray[Any, Any], Scores]]] = [[] for _ in range(max_ply + 1)]
+        self._misses = np.zeros(max_ply + 1, np.int64)
+        """Candidates in a row that brought no new position, by ply."""
+        self._known: set[bytes] = set()
+
+    def wanted(self) -> np.ndarray[Any, Any]:
+        """The plies that need more positions."""
+        sizes, is_open = self._sizes(), self._misses < _PATIENCE
+        if not is_open.any():
+            return np.flatnonzero(is_open)
+        each = -(-(self._count - sizes[~is_open].sum()) // is_open.sum())
+        wanted: np.ndarray[Any, Any] = np.flatnonzero(is_open & (sizes < each))
+        return wanted
+
+    def offer(self, ply: int, moves: np.ndarray[Any, Any], observation: np.ndarray[Any, Any], over: bool) -> None:
+        """Solves a candidate, and keeps it if its moves differ in value."""
+        board = observation.tobytes()
+        if over or board in self._known:
+            self._misses[ply] += 1
+            return
+        self._known.add(board)
+        self._misses[ply] = 0
+        scores = self._solver.scores(observation[None])[0]
+        if len(np.unique(game_values(scores[~np.isnan(scores)]))) > 1:
+            self._held[ply].append((moves, scores))
+
+    def positions(self) -> Positions:
+        """All of them: the first of each ply, the second of each ply, and so on."""
+        found = [
+            entry
+            for round_ in range(self._sizes().max())
+            for of_ply in self._held
+            for entry in of_ply[round_ : round_ + 1]
+        ]
+        return Positions(np.stack([moves for moves, _ in found]), np.stack([scores for _, scores in found]))
+
+    def _sizes(self) -> np.ndarray[Any, Any]:
+        return np.array([len(of_ply) for of_ply in self._held])
+
+
+def _ordered(positions: Positions, rng: np.random.Generator) -> Positions:
+    """The positions in random order, but so that any first part of them is even over the plies."""
+    shuffled = rng.permutation(len(positions.moves))
+    plies = positions.plies[shuffled]
+    rounds = np.zeros(len(plies), np.int64)
+    for ply in np.unique(plies):
+        rounds[plies == ply] = np.arange((plies == ply).sum())
+    order = shuffled[np.lexsort((plies, rounds))]
+    return Positions(positions.moves[order], positions.scores[order])
+
+
+def replay(env: Env, moves: np.ndarray[Any, Any]) -> EnvState:
+    """The states after `moves` (`[N, T]` int32, -1 after the last), all from the same initial state."""
+
+    def ply(t: Array, states: EnvState) -> EnvState:
+        goes_on = actions[:, t] >= 0
+        any_legal = jnp.argmax(jax.vmap(env.view)(states).legal, axis=1)
+        played = jax.vmap(env.step)(states, jnp.where(goes_on, actions[:, t], any_legal))
+        return jax.vmap(optax.tree.where)(goes_on, played, states)
+
+    actions = jnp.asarray(moves)
+    starts = jax.vmap(env.init)(jnp.broadcast_to(jax.random.key(0), actions.shape[:1]))
+    return jax.jit(partial(jax.lax.fori_loop, 0, actions.shape[1], ply))(starts)
+
+
+class RandomGames(NamedTuple):
+    """N random games, each stopped at its ply."""
+
+    moves: Array
+    """`[N, max_ply]` int32, -1 after the last."""
+    observations: Array
+    """`[N, *observation_shape]`."""
+    over: Array
+    """`[N]` bool."""
+
+
+def random_games(env: Env, max_ply: int) -> Callable[[Array, Array], RandomGames]:
+    """Compiles uniformly random play up to given plies, as a function of `(key, plies [N])`."""
+
+    def ply(states: EnvState, key: Array) -> tuple[EnvState, tuple[Array, Array, Array]]:
+        view = jax.vmap(env.view)(states)
+        actions = random_actions(key, view.legal)
+        return jax.vmap(env.step)(states, actions), (actions, view.observation, view.done)
+
+    @jax.jit
+    def play(key: Array, plies: Array) -> RandomGames:
+        starts = jax.vmap(env.init)(jnp.broadcast_to(jax.random.key(0), plies.shape))
+        _, (actions, observations, over) = jax.lax.scan(ply, starts, jax.random.split(key, max_ply + 1))
+        games = jnp.arange(plies.shape[0])
+        moves = jnp.where(jnp.arange(max_ply) < plies[:, None], actions[:max_ply].T, -1)
+        return RandomGames(moves, observations[plies, games], over[plies, games])
+
+    compiled: Callable[[Array, Array], RandomGames] = play
+    return compiled
+
+
+def _cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "podzero"
+
+
+def _load(file: Path, count: int) -> Positions | None:
+    """The cached positions; None if there are none or the file is damaged."""
+    try:
+        with np.load(file) as arrays:
+            held = Positions(arrays["moves"], arrays["scores"])
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+        return None
+    return held if len(held.moves) == len(held.scores) == count else None
+
+
+def _save(file: Path, positions: Positions) -> None:
+    """Replaces the cache file atomically. If it cannot be written, the next run solves the positions again."""
+    temporary = file.with_name(f".{os.getpid()}-{file.name}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        np.savez_compressed(temporary, moves=positions.moves, scores=positions.scores)
+        os.replace(temporary, file)
+    except OSError as error:
+        log.warning("cannot cache the solved positions for the next run in %s: %s", file, error.strerror)
+        with suppress(OSError):
+            temporary.unlink()

@@ -1,0 +1,88 @@
+"""What differs between two experiments, what of it may change when a run is resumed, and the record of such changes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from podzero.config import Experiment
+from podzero.config.training import OptimizerConfig
+
+NEUTRAL: dict[str, Any] = {
+    **dict.fromkeys(("stop", "evaluation", "checkpoint", "metrics", "cluster", "restarts", "int8", "server"), True),
+    "actors": {"count", "min_count", "cpus", "inference", "resources", "moves_per_dispatch"},
+    "search": {"tree"},
+    "network": {"remat"},
+    "learner": {"mesh", "microbatches", "calibrate", "cpu_convolutions"},
+    "replay": {"cpus", "memory_gib", "timeout_s"},
+}
+"""The settings that do not change what is learned, in the form of pydantic's `exclude`."""
+
+CHANGEABLE: dict[str, Any] = NEUTRAL | {
+    "learner": {
+        **dict.fromkeys(NEUTRAL["learner"], True),
+        "optimizer": {name for name in OptimizerConfig.model_fields if name != "name"},
+    },
+}
+"""The settings that may change when a run is resumed: the neutral ones, and those of the optimizer, whose state goes
+on. Another optimizer is another experiment: its state has another structure than the one in the checkpoint."""
+
+
+class Change(NamedTuple):
+    """A setting that differs."""
+
+    setting: str
+    """Its dotted name."""
+    old: Any
+    new: Any
+
+    def __str__(self) -> str:
+        return f"{self.setting}: holds {self.old}, given {self.new}"
+
+
+class RecordedChange(NamedTuple):
+    """A change of a setting when a run was resumed."""
+
+    t: float
+    """When, in seconds since the epoch."""
+    step: int
+    """The learner step from which the run was resumed."""
+    change: Change
+
+
+def differences(held: Experiment, given: Experiment, exclude: Any = None) -> list[Change]:
+    """The settings that differ, by their names.
+
+    Args:
+      held: the experiment of a working directory.
+      given: the experiment to compare.
+      exclude: settings to leave out, in the form of pydantic's `exclude`.
+    """
+    old, new = (flatten(e.model_dump(mode="json", exclude=exclude)) for e in (held, given))
+    return [Change(key, old.get(key), new.get(key)) for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
+
+
+def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Turns a nested mapping into one level with dotted keys."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def record_lines(changes: Iterable[Change], step: int) -> str:
+    """The lines of `changes.jsonl` for settings that are changed now, at a learner step."""
+    now = round(time.time(), 3)
+    return "".join(json.dumps({"t": now, "step": step, **change._asdict()}) + "\n" for change in changes)
+
+
+def recorded_changes(text: str) -> Iterator[RecordedChange]:
+    """The changes in the text of a `changes.jsonl`, without lines that are damaged."""
+    for line in text.splitlines():
+        try:
+            tree = json.loads(line)
+            yield RecordedChange(tree["t"], tree["step"], Change(tree["setting"], tree["old"], tree["new"]))
+        except (ValueError, KeyError, TypeError):
+            continue

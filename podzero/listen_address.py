@@ -1,0 +1,84 @@
+"""Where a web page is served: on this machine only, unless the user names another address."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from typing import NamedTuple
+
+from podzero.errors import PodzeroError
+
+LOOPBACK = "127.0.0.1"
+
+
+class AddressNotUsable(PodzeroError, RuntimeError):
+    """A server cannot listen on an address; the message says why and what to do."""
+
+
+class ListenAddress(NamedTuple):
+    """The address that a server of web pages listens on."""
+
+    host: str
+    """An IP address or a name of this machine; 0.0.0.0 and :: are all its addresses."""
+    port: int
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine reaches the server."""
+        return self.host == "localhost" or _ip(self.host).is_loopback
+
+    @property
+    def accepted_hosts(self) -> tuple[str, ...] | None:
+        """Values of the header `Host` that are answered; None accepts all.
+
+        A server of this machine refuses foreign names that resolve to it (DNS rebinding). Beyond it, nobody knows by
+        which names and through which mapped ports it is reached, so that the token alone protects it.
+        """
+        return (f"{_bracketed(self.host)}:{self.port}", f"localhost:{self.port}") if self.is_local else None
+
+    @property
+    def url(self) -> str:
+        """`http://HOST:PORT`, for a browser."""
+        host = "localhost" if _ip(self.host).is_unspecified else _bracketed(self.host)
+        return f"http://{host}:{self.port}"
+
+    @property
+    def readers(self) -> str:
+        """Who reaches the server."""
+        if self.is_local:
+            return "browsers of this machine"
+        return f"all browsers that reach this machine on {self.host}, port {self.port}"
+
+
+def free_address(host: str | None, port: int | None) -> ListenAddress:
+    """An address that can be listened on.
+
+    Args:
+      host: None for this machine alone.
+      port: None for any that is free.
+
+    Raises:
+      AddressNotUsable: it is no address of this machine, or the port is in use.
+    """
+    name = host or LOOPBACK
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(name, port or 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+            return ListenAddress(name, probe.getsockname()[1])
+    except OSError as error:
+        remedy = "choose another --port" if port else "choose another --host"
+        raise AddressNotUsable(f"cannot listen on {name}:{port or 'any port'}: {error.strerror}; {remedy}") from None
+
+
+def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """The address that `host` writes; that of no machine for a name."""
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return ipaddress.ip_address("255.255.255.255")
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,142 @@
+"""Every command line that people are told to type: in the documents, in experiments, and by the program itself.
+
+Documents and experiments show them in blocks of code, or in backticks; the program's messages, its help and the
+docstrings of scripts in backticks, on lines of their own, or in a sentence.
+"""
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = (
+    ".", ".ci/run", "bash", "curl", "docker", "echo", "export", "gcloud", "git", "jupyter", "kubectl", "pip", "pipx",
+    "podzero", "pytest", "python", "python3.11", "ray", "ssh", "taskset", "tensorboard", "uv",
+)  # fmt: skip
+"""What a command line begins with."""
+VERBS = (
+    "analyze", "bench", "compile", "configs", "doctor", "engine", "evaluate", "export", "launch", "play", "report",
+    "runs", "settings", "status", "tournament", "train", "zoo",
+)  # fmt: skip
+"""The commands of podzero, to tell `podzero train` from "podzero cannot"."""
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+NOTEBOOKS = sorted((ROOT / "docs").glob("*.ipynb"))
+PACKAGES = [path.parent for path in sorted(ROOT.glob("*/__init__.py")) if path.parent.name != "tests"]
+
+_PROGRAM = "|".join(map(re.escape, sorted(PROGRAMS, key=len, reverse=True)))
+_BEGINS = re.compile(rf"^(?:[A-Z_]+=\S+ +)*(?:{_PROGRAM})(?: |$)")
+_ARGUMENT = r"(?: (?:(?:⟦[^⟧]*⟧)+|(?:-|(?=\S*[=/@:])\w|[A-Z]{2})\S*(?<![,.;:)]))| (?:selfplay|learner))"
+_UNQUOTED = re.compile(
+    rf"(?<![\w`./-])((?:uv run )?podzero (?:{'|'.join(VERBS)})\b{_ARGUMENT}*|uv (?:sync|lock|pip) [^`\n)]*)"
+)
+"""In a sentence: `podzero VERB` and what looks like its arguments."""
+_SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
+_BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$|(?:^\n|\A)((?:^    [^\n]*\n|^\n(?=    ))+)", re.M | re.S)
+"""A block between fences, with its language; or an indented one."""
+
+
+class CommandLine(NamedTuple):
+    """A command line, as it is shown."""
+
+    text: str
+    where: str
+    """The file, with the line where it is known."""
+    shown: str
+    """`block`, `inline` or `message`."""
+
+
+@cache
+def command_lines() -> tuple[CommandLine, ...]:
+    """All of them, each text once for each way in which it is shown."""
+    found: dict[tuple[str, str], CommandLine] = {}
+    for line in _everywhere():
+        found.setdefault((line.text, line.shown), line)
+    return tuple(found.values())
+
+
+def _everywhere() -> Iterator[CommandLine]:
+    for path in DOCUMENTS:
+        yield from of_markdown(path.read_text(), str(path.relative_to(ROOT)))
+    for path in NOTEBOOKS:
+        for cell in json.loads(path.read_text())["cells"]:
+            if cell["cell_type"] == "markdown":
+                yield from of_markdown("".join(cell["source"]), str(path.relative_to(ROOT)))
+    for path in sorted((ROOT / "configs").rglob("*.yaml")):
+        yield from of_experiment(path.read_text(), str(path.relative_to(ROOT)))
+    for path in sorted((ROOT / "podzero" / "zoo").glob("*/card.yaml")):
+        yield CommandLine(yaml.safe_load(path.read_text())["command"], str(path.relative_to(ROOT)), "inline")
+    for path in sources():
+        yield from of_source(path.read_text(), str(path.relative_to(ROOT)))
+
+
+def sources() -> list[Path]:
+    """The files of the product; `podzero/` holds links to its packages, which count once."""
+    own = [*(ROOT / "podzero").glob("*.py"), *(ROOT / "podzero" / "config").rglob("*.py")]
+    return sorted({*own, *(path for package in PACKAGES for path in package.rglob("*.py"))} - {ROOT / "podzero"})
+
+
+def of_markdown(text: str, where: str) -> Iterator[CommandLine]:
+    """The command lines of a page: of its blocks of code, and in backticks."""
+    prose = text
+    for block in _BLOCK.finditer(text):
+        prose = prose.replace(block[0], "\n" * block[0].count("\n"), 1)
+        if block[1] in (None, "", "sh", "bash"):
+            number = text[: block.start()].count("\n") + 1
+            yield from of_block(block[2] or block[3], f"{where}:{number}")
+    for span in _SPAN.finditer(prose):
+        words = " ".join(span[1].split()).replace("\\|", "|")
+        if _BEGINS.match(words):
+            yield CommandLine(words, f"{where}:{prose[: span.start()].count(chr(10)) + 1}", "inline")
+
+
+def of_block(text: str, where: str) -> Iterator[CommandLine]:
+    """The command lines of a block; of a session only what follows the prompt `$ `."""
+    lines = [line.removeprefix("    ") for line in text.replace("\\\n", " ").splitlines()]
+    session = any(line.startswith("$ ") for line in lines)
+    for line in lines:
+        if session and not line.startswith("$ "):
+            continue
+        words = " ".join(re.sub(r"(?:^|\s)# .*", "", line).removeprefix("$ ").split())
+        if _BEGINS.match(words):
+            yield CommandLine(words, where, "block")
+
+
+def of_experiment(text: str, where: str) -> Iterator[CommandLine]:
+    """The commands of the comment at the top of an experiment."""
+    for label, words in re.findall(r"^# (Run|Judge): +(.*)$", text, re.M):
+        yield CommandLine(words, f"{where}, {label}", "block")
+
+
+def of_source(text: str, where: str) -> Iterator[CommandLine]:
+    """The command lines in the strings of a program; what it fills in stands there as `⟦expression⟧`."""
+    tree = ast.parse(text)
+    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            string = "".join(
+                part.value if isinstance(part, ast.Constant) else f"⟦{ast.unparse(part.value)}⟧" for part in node.values
+            )
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
+            string = node.value
+        else:
+            continue
+        for words in of_message(string):
+            yield CommandLine(words, f"{where}:{node.lineno}", "message")
+
+
+def of_message(text: str) -> Iterator[str]:
+    """The command lines of a message: in backticks, on a line of their own, or in its sentences."""
+    spans = [" ".join(span[1].split()) for span in _SPAN.finditer(text)]
+    yield from (words for words in spans if _BEGINS.match(words))
+    text = _SPAN.sub("``", text).replace("\\\n", " ")
+    for line in (re.sub(r"\s+# .*", "", line).strip() for line in text.splitlines()):
+        if " " in line and re.match(r"(?:[A-Z_]+=\S+ |taskset -c \d+ )*(?:uv run |python |tensorboard )", line):
+            yield line
+        else:
+            yield from (found.strip() for found in _UNQUOTED.findall(line))

@@ -1,0 +1,89 @@
+"""How Q-values become targets: the floor of the range by which they are divided, and the value of a searched root."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from podzero.config import SearchConfig
+from podzero.envs import make_env
+from podzero.search import make_search, rules_model
+from podzero.search.qvalues import Edges, gumbel_transform, root_value
+from podzero.types import Exploration
+
+GAME = (-1.0, 1.0)
+
+
+def edges(qvalues, visits, raw_value):
+    """A root with equal logits."""
+    visits, qvalues = jnp.array([visits]), jnp.array([qvalues])
+    total = jnp.sum(visits, axis=1, keepdims=True)
+    return Edges(
+        logits=jnp.zeros(qvalues.shape),
+        prior=jnp.full(qvalues.shape, 1 / qvalues.shape[1]),
+        visits=visits,
+        total_visits=total,
+        qvalues=qvalues,
+        raw_value=jnp.array([[raw_value]]),
+        value=(raw_value + jnp.sum(visits * qvalues, axis=1, keepdims=True)) / (1 + total),
+        tree_range=jnp.array([[2.0]]),
+    )
+
+
+def improved(config, root, floor):
+    return jax.nn.softmax(root.logits + gumbel_transform(config, GAME, floor)(root, 1))
+
+
+@pytest.mark.parametrize(
+    ("floor", "expected"),
+    [
+        (1e-8, [0.0061, 0.9939]),  # divided by their range: 0 and 1, with weight 0.1 * (50 + 1)
+        (0.2, [0.4936, 0.5064]),  # 5.1 * 0.001 / 0.2 = 0.0255 nats
+    ],
+)
+def test_q_values_that_hardly_differ_hardly_change_the_policy(floor, expected):
+    found = improved(SearchConfig(), edges([0.500, 0.501], [1, 1], 0.5), floor)
+    np.testing.assert_allclose(found[0], expected, atol=1e-4)
+
+
+def test_a_range_above_the_floor_is_the_whole_scale():
+    """0 and 0.8 count as 0 and 1: 1 / (1 + exp(-5.1)) = 0.9939."""
+    found = improved(SearchConfig(), edges([0.0, 0.8], [1, 1], 0.4), 0.2)
+    np.testing.assert_allclose(found[0], [0.0061, 0.9939], atol=1e-4)
+
+
+def test_where_all_moves_are_about_equally_good_the_policy_stays_that_of_the_network():
+    """Each position of tic-tac-toe is worth 0.500 or 0.501 to its player, by the number of stones and the move."""
+    env = make_env("tic_tac_toe")
+
+    def evaluate(params, key, states):
+        seen = jax.vmap(env.view)(states).observation.astype(jnp.float32)
+        corner = seen[:, 0, 0].max(axis=-1)
+        return jnp.zeros((len(corner), 9)), 0.5 + 0.001 * corner
+
+    roots = jax.vmap(env.init)(jax.random.split(jax.random.key(0), 1))
+    policies = []
+    for settings in ({"min_value_range": 1e-8}, {}):
+        search = make_search(SearchConfig(simulations=9, **settings), rules_model(env, evaluate))
+        policies.append(jax.jit(search)(None, jax.random.key(0), roots, Exploration.none(1)).policy[0])
+    assert policies[0].min() < 0.001  # the corner, 0.001 below the others
+    np.testing.assert_allclose(policies[1], 1 / 9, atol=0.004)
+
+
+HALVED = edges([1.0, 0.0, 0.0], [7, 7, 2], 1.0)
+"""What 16 simulations of sequential halving over three actions visit. One action wins, and the network knows it."""
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, 0.9934),  # the policy: 1 / (1 + 2 * exp(-0.1 * (50 + 7)))
+        ({"root_value": "mean"}, 8 / 17),
+        ({"algorithm": "puct"}, 8 / 17),
+        ({"algorithm": "puct", "root_value": "policy"}, 0.9934),
+    ],
+)
+def test_the_value_of_a_root_under_sequential_halving_is_not_that_of_its_forced_visits(settings, expected):
+    config = SearchConfig(**settings)
+    found = root_value(config, HALVED, improved(config, HALVED, 0.2), jnp.array([0]))
+    np.testing.assert_allclose(found, [expected], atol=1e-4)
