@@ -7,10 +7,25 @@ import shlex
 from podzero.config import Experiment
 from podzero.driver.checkpoints import checkpoints
 from podzero.driver.learner_group import RunFailed
+from podzero.errors import PodzeroError
 from podzero.workdir import Workdir, unused
 
 SMALLER = 3.0
 """By how much the learning rate is divided in the advice after a divergence."""
+
+
+class LastCheckpointFailed(PodzeroError, RuntimeError):
+    """A run has ended, and its last checkpoint could not be written: the steps since the newest one are lost."""
+
+    exit_code = 3
+
+
+def last_checkpoint_failed(reason: str, failure: Exception, workdir: Workdir) -> LastCheckpointFailed:
+    """The error of a run that has ended for `reason`, and whose last checkpoint met `failure`, with what to do."""
+    return LastCheckpointFailed(
+        f"the run has ended ({reason}), but its last checkpoint could not be written: {failure}. What came after the "
+        f"newest one is lost.\n{_again(workdir)}\nOn a cluster, add the --address of this run. Log: {workdir.log_file}"
+    )
 
 
 def with_advice(failure: RunFailed, experiment: Experiment, workdir: Workdir) -> RunFailed:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+from collections.abc import Sequence
 from concurrent.futures import wait
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -17,6 +18,7 @@ from podzero.cluster.directory import tell
 from podzero.cluster.remote import BUILD_TIMEOUT_S, RemoteActor, own_address
 from podzero.cluster.stale_processes import RUN_VARIABLE
 from podzero.config import Experiment
+from podzero.driver.checkpoints import SavedShard
 from podzero.driver.devices import own_devices
 from podzero.driver.preemption import watch_for_notices
 from podzero.driver.process import Process
@@ -44,12 +46,35 @@ class ReplayProcess(Process):
     _silent = 0
     """Requests for metrics in a row that its server has not answered."""
 
-    def _build(self, *, experiment: Experiment, shard: int, restore_from: Path | None) -> None:
+    def _build(self, *, experiment: Experiment, shard: int, contents: Sequence[SavedShard]) -> None:
         from podzero.envs import spec_of
-        from podzero.replay import ReplayServer
+        from podzero.replay import ReplayRestoreError, ReplayServer
 
         spec = spec_of(experiment.env)
-        self._server = ReplayServer(experiment, spec, shard, restore_from, own_address())
+        found = None
+        for content in contents:
+            try:
+                self._server = ReplayServer(experiment, spec, shard, content.folder, own_address())
+                found = content
+                break
+            except ReplayRestoreError as damage:
+                log.warning("the contents of a replay shard are damaged", exc_info=damage)
+        if found is None:
+            self._server = ReplayServer(experiment, spec, shard, host=own_address())
+        if contents and found != contents[0]:
+            self._report_loss(contents[0], found)
+
+    def _report_loss(self, wanted: SavedShard, found: SavedShard | None) -> None:
+        """Says and counts which samples are missing after the contents `wanted` were damaged."""
+        missing = max(0, wanted.samples - self._server.limits().size)
+        log.warning(
+            "%s goes on %s: %s of the samples of %s are missing",
+            self._name,
+            f"with the older contents of {found.folder}" if found else "empty",
+            f"{missing:,} of {wanted.samples:,}" if wanted.samples else "an unknown number",
+            wanted.folder,
+        )
+        self._reports.report(self._name, {"count/damaged_shards": 1.0, "count/missing_samples": float(missing)})
 
     def address(self) -> Any:
         """The address at which writers and readers reach this shard, once it listens.
@@ -83,9 +108,15 @@ class ReplayProcess(Process):
         else:
             self._silent = 0
 
-    def checkpoint(self, folder: Path) -> None:
-        """Writes the shard's contents below `folder`."""
+    def checkpoint(self, folder: Path) -> int:
+        """Writes the shard's contents into `folder`; returns how many samples there were when it began.
+
+        Raises:
+          SaveUnderWay: it still writes another checkpoint.
+        """
+        samples = self._server.limits().size
         self._server.checkpoint(folder)
+        return samples
 
 
 class LearnerProcess(Process):

@@ -6,10 +6,9 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from podzero.config import Experiment
-from podzero.driver.checkpoints import Checkpoint
+from podzero.driver.checkpoints import Checkpoint, SavedShard
 from podzero.driver.failures import SHARD, Failures
 from podzero.driver.learner_group import LearnerFailed
 from podzero.driver.nodes import RunNodes
@@ -88,15 +87,15 @@ class Reconciler:
           LearnerFailed: a learner could not be told that a shard moved.
         """
 
-        def content(index: int) -> Path | None:
-            return saved.shard(index) if (saved := newest()) else None
+        def contents(index: int) -> list[SavedShard]:
+            return saved.shard(index) if (saved := newest()) else []
 
         for worker in [*self._shards.workers, *self.workers]:
             if worker.worked:
                 self._failures.note_work(worker.actor.name)
-        replaced = self._replace_shards(content)
+        replaced = self._replace_shards(contents)
         ended = [name for group in self._groups for name in self._remove_ended(group)]
-        self._announce_moves(learners, content)
+        self._announce_moves(learners)
         ended += [name for group in self._samplers for name in self._remove_ended(group)]
         if replaced or ended or time.monotonic() >= self._look_at:
             self.scale()
@@ -134,8 +133,8 @@ class Reconciler:
             self._failures.note_end(name, node, error, alive)
         return list(ended)
 
-    def _replace_shards(self, content: Callable[[int], Path | None]) -> list[str]:
-        """Restarts the lost shards that may restart, each with its `content`; returns their names."""
+    def _replace_shards(self, contents: Callable[[int], list[SavedShard]]) -> list[str]:
+        """Restarts the lost shards that may restart, each with its first whole `contents`; returns their names."""
         replaced, all_lost = [], self._shards.lost()
         self._homeless &= {index for index, _ in all_lost}
         for index, loss in all_lost:
@@ -146,7 +145,7 @@ class Reconciler:
             if not self._failures.may_start(name):
                 continue
             nodes = self._failures.usable(SHARD, self._nodes.for_workers())
-            if self._shards.replace(index, nodes, content(index)):
+            if self._shards.replace(index, nodes, contents(index)):
                 self._homeless.discard(index)
                 replaced.append(name)
             elif index not in self._homeless:
@@ -159,10 +158,10 @@ class Reconciler:
                 )
         return replaced
 
-    def _announce_moves(self, learners: Sequence[Worker], content: Callable[[int], Path | None]) -> None:
+    def _announce_moves(self, learners: Sequence[Worker]) -> None:
         """Tells readers and writers where restarted shards are; those that could not be told are of no use any more."""
         users = [*(worker for group in self._samplers for worker in group.workers.values()), *learners]
-        self._announcer.announce(self._shards.moves(content), users)
+        self._announcer.announce(self._shards.moves(), users)
         for worker, failure in self._announcer.failures():
             if worker in learners:
                 raise LearnerFailed(

@@ -6,11 +6,11 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from podzero.cluster.placement import Node
 from podzero.cluster.remote import BUILD_TIMEOUT_S, START_TIMEOUT_S, Call, ClusterError, RemoteActor, WorkerDied
+from podzero.driver.checkpoints import SavedShard
 from podzero.driver.worker import ANSWER_TIMEOUT_S, Worker, await_answers
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,6 @@ class _Restart(NamedTuple):
 
     address: Call
     node: Node
-    content: Path | None
     deadline: float
     """On the monotonic clock."""
 
@@ -43,10 +42,10 @@ class ReplayShards:
     """All replay shards, by index.
 
     Args:
-      spawn: starts the process of a shard, given its index, on a node, with the contents of a folder or empty.
+      spawn: starts the process of a shard, given its index, on a node, with the first contents that are whole.
     """
 
-    def __init__(self, spawn: Callable[[int, Node, Path | None], RemoteActor]) -> None:
+    def __init__(self, spawn: Callable[[int, Node, Sequence[SavedShard]], RemoteActor]) -> None:
         self._spawn = spawn
         self.workers: list[Worker] = []
         self._addresses: list[str] = []
@@ -57,16 +56,16 @@ class ReplayShards:
         """The remote actors of the shards, some of which may be starting."""
         return [worker.actor for worker in self.workers]
 
-    def start(self, nodes: Sequence[Node], contents: Sequence[Path | None]) -> None:
-        """Starts one shard on each of `nodes`; returns before they are up."""
+    def start(self, nodes: Sequence[Node], contents: Sequence[Sequence[SavedShard]]) -> None:
+        """Starts one shard on each of `nodes`, with the first of its `contents` that is whole; returns at once."""
         places = enumerate(zip(nodes, contents, strict=True))
-        self.workers = [Worker(self._spawn(index, node, content)) for index, (node, content) in places]
+        self.workers = [Worker(self._spawn(index, node, found)) for index, (node, found) in places]
 
     def await_ready(self) -> None:
         """Waits until all shards listen.
 
         Raises:
-          ReplayRestoreError, PortTaken, ...: whatever kept a shard from being built; the first such error of any.
+          ReplayMismatch, PortTaken, ...: whatever kept a shard from being built; the first such error of any.
         """
         calls = [(worker, worker.actor.begin("address")) for worker in self.workers]
         self._addresses = await_answers(calls, BUILD_TIMEOUT_S)
@@ -75,34 +74,30 @@ class ReplayShards:
         """The indices of the shards that failed, and why each failed."""
         return [(index, end) for index, worker in enumerate(self.workers) if (end := worker.ended()) is not None]
 
-    def replace(self, index: int, nodes: Sequence[Node], content: Path | None) -> bool:
+    def replace(self, index: int, nodes: Sequence[Node], contents: Sequence[SavedShard]) -> bool:
         """Restarts a lost shard on the node with the fewest shards; returns False when there is no node for it.
 
         Args:
           index: of the shard.
           nodes: where shards may be started.
-          content: of the last checkpoint; without, the shard starts empty.
+          contents: of the newest checkpoint and those before; the shard takes the first that is whole, or is empty.
         """
         if not nodes:
             return False
         crowded = Counter(worker.actor.node for other, worker in enumerate(self.workers) if other != index)
-        self._restart(index, min(nodes, key=lambda node: (crowded[node.id], -node.cpus, node.id)), content)
+        self._restart(index, min(nodes, key=lambda node: (crowded[node.id], -node.cpus, node.id)), contents)
         return True
 
-    def moves(self, newest: Callable[[int], Path | None]) -> list[Move]:
+    def moves(self) -> list[Move]:
         """The restarted shards that have begun to listen since the last call.
 
-        A shard whose contents are damaged, or were deleted meanwhile, is restarted with those that are newest now or,
-        if it had these, empty. One that fails otherwise, or does not listen in time, is `lost` again.
-
-        Args:
-          newest: finds the contents of a shard in the newest checkpoint.
+        One that has failed, or does not listen in time, is `lost` again.
         """
         moves = []
         for index, restart in list(self._restarts.items()):
             if restart.address.done:
                 del self._restarts[index]
-                moves += self._finish(index, restart, newest)
+                moves += self._finish(index, restart)
             elif time.monotonic() >= restart.deadline:
                 del self._restarts[index]
                 self.workers[index].failure = ClusterError(
@@ -118,31 +113,24 @@ class ReplayShards:
             worker.actor.kill()
         self.workers, self._restarts = [], {}
 
-    def _finish(self, index: int, restart: _Restart, newest: Callable[[int], Path | None]) -> list[Move]:
+    def _finish(self, index: int, restart: _Restart) -> list[Move]:
         """The move of a shard that has answered where it listens; none if it failed."""
         try:
             new = restart.address.result(ANSWER_TIMEOUT_S)
         except Exception as failure:
-            from podzero.replay import ReplayRestoreError  # slow, and only needed after a failure
-
-            if restart.content is None or not isinstance(failure, ReplayRestoreError):
-                self.workers[index].failure = failure
-            else:
-                log.warning("replay-%d cannot restore %s", index, restart.content, exc_info=failure)
-                content = newest(index)
-                self._restart(index, restart.node, content if content != restart.content else None)
+            self.workers[index].failure = failure
             return []
         move = Move(self._addresses[index], new)
         self._addresses[index] = new
         return [move]
 
-    def _restart(self, index: int, node: Node, content: Path | None) -> None:
-        held = f"the contents of {content}" if content else "no contents"
+    def _restart(self, index: int, node: Node, contents: Sequence[SavedShard]) -> None:
+        held = f"the contents of {contents[0].folder}" if contents else "no contents"
         log.warning("replay-%d restarts on %s with %s", index, node, held)
         self.workers[index].actor.kill()
-        self.workers[index] = Worker(self._spawn(index, node, content))
+        self.workers[index] = Worker(self._spawn(index, node, contents))
         address = self.workers[index].actor.begin("address")
-        self._restarts[index] = _Restart(address, node, content, time.monotonic() + BUILD_TIMEOUT_S)
+        self._restarts[index] = _Restart(address, node, time.monotonic() + BUILD_TIMEOUT_S)
 
 
 class _Announcement(NamedTuple):

@@ -11,7 +11,7 @@ from functools import partial
 
 from podzero.cluster.remote import NodeLost
 from podzero.config import Experiment
-from podzero.driver.advice import with_advice
+from podzero.driver.advice import last_checkpoint_failed, with_advice
 from podzero.driver.checkpoints import Checkpoint, newest_checkpoint
 from podzero.driver.learner_group import LearnerFailed, RunFailed
 from podzero.driver.recovery import LearnerFailures, RestartPolicy
@@ -83,7 +83,7 @@ class Run:
         self._monitor = Monitor(self._experiment, self._supervisor.nodes_since, counters, self._began_at)
         tensorboard = self._experiment.metrics.tensorboard
         self._metrics = MetricsLog(self._workdir, checkpoint.step if checkpoint else -1, tensorboard, self._writers)
-        self._saver.begin()
+        self._saver.begin(checkpoint)
         self._status_due = time.monotonic()
 
     def until_end(self, signals: StopSignals) -> str:
@@ -93,12 +93,13 @@ class Run:
 
         Raises:
           RunFailed: a worker failed and cannot be replaced.
+          LastCheckpointFailed: the run has ended without its last checkpoint.
           ConfigError, WorkdirError, CheckpointMismatch: the run could not start again after the loss of the learner.
         """
         try:
             if (reason := self._loop(signals)) is None:
                 return STOPPED
-            self._stop()
+            self._stop(reason)
             return reason
         finally:
             with suppress(Exception):  # which must not hide why the run ends
@@ -222,26 +223,42 @@ class Run:
 
     def _show(self) -> None:
         """Updates the view and, if it is due, `status.json`."""
+        due = time.monotonic() >= self._status_due
+        if due:
+            self.handle([MetricsReport(time.time(), "driver", self._saver.metrics())])
         status = replace(self._monitor.status(time.monotonic()), failing=self._supervisor.failing)
-        if time.monotonic() >= self._status_due:
+        if due:
             self._status_due = time.monotonic() + STATUS_EVERY_S
             self._attempt_write(self._workdir.status_file, partial(write_status, self._workdir, status))
         self._view.show(status)
 
-    def _stop(self) -> None:
+    def _stop(self, reason: str) -> None:
         """Stops the workers in this order: actors, then the learner, then a checkpoint, then the rest.
 
         Unfinished games are lost, and the samples that replay has not confirmed when an actor ends.
+
+        Args:
+          reason: why the run ends.
+
+        Raises:
+          LastCheckpointFailed: the checkpoint could not be written; everything has been stopped.
         """
         self._enter("stopping")
         self._saver.wait()
+        for stop in (self._supervisor.stop_actors, self._supervisor.stop_learner):
+            try:
+                self.handle(stop())
+            except Exception as failure:  # the checkpoint may be written nevertheless
+                log.error("the workers did not stop in order", exc_info=failure)
+        failed: Exception | None = None
         try:
-            self.handle(self._supervisor.stop_actors())
-            self.handle(self._supervisor.stop_learner())
             self._saver.write_checkpoint(self._save_state())
         except Exception as failure:
+            failed = failure
             log.error("the last checkpoint could not be written", exc_info=failure)
         self._supervisor.stop_evaluator()
+        if failed is not None:
+            raise last_checkpoint_failed(reason, failed, self._workdir) from failed
 
     def _save_what_works(self, failure: Exception) -> None:
         """Writes a last checkpoint of a run that fails, if its learner works; `failure` says so if that fails as well.

@@ -10,17 +10,20 @@ from typing import Any, NamedTuple
 
 from podzero.cluster.remote import RemoteActor
 from podzero.config import Experiment
-from podzero.driver.checkpoints import write_checkpoint
+from podzero.driver.checkpoints import SHARD_TIMEOUT_S, Checkpoint, age_s, write_checkpoint
 from podzero.driver.learner_group import LearnerGroup
 from podzero.driver.snapshots import delete_old_snapshots
 from podzero.driver.worker import ANSWER_TIMEOUT_S
+from podzero.monitoring.status import duration
 from podzero.workdir import Workdir
 
 log = logging.getLogger(__name__)
 
 FIRST_SNAPSHOT_S = 30.0
 """Time between two attempts to write the first snapshot, which needs trained parameters."""
-FINISH_TIMEOUT_S = 600.0
+RETRY_S = 60.0
+"""Time from the first failed checkpoint to the next attempt; it doubles, up to `checkpoint.every_minutes`."""
+FINISH_TIMEOUT_S = SHARD_TIMEOUT_S + 120.0
 """Longest wait for a write that has begun."""
 
 
@@ -43,6 +46,15 @@ class Saved(NamedTuple):
     ladder: Mapping[str, Any]
 
 
+class _Newest(NamedTuple):
+    """The newest complete checkpoint."""
+
+    step: int | None
+    """None before the first one."""
+    began: float
+    """When it was begun, or the run if there is none, on the monotonic clock."""
+
+
 class Saver:
     """Writes checkpoints and snapshots when they are due, one at a time.
 
@@ -57,11 +69,15 @@ class Saver:
         self._workdir = workdir
         self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="saver")
         self._write: Future[Saved] | None = None
+        self._writes_checkpoint = False
         self.begin()
 
-    def begin(self) -> None:
-        """Starts the intervals anew, when the workers of the run have started."""
+    def begin(self, checkpoint: Checkpoint | None = None) -> None:
+        """Starts the intervals anew, when the workers of the run have started from `checkpoint`."""
         self._began_at = 0.0
+        now = time.monotonic()
+        self._newest = _Newest(checkpoint.step, now - age_s(checkpoint)) if checkpoint else _Newest(None, now)
+        self._failed = 0
         self._checkpoint_due = time.monotonic() + 60 * self._experiment.checkpoint.every_minutes
         self._snapshot_due = time.monotonic() + FIRST_SNAPSHOT_S
 
@@ -69,6 +85,13 @@ class Saver:
         """Makes a checkpoint due at once, unless the newest one began after `time_s` (seconds since the epoch)."""
         if self._began_at < time_s:
             self._checkpoint_due = time.monotonic()
+
+    def metrics(self) -> dict[str, float]:
+        """The age and the step of the newest checkpoint, and how many attempts to write one have failed since."""
+        newest = self._newest
+        step = {} if newest.step is None else {"checkpoint/step": float(newest.step)}
+        age = time.monotonic() - newest.began
+        return step | {"checkpoint/age_s": age, "checkpoint/failed_saves": float(self._failed)}
 
     @property
     def due(self) -> bool:
@@ -81,18 +104,23 @@ class Saver:
         if now >= self._checkpoint_due:
             self._checkpoint_due = now + 60 * self._experiment.checkpoint.every_minutes
             self._began_at = time.time()
+            self._writes_checkpoint = True
             self._write = self._executor.submit(self.write_checkpoint, state)
         else:
+            self._writes_checkpoint = False
             self._snapshot_due = now + 60 * self._experiment.evaluation.every_minutes
             self._write = self._executor.submit(self._write_snapshot, state)
 
     def finished(self) -> Saved | None:
-        """The result of the write if it has finished since the last call. A failed one is a warning."""
+        """The result of the write if it has finished since the last call.
+
+        A failed one is a warning, and an error from the second failed checkpoint in a row on.
+        """
         if self._write is None or not self._write.done():
             return None
         write, self._write = self._write, None
         if failure := write.exception():
-            log.warning("saving failed; training goes on", exc_info=failure)
+            self._warn(failure)
             return None
         saved = write.result()
         if saved.snapshot_step <= 0:
@@ -115,6 +143,7 @@ class Saver:
           ClusterError, WorkerDied: a worker did not answer.
           OSError: the checkpoint cannot be written.
         """
+        began = time.monotonic()
         ladder = _newest_ladder(state)
         step = write_checkpoint(
             self._workdir,
@@ -124,8 +153,13 @@ class Saver:
             ladder,
             self._experiment.checkpoint.keep,
         )
+        self._newest, self._failed = _Newest(step, began), 0
         log.info("checkpoint of step %d written", step)
-        return self._write_snapshot(state._replace(ladder=ladder, evaluator=None))
+        try:
+            return self._write_snapshot(state._replace(ladder=ladder, evaluator=None))
+        except Exception as failure:  # the checkpoint is complete
+            log.warning("the snapshot after the checkpoint of step %d was not written", step, exc_info=failure)
+            return Saved(0, ladder)
 
     def write_last(self, state: SaveState, timeout_s: float) -> None:
         """Writes a checkpoint after the write that has begun, if any; both have `timeout_s` together.
@@ -142,6 +176,25 @@ class Saver:
     def close(self) -> None:
         """Drops the writes that have not begun."""
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _warn(self, failure: BaseException) -> None:
+        """Says that a write has failed, and tries a checkpoint again soon."""
+        if not self._writes_checkpoint:
+            log.warning("a snapshot was not written; training goes on", exc_info=failure)
+            return
+        self._failed += 1
+        pause_s = min(RETRY_S * 2 ** min(self._failed - 1, 16), 60 * self._experiment.checkpoint.every_minutes)
+        self._checkpoint_due = min(self._checkpoint_due, time.monotonic() + pause_s)
+        age = duration(time.monotonic() - self._newest.began)
+        log.log(
+            logging.WARNING if self._failed == 1 else logging.ERROR,
+            "no checkpoint could be written, attempt %d since the newest one: if the run ended now, the last %s would "
+            "be lost. Training goes on; next attempt in %g s",
+            self._failed,
+            age,
+            pause_s,
+            exc_info=failure,
+        )
 
     def _write_snapshot(self, state: SaveState) -> Saved:
         step = int(state.learner.leader.actor.ask("snapshot"))

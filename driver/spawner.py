@@ -14,6 +14,7 @@ from podzero.cluster.remote import RemoteActor
 from podzero.cluster.scheduling import PlacementGroup
 from podzero.cluster.stale_processes import RUN_VARIABLE
 from podzero.config import Experiment
+from podzero.driver.checkpoints import SavedShard
 from podzero.driver.processes import EvaluatorProcess, InferenceProcess, LearnerProcess, ReplayProcess
 from podzero.driver.producers import ActorProcess, ReanalysisProcess
 from podzero.workdir import Workdir
@@ -55,8 +56,8 @@ class Spawner:
         self.run = uuid.uuid4().hex
         self._step = step
 
-    def shard(self, index: int, node: Node, content: Path | None, reserve: bool) -> RemoteActor:
-        """Starts a replay shard, with the contents of a folder or empty; it may `reserve` its CPUs and memory."""
+    def shard(self, index: int, node: Node, contents: Sequence[SavedShard], reserve: bool) -> RemoteActor:
+        """Starts a replay shard, with the first of `contents` that is whole; it may `reserve` its CPUs and memory."""
         replay = self._experiment.replay
         return self._spawn(
             ReplayProcess,
@@ -66,7 +67,7 @@ class Spawner:
             memory=replay.memory_bytes if reserve else 0,
             environment=self._cpu_only(),
             shard=index,
-            restore_from=content,
+            contents=list(contents),
         )
 
     def learner(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 
-from podzero.driver.checkpoints import Checkpoint, RunFileDamaged, checkpoints, set_aside
+from podzero.driver.checkpoints import Checkpoint, RunFileDamaged, checkpoints, delete_unfinished, set_aside
 from podzero.driver.snapshots import set_aside_later
 from podzero.driver.supervisor import Supervisor
 from podzero.workdir import Workdir, WorkdirError, keep_as
@@ -32,6 +32,7 @@ def start_workers(supervisor: Supervisor, workdir: Workdir, step: int | None = N
         nothing was renamed.
       Exception: what else `Supervisor.start` raises; nothing was renamed.
     """
+    delete_unfinished(workdir)
     damaged: list[tuple[Checkpoint, Exception]] = []
     present = checkpoints(workdir)
     for checkpoint in present if step is None else [found for found in present if found.step == step]:
@@ -94,8 +95,7 @@ def _none_usable(workdir: Workdir, damaged: list[tuple[Checkpoint, Exception]]) 
 
 
 def _is_damage(error: Exception) -> bool:
-    """Whether an error means that a checkpoint is damaged. Its imports are slow and only needed after an error."""
+    """Whether an error means that a checkpoint is damaged. The import is slow and only needed after an error."""
     from podzero.learner import CheckpointDamaged
-    from podzero.replay import ReplayRestoreError
 
-    return isinstance(error, (CheckpointDamaged, ReplayRestoreError, RunFileDamaged))
+    return isinstance(error, (CheckpointDamaged, RunFileDamaged))

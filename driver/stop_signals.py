@@ -21,6 +21,8 @@ class StopSignals:
 
     def __init__(self, event: threading.Event | None = None) -> None:
         self.event = event or threading.Event()
+        self.number = 0
+        """The first signal that was received; 0 before."""
         self._interrupts = False
         self._received_at = 0.0
 
@@ -55,9 +57,9 @@ class StopSignals:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         first, now = not self.event.is_set(), time.monotonic()
-        self.event.set()
         if first:
-            self._received_at = now
+            self.number, self._received_at = number, now
+        self.event.set()
         second = number == signal.SIGINT and now - self._received_at >= REPEATED_AFTER_S
         if second or (first and self._interrupts):
             raise KeyboardInterrupt

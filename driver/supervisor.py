@@ -6,8 +6,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from podzero.cluster.accelerators import described
@@ -16,7 +15,7 @@ from podzero.cluster.placement import MEMORY, Node
 from podzero.cluster.ray_cluster import Cluster
 from podzero.cluster.remote import START_TIMEOUT_S, STOP_TIMEOUT_S, RemoteActor
 from podzero.config import Experiment
-from podzero.driver.checkpoints import Checkpoint
+from podzero.driver.checkpoints import Checkpoint, SavedShard
 from podzero.driver.learner_group import LearnerGroup
 from podzero.driver.nodes import RunNodes
 from podzero.driver.producers import ActorProcess, ReanalysisProcess
@@ -86,7 +85,8 @@ class Supervisor:
           checkpoint: from which replay, learner and ratings continue; None starts from nothing.
 
         Raises:
-          CheckpointDamaged, ReplayRestoreError: the checkpoint cannot be used; no worker is left running.
+          CheckpointDamaged: the checkpoint's learner cannot be used; no worker is left running. A replay shard that is
+            damaged there takes older contents, or is empty.
           ConfigError, CheckpointMismatch: the experiment cannot be run here; no worker is left running.
           NodesAbsent: nodes did not join in time; the message names them.
           ClusterError, WorkerDied: a worker could not be built; no worker is left running.
@@ -96,7 +96,7 @@ class Supervisor:
         nodes = self._nodes.wait(self._stopping)
         self.nodes_since = time.monotonic()
         try:
-            contents = [checkpoint.shard(index) if checkpoint else None for index in range(len(nodes.shards))]
+            contents = [checkpoint.shard(index) if checkpoint else [] for index in range(len(nodes.shards))]
             self.shards.start(nodes.shards, contents)
             folder = checkpoint.folder if checkpoint else None
             with self._nodes.prepared_hosts(nodes.learner, self._spawner.run) as coordinator:
@@ -212,14 +212,14 @@ class Supervisor:
     def _learners(self) -> list[Worker]:
         return self.learner.workers if self.learner else []
 
-    def _spawn_shard(self, index: int, node: Node, content: Path | None) -> RemoteActor:
+    def _spawn_shard(self, index: int, node: Node, contents: Sequence[SavedShard]) -> RemoteActor:
         """Starts a shard, without a reservation if its CPUs or memory were taken: a run needs all its shards."""
         free = node.cpus - self._reconciler.taken(except_shard=index).get(node.id, 0.0)
         shards = 1 + sum(
             worker.actor.node == node.id for other, worker in enumerate(self.shards.workers) if other != index
         )
         fits = node.resources.get(MEMORY, 0.0) >= shards * self._shard_memory
-        return self._spawner.shard(index, node, content, reserve=free >= self._shard_cpus and fits)
+        return self._spawner.shard(index, node, contents, reserve=free >= self._shard_cpus and fits)
 
     def _inference_servers(self, experiment: Experiment) -> WorkerGroup:
         """The group of servers `inference-0`, `inference-1`, ...; one that does not answer is replaced."""

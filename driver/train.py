@@ -7,6 +7,7 @@ import socket
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from podzero.cluster.placement import host_resources, reserved_cpus
 from podzero.cluster.ray_cluster import connect
@@ -27,8 +28,16 @@ from podzero.monitoring.writing import WriteAttempts
 from podzero.workdir import Workdir
 
 
-def train(experiment: Experiment, root: str | Path, address: str | None, view: View, step: int | None = None) -> str:
-    """Runs an experiment until one of its limits is reached, a signal arrives, or it fails; returns why it ended.
+class End(NamedTuple):
+    """The end of a run that did not fail."""
+
+    reason: str
+    signal: int
+    """The number of the signal that ended it; 0 where it has reached a limit."""
+
+
+def train(experiment: Experiment, root: str | Path, address: str | None, view: View, step: int | None = None) -> End:
+    """Runs an experiment until one of its limits is reached, a signal arrives, or it fails.
 
     If the working directory holds checkpoints of this experiment, the run resumes from one of them.
 
@@ -41,6 +50,7 @@ def train(experiment: Experiment, root: str | Path, address: str | None, view: V
 
     Raises:
       WorkdirError, ConfigError, ClusterError, RunFailed: the run cannot start or go on; the message says why.
+      LastCheckpointFailed: the run has ended as it should, but for its last checkpoint.
     """
     workdir = Workdir(root)
     with ExitStack() as stack:
@@ -53,8 +63,9 @@ def train(experiment: Experiment, root: str | Path, address: str | None, view: V
             with signals.interrupting():
                 run = _start(experiment, workdir, address, view, signals, stack, step)
         except KeyboardInterrupt:
-            return STOPPED
-        return run.until_end(signals)
+            return End(STOPPED, signals.number)
+        reason = run.until_end(signals)
+        return End(reason, signals.number if reason == STOPPED else 0)
 
 
 def _start(

@@ -27,7 +27,8 @@ from podzero.workdir import Workdir
 
 EXIT_CODES = (
     "Exit codes: 0 success; 1 a negative result (compile: does not fit; doctor: a check failed), or an unexpected "
-    "error; 2 an error that its message explains; 130 interrupted by Ctrl-C."
+    "error; 2 an error that its message explains; 3 a run has ended without its last checkpoint; 129, 130 and 143: "
+    "SIGHUP, Ctrl-C or SIGTERM has ended the command, a run with its last checkpoint."
 )
 
 app = typer.Typer(
@@ -56,7 +57,7 @@ def main() -> None:
             print_json({"error": message, "kind": type(error).__name__})
         else:
             print(f"podzero: {message}", file=sys.stderr)
-        code = 2
+        code = error.exit_code if isinstance(error, PodzeroError) else 2
     sys.exit(code)
 
 

@@ -58,12 +58,13 @@ def train(
         print(experiment.to_yaml(), end="")
         return
     print(f"{reason}.", flush=True)
-    from podzero.driver.run import STOPPED
     from podzero.driver.train import train as run
     from podzero.monitoring.terminal import make_view
 
     ended = run(experiment, root, address, make_view(view), step)
     cluster = "" if address is None else f" --address {address}"
-    print(f"The run has ended: {ended}. Its files are in {root}.")
+    print(f"The run has ended: {ended.reason}. Its files are in {root}.")
     print(f"Evaluate it with: podzero evaluate {shlex.quote(str(root))}")
-    print(f"Train on with: podzero train {go_on(experiment, root, None if ended == STOPPED else {})}{cluster}")
+    print(f"Train on with: podzero train {go_on(experiment, root, None if ended.signal else {})}{cluster}")
+    if ended.signal:
+        raise typer.Exit(128 + ended.signal)

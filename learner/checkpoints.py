@@ -7,8 +7,6 @@ save and restore in the same order, in a folder on shared storage.
 from __future__ import annotations
 
 import errno
-import hashlib
-import json
 import re
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
@@ -25,7 +23,7 @@ from podzero.learner.devices import explained
 from podzero.learner.fingerprint import as_text, fingerprint
 from podzero.learner.sharding import leaf_names, placed, replicated
 from podzero.learner.state import TrainState
-from podzero.storage import LEARNER_FOLDER, LEARNER_MANIFEST, read_saved, unreadable
+from podzero.storage import LEARNER_FOLDER, LEARNER_MANIFEST, read_saved, sealed, unreadable, unsealed
 from podzero.workdir import write_atomically
 
 SAVE_TIMEOUT_S = 600.0
@@ -119,8 +117,7 @@ class LearnerCheckpoints:
         }
         self._orbax.wait_until_finished()
         if jax.process_index() == 0:
-            content = {"sha256": _digest(manifest), "leaves": manifest}
-            write_atomically(folder / LEARNER_MANIFEST, json.dumps(content, indent=1))
+            write_atomically(folder / LEARNER_MANIFEST, sealed({"leaves": manifest}))
 
 
 def _named(state: TrainState) -> dict[str, Any]:
@@ -151,23 +148,15 @@ def _stored_shape(leaf: Any) -> jax.ShapeDtypeStruct:
     return target
 
 
-def _digest(manifest: dict[str, dict[str, Any]]) -> str:
-    """The digest of the manifest, so that a damaged one is not mistaken for that of another network."""
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-
-
 def _read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
+    file = folder / LEARNER_MANIFEST
     try:
-        text = read_saved(folder, LEARNER_MANIFEST)
+        text = read_saved(file, folder.parent)
         if text is None:
             raise CheckpointDamaged(f"{folder} has no {LEARNER_MANIFEST}: the checkpoint was not finished")
-        content = json.loads(text)
-        manifest: dict[str, dict[str, Any]] = content["leaves"]
-        if content["sha256"] == _digest(manifest):
-            return manifest
+        return dict(unsealed(text)["leaves"])
     except (ValueError, TypeError, KeyError) as error:
-        raise CheckpointDamaged(f"{folder / LEARNER_MANIFEST} is damaged: {error}") from error
-    raise CheckpointDamaged(f"{folder / LEARNER_MANIFEST} was changed after it was written (its SHA-256 differs)")
+        raise CheckpointDamaged(f"{file} is damaged: {error}") from error
 
 
 def _is_storage_error(error: BaseException | None) -> bool:

@@ -16,7 +16,7 @@ from podzero.progress import share_of_rest
 
 SILENT_AFTER_S = 300.0
 """Time without a report after which a worker no longer counts in the shares of time."""
-RESUMED_COUNTERS = ("games", "moves", "samples", "restarts", "failed_episodes")
+RESUMED_COUNTERS = ("games", "moves", "samples", "restarts", "failed_episodes", "damaged_shards", "missing_samples")
 """Counters that continue after a resumption, like `elapsed_s`."""
 
 
@@ -100,7 +100,7 @@ class Monitor:
     def status(self, now: float) -> RunStatus:
         """The status of the run."""
         learner = self._gauges["learner"]
-        evaluator = self._gauges["evaluator"]
+        evaluator, driver = self._gauges["evaluator"], self._gauges["driver"]
         shares, server_busy = self._shares(now), self._mean_over("inference", "server/busy")
         size = self._sum_over("replay", "replay/size")
         phase = self._phase(size)
@@ -140,6 +140,11 @@ class Monitor:
             keeps_value=evaluator.get("evaluation/keeps_value"),
             scores=_with_prefix(evaluator, "evaluation/score_"),
             restarts=int(self._totals["restarts"]),
+            checkpoint_step=int(driver["checkpoint/step"]) if "checkpoint/step" in driver else None,
+            checkpoint_age_s=driver.get("checkpoint/age_s"),
+            failed_saves=int(driver.get("checkpoint/failed_saves", 0)),
+            damaged_shards=int(self._totals["damaged_shards"]),
+            missing_samples=int(self._totals["missing_samples"]),
             device_busy=min(self._rates["device_s"].per_s(now), 1.0) if "learner/device_busy" in learner else None,
             shares=shares,
             bottleneck=bottleneck(phase, shares, size, self._experiment.replay.min_size, server_busy),

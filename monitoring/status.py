@@ -101,6 +101,16 @@ class RunStatus:
     """Mean score in [0, 1] against each opponent of the last evaluation."""
     restarts: int = 0
     """Workers that were replaced, and restarts of the whole run."""
+    checkpoint_step: int | None = None
+    """Learner step of the newest checkpoint."""
+    checkpoint_age_s: float | None = None
+    """Seconds since the newest checkpoint was begun, or since the run started or resumed if there is none."""
+    failed_saves: int = 0
+    """Attempts to write a checkpoint that have failed since the newest one."""
+    damaged_shards: int = 0
+    """Times that the contents of a replay shard in a checkpoint were damaged, so that it took older ones or none."""
+    missing_samples: int = 0
+    """Samples that were lost by this."""
     failing: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """The workers that have failed and not worked since, by name: how often in a row, and their last errors."""
     samples_per_s: float = 0.0

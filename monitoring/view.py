@@ -14,6 +14,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from podzero.monitoring.checkpoint_view import checkpoint_items, checkpoint_line
 from podzero.monitoring.status import PHASE_WORDS, RunStatus, duration
 
 STARTING = "starting Ray, replay, learner and actors: libraries load, programs compile"
@@ -39,6 +40,8 @@ def status_line(status: RunStatus) -> str:
     if status.loss is not None:
         parts.append(f"loss {status.loss:.3f}")
     parts += _evaluated(status)
+    if status.checkpoint_age_s is not None:
+        parts.append(checkpoint_line(status, clock(status.checkpoint_age_s)))
     if status.chips is not None and status.chips > 1:
         share = f" ({status.share_of_peak:.1%} of peak)" if status.share_of_peak is not None else ""
         parts.append(f"chips {status.chips:,}{share}")
@@ -134,6 +137,8 @@ def _rows(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
         yield "reanalysis", _joined(f"{_rate(status.reanalysed_per_s)} samples/s reanalysed")
     yield "replay", _replay(status)
     yield "strength", _strength(status)
+    if status.checkpoint_age_s is not None:
+        yield "checkpoint", _joined(*checkpoint_items(status, duration(status.checkpoint_age_s)))
     if _has_accelerators(status):
         yield "chips", _chips(status)
     if status.cost is not None:

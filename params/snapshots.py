@@ -7,7 +7,6 @@ experiment and a SHA-256 of every leaf. Reading needs no template, no Ray and no
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import platform
 import shutil
@@ -21,6 +20,7 @@ from flax import serialization
 
 from podzero.config import Experiment, parse
 from podzero.errors import ConfigError, PodzeroError
+from podzero.storage import sealed, unsealed
 from podzero.types import Params, Versioned
 from podzero.workdir import step_folder, step_folders, sync, sync_tree
 
@@ -64,7 +64,7 @@ def save_snapshot(folder: Path, step: int, params: Params, experiment: Experimen
     partial, final = folder / f"{_PARTIAL}{step}", step_folder(folder, step)
     partial.mkdir()
     (partial / PARAMS_FILE).write_bytes(serialization.msgpack_serialize(tree))
-    (partial / MANIFEST_FILE).write_text(json.dumps(content | {"sha256": _seal(content)}, indent=1))
+    (partial / MANIFEST_FILE).write_text(sealed(content))
     sync_tree(partial)
     if final.exists():
         replaced = final.rename(folder / f"{_PARTIAL}{step}-replaced")
@@ -137,17 +137,14 @@ def _manifest(folder: Path, step: int) -> dict[str, Any]:
         raise SnapshotError(f"{folder} holds no snapshot of step {step}; there are: {known}")
     read = _bytes(where / MANIFEST_FILE)
     try:
-        content = json.loads(read)
-        seal = content.pop("sha256")
-    except (ValueError, KeyError, AttributeError) as error:
-        raise SnapshotError(f"snapshot {where} is damaged: {MANIFEST_FILE} cannot be read ({error})") from None
-    if seal != _seal(content):
-        raise SnapshotError(f"snapshot {where} is damaged: {MANIFEST_FILE} does not have the SHA-256 it was saved with")
+        content = unsealed(read.decode())
+    except ValueError as error:
+        raise SnapshotError(f"snapshot {where} is damaged: {MANIFEST_FILE} cannot be used ({error})") from None
     if content["format"] != _FORMAT:
         raise SnapshotError(f"snapshot {where} has format {content['format']}, this podzero reads format {_FORMAT}")
     if content["step"] != step:
         raise SnapshotError(f"snapshot {where} is misplaced: it was saved as step {content['step']}")
-    return dict(content)
+    return content
 
 
 def _bytes(file: Path) -> bytes:
@@ -162,10 +159,6 @@ def _bytes(file: Path) -> bytes:
         raise SnapshotError(f"snapshot {file.parent} is damaged: {file.name} is missing") from None
     except OSError as error:
         raise SnapshotError(f"snapshot {file.parent} cannot be read on {platform.node()}: {error}") from None
-
-
-def _seal(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _digest(leaf: np.ndarray[Any, Any]) -> str:

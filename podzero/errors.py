@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import ClassVar
 
 
 class PodzeroError(Exception):
@@ -11,6 +12,9 @@ class PodzeroError(Exception):
 
     The message says what was wrong, where, and what to do. The command line prints it without a traceback.
     """
+
+    exit_code: ClassVar[int] = 2
+    """With which the command line ends."""
 
 
 class ConfigError(PodzeroError, ValueError):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from podzero.errors import PodzeroError
 
@@ -15,6 +18,7 @@ LEARNER_MANIFEST = "manifest.json"
 """The file that the learner writes last into its folder."""
 SHARD_MANIFEST = "shard.json"
 """The file that a replay shard writes last into its folder."""
+_DIGEST = "sha256"
 
 
 class StorageError(PodzeroError, RuntimeError):
@@ -45,20 +49,58 @@ def unreadable(path: Path, error: Exception) -> StorageError:
     )
 
 
-def read_saved(folder: Path, name: str) -> str | None:
-    """The text of the file `name` of a checkpoint, in `folder`; None if the file is missing.
+def shard_folder(checkpoint: Path, index: int) -> Path:
+    """The folder with the contents of a replay shard in the folder of a checkpoint."""
+    return checkpoint / "replay" / f"shard-{index}"
+
+
+def checkpoint_of(shard: Path) -> Path:
+    """The folder of the checkpoint that holds the folder of a replay shard; the inverse of `shard_folder`."""
+    return shard.parents[1]
+
+
+def read_saved(file: Path, checkpoint: Path) -> str | None:
+    """The text of a file of a checkpoint; None if the file is missing.
+
+    Args:
+      file: to read.
+      checkpoint: the folder of the checkpoint, somewhere below which the file is.
 
     Raises:
-      StorageError: it cannot be read, or not even the folder above `folder` is there, as where storage is not mounted.
+      StorageError: it cannot be read, or not even `checkpoint` is there, as where storage is not mounted.
       ValueError: it is no text.
     """
-    with reading(folder / name):
+    with reading(file):
         try:
-            return (folder / name).read_text()
+            return file.read_text()
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            if folder.parent.exists():
+            if checkpoint.exists():
                 return None
     raise StorageError(
-        f"{folder} is not found on {socket.gethostname()}, nor is the folder above it: the run's working directory "
-        "must be on storage that all nodes share, at the same path; mount it there, then give the same command again"
+        f"{checkpoint} is not found on {socket.gethostname()}: the run's working directory must be on storage that all "
+        "nodes share, at the same path; mount it there, then give the same command again"
     )
+
+
+def sealed(content: Mapping[str, Any]) -> str:
+    """The JSON object `content` as text that holds its own SHA-256, by which `unsealed` notices every change."""
+    plain = json.loads(json.dumps(content))  # as it will be read: keys are text, tuples are lists
+    return json.dumps(plain | {_DIGEST: _digest(plain)}, indent=1)
+
+
+def unsealed(text: str) -> dict[str, Any]:
+    """The JSON object that `sealed` has made into `text`.
+
+    Raises:
+      ValueError: it was changed since, or `sealed` has not made it.
+    """
+    content = json.loads(text)
+    if not isinstance(content, dict) or _DIGEST not in content:
+        raise ValueError("it holds no SHA-256 of itself: it was changed, or another version of podzero wrote it")
+    if content.pop(_DIGEST) != _digest(content):
+        raise ValueError("it was changed after it was written: its SHA-256 differs")
+    return content
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

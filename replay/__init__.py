@@ -11,6 +11,7 @@ from podzero.replay.errors import PortTaken as PortTaken
 from podzero.replay.errors import ReplayMismatch as ReplayMismatch
 from podzero.replay.errors import ReplayRestoreError as ReplayRestoreError
 from podzero.replay.errors import ReplayTimeout as ReplayTimeout
+from podzero.replay.errors import SaveUnderWay as SaveUnderWay
 from podzero.replay.errors import SignatureError as SignatureError
 from podzero.replay.errors import WrongServer as WrongServer
 from podzero.replay.limits import Limits as Limits

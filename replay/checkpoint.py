@@ -1,4 +1,4 @@
-"""A shard's checkpoint on disk: Reverb's files, and a manifest with the server's identity, settings and file digests.
+"""A shard's checkpoint on disk: Reverb's files, and a manifest with the server's identity, settings and all digests.
 
 Reverb alone does not refuse every bad checkpoint: a corrupt record raises, but a missing DONE file silently gives an
 empty table, and saved settings silently replace the experiment's. So the manifest is checked before Reverb restores.
@@ -7,8 +7,6 @@ empty table, and saved settings silently replace the experiment's. So the manife
 from __future__ import annotations
 
 import hashlib
-import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -16,20 +14,16 @@ from typing import NamedTuple
 from podzero.replay.errors import ReplayMismatch, ReplayRestoreError
 from podzero.replay.limits import Settings
 from podzero.replay.tables import Table
-from podzero.storage import SHARD_MANIFEST, read_saved, reading
+from podzero.storage import SHARD_MANIFEST, checkpoint_of, read_saved, reading, sealed, unsealed
 from podzero.workdir import write_atomically
 
 _DATA = "reverb"
 _ADVICE = "resume with the version of podzero that wrote it, or train in another working directory"
 
 
-def seal(written: Path, folder: Path, identity: str, tables: Mapping[str, Table]) -> Path:
-    """Moves Reverb's files from `written` into `folder`, then writes the manifest; returns `folder`."""
-    if folder.exists():
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
-    data = folder / _DATA
-    shutil.move(written, data)
+def seal(folder: Path, written: str, identity: str, tables: Mapping[str, Table]) -> Path:
+    """Gives Reverb's files, in the subfolder `written` of `folder`, their name and a manifest; returns `folder`."""
+    data = (folder / written).rename(folder / _DATA)
     manifest = {
         "identity": identity,
         "tables": {
@@ -38,7 +32,7 @@ def seal(written: Path, folder: Path, identity: str, tables: Mapping[str, Table]
         },
         "files": {file.name: _digest(file) for file in sorted(data.iterdir())},
     }
-    write_atomically(folder / SHARD_MANIFEST, json.dumps(manifest, indent=1))
+    write_atomically(folder / SHARD_MANIFEST, sealed(manifest))
     return folder
 
 
@@ -51,10 +45,10 @@ def unseal(folder: Path, tables: Mapping[str, Table]) -> tuple[Path, str]:
       StorageError: this machine cannot read it, although it may be whole.
     """
     try:
-        text = read_saved(folder, SHARD_MANIFEST)
+        text = read_saved(folder / SHARD_MANIFEST, checkpoint_of(folder))
         if text is None:
             raise ReplayRestoreError(f"replay checkpoint {folder}: {SHARD_MANIFEST} is missing")
-        manifest = json.loads(text)
+        manifest = unsealed(text)
         found = {
             name: _SavedTable(table["layout"], Settings(**table["settings"]))
             for name, table in manifest["tables"].items()

@@ -19,6 +19,10 @@ class ReplayMismatch(PodzeroError, RuntimeError):
     """A replay checkpoint is whole, but its tables are not those of the experiment."""
 
 
+class SaveUnderWay(PodzeroError, RuntimeError):
+    """A shard still writes the checkpoint before the one that it was asked for."""
+
+
 class PortTaken(PodzeroError, RuntimeError):
     """Another process listens on the configured port."""
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import shutil
 import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,9 @@ import psutil
 
 from podzero.config import Experiment
 from podzero.replay import checkpoint
-from podzero.replay.errors import PortTaken, ReplayRestoreError, ReplayTimeout, WrongServer
+from podzero.replay.errors import PortTaken, ReplayRestoreError, SaveUnderWay
 from podzero.replay.limits import Limits
-from podzero.replay.scratch import ScratchFolder
+from podzero.replay.link import CheckpointLink
 from podzero.replay.shard import IDENTITY, Address, Shard
 from podzero.replay.tables import REANALYSED, SAMPLES, STATES, Table, tables_of
 from podzero.types import EnvSpec
@@ -24,7 +26,9 @@ log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
 _START_S = 30.0
-"""Longest wait for a server that was just started to answer itself."""
+"""Longest wait for a server to answer itself."""
+_RESTORED_S = 600.0
+"""Longest wait for the first answer of a server that has restored a checkpoint: its machine may be swapping."""
 
 
 class ReplayServer:
@@ -48,33 +52,35 @@ class ReplayServer:
           experiment: what to serve; shard K listens on `replay.port + K`, or on a free port if that is 0.
           spec: of the environment whose samples are stored.
           shard: index of this shard.
-          restore_from: a folder that `checkpoint` made.
+          restore_from: a folder that `checkpoint` made, `replay/shard-K` below the folder of a whole checkpoint.
           host: the name or IP by which others reach this machine. At loopback, processes of this machine alone do.
 
         Raises:
           PortTaken: another process listens on the configured port.
           ReplayRestoreError: the checkpoint is damaged or incomplete.
           ReplayMismatch: its tables are others.
+          ReplayTimeout: the server has started and does not answer, which says nothing about the checkpoint.
         """
         self._server: Any = None
+        self._saving = threading.Lock()
         self._tables = tables_of(experiment, spec)
         data, identity = None, secrets.token_hex(6)
         if restore_from is not None:
             data, identity = checkpoint.unseal(restore_from, self._tables)
         port = _port(experiment.replay.port, shard)
-        self._scratch = ScratchFolder()
+        self._link = CheckpointLink()
         try:
             self._server = self._start(port, identity, data)
             if host == LOOPBACK:
                 _keep_to_loopback(port)
             address = Address(f"{host}:{port}", identity)
             self._shards = {name: Shard(address, table) for name, table in self._tables.items()}
-            self.limits()
+            self._shards[SAMPLES].wait(_START_S if restore_from is None else _RESTORED_S)
+            if restore_from is not None:
+                self._check_restored(restore_from)
         except BaseException:
             self.stop()
             raise
-        if restore_from is not None:
-            self._check_restored(restore_from)
 
     def address(self) -> str:
         """`host:port#identity`, for writers and readers, which check the identity when they connect."""
@@ -99,17 +105,35 @@ class ReplayServer:
     def checkpoint(self, folder: Path) -> Path:
         """Writes all tables into `folder`, replacing a checkpoint that it holds; returns `folder`.
 
-        Reverb blocks all inserts and samples meanwhile.
+        Reverb writes there itself, and copies nothing. Inserts and samples go on meanwhile.
+
+        Raises:
+          SaveUnderWay: another checkpoint is being written.
+          RuntimeError: Reverb could not write; the folder was deleted.
+          OSError: the folder or the manifest could not be written; the folder was deleted.
         """
-        shard = self._shards[SAMPLES]
-        return checkpoint.seal(Path(shard.client.checkpoint()), folder, shard.address.identity, self._tables)
+        if not self._saving.acquire(blocking=False):
+            raise SaveUnderWay(f"the replay server still writes another checkpoint, so none is written into {folder}")
+        try:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            self._link.lead_to(folder)
+            shard = self._shards[SAMPLES]
+            written = Path(shard.client.checkpoint()).name
+            return checkpoint.seal(folder, written, shard.address.identity, self._tables)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        finally:
+            self._link.lead_nowhere()
+            self._saving.release()
 
     def stop(self) -> None:
         """Stops listening and deletes the tables; may be called twice."""
         server, self._server = self._server, None
         if server is not None:
             server.stop()
-        self._scratch.remove()
+        self._link.remove()
 
     def _start(self, port: int, identity: str, data: Path | None) -> Any:
         from reverb import Server
@@ -118,7 +142,7 @@ class ReplayServer:
         tables = [*map(_reverb_table, self._tables.values()), _identity_table(identity)]
         fallback = str(data) if data is not None else None
         try:
-            return Server(tables, port, DefaultCheckpointer(str(self._scratch.path), fallback_checkpoint_path=fallback))
+            return Server(tables, port, DefaultCheckpointer(str(self._link.path), fallback_checkpoint_path=fallback))
         except RuntimeError as error:
             if data is None:
                 raise
@@ -126,16 +150,11 @@ class ReplayServer:
 
     def _check_restored(self, folder: Path) -> None:
         """Compares the restored settings with the experiment's, since Reverb silently takes the saved ones."""
-        try:
-            found = {name: self.limits(name).settings for name in self._tables}
-        except (ReplayTimeout, WrongServer) as error:
-            self.stop()
-            raise ReplayRestoreError(f"replay checkpoint {folder}: {error}") from None
         for name, table in self._tables.items():
-            if found[name] != table.settings:
-                self.stop()
+            found = self.limits(name).settings
+            if found != table.settings:
                 raise ReplayRestoreError(
-                    f"replay checkpoint {folder} restored {found[name]} of table {name}; expected {table.settings}"
+                    f"replay checkpoint {folder} restored {found} of table {name}; expected {table.settings}"
                 )
 
 

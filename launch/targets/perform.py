@@ -74,18 +74,20 @@ def take_down(plan: Plan, folder: Path, force: bool = False) -> None:
       force: whether to delete the machines without ending the run.
 
     Raises:
-      LaunchFailed: nothing was run, as in `perform`; or the run has not ended, then no machine was deleted; or deleting
-        them failed.
+      LaunchFailed: nothing was run, as in `perform`; or the run has not ended, or has ended without its last
+        checkpoint, then no machine was deleted; or deleting them failed.
     """
     _begin(plan, folder)
     for step in _teardown(plan, force):
         code = _run(step, folder)
         if code and step is plan.stop:
             raise LaunchFailed(
-                "the run may still be writing a checkpoint, so no machine was deleted. The command that ends the run "
-                f"failed with code {code} (in {folder}):\n  {shlex.join(step.command)}\n"
-                "Repeat --down to go on waiting for the run. Or delete the machines at once with --down --force: "
-                "everything since the newest complete checkpoint is then lost"
+                "the run may still be writing a checkpoint, or has ended without its last one, so no machine was "
+                f"deleted. The command that ends the run failed with code {code} (in {folder}):\n"
+                f"  {shlex.join(step.command)}\n"
+                "Its output above says which. Repeat --down to go on waiting for the run; launch again to resume one "
+                "that has ended. Or delete the machines at once with --down --force: everything since the newest "
+                "complete checkpoint is then lost"
             )
         if code:
             raise LaunchFailed(

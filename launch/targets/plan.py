@@ -87,7 +87,7 @@ class Plan(NamedTuple):
     watch: tuple[Step, ...]
     """Show what the run does; printed, never run."""
     stop: Step
-    """Ends the run with a checkpoint; succeeds only if no run is left."""
+    """Ends the run with a checkpoint; succeeds only if no run is left and the last one has written its checkpoint."""
     down: Step
     """Deletes the machines."""
     tools: tuple[str, ...]
@@ -205,5 +205,8 @@ NO_RUN_FAILURE = (
 
 
 def stop_on_host(workdir: str) -> str:
-    """The command for the head's own shell that ends the run; succeeds only if no run is left."""
-    return f"{IN_CONTAINER} {run_on_head('stop', workdir)} || {NO_RUN}"
+    """The command for the head's own shell that ends the run; succeeds only if no run is left and the last one has saved.
+
+    Where no container is running, or `run.sh` was never copied into it, there is no run.
+    """
+    return f"! {IN_CONTAINER} test -e {RUN_FILES}/run.sh || {IN_CONTAINER} {run_on_head('stop', workdir)}"

@@ -6,6 +6,7 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 log=${LOGFILE:-/tmp/podzero.log}
 pidfile=${PIDFILE:-/tmp/podzero.pid}
+codefile=$pidfile.code # the exit code of the newest run, once it has ended
 start_timeout=${START_TIMEOUT:-1800} # seconds; nodes join, environments are checked, programs compile, replay fills
 stop_timeout=${STOP_TIMEOUT:-3600} # seconds; a checkpoint of a large replay takes minutes on slow storage
 
@@ -20,6 +21,7 @@ running() {
 start() {
   if ! running; then
     : >"$log"
+    rm -f "$codefile"
     # Detached, so that the run outlives the connection that started it. On a used working directory it resumes.
     nohup bash "$here/run.sh" train "$workdir" >"$log" 2>&1 </dev/null &
     local starter=$!
@@ -56,12 +58,20 @@ newest() {
 train() {
   podzero train "$here/experiment.yaml" --address 127.0.0.1:6379 --workdir "$workdir" --view plain &
   echo $! >"$pidfile"
-  wait $! || echo "podzero train ended with code $?"
+  local code=0
+  wait $! || code=$?
+  echo "podzero train ended with code $code"
+  echo $code >"$codefile"
   rm -f "$pidfile"
 }
 
+# Fails if the run has ended without its last checkpoint, also when it is repeated.
 stop() {
-  is_running || { echo "no run is under way"; return; }
+  if ! is_running; then
+    echo "no run is under way"
+    [[ $(exit_code) != 3 ]] || not_saved
+    return
+  fi
   kill -TERM "$(cat "$pidfile")" 2>/dev/null || true # it may have ended just now
   local began=$SECONDS waited
   while is_running; do
@@ -74,6 +84,21 @@ stop() {
     ((waited % 30)) || echo "waiting for the run to end, which writes a checkpoint first ($waited of $stop_timeout s)"
     sleep 1
   done
+  for _ in {1..20}; do [[ -e $codefile ]] || sleep 1; done # `train` writes it after the end of the process
+  case $(exit_code) in
+    0 | 129 | 130 | 143) ;; # the end of training, or a signal: both with a checkpoint
+    *) not_saved ;;
+  esac
+}
+
+exit_code() {
+  [[ ! -e $codefile ]] || cat "$codefile"
+}
+
+not_saved() {
+  echo "the run has ended with code $(exit_code), without its last checkpoint; its log says why:" >&2
+  tail -n 20 "$log" >&2
+  return 1
 }
 
 verb=${1:?start, running, status, log or stop}

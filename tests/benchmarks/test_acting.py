@@ -52,7 +52,7 @@ def test_a_run_is_trained_evaluated_and_resumed_although_its_environment_fails(t
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     flawed = "env={name: gymnasium, id: Flawed-v0, module: flawed}"
     workdir, watcher = Workdir(tmp_path / "run"), watch()
-    assert "200 steps" in train(load("cartpole", [flawed, *TINY, "stop.steps=200"]), workdir.root, None, watcher)
+    assert "200 steps" in train(load("cartpole", [flawed, *TINY, "stop.steps=200"]), workdir.root, None, watcher).reason
     last = watcher.statuses[-1]
     assert last.failed_episodes > 0
     assert last.restarts == 0
@@ -61,7 +61,7 @@ def test_a_run_is_trained_evaluated_and_resumed_although_its_environment_fails(t
     assert math.isfinite(last.loss)
     assert any("lost its licence" in line for line in watcher.lines)
 
-    assert "240 steps" in train(load("cartpole", [flawed, *TINY, "stop.steps=240"]), workdir.root, None, watch())
+    assert "240 steps" in train(load("cartpole", [flawed, *TINY, "stop.steps=240"]), workdir.root, None, watch()).reason
     assert checkpoints(workdir)[0].step == 240
     result = evaluate(str(workdir.root), games=4)
     assert result["episodes"] == 4

@@ -46,7 +46,7 @@ def test_a_cluster_that_was_not_named_is_not_used(cluster, tmp_path, monkeypatch
         parents.update(actor.ppid() for actor in running("ray::ActorProcess"))
         return bool(parents)
 
-    assert "40 steps" in train(tiny("stop.steps=40"), tmp_path / "run", None, watch(watch_actors))
+    assert "40 steps" in train(tiny("stop.steps=40"), tmp_path / "run", None, watch(watch_actors)).reason
     assert parents
     assert not parents & others
     assert {raylet.pid for raylet in running("raylet/raylet")} == others

@@ -300,5 +300,5 @@ def test_processes_of_both_nodes_run_the_copied_code_in_the_locked_environment(e
 def test_a_run_on_nodes_without_podzero(empty_nodes, tmp_path, tiny, watch):
     cluster, _ = empty_nodes
     experiment = tiny("cluster.install_environment=true", "stop.steps=20")
-    reason = train(experiment, tmp_path / "run", cluster.address, watch())
+    reason, _ = train(experiment, tmp_path / "run", cluster.address, watch())
     assert "20 steps" in reason

@@ -38,7 +38,7 @@ FILLINGS = {
     "f'{folder}@{present[-1]}'": "runs/tic_tac_toe@9",
     "file": "runs/tic_tac_toe/experiment.yaml",
     "folder": "runs/tic_tac_toe",
-    "go_on(experiment, root, None if ended == STOPPED else {})": "runs/tic_tac_toe",
+    "go_on(experiment, root, None if ended.signal else {})": "runs/tic_tac_toe",
     "go_on(experiment, workdir.root, done)": "runs/tic_tac_toe stop.minutes=60",
     "name": "runs/tic_tac_toe",
     "next(iter(cards))": "zoo:tic_tac_toe",

@@ -6,12 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
-from fake_cluster import FakeRemoteActor, save_shard, saves_learner
+from fake_cluster import FakeCall, FakeRemoteActor, save_shard, saves_learner
 from fsyncs import check_before_renames
 
+from podzero.cluster.remote import BUILD_TIMEOUT_S
 from podzero.driver import checkpoints as module
 from podzero.driver.checkpoints import RunFileDamaged, checkpoints, newest_checkpoint, set_aside, write_checkpoint
-from podzero.storage import StorageError
+from podzero.storage import StorageError, sealed
 from podzero.workdir import Workdir
 
 
@@ -83,7 +84,7 @@ def test_everything_is_on_disk_before_the_checkpoint_gets_its_name(workdir, monk
     assert os.stat(workdir.checkpoints).st_ino in synced
 
 
-def test_a_failed_write_leaves_the_checkpoints_before_it(workdir):
+def test_a_failed_write_leaves_the_checkpoints_before_it_and_nothing_else(workdir):
     write(workdir, 10)
 
     def fail(folder):
@@ -91,7 +92,54 @@ def test_a_failed_write_leaves_the_checkpoints_before_it(workdir):
 
     with pytest.raises(OSError, match="No space left"):
         write_checkpoint(workdir, fail, [], {}, {}, 1)
-    assert [checkpoint.step for checkpoint in checkpoints(workdir)] == [10]
+    assert [path.name for path in workdir.checkpoints.iterdir()] == ["000000010"]
+
+
+def test_a_shard_may_take_as_long_to_write_as_to_restore(workdir):
+    """The learner takes ten minutes, so that twenty of the thirty are left."""
+    waits = []
+
+    class Slow(FakeCall):
+        def result(self, timeout_s):
+            waits.append(timeout_s)
+            return super().result(timeout_s)
+
+    shard = FakeRemoteActor("replay-0", checkpoint=save_shard)
+    shard.begin = lambda method, *args: Slow(method, args, save_shard)
+    write_checkpoint(workdir, saves_learner(10), [shard], {}, {}, 2)
+    (wait,) = waits
+    assert BUILD_TIMEOUT_S - 60 < wait <= BUILD_TIMEOUT_S
+
+
+def test_a_shard_takes_its_contents_from_a_checkpoint_or_those_before_it(workdir):
+    for step in (10, 20, 30):
+        write(workdir, step, keep=3)
+    newest, middle, _ = checkpoints(workdir)
+    assert [content.folder.parts[-3] for content in middle.shard(0)] == ["000000020", "000000010"]
+    assert [content.samples for content in newest.shard(0)] == [100, 100, 100]
+    (newest.folder / "run.json").write_text("{")
+    assert [content.samples for content in checkpoints(workdir)[0].shard(0)] == [0, 100, 100]
+
+
+@pytest.mark.parametrize("fatal", [1, 2, 3])
+def test_a_process_killed_while_it_deletes_an_old_checkpoint_leaves_no_half_of_one(workdir, monkeypatch, fatal):
+    write(workdir, 10)
+    rename, rmtree, calls = Path.rename, module.shutil.rmtree, []
+
+    def change(path, *args, **options):
+        calls.append(path)
+        if len(calls) == fatal:
+            raise Killed
+        return (rename if args else rmtree)(path, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", change)
+        patch.setattr(module.shutil, "rmtree", change)
+        with pytest.raises(Killed):
+            write(workdir, 20, keep=1)
+    assert all((found.folder / "replay").is_dir() and found.fault is None for found in checkpoints(workdir))
+    write(workdir, 30, keep=1)
+    assert [path.name for path in workdir.checkpoints.iterdir()] == ["000000030"]
 
 
 def test_a_damaged_checkpoint_is_kept_under_another_name(workdir, caplog):
@@ -109,7 +157,7 @@ def test_a_damaged_checkpoint_is_kept_under_another_name(workdir, caplog):
     ("learner", "shard", "named"),
     [
         (lambda folder: 10, save_shard, r"^the learner wrote .*learner/manifest\.json"),
-        (saves_learner(10), None, r"^replay-0 on node far wrote .*replay/shard-0/shard\.json"),
+        (saves_learner(10), 100, r"^replay-0 on node far wrote .*replay/shard-0/shard\.json"),
     ],
 )
 def test_parts_that_the_driver_does_not_see_make_no_checkpoint(workdir, monkeypatch, learner, shard, named):
@@ -132,12 +180,21 @@ def test_parts_that_the_driver_sees_late_make_a_checkpoint(workdir, monkeypatch)
             save_shard(unfinished / "replay" / "shard-0")
 
     monkeypatch.setattr(module.time, "sleep", look)
-    write_checkpoint(workdir, saves_learner(10), [FakeRemoteActor("replay-0")], {}, {}, 2)
+    write_checkpoint(workdir, saves_learner(10), [FakeRemoteActor("replay-0", checkpoint=100)], {}, {}, 2)
     assert [checkpoint.step for checkpoint in checkpoints(workdir)] == [10]
 
 
 @pytest.mark.parametrize(
-    "content", [None, "", "{", "[]", "{}", '{"counters": {"games": "many"}, "ladder": {}}', '{"counters": {}}']
+    "content",
+    [
+        None,
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"counters": {}, "ladder": {}, "samples": []}',
+        sealed({"counters": {"games": "many"}}),
+    ],
 )
 def test_an_unreadable_run_file_is_a_fault_of_its_checkpoint_and_not_an_empty_one(workdir, content):
     write(workdir, 10, games=1.0)
@@ -146,6 +203,16 @@ def test_an_unreadable_run_file_is_a_fault_of_its_checkpoint_and_not_an_empty_on
     file.unlink() if content is None else file.write_text(content)
     assert [type(checkpoint.fault) for checkpoint in checkpoints(workdir)] == [RunFileDamaged, type(None)]
     assert newest_checkpoint(workdir).step == 10
+
+
+def test_every_digit_of_a_run_file_counts(workdir):
+    """Another number of games, or a result in the ladder, would be another run."""
+    write(workdir, 10, games=16.0)
+    file = checkpoints(workdir)[0].folder / "run.json"
+    text = file.read_text()
+    for place in (index for index, letter in enumerate(text) if letter.isdigit()):
+        file.write_text(text[:place] + str((int(text[place]) + 1) % 10) + text[place + 1 :])
+        assert isinstance(checkpoints(workdir)[0].fault, RunFileDamaged)
 
 
 def test_a_run_file_that_cannot_be_read_now_is_no_damage(workdir, monkeypatch):

@@ -41,7 +41,7 @@ def test_a_run_with_a_server_learns_and_survives_a_killed_and_a_hung_one(tmp_pat
 
     workdir, watcher = Workdir(tmp_path / "run"), watch(disturb)
     impatient = ("server.timeout_s=2", "server.hang_s=8", "stop.steps=400")
-    reason = train(tiny(*SERVED, *impatient), workdir.root, None, watcher)
+    reason, _ = train(tiny(*SERVED, *impatient), workdir.root, None, watcher)
     assert "steps" in reason
     assert len(seen) == 2
     lines = "\n".join(watcher.lines)
@@ -57,7 +57,7 @@ def test_a_run_with_a_server_learns_and_survives_a_killed_and_a_hung_one(tmp_pat
 
 def test_a_server_beside_the_learner_serves_on_its_devices(tmp_path, tiny, watch, running):
     workdir, watcher = Workdir(tmp_path / "run"), watch()
-    reason = train(tiny(*SERVED, "server.beside_learner=true", "stop.steps=40"), workdir.root, None, watcher)
+    reason, _ = train(tiny(*SERVED, "server.beside_learner=true", "stop.steps=40"), workdir.root, None, watcher)
     assert "steps" in reason
     assert newest(workdir, "inference-0", "server/fill") > 0
     assert running("ray::") == []
@@ -67,7 +67,7 @@ def test_actors_play_on_devices_of_their_own(tmp_path, tiny, watch, running):
     """Memory stands for chips here: a resource of Ray that this machine has."""
     workdir, watcher = Workdir(tmp_path / "run"), watch()
     own = ("actors.inference=device", "actors.resources={memory: 1000000}", "actors.count=2", "actors.cpus=0.5")
-    reason = train(
+    reason, _ = train(
         tiny(*own, "actors.moves_per_dispatch=4", "stop.steps=40", "stop.minutes=12"), workdir.root, None, watcher
     )
     assert "steps" in reason
@@ -80,7 +80,7 @@ def test_actors_play_on_devices_of_their_own(tmp_path, tiny, watch, running):
 def test_a_run_plays_on_the_devices_of_its_learner(tmp_path, tiny, watch, running):
     workdir, watcher = Workdir(tmp_path / "run"), watch()
     settings = ("actors.inference=device", "actors.moves_per_dispatch=4", "stop.steps=40", "stop.minutes=12")
-    reason = train(tiny(*settings), workdir.root, None, watcher)
+    reason, _ = train(tiny(*settings), workdir.root, None, watcher)
     assert "steps" in reason
     assert watcher.statuses[-1].games > 0
     assert newest(workdir, "actor-0", "selfplay/depth") >= 1

@@ -106,7 +106,7 @@ def test_two_hosts_train_while_cpu_nodes_and_a_host_of_the_slice_are_lost_and_re
     workdir = Workdir(tmp_path / "run")
     overrides = (*SLICE, "actors.count=2", "stop.steps=1200", "stop.minutes=20", "checkpoint.every_minutes=0.5")
     with joined(pod, spare, *hosts):
-        reason = train(tiny(*overrides), workdir.root, pod.address, watcher)
+        reason, _ = train(tiny(*overrides), workdir.root, pod.address, watcher)
     assert "steps" in reason
     assert events == ["cpu node", "host"]
     lines = "\n".join(watcher.lines)

@@ -10,8 +10,10 @@ import pytest
 
 from podzero.cluster.remote import BUILD_TIMEOUT_S
 from podzero.driver import processes, producers
+from podzero.driver.checkpoints import SavedShard
 from podzero.driver.processes import SILENT_DRAINS, LearnerProcess, ReplayProcess
-from podzero.replay.errors import ReplayTimeout, WrongServer
+from podzero.monitoring.reports import LogReport, MetricsReport
+from podzero.replay.errors import ReplayRestoreError, ReplayTimeout, WrongServer
 
 
 @pytest.fixture
@@ -124,6 +126,48 @@ def test_a_shard_that_never_answers_fails(shard):
         shard.drain()
     with pytest.raises(ReplayTimeout):
         shard.drain()
+
+
+@pytest.fixture
+def restored(monkeypatch):
+    """Starts the process of a shard whose saved contents in the folders `damaged` are so; each has 70 samples."""
+
+    def start(contents, damaged=()):
+        def serve(experiment, spec, shard, restore_from=None, host=""):
+            if restore_from in damaged:
+                raise ReplayRestoreError(f"{restore_from} is cut short")
+            size = 70 if restore_from else 0
+            return SimpleNamespace(folder=restore_from, limits=lambda: SimpleNamespace(size=size), info=dict)
+
+        monkeypatch.setattr("podzero.envs.spec_of", lambda env: None)
+        monkeypatch.setattr("podzero.replay.ReplayServer", serve)
+        monkeypatch.setattr(processes, "own_address", lambda: "here")
+        return ReplayProcess("replay-1", experiment=SimpleNamespace(env=None), shard=1, contents=contents)
+
+    return start
+
+
+NEW, OLD = SavedShard(Path("20"), 100), SavedShard(Path("10"), 70)
+
+
+@pytest.mark.parametrize(
+    ("damaged", "found", "missing", "said"),
+    [
+        ([], Path("20"), None, ""),
+        ([Path("20")], Path("10"), 30.0, "replay-1 goes on with the older contents of 10: 30 of 100 of the samples"),
+        ([Path("20"), Path("10")], None, 100.0, "replay-1 goes on empty: 100 of 100 of the samples of 20 are missing"),
+    ],
+)
+def test_a_shard_takes_the_newest_contents_that_are_whole_and_counts_what_is_missing(
+    restored, damaged, found, missing, said
+):
+    process = restored([NEW, OLD], damaged)
+    process.ready()
+    assert process._server.folder == found
+    reports = process.drain()
+    counted = [report.metrics for report in reports if isinstance(report, MetricsReport) and report.metrics]
+    assert counted == ([] if missing is None else [{"count/damaged_shards": 1.0, "count/missing_samples": missing}])
+    assert said in " ".join(report.text for report in reports if isinstance(report, LogReport))
 
 
 def test_another_server_at_the_port_of_a_shard_is_a_failure_at_once(shard):

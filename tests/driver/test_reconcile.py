@@ -15,13 +15,13 @@ from podzero.driver.learner_group import LearnerFailed, RunFailed
 from podzero.driver.processes import ReplayProcess
 from podzero.driver.replay_shards import MOVE_ATTEMPTS
 from podzero.errors import ConfigError
-from podzero.replay import ReplayRestoreError
 from podzero.replay.errors import PortTaken
+from podzero.storage import StorageError
 
 TWO_SHARDS = {"shards": 2, "min_size": 8192}
 REANALYSE = {"share": 0.5, "count": 2, "cpus": 2.0}
 AT_ONCE = {"first_pause_s": 0.0}
-SAVED = Checkpoint(40, Path("saves/40"), {}, {})
+SAVED = Checkpoint(40, Path("saves/40"), {}, {}, [100, 100])
 
 
 def nothing_saved():
@@ -165,7 +165,7 @@ def test_a_lost_shard_restarts_on_another_node_from_the_checkpoint_and_all_users
     found = cluster.named("replay-1")
     assert found is not lost
     assert found.node != lost.node
-    assert cluster.arguments["replay-1"]["restore_from"] == SAVED.shard(1)
+    assert cluster.arguments["replay-1"]["contents"] == SAVED.shard(1)
     for name in ("learner", "actor-0", "actor-1", "reanalyser-0", "reanalyser-1"):
         assert cluster.named(name).last("moved").args == ("replay-1:0", "replay-1:1")
 
@@ -179,25 +179,17 @@ def test_a_lost_shard_restarts_without_a_reservation_where_actors_took_its_cpus(
     assert (cluster.named("replay-1").node, cluster.arguments["replay-1"]["cpus"]) == ("a", 0.0)
 
 
-def test_a_shard_that_cannot_restore_its_contents_restarts_empty(start):
-    supervisor, cluster = start(cpu_node("home", 8))
-    cluster.answers[ReplayProcess]["address"] = ReplayRestoreError("the contents are damaged")
-    lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
-    assert supervisor.reconcile(lambda: SAVED) == ["replay-0"]
-    assert cluster.arguments["replay-0"]["restore_from"] is None
-    assert len([process for process in cluster.processes if process.name == "replay-0"]) == 3
-
-
 def test_a_shard_whose_checkpoint_was_deleted_meanwhile_takes_its_contents_from_the_next(start):
-    supervisor, cluster = start(cpu_node("home", 8))
+    supervisor, cluster = start(cpu_node("home", 8), restarts=AT_ONCE)
     cluster.answers[ReplayProcess]["address"] = PENDING
     lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
     assert supervisor.reconcile(lambda: SAVED) == ["replay-0"]
     del cluster.answers[ReplayProcess]["address"]
-    cluster.named("replay-0").last("address").end(ReplayRestoreError("saves/40 is incomplete"))
+    cluster.named("replay-0").last("address").end(StorageError("saves/40 is not found"))
     newer = SAVED._replace(step=80, folder=Path("saves/80"))
     assert supervisor.reconcile(lambda: newer) == []
-    assert cluster.arguments["replay-0"]["restore_from"] == newer.shard(0)
+    assert supervisor.reconcile(lambda: newer) == ["replay-0"]
+    assert cluster.arguments["replay-0"]["contents"] == newer.shard(0)
 
 
 def test_a_restarted_shard_that_never_listens_is_a_failure_that_is_tried_again(start, clock, caplog):
@@ -238,7 +230,7 @@ def test_a_shard_that_fails_otherwise_keeps_its_contents_for_the_next_attempt(st
     assert supervisor.reconcile(lambda: SAVED) == ["replay-0"]
     del cluster.answers[ReplayProcess]["address"]
     assert supervisor.reconcile(lambda: SAVED) == ["replay-0"]
-    assert cluster.arguments["replay-0"]["restore_from"] == SAVED.shard(0)
+    assert cluster.arguments["replay-0"]["contents"] == SAVED.shard(0)
 
 
 def test_a_restarted_shard_that_cannot_be_built_is_a_failure_that_is_tried_again(start):

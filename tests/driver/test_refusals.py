@@ -76,7 +76,7 @@ def test_a_refused_batch_size_can_be_corrected_in_the_same_directory(tmp_path, m
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
     with pytest.raises(ConfigError, match=r"batch_size 15 .*2 devices.*batch_size=14 or 16"):
         train(tiny("learner.batch_size=15"), tmp_path, None, watch())
-    assert "8" in train(tiny("learner.batch_size=14", "stop.steps=8"), tmp_path, None, watch())
+    assert "8" in train(tiny("learner.batch_size=14", "stop.steps=8"), tmp_path, None, watch()).reason
     assert Workdir(tmp_path).experiment().learner.batch_size == 14
 
 

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 from fake_cluster import FakeRemoteActor, save_shard, saves_learner
 
-from podzero.cluster.remote import NodeLost
+from podzero.cluster.remote import ClusterError, NodeLost
 from podzero.driver import run as module
+from podzero.driver.advice import LastCheckpointFailed
 from podzero.driver.learner_group import LearnerGroup, RunFailed
 from podzero.driver.nodes import NodesAbsent
 from podzero.driver.run import STOPPED, Run
@@ -125,7 +126,7 @@ def test_a_run_ends_with_a_checkpoint_and_the_last_reports(make_run, workdir):
     assert (status(workdir)["phase"], status(workdir)["moves"], status(workdir)["games"]) == ("ended", 6, 100)
     assert module.newest_checkpoint(workdir).counters["games"] == 100
     lines = [json.loads(line) for line in workdir.metrics_file.read_text().splitlines()]
-    assert {line["worker"] for line in lines} == {"actor-0", "actor-1"}
+    assert {line["worker"] for line in lines} == {"actor-0", "actor-1", "driver"}
 
 
 def test_workers_that_fail_are_in_status_and_metrics(make_run, workdir):
@@ -177,12 +178,25 @@ def test_the_learner_is_told_in_every_round_how_far_the_run_has_come(make_run):
     assert supervisor.shares == [0.25, 0.5, 0.75]
 
 
-def test_a_last_checkpoint_that_cannot_be_written_is_an_error_in_the_log(make_run, workdir, caplog):
+def test_a_last_checkpoint_that_cannot_be_written_is_an_error_with_a_code_of_its_own(make_run, workdir, caplog):
     workdir.checkpoints.write_text("a file instead of a folder")
-    assert "steps" in make_run(FakeSupervisor()).until_end(StopSignals())
+    with pytest.raises(LastCheckpointFailed, match=r"from the start, as there is no checkpoint") as end:
+        make_run(FakeSupervisor()).until_end(StopSignals())
+    assert end.value.exit_code == 3
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert isinstance(record.exc_info[1], OSError)
     assert status(workdir)["phase"] == "ended"
+
+
+def test_workers_that_do_not_stop_in_order_do_not_keep_the_last_checkpoint_from_being_written(make_run, workdir):
+    supervisor = FakeSupervisor()
+
+    def fail():
+        raise ClusterError("waited 30 s for learner")
+
+    supervisor.stop_actors = supervisor.stop_learner = fail
+    assert "steps" in make_run(supervisor).until_end(StopSignals())
+    assert module.newest_checkpoint(workdir).step == 8
 
 
 def test_the_evaluator_starts_in_the_main_thread_after_the_first_snapshot(make_run, monkeypatch):
@@ -204,8 +218,11 @@ class RecordingSaver:
     def due(self):
         return self.state is None
 
-    def begin(self):
+    def begin(self, checkpoint=None):
         pass
+
+    def metrics(self):
+        return {}
 
     def start(self, state):
         self.state = state

@@ -8,7 +8,7 @@ from fake_cluster import FakeRemoteActor, save_shard, saves_learner
 
 from podzero.driver.checkpoints import checkpoints
 from podzero.driver.learner_group import LearnerGroup
-from podzero.driver.saving import FIRST_SNAPSHOT_S, Saver, SaveState
+from podzero.driver.saving import FIRST_SNAPSHOT_S, RETRY_S, Saver, SaveState
 from podzero.driver.worker import Worker
 from podzero.workdir import Workdir, step_folder, step_folders
 
@@ -118,6 +118,34 @@ def test_a_failed_write_is_a_warning_and_the_next_one_stays_due(saver, later, cl
     assert "No space left" in str(record.exc_info[1])
     clock[0] += 600
     assert saver.due
+
+
+def test_the_age_of_the_newest_checkpoint_and_the_failed_saves_since_are_told_ever_more_loudly(
+    saver, later, clock, caplog
+):
+    failing, whole = save_state(checkpoint=OSError(28, "No space left on device")), save_state()
+    for state, wait_s, told in [
+        (failing, 600, {"checkpoint/age_s": 600, "checkpoint/failed_saves": 1}),
+        (failing, RETRY_S, {"checkpoint/age_s": 660, "checkpoint/failed_saves": 2}),
+        (whole, 2 * RETRY_S, {"checkpoint/age_s": 0, "checkpoint/failed_saves": 0, "checkpoint/step": 40}),
+        (failing, 600, {"checkpoint/age_s": 600, "checkpoint/failed_saves": 1, "checkpoint/step": 40}),
+    ]:
+        clock[0] += wait_s
+        saver.start(state)
+        later.run()
+        saver.finished()
+        assert saver.metrics() == told
+    told = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [record.levelname for record in told] == ["WARNING", "ERROR", "WARNING"]
+    assert "the last 11 min 00 s would be lost" in told[1].getMessage()
+
+
+def test_a_snapshot_that_fails_after_a_complete_checkpoint_is_no_failed_save(saver, later, clock):
+    clock[0] += 600
+    saver.start(save_state(snapshot=OSError(28, "No space left on device")))
+    later.run()
+    saver.finished()
+    assert saver.metrics() == {"checkpoint/age_s": 0, "checkpoint/failed_saves": 0, "checkpoint/step": 40}
 
 
 def test_a_request_makes_a_checkpoint_due_unless_one_began_after_it(saver, later, clock):

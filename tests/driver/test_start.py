@@ -7,7 +7,7 @@ import pytest
 from podzero.driver.checkpoints import checkpoints
 from podzero.driver.start import NoUsableCheckpoint, start_workers
 from podzero.learner import CheckpointDamaged
-from podzero.replay import ReplayMismatch, ReplayRestoreError
+from podzero.replay import ReplayMismatch
 from podzero.storage import StorageError
 from podzero.workdir import Workdir, step_folder
 
@@ -38,13 +38,13 @@ def workdir(tmp_path):
 
 
 def test_the_checkpoint_before_a_damaged_one_is_used(workdir):
-    found = start_workers(Supervisor([20], ReplayRestoreError("cut short")), workdir)
+    found = start_workers(Supervisor([20], CheckpointDamaged("cut short")), workdir)
     assert found.step == 10
     assert [checkpoint.step for checkpoint in checkpoints(workdir)] == [10]
 
 
 @pytest.mark.parametrize(
-    ("error", "kept"), [(None, ["000000008", "000000020"]), (ReplayRestoreError("x"), ["000000008"])]
+    ("error", "kept"), [(None, ["000000008", "000000020"]), (CheckpointDamaged("x"), ["000000008"])]
 )
 def test_snapshots_of_lost_steps_are_renamed(workdir, error, kept):
     for step in (8, 20, 24):
@@ -128,7 +128,7 @@ def test_workers_do_not_stay_when_a_folder_cannot_be_renamed(workdir, monkeypatc
         raise PermissionError("read-only")
 
     monkeypatch.setattr("podzero.driver.start.set_aside", fail)
-    supervisor = Supervisor([20], ReplayRestoreError("cut short"))
+    supervisor = Supervisor([20], CheckpointDamaged("cut short"))
     with pytest.raises(PermissionError):
         start_workers(supervisor, workdir)
     assert supervisor.started == [10, "killed"]
@@ -138,3 +138,22 @@ def test_a_new_directory_starts_from_nothing(tmp_path):
     supervisor = Supervisor([], None)
     assert start_workers(supervisor, Workdir(tmp_path / "new")) is None
     assert supervisor.started == [None]
+
+
+def test_leftovers_of_writes_that_died_are_deleted_at_the_start(workdir):
+    for name in (".unfinished-1", ".unfinished-000000008"):
+        (workdir.checkpoints / name / "replay").mkdir(parents=True)
+    start_workers(Supervisor([], None), workdir)
+    assert sorted(path.name for path in workdir.checkpoints.iterdir()) == ["000000010", "000000020"]
+
+
+def test_the_damaged_checkpoints_that_are_kept_are_few(tmp_path):
+    workdir = Workdir(tmp_path)
+    for step in (10, 20, 30, 40):
+        write(workdir, step, keep=4)
+    assert start_workers(Supervisor([20, 30, 40], CheckpointDamaged("cut short")), workdir).step == 10
+    assert sorted(path.name for path in workdir.checkpoints.iterdir()) == [
+        "000000010",
+        "damaged-000000030",
+        "damaged-000000040",
+    ]

@@ -14,7 +14,7 @@ from podzero.driver.checkpoints import Checkpoint
 from podzero.driver.processes import LearnerProcess, ReplayProcess
 
 REANALYSE = {"share": 0.5, "count": 2, "cpus": 2.0}
-SAVED = Checkpoint(40, Path("saves/40"), {}, {"rounds": 7})
+SAVED = Checkpoint(40, Path("saves/40"), {}, {"rounds": 7}, [100])
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_learner_replay_and_evaluator_continue_from_a_checkpoint(make_supervisor
     supervisor, cluster = make_supervisor(cpu_node("home", 4))
     supervisor.start(SAVED)
     assert cluster.arguments["learner"]["restore_from"] == SAVED.folder
-    assert cluster.arguments["replay-0"]["restore_from"] == SAVED.shard(0)
+    assert cluster.arguments["replay-0"]["contents"] == SAVED.shard(0)
     assert supervisor.ladder == {"rounds": 7}
 
 

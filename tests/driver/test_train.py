@@ -42,7 +42,7 @@ def first_run(tmp_path_factory, tiny, watch, running):
 
     workdir = Workdir(tmp_path_factory.mktemp("run") / "tiny")
     watcher = watch(kill_the_actor)
-    reason = train(
+    reason, _ = train(
         tiny("stop.steps=200", "stop.minutes=12", "checkpoint.every_minutes=60"), workdir.root, None, watcher
     )
     return workdir, watcher, reason
@@ -98,7 +98,7 @@ def test_a_resumed_run_continues_where_it_stopped(first_run, tiny, watch):
     before = checkpoints(workdir)[0]
     earlier = [size for _, size in metrics(workdir, "replay-0", "replay/size")]
     watcher = watch()
-    reason = train(tiny("stop.steps=240"), workdir.root, None, watcher)
+    reason, _ = train(tiny("stop.steps=240"), workdir.root, None, watcher)
     assert "steps" in reason
     steps = [status.step for status in watcher.statuses]
     assert steps == sorted(steps)
@@ -160,7 +160,7 @@ def test_a_signal_ends_the_run_with_a_checkpoint(tmp_path, tiny, watch, running)
         return bool(status.step)
 
     workdir = Workdir(tmp_path / "run")
-    assert train(tiny(), workdir.root, None, watch(interrupt)) == STOPPED
+    assert train(tiny(), workdir.root, None, watch(interrupt)) == (STOPPED, signal.SIGTERM)
     assert checkpoints(workdir)[0].step > 0
     assert running("ray::") == []
 

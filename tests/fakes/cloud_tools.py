@@ -36,11 +36,11 @@ esac""",
 """The shell commands of each stand-in. STATES names a file with the answers to `describe`; its last line stays."""
 TRAIN = """
 if [[ $1 == train ]]; then
-  trap 'until [[ -e $SAVED ]]; do sleep 0.1; done; echo saved; exit 0' TERM
+  trap 'until [[ -e $SAVED ]]; do sleep 0.1; done; echo saved; exit ${TRAIN_CODE:-143}' TERM
   echo "[0:05] training  step 1"
   sleep 120 & wait $!
 fi"""
-"""A `podzero` that trains until SIGTERM and then writes its checkpoint until the file SAVED exists."""
+"""A `podzero` that trains until SIGTERM, writes its checkpoint until SAVED exists, and ends with TRAIN_CODE."""
 
 
 def stand_in(folder, tool, body):

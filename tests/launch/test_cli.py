@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 import yaml
 
 from podzero.config import load, parse
+from podzero.driver.advice import last_checkpoint_failed
+from podzero.driver.train import End
 from podzero.launch import cli
 from podzero.launch.experiments import card
 from podzero.monitoring.status import RunStatus, write_status
@@ -108,7 +111,7 @@ def test_an_unexpected_error_keeps_its_traceback(monkeypatch):
     def fail(*_):
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(cli, "load", fail)
+    monkeypatch.setattr("podzero.launch.bench.load", fail)
     monkeypatch.setattr(sys, "argv", ["podzero", "bench", "learner"])
     with pytest.raises(RuntimeError, match="a defect"):
         cli.main()
@@ -117,7 +120,7 @@ def test_an_unexpected_error_keeps_its_traceback(monkeypatch):
 def test_a_run_that_has_ended_names_commands_that_go_on(command, tmp_path, monkeypatch):
     """With the names of the directory as they were chosen; each is accepted by the command line."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("podzero.driver.train.train", lambda *_: "stop.steps=5 is reached")
+    monkeypatch.setattr("podzero.driver.train.train", lambda *_: End("stop.steps=5 is reached", signal=0))
     code, out, _ = command("train", "tic_tac_toe", "seed=1", "stop.steps=5", "--view", "plain")
     assert code == 0
     assert out.startswith("New run in runs/tic_tac_toe-seed1, named after what differs from tic_tac_toe: seed=1.\n")
@@ -128,6 +131,26 @@ def test_a_run_that_has_ended_names_commands_that_go_on(command, tmp_path, monke
     assert again[:2] == ["train", "runs/tic_tac_toe-seed1"]
     code, out, _ = command(*again, "--check")
     assert (code, parse(yaml.safe_load(out), "printed").stop.steps) == (0, 10)
+
+
+@pytest.mark.parametrize(("ended", "code"), [(0, 0), (signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
+def test_a_run_that_a_signal_has_ended_is_no_success(command, tmp_path, monkeypatch, ended, code):
+    """Else Kubernetes would count its job as complete."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("podzero.driver.train.train", lambda *_: End("over", ended))
+    assert command("train", "tic_tac_toe", "--view", "plain")[0] == code
+
+
+def test_a_run_without_its_last_checkpoint_is_code_3(command, tmp_path, monkeypatch):
+    def fail(*_):
+        raise last_checkpoint_failed("stop.steps=5 is reached", OSError(28, "No space left"), Workdir(tmp_path))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("podzero.driver.train.train", fail)
+    code, _, err = command("train", "tic_tac_toe", "--view", "plain")
+    assert code == 3
+    assert "No space left" in err
+    assert f"podzero train {tmp_path}" in err
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])

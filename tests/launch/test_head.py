@@ -6,6 +6,7 @@ import subprocess
 import time
 from typing import get_args
 
+import pytest
 from cloud_tools import TRAIN, calls, stand_in
 
 from podzero.launch.targets.plan import template
@@ -48,6 +49,20 @@ def test_a_stop_that_takes_too_long_leaves_the_run_to_its_checkpoint(head, monke
     monkeypatch.setenv("STOP_TIMEOUT", "60")
     assert head("stop").returncode == 0
     assert "saved" in (head.folder / "LOGFILE").read_text()
+
+
+@pytest.mark.parametrize("code", ["3", "1", "137"])
+def test_a_stop_fails_where_the_run_ends_without_its_last_checkpoint(head, monkeypatch, code):
+    monkeypatch.setenv("TRAIN_CODE", code)
+    head("start")
+    stopped = head("stop")
+    assert stopped.returncode == 1
+    assert f"ended with code {code}, without its last checkpoint" in stopped.stderr
+    assert "saved" in stopped.stderr, "the end of the log"
+    assert head("stop").returncode == (1 if code == "3" else 0)
+    monkeypatch.setenv("TRAIN_CODE", "0")
+    head("start")
+    assert head("stop").returncode == 0
 
 
 def test_a_run_that_ends_at_once_is_shown_as_a_failure(head, tools):

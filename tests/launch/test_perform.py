@@ -135,7 +135,7 @@ def test_no_machine_is_deleted_while_a_checkpoint_is_written(podzero, tmp_path, 
     head("start")
     code, _, err = podzero(*words(target, "--down"))
     assert code == 2
-    assert "may still be writing a checkpoint, so no machine was deleted" in err
+    assert "no machine was deleted" in err
     assert "--down --force" in err
     assert not any(DELETES[target] in call for call in calls(tmp_path))
     (head.folder / "SAVED").touch()
@@ -143,6 +143,22 @@ def test_no_machine_is_deleted_while_a_checkpoint_is_written(podzero, tmp_path, 
     code, _, err = podzero(*words(target, "--down"))
     assert code == 0, err
     assert "saved" in (head.folder / "LOGFILE").read_text()
+    assert any(DELETES[target] in call for call in calls(tmp_path))
+
+
+@pytest.mark.parametrize("target", DELETES)
+def test_no_machine_is_deleted_when_the_last_checkpoint_failed(podzero, tmp_path, states, head, monkeypatch, target):
+    states("ACTIVE")
+    monkeypatch.setenv("TRAIN_CODE", "3")
+    head("start")
+    for _ in range(2):
+        code, _, err = podzero(*words(target, "--down"))
+        assert code == 2
+        assert "without its last checkpoint" in err
+        assert "no machine was deleted" in err
+        assert not any(DELETES[target] in call for call in calls(tmp_path))
+    code, _, err = podzero(*words(target, "--down", "--force"))
+    assert code == 0, err
     assert any(DELETES[target] in call for call in calls(tmp_path))
 
 

@@ -42,6 +42,21 @@ def assert_shows(text, *values):
     assert [value for value in values if value not in text] == []
 
 
+@pytest.mark.parametrize(
+    ("saved", "line", "panel"),
+    [
+        ({"checkpoint_step": 1200, "checkpoint_age_s": 250.0}, "checkpoint 4:10 old", "step 1,200, 4 min 10 s old"),
+        ({"checkpoint_age_s": 250.0}, "no checkpoint for 4:10", "none for 4 min 10 s"),
+        ({"checkpoint_age_s": 250.0, "failed_saves": 3}, "4:10 (3 SAVES FAILED)", "3 saves failed since"),
+        ({"checkpoint_age_s": 1.0, "damaged_shards": 1, "missing_samples": 4000}, "0:01", "4,000 samples missing"),
+    ],
+)
+def test_the_age_of_the_newest_checkpoint_and_failed_saves_are_shown(saved, line, panel):
+    status = dataclasses.replace(FULL, **saved)
+    assert line in status_line(status)
+    assert panel in drawn(status, 120)
+
+
 def test_the_rate_of_reanalysis_is_shown_if_there_is_any():
     assert "412" in drawn(dataclasses.replace(FULL, reanalysed_per_s=412.3), 120)
     assert "reanalys" not in drawn(FULL, 120)

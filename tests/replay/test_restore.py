@@ -1,21 +1,39 @@
 """Checkpoints of a shard are restored exactly, or refused with a reason."""
 
 import errno
-import json
+import resource
 import shutil
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from podzero.replay import ReplayMismatch, ReplayRestoreError, checkpoint, make_reader, make_writer
-from podzero.storage import StorageError
+from podzero.replay import (
+    ReplayMismatch,
+    ReplayRestoreError,
+    ReplayTimeout,
+    SaveUnderWay,
+    checkpoint,
+    make_reader,
+    make_writer,
+    tables_of,
+)
+from podzero.replay.shard import Shard
+from podzero.storage import StorageError, sealed, unsealed
 
 
 @pytest.fixture
 def saved(pristine, tmp_path) -> Path:
     """A copy of that checkpoint, for tests to damage."""
-    return Path(shutil.copytree(pristine, tmp_path / "shard-0"))
+    return Path(shutil.copytree(pristine, tmp_path / "000000010" / "replay" / "shard-0"))
+
+
+def rewrite(saved, change):
+    """Changes the manifest of a checkpoint before its digest is taken."""
+    manifest = unsealed((saved / "shard.json").read_text())
+    change(manifest)
+    (saved / "shard.json").write_text(sealed(manifest))
 
 
 def test_a_restored_shard_continues_with_its_samples_and_counts(serve, make_experiment, make_samples, spec, saved):
@@ -48,6 +66,47 @@ def test_a_checkpoint_replaces_the_one_in_its_folder(serve, make_experiment, mak
     assert serve(experiment, restore_from=saved).limits().size == 13
 
 
+def test_a_checkpoint_is_written_in_its_place_and_a_failed_one_leaves_nothing(
+    serve, connect, make_experiment, make_samples, tmp_path, monkeypatch
+):
+    """The file system refuses files of more than 64 KiB, as a full one would."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "memory"))
+    (tmp_path / "memory").mkdir()
+    server = serve(make_experiment(capacity=100_000, min_size=5000))
+    writer = connect(make_writer, make_experiment(), server)
+    writer.write(make_samples(4000))
+    writer.flush()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, hard))
+    try:
+        with pytest.raises(RuntimeError, match="File too large"):
+            server.checkpoint(tmp_path / "saves" / "shard-0")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list((tmp_path / "saves").iterdir()) == []
+    server.checkpoint(tmp_path / "saves" / "shard-0")
+    assert sorted(path.name for path in (tmp_path / "saves" / "shard-0").iterdir()) == ["reverb", "shard.json"]
+    (held,) = (tmp_path / "memory").iterdir()
+    assert not any(path.is_file() and path.stat().st_size for path in held.rglob("*"))
+
+
+def test_no_second_checkpoint_begins_while_the_first_is_written(serve, make_experiment, tmp_path, monkeypatch):
+    server, seal, second = serve(make_experiment()), checkpoint.seal, []
+
+    def meanwhile(*arguments):
+        with pytest.raises(SaveUnderWay) as raised:
+            server.checkpoint(tmp_path / "second")
+        second.append(raised.value)
+        return seal(*arguments)
+
+    monkeypatch.setattr(checkpoint, "seal", meanwhile)
+    server.checkpoint(tmp_path / "first")
+    assert len(second) == 1
+    assert not (tmp_path / "second").exists()
+    monkeypatch.setattr(checkpoint, "seal", seal)
+    server.checkpoint(tmp_path / "third")
+
+
 @pytest.mark.parametrize("name", ["chunks.tfrecord", "items.tfrecord", "tables.tfrecord"])
 @pytest.mark.parametrize("damage", ["truncate", "flip", "remove"])
 def test_a_damaged_file_is_named(serve, make_experiment, saved, name, damage):
@@ -78,13 +137,22 @@ def test_a_damaged_manifest_is_refused(serve, make_experiment, saved, content):
         serve(make_experiment(), restore_from=saved)
 
 
+def test_every_digit_of_a_manifest_counts(saved, make_experiment, spec):
+    """Another capacity would be taken for that of another experiment, which the run refuses."""
+    tables, file = tables_of(make_experiment(), spec), saved / "shard.json"
+    text = file.read_text()
+    checkpoint.unseal(saved, tables)
+    for place in (index for index, letter in enumerate(text) if letter.isdigit()):
+        file.write_text(text[:place] + str((int(text[place]) + 1) % 10) + text[place + 1 :])
+        with pytest.raises(ReplayRestoreError, match=r"shard.json is damaged"):
+            checkpoint.unseal(saved, tables)
+
+
 def test_damage_that_only_reverb_notices_is_refused(serve, make_experiment, saved):
     """The file was damaged before its digest was taken."""
     file = saved / "reverb" / "items.tfrecord"
     file.write_bytes(file.read_bytes()[:40])
-    manifest = json.loads((saved / "shard.json").read_text())
-    del manifest["files"]["items.tfrecord"]
-    (saved / "shard.json").write_text(json.dumps(manifest))
+    rewrite(saved, lambda manifest: manifest["files"].pop("items.tfrecord"))
     with pytest.raises(ReplayRestoreError, match="Reverb cannot read it"):
         serve(make_experiment(), restore_from=saved)
 
@@ -104,9 +172,7 @@ def test_other_settings_are_refused_and_listed(serve, make_experiment, saved, fi
 
 def test_other_settings_in_reverbs_own_files_are_refused(serve, make_experiment, saved):
     """The manifest has other settings than Reverb's files."""
-    manifest = json.loads((saved / "shard.json").read_text())
-    manifest["tables"]["samples"]["settings"]["capacity"] = 500
-    (saved / "shard.json").write_text(json.dumps(manifest))
+    rewrite(saved, lambda manifest: manifest["tables"]["samples"]["settings"].update(capacity=500))
     with pytest.raises(ReplayRestoreError, match=r"restored Settings.*1000.*expected Settings.*500"):
         serve(make_experiment(capacity=500), restore_from=saved)
 
@@ -116,14 +182,27 @@ def test_another_game_is_refused(serve, make_experiment, spec, saved):
         serve(make_experiment(), restore_from=saved, spec=spec._replace(name="ring"))
 
 
-def test_a_missing_shard_of_a_checkpoint_is_refused(serve, make_experiment, tmp_path):
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_missing_shard_of_a_checkpoint_is_refused_and_so_is_one_without_the_folder_of_all_shards(
+    serve, make_experiment, saved, missing
+):
+    shutil.rmtree([saved, saved.parent][missing])
     with pytest.raises(ReplayRestoreError, match=r"shard.json is missing"):
-        serve(make_experiment(), restore_from=tmp_path / "none")
+        serve(make_experiment(), restore_from=saved)
 
 
 def test_a_checkpoint_that_is_not_found_at_all_is_no_damage(serve, make_experiment, tmp_path):
     with pytest.raises(StorageError, match="storage that all nodes share"):
-        serve(make_experiment(), restore_from=tmp_path / "not mounted" / "shard-0")
+        serve(make_experiment(), restore_from=tmp_path / "not mounted" / "000000010" / "replay" / "shard-0")
+
+
+def test_a_restored_server_that_does_not_answer_in_time_is_no_damage(serve, make_experiment, saved, monkeypatch):
+    def silent(shard, timeout_s):
+        raise ReplayTimeout(f"replay did not answer within {timeout_s:g} s")
+
+    monkeypatch.setattr(Shard, "wait", silent)
+    with pytest.raises(ReplayTimeout, match="within 600 s"):
+        serve(make_experiment(), restore_from=saved)
 
 
 def test_a_file_that_cannot_be_read_is_no_damage(serve, make_experiment, saved, monkeypatch):

@@ -1,4 +1,4 @@
-"""Scratch folders of replay servers, and what becomes of those that a killed server leaves behind."""
+"""Temporary folders of replay servers, and what becomes of those that a killed server leaves behind."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import tempfile
 
 import pytest
 
-from podzero.replay.scratch import ScratchFolder
+from podzero.replay.link import CheckpointLink
 
 HOLD = """
 import sys, tempfile
-from podzero.replay.scratch import ScratchFolder
+from podzero.replay.link import CheckpointLink
 
 tempfile.tempdir = sys.argv[1]
-scratch = ScratchFolder()
-(scratch.path / "chunk").write_text("samples")
-print(scratch.path.parent.name, flush=True)
+link = CheckpointLink()
+(link.path / "chunk").write_text("samples")
+print(link.path.parent.name, flush=True)
 input()
 """
 
@@ -31,7 +31,7 @@ def parent(tmp_path, monkeypatch):
 
 @pytest.fixture
 def holder(parent):
-    """Another process with a scratch folder there, and the name of that folder."""
+    """Another process with such a folder there, and the name of that folder."""
     command = [sys.executable, "-c", HOLD, str(parent)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield process, process.stdout.readline().strip()
@@ -47,7 +47,7 @@ def test_the_folder_of_a_killed_process_is_deleted_by_the_next(parent, holder):
     assert names(parent) == {name}
     process.kill()
     process.wait(30)
-    own = ScratchFolder()
+    own = CheckpointLink()
     assert names(parent) == {own.path.parent.name}
     own.remove()
     own.remove()
@@ -57,7 +57,7 @@ def test_the_folder_of_a_killed_process_is_deleted_by_the_next(parent, holder):
 def test_folders_of_living_processes_and_of_others_stay(parent, holder):
     _, name = holder
     (parent / "podzero-replay-of-an-older-version").mkdir()
-    first, second = ScratchFolder(), ScratchFolder()
+    first, second = CheckpointLink(), CheckpointLink()
     own = {first.path.parent.name, second.path.parent.name}
     assert names(parent) == {name, "podzero-replay-of-an-older-version", *own}
     first.remove()
