@@ -226,6 +226,8 @@ def write_runs(arguments: tuple[str, ...]) -> None:
     from podzero.networks import make_model_network, make_network
     from podzero.params import save_snapshot
 
+    if arguments[0] == "train":
+        return  # which makes its own
     for word in (*arguments, PLACEHOLDERS["DIR"]) if arguments[0] == "runs" else arguments:
         found = re.fullmatch(r"((?:runs/|\.\./)([\w-]+))(?:@(\d+))?", word)
         if found is None:
