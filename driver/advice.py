@@ -38,8 +38,10 @@ def with_advice(failure: RunFailed, experiment: Experiment, workdir: Workdir) ->
     """
     from podzero.learner import TrainingDiverged  # slow, and needed after a failure only
 
-    cause = failure.__cause__
-    advice = _smaller_rate(cause.step, experiment, workdir) if isinstance(cause, TrainingDiverged) else _again(workdir)
+    cause: BaseException | None = failure
+    while cause is not None and not isinstance(cause, TrainingDiverged):
+        cause = cause.__cause__
+    advice = _again(workdir) if cause is None else _smaller_rate(cause.step, experiment, workdir)
     return RunFailed(f"{failure}\n{advice}\nOn a cluster, add the --address of this run. Log: {workdir.log_file}")
 
 

@@ -205,7 +205,7 @@ NO_RUN_FAILURE = (
 
 
 def stop_on_host(workdir: str) -> str:
-    """The command for the head's own shell that ends the run; succeeds only if no run is left and the last one has saved.
+    """The command for the head's own shell that ends the run; succeeds only if no run is left and the last one saved.
 
     Where no container is running, or `run.sh` was never copied into it, there is no run.
     """

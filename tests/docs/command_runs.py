@@ -10,7 +10,7 @@ from command_checks import PLACEHOLDERS, REFUSED, concrete, experiment_of, parse
 from command_lines import CommandLine
 from typer import _click as click
 
-from podzero.config import Experiment, GameConfig, ModelNetworkConfig, builtin_configs, load
+from podzero.config import Experiment, ModelNetworkConfig, builtin_configs, load
 from podzero.monitoring.status import RunStatus, write_status
 from podzero.workdir import Workdir
 
@@ -28,6 +28,8 @@ SHORT = [
 """Settings of a run of a few steps."""
 LIMITS = {"--games": "2", "--positions": "4", "--simulations": "2"}
 """Values of the options that make a command long."""
+SOLVED = ("connect_four", "tic_tac_toe")
+"""What the titles of games with a solver end with."""
 QUICK = ("runs/tic_tac_toe", "tic_tac_toe")
 """A command that names nothing else takes seconds."""
 
@@ -108,8 +110,17 @@ def plain(verb: str, arguments: list[str]) -> Command:
 
 def evaluation(verb: str, arguments: list[str]) -> Command:
     """Few games, positions and simulations."""
-    arguments = limited(arguments, games="", positions="")
+    added = {"games": "", "positions": ""} if is_judged(arguments) else {"games": ""}
+    arguments = limited(arguments, **added)
     return Command((verb, *arguments), quick=is_quick(arguments))
+
+
+def is_judged(arguments: list[str]) -> bool:
+    """Whether a solver judges positions in an evaluation: there is one of the game, and no opponent."""
+    game = arguments[arguments.index("--game") + 1] if "--game" in arguments else re.split("[/:@]", arguments[0])[1]
+    experiment = [name for name in experiment_of(game) if name in builtin_configs()]
+    title = load(experiment[0]).env.title if experiment else game
+    return "--opponent" not in arguments and title.endswith(SOLVED)
 
 
 def tournament(verb: str, arguments: list[str]) -> Command:
@@ -215,6 +226,8 @@ def write_runs(arguments: tuple[str, ...]) -> None:
     from podzero.networks import make_model_network, make_network
     from podzero.params import save_snapshot
 
+    if arguments[0] == "train":
+        return  # which makes its own
     for word in (*arguments, PLACEHOLDERS["DIR"]) if arguments[0] == "runs" else arguments:
         found = re.fullmatch(r"((?:runs/|\.\./)([\w-]+))(?:@(\d+))?", word)
         if found is None:
@@ -235,14 +248,3 @@ def write_runs(arguments: tuple[str, ...]) -> None:
         params = jax.jit(network.init)(jax.random.key(0))
         for step in {int(found[3] or 9), 9999}:
             save_snapshot(workdir.snapshots, step, params, experiment)
-
-
-def lacks_opponent(command: Command) -> bool:
-    """Whether an evaluation of a game without a solver names no opponent."""
-    from podzero.evaluation.solvers import SOLVED
-
-    if command.arguments[0] != "evaluate" or "--opponent" in command.arguments:
-        return False
-    found = re.fullmatch(r"(?:runs/|\.\./)([\w-]+)(?:@\d+)?", command.arguments[1])
-    env = load(experiment_of(found[1])[0]).env if found and experiment_of(found[1]) else None
-    return isinstance(env, GameConfig) and env.name not in SOLVED

@@ -12,7 +12,7 @@ import pytest
 from cloud_tools import BODIES, stand_in
 from command_checks import simple_commands, usages
 from command_lines import ROOT, command_lines
-from command_runs import commands, lacks_opponent, write_runs
+from command_runs import commands, write_runs
 
 from podzero.launch import cli
 
@@ -47,10 +47,7 @@ def test_a_quick_command_runs(command, beside_pages, monkeypatch, capfd):
 @pytest.mark.slow
 @pytest.mark.usefixtures("beside_pages")
 @pytest.mark.parametrize("command", named(LONG))
-def test_a_long_command_runs_shortened(command, request):
-    if lacks_opponent(command):
-        why = "pending: default opponents of podzero evaluate (piece: resume)"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=why))
+def test_a_long_command_runs_shortened(command):
     if any("gnugo" in word for word in command.arguments) and not shutil.which("gnugo", path="/usr/games:/usr/bin"):
         pytest.skip("needs the program gnugo")
     write_runs(command.arguments)

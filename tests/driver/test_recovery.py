@@ -218,7 +218,7 @@ def test_the_learners_last_report_says_at_what_step_it_failed(make_run):
 @pytest.mark.parametrize(
     "failure",
     [
-        TrainingDiverged(1000, 8),
+        TrainingDiverged(1000, 7),
         ConfigError("training does not fit into the memory of a device"),
         CheckpointMismatch("another network"),
         ReplayTimeout("no batch within 600 s (replay.timeout_s)"),
@@ -227,8 +227,10 @@ def test_the_learners_last_report_says_at_what_step_it_failed(make_run):
 def test_a_learner_that_would_fail_again_ends_the_run_at_once(make_run, failure, tmp_path):
     run, cluster, signals, view = make_run()
     cluster.named("learner").last("run").end(failure)
-    with pytest.raises(RunFailed, match=f"learner failed: {str(failure)[:20]}"):
+    with pytest.raises(RunFailed, match=f"learner failed: {str(failure)[:20]}") as raised:
         run.until_end(signals)
+    diverged = isinstance(failure, TrainingDiverged)
+    assert ("learner.optimizer.learning_rate=" in str(raised.value)) == diverged, "the advice suits the failure"
     assert len([process for process in cluster.processes if process.name == "learner"]) == 1
     assert checkpoints(Workdir(tmp_path)) == [], "the state of a learner that failed is not saved"
     assert view.statuses[-1].phase == "ended"

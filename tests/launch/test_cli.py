@@ -111,8 +111,8 @@ def test_an_unexpected_error_keeps_its_traceback(monkeypatch):
     def fail(*_):
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr("podzero.launch.bench.load", fail)
-    monkeypatch.setattr(sys, "argv", ["podzero", "bench", "learner"])
+    monkeypatch.setattr("podzero.launch.training.find_start", fail)
+    monkeypatch.setattr(sys, "argv", ["podzero", "train", "x"])
     with pytest.raises(RuntimeError, match="a defect"):
         cli.main()
 
