@@ -1,6 +1,5 @@
 """Experiments that cannot be trained are refused before Ray starts."""
 
-import json
 import multiprocessing
 import sys
 
@@ -10,6 +9,7 @@ from podzero.config import load
 from podzero.errors import ConfigError
 from podzero.launch import checks
 from podzero.launch.checks import check_startable
+from podzero.storage import sealed
 from podzero.workdir import Workdir, step_folder
 
 
@@ -20,7 +20,9 @@ def ended(tmp_path):
     workdir.open(load("tic_tac_toe"))
     folder = step_folder(workdir.checkpoints, 100)
     folder.mkdir(parents=True)
-    (folder / "run.json").write_text(json.dumps({"counters": {"elapsed_s": 120.0, "games": 50.0}, "ladder": {}}))
+    (folder / "run.json").write_text(
+        sealed({"counters": {"elapsed_s": 120.0, "games": 50.0}, "ladder": {}, "samples": []})
+    )
     return workdir
 
 

@@ -1,6 +1,5 @@
 """Each experiment has a working directory of its own, and the same command finds it again."""
 
-import json
 import shlex
 
 import pytest
@@ -12,6 +11,7 @@ from podzero.config import load
 from podzero.errors import ConfigError
 from podzero.launch.checks import check_startable
 from podzero.launch.directories import find_start, go_on, place
+from podzero.storage import sealed
 from podzero.workdir import Workdir, WorkdirError, step_folder
 
 STANDING = load("cartpole")
@@ -188,7 +188,9 @@ def test_a_run_that_has_ended_goes_on_by_the_command_of_its_refusal(runs, limits
     found = start("tic_tac_toe", *limits)
     folder = step_folder(Workdir(found.root).checkpoints, 100)
     folder.mkdir(parents=True)
-    (folder / "run.json").write_text(json.dumps({"counters": {"elapsed_s": 120.0, "games": 50.0}, "ladder": {}}))
+    (folder / "run.json").write_text(
+        sealed({"counters": {"elapsed_s": 120.0, "games": 50.0}, "ladder": {}, "samples": []})
+    )
     with pytest.raises(ConfigError, match="has already reached") as caught:
         check_startable(found.experiment, Workdir(found.root))
     again = find_start(*given_by(str(caught.value)), None)

@@ -1,11 +1,10 @@
 """Working directories with the files of a run, without a run."""
 
-import json
-
 import pytest
 
 from podzero.config import load
 from podzero.monitoring.status import RunStatus, write_status
+from podzero.storage import sealed
 from podzero.workdir import Workdir, step_folder
 
 
@@ -23,7 +22,7 @@ def make_run(tmp_path):
         if ladder is not None:
             checkpoint = step_folder(workdir.checkpoints, 60)
             checkpoint.mkdir(parents=True)
-            (checkpoint / "run.json").write_text(json.dumps({"counters": {}, "ladder": ladder}))
+            (checkpoint / "run.json").write_text(sealed({"counters": {}, "ladder": ladder, "samples": []}))
         if log:
             workdir.log_file.write_text(log)
         return workdir
