@@ -90,7 +90,7 @@ def judge_programs(experiment: Experiment, where: str, program: str | None, dept
       experiment: the experiment.
       where: name of the slice.
       program: of `NAMES`.
-      depth: of the searches in `device`; by default measured.
+      depth: of the searches in `device`; by default that of `playing.DEPTH`.
 
     Raises:
       ConfigError: the slice is unknown, libtpu is missing, or the experiment cannot run on the slice.

@@ -4,45 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax
-import numpy as np
-
 from podzero.aot.verdict import Verdict
 from podzero.chips import Slice
-from podzero.config import Experiment, ResNetConfig
-from podzero.driver.build import local_parts
-from podzero.envs import spec_of
-from podzero.networks import make_network
+from podzero.config import Experiment
 
-_MOVES = 4
-"""Moves over which the depth is measured."""
-_GAMES = 256
-"""Games in which it is, at most."""
-_SMALL = {"channels": 16, "blocks": 1}
-"""Of the tower with which it is measured; the depth does not depend on the size of an untrained one."""
-
-
-def mean_depth(experiment: Experiment) -> float:
-    """The mean depth of new nodes in the deepest game of a batch: `SearchResult.depth` of an untrained network.
-
-    Measured by playing a few moves on this machine's CPU.
-
-    Args:
-      experiment: of a game in JAX, with dense trees.
-    """
-    games = min(experiment.actors.games, _GAMES)
-    network = experiment.network
-    if isinstance(network, ResNetConfig):
-        network = network.model_copy(update=_SMALL)
-    actors = experiment.actors.model_copy(update={"games": games, "opening_fraction": 0.0})
-    core, fold, _ = local_parts(experiment.model_copy(update={"network": network, "actors": actors}))
-    params = fold(make_network(network, spec_of(experiment.env)).init(jax.random.key(0)))
-    state, move = jax.jit(core.init)(jax.random.key(0)), jax.jit(core.move)
-    depths = []
-    for _ in range(_MOVES):
-        state, played = move(params, state)
-        depths.append(played.depth)
-    return float(np.mean(jax.device_get(depths)))
+DEPTH = {"gumbel": 8, "puct": 30}
+"""The mean depth of new nodes at which the searches of `device` count, by `search.algorithm`: rounded up from those of
+trained networks in Gumbel search (4 to 6 in connect four and Go), and that of an untrained one in chess with PUCT."""
 
 
 def of_one_chip(experiment: Experiment, where: Slice) -> Experiment:

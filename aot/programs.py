@@ -101,7 +101,7 @@ def programs_of(
       experiment: the experiment.
       devices: the devices of the slice, from `devices_of`.
       names: the requested programs, of `NAMES`; programs that the experiment does not have are left out.
-      depth: of the searches in `device`; by default measured.
+      depth: of the searches in `device`; by default that of `playing.DEPTH`.
 
     Raises:
       ConfigError: the experiment has none of the requested programs, the learner's mesh does not fit the devices, or
@@ -229,7 +229,7 @@ def _selfplay(experiment: Experiment, devices: list[Any]) -> Program:
 def _device(experiment: Experiment, devices: list[Any], depth: float | None) -> Program:
     import jax
 
-    from podzero.aot.playing import mean_depth
+    from podzero.aot.playing import DEPTH
     from podzero.driver.build import device_parts
 
     experiment = on_device(experiment)
@@ -253,7 +253,7 @@ def _device(experiment: Experiment, devices: list[Any], depth: float | None) -> 
         games,
         trip_count=moves,
         simulations=simulations,
-        depth=depth or mean_depth(experiment),
+        depth=depth or DEPTH[experiment.search.algorithm],
     )
 
 

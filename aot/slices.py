@@ -17,9 +17,6 @@ from podzero.config import FOR_SLICES, Experiment, builtin_configs, load
 
 FILE = "slices.json"
 """The name of the file, beside this module."""
-DEPTH = {"gumbel": 8, "puct": 30}
-"""The mean depth of new nodes at which the searches of play count, by `search.algorithm`: that of trained networks in
-Gumbel search, of which untrained ones reach 2 to 7, and the one measured in chess with PUCT."""
 
 
 class KnownRates(NamedTuple):
@@ -39,12 +36,12 @@ def slice_jobs() -> list[Job]:
 def _jobs(name: str) -> tuple[Job, Job]:
     experiment = load(name)
     assert experiment.cluster.slice is not None
-    where, depth = experiment.cluster.slice, DEPTH[experiment.search.algorithm]
-    program = (name, "--topology", where, "--program")
-    return (
-        Job(name, where, "learner", (*program, "learner")),
-        Job(name, where, "device", (*program, "device", "--depth", str(depth))),
+    where = experiment.cluster.slice
+    learner, device = (
+        Job(name, where, program, (name, "--topology", where, "--program", program))
+        for program in ("learner", "device")
     )
+    return learner, device
 
 
 def rates_of(learner: Mapping[str, Any], playing: Mapping[str, Any]) -> KnownRates:

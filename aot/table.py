@@ -36,15 +36,17 @@ PER_CHIP = (64, 512)
 """Samples a step and chip for which it is."""
 ONE_CHIP = "v5e-1"
 """The slice for which self-play wholly on the chip is compiled."""
-ON_CHIP: dict[str, tuple[str, ...]] = {
-    "connect_four": ("actors.games=4096",),
-    "othello": ("actors.games=512",),
-    "hex": ("actors.games=256",),
-    "go_9x9": ("actors.games=256",),
-    "gardner_chess": ("actors.games=256", "search.tree=dense", "search.slots=64"),
-    "chess": ("actors.games=256", "search.tree=dense", "search.slots=64"),
-}
-"""The experiments for which it is, with arguments, among them the number of games that is best there."""
+ON_CHIP: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("connect_four", ("actors.games=128",)),
+    ("connect_four", ("actors.games=4096",)),
+    ("othello", ("actors.games=512",)),
+    ("hex", ("actors.games=256",)),
+    ("go_9x9", ("actors.games=256",)),
+    ("gardner_chess", ("actors.games=256", "search.tree=dense", "search.slots=64")),
+    ("chess", ("actors.games=256", "search.tree=dense", "search.slots=64")),
+)
+"""The experiments for which it is, with arguments, among them the number of games that is best there; connect four also
+with its own number, which is for CPUs."""
 IN_INT8 = ("actors.inference=device", "int8.on_tpu=true")
 """Arguments with which it is compiled once more."""
 PAGE, FIGURES = Path("docs/compile.md"), Path("benchmarks/results/compile.json")
@@ -102,7 +104,12 @@ def all_jobs() -> list[Job]:
             *(_program(config, where, "learner") for where in SLICES),
             *(_program(config, where, "evaluation") for where in chips.values()),
             *(_program(config, where, "selfplay") for where in chips.values() if "selfplay" in names_of(load(config))),
-            *(_on_chip(name, more) for name in ON_CHIP if name == config for more in ((), IN_INT8)),
+            *(
+                _on_chip(name, settings + more)
+                for name, settings in ON_CHIP
+                if name == config
+                for more in ((), IN_INT8)
+            ),
             *(_scaling(config, per_chip) for per_chip in PER_CHIP),
         )
     ]
@@ -123,9 +130,8 @@ def _program(config: str, where: str, program: str) -> Job:
     return Job(config, where, program, (config, "--topology", where, "--program", program))
 
 
-def _on_chip(config: str, more: tuple[str, ...]) -> Job:
-    arguments = (config, *ON_CHIP[config], *more, "--topology", ONE_CHIP, "--program", "device")
-    return Job(config, ONE_CHIP, "device", arguments)
+def _on_chip(config: str, settings: tuple[str, ...]) -> Job:
+    return Job(config, ONE_CHIP, "device", (config, *settings, "--topology", ONE_CHIP, "--program", "device"))
 
 
 def _scaling(config: str, per_chip: int) -> Job:

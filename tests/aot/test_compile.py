@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from podzero.aot import programs
+from podzero.aot.playing import DEPTH
 from podzero.aot.verdict import _bytes_that_do_not_fit
 from podzero.chips import find_slice
 from podzero.errors import ConfigError
@@ -47,7 +48,7 @@ def test_self_play_on_a_chip_is_compared_with_the_bare_network(report, playing):
     assert playing["moves_per_s"] == pytest.approx(evaluations / 33)
     assert playing["ratio"] == pytest.approx(evaluations / (128 / evaluation["estimated_seconds"]))
     assert 0 < playing["ratio"] < 1
-    assert 1 < playing["depth"] < 9
+    assert playing["depth"] == DEPTH["gumbel"]
     assert playing["bytes_per_simulation"] == pytest.approx(device["traffic"]["hbm"] / (3 * 128 * 32))
     assert device["collectives"] == []
 
