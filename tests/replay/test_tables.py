@@ -79,7 +79,8 @@ def test_samples_and_reanalysed_samples_have_one_layout(make_experiment):
     tables = tables_of(make_experiment(reanalyse={"share": 0.5, "games": 4}), SPEC)
     assert tables[REANALYSED].signature.layout == tables[SAMPLES].signature.layout
     assert tables[STATES].signature.layout == (
-        "line state:uint8[5] outcome:float32[] truncated:bool[] version:int32[] samples_per_item:1"
+        "line state:uint8[5] outcome:float32[] lambda_return:float32[] truncated:bool[] version:int32[] "
+        "samples_per_item:1"
     )
 
 
