@@ -50,14 +50,14 @@ def headline(results: Mapping[str, Json]) -> list[str]:
 def judgements(results: Mapping[str, Json]) -> list[str]:
     """What the shares depend on, in a paragraph."""
     four, int8 = results["connect_four"], results["connect_four_int8"]
-    there = [*four["elsewhere"], *int8["elsewhere"]]
-    drawn, wide = DRAWN[four["result"]["drawn"]], there[3]["simulations"]
+    even, early = (next(run for run in four["elsewhere"] if run["drawn"] == how) for how in ("even", "distinct"))
+    narrow, wide = int8["elsewhere"]
+    drawn, more = DRAWN[four["result"]["drawn"]], wide["simulations"]
     return [
-        f"The share depends on the machine, the seed, and how positions are drawn: in `connect_four` above {drawn}. "
-        f"`connect_four_int8` trains a larger network in the same 20 minutes, and has {_kept(int8['result'])} of such "
-        f"positions. On another machine ({there[0]['hardware']}) `connect_four` had {_percent(there[0])} of them, and "
-        f"{_percent(there[1])} of positions even over the plies 0 to 30, which `podzero evaluate` draws; "
-        f"`connect_four_int8` {_percent(there[2])} of the latter, and {_percent(there[3])} with {wide} simulations. "
+        f"The share depends on the machine, the seed, and how positions are drawn, here {drawn}. `connect_four_int8` "
+        f"trains a larger network in the same 20 minutes: {_kept(int8['result'])}. On another machine ({early['hardware']}) "
+        f"`connect_four` had {_percent(even)}, and {_percent(early)} of positions with {DRAWN[early['drawn']]}; "
+        f"`connect_four_int8` had {_percent(narrow)}, and {_percent(wide)} with {more} simulations. "
         "[docs/results.md](docs/results.md) has all results, and how each was measured; "
         "[docs/ablations.md](docs/ablations.md) says why they are what they are.",
     ]

@@ -64,7 +64,13 @@ def result_rows(name: str, results: Json) -> list[Row]:
         (f"`{name}`", _training(results, run), _outcome(run), _commands(results), measured) for run in runs
     ]
     rows += [
-        (f"`{name}`", "the same run", _reached(match), _commands(match), _measured({**results, **match}))
+        (
+            f"`{name}`",
+            match.get("run", "the same run"),
+            _reached(match),
+            _commands(match),
+            _measured({**results, **match}),
+        )
         for match in results.get("matches", [])
     ]
     baselines = results.get("baselines", {})
