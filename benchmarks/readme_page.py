@@ -56,7 +56,8 @@ def judgements(results: Mapping[str, Json]) -> list[str]:
     return [
         f"The share depends on the machine, the seed, and how positions are drawn, here {drawn}. `connect_four_int8` "
         f"trains a larger network in the same 20 minutes: {_kept(int8['result'])}. On another machine "
-        f"({early['hardware']}) `connect_four` had {_percent(even)}, and {_percent(early)} of positions with {DRAWN[early['drawn']]}; "
+        f"({early['hardware']}) `connect_four` had {_percent(even)}, and {_percent(early)} of positions with "
+        f"{DRAWN[early['drawn']]}; "
         f"`connect_four_int8` had {_percent(narrow)}, and {_percent(wide)} with {more} simulations. "
         "[docs/results.md](docs/results.md) has all results, and how each was measured; "
         "[docs/ablations.md](docs/ablations.md) says why they are what they are.",
