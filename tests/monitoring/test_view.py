@@ -52,7 +52,11 @@ def assert_shows(text, *values):
             "no checkpoint for 4:10 (3 SAVES FAILED)",
             "3 saves failed since",
         ),
-        ({"checkpoint_age_s": 1.0, "damaged_shards": 1, "missing_samples": 4000}, "0:01", "4,000 samples missing"),
+        (
+            {"checkpoint_step": 1200, "checkpoint_age_s": 1.0, "damaged_shards": 1, "missing_samples": 4000},
+            "checkpoint 0:01 old",
+            "4,000 samples missing",
+        ),
     ],
 )
 def test_the_age_of_the_newest_checkpoint_and_failed_saves_are_shown(saved, line, panel):
