@@ -15,7 +15,11 @@ Json = Mapping[str, Any]
 
 
 def ablations_page(
-    diagnosis: Json, ceilings: Iterable[Json], ablations: Mapping[str, Json], rules: Sequence[str]
+    diagnosis: Json,
+    ceilings: Iterable[Json],
+    ablations: Mapping[str, Json],
+    rules: Sequence[str],
+    other_games: Sequence[str],
 ) -> str:
     """The page.
 
@@ -25,6 +29,7 @@ def ablations_page(
       ceilings: the same of each network that `benchmarks/ceiling.py` taught, with the solved `positions`.
       ablations: the results of `benchmarks/ablations.py`, by overrides.
       rules: the section about rules of selection, by lines.
+      other_games: the sections about choices in other games, by lines.
     """
     found = diagnosis["result"]
     parts = [
@@ -57,6 +62,7 @@ def ablations_page(
         "share with 32 simulations from the mean of the baseline's, with its 95% interval by the spread between seeds.",
         "",
         *(line for group in _groups(ablations.values()) for line in _variants(group)),
+        *other_games,
     ])  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from podzero.benchmarks.results_page import page_of_results
 from podzero.benchmarks.rounds import ratios
 from podzero.benchmarks.serving_page import feeding, serving
 from podzero.benchmarks.tournaments_page import simulated
+from podzero.benchmarks.training_choices_page import horizon
 from podzero.markdown import Row, table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -62,7 +63,8 @@ def results_page() -> str:
 def strength_page() -> str:
     """The page of where strength is lost; it shows the variants that have been trained so far."""
     rules = inner_nodes(_load("inner_nodes"))
-    return ablations_page(_load("diagnosis"), _load("ceiling")["networks"], _load("ablations"), rules)
+    others = horizon(_load("othello_horizon"))
+    return ablations_page(_load("diagnosis"), _load("ceiling")["networks"], _load("ablations"), rules, others)
 
 
 def performance_page(page: str) -> str:

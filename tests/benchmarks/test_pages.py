@@ -90,7 +90,7 @@ def variants(*runs):
     larger = dict.fromkeys(("agent", "command", "hardware", "date", "trained"), "x")
     larger |= {"result": {"simulations": runs[0]["judged"]}}
     diagnosis = larger | {"result": {}, "findings": ["one"], "larger": [larger]}
-    return ablations_page(diagnosis, [], dict(enumerate(runs)), [])
+    return ablations_page(diagnosis, [], dict(enumerate(runs)), [], [])
 
 
 def test_a_trained_variant_has_a_row_with_its_judgements():

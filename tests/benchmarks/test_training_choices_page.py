@@ -1,0 +1,18 @@
+"""The tables of choices in other games than connect four."""
+
+from podzero.benchmarks.training_choices_page import horizon
+
+SAID = {"command": "train", "hardware": "2 cores", "date": "2026-11-24", "finding": "One is ahead."}
+
+
+def test_each_player_has_its_rating_and_what_its_training_made():
+    players = [
+        {"targets": "lambda 0.95", "steps": 1600, "trained_games": 7100, "elo": 12.4, "low": -30.2, "high": 55.0,
+         "score": 0.625, "games": 240},
+        {"targets": "mcts:200", "steps": None, "trained_games": None, "elo": -99.9, "low": -150.0, "high": -50.0,
+         "score": 0.25, "games": 240},
+    ]  # fmt: skip
+    text = "\n".join(horizon(SAID | {"minutes": 25, "tournament": "compare", "players": players}))
+    assert "`train`, 25 minutes each, then `compare`; 2 cores; 2026-11-24. One is ahead." in text
+    assert "| lambda 0.95 | 1,600 | 7,100 | 12 | -30 to 55 | 62.5% of 240 games |" in text
+    assert "| mcts:200 |  |  | -100 | -150 to -50 | 25.0% of 240 games |" in text
