@@ -19,7 +19,8 @@ def horizon(results: Json) -> list[str]:
     return [
         "## How far value targets look ahead, in Othello",
         "",
-        f"`{results['command']}`, {results['minutes']} minutes each, then `{results['tournament']}`; "
+        f"`{results['command']}` and the same with other targets, {results['minutes']} minutes each, then "
+        f"`{results['tournament']}`; "
         f"{results['hardware']}; {results['date']}. {results['finding']}",
         "",
         *table(

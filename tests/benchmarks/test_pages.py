@@ -19,7 +19,7 @@ def test_the_committed_pages_are_the_generated_ones():
     assert pages.LICENCES_PAGE.read_text() == pages.dependencies_page()
 
 
-STRENGTH = ("diagnosis", "ceiling", "ablations", "inner_nodes")
+STRENGTH = ("diagnosis", "ceiling", "ablations", "inner_nodes", "othello_horizon")
 
 
 def test_every_file_of_results_is_on_a_page():

@@ -13,6 +13,9 @@ def test_each_player_has_its_rating_and_what_its_training_made():
          "score": 0.25, "games": 240},
     ]  # fmt: skip
     text = "\n".join(horizon(SAID | {"minutes": 25, "tournament": "compare", "players": players}))
-    assert "`train`, 25 minutes each, then `compare`; 2 cores; 2026-11-24. One is ahead." in text
+    assert (
+        "`train` and the same with other targets, 25 minutes each, then `compare`; 2 cores; 2026-11-24. One is ahead."
+        in text
+    )
     assert "| lambda 0.95 | 1,600 | 7,100 | 12 | -30 to 55 | 62.5% of 240 games |" in text
     assert "| mcts:200 |  |  | -100 | -150 to -50 | 25.0% of 240 games |" in text
