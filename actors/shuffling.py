@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Generic, TypeVar
 
 import jax
 import numpy as np
 import numpy.typing as npt
 
-Samples = TypeVar("Samples")
-"""A pytree of arrays `[T, ...]`."""
 
-
-class SampleShuffler(Generic[Samples]):
+class SampleShuffler[Samples]:
     """Buffers the samples of finished games until they fill replay items.
 
     Replay always samples a whole item. So that the samples of a batch are nearly independent, each sample of an item
@@ -59,17 +55,17 @@ class SampleShuffler(Generic[Samples]):
         return samples
 
 
-def _length(game: Samples) -> int:
+def _length[Samples](game: Samples) -> int:
     return len(jax.tree.leaves(game)[0])
 
 
-def rows_of(game: Samples, index: npt.NDArray[np.int64] | slice) -> Samples:
+def rows_of[Samples](game: Samples, index: npt.NDArray[np.int64] | slice) -> Samples:
     """The samples at `index`, in its order."""
     rows: Samples = jax.tree.map(lambda field: field[index], game)
     return rows
 
 
-def concatenated(games: list[Samples]) -> Samples:
+def concatenated[Samples](games: list[Samples]) -> Samples:
     """The samples of several games one after the other."""
     concatenated: Samples = jax.tree.map(lambda *fields: np.concatenate(fields), *games)
     return concatenated

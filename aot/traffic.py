@@ -9,6 +9,7 @@ read; if it updates a slice in place, only the slice is counted as written.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -247,12 +248,21 @@ def _width(array: Array) -> int:
     return max(1, Array(array.dtype, ()).bytes)
 
 
+def _mesh_group(mesh: str, along: str) -> int:
+    """Chips in one group along some axes of a mesh: `'a'=4,'b'=2` and `'a'`; `'a':(2)2` are two of the four of a."""
+    sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", mesh)}
+    axes = re.findall(r"'([^']+)'(?::\(\d+\)(\d+))?", along)
+    return math.prod(int(part) if part else sizes[name] for name, part in axes)
+
+
 def _group(instruction: Instruction) -> int:
     """Chips in one group of a collective."""
     if listed := instruction.attribute(r"replica_groups=\{\{([\d,]*)\}"):
         return listed.count(",") + 1
     if iota := instruction.attribute(r"replica_groups=\[([\d,]+)\]<="):
         return math.prod(map(int, iota.split(",")[1:]))
+    if mesh := instruction.attribute(r"replica_groups=mesh\[(.*?)\]"):
+        return _mesh_group(mesh, instruction.attribute(r"replica_groups=mesh\[.*?\][^{]*\{(.*?)\}") or "")
     if pairs := instruction.attribute(r"source_target_pairs=\{(.*?)\}\}"):
         return pairs.count("{")
     return 1

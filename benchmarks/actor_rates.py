@@ -11,11 +11,12 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from podzero.actors import ActorClients, EnvironmentActor, SelfPlayActor
-from podzero.benchmarks.child_processes import BenchError, replay_server
+from podzero.benchmarks.child_processes import BenchError
 from podzero.benchmarks.inputs import FixedParams, without_insert_limit
 from podzero.benchmarks.rounds import calls_per_s, compare
 from podzero.config import Experiment
 from podzero.driver.build import make_actor
+from podzero.replay import ReplayServer, make_writer
 from podzero.types import EnvSpec, Params
 
 log = logging.getLogger(__name__)
@@ -47,12 +48,10 @@ def compare_actor(
       what `compare` returns, for the sides `actor` and `bare`; and for each round of the actor its
       `ReportTotals.measure`.
     """
-    from podzero.replay import make_writer  # imports TensorFlow
-
     totals, rounds = ReportTotals(), []
     with (
-        replay_server(without_insert_limit(experiment), spec) as address,
-        closing(make_writer([address], spec, experiment)) as writer,
+        ReplayServer(without_insert_limit(experiment), spec, 0) as server,
+        closing(make_writer([server.address()], spec, experiment)) as writer,
     ):
         clients = ActorClients(FixedParams(params), writer, totals)
         actor = make_actor(experiment, "actor-0", experiment.seed, clients)

@@ -22,20 +22,20 @@ import numpy as np
 import psutil
 
 from podzero.actors import ActorClients, SelfPlayActor, SelfPlayCore, SelfPlayState, StartPool
-from podzero.benchmarks.child_processes import BenchError, ChildProcess, answer, child_process, serve_replay
+from podzero.benchmarks.child_processes import BenchError, ChildProcess, answer, child_process
 from podzero.benchmarks.inputs import without_insert_limit
 from podzero.config import Experiment
 from podzero.driver.build import actor_parts
 from podzero.envs import make_env, spec_of
 from podzero.networks import make_network
-from podzero.replay import ShardedWriter, make_writer
+from podzero.replay import ReplayServer, ShardedWriter, make_writer
 from podzero.types import Array, Move, Params, Versioned
 
 log = logging.getLogger(__name__)
 
 SHARDS = 4
 PROCESSES = 8
-"""Processes that the actors share, as threads: with TensorFlow in each of 256 processes, memory would not suffice."""
+"""Processes that the actors share, as threads: with JAX in each of 256 processes, memory would not suffice."""
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 FULL = 0.9
 """The share of CPU time from which the machine counts as saturated."""
@@ -79,8 +79,8 @@ def bench_actors(
     moves, search_s = record(experiment, _RECORDED)
     opened = without_insert_limit(experiment, shards)
     with ExitStack() as stack:
-        servers = [stack.enter_context(child_process(serve_replay, opened, env.spec, shard)) for shard in range(shards)]
-        addresses = [server.receive() for server in servers]
+        servers = [stack.enter_context(ReplayServer(opened, env.spec, shard)) for shard in range(shards)]
+        addresses = [server.address() for server in servers]
         players = [
             stack.enter_context(child_process(_serve, opened, addresses, moves, search_s, index))
             for index in range(processes)
@@ -124,7 +124,7 @@ def record(experiment: Experiment, count: int) -> tuple[Move, float]:
 
 
 def _rounds(
-    players: list[ChildProcess], servers: list[ChildProcess], counts: tuple[int, ...], seconds: float
+    players: list[ChildProcess], servers: list[ReplayServer], counts: tuple[int, ...], seconds: float
 ) -> list[dict[str, Any]]:
     """A round for each number of actors whose actors have started by the end of `_GROW_S`.
 
@@ -151,7 +151,7 @@ def _rounds(
     return found
 
 
-def _round(players: list[ChildProcess], servers: list[ChildProcess], count: int, seconds: float) -> dict[str, Any]:
+def _round(players: list[ChildProcess], servers: list[ReplayServer], count: int, seconds: float) -> dict[str, Any]:
     """Lets the `count` actors that have started play, and counts the inserted samples."""
     settle_s = min(_SETTLE_S, seconds / 2)
     time.sleep(settle_s)
@@ -173,13 +173,10 @@ def _round(players: list[ChildProcess], servers: list[ChildProcess], count: int,
 class _Reading:
     """All counters at one time."""
 
-    def __init__(self, players: list[ChildProcess], servers: list[ChildProcess]) -> None:
-        for server in servers:
-            server.send()
-        answers = [server.receive(_ANSWER_S) for server in servers]
+    def __init__(self, players: list[ChildProcess], servers: list[ReplayServer]) -> None:
+        self.inserted = np.array([server.limits().inserted for server in servers])
         self.at = time.perf_counter()
-        self.inserted = np.array([inserted for inserted, _ in answers])
-        self.servers_s = sum(cpu_s for _, cpu_s in answers)
+        self.servers_s = sum(server.cpu_seconds for server in servers)
         self.players_s = sum(player.ask(0, timeout_s=_ANSWER_S) for player in players)
         times = psutil.cpu_times()
         self.idle_s = times.idle + times.iowait
@@ -268,7 +265,7 @@ def _serve(
 ) -> None:
     """In the child: sends None, then starts as many actors as each request says and answers with its CPU seconds."""
     players = _Players(experiment, addresses, moves, search_s, process)
-    players.make_writer().close()  # imports TensorFlow
+    players.make_writer().close()  # connects before counting begins
     parent.send(None)
     answer(parent, players.grow)
     players.stop()

@@ -1,20 +1,34 @@
 """Reverb's own client and tables, without `podzero.replay` around them: the limit of the replay bench.
 
-The client checks nothing and has its best settings as measured: StructuredWriter (two to three times as fast as
-TrajectoryWriter from Python) and TrajectoryDataset with three batches in flight.
+The client runs in the environment of the replay server (`benchmarks/reverb_client.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import json
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from podzero.config import Experiment
-from podzero.replay import SampleSignature
+from podzero.replay import SampleSignature, server_python
+from podzero.replay.process import ServerProcess
 from podzero.samples import sample_like
 from podzero.types import EnvSpec, Sample, Window
 
-_TIMEOUT_MS = 60_000
+_PROGRAM = Path(__file__).with_name("reverb_client.py")
+_START_S = 120.0
+"""Longest wait for the server to listen."""
+_LOOPBACK = "127.0.0.1"
+
+Column = tuple[str, list[int], str]
+"""Name, shape and dtype of a column of an item."""
 
 
 class Layout(NamedTuple):
@@ -22,102 +36,78 @@ class Layout(NamedTuple):
 
     table: str
     """The first part of the table's name."""
-    columns: dict[str, tuple[tuple[int, ...], Any]]
-    """Shape and dtype of each column of an item."""
+    columns: list[Column]
     samples_per_item: int
-    items: Callable[[Sample | Window], Iterable[dict[str, Any]]]
-    """The items of samples `[T, ...]`."""
-    samples: Callable[[dict[str, Any], tuple[int, ...]], Any]
-    """The samples in columns `[N, ...]`, with the given axes in front of every field."""
+    signature: SampleSignature
+    """Packs samples into the bytes of items."""
+
+    def rows(self, samples: Sample | Window) -> list[str]:
+        """The items of samples `[T, ...]`, as `reverb_client.py` takes them."""
+        return [item.tobytes().hex() for item in self.signature.pack(samples)]
 
 
 def one_sample_items(experiment: Experiment, spec: EnvSpec) -> Layout:
     """Each sample is an item, and each of its fields that the experiment stores is a column."""
-    like = {name: leaf for name, leaf in sample_like(experiment, spec)._asdict().items() if leaf is not None}
-
-    def items(samples: Sample | Window) -> Iterable[dict[str, Any]]:
-        fields = samples._asdict()
-        for row in zip(*(fields[name] for name in like), strict=True):
-            yield dict(zip(like, row, strict=True))
-
-    def samples(columns: dict[str, Any], leading: tuple[int, ...]) -> Any:
-        return {name: column.reshape(leading + column.shape[1:]) for name, column in columns.items()}
-
-    columns = {name: (leaf.shape, leaf.dtype) for name, leaf in like.items()}
-    return Layout("one-sample-items", columns, 1, items, samples)
+    signature = SampleSignature(spec.name, sample_like(experiment, spec), 1)
+    columns: list[Column] = [(field.name, list(field.shape), field.dtype.name) for field in signature.fields]
+    return Layout("one-sample-items", columns, 1, signature)
 
 
 def packed_items(experiment: Experiment, spec: EnvSpec) -> Layout:
     """The layout of `podzero.replay`: `replay.samples_per_item` samples are packed into an item of one column."""
     samples_per_item = experiment.replay.samples_per_item
     signature = SampleSignature(spec.name, sample_like(experiment, spec), samples_per_item)
-
-    def items(samples: Sample | Window) -> Iterable[dict[str, Any]]:
-        return ({"rows": item} for item in signature.pack(samples))
-
-    def samples(columns: dict[str, Any], leading: tuple[int, ...]) -> Any:
-        return signature.unpack(columns["rows"].reshape(-1, signature.row_bytes), leading)
-
-    return Layout("packed-items", {"rows": ((signature.item_bytes,), "uint8")}, samples_per_item, items, samples)
+    return Layout("packed-items", [("rows", [signature.item_bytes], "uint8")], samples_per_item, signature)
 
 
-def make_server(layouts: Iterable[Layout], capacity: int) -> Any:
-    """A Reverb server on a free port, with a table for writing and a table for reading for each layout."""
-    import reverb
-    import tensorflow as tf
-
+@contextmanager
+def bare_server(layouts: Iterable[Layout], capacity: int) -> Iterator[str]:
+    """A Reverb server with a table for writing and a table for reading for each layout; its `host:port`."""
+    limiter = {"samples_per_insert": None, "min_size": 1, "min_diff": None, "max_diff": None}
+    names = [layout.table + purpose for layout in layouts for purpose in ("-write", "-read")]
     tables = [
-        reverb.Table(
-            layout.table + purpose,
-            reverb.selectors.Uniform(),
-            reverb.selectors.Fifo(),
-            capacity,
-            reverb.rate_limiters.MinSize(1),
-            signature={name: tf.TensorSpec(*column) for name, column in layout.columns.items()},
-        )
-        for layout in layouts
-        for purpose in ("-write", "-read")
+        {"name": name, "max_size": capacity, "signature": None, "priority_exponent": None, "limiter": limiter}
+        for name in names
     ]
-    return reverb.Server(tables)
+    with socket.socket() as probe, tempfile.TemporaryDirectory() as folder:
+        probe.bind((_LOOPBACK, 0))
+        port = probe.getsockname()[1]
+        probe.close()
+        wanted = {"port": port, "loopback": True, "checkpoints": folder, "restore": None, "tables": tables}
+        server = ServerProcess(server_python(), wanted, _START_S)
+        try:
+            yield f"{_LOOPBACK}:{port}"
+        finally:
+            server.stop()
 
 
-def make_writer(
-    address: str, layout: Layout, purpose: str
-) -> tuple[Callable[[Sample | Window], None], Callable[[], None]]:
-    """A function that writes samples, and one that waits until they are confirmed."""
-    from reverb import Client, structured_writer
+class BareClient:
+    """Reverb's own client in a process of its own; commands are those of `reverb_client.py`."""
 
-    reference = structured_writer.create_reference_step(dict.fromkeys(layout.columns))
-    pattern = {name: reference[name][-1] for name in layout.columns}
-    config = structured_writer.create_config(pattern, layout.table + purpose)
-    writer = Client(address).structured_writer([config])
+    def __init__(self, address: str) -> None:
+        self._child = subprocess.Popen(
+            [str(server_python()), str(_PROGRAM), address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
-    def flush() -> None:
-        writer.flush(0, timeout_ms=_TIMEOUT_MS)
+    def ask(self, command: str, table: str, **arguments: Any) -> Any:
+        """Gives a command; returns its answer.
 
-    def write(samples: Sample | Window) -> None:
-        for item in layout.items(samples):
-            writer.append(item)
-        flush()
+        Raises:
+          RuntimeError: the client has ended; its traceback is in this process's standard error.
+        """
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        self._child.stdin.write(json.dumps({command: table} | arguments, default=np.ndarray.tolist) + "\n")
+        self._child.stdin.flush()
+        line = self._child.stdout.readline()
+        if not line:
+            raise RuntimeError(f"Reverb's own client ended with exit code {self._child.wait()}")
+        return json.loads(line)
 
-    return write, flush
-
-
-def make_reader(address: str, layout: Layout, experiment: Experiment) -> Iterator[Any]:
-    """The samples of whole dispatches, with their fields in the shapes that the learner takes."""
-    import tensorflow as tf
-    from reverb import TrajectoryDataset
-
-    leading = (experiment.learner.steps_per_dispatch, experiment.learner.batch_size)
-    items = leading[0] * leading[1] // layout.samples_per_item
-    dataset = TrajectoryDataset(
-        address,
-        layout.table + "-read",
-        dtypes={name: dtype for name, (_, dtype) in layout.columns.items()},
-        shapes={name: tf.TensorShape(shape) for name, (shape, _) in layout.columns.items()},
-        max_in_flight_samples_per_worker=3 * items,
-        num_workers_per_iterator=1,
-        rate_limiter_timeout_ms=_TIMEOUT_MS,
-    )
-    for batch in dataset.batch(items, drop_remainder=True).prefetch(2).as_numpy_iterator():
-        yield layout.samples(batch.data, leading)
+    def close(self) -> None:
+        """Ends the process."""
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        self._child.stdin.close()
+        self._child.wait()
+        self._child.stdout.close()

@@ -1,28 +1,22 @@
-"""Child processes of the benches, which answer requests through pipes.
-
-Replay servers run in them too: when client and server share a process, Reverb bypasses the network, unlike in a run.
-"""
+"""Child processes of the benches, which answer requests through pipes."""
 
 from __future__ import annotations
 
 import logging
 import multiprocessing
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 from unittest import mock
 
-from podzero.config import Experiment
 from podzero.errors import PodzeroError
-from podzero.types import EnvSpec
 
 log = logging.getLogger(__name__)
 
 START_S = 180.0
-"""The longest wait for a process to start: it may import TensorFlow, or compile."""
+"""The longest wait for a process to start: it may compile."""
 STOP_S = 30.0
 """The longest wait for a process to end before it is killed."""
 
@@ -100,26 +94,3 @@ def child_process(
         if process.is_alive():
             process.kill()
             process.join(STOP_S)
-
-
-@contextmanager
-def replay_server(experiment: Experiment, spec: EnvSpec) -> Iterator[Any]:
-    """Runs a replay shard of `experiment` in a child process; yields its address.
-
-    Raises:
-      BenchError: it did not start within `START_S`.
-    """
-    with child_process(serve_replay, experiment, spec, 0) as server:
-        yield server.receive()
-
-
-def serve_replay(experiment: Experiment, spec: EnvSpec, shard: int, parent: Connection) -> None:
-    """In the child: runs a replay shard, sends its address, and answers each empty request with the number of samples
-    ever inserted and its CPU seconds.
-    """
-    from podzero.replay import ReplayServer  # imports TensorFlow
-
-    server = ReplayServer(experiment, spec, shard)
-    parent.send(server.address())
-    answer(parent, lambda: (server.limits().inserted, time.process_time()))
-    server.stop()

@@ -11,12 +11,13 @@ from typing import Any
 
 import jax
 
-from podzero.benchmarks.child_processes import START_S, BenchError, replay_server
+from podzero.benchmarks.child_processes import START_S, BenchError
 from podzero.benchmarks.inputs import random_samples, with_replay, without_sample_limit
 from podzero.benchmarks.rounds import Side, compare
 from podzero.config import Experiment
 from podzero.driver.build import learner_parts
 from podzero.learner import Prefetcher, Training, make_training
+from podzero.replay import ReplayServer, make_reader, make_writer
 from podzero.types import Batch, EnvSpec
 
 log = logging.getLogger(__name__)
@@ -104,13 +105,12 @@ def _next(prefetcher: Prefetcher) -> Batch:
 @contextmanager
 def _reverb(experiment: Experiment, spec: EnvSpec) -> Iterator[Any]:
     """A reader of a server in another process that holds `replay.min_size` random samples."""
-    from podzero.replay import make_reader, make_writer  # imports TensorFlow
-
     experiment = with_replay(experiment)
     samples_per_item = experiment.replay.samples_per_item
     count = samples_per_item * math.ceil(experiment.replay.min_size / samples_per_item)
-    with replay_server(without_sample_limit(experiment), spec) as address:
-        with closing(make_writer([address], spec, experiment)) as writer:
+    with ReplayServer(without_sample_limit(experiment), spec, 0) as server:
+        addresses = [server.address()]
+        with closing(make_writer(addresses, spec, experiment)) as writer:
             writer.write(random_samples(experiment, spec, count))
             writer.flush()
-        yield make_reader([address], spec, experiment)
+        yield make_reader(addresses, spec, experiment)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, metadata
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,15 @@ STATED = {
     "bitbully": "AGPL-3.0",
     "colorama": "BSD-3-Clause",
     "docutils": "public domain, parts BSD-2-Clause; a tool for Emacs, which is not installed, GPL-3.0",
-    "jax-cuda12-pjrt": "Apache-2.0",
-    "jax-cuda12-plugin": "Apache-2.0",
+    "jax-cuda13-pjrt": "Apache-2.0",
+    "jax-cuda13-plugin": "Apache-2.0",
     "libtpu": "Google's terms; the package states none",
     "nest-asyncio": "BSD-2-Clause",
     "pgx": "Apache-2.0",
 }
 """Licences that the metadata of a package leaves out or blurs, or of packages for other platforms; from their texts."""
+SERVER = "podzero-replay-server"
+"""The project of the replay server's environment."""
 _NVIDIA = "NVIDIA's terms, as the package states them"
 _SHORT = {
     "Apache Software License": "Apache-2.0",
@@ -34,10 +37,11 @@ _SHORT = {
 _COPYLEFT = re.compile(r"\b[AL]?GPL|General Public License", re.IGNORECASE)
 
 _INTRODUCTION = """\
-podzero is under Apache-2.0. `uv run python benchmarks/pages.py` writes this page from `uv.lock` and from what the
-packages say of themselves. No package that is always installed is under a copyleft licence (GPL, LGPL, AGPL); one,
-certifi, has MPL-2.0, whose conditions hold for its own files. The extras `envs` and `solver` contain packages under
-copyleft licences, whose conditions hold for whoever passes on an image with them."""
+podzero is under Apache-2.0. `uv run python benchmarks/pages.py` writes this page from `uv.lock`, from that of the
+replay server's environment, and from what the packages say of themselves. No package that is always installed is
+under a copyleft licence (GPL, LGPL, AGPL); one, certifi, has MPL-2.0, whose conditions hold for its own files. The
+extras `envs` and `solver` contain packages under copyleft licences, whose conditions hold for whoever passes on an
+image with them."""
 
 Lock = Mapping[str, Mapping[str, Any]]
 """The packages of `uv.lock`, by name."""
@@ -47,13 +51,17 @@ class LicenceUnknown(PodzeroError, RuntimeError):
     """A package says nothing of its licence, and `STATED` neither."""
 
 
-def licences_page(lock: Lock, extras: Sequence[str], licence: Callable[[str], str]) -> str:
+def licences_page(
+    lock: Lock, extras: Sequence[str], licence: Callable[[str], str], server: Lock, server_licence: Callable[[str], str]
+) -> str:
     """The page.
 
     Args:
-      lock: all packages.
+      lock: all packages of podzero.
       extras: of podzero.
       licence: of a package.
+      server: all packages of the replay server's environment.
+      server_licence: of one of those.
 
     Raises:
       LicenceUnknown: see `licence_of`.
@@ -65,6 +73,8 @@ def licences_page(lock: Lock, extras: Sequence[str], licence: Callable[[str], st
         _INTRODUCTION,
         "",
         *_part("Always installed", lock, always, licence),
+        "",
+        *_part("The environment of the replay server", server, reached(server, (), SERVER), server_licence),
     ]
     for extra in extras:
         parts += ["", *_part(f"Extra `{extra}`, besides", lock, reached(lock, (extra,)) - always, licence)]
@@ -76,10 +86,10 @@ def read_lock(file: Path) -> Lock:
     return {package["name"]: package for package in tomllib.loads(file.read_text())["package"]}
 
 
-def reached(lock: Lock, extras: Sequence[str]) -> set[str]:
-    """The packages that podzero with `extras` depends on, directly or not, on any platform."""
+def reached(lock: Lock, extras: Sequence[str], project: str = "podzero") -> set[str]:
+    """The packages that a project with `extras` depends on, directly or not, on any platform."""
     seen: set[tuple[str, tuple[str, ...]]] = set()
-    ahead = [("podzero", tuple(extras))]
+    ahead = [(project, tuple(extras))]
     while ahead:
         name, wanted = node = ahead.pop()
         if node in seen:
@@ -88,11 +98,15 @@ def reached(lock: Lock, extras: Sequence[str]) -> set[str]:
         optional = lock[name].get("optional-dependencies", {})
         needed = [*lock[name].get("dependencies", []), *(d for extra in wanted for d in optional.get(extra, []))]
         ahead += [(dependency["name"], tuple(dependency.get("extra", ()))) for dependency in needed]
-    return {name for name, _ in seen} - {"podzero"}
+    return {name for name, _ in seen} - {project}
 
 
-def licence_of(package: str) -> str:
+def licence_of(package: str, folders: Sequence[str] | None = None) -> str:
     """The licence of a package, as `STATED` or as its own metadata say.
+
+    Args:
+      package: its name.
+      folders: where it is installed, as on `sys.path`, which is the default.
 
     Raises:
       LicenceUnknown: neither does.
@@ -101,10 +115,10 @@ def licence_of(package: str) -> str:
         return STATED[package]
     if package.startswith("nvidia-"):
         return _NVIDIA
-    try:
-        said = metadata(package).json
-    except PackageNotFoundError:
-        raise LicenceUnknown(f"{package} is not installed here: add its licence to STATED") from None
+    installed = next(iter(distributions(name=package, path=list(folders or sys.path))), None)
+    if installed is None:
+        raise LicenceUnknown(f"{package} is not installed here: add its licence to STATED")
+    said = installed.metadata.json
     classifiers = [line.split(" :: ")[-1] for line in said.get("classifier", ()) if line.startswith("License ::")]
     field = str(said.get("license", "")).strip().splitlines()
     names = [str(said["license_expression"])] if "license_expression" in said else classifiers or field[:1]

@@ -22,6 +22,7 @@ from podzero.benchmarks.serving_page import feeding, serving
 from podzero.benchmarks.tournaments_page import simulated
 from podzero.benchmarks.training_choices_page import horizon
 from podzero.markdown import Row, table
+from podzero.replay import server_python
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -107,7 +108,14 @@ def readme(page: str) -> str:
 def dependencies_page() -> str:
     """The page of the licences of all dependencies, which must be installed, those of other platforms excepted."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    return licences_page(read_lock(ROOT / "uv.lock"), list(project["optional-dependencies"]), licence_of)
+    site_packages = [str(server_python().parents[1] / "lib" / "python3.11" / "site-packages")]
+    return licences_page(
+        read_lock(ROOT / "uv.lock"),
+        list(project["optional-dependencies"]),
+        licence_of,
+        read_lock(ROOT / "replay" / "reverb_server" / "uv.lock"),
+        lambda package: licence_of(package, site_packages),
+    )
 
 
 def _updated(page: str, parts: Mapping[str, Callable[[], list[str]]]) -> str:

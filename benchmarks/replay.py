@@ -1,8 +1,8 @@
 """Samples/s written and read through `podzero.replay`, beside Reverb's own client.
 
 The bare client stores the same samples in two layouts: packed as `podzero.replay` packs them, and each sample as an
-item of its fields, as is usual with Reverb. All write in confirmed pieces and read batches of equal shape, from servers
-in one other process.
+item of its fields, as is usual with Reverb. All write in confirmed pieces and read batches of equal shape. Servers and
+the bare client have processes of their own.
 """
 
 from __future__ import annotations
@@ -10,23 +10,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from multiprocessing.connection import Connection
 from typing import Any
 
 import jax
 
-from podzero.actors.shuffling import rows_of
 from podzero.benchmarks import bare_reverb
-from podzero.benchmarks.child_processes import child_process
 from podzero.benchmarks.inputs import random_samples, with_replay, without_insert_limit, without_sample_limit
 from podzero.benchmarks.rounds import Side, compare
 from podzero.config import Experiment
 from podzero.envs import spec_of
-from podzero.replay import make_reader, make_writer
+from podzero.replay import ReplayServer, make_reader, make_writer
 from podzero.types import EnvSpec, Sample, Window
 
 _PIECE = 48
-"""Items that the bare client sends before they must be confirmed; with 50 or more Reverb floods the log."""
+"""Items that are sent before they must be confirmed; with 50 or more Reverb's client floods the log."""
+_FILL_S = 0.05
+"""Turns of the bare client while a table is filled."""
 _ROUND_S = 0.5
 """The longest turn of a side: much longer than its end, and short enough that both sides see the same machine."""
 _LIMITS = "bare Reverb client with the same packed items"
@@ -48,10 +47,16 @@ def bench_replay(experiment: Experiment, seconds: float) -> dict[str, Any]:
     """
     spec = spec_of(experiment.env)
     experiment = with_replay(experiment, sampler="uniform")
-    with child_process(_serve, experiment, spec) as servers:
-        addresses = servers.receive()
-        written = _write(experiment, spec, addresses, seconds / 2)
-        read = _read(experiment, spec, addresses, seconds / 2)
+    layouts = {
+        "bare_packed": bare_reverb.packed_items(experiment, spec),
+        "bare_unpacked": bare_reverb.one_sample_items(experiment, spec),
+    }
+    with (
+        bare_reverb.bare_server(layouts.values(), experiment.replay.capacity) as address,
+        closing(bare_reverb.BareClient(address)) as bare,
+    ):
+        written = _write(experiment, spec, bare, layouts, seconds / 2)
+        read = _read(experiment, spec, bare, layouts, seconds / 2)
     return {
         "ratio": min(written["ratio"], read["ratio"]),
         "ratio_of": f"samples/s, podzero.replay over {_LIMITS}, the lower of writing and reading",
@@ -64,32 +69,36 @@ def bench_replay(experiment: Experiment, seconds: float) -> dict[str, Any]:
     }
 
 
-def _write(experiment: Experiment, spec: EnvSpec, addresses: dict[str, str], seconds: float) -> dict[str, Any]:
-    many = random_samples(experiment, spec, _PIECE * experiment.replay.samples_per_item)
-    few = random_samples(experiment, spec, _PIECE)
-    with closing(make_writer([addresses["write"]], spec, without_insert_limit(experiment))) as writer:
-        rounds = {"podzero": _writing(writer.write, writer.flush, many)}
-        for (name, layout), samples in zip(_layouts(experiment, spec).items(), (many, few), strict=True):
-            write, flush = bare_reverb.make_writer(addresses["bare"], layout, "-write")
-            rounds[name] = _writing(write, flush, samples)
-        return _compare(rounds, seconds)
+_Layouts = dict[str, bare_reverb.Layout]
 
 
-def _read(experiment: Experiment, spec: EnvSpec, addresses: dict[str, str], seconds: float) -> dict[str, Any]:
-    sampling, layouts = without_sample_limit(experiment), _layouts(experiment, spec)
-    _fill(sampling, spec, addresses, layouts)
-    with closing(make_reader([addresses["read"]], spec, sampling)) as reader:
-        rounds = {"podzero": _reading(reader, experiment)}
+def _write(
+    experiment: Experiment, spec: EnvSpec, bare: bare_reverb.BareClient, layouts: _Layouts, seconds: float
+) -> dict[str, Any]:
+    unlimited = without_insert_limit(experiment)
+    samples = random_samples(experiment, spec, _PIECE * experiment.replay.samples_per_item)
+    with (
+        ReplayServer(unlimited, spec, 0) as server,
+        closing(make_writer([server.address()], spec, unlimited)) as writer,
+    ):
+        rounds = {"podzero": _writing(writer.write, writer.flush, samples)}
         for name, layout in layouts.items():
-            rounds[name] = _reading(bare_reverb.make_reader(addresses["bare"], layout, experiment), experiment)
+            few = random_samples(experiment, spec, _PIECE * layout.samples_per_item)
+            rounds[name] = _bare_writing(bare, layout, few)
         return _compare(rounds, seconds)
 
 
-def _layouts(experiment: Experiment, spec: EnvSpec) -> dict[str, bare_reverb.Layout]:
-    return {
-        "bare_packed": bare_reverb.packed_items(experiment, spec),
-        "bare_unpacked": bare_reverb.one_sample_items(experiment, spec),
-    }
+def _read(
+    experiment: Experiment, spec: EnvSpec, bare: bare_reverb.BareClient, layouts: _Layouts, seconds: float
+) -> dict[str, Any]:
+    sampling = without_sample_limit(experiment)
+    with ReplayServer(sampling, spec, 0) as server:
+        _fill(sampling, spec, server.address(), bare, layouts)
+        with closing(make_reader([server.address()], spec, sampling)) as reader:
+            rounds = {"podzero": _reading(reader, experiment)}
+            for name, layout in layouts.items():
+                rounds[name] = _bare_reading(bare, layout, experiment)
+            return _compare(rounds, seconds)
 
 
 def _compare(sides: dict[str, Side], seconds: float) -> dict[str, Any]:
@@ -137,37 +146,35 @@ def _reading(batches: Iterator[Any], experiment: Experiment) -> Side:
     return _round(read, prepare=drain)
 
 
-def _fill(
-    experiment: Experiment, spec: EnvSpec, addresses: dict[str, str], layouts: dict[str, bare_reverb.Layout]
-) -> None:
+def _bare_writing(bare: bare_reverb.BareClient, layout: bare_reverb.Layout, samples: Sample | Window) -> Side:
+    rows = layout.rows(samples)
+
+    def rate(seconds: float) -> float:
+        table = f"{layout.table}-write"
+        items = bare.ask("write", table, columns=layout.columns, rows=rows, seconds=seconds)
+        return float(items) * layout.samples_per_item
+
+    return rate
+
+
+def _bare_reading(bare: bare_reverb.BareClient, layout: bare_reverb.Layout, experiment: Experiment) -> Side:
+    dispatch = experiment.learner.batch_size * experiment.learner.steps_per_dispatch
+    batch = dispatch // layout.samples_per_item
+
+    def rate(seconds: float) -> float:
+        items = bare.ask("read", f"{layout.table}-read", columns=layout.columns, items=batch, seconds=seconds)
+        return float(items) * layout.samples_per_item
+
+    return rate
+
+
+def _fill(experiment: Experiment, spec: EnvSpec, address: str, bare: bare_reverb.BareClient, layouts: _Layouts) -> None:
     """Writes `replay.min_size` samples or a little more to each table that is read."""
     samples_per_item = experiment.replay.samples_per_item
     count = -(-experiment.replay.min_size // samples_per_item) * samples_per_item
     samples = random_samples(experiment, spec, count)
-    with closing(make_writer([addresses["read"]], spec, experiment)) as writer:
+    with closing(make_writer([address], spec, experiment)) as writer:
         writer.write(samples)
         writer.flush()
     for layout in layouts.values():
-        write, _ = bare_reverb.make_writer(addresses["bare"], layout, "-read")
-        step = _PIECE * layout.samples_per_item
-        for start in range(0, count, step):
-            write(rows_of(samples, slice(start, start + step)))
-
-
-def _serve(experiment: Experiment, spec: EnvSpec, parent: Connection) -> None:
-    """In the child: runs all servers until the parent closes its end of the pipe or dies."""
-    from podzero.replay import ReplayServer
-
-    bare = bare_reverb.make_server(_layouts(experiment, spec).values(), experiment.replay.capacity)
-    servers = {
-        "write": ReplayServer(without_insert_limit(experiment), spec, 0),
-        "read": ReplayServer(without_sample_limit(experiment), spec, 0),
-    }
-    host = servers["write"].address().partition(":")[0]
-    parent.send({"bare": f"{host}:{bare.port}"} | {name: server.address() for name, server in servers.items()})
-    try:
-        parent.recv()
-    except EOFError:
-        bare.stop()
-        for server in servers.values():
-            server.stop()
+        bare.ask("write", f"{layout.table}-read", columns=layout.columns, rows=layout.rows(samples), seconds=_FILL_S)

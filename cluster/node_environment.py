@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CODE_PATTERNS = ("*.py", "*.yaml", "*.sh", "Dockerfile*", "py.typed", "*.html", "*.css", "*.js", "*.npz", "*.LICENSE")
+CODE_PATTERNS = (
+    "*.py", "*.pyi", "*.proto", "*.yaml", "*.sh", "Dockerfile*", "py.typed", "*.html", "*.css", "*.js", "*.npz",
+    "*.LICENSE", "pyproject.toml", "uv.lock",
+)  # fmt: skip
 """Files of the package that the archive holds: those that a wheel holds, without the trained agents of the zoo."""
 PROJECT_FILES = ("pyproject.toml", "uv.lock")
 """Files beside the package that the archive holds: `uv sync` needs them."""

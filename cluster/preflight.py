@@ -21,8 +21,8 @@ from podzero.cluster.stale_processes import end_stale_processes
 log = logging.getLogger(__name__)
 
 PACKAGES = (
-    "dm-haiku", "dm-reverb", "flax", "jax", "jaxlib", "mctx", "numpy", "optax", "orbax-checkpoint", "pgx",
-    "pydantic", "pyzmq", "ray", "tensorflow-cpu",
+    "cramjam", "dm-haiku", "flax", "grpcio", "jax", "jaxlib", "mctx", "numpy", "optax", "orbax-checkpoint", "pgx",
+    "protobuf", "pydantic", "pyzmq", "ray",
 )  # fmt: skip
 """Packages whose versions must agree: they compute, or communicate between processes."""
 OPTIONAL_PACKAGES = ("openvino",)

@@ -6,7 +6,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from podzero.cluster.remote import ClusterError, NodeLost, WorkerDied
 from podzero.config import RestartsConfig
@@ -26,8 +26,6 @@ MAX_FAILURES = 8
 long."""
 MAX_FIRST_FAILURES = 2
 """Attempts that may fail before the workers of a run have started for the first time."""
-
-_Started = TypeVar("_Started")
 
 
 class RestartPolicy:
@@ -54,7 +52,7 @@ class RestartPolicy:
         return pause_s
 
 
-def first_start(start: Callable[[], _Started], stopping: threading.Event) -> _Started:
+def first_start[Started](start: Callable[[], Started], stopping: threading.Event) -> Started:
     """Starts the workers of a run for the first time; tries again after an error that may pass by itself.
 
     Args:

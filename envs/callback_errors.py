@@ -38,7 +38,7 @@ def simulator_errors() -> Iterator[None]:
     """
     try:
         yield
-    except jax.errors.JaxRuntimeError as failure:
+    except (jax.errors.JaxRuntimeError, ValueError) as failure:  # depending on how the program was dispatched
         text = str(failure)
         error = next((recent for recent in list(_recent) if str(recent) in text), None)
         if error is None:

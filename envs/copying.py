@@ -5,16 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Hashable, Iterable
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-
-T = TypeVar("T")
 
 _IMMUTABLE = frozenset({type(None), bool, int, float, str, bytes, type, np.float32, np.float64, np.int64, np.bool_})
 
 
-def copy_of(original: T, shared: Collection[str]) -> T:
+def copy_of[T](original: T, shared: Collection[str]) -> T:
     """Copies an object attribute by attribute.
 
     Unlike `copy.deepcopy` it does not call the object's `__getstate__`: in many environments (those with EzPickle) that
@@ -30,7 +28,7 @@ def copy_of(original: T, shared: Collection[str]) -> T:
     return _copy_attributes(original, shared, {})
 
 
-def _copy_attributes(original: T, shared: Collection[str], memo: dict[int, Any]) -> T:
+def _copy_attributes[T](original: T, shared: Collection[str], memo: dict[int, Any]) -> T:
     twin = object.__new__(type(original))
     memo[id(original)] = twin
     attributes = vars(twin)

@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,6 @@ from podzero.envs.simulator import LimitedSimulator, NamedSimulator, Simulator
 from podzero.errors import ConfigError
 from podzero.types import Array, EnvSpec, Symmetry, View
 
-_Answer = TypeVar("_Answer")
 MAX_ACTIONS = 2**15
 """Moves are stored as int16."""
 _OVER, _PLAY, _ILLEGAL = 0, 1, 2
@@ -144,7 +143,7 @@ class HostEnv:
         """Whether the simulator has names of its actions."""
         return isinstance(self._simulator, NamedSimulator)
 
-    def ask(self, state: HostState, question: Callable[[Any], _Answer]) -> _Answer:
+    def ask[Answer](self, state: HostState, question: Callable[[Any], Answer]) -> Answer:
         """What the simulator of one position answers within the time limit; the question must not change it."""
         key = np.asarray(state.seed).tobytes() + np.asarray(state.moves)[: int(state.plies)].tobytes()
         return self._in_time(lambda key: question(self._simulator_at(key)), key)
@@ -190,7 +189,7 @@ class HostEnv:
                 wanted[row] = keys[row] = keys[row] + actions[row].to_bytes(2, _BYTE_ORDER)
         return self._validated(self._in_time(self._views, wanted), seeds.shape, keys)
 
-    def _in_time(self, function: Callable[[Any], _Answer], argument: Any) -> _Answer:
+    def _in_time[Answer](self, function: Callable[[Any], Answer], argument: Any) -> Answer:
         """`function(argument)` within the time limit; one caller at a time."""
         with self._lock:
             try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar, get_args
+from typing import get_args
 
 from podzero.config import EnvConfig, Game, GameConfig, GymnasiumConfig, SimulatorConfig
 from podzero.deadline import DeadlineThread
@@ -17,9 +17,6 @@ from podzero.types import EnvSpec
 
 GAMES: tuple[str, ...] = get_args(Game)
 """The supported pgx games: two players, perfect information."""
-
-_Config = TypeVar("_Config", GymnasiumConfig, SimulatorConfig)
-_Made = TypeVar("_Made")
 
 
 def make_env(env: str | EnvConfig) -> Env:
@@ -73,7 +70,7 @@ def rendering(config: GymnasiumConfig) -> Rendering:
     return _in_time(rendering_of, config)
 
 
-def _in_time(make: Callable[[_Config], _Made], config: _Config) -> _Made:
+def _in_time[C: (GymnasiumConfig, SimulatorConfig), Made](make: Callable[[C], Made], config: C) -> Made:
     """`make(config)` within `env.build_timeout_s`: it runs foreign code, which may hang."""
     thread = DeadlineThread(config.title)
     try:

@@ -24,6 +24,7 @@ from podzero.evaluation.players import random_actions
 from podzero.evaluation.solvers import Scores, Solver, game_values, known_game, make_solver
 from podzero.protocols import Env
 from podzero.types import Array, EnvState
+from podzero.user_cache import user_cache
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ def judged_positions(env: Env, count: int, seed: int, part: Part = "test", max_p
         return _ordered(labels, np.random.default_rng(seed)).first(count)
     solver = make_solver(env.spec.name)
     game = env.spec.name.replace("/", "-")
-    file = _cache_folder() / f"positions-{game}-{count}-{seed}-{part}-{max_ply}-{_FORMAT}.npz"
+    file = user_cache() / f"positions-{game}-{count}-{seed}-{part}-{max_ply}-{_FORMAT}.npz"
     held = _load(file, count)
     if held is not None:
         return held
@@ -248,10 +249,6 @@ def random_games(env: Env, max_ply: int) -> Callable[[Array, Array], RandomGames
 
     compiled: Callable[[Array, Array], RandomGames] = play
     return compiled
-
-
-def _cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "podzero"
 
 
 def _load(file: Path, count: int) -> Positions | None:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax import export
-from jax.extend.core import ClosedJaxpr, Literal
+from jax.extend.core import Jaxpr, Literal
 
 from podzero.export.functions import BATCH, Function
 from podzero.export.onnx_graph import Graph, Known, Value
@@ -50,11 +50,10 @@ def _named(params: Any) -> list[Known]:
     ]
 
 
-def _evaluate(graph: Graph, closed: ClosedJaxpr, inputs: Sequence[Value]) -> list[Value]:
+def _evaluate(graph: Graph, jaxpr: Jaxpr, inputs: Sequence[Value]) -> list[Value]:
     """Adds the nodes of a jaxpr; returns the values of its outputs."""
-    jaxpr = closed.jaxpr
     values: dict[Any, Value] = dict(zip(jaxpr.invars, inputs, strict=True))
-    values |= {variable: Known(np.asarray(one)) for variable, one in zip(jaxpr.constvars, closed.consts, strict=True)}
+    values |= {variable: Known(np.asarray(one)) for variable, one in zip(jaxpr.constvars, jaxpr.consts, strict=True)}
 
     def value_of(atom: Any) -> Value:
         if not isinstance(atom, Literal):
@@ -73,12 +72,12 @@ def _outputs(graph: Graph, equation: Any, inputs: list[Value]) -> list[Value]:
     for name in _CALLS:
         if name in equation.params:
             called = equation.params[name]
-            return _evaluate(graph, called if isinstance(called, ClosedJaxpr) else ClosedJaxpr(called, ()), inputs)
+            return _evaluate(graph, called, inputs)
     known = [value for value in inputs if isinstance(value, Known)]
     fixed = all(isinstance(size, int) for variable in equation.outvars for size in variable.aval.shape)
     if fixed and len(known) == len(inputs):
         return _computed(equation, known)
-    return [convert(graph, equation, *inputs)]
+    return convert(graph, equation, *inputs)
 
 
 def _computed(equation: Any, inputs: list[Known]) -> list[Value]:

@@ -24,20 +24,23 @@ _REDUCTIONS = {"reduce_max": "ReduceMax", "reduce_min": "ReduceMin", "reduce_sum
 _CHANNELS_FIRST, _CHANNELS_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 
 
-def convert(graph: Graph, equation: Any, *inputs: Value) -> Value:
-    """Adds the nodes of one equation of a jaxpr.
+def convert(graph: Graph, equation: Any, *inputs: Value) -> list[Value]:
+    """Adds the nodes of one equation of a jaxpr; returns its outputs.
 
     Raises:
       ExportError: the operation, or this form of it, is not known here.
     """
     name = equation.primitive.name
+    if name == "unstack":
+        axis, size = equation.params["axis"], len(equation.outvars)
+        return [graph.node("Gather", inputs[0], Known(np.asarray(at, np.int64)), axis=axis) for at in range(size)]
     if name in _SAME:
-        return graph.node(_SAME[name], *inputs)
+        return [graph.node(_SAME[name], *inputs)]
     if name in _REDUCTIONS:
-        return graph.node(_REDUCTIONS[name], inputs[0], indices(*equation.params["axes"]), keepdims=0)
+        return [graph.node(_REDUCTIONS[name], inputs[0], indices(*equation.params["axes"]), keepdims=0)]
     if name not in _OTHERS:
         raise _unknown(equation)
-    return _OTHERS[name](graph, equation, *inputs)
+    return [_OTHERS[name](graph, equation, *inputs)]
 
 
 def _unknown(equation: Any, what: str = "") -> ExportError:
@@ -108,6 +111,12 @@ def _gather(graph: Graph, equation: Any, x: Value, where: Value) -> Value:
     return graph.node("Gather", x, Known(where.array.astype(np.int64).reshape(())), axis=axes[0])
 
 
+def _stack(graph: Graph, equation: Any, *parts: Value) -> Value:
+    """Parts of equal shape along a new axis."""
+    axis = equation.params["axis"]
+    return graph.node("Concat", *(graph.node("Unsqueeze", part, indices(axis)) for part in parts), axis=axis)
+
+
 def _product(graph: Graph, equation: Any, x: Value, y: Value) -> Value:
     """A dense layer as a matrix product, every other product by its letters."""
     (over_x, over_y), (batch_x, batch_y) = equation.params["dimension_numbers"]
@@ -166,6 +175,7 @@ _OTHERS: dict[str, Convert] = {
     "rsqrt": lambda graph, equation, x: graph.node("Reciprocal", graph.node("Sqrt", x)),
     "select_n": _choose,
     "slice": _slice,
+    "stack": _stack,
     "square": lambda graph, equation, x: graph.node("Mul", x, x),
     "squeeze": lambda graph, equation, x: graph.node("Squeeze", x, indices(*equation.params["dimensions"])),
     "stop_gradient": lambda graph, equation, x: x,

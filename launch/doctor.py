@@ -19,6 +19,8 @@ from packaging.requirements import Requirement
 Verdict = Literal["ok", "warn", "fail"]
 PROBE_TIMEOUT_S = 120.0
 """Longest time for importing a library in its own process."""
+PYTHONS = ((3, 12), (3, 13))
+"""Versions of Python that the tests run on."""
 MIN_MEMORY_GIB = 4.0
 MIN_DISK_GIB = 5.0
 
@@ -41,7 +43,7 @@ class Check(NamedTuple):
 def examine() -> list[Check]:
     """Runs all checks, two at a time. Importing the libraries takes most of the time."""
     checks: list[Callable[[], Check]] = [
-        python, packages, cores, memory, disk, ports, jax_devices, ray, reverb, tpu_library,
+        python, packages, cores, memory, disk, ports, jax_devices, ray, replay_server, tpu_library,
     ]  # fmt: skip
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(lambda check: check(), checks))
@@ -68,19 +70,19 @@ def show(checks: list[Check]) -> None:
 
 
 def python() -> Check:
-    """The interpreter. The newest Python that Reverb has wheels for is 3.11."""
+    """The interpreter."""
     found = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
-    if sys.version_info[:2] != (3, 11):
-        return Check("Python", "fail", found, "podzero needs Python 3.11; `uv run` installs it")
+    if sys.version_info[:2] not in PYTHONS:
+        return Check("Python", "fail", found, "podzero needs Python 3.12 or 3.13; `uv run` installs one")
     return Check("Python", "ok", found)
 
 
 def packages() -> Check:
-    """The installed versions against the pinned ones."""
+    """The installed versions against those that podzero declares."""
     wrong = [*_differing()]
     if wrong:
         return Check("packages", "warn", "; ".join(wrong), "`uv sync --locked --inexact` installs the tested versions")
-    return Check("packages", "ok", f"the versions of {'the lock file' if _pins() else 'the package metadata'}")
+    return Check("packages", "ok", "as podzero declares them")
 
 
 def cores() -> Check:
@@ -123,7 +125,7 @@ def ports() -> Check:
         with socket.create_server(("127.0.0.1", 0)) as server:
             return Check("ports", "ok", f"a process can listen (tried {server.getsockname()[1]})")
     except OSError as error:
-        return Check("ports", "fail", str(error), "Ray and Reverb listen on local ports; allow it")
+        return Check("ports", "fail", str(error), "Ray and the replay server listen on local ports; allow it")
 
 
 def jax_devices() -> Check:
@@ -143,9 +145,20 @@ def ray() -> Check:
     return _importable("Ray", "import ray; print(ray.__version__)")
 
 
-def reverb() -> Check:
-    """Whether Reverb and TensorFlow can be imported together with JAX."""
-    return _importable("Reverb", "import jax, reverb, tensorflow as tf; print('TensorFlow', tf.__version__)")
+def replay_server() -> Check:
+    """Whether the environment of the replay server is there or can be made, which this does, and has Reverb."""
+    from podzero.replay import EnvironmentUnusable, server_python
+
+    try:
+        interpreter = server_python()
+    except EnvironmentUnusable as error:
+        return Check("replay server", "fail", str(error), "no experiment can be trained without it")
+    code = "import reverb, tensorflow; from importlib.metadata import version; print('dm-reverb', version('dm-reverb'))"
+    answer, error_text = _probe(code, interpreter)
+    if error_text:
+        hint = f"delete {interpreter.parents[1]}, and podzero makes it again"
+        return Check("replay server", "fail", f"{interpreter}: {error_text}", hint)
+    return Check("replay server", "ok", f"{answer}, {interpreter}")
 
 
 def tpu_library() -> Check:
@@ -170,10 +183,10 @@ def _importable(name: str, code: str) -> Check:
     return Check(name, "ok", answer)
 
 
-def _probe(code: str) -> tuple[str, str]:
+def _probe(code: str, interpreter: str | Path = sys.executable) -> tuple[str, str]:
     """Runs Python code in its own process; returns the last line of its output, or the error."""
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"}
-    command = [sys.executable, "-c", code]
+    command = [str(interpreter), "-c", code]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, env=environment, check=False
@@ -188,7 +201,7 @@ def _probe(code: str) -> tuple[str, str]:
 
 def _differing() -> Iterator[str]:
     """One text for each package that is missing or has another version."""
-    for requirement in _pins() or _declared():
+    for requirement in _declared():
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
         try:
@@ -198,16 +211,6 @@ def _differing() -> Iterator[str]:
             continue
         if not requirement.specifier.contains(version, prereleases=True):
             yield f"{requirement.name} {version}, expected {requirement.specifier}"
-
-
-def _pins() -> list[Requirement]:
-    """All packages with exact versions if podzero runs from a checkout; otherwise empty."""
-    checkout = Path(__file__).resolve().parent.parent
-    exported = checkout / "requirements.txt"
-    if not ((checkout / "uv.lock").is_file() and exported.is_file()):
-        return []
-    lines = (line.strip() for line in exported.read_text().splitlines())
-    return [Requirement(line) for line in lines if line and not line.startswith(("#", "-"))]
 
 
 def _declared() -> list[Requirement]:

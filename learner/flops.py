@@ -13,8 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.core import jaxprs_in_params
-from jax.extend.core import Jaxpr, JaxprEqn
+from jax.extend.core import Jaxpr, JaxprEqn, jaxprs_in_params
 
 from podzero.learner.objectives import Objective
 from podzero.samples import with_axes
@@ -38,7 +37,7 @@ def training_flops(objective: Objective, like: Sample | Window, batch_size: int)
 
     params = jax.eval_shape(objective.init, jax.random.key(0))
     traced = jax.make_jaxpr(derivative)(params, params, Batch(with_axes(like, batch_size)))
-    return flops_of(traced.jaxpr) / batch_size
+    return flops_of(traced) / batch_size
 
 
 def flops_of(jaxpr: Jaxpr) -> float:

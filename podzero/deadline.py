@@ -6,15 +6,11 @@ import ctypes
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 
 class Abandoned(BaseException):
     """Raised inside an abandoned thread, at whatever Python code it is executing, to end it."""
-
-
-_Argument = TypeVar("_Argument")
-_Result = TypeVar("_Result")
 
 
 class DeadlineThread:
@@ -27,7 +23,7 @@ class DeadlineThread:
         self._name = name
         self._begin()
 
-    def call(self, function: Callable[[_Argument], _Result], argument: _Argument, timeout_s: float) -> _Result:
+    def call[A, R](self, function: Callable[[A], R], argument: A, timeout_s: float) -> R:
         """Returns `function(argument)`, or raises what it raised.
 
         Raises:
@@ -48,7 +44,7 @@ class DeadlineThread:
             raise error
         if error is not None:
             raise RuntimeError(f"{type(error).__name__}: {error}") from error
-        answer: _Result = result
+        answer: R = result
         return answer
 
     def stop(self) -> None:

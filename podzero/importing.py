@@ -13,14 +13,10 @@ from typing import Any
 
 from podzero.errors import ConfigError, nearest
 
-PINNED_EXTRAS = ("envs", "openvino", "web", "export")
-"""The optional dependencies in requirements.txt."""
-
 
 def how_to_install(extra: str) -> str:
     """How to install a missing package of the optional dependencies `extra`."""
-    with_pip = " or `pip install --no-deps -r requirements.txt`" if extra in PINNED_EXTRAS else ""
-    return f"install it in podzero's checkout with `uv sync --inexact --extra {extra}`{with_pip}"
+    return f"install it in podzero's checkout with `uv sync --inexact --extra {extra}` or `pip install .[{extra}]`"
 
 
 def import_class(identifier: str, field: str) -> type[Any]:

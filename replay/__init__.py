@@ -1,17 +1,21 @@
-"""Reverb tables, writers, readers and shards. Only this package imports `reverb`, which imports TensorFlow.
+"""Reverb tables, writers, readers and shards.
 
-Both are imported when a server, writer or reader is made, which takes seven seconds; importing this package is cheap.
+The server is Reverb's own, in a process and an environment of its own (`reverb_server/`). This package speaks its wire
+protocol (`wire/`), and imports neither Reverb nor TensorFlow.
 """
 
 from podzero.replay.batches import BatchReader as BatchReader
 from podzero.replay.batches import StateReader as StateReader
 from podzero.replay.batches import make_reader as make_reader
 from podzero.replay.batches import make_state_reader as make_state_reader
+from podzero.replay.environment import server_python as server_python
+from podzero.replay.errors import EnvironmentUnusable as EnvironmentUnusable
 from podzero.replay.errors import PortTaken as PortTaken
 from podzero.replay.errors import ReplayMismatch as ReplayMismatch
 from podzero.replay.errors import ReplayRestoreError as ReplayRestoreError
 from podzero.replay.errors import ReplayTimeout as ReplayTimeout
 from podzero.replay.errors import SaveUnderWay as SaveUnderWay
+from podzero.replay.errors import ServerFailed as ServerFailed
 from podzero.replay.errors import SignatureError as SignatureError
 from podzero.replay.errors import WrongServer as WrongServer
 from podzero.replay.limits import Limits as Limits

@@ -29,3 +29,23 @@ class PortTaken(PodzeroError, RuntimeError):
 
 class WrongServer(PodzeroError, RuntimeError):
     """Another server answers at the address than the one that the address is of."""
+
+
+class ReplayUnavailable(PodzeroError, ConnectionError):
+    """A replay server does not answer, or has gone while it was asked."""
+
+
+class RequestRefused(PodzeroError, RuntimeError):
+    """A replay server answers that it does not do what it was asked for; the message has its reason."""
+
+
+class MalformedAnswer(PodzeroError, RuntimeError):
+    """What answers at the address of a replay server does not speak Reverb's protocol, or holds other items."""
+
+
+class ServerFailed(PodzeroError, RuntimeError):
+    """A replay server did not start, or has ended; the message has its reason."""
+
+
+class EnvironmentUnusable(PodzeroError, RuntimeError):
+    """The environment of the replay server cannot be found or made; the message says what to do."""

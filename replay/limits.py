@@ -8,7 +8,9 @@ would lower it below min_diff.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from podzero.replay.wire import reverb_pb2 as pb
 
 
 class Settings(NamedTuple):
@@ -104,8 +106,8 @@ class Limits(NamedTuple):
         )
 
 
-def limits_of(info: Any, samples_per_item: int, users: TableUsers) -> Limits:
-    """Converts a `reverb.TableInfo`, which counts items of `samples_per_item` samples.
+def limits_of(info: pb.TableInfo, samples_per_item: int, users: TableUsers) -> Limits:
+    """Converts what a server says of a table, which counts items of `samples_per_item` samples.
 
     `samples_per_item` is a power of two, so multiplying undoes the division exactly.
     """

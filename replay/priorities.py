@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from podzero.replay.errors import MalformedAnswer, ReplayUnavailable, RequestRefused
 from podzero.replay.shard import Shard
 from podzero.types import Keys
 
@@ -24,6 +25,8 @@ LEAST_PRIORITY = 1e-3
 """Added to every error, so that samples without any error are still sampled sometimes."""
 _QUEUE_SIZE = 8
 """Updates that may wait for a slow shard; beyond that the oldest are dropped, since newer errors replace older ones."""
+_ANSWER_S = 10.0
+"""How long a shard may take for one update."""
 _CLOSE_S = 3.0
 """Longest wait for the updates that are queued at the end."""
 
@@ -47,8 +50,8 @@ def importance(probability: NDArray[Any], size: NDArray[Any], exponent: float) -
 class PriorityWriter:
     """Sets priorities in threads, one for each shard, so that the learner never waits for it.
 
-    Reverb waits without a limit for a server whose node has vanished. Such a shard keeps its own thread busy and no
-    other one; when it has moved, its updates go to a new thread.
+    A shard that does not answer keeps its own thread busy and no other one; when it has moved, its updates go to a new
+    thread.
     """
 
     def __init__(self, table: str, shard: Callable[[int], Shard]) -> None:
@@ -135,16 +138,10 @@ class _Updater:
                 )
 
     def _run(self) -> None:
-        from reverb.errors import ReverbError
-
         while (changes := self._changes.get()) is not None:
             keys, priorities = changes
-            updates = dict(zip(keys.tolist(), priorities.tolist(), strict=True))
+            updates = list(zip(keys.tolist(), priorities.tolist(), strict=True))
             try:
-                self.shard.client.mutate_priorities(self._table, updates=updates)
-            except (ReverbError, RuntimeError) as error:
-                log.warning(
-                    "the priorities of %d samples were not updated, their shard does not answer: %s",
-                    len(updates),
-                    error,
-                )
+                self.shard.connection.set_priorities(self._table, updates, _ANSWER_S)
+            except (ReplayUnavailable, RequestRefused, MalformedAnswer) as error:
+                log.warning("the priorities of %d samples were not updated: %s", len(updates), error)

@@ -1,23 +1,28 @@
-"""One shard of replay: a Reverb server in this process."""
+"""One shard of replay: a Reverb server in a child process, and what this process knows of it."""
 
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 import shutil
 import socket
 import threading
 from pathlib import Path
-from typing import Any
-
-import psutil
+from typing import Any, Self
 
 from podzero.config import Experiment
 from podzero.replay import checkpoint
-from podzero.replay.errors import PortTaken, ReplayRestoreError, SaveUnderWay
+from podzero.replay.environment import server_python
+from podzero.replay.errors import (
+    PortTaken,
+    ReplayRestoreError,
+    ReplayTimeout,
+    SaveUnderWay,
+    ServerFailed,
+)
 from podzero.replay.limits import Limits
 from podzero.replay.link import CheckpointLink
+from podzero.replay.process import ServerProcess
 from podzero.replay.shard import IDENTITY, Address, Shard
 from podzero.replay.tables import REANALYSED, SAMPLES, STATES, Table, tables_of
 from podzero.types import EnvSpec
@@ -25,10 +30,14 @@ from podzero.types import EnvSpec
 log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
-_START_S = 30.0
-"""Longest wait for a server to answer itself."""
-_RESTORED_S = 600.0
-"""Longest wait for the first answer of a server that has restored a checkpoint: its machine may be swapping."""
+_START_S = 180.0
+"""Longest wait for a server to listen. It imports TensorFlow, while the other processes of a run start beside it."""
+_RESTORED_S = 1800.0
+"""The same where it restores a checkpoint first."""
+_ANSWER_S = 30.0
+"""Longest wait for a server to answer this process."""
+_FIRST_ANSWER_S = 600.0
+"""The same for the first answer after it has restored a checkpoint: its machine may be swapping."""
 
 
 class ReplayServer:
@@ -59,9 +68,12 @@ class ReplayServer:
           PortTaken: another process listens on the configured port.
           ReplayRestoreError: the checkpoint is damaged or incomplete.
           ReplayMismatch: its tables are others.
+          EnvironmentUnusable: the server's environment cannot be found or made.
+          ServerFailed: the server did not start, for another reason than the checkpoint.
           ReplayTimeout: the server has started and does not answer, which says nothing about the checkpoint.
         """
-        self._server: Any = None
+        self._server: ServerProcess | None = None
+        self._shards: dict[str, Shard] = {}
         self._saving = threading.Lock()
         self._tables = tables_of(experiment, spec)
         data, identity = None, secrets.token_hex(6)
@@ -70,12 +82,16 @@ class ReplayServer:
         port = _port(experiment.replay.port, shard)
         self._link = CheckpointLink()
         try:
-            self._server = self._start(port, identity, data)
-            if host == LOOPBACK:
-                _keep_to_loopback(port)
+            self._server = self._start(port, identity, data, host == LOOPBACK)
+            if host == LOOPBACK and not self._server.loopback:
+                log.warning(
+                    "replay listens on all interfaces at port %d, since this system does not restrict it to loopback "
+                    "(Linux 5.7 and newer do): let a firewall close the port",
+                    port,
+                )
             address = Address(f"{host}:{port}", identity)
             self._shards = {name: Shard(address, table) for name, table in self._tables.items()}
-            self._shards[SAMPLES].wait(_START_S if restore_from is None else _RESTORED_S)
+            self._shards[SAMPLES].wait(_ANSWER_S if restore_from is None else _FIRST_ANSWER_S)
             if restore_from is not None:
                 self._check_restored(restore_from)
         except BaseException:
@@ -86,9 +102,24 @@ class ReplayServer:
         """`host:port#identity`, for writers and readers, which check the identity when they connect."""
         return str(self._shards[SAMPLES].address)
 
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time that the server has used."""
+        return 0.0 if self._server is None else self._server.cpu_seconds
+
     def limits(self, table: str = SAMPLES) -> Limits:
-        """The state of a table and its limiter."""
-        return self._shards[table].wait(_START_S)
+        """The state of a table and its limiter.
+
+        Raises:
+          ServerFailed: the server has ended.
+          ReplayTimeout: it does not answer.
+        """
+        self._check_runs()
+        try:
+            return self._shards[table].wait(_ANSWER_S)
+        except ReplayTimeout:
+            self._check_runs()
+            raise
 
     def info(self) -> dict[str, float]:
         """Metrics for `Report`, named `replay/...`, and for the other tables `states/...` and `reanalysed/...`.
@@ -109,7 +140,8 @@ class ReplayServer:
 
         Raises:
           SaveUnderWay: another checkpoint is being written.
-          RuntimeError: Reverb could not write; the folder was deleted.
+          RequestRefused: Reverb could not write; the folder was deleted.
+          ReplayUnavailable: the server went while it wrote; the folder was deleted.
           OSError: the folder or the manifest could not be written; the folder was deleted.
         """
         if not self._saving.acquire(blocking=False):
@@ -119,7 +151,7 @@ class ReplayServer:
             folder.mkdir(parents=True)
             self._link.lead_to(folder)
             shard = self._shards[SAMPLES]
-            written = Path(shard.client.checkpoint()).name
+            written = Path(shard.connection.checkpoint()).name
             return checkpoint.seal(folder, written, shard.address.identity, self._tables)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
@@ -131,22 +163,37 @@ class ReplayServer:
     def stop(self) -> None:
         """Stops listening and deletes the tables; may be called twice."""
         server, self._server = self._server, None
+        for shard in self._shards.values():
+            shard.close()
         if server is not None:
             server.stop()
         self._link.remove()
 
-    def _start(self, port: int, identity: str, data: Path | None) -> Any:
-        from reverb import Server
-        from reverb.platform.checkpointers_lib import DefaultCheckpointer
+    def __enter__(self) -> Self:
+        return self
 
-        tables = [*map(_reverb_table, self._tables.values()), _identity_table(identity)]
-        fallback = str(data) if data is not None else None
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _start(self, port: int, identity: str, data: Path | None, loopback: bool) -> ServerProcess:
+        wanted = {
+            "port": port,
+            "loopback": loopback,
+            "checkpoints": str(self._link.path),
+            "restore": None if data is None else str(data),
+            "tables": [*map(_described, self._tables.values()), _identity_table(identity)],
+        }
         try:
-            return Server(tables, port, DefaultCheckpointer(str(self._link.path), fallback_checkpoint_path=fallback))
-        except RuntimeError as error:
+            return ServerProcess(server_python(), wanted, _START_S if data is None else _RESTORED_S)
+        except ServerFailed as error:
             if data is None:
                 raise
             raise ReplayRestoreError(f"replay checkpoint {data.parent}: Reverb cannot read it: {error}") from None
+
+    def _check_runs(self) -> None:
+        code = None if self._server is None else self._server.exit_code
+        if code is not None:
+            raise ServerFailed(f"the replay server has ended with exit code {code}")
 
     def _check_restored(self, folder: Path) -> None:
         """Compares the restored settings with the experiment's, since Reverb silently takes the saved ones."""
@@ -169,31 +216,28 @@ def _metrics(limits: Limits) -> dict[str, float]:
     }
 
 
-def _reverb_table(table: Table) -> Any:
-    import tensorflow as tf
-    from reverb import Table as ReverbTable
-    from reverb import rate_limiters, selectors
-
+def _described(table: Table) -> dict[str, Any]:
+    """A table as `reverb_server/serve.py` takes it; Reverb counts items."""
     settings, signature = table.settings, table.signature
-    exponent = settings.priority_exponent
-    return ReverbTable(
-        name=table.name,
-        sampler=selectors.Uniform() if exponent is None else selectors.Prioritized(exponent),
-        remover=selectors.Fifo(),
-        max_size=settings.capacity // settings.samples_per_item,
-        rate_limiter=rate_limiters.SampleToInsertRatio(
-            settings.samples_per_insert,
-            settings.min_size // settings.samples_per_item,
-            (settings.min_diff / settings.samples_per_item, settings.max_diff / settings.samples_per_item),
-        ),
-        signature={signature.layout: tf.TensorSpec((signature.item_bytes,), tf.uint8)},
-    )
+    return {
+        "name": table.name,
+        "max_size": settings.capacity // settings.samples_per_item,
+        "signature": {signature.layout: [signature.item_bytes]},
+        "priority_exponent": settings.priority_exponent,
+        "limiter": {
+            "samples_per_insert": settings.samples_per_insert,
+            "min_size": settings.min_size // settings.samples_per_item,
+            "min_diff": settings.min_diff / settings.samples_per_item,
+            "max_diff": settings.max_diff / settings.samples_per_item,
+        },
+    }
 
 
-def _identity_table(identity: str) -> Any:
-    from reverb import Table, rate_limiters, selectors
-
-    return Table(IDENTITY + identity, selectors.Fifo(), selectors.Fifo(), 1, rate_limiters.MinSize(1))
+def _identity_table(identity: str) -> dict[str, Any]:
+    limiter = {"samples_per_insert": None, "min_size": 1, "min_diff": None, "max_diff": None}
+    return {
+        "name": IDENTITY + identity, "max_size": 1, "signature": None, "priority_exponent": None, "limiter": limiter,
+    }  # fmt: skip
 
 
 def _port(first: int, shard: int) -> int:
@@ -213,19 +257,3 @@ def _port(first: int, shard: int) -> int:
                 "there, or set replay.port to another first port (0 chooses free ones)"
             ) from None
         return int(probe.getsockname()[1])
-
-
-def _keep_to_loopback(port: int) -> None:
-    """Takes the server of this process off all interfaces but loopback: Reverb opens its port on all of them."""
-    for connection in psutil.Process().net_connections("tcp"):
-        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
-            with socket.socket(fileno=os.dup(connection.fd)) as listening:
-                try:
-                    listening.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo")
-                except OSError as error:
-                    log.warning(
-                        "replay listens on all interfaces at port %d, since this system does not restrict it to "
-                        "loopback (%s; Linux 5.7 and newer do): let a firewall close the port",
-                        port,
-                        error.strerror,
-                    )

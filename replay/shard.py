@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from podzero.replay.errors import ReplayTimeout, WrongServer
+from podzero.replay.errors import MalformedAnswer, ReplayTimeout, ReplayUnavailable, WrongServer
 from podzero.replay.limits import Limits, limits_of
 from podzero.replay.tables import Table
+from podzero.replay.wire import reverb_pb2 as pb
+from podzero.replay.wire.connection import Connection
 
 IDENTITY = "identity-"
 """Prefix of the name of an empty table, which ends with the server's identity: Reverb has no better place for it."""
 
-_ANSWER_S = 2
-"""How long a server may take for one answer; Reverb takes whole seconds."""
+_ANSWER_S = 2.0
+"""How long a server may take for one answer."""
 
 
 class Address(NamedTuple):
@@ -42,10 +44,8 @@ class Shard:
     """A client of one table of a shard; every question has a timeout."""
 
     def __init__(self, address: Address, table: Table) -> None:
-        from reverb import Client
-
         self.address = address
-        self.client = Client(address.endpoint)
+        self.connection = Connection(address.endpoint)
         self.table = table
 
     def limits(self) -> Limits | None:
@@ -64,7 +64,7 @@ class Shard:
                 f"{self.address.identity}: two servers share the port, or an old one still runs; stop it"
             )
         found, expected = tables[self.table.name], self.table.signature
-        layout = next(iter(found.signature))
+        layout = ", ".join(found.signature.dict_value.fields)
         if layout != expected.layout:
             raise WrongServer(f"replay at {self.address.endpoint} holds '{layout}'; expected '{expected.layout}'")
         return limits_of(found, expected.samples_per_item, self.table.users)
@@ -88,11 +88,14 @@ class Shard:
             if time.monotonic() >= until:
                 raise ReplayTimeout(f"replay at {self.address.endpoint} did not answer within {timeout_s:g} s")
 
-    def _tables(self) -> dict[str, Any] | None:
-        from reverb import errors
+    def close(self) -> None:
+        """Ends the connection and its streams; may be called twice."""
+        self.connection.close()
 
+    def _tables(self) -> dict[str, pb.TableInfo] | None:
         try:
-            tables: dict[str, Any] = self.client.server_info(timeout=_ANSWER_S)
-        except (errors.ReverbError, RuntimeError):
+            return self.connection.tables(_ANSWER_S)
+        except ReplayUnavailable:
             return None
-        return tables
+        except MalformedAnswer as error:
+            raise WrongServer(str(error)) from None

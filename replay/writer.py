@@ -7,32 +7,34 @@ import queue
 import random
 import time
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from podzero.config import Experiment, ReplayConfig
-from podzero.replay.errors import ReplayTimeout, SignatureError, WrongServer
+from podzero.replay.errors import MalformedAnswer, ReplayTimeout, RequestRefused, SignatureError, WrongServer
 from podzero.replay.shard import Address, Shard
 from podzero.replay.signature import Stored
 from podzero.replay.tables import SAMPLES, Table, tables_of
+from podzero.replay.wire.streams import InsertStream
 from podzero.types import EnvSpec
 from podzero.waiting import Wait
 
 log = logging.getLogger(__name__)
 
-_PIECE = 48
-"""Items sent to one shard before it must confirm them. With 50 or more unconfirmed ones Reverb floods the log."""
+_PIECE = 64
+"""Items sent to one shard before it must confirm them."""
 _CHUNK_BYTES = 512
 """Items are compressed together up to this size. Longer chunks are cheaper to write but slower to read: the whole
 chunk is sent for every item that is read."""
-_SEND_S = 0.001
-"""The timeout of a flush that only sends an incomplete chunk: Reverb's shortest (0 means none)."""
 _POLL_S = 0.02
 """How long to wait for one shard before trying the next."""
 _PROBE_S = 10.0
-"""How often to ask a silent or lost shard whether it answers."""
+"""How often to ask a silent shard whether it answers."""
+_RESUME_S = 0.5
+"""How often to try whether a lost shard is back."""
 
 
 def make_writer(
@@ -152,42 +154,38 @@ class ShardedWriter:
 
 
 class _Connection:
-    """The connection to one shard, with at most one piece unconfirmed.
-
-    Reverb's StructuredWriter is as fast, but with unconfirmed items its destructor waits forever and holds the
-    interpreter lock. TrajectoryWriter closes at once; its C++ writer is called directly, because its Python wrapper
-    spends three quarters of the time on flattening trees, which here are always one column.
-    """
+    """The connection to one shard, with at most one piece unconfirmed."""
 
     def __init__(self, shard: Shard, remote: bool) -> None:
-        signature = shard.table.signature
         self.shard = shard
         self.remote = remote
         """Whether the shard is on another node than this writer."""
         self.alive = False
-        self._timed_out = False  # the last wait timed out, so the next one is short
-        self._samples_per_item = signature.samples_per_item
-        self._chunk = min(max(_CHUNK_BYTES // signature.item_bytes, 1), 4)
-        self._writer: Any = None
-        self.pending = 0
-        """Samples that were sent and not yet confirmed."""
+        self._timed_out = False  # the last wait timed out, so the next one does not wait
+        self._samples_per_item = shard.table.signature.samples_per_item
+        self._stream: InsertStream | None = None
         self._probed = 0.0
 
+    @property
+    def pending(self) -> int:
+        """Samples that were sent and not yet confirmed."""
+        return 0 if self._stream is None else self._stream.pending * self._samples_per_item
+
     def probe(self) -> None:
-        """Asks whether the shard answers, and logs a change."""
+        """Asks whether the shard answers, and logs a change; opens its stream if it has none or that one is broken."""
         was, self._probed = self.alive, time.monotonic()
         try:
             self.alive = self.shard.limits() is not None
         except WrongServer as error:
-            if self._writer is None:
+            if self._stream is None:
                 raise
             self.alive = False
             log.error("%s", error)
-        if self.alive and self._writer is None:
+        if self.alive:
             self._open()
         if self.alive and not was and self.pending:
             log.info("replay at %s answers again", self.shard.address.endpoint)
-        if not self.alive and (was or self._writer is None):
+        if not self.alive and (was or self._stream is None):
             log.warning(
                 "replay at %s does not answer; it is skipped until it does, %d samples sent to it are unconfirmed",
                 self.shard.address.endpoint,
@@ -195,47 +193,39 @@ class _Connection:
             )
 
     def ready(self) -> bool:
-        """Whether everything sent has been confirmed and the shard answers; asks it if it has been silent."""
-        confirmed = self.confirm(_SEND_S if self._timed_out or not self.alive else _POLL_S)
+        """Whether everything sent has been confirmed and the shard answers; asks it if it is silent or lost.
+
+        Raises:
+          RequestRefused, MalformedAnswer: the server does not take the samples.
+        """
+        confirmed = self.confirm(0.0 if self._timed_out or not self.alive else _POLL_S)
         self._timed_out = not confirmed
-        if (not confirmed or not self.alive) and time.monotonic() - self._probed > _PROBE_S:
+        lost = not self.alive or self._stream is None or self._stream.broken
+        if (not confirmed or lost) and time.monotonic() - self._probed > (_RESUME_S if lost else _PROBE_S):
             self.probe()
-        return confirmed and self.alive
+        return confirmed and self.alive and not (self._stream is None or self._stream.broken)
 
     def send(self, items: NDArray[np.uint8], priorities: NDArray[np.float64]) -> None:
-        """Sends items `[n, item_bytes]` without waiting for their confirmation; there must be no unconfirmed ones."""
-        cpp = self._writer._writer
-        for item, priority in zip(items, priorities.tolist(), strict=True):
-            cpp.CreateItem(self.shard.table.name, priority, [cpp.Append([item])], [True])
-        self.pending = len(items) * self._samples_per_item
+        """Sends items `[n, item_bytes]` without waiting for their confirmation; the connection must be `ready`."""
+        assert self._stream is not None
+        self._stream.send(items, priorities)
         self._probed = time.monotonic()
-        if self._chunk > 1:
-            self.confirm(_SEND_S)
 
     def confirm(self, timeout_s: float) -> bool:
-        """Waits up to `timeout_s` (at least 1 ms) for confirmation; whether everything sent has been confirmed."""
-        from reverb.errors import DeadlineExceededError
+        """Waits up to `timeout_s` for confirmation; whether everything sent has been confirmed.
 
-        if self.pending:
-            try:
-                self._writer.flush(timeout_ms=max(1, round(timeout_s * 1000)))
-            except DeadlineExceededError:
-                return False
-            self.pending = 0
-        return True
+        Raises:
+          RequestRefused, MalformedAnswer: the server does not take the samples.
+        """
+        return self._stream is None or self._stream.wait(timeout_s)
 
     def close(self) -> None:
         """Closes the connection and drops unconfirmed samples."""
-        if self._writer is None:
-            return
-        if not self.confirm(_POLL_S):
-            log.warning(
-                "closing: %d samples sent to replay at %s were not confirmed",
-                self.pending,
-                self.shard.address.endpoint,
-            )
-        self._writer.close()
-        self._writer = None
+        if self._stream is not None:
+            self._warn_of_dropped()
+            self._stream.close()
+            self._stream = None
+        self.shard.close()
         self.alive = False
 
     def explain(self) -> str:
@@ -249,12 +239,22 @@ class _Connection:
         return f"{self.shard.address.endpoint}: {limits.explain_insert()}"
 
     def _open(self) -> None:
-        from reverb.pybind import ConstantChunkerOptions
+        table = self.shard.table
+        if self._stream is None:
+            chunk_steps = min(max(_CHUNK_BYTES // table.signature.item_bytes, 1), 4)
+            self._stream = InsertStream(self.shard.connection, table.name, chunk_steps)
+        elif self._stream.broken:
+            self._stream.resume()
 
-        self._writer = self.shard.client.trajectory_writer(num_keep_alive_refs=_PIECE, validate_items=False)
-        self._writer._writer.ConfigureChunker(
-            0, ConstantChunkerOptions(max_chunk_length=self._chunk, num_keep_alive_refs=_PIECE)
-        )
+    def _warn_of_dropped(self) -> None:
+        with suppress(RequestRefused, MalformedAnswer):  # then they are dropped as well
+            self.confirm(_POLL_S)
+        if self.pending:
+            log.warning(
+                "closing: %d samples sent to replay at %s were not confirmed",
+                self.pending,
+                self.shard.address.endpoint,
+            )
 
 
 def _check(wait: Wait, connections: Sequence[_Connection]) -> None:

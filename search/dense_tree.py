@@ -180,7 +180,10 @@ def with_node(tree: Tree, node: Array, slots: Slots, output: mctx.RecurrentFnOut
     """The trees with a new node, which is not visited yet and nobody's child."""
 
     def put(rows: jax.Array, row: Array | None) -> jax.Array:
-        return jax.lax.dynamic_update_index_in_dim(rows, jnp.asarray(row, rows.dtype), node, rows.ndim - 2)
+        updated: jax.Array = jax.lax.dynamic_update_index_in_dim(
+            rows, jnp.asarray(row, rows.dtype), node, rows.ndim - 2
+        )
+        return updated
 
     return tree._replace(
         logits=put(tree.logits, slots.logits),

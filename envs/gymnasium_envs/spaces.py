@@ -202,6 +202,7 @@ def _box_mismatch(space: spaces.Box, value: Array, bounds: bool) -> str | None:
 
 
 def _casts(value: Array, space: spaces.Space[Any]) -> bool:
+    assert space.dtype is not None
     return np.can_cast(value.dtype, space.dtype, "same_kind")
 
 

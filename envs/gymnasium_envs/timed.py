@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from podzero.envs.gymnasium_envs.interface import Interface, interface_of
 from podzero.envs.gymnasium_envs.spaces import Array
 
 _CLOSE_TIMEOUT_S = 10.0
-_Result = TypeVar("_Result")
 _Info = dict[str, Any]
 
 
@@ -109,7 +108,7 @@ class TimedBatch:
             return self.interface.observations.convert_all(observations, self._running().observation_space)
         return np.array(observations)
 
-    def _call(self, limit: str, function: Callable[[], _Result], times: int = 1) -> _Result:
+    def _call[Result](self, limit: str, function: Callable[[], Result], times: int = 1) -> Result:
         """`function()` within `times` the seconds of `env.LIMIT`."""
         try:
             return self._thread.call(lambda _: function(), None, times * getattr(self._config, limit))

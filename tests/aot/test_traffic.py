@@ -211,6 +211,20 @@ def test_collectives_are_listed_with_group_size_and_times():
     assert [c.sent for c in cost.collectives] == [2 * 7 / 8 * 1024, 3072, 3072, 1024]
 
 
+@pytest.mark.parametrize(
+    ("groups", "size"),
+    [
+        ("mesh['data'=4] {'data'}", 4),
+        ("mesh['data'=4,'model'=2] {'model'}", 2),
+        ("mesh['data'=4,'model'=2] {'data','model'}", 8),
+        ("mesh['data'=8] {'data':(2)4}", 4),
+    ],
+)
+def test_groups_along_axes_of_a_mesh_have_the_product_of_their_sizes(groups, size):
+    lines = ["%a = f32[256] parameter(0)", f"ROOT %r = f32[256] all-reduce(%a), replica_groups={groups}, to_apply=%add"]
+    assert count(parse(program(lines))).collectives == [Collective("all-reduce", size, 1024, 1)]
+
+
 def test_a_reduction_fused_with_its_slice_is_a_reduce_scatter():
     cost = count(parse(program(
         ["%a = f32[1024] parameter(0)",

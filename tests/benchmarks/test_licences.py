@@ -2,7 +2,15 @@
 
 import pytest
 
-from podzero.benchmarks.licences_page import LicenceUnknown, is_copyleft, licence_of, licences_page, reached, read_lock
+from podzero.benchmarks.licences_page import (
+    SERVER,
+    LicenceUnknown,
+    is_copyleft,
+    licence_of,
+    licences_page,
+    reached,
+    read_lock,
+)
 from podzero.benchmarks.pages import ROOT
 
 LOCK = {
@@ -35,7 +43,9 @@ def test_dependencies_are_followed_through_the_extras_that_they_name():
 
 
 def test_each_extra_lists_what_it_adds():
-    page = licences_page(LOCK, ["x"], lambda name: f"licence of {name}")
+    server = {SERVER: {"version": "0", "dependencies": [{"name": "e"}]}, "e": {"version": "6"}}
+    page = licences_page(LOCK, ["x"], lambda name: f"licence of {name}", server, lambda name: f"server's {name}")
+    assert "| e | 6 | server's e |" in page
     assert page.index("| d | 5 | licence of d |") < page.index("Extra `x`") < page.index("| c | 4 | licence of c |")
     assert page.count("licence of a") == 1
 

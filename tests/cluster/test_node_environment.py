@@ -109,7 +109,9 @@ def test_the_archive_of_this_checkout_is_complete_small_and_without_tests():
 
 def test_the_archive_and_a_wheel_hold_files_of_the_same_patterns():
     project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())
-    assert set(node_environment.CODE_PATTERNS) == {"*.py", *project["tool"]["setuptools"]["package-data"]["*"]}
+    data = project["tool"]["setuptools"]["package-data"]
+    server = {Path(name).name for name in data["podzero.replay"]}
+    assert set(node_environment.CODE_PATTERNS) == {"*.py", *data["*"], *server}
 
 
 @pytest.mark.parametrize("name", ["uv.lock", "pyproject.toml"])

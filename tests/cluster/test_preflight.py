@@ -110,7 +110,7 @@ def test_differences_name_both_versions():
 
 def test_versions_name_python_every_package_and_the_code():
     found = versions()
-    assert {"python", "podzero's code", "jax", "dm-reverb", "ray"} <= found.keys()
+    assert {"python", "podzero's code", "jax", "grpcio", "ray"} <= found.keys()
     assert [name for name, version in found.items() if version == "missing"] == []
 
 

@@ -30,6 +30,8 @@ FILLINGS = {
     "' '.join(overrides)": "seed=1",
     "' '.join([*first['also'], first['limit']])": "stop.minutes=1",
     "EXPERIMENT": "hex",
+    "PROJECT": "replay/reverb_server",
+    "_PYTHON": "3.11",
     "again": "runs/tic_tac_toe",
     "anew": "runs/tic_tac_toe/experiment.yaml seed=1 --workdir runs/tic_tac_toe-2",
     "arguments.agent": "connect_four",
@@ -97,7 +99,7 @@ NOT_CHECKED = {
     "tensorboard": "tests/docs/test_command_runs.py runs it",
 }
 """Programs whose arguments are not checked, and why."""
-PIP_OPTIONS = {"--break-system-packages", "--no-deps", "-r", "--requirement", "--user"}
+PIP_OPTIONS = {"--break-system-packages", "--user"}
 
 
 def check(line: CommandLine) -> None:
@@ -295,11 +297,11 @@ def check_uv(arguments: list[str], mention: bool) -> None:
         assert mention
         return
     if arguments[0] != "run":
-        assert arguments[0] in {"sync", "lock", "export"}, arguments
+        assert arguments[0] in {"sync", "lock"} or arguments[:2] == ["python", "install"], arguments
         return  # tests/docs/test_command_runs.py runs them
     rest = arguments[1:]
     while rest and rest[0].startswith("-"):
-        rest = rest[2:] if rest[0] in {"--with", "--extra"} else rest[1:]
+        rest = rest[2:] if rest[0] in {"--with", "--extra", "--group"} else rest[1:]
     if rest:
         check_words(rest, mention)
 
@@ -363,7 +365,7 @@ CHECKS: dict[str, Callable[[list[str], bool], None]] = {
     "podzero": check_podzero,
     "pytest": check_pytest,
     "python": check_python,
-    "python3.11": check_python,
+    "python3": check_python,
     "ray": check_ray,
     "taskset": lambda arguments, mention: check_words(arguments[2:], mention),
     "tee": lambda arguments, mention: None,

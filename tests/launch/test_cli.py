@@ -281,7 +281,7 @@ def test_a_bench_prints_one_line_with_one_object(command, monkeypatch):
     assert out == '{"ratio": 0.97, "sizes": [64], "seconds": 3.0}\n'
     code, out, err = command("bench", "learner", "--seconds", "3")
     assert "ratio    0.97" in out
-    assert re.fullmatch(r"\[ +[\d.]+ s\] compiling the train step\n", err)
+    assert re.fullmatch(r"\[ *[\d.]+ s\] compiling the train step\n", err)
 
 
 def test_the_card_is_the_comment_at_the_top_of_the_file(tmp_path):

@@ -2,6 +2,7 @@
 
 import fnmatch
 import re
+import tomllib
 from pathlib import Path
 
 import yaml
@@ -27,9 +28,17 @@ def included():
     return {path.name for path in ROOT.iterdir() if any(fnmatch.fnmatch(path.name, pattern) for pattern in patterns)}
 
 
-def test_it_is_the_python_that_reverb_needs():
-    assert instructions("FROM") == ["python:3.11-slim-bookworm"]
-    assert (ROOT / ".python-version").read_text().startswith("3.11")
+def test_it_is_the_python_of_the_repository_beside_the_one_that_reverb_needs():
+    assert instructions("FROM") == ["python:3.11-slim-bookworm AS replay-server", "python:3.13-slim-bookworm"]
+    assert (ROOT / ".python-version").read_text().strip() == "3.13"
+    server = tomllib.loads((ROOT / "replay/reverb_server/pyproject.toml").read_text())
+    assert server["project"]["requires-python"] == "==3.11.*"
+
+
+def test_the_environment_of_the_replay_server_is_in_the_image_and_named():
+    (named,) = [line for line in instructions("ENV") if line.startswith("PODZERO_REPLAY_PYTHON=")]
+    folder = named.removeprefix("PODZERO_REPLAY_PYTHON=").removesuffix("/bin/python")
+    assert any(line.split()[-1] == folder for line in instructions("COPY") if "--from=replay-server" in line)
 
 
 def test_what_it_copies_is_in_the_checkout_and_included_in_the_build():
@@ -37,7 +46,7 @@ def test_what_it_copies_is_in_the_checkout_and_included_in_the_build():
     assert {"pyproject.toml", "uv.lock", "."} <= set(copied)
     for source in copied:
         assert (ROOT / source).exists()
-        assert source == "." or source in included()
+        assert source == "." or source.split("/")[0] in included()
 
 
 def test_the_image_holds_every_package_and_nothing_else():
@@ -47,7 +56,7 @@ def test_the_image_holds_every_package_and_nothing_else():
 
 
 def test_it_installs_what_the_lock_file_says_with_the_extras_that_exist():
-    syncs = [line for line in instructions("RUN") if "uv sync" in line]
+    syncs = [line for line in instructions("RUN") if "uv sync" in line and "replay-server" not in line]
     project = (ROOT / "pyproject.toml").read_text()
     (extras,) = [line.removeprefix("EXTRAS=").strip('"').split() for line in instructions("ARG")]
     assert syncs

@@ -53,8 +53,9 @@ def expected():
         for package in PACKAGES
         for path in (ROOT / package).rglob("*")
         if (
-            path.suffix in {".py", ".yaml", ".sh", ".html", ".css", ".js", ".npz", ".LICENSE"}
+            path.suffix in {".py", ".pyi", ".proto", ".yaml", ".sh", ".html", ".css", ".js", ".npz", ".LICENSE"}
             or path.name.startswith("Dockerfile")
+            or path.parent.name == "reverb_server"
         )
         and not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
     }
@@ -77,7 +78,7 @@ def test_the_wheel_carries_licence_entry_point_and_python_version(wheel):
         }
     assert "podzero = podzero.launch.main:main" in texts["entry_points.txt"]
     assert "Apache License" in texts["licenses/LICENSE"]
-    assert "Requires-Python: ==3.11.*" in texts["METADATA"]
+    assert "Requires-Python: <3.14,>=3.12" in texts["METADATA"]
 
 
 def test_the_source_distribution_holds_what_a_build_needs_and_no_tests(sdist):

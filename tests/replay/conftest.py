@@ -8,12 +8,31 @@ from typing import Any
 
 import numpy as np
 import pytest
+from warm_replay_server import warm
 
 from podzero.config import Experiment, parse
-from podzero.replay import ReplayServer, make_reader, make_writer
+from podzero.replay import ReplayServer, make_reader, make_writer, server_python
+from podzero.replay.environment import VARIABLE
 from podzero.types import EnvSpec, Sample
 
 SPEC = EnvSpec("line", (3,), "float32", 4)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Servers of these tests are forks of one process, which has imported Reverb."""
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        warm(server_python(), tmp_path_factory.mktemp("warm")) as interpreter,
+    ):
+        patch.setenv(VARIABLE, str(interpreter))
+        yield
+
+
+@pytest.fixture
+def real_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers of this test are real children."""
+    monkeypatch.delenv(VARIABLE)
 
 
 @pytest.fixture

@@ -100,13 +100,13 @@ class FakeShard:
     """Keeps the updates of priorities; waits for `gate` before each."""
 
     def __init__(self, name):
-        self.address, self.client = Address(name, "1234"), self
+        self.address, self.connection = Address(name, "1234"), self
         self.updates, self.gate = queue.Queue(), threading.Event()
         self.gate.set()
 
-    def mutate_priorities(self, table, updates):
+    def set_priorities(self, table, priorities, timeout_s):
         assert self.gate.wait(30.0)
-        self.updates.put(updates)
+        self.updates.put(dict(priorities))
 
 
 @pytest.fixture

@@ -37,11 +37,12 @@ def test_an_item_is_read_as_it_was_written_and_the_limiter_counts_its_samples(
 ):
     experiment = make_experiment(samples_per_item=4, samples_per_insert=2.0, tolerance=16)
     server = serve(experiment)
-    writer, reader = connect(make_writer, experiment, server), connect(make_reader, experiment, server)
+    writer = connect(make_writer, experiment, server)
     writer.write(make_samples(16))  # error = 2 * 16 - 0 = 32, the most that is allowed
     writer.flush()
     assert server.limits()[1:3] == (16, 16)
     assert server.limits().insert_blocked
+    reader = connect(make_reader, experiment, server)
     items = rows(next(reader)).version.reshape(-1, 4)
     assert (items == items[:, :1] + np.arange(4)).all()
     assert (items[:, 0] % 4 == 0).all()
@@ -75,7 +76,7 @@ def test_a_reader_of_an_unfilled_table_waits_and_the_message_says_why(
 
 
 def test_nothing_sampled_is_lost_while_the_reader_starves(serve, connect, make_experiment, make_samples, monkeypatch):
-    monkeypatch.setattr("podzero.replay.stream._REOPEN_MS", 20)  # the stream ends and is opened anew all the time
+    monkeypatch.setattr("podzero.replay.wire.streams._BLOCKED_MS", 20)  # the stream is opened anew all the time
     experiment = make_experiment(samples_per_insert=1.0, tolerance=6, timeout_s=0.2)
     server = serve(experiment)
     writer, reader = connect(make_writer, experiment, server), connect(make_reader, experiment, server)
@@ -253,7 +254,9 @@ def test_a_shard_that_is_away_when_a_reader_is_made_is_read_once_it_is_back(
 ):
     experiment = make_experiment(timeout_s=None)
     server = serve(experiment)
-    connect(make_writer, experiment, server).write(make_samples(16))
+    writer = connect(make_writer, experiment, server)
+    writer.write(make_samples(16))
+    writer.flush()
     folder, port = server.checkpoint(tmp_path / "shard-0"), int(server.address().split("#")[0].split(":")[1])
     server.stop()
     reader = connect(make_reader, experiment, server)

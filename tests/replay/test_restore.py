@@ -1,12 +1,12 @@
 """Checkpoints of a shard are restored exactly, or refused with a reason."""
 
 import errno
-import resource
 import shutil
 import tempfile
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from podzero.replay import (
@@ -19,6 +19,7 @@ from podzero.replay import (
     make_writer,
     tables_of,
 )
+from podzero.replay.errors import RequestRefused
 from podzero.replay.shard import Shard
 from podzero.storage import StorageError, sealed, unsealed
 
@@ -66,23 +67,24 @@ def test_a_checkpoint_replaces_the_one_in_its_folder(serve, make_experiment, mak
     assert serve(experiment, restore_from=saved).limits().size == 13
 
 
+@pytest.mark.usefixtures("real_server")
 def test_a_checkpoint_is_written_in_its_place_and_a_failed_one_leaves_nothing(
     serve, connect, make_experiment, make_samples, tmp_path, monkeypatch
 ):
     """The file system refuses files of more than 64 KiB, as a full one would."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "memory"))
     (tmp_path / "memory").mkdir()
+    before = set(psutil.Process().children())
     server = serve(make_experiment(capacity=100_000, min_size=5000))
     writer = connect(make_writer, make_experiment(), server)
     writer.write(make_samples(4000))
     writer.flush()
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, hard))
-    try:
-        with pytest.raises(RuntimeError, match="File too large"):
-            server.checkpoint(tmp_path / "saves" / "shard-0")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    (process,) = set(psutil.Process().children()) - before
+    soft, hard = process.rlimit(psutil.RLIMIT_FSIZE)
+    process.rlimit(psutil.RLIMIT_FSIZE, (2**16, hard))
+    with pytest.raises(RequestRefused, match="File too large"):
+        server.checkpoint(tmp_path / "saves" / "shard-0")
+    process.rlimit(psutil.RLIMIT_FSIZE, (soft, hard))
     assert list((tmp_path / "saves").iterdir()) == []
     server.checkpoint(tmp_path / "saves" / "shard-0")
     assert sorted(path.name for path in (tmp_path / "saves" / "shard-0").iterdir()) == ["reverb", "shard.json"]

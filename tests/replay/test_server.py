@@ -1,5 +1,7 @@
 """Servers: ports, identities, and what their tables keep and give."""
 
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -8,7 +10,8 @@ import numpy as np
 import psutil
 import pytest
 
-from podzero.replay import PortTaken, WrongServer, make_reader, make_writer
+from podzero.replay import PortTaken, ServerFailed, WrongServer, make_reader, make_writer
+from podzero.replay.process import ServerProcess
 
 
 def test_a_taken_port_is_refused(serve, make_experiment):
@@ -79,11 +82,16 @@ def test_a_prioritized_table_samples_in_proportion_to_priority(serve, connect, m
     assert abs(share - 0.75) < 0.05  # five standard deviations of 2,000 draws
 
 
+def children():
+    return psutil.Process().children()
+
+
+@pytest.mark.usefixtures("real_server")
 def test_a_server_at_loopback_is_reached_from_this_machine_alone(serve, make_experiment, listening):
-    before = listening([psutil.Process()])
+    before = children()
     serve(make_experiment()).limits()
-    after = listening([psutil.Process()])
-    assert [addresses for port, addresses in after.items() if port not in before] == [[]]
+    (server,) = set(children()) - set(before)
+    assert list(listening([server]).values()) == [[]]
 
 
 def test_a_server_at_another_address_is_reached_there(serve, connect, make_experiment, make_samples, outward):
@@ -94,6 +102,43 @@ def test_a_server_at_another_address_is_reached_there(serve, connect, make_exper
 
 
 def test_a_system_that_cannot_keep_a_server_to_loopback_is_told_of(serve, make_experiment, monkeypatch, caplog):
-    monkeypatch.setattr(socket, "SO_BINDTODEVICE", -1)
+    monkeypatch.setattr("podzero.replay.server.ServerProcess", refused_loopback)
     assert serve(make_experiment()).limits().size == 0
     assert "replay listens on all interfaces" in caplog.text
+
+
+def refused_loopback(*arguments):
+    """A server whose system does not restrict sockets to an interface."""
+    server = ServerProcess(*arguments)
+    server.loopback = False
+    return server
+
+
+@pytest.mark.usefixtures("real_server")
+def test_a_server_that_dies_is_named_with_its_exit_code(serve, make_experiment):
+    before = children()
+    server = serve(make_experiment())
+    (child,) = set(children()) - set(before)
+    child.send_signal(signal.SIGKILL)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    with pytest.raises(ServerFailed, match="has ended with exit code -9"):
+        server.info()
+
+
+START_AND_DIE = """
+import os, psutil
+from podzero.config import parse
+from podzero.replay import ReplayServer
+from podzero.types import EnvSpec
+experiment = parse({"name": "test", "env": {"name": "tic_tac_toe"}}, "test")
+server = ReplayServer(experiment, EnvSpec("line", (3,), "float32", 4), 0)
+print(psutil.Process().children()[0].pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.usefixtures("real_server")
+def test_a_server_ends_with_the_process_that_started_it():
+    command = [sys.executable, "-c", START_AND_DIE]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    psutil.Process(int(done.stdout)).wait(20)

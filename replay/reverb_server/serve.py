@@ -1,0 +1,104 @@
+"""A Reverb server as a process of its own; knows nothing of podzero.
+
+    python replay/reverb_server/serve.py
+
+The first line of standard input is one JSON object:
+
+    port          where to listen
+    loopback      whether only this machine may connect
+    checkpoints   the folder that checkpoints are written to
+    restore       a checkpoint to begin with, or null
+    tables        a list of tables, each with
+                  name, max_size, signature (null, or a name and the shape of uint8 below it)
+                  priority_exponent (null: sampled uniformly)
+                  limiter: samples_per_insert, min_size, min_diff, max_diff
+                           (samples_per_insert null: min_size alone limits)
+
+It answers with one line of JSON: `{"ready": {"reverb": VERSION, "loopback": true}}`, or `{"error": TEXT}` and ends.
+The server then runs until standard input is closed, which also happens when the process that started it dies.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+from importlib.metadata import version
+
+
+def main():
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print must not stand between the answers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
+    try:
+        server, ready = start(json.loads(sys.stdin.readline()))
+    except Exception as error:
+        print(json.dumps({"error": f"{type(error).__name__}: {error}"}), file=answers, flush=True)
+        return 1
+    print(json.dumps({"ready": ready}), file=answers, flush=True)
+    sys.stdin.read()
+    server.stop()
+    return 0
+
+
+def start(wanted):
+    """Starts the server that `wanted` describes; returns it and what is said of it."""
+    import reverb
+    from reverb.platform.checkpointers_lib import DefaultCheckpointer
+
+    checkpointer = DefaultCheckpointer(wanted["checkpoints"], fallback_checkpoint_path=wanted["restore"])
+    server = reverb.Server([table(**fields) for fields in wanted["tables"]], wanted["port"], checkpointer)
+    loopback = wanted["loopback"] and keep_to_loopback(wanted["port"])
+    return server, {"reverb": version("dm-reverb"), "loopback": loopback}
+
+
+def table(name, max_size, signature, priority_exponent, limiter):
+    import reverb
+    import tensorflow as tf
+
+    uniform = priority_exponent is None
+    return reverb.Table(
+        name=name,
+        sampler=reverb.selectors.Uniform() if uniform else reverb.selectors.Prioritized(priority_exponent),
+        remover=reverb.selectors.Fifo(),
+        max_size=max_size,
+        rate_limiter=rate_limiter(**limiter),
+        signature=signature and {field: tf.TensorSpec(shape, tf.uint8) for field, shape in signature.items()},
+    )
+
+
+def rate_limiter(samples_per_insert, min_size, min_diff, max_diff):
+    import reverb
+
+    if samples_per_insert is None:
+        return reverb.rate_limiters.MinSize(min_size)
+    return reverb.rate_limiters.SampleToInsertRatio(samples_per_insert, min_size, (min_diff, max_diff))
+
+
+def keep_to_loopback(port):
+    """Takes the server off all interfaces but loopback, since Reverb listens on all of them; whether that succeeded."""
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        try:
+            listening = socket.socket(fileno=os.dup(descriptor))
+        except OSError:  # no socket
+            continue
+        with listening:
+            if is_listening(listening, port):
+                try:
+                    listening.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo")
+                except OSError:
+                    return False
+    return True
+
+
+def is_listening(candidate, port):
+    if candidate.family not in (socket.AF_INET, socket.AF_INET6):
+        return False
+    accepts = candidate.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    return bool(accepts) and candidate.getsockname()[1] == port
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Reverb's wire protocol, spoken without Reverb: its messages, and a client of one server."""

@@ -1,0 +1,183 @@
+"""Items in Reverb's messages: a request that inserts rows of bytes, and the rows in the answers of a stream.
+
+An item is one row of bytes. It stands in a chunk, a tensor `[steps, bytes]` of uint8 whose bytes are compressed with
+raw Snappy; the item names the chunk and its step in it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, NoReturn
+
+import cramjam
+import numpy as np
+from numpy.typing import NDArray
+
+from podzero.replay.errors import MalformedAnswer
+from podzero.replay.wire import reverb_pb2 as pb
+
+_UINT8 = 4
+"""TensorFlow's number of the dtype."""
+_LARGEST_CHUNK = 2**28
+"""Bytes that one chunk may hold; more is taken for a malformed answer."""
+_KEYS = 2**64
+
+
+class Items(NamedTuple):
+    """Sampled items."""
+
+    rows: NDArray[np.uint8]
+    """`[n, item_bytes]`."""
+    key: NDArray[np.uint64]
+    """`[n]`, of the items in their table."""
+    probability: NDArray[np.float64]
+    """`[n]`, with which the table drew the item."""
+    table_size: NDArray[np.int64]
+    """`[n]`, items in the table at that time."""
+
+
+def insertion(
+    table: str, rows: NDArray[np.uint8], priorities: NDArray[np.float64], first_key: int, chunk_steps: int
+) -> pb.InsertStreamRequest:
+    """The request that inserts rows as items.
+
+    Args:
+      table: the name of the table.
+      rows: `[n, item_bytes]`.
+      priorities: `[n]`.
+      first_key: the items have this key and those that follow it, modulo 2^64.
+      chunk_steps: the rows that are compressed together; the server sends all of them for every item that is read.
+    """
+    request = pb.InsertStreamRequest()
+    for start in range(0, len(rows), chunk_steps):
+        steps = rows[start : start + chunk_steps]
+        chunk_key = (first_key + start) % _KEYS
+        request.chunks.append(_chunk(steps, chunk_key))
+        for step, priority in enumerate(priorities[start : start + chunk_steps].tolist()):
+            piece = pb.FlatTrajectory.ChunkSlice(chunk_key=chunk_key, offset=step, length=1)
+            column = pb.FlatTrajectory.Column(chunk_slices=[piece], squeeze=True)
+            request.items.add(
+                key=(first_key + start + step) % _KEYS,
+                table=table,
+                priority=priority,
+                flat_trajectory=pb.FlatTrajectory(columns=[column]),
+            )
+    return request
+
+
+def _chunk(steps: NDArray[np.uint8], key: int) -> pb.ChunkData:
+    tensor = pb.Tensor(
+        dtype=_UINT8,
+        tensor_shape=pb.Shape(dim=[pb.Shape.Dim(size=size) for size in steps.shape]),
+        tensor_content=bytes(cramjam.snappy.compress_raw(np.ascontiguousarray(steps))),
+    )
+    return pb.ChunkData(
+        chunk_key=key,
+        sequence_range=pb.SequenceRange(episode_id=key, start=0, end=len(steps) - 1),
+        data=pb.ChunkData.Data(tensors=[tensor]),
+        data_tensors_len=1,
+        data_uncompressed_size=steps.nbytes,
+    )
+
+
+class Unpacker:
+    """Takes the items out of the answers of one stream; the chunks of an item may be spread over several answers."""
+
+    def __init__(self, item_bytes: int) -> None:
+        """Takes the bytes of an item."""
+        self._item_bytes = item_bytes
+        self._begun: list[Any] = []
+        """The entries so far of the item whose last chunk has not come."""
+
+    def unpack(self, answer: pb.SampleStreamResponse) -> Items:
+        """The items that `answer` completes, in order.
+
+        Raises:
+          MalformedAnswer: it holds anything but items of `item_bytes` bytes.
+        """
+        items = []
+        for entry in answer.entries:
+            self._begun.append(entry)
+            if entry.end_of_sequence:
+                items.append(self._begun)
+                self._begun = []
+        rows = np.empty((len(items), self._item_bytes), np.uint8)
+        infos = [parts[0].info for parts in items]
+        for row, info, parts in zip(rows, infos, items, strict=True):
+            self._read(row, info.item, [chunk for part in parts for chunk in part.data])
+        return Items(
+            rows,
+            np.array([info.item.key for info in infos], np.uint64),
+            np.array([info.probability for info in infos], np.float64),
+            np.array([info.table_size for info in infos], np.int64),
+        )
+
+    def _read(self, row: NDArray[np.uint8], item: Any, chunks: list[Any]) -> None:
+        """Fills `row` with an item's bytes."""
+        columns = item.flat_trajectory.columns
+        if len(columns) != 1:
+            _refuse(f"an item of {len(columns)} columns; expected 1")
+        slices = columns[0].chunk_slices
+        if len(slices) == 1 and self._is_one_step(slices[0], chunks):
+            _decompress(chunks[0].data.tensors[0].tensor_content, row)
+            return
+        steps = [self._steps(piece, chunks) for piece in slices]
+        content = np.concatenate(steps).ravel() if steps else row[:0]
+        if len(content) != len(row):
+            _refuse(f"an item of {len(content)} bytes; expected {len(row)}")
+        row[:] = content
+
+    def _is_one_step(self, piece: Any, chunks: list[Any]) -> bool:
+        """Whether the item is the only step of its only chunk, which then needs no copy."""
+        if len(chunks) != 1:
+            return False
+        chunk = chunks[0]
+        return bool(
+            piece.offset == 0
+            and piece.length == 1
+            and piece.index == 0
+            and piece.chunk_key == chunk.chunk_key
+            and chunk.data_uncompressed_size == self._item_bytes
+            and not chunk.delta_encoded
+            and len(chunk.data.tensors) == 1
+        )
+
+    def _steps(self, piece: Any, chunks: list[Any]) -> NDArray[np.uint8]:
+        """The steps of a chunk that an item is made of, `[length, bytes]`."""
+        chunk = next((chunk for chunk in chunks if chunk.chunk_key == piece.chunk_key), None)
+        if chunk is None:
+            _refuse(f"an item without its chunk {piece.chunk_key}")
+        if not 0 <= piece.index < len(chunk.data.tensors):
+            _refuse(f"a chunk of {len(chunk.data.tensors)} tensors; an item names number {piece.index}")
+        tensor = chunk.data.tensors[piece.index]
+        steps = _tensor(tensor)
+        if chunk.delta_encoded:
+            steps = np.cumsum(steps, axis=0, dtype=np.uint8)
+        if piece.offset < 0 or piece.length < 1 or piece.offset + piece.length > len(steps):
+            _refuse(f"a chunk of {len(steps)} steps; an item names {piece.length} from {piece.offset} on")
+        return steps[piece.offset : piece.offset + piece.length]
+
+
+def _tensor(tensor: pb.Tensor) -> NDArray[np.uint8]:
+    """A tensor of uint8, `[steps, bytes]`."""
+    shape = [dim.size for dim in tensor.tensor_shape.dim]
+    if tensor.dtype != _UINT8 or len(shape) != 2 or min(shape) < 1 or shape[0] * shape[1] > _LARGEST_CHUNK:
+        _refuse(
+            f"a tensor of dtype {tensor.dtype} and shape {shape}; expected uint8 ({_UINT8}) of shape [steps, bytes]"
+        )
+    steps = np.empty(shape, np.uint8)
+    _decompress(tensor.tensor_content, steps.reshape(-1))
+    return steps
+
+
+def _decompress(content: bytes, into: NDArray[np.uint8]) -> None:
+    """Fills `into`, `[bytes]`, with what `content` holds."""
+    try:
+        size = cramjam.snappy.decompress_raw_into(content, into)
+    except (cramjam.DecompressionError, ValueError) as error:
+        _refuse(f"{len(content)} compressed bytes that are damaged or too many ({error})")
+    if size != len(into):
+        _refuse(f"{size} bytes; expected {len(into)}")
+
+
+def _refuse(found: str) -> NoReturn:
+    raise MalformedAnswer(f"replay answers with {found}")
