@@ -117,7 +117,7 @@ def judge_scaling(experiment: Experiment, names: Sequence[str], per_chip: int | 
       ConfigError: a slice is unknown, libtpu is missing, or the learner cannot run or does not fit on a slice.
     """
     slices = [find_slice(name) for name in names]
-    each = per_chip or max(1, experiment.learner.batch_size // slices[0].chips)
+    each = per_chip or max(1, experiment.learner.batch_size // slices[0].devices)
     verdicts = []
     for where in slices:
         (learner,) = programs_of(with_batch_per_chip(experiment, each, where), devices_of(where), ("learner",))

@@ -64,7 +64,7 @@ def with_batch_per_chip(experiment: Experiment, per_chip: int, where: Slice) -> 
     The result is for compiling only: what a run would need besides, as a replay that holds such batches, is not
     checked.
     """
-    learner = experiment.learner.model_copy(update={"batch_size": per_chip * where.chips})
+    learner = experiment.learner.model_copy(update={"batch_size": per_chip * where.devices})
     return experiment.model_copy(update={"learner": learner})
 
 

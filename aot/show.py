@@ -53,7 +53,7 @@ def _table(verdict: Verdict) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column()
-    capacity = verdict.where.chip.hbm_bytes
+    capacity = verdict.where.chip.device.hbm_bytes
     share = f"{amount(verdict.bytes_needed)} of {amount(capacity)} ({verdict.bytes_needed / capacity:.1%})"
     if verdict.cost is None:
         table.add_row("memory", f"[red]does not fit:[/] {share}. To reduce it: {verdict.program.advice}")

@@ -34,7 +34,7 @@ class Verdict(NamedTuple):
     def seconds(self) -> dict[str, float]:
         """Lower bounds on the time of arithmetic, memory and links, from the published peak rates of the chip."""
         assert self.cost is not None
-        chip = self.where.chip
+        chip = self.where.chip.device
         return {
             "compute": (self.cost.flops - self.cost.integer_flops) / chip.flops
             + self.cost.integer_flops / chip.int8_ops,
@@ -64,7 +64,7 @@ class Verdict(NamedTuple):
             "parameter_bytes": self.program.parameter_bytes,
             "fits": self.fits,
             "bytes_per_chip": self.bytes_needed,
-            "hbm_per_chip": self.where.chip.hbm_bytes,
+            "hbm_per_chip": self.where.chip.device.hbm_bytes,
         }
         if self.cost is None:
             return found | {"advice": self.program.advice}

@@ -100,7 +100,7 @@ def of_slice(experiment: Experiment, known: KnownRates) -> Rates:
     assert where is not None
     asked = moves_asked(experiment, known.samples_per_s * _fresh(experiment))
     source = "the TPU compiler's figures, which leave out what the hosts do"
-    return Rates(asked, where.chips * known.chip_moves_per_s, True, source, absolute=True)
+    return Rates(asked, where.devices * known.chip_moves_per_s, True, source, absolute=True)
 
 
 def _fresh(experiment: Experiment) -> float:

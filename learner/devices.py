@@ -44,7 +44,7 @@ def device_summary(devices: Sequence[jax.Device]) -> DeviceSummary:
     """Summarizes `devices`, which must be of one kind."""
     chip = chip_of_kind(devices[0].device_kind)
     hosts = len({device.process_index for device in devices})
-    return DeviceSummary(len(devices), hosts, chip.flops * len(devices) if chip else None)
+    return DeviceSummary(len(devices), hosts, chip.device.flops * len(devices) if chip else None)
 
 
 def check_chips(tpu_slice: Slice) -> None:
@@ -56,7 +56,7 @@ def check_chips(tpu_slice: Slice) -> None:
       ConfigError: JAX finds other devices, or not all chips.
     """
     devices = jax.local_devices()
-    platform, chips = devices[0].platform, tpu_slice.chips // tpu_slice.hosts
+    platform, expected = devices[0].platform, tpu_slice.devices // tpu_slice.hosts
     host = f"{socket.gethostname()} is a host of {tpu_slice.short_name}"
     if platform != "tpu":
         if os.environ.get("JAX_PLATFORMS") != platform:
@@ -64,9 +64,9 @@ def check_chips(tpu_slice: Slice) -> None:
                 f"{host}, but JAX finds only {platform} devices there: install libtpu "
                 "(`uv sync --inexact --extra tpu`), and check that no other process uses the chips"
             )
-    elif len(devices) != chips:
+    elif len(devices) != expected:
         raise ConfigError(
-            f"{host} with {chips} chips, but JAX finds {len(devices)} of them: another process may use the others"
+            f"{host} with {expected} devices, but JAX finds {len(devices)} of them: another process may use the others"
         )
 
 

@@ -1,10 +1,11 @@
 """Published peak performance of TPU chips, and the TPU slices of Google Cloud by their names.
 
-The numbers are Google's (https://docs.cloud.google.com/tpu/docs/v4, .../v5e, .../v5p, .../v6e, read in November 2026).
-The pages of v4 and v5p give the interconnect in Gbit/s of one direction (2,400 and 4,800); they are converted here to
-bytes/s of both directions, as on the pages of v5e and v6e. The clock is the published peak divided by the operations
-per cycle: two per cell of each matrix unit. v4 and v5p have eight units of 128 x 128, v5e has four. The page of v6e
-says two units of 256 x 256, which would need 3.5 GHz; the compiler's own estimates of matrix products imply four.
+The numbers are Google's (https://docs.cloud.google.com/tpu/docs/v4, .../v5e, .../v5p, .../v6e, .../tpu7x, read in
+November 2026). The pages of v4 and v5p give the interconnect in Gbit/s of one direction (2,400 and 4,800); they are
+converted here to bytes/s of both directions, as on the pages of v5e and v6e. The clock is the published peak divided
+by the operations per cycle: two per cell of each matrix unit. v4 and v5p have eight units of 128 x 128, v5e has four.
+The page of v6e says two units of 256 x 256, which would need 3.5 GHz; the compiler's own estimates of matrix products
+imply four.
 """
 
 from __future__ import annotations
@@ -30,12 +31,27 @@ class Chip(NamedTuple):
     link_bandwidth: float
     """Bytes/s over all inter-chip links of the chip, both directions together."""
     cores: int
-    """What one chip adds to the number in a short slice name: v4 and v5p count TensorCores, two per chip."""
+    """What one chip adds to the number in a short slice name: v4, v5p and TPU7x count TensorCores, two per chip."""
     chips_per_host: int
     dimensions: int
     """Dimensions of the torus."""
     clock: float
     """Cycles per second."""
+    devices: int = 1
+    """JAX devices of one chip. TPU7x shows each of its two TensorCores as one, with half of the chip's memory."""
+
+    @property
+    def device(self) -> Chip:
+        """The part of the chip that is one JAX device, and runs one program."""
+        n = self.devices
+        return self._replace(
+            flops=self.flops / n,
+            int8_ops=self.int8_ops / n,
+            hbm_bytes=self.hbm_bytes / n,
+            hbm_bandwidth=self.hbm_bandwidth / n,
+            link_bandwidth=self.link_bandwidth / n,
+            devices=1,
+        )
 
 
 CHIPS: dict[str, Chip] = {
@@ -45,8 +61,13 @@ CHIPS: dict[str, Chip] = {
         Chip("v5e", 197e12, 394e12, 16 * 2**30, 819e9, 400e9, cores=1, chips_per_host=4, dimensions=2, clock=1.5e9),
         Chip("v5p", 459e12, 918e12, 95 * 2**30, 2765e9, 1200e9, cores=2, chips_per_host=4, dimensions=3, clock=1.75e9),
         Chip("v6e", 918e12, 1836e12, 32 * 2**30, 1638e9, 800e9, cores=1, chips_per_host=4, dimensions=2, clock=1.75e9),
+        # Google's page has a rate for FP8 (4614e12) and none for int8.
+        Chip(
+            "tpu7x", 2307e12, 2307e12, 192 * 2**30, 7380e9, 1200e9, cores=2, chips_per_host=4, dimensions=3,
+            clock=2.2e9, devices=2,
+        ),
     )
-}
+}  # fmt: skip
 """The known generations by name."""
 
 _FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
@@ -54,7 +75,7 @@ _CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4", "4x4x8", "4x8x8", "8x8x8"
 
 _KINDS = {
     "TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5e": "v5e", "TPU v5": "v5p", "TPU v5p": "v5p",
-    "TPU v6 lite": "v6e", "TPU v6e": "v6e",
+    "TPU v6 lite": "v6e", "TPU v6e": "v6e", "TPU7x": "tpu7x",
 }  # fmt: skip
 """Chip names by `jax.Device.device_kind`, which differs between versions of libtpu."""
 
@@ -102,6 +123,11 @@ class Slice(NamedTuple):
     def chips_of_host(self) -> int:
         """The number of chips of each host."""
         return self.chips // self.hosts
+
+    @property
+    def devices(self) -> int:
+        """The number of JAX devices."""
+        return self.chips * self.chip.devices
 
     @property
     def topology(self) -> str:

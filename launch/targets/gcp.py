@@ -205,7 +205,7 @@ def _slice(site: Site, hosts: TpuHosts) -> dict[str, Any]:
     """A slice of Cloud TPU without external addresses."""
     tpu: dict[str, Any] = {
         "acceleratorType": hosts.accelerator_type,
-        "runtimeVersion": hosts.generation.runtime,
+        "runtimeVersion": hosts.runtime,
         "networkConfig": {"network": site.network, "subnetwork": site.subnet, "enableExternalIps": False},
         "serviceAccount": {"email": site.worker_account, "scope": SCOPES},
     }

@@ -1,6 +1,6 @@
 """Google's machines: the names of TPU slices, the sizes of their hosts, and how many CPU machines an experiment needs.
 
-The figures are those of https://docs.cloud.google.com/tpu/docs (v4, v5e, v5p, v6e, runtimes) and of
+The figures are those of https://docs.cloud.google.com/tpu/docs (v4, v5e, v5p, v6e, tpu7x, runtimes) and of
 https://docs.cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus, read in November 2026.
 """
 
@@ -21,8 +21,8 @@ class Generation(NamedTuple):
 
     accelerator: str
     """The first part of an accelerator type, as `v5litepod` in `v5litepod-16`."""
-    runtime: str
-    """The runtime version of its TPU VMs for JAX."""
+    runtime: str | None
+    """The runtime version of its TPU VMs for JAX; None where the TPU API does not have the generation."""
     gke: str
     """The value of the node label `cloud.google.com/gke-tpu-accelerator`."""
     cpus: int
@@ -36,13 +36,14 @@ GENERATIONS = {
     "v5e": Generation("v5litepod", "v2-alpha-tpuv5-lite", "tpu-v5-lite-podslice", 112, 178),
     "v5p": Generation("v5p", "v2-alpha-tpuv5", "tpu-v5p-slice", 208, 417),
     "v6e": Generation("v6e", "v2-alpha-tpuv6e", "tpu-v6e-slice", 180, 670),
+    "tpu7x": Generation("tpu7x", None, "tpu7x", 224, 894),
 }
 
 _OTHER_HOSTS = {("v5e", 1): (24, 44), ("v5e", 8): (224, 357), ("v6e", 1): (44, 163), ("v6e", 8): (180, 1341)}
 """CPUs and GiB of the machines with one and with eight chips, by generation and chips."""
 
 ACTOR_GIB = 3.0
-"""Memory of an actor or reanalyser: JAX, TensorFlow's client library, games and search trees."""
+"""Memory of an actor or reanalyser: JAX, games and search trees."""
 SHARD_GIB = 2.0
 """Memory of a replay server without its samples."""
 SAMPLE_OVERHEAD = 1.3
@@ -73,6 +74,20 @@ class TpuHosts(NamedTuple):
     def accelerator_type(self) -> str:
         """The slice's type in Google's TPU API, as `v5litepod-16`."""
         return f"{self.generation.accelerator}-{self.slice.short_name.rpartition('-')[2]}"
+
+    @property
+    def runtime(self) -> str:
+        """The runtime version of the slice's TPU VMs.
+
+        Raises:
+          ConfigError: the TPU API does not have this generation.
+        """
+        if self.generation.runtime is None:
+            raise ConfigError(
+                f"Google's TPU API has no {self.slice.chip.name} (cluster.slice={self.slice.short_name}); "
+                "GKE has it: `podzero launch gke`"
+            )
+        return self.generation.runtime
 
     @property
     def words(self) -> str:

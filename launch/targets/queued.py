@@ -80,7 +80,7 @@ def _environment(experiment: Experiment, site: Site, hosts: TpuHosts) -> str:
         "PROJECT": site.project,
         "ZONE": site.zone,
         "ACCELERATOR": hosts.accelerator_type,
-        "RUNTIME": hosts.generation.runtime,
+        "RUNTIME": hosts.runtime,
         "HOSTS": hosts.number,
         "IMAGE": site.image,
         "REGISTRY": site.registry,

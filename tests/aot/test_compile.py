@@ -110,7 +110,7 @@ def test_prioritized_replay_needs_one_more_number_from_each_step_in_one_reductio
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("topology", ["v4-16", "v5p-16", "v6e-16"])
+@pytest.mark.parametrize("topology", ["v4-16", "v5p-16", "v6e-16", "tpu7x-16"])
 def test_every_generation_compiles_a_run(topology):
     found, code = compiled("tic_tac_toe", "network.channels=8", "network.blocks=1", "--topology", topology)
     assert code == 0
@@ -191,6 +191,6 @@ def test_the_compiler_knows_every_slice_by_its_size():
         "from podzero.chips import slices\n"
         "from podzero.aot.programs import devices_of\n"
         "for known in slices():\n"
-        "    assert len(devices_of(known)) == known.chips, known.topology\n"
+        "    assert len(devices_of(known)) == known.devices, known.topology\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, timeout=200)

@@ -198,6 +198,13 @@ def test_all_targets_ask_for_the_same_slice(name, accelerator, runtime):
     assert int(found["HOSTS"]) == config.cluster.learner_hosts
 
 
+@pytest.mark.parametrize("ask", [ray_file, settings])
+def test_a_generation_that_the_tpu_api_lacks_is_refused_there(ask):
+    config = experiment("actors.count=20", slice_name="tpu7x-8")
+    with pytest.raises(ConfigError, match=r"no tpu7x .*podzero launch gke"):
+        ask(config)
+
+
 def test_a_bare_slice_plays_on_its_own_hosts():
     config = experiment("actors.count=200")
     resolved = parse(yaml.safe_load(queued.plan(config, SITE).files["experiment.yaml"]), "experiment.yaml")

@@ -24,7 +24,7 @@ def test_a_host_with_missing_chips_is_refused(devices):
     devices("tpu", 4)
     check_chips(find_slice("v5e-16"))
     devices("tpu", 2)
-    with pytest.raises(ConfigError, match="a host of v5e-16 with 4 chips, but JAX finds 2 of them: another process"):
+    with pytest.raises(ConfigError, match="a host of v5e-16 with 4 devices, but JAX finds 2 of them: another process"):
         check_chips(find_slice("v5e-16"))
 
 

@@ -15,6 +15,8 @@ from podzero.errors import ConfigError
         ("v6e-16", "v6e:4x4", 16, 4),
         ("v5e:4x4", "v5e:4x4", 16, 4),
         ("v5e-1", "v5e:1x1", 1, 1),
+        ("tpu7x-8", "tpu7x:2x2x1", 4, 1),
+        ("tpu7x-16", "tpu7x:2x2x2", 8, 2),
     ],
 )
 def test_a_slice_is_found_by_both_of_its_names(name, topology, chips, hosts):
@@ -45,12 +47,13 @@ def test_an_all_reduce_takes_the_hops_of_all_dimensions(topology, hops):
 
 @pytest.mark.parametrize("name", ["v5e-17", "v9-16", "v5e:3x3", ""])
 def test_an_unknown_slice_lists_the_known_ones(name):
-    with pytest.raises(ConfigError, match=r"unknown slice '.*known: v4-8 \(v4:2x2x1\), .*v6e-256"):
+    with pytest.raises(ConfigError, match=r"unknown slice '.*known: v4-8 \(v4:2x2x1\), .*v6e-256 .*tpu7x-8"):
         find_slice(name)
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [("TPU v4", "v4"), ("TPU v5 lite", "v5e"), ("TPU v5", "v5p"), ("TPU v6 lite", "v6e")]
+    ("kind", "name"),
+    [("TPU v4", "v4"), ("TPU v5 lite", "v5e"), ("TPU v5", "v5p"), ("TPU v6 lite", "v6e"), ("TPU7x", "tpu7x")],
 )
 def test_a_chip_is_found_by_its_device_kind(kind, name):
     chip = chip_of_kind(kind)
@@ -61,3 +64,9 @@ def test_a_chip_is_found_by_its_device_kind(kind, name):
 @pytest.mark.parametrize("kind", ["cpu", "NVIDIA H200", "TPU v9"])
 def test_other_devices_are_not_chips(kind):
     assert chip_of_kind(kind) is None
+
+
+def test_a_chip_of_two_devices_gives_each_of_them_half():
+    where = find_slice("tpu7x-8")
+    assert (where.devices, where.chip.device.hbm_bytes) == (8, 96 * 2**30)
+    assert where.chip.device.flops * where.devices == 4 * 2307e12
