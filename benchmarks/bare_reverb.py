@@ -85,9 +85,8 @@ class BareClient:
     """Reverb's own client in a process of its own; commands are those of `reverb_client.py`."""
 
     def __init__(self, address: str) -> None:
-        self._child = subprocess.Popen(
-            [str(server_python()), str(_PROGRAM), address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        command = [str(server_python()), "-P", str(_PROGRAM), address]  # no module beside the program hides another
+        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, command: str, table: str, **arguments: Any) -> Any:
         """Gives a command; returns its answer.

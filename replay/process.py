@@ -45,7 +45,7 @@ class ServerProcess:
           ServerFailed: it has ended, does not listen within `timeout_s`, or has an unknown version of Reverb.
         """
         self._child = subprocess.Popen(
-            [str(python), "-u", str(PROJECT / "serve.py")],
+            [str(python), "-P", "-u", str(PROJECT / "serve.py")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -25,7 +25,9 @@ from podzero.waiting import Wait
 log = logging.getLogger(__name__)
 
 _PIECE = 64
-"""Items sent to one shard before it must confirm them."""
+"""Items that are sent to one shard at once."""
+_AHEAD = 2 * _PIECE
+"""Items that one shard may leave unconfirmed and still get more: enough that it is never idle."""
 _CHUNK_BYTES = 512
 """Items are compressed together up to this size. Longer chunks are cheaper to write but slower to read: the whole
 chunk is sent for every item that is read."""
@@ -67,7 +69,7 @@ class ShardedWriter:
 
     A shard that is lost, or whose limiter blocks inserts, is skipped while another one accepts; otherwise all writers
     could wait for a full shard while the reader waits for an empty one. Shards on the writer's own node come first. At
-    most `_PIECE` items per shard are unconfirmed at any time. `moved` drops those of a shard that was restarted.
+    most `_AHEAD + _PIECE` items per shard are unconfirmed at any time. `moved` drops those of a restarted shard.
     """
 
     def __init__(
@@ -115,7 +117,7 @@ class ShardedWriter:
         """
         wait = Wait(self._config.warn_after_s, self._config.timeout_s)
         while waiting := [
-            connection for connection in self._connections if connection.pending and not connection.ready()
+            connection for connection in self._connections if connection.pending and not connection.settled()
         ]:
             _check(wait, waiting)
             self._follow_moves()
@@ -130,7 +132,7 @@ class ShardedWriter:
             connection.close()
 
     def _free_connection(self) -> _Connection:
-        """The next connection in turn that has nothing unconfirmed."""
+        """The next connection in turn that takes more items."""
         wait = Wait(self._config.warn_after_s, self._config.timeout_s)
         while True:
             self._follow_moves()
@@ -154,7 +156,7 @@ class ShardedWriter:
 
 
 class _Connection:
-    """The connection to one shard, with at most one piece unconfirmed."""
+    """The connection to one shard."""
 
     def __init__(self, shard: Shard, remote: bool) -> None:
         self.shard = shard
@@ -193,17 +195,31 @@ class _Connection:
             )
 
     def ready(self) -> bool:
-        """Whether everything sent has been confirmed and the shard answers; asks it if it is silent or lost.
+        """Whether the shard takes more samples; asks it if it is silent or lost.
 
         Raises:
           RequestRefused, MalformedAnswer: the server does not take the samples.
         """
-        confirmed = self.confirm(0.0 if self._timed_out or not self.alive else _POLL_S)
-        self._timed_out = not confirmed
+        return self._looked_after(
+            self._stream is None or self._stream.wait_for_room(self._patience_s, _AHEAD)
+        ) and not (self._stream is None or self._stream.broken)
+
+    def settled(self) -> bool:
+        """Whether everything sent has been confirmed; asks the shard if it is silent or lost. Raises as `ready`."""
+        return self._looked_after(self._stream is None or self._stream.wait(self._patience_s))
+
+    @property
+    def _patience_s(self) -> float:
+        """How long to wait for the shard before trying the next."""
+        return 0.0 if self._timed_out or not self.alive else _POLL_S
+
+    def _looked_after(self, answered: bool) -> bool:
+        """Probes a shard that has not `answered` for some time, or is lost; whether it has and is not."""
+        self._timed_out = not answered
         lost = not self.alive or self._stream is None or self._stream.broken
-        if (not confirmed or lost) and time.monotonic() - self._probed > (_RESUME_S if lost else _PROBE_S):
+        if (not answered or lost) and time.monotonic() - self._probed > (_RESUME_S if lost else _PROBE_S):
             self.probe()
-        return confirmed and self.alive and not (self._stream is None or self._stream.broken)
+        return answered and self.alive
 
     def send(self, items: NDArray[np.uint8], priorities: NDArray[np.float64]) -> None:
         """Sends items `[n, item_bytes]` without waiting for their confirmation; the connection must be `ready`."""
@@ -211,20 +227,12 @@ class _Connection:
         self._stream.send(items, priorities)
         self._probed = time.monotonic()
 
-    def confirm(self, timeout_s: float) -> bool:
-        """Waits up to `timeout_s` for confirmation; whether everything sent has been confirmed.
-
-        Raises:
-          RequestRefused, MalformedAnswer: the server does not take the samples.
-        """
-        return self._stream is None or self._stream.wait(timeout_s)
-
     def close(self) -> None:
         """Closes the connection and drops unconfirmed samples."""
-        if self._stream is not None:
-            self._warn_of_dropped()
-            self._stream.close()
-            self._stream = None
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            self._warn_of_dropped(stream)
+            stream.close()
         self.shard.close()
         self.alive = False
 
@@ -242,17 +250,17 @@ class _Connection:
         table = self.shard.table
         if self._stream is None:
             chunk_steps = min(max(_CHUNK_BYTES // table.signature.item_bytes, 1), 4)
-            self._stream = InsertStream(self.shard.connection, table.name, chunk_steps)
+            self._stream = InsertStream(self.shard.connection, table.name, table.signature.item_bytes, chunk_steps)
         elif self._stream.broken:
             self._stream.resume()
 
-    def _warn_of_dropped(self) -> None:
+    def _warn_of_dropped(self, stream: InsertStream) -> None:
         with suppress(RequestRefused, MalformedAnswer):  # then they are dropped as well
-            self.confirm(_POLL_S)
-        if self.pending:
+            stream.wait(_POLL_S)
+        if stream.pending:
             log.warning(
                 "closing: %d samples sent to replay at %s were not confirmed",
-                self.pending,
+                stream.pending * self._samples_per_item,
                 self.shard.address.endpoint,
             )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import queue
 import secrets
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
@@ -16,7 +17,7 @@ from podzero.errors import PodzeroError
 from podzero.replay.errors import ReplayUnavailable
 from podzero.replay.wire import reverb_pb2 as pb
 from podzero.replay.wire.connection import Connection
-from podzero.replay.wire.items import Items, Unpacker, insertion
+from podzero.replay.wire.items import KEYS, Inserter, Items, Unpacker
 
 _BLOCKED_MS = 5_000
 """After this long without a sample the server ends a stream, because its limiter blocks; so a stream on which nothing
@@ -32,24 +33,26 @@ class InsertStream:
     so that one which the server has already is not inserted twice.
     """
 
-    def __init__(self, connection: Connection, table: str, chunk_steps: int) -> None:
+    def __init__(self, connection: Connection, table: str, item_bytes: int, chunk_steps: int) -> None:
         """Opens the stream.
 
         Args:
           connection: to the server.
           table: the name of the table.
-          chunk_steps: see `insertion`.
+          item_bytes: the bytes of an item.
+          chunk_steps: see `Inserter`.
         """
         self._connection = connection
-        self._table = table
-        self._chunk_steps = chunk_steps
+        self._inserter = Inserter(table, item_bytes, chunk_steps)
         self._next_key = secrets.randbits(64)
         self._changed = threading.Condition()
         """Guards what follows."""
         self._unconfirmed: dict[int, None] = {}
         """The keys that have been sent and not confirmed, in order."""
-        self._request: pb.InsertStreamRequest | None = None
-        """The last request, while some of its items are unconfirmed."""
+        self._sent: deque[tuple[pb.InsertStreamRequest, list[int]]] = deque()
+        """The requests, each with its keys, from the first that has unconfirmed items on."""
+        self._moving = True
+        """Whether anything was confirmed since the last request."""
         self._failure: PodzeroError | None = None
         self._call = self._open()
 
@@ -64,17 +67,19 @@ class InsertStream:
         return self._failure is not None
 
     def send(self, rows: NDArray[np.uint8], priorities: NDArray[np.float64]) -> None:
-        """Sends items without waiting for their confirmation; there must be no unconfirmed ones.
+        """Sends items without waiting for their confirmation.
 
         Args:
           rows: `[n, item_bytes]`.
           priorities: `[n]`.
         """
-        request = insertion(self._table, rows, priorities, self._next_key, self._chunk_steps)
+        request = self._inserter.request(rows, priorities, self._next_key)
+        keys = [key % KEYS for key in range(self._next_key, self._next_key + len(rows))]
+        self._next_key = (self._next_key + len(rows)) % KEYS
         with self._changed:
-            self._request = request
-            self._unconfirmed = dict.fromkeys(item.key for item in request.items)
-        self._next_key = (self._next_key + len(rows)) % 2**64
+            self._moving = False
+            self._sent.append((request, keys))
+            self._unconfirmed.update(dict.fromkeys(keys))
         self._requests.put(request)
 
     def wait(self, timeout_s: float) -> bool:
@@ -83,20 +88,24 @@ class InsertStream:
         Raises:
           RequestRefused, MalformedAnswer: the server does not take the items, and will not when they are sent again.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: not self._unconfirmed or self._failure, timeout_s)
-            if self._failure is not None and not isinstance(self._failure, ReplayUnavailable):
-                raise self._failure
-            return not self._unconfirmed
+        return self._wait(lambda: not self._unconfirmed, timeout_s)
+
+    def wait_for_room(self, timeout_s: float, at_most: int) -> bool:
+        """Waits up to `timeout_s` until the server takes more; whether it does.
+
+        It does when nothing is unconfirmed, or at most `at_most` items are and some were confirmed since the last
+        request: then its limiter does not block, and another request keeps it busy. Errors are those of `wait`.
+        """
+        return self._wait(lambda: not self._unconfirmed or (self._moving and self.pending <= at_most), timeout_s)
 
     def resume(self) -> None:
         """Opens a broken stream again and sends the unconfirmed items once more."""
         self.close()
         with self._changed:
             self._failure = None
-            request = self._request if self._unconfirmed else None
+            requests = [request for request, _ in self._sent]
         self._call = self._open()
-        if request is not None:
+        for request in requests:
             self._requests.put(request)
 
     def close(self) -> None:
@@ -104,6 +113,13 @@ class InsertStream:
         self._requests.put(None)
         self._call.cancel()
         self._thread.join(_JOIN_S)
+
+    def _wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: condition() or self._failure, timeout_s)
+            if self._failure is not None and not isinstance(self._failure, ReplayUnavailable):
+                raise self._failure
+            return condition()
 
     def _open(self) -> Any:
         self._requests: queue.SimpleQueue[pb.InsertStreamRequest | None] = queue.SimpleQueue()
@@ -129,9 +145,10 @@ class InsertStream:
         with self._changed:
             for key in answer.keys:
                 self._unconfirmed.pop(key, None)
-            if not self._unconfirmed:
-                self._request = None
-                self._changed.notify_all()
+            self._moving = True
+            while self._sent and not any(key in self._unconfirmed for key in self._sent[0][1]):
+                self._sent.popleft()
+            self._changed.notify_all()
 
 
 class SampleStream:

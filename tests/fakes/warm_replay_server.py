@@ -84,7 +84,7 @@ def fork(client, listener):
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
-    program, *rest = [argument for argument in json.loads(text) if argument != "-u"]
+    program, *rest = [argument for argument in json.loads(text) if argument not in ("-P", "-u")]
     sys.argv = [program, *rest]
     code = 1
     try:

@@ -172,7 +172,7 @@ def test_items_are_pending_until_the_server_confirms_them(fake, connection):
             yield from confirming([request], context)
 
     fake.answers["InsertStream"] = late
-    stream = InsertStream(connection, "t", 1)
+    stream = InsertStream(connection, "t", 3, 1)
     stream.send(ROWS, np.ones(4))
     assert not stream.wait(0.1)
     assert stream.pending == 4
@@ -195,7 +195,7 @@ def test_unconfirmed_items_are_sent_again_under_the_same_keys(fake, connection):
         yield from confirming(requests, context)
 
     fake.answers["InsertStream"] = break_once
-    stream = InsertStream(connection, "t", 2)
+    stream = InsertStream(connection, "t", 3, 2)
     stream.send(ROWS, np.ones(4))
     until = time.monotonic() + 10
     while not stream.broken and time.monotonic() < until:
@@ -215,7 +215,7 @@ def test_a_refused_insertion_is_told(fake, connection):
         context.abort(grpc.StatusCode.NOT_FOUND, "there is no table t")
 
     fake.answers["InsertStream"] = refuse
-    stream = InsertStream(connection, "t", 1)
+    stream = InsertStream(connection, "t", 3, 1)
     stream.send(ROWS, np.ones(4))
     with pytest.raises(RequestRefused, match="there is no table t"):
         stream.wait(10)

@@ -1,5 +1,6 @@
 """The wire client and Reverb's own client at one server: each reads what the other wrote, byte for byte."""
 
+import queue
 import socket
 from collections import Counter
 
@@ -10,7 +11,7 @@ from podzero.replay import server_python
 from podzero.replay.errors import RequestRefused
 from podzero.replay.process import ServerProcess
 from podzero.replay.wire.connection import Connection
-from podzero.replay.wire.items import insertion
+from podzero.replay.wire.items import Inserter
 from podzero.replay.wire.streams import InsertStream, SampleStream
 
 SIZE = 33
@@ -63,7 +64,7 @@ def rows(count, start=0):
 
 
 def insert(connection, table, content, priorities=None, chunk_steps=1):
-    stream = InsertStream(connection, table, chunk_steps)
+    stream = InsertStream(connection, table, SIZE, chunk_steps)
     stream.send(content, np.ones(len(content)) if priorities is None else np.asarray(priorities))
     assert stream.wait(20)
     stream.close()
@@ -128,7 +129,7 @@ def test_the_limiter_counts_what_both_clients_move(connection, own_client, endpo
 
 
 def test_inserts_beyond_the_ratio_are_confirmed_when_samples_make_room(connection):
-    stream = InsertStream(connection, "limited", 1)
+    stream = InsertStream(connection, "limited", SIZE, 1)
     stream.send(rows(24), np.ones(24))  # (20 + 1) * 2 exceeds 40
     assert not stream.wait(0.5)
     assert stream.pending == 4
@@ -162,16 +163,20 @@ def test_the_oldest_items_are_removed(connection, own_client, endpoint):
 
 
 def test_an_item_that_is_sent_twice_is_inserted_once(connection):
-    request = insertion("uniform", rows(3), np.ones(3), 70, 1)
-    call, confirmed = connection.insert(iter([request, request])), 0
+    request = Inserter("uniform", SIZE, 1).request(rows(3), np.ones(3), 70)
+    requests, confirmed = queue.SimpleQueue(), 0
+    requests.put(request)
+    requests.put(request)
+    call = connection.insert(iter(requests.get, None))
     while confirmed < 6:
         confirmed += len(next(call).keys)
+    requests.put(None)
     call.cancel()
     assert connection.tables(5)["uniform"].current_size == 3
 
 
 def test_an_unknown_table_is_refused(connection):
-    stream = InsertStream(connection, "none", 1)
+    stream = InsertStream(connection, "none", SIZE, 1)
     stream.send(rows(1), np.ones(1))
     with pytest.raises(RequestRefused, match="none was not found"):
         stream.wait(20)

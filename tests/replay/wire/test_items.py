@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from podzero.replay.errors import MalformedAnswer
 from podzero.replay.wire import reverb_pb2 as pb
-from podzero.replay.wire.items import Items, Unpacker, insertion
+from podzero.replay.wire.items import Inserter, Items, Unpacker
 
 ROWS = (np.arange(5 * 7).reshape(5, 7) * 37 % 256).astype(np.uint8)
 
@@ -28,7 +28,7 @@ def answer(request, order, probability=0.5, table_size=9):
 
 
 def inserted(rows=ROWS, first_key=100, chunk_steps=1):
-    return insertion("t", rows, np.arange(1.0, len(rows) + 1), first_key, chunk_steps)
+    return Inserter("t", rows.shape[1], chunk_steps).request(rows, np.arange(1.0, len(rows) + 1), first_key)
 
 
 @pytest.mark.parametrize("chunk_steps", [1, 2, 4, 5, 9])
