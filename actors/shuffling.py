@@ -14,6 +14,7 @@ class SampleShuffler[Samples]:
 
     Replay always samples a whole item. So that the samples of a batch are nearly independent, each sample of an item
     comes from a different game and a random position in it. After `take`, fewer than `samples_per_item` games remain.
+    `Samples` is a pytree of arrays `[T, ...]`.
     """
 
     def __init__(self, samples_per_item: int, seed: int | Sequence[int]) -> None:
