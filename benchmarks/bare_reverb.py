@@ -14,19 +14,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from podzero.config import Experiment
 from podzero.replay import SampleSignature, server_python
 from podzero.replay.process import ServerProcess
+from podzero.replay.server import LOOPBACK
 from podzero.samples import sample_like
 from podzero.types import EnvSpec, Sample, Window
 
 _PROGRAM = Path(__file__).with_name("reverb_client.py")
 _START_S = 120.0
 """Longest wait for the server to listen."""
-_LOOPBACK = "127.0.0.1"
-
 Column = tuple[str, list[int], str]
 """Name, shape and dtype of a column of an item."""
 
@@ -70,13 +67,13 @@ def bare_server(layouts: Iterable[Layout], capacity: int) -> Iterator[str]:
         for name in names
     ]
     with socket.socket() as probe, tempfile.TemporaryDirectory() as folder:
-        probe.bind((_LOOPBACK, 0))
+        probe.bind((LOOPBACK, 0))
         port = probe.getsockname()[1]
         probe.close()
         wanted = {"port": port, "loopback": True, "checkpoints": folder, "restore": None, "tables": tables}
         server = ServerProcess(server_python(), wanted, _START_S)
         try:
-            yield f"{_LOOPBACK}:{port}"
+            yield f"{LOOPBACK}:{port}"
         finally:
             server.stop()
 
@@ -96,7 +93,7 @@ class BareClient:
         """
         assert self._child.stdin is not None
         assert self._child.stdout is not None
-        self._child.stdin.write(json.dumps({command: table} | arguments, default=np.ndarray.tolist) + "\n")
+        self._child.stdin.write(json.dumps({command: table} | arguments) + "\n")
         self._child.stdin.flush()
         line = self._child.stdout.readline()
         if not line:
