@@ -72,7 +72,6 @@ def bench_broadcast(
 def _ray_nodes(count: int) -> Iterator[str]:
     """A Ray cluster of `count` nodes on this machine; yields its address."""
     # As cluster/local_cluster.py does for the cluster of a run.
-    os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if "ray" not in sys.modules:
         os.environ.setdefault("RAY_AUTH_MODE", "token")

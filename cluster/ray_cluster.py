@@ -166,8 +166,6 @@ def connect(
       ClusterError: the cluster cannot be joined, or the environment not be installed.
     """
     joined, environment = address is not None, None
-    # Under `uv run`, Ray would otherwise send the working directory and have each worker rebuild the environment.
-    os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
     with ExitStack() as stack:
         if address is None:
             address = stack.enter_context(local_cluster(cpus))
@@ -186,6 +184,10 @@ def connect(
 @contextmanager
 def _session(address: str, namespace: str, environment: EnvironmentSpec | None) -> Iterator[None]:
     import ray
+    from ray._private import ray_constants  # the variable of this name is read only once, when Ray is first imported
+
+    # Under `uv run`, Ray would otherwise send the working directory and have each worker rebuild the environment.
+    ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV = False
 
     settings = environment.runtime_env if environment else None
     with ExitStack() as stack:

@@ -23,16 +23,14 @@ with connect({address!r}, 0) as cluster:
 def start_nodes(*cpus, **resources):
     from ray.cluster_utils import Cluster
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-        nodes = Cluster()
-        try:
-            add_node(nodes, cpus[0])
-            for amount in cpus[1:]:
-                add_node(nodes, amount, **resources)
-            yield nodes
-        finally:
-            nodes.shutdown()
+    nodes = Cluster()
+    try:
+        add_node(nodes, cpus[0])
+        for amount in cpus[1:]:
+            add_node(nodes, amount, **resources)
+        yield nodes
+    finally:
+        nodes.shutdown()
 
 
 @pytest.fixture(scope="session")

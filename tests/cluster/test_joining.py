@@ -23,6 +23,19 @@ def test_a_cluster_on_this_machine_has_room_for_fractions_of_cpus():
         assert [node.cpus for node in here.nodes()] == [os.cpu_count() + 1]
 
 
+def test_nodes_keep_their_environment_where_uv_run_started_a_process_that_had_imported_ray(cluster, monkeypatch):
+    """Ray would send the working directory, and have uv rebuild the environment for each worker."""
+    from ray._private import ray_constants
+    from ray._private.runtime_env import uv_runtime_env_hook
+
+    monkeypatch.setattr(ray_constants, "RAY_ENABLE_UV_RUN_RUNTIME_ENV", True)
+    monkeypatch.setattr(uv_runtime_env_hook, "_get_uv_run_cmdline", lambda: ["uv", "run", "pytest"])
+    with connect(cluster.address, 0):
+        import ray
+
+        assert not ray.get_runtime_context().runtime_env
+
+
 @pytest.mark.slow
 def test_actors_spread_over_the_nodes_of_a_cluster_that_runs_already(cluster, tmp_path, tiny, watch, running):
     raylets = set()

@@ -65,11 +65,9 @@ class Pod:
 
 @pytest.fixture(scope="module")
 def pod():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-        pod = Pod()
-        yield pod
-        pod.shutdown()
+    pod = Pod()
+    yield pod
+    pod.shutdown()
 
 
 @contextlib.contextmanager
@@ -171,13 +169,11 @@ def test_the_loss_of_the_head_ends_the_run_and_the_same_command_goes_on_with_ano
 @contextlib.contextmanager
 def lonely_head():
     """A cluster of a head alone, with CPUs of its own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
-        pod = Pod(head_cpus=2)
-        try:
-            yield pod
-        finally:
-            pod.shutdown()
+    pod = Pod(head_cpus=2)
+    try:
+        yield pod
+    finally:
+        pod.shutdown()
 
 
 def wait_for(condition, timeout_s):

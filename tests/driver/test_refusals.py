@@ -93,12 +93,11 @@ def test_a_checkpoint_of_another_network_is_refused_and_kept(tmp_path, tiny, wat
 
 
 @pytest.mark.slow
-def test_too_few_cpus_in_a_cluster_are_counted(tmp_path, tiny, watch, monkeypatch):
+def test_too_few_cpus_in_a_cluster_are_counted(tmp_path, tiny, watch):
     from ray.cluster_utils import Cluster
 
     from podzero.cluster.local_cluster import local_node
 
-    monkeypatch.setenv("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     nodes = Cluster(initialize_head=True, head_node_args=local_node(2))
     try:
         with pytest.raises(ClusterError, match=r"have 2 free CPUs, room for 1 of 3 actors.*lower actors.count"):
