@@ -7,7 +7,7 @@ from datetime import date
 from typing import Any
 
 from podzero.aot.playing import DEPTH
-from podzero.aot.results import Job, Result, Results, compiler
+from podzero.aot.results import Job, Result, Results, compiler, estimate_of
 from podzero.aot.scaling import HOP_SECONDS
 from podzero.aot.show import amount
 from podzero.aot.slices import rates_of
@@ -29,7 +29,8 @@ def page(jobs: Sequence[Job], results: Results, day: date, limit_s: float) -> st
         "",
         f"Written by `podzero compile --table` on {day} with {compiler()}: change the code, not this page. "
         f"No TPU was used. Each program had {limit_s / 60:g} minutes; raw figures: `benchmarks/results/compile.json`. "
-        "What the words mean: [performance.md](performance.md).",
+        "What the words mean: [performance.md](performance.md). The last column says by how much the time of a "
+        "program is longer or shorter than by the compiler before, or which other compiler the row is of.",
         "",
         "## The learner, per chip and step",
         "",
@@ -69,18 +70,22 @@ def page(jobs: Sequence[Job], results: Results, day: date, limit_s: float) -> st
 
 _LEARNER = (
     "experiment", "slice", "samples", "memory", "GFLOP", "HBM traffic", "estimate", "of peak", "communication",
+    "change",
 )  # fmt: skip
-_ALONE = ("experiment", "chip", "program", "memory", "GFLOP", "HBM traffic", "estimate", "of peak", "per second")
+_ALONE = (
+    "experiment", "chip", "program", "memory", "GFLOP", "HBM traffic", "estimate", "of peak", "per second", "change",
+)  # fmt: skip
 _DEVICE = (
     "experiment", "share before", "share", "bytes before", "bytes", "moves/s", "evaluations/s", "mean depth", "memory",
+    "change",
 )  # fmt: skip
 _SLICES = (
     "experiment", "samples a chip", "games a chip", "memory of training", "memory of play", "samples/s",
-    "moves/s of a chip", "moves/s of the slice", "time in training",
+    "moves/s of a chip", "moves/s of the slice", "time in training", "change",
 )  # fmt: skip
 _SCALING = (
     "experiment", "slice", "samples", "step on 4 chips", "on 256", "hops on 256", "collectives", "of parameters",
-    "efficiency",
+    "efficiency", "change",
 )  # fmt: skip
 
 
@@ -95,7 +100,7 @@ def _slices(jobs: Sequence[Job], results: Results) -> list[str]:
         "into training is that at which the learner uses up what the chips play. Samples/s are those of training "
         "alone, moves/s of a chip those of play alone, the moves/s of the slice those of both in turns. A descent of "
         f"a search counts at a depth of {DEPTH['gumbel']} (Gumbel) or {DEPTH['puct']} (PUCT). What the hosts do, "
-        "replay above all, is not in these figures.",
+        "replay above all, is not in these figures. The last column is of training and of play.",
         "",
         *table(_SLICES, [_slice_row(name, jobs, results) for name in dict.fromkeys(job.config for job in jobs)]),
         "",
@@ -103,17 +108,20 @@ def _slices(jobs: Sequence[Job], results: Results) -> list[str]:
 
 
 def _slice_row(name: str, jobs: Sequence[Job], results: Results) -> Row:
-    found = [results.get(job) for job in jobs if job.config == name]
+    mine = [job for job in jobs if job.config == name]
+    found = [results.get(job) for job in mine]
     if excuses := [_excuse(one) for one in found if one is None or one.outcome != "compiled"]:
         return name, excuses[0]
-    learner, play = (one.report for one in found if one is not None)
+    known_results = [one for one in found if one is not None]
+    learner, play = (one.report for one in known_results)
+    changes = [change for job, one in zip(mine, known_results, strict=True) for change in _change(job, one)]
     experiment, known = load(name), rates_of(learner, play)
     turns = of_slice(experiment, known)
     program, playing, chips = learner["programs"][0], play["programs"][-1], learner["chips"]
     return (
         f"`{name}`", f"{program['batch'] / chips:g}", str(playing["batch"]), _memory(program), _memory(playing),
         f"{known.samples_per_s:,.0f}", f"{known.chip_moves_per_s:,.0f}", f"{turns.moves_per_s:,.0f}",
-        f"{turns.training:.0%}",
+        f"{turns.training:.0%}", " and ".join(dict.fromkeys(filter(None, changes))),
     )  # fmt: skip
 
 
@@ -130,6 +138,7 @@ def _device_row(job: Job, results: Results, jobs: Sequence[Job]) -> Row:
     return (
         f"{job.config} {name}", share, f"{report['ratio']:.2f}", moved, f"{report['bytes_per_simulation']:,.0f}",
         f"{report['moves_per_s']:,.0f}", f"{report['evaluations_per_s']:,.0f}", f"{report['depth']:.1f}", memory,
+        *_change(job, result),
     )  # fmt: skip
 
 
@@ -151,8 +160,18 @@ def _before(job: Job, results: Results, jobs: Sequence[Job]) -> tuple[str, str]:
 
 def _row(make: Callable[[Job, dict[str, Any]], Row], job: Job, result: Result | None) -> Row:
     if result is not None and result.report:
-        return make(job, result.report)
+        return *make(job, result.report), *_change(job, result)
     return *_place(job), {"learner": "", "scaling": job.arguments[-1]}.get(job.program, job.program), _excuse(result)
+
+
+def _change(job: Job, result: Result) -> Row:
+    """The last cell of a row, if the result has an estimate: how it differs from that of the compiler before."""
+    seconds = estimate_of(job, result.report)
+    if seconds is None:
+        return ()
+    if result.compiler != compiler():
+        return (f"of {result.compiler}",)
+    return ("" if result.before is None else f"{seconds / result.before.seconds - 1:+.0%}",)
 
 
 def _excuse(result: Result | None) -> str:

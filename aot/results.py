@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -44,6 +44,16 @@ class Job:
 
 
 @dataclass(frozen=True)
+class Before:
+    """What another compiler said of a job."""
+
+    compiler: str
+    """Its version."""
+    seconds: float
+    """Its `estimate_of` the program."""
+
+
+@dataclass(frozen=True)
 class Result:
     """The result of a job."""
 
@@ -55,6 +65,10 @@ class Result:
     """What `--json` printed; empty if the program was not compiled."""
     message: str = ""
     """The error, if there was one."""
+    compiler: str = ""
+    """The compiler's version."""
+    before: Before | None = None
+    """The figure of the compiler before this one."""
 
     def is_valid(self, job: Job, limit_s: float) -> bool:
         """Whether the result is still valid: compiling the job again would give the same, unless podzero's code has
@@ -70,7 +84,7 @@ class Results:
     def __init__(self, path: Path) -> None:
         self._path = path
         stored = json.loads(path.read_text())["results"] if path.exists() else {}
-        self._results = {key: Result(**result) for key, result in stored.items()}
+        self._results = {key: _result(**result) for key, result in stored.items()}
 
     def get(self, job: Job) -> Result | None:
         """The stored result of a job, or None."""
@@ -93,19 +107,46 @@ class Results:
         """
         wanted = list(jobs)
         for place, job in enumerate(wanted, 1):
-            result = self._results[job.key] = run(job, limit_s)
+            result = run(job, limit_s)
+            self._results[job.key] = replace(result, compiler=compiler(), before=self._before(job))
             self._save()
             tell(f"[{place}/{len(wanted)}] {job.key}: {result.outcome} after {result.seconds:.0f} s {result.message}")
 
+    def _before(self, job: Job) -> Before | None:
+        """What the compiler before the present one said of a job, as far as it is known."""
+        known = self._results.get(job.key)
+        if known is None or known.compiler == compiler():
+            return None if known is None else known.before
+        seconds = estimate_of(job, known.report)
+        return known.before if seconds is None else Before(known.compiler, seconds)
+
     def _save(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        stored = {
-            "compiler": compiler(),
-            "results": {key: asdict(self._results[key]) for key in sorted(self._results)},
-        }
+        stored = {"results": {key: asdict(self._results[key]) for key in sorted(self._results)}}
         temporary = self._path.with_suffix(".part")
         temporary.write_text(json.dumps(stored, indent=1) + "\n")
         os.replace(temporary, self._path)
+
+
+def estimate_of(job: Job, report: Mapping[str, Any]) -> float | None:
+    """The seconds that a job's program takes by its report, or None if it has no estimate.
+
+    They are those of a step (`learner`; `scaling`, on the largest slice), of a move of one game (`device`), or of an
+    execution (the others).
+    """
+    if job.program == "scaling" and report:
+        return float(sum(report["slices"][-1]["step"].values()))
+    if job.program == "device":
+        return 1 / report["moves_per_s"] if "moves_per_s" in report else None
+    if not report or not report["programs"][0]["fits"]:
+        return None
+    program = report["programs"][0]
+    return float(program["estimated_seconds"] / program["trip_count"])
+
+
+def _result(*, before: Mapping[str, Any] | None, **fields: Any) -> Result:
+    """A result as it stands in the file."""
+    return Result(before=None if before is None else Before(**before), **fields)
 
 
 def compiler() -> str:

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from podzero.aot.results import Job, Results, compiler
+from podzero.aot.results import Job, Results
 from podzero.config import FOR_SLICES, Experiment, builtin_configs, load
 
 FILE = "slices.json"
@@ -52,15 +52,16 @@ def rates_of(learner: Mapping[str, Any], playing: Mapping[str, Any]) -> KnownRat
 
 
 def figures(results: Results) -> dict[str, Any]:
-    """The content of the file: of each experiment whose programs were compiled, its settings and rates."""
+    """The content of the file: of each experiment whose programs were compiled, its settings, compiler and rates."""
     found = {}
     for name in builtin_configs():
         if name.startswith(FOR_SLICES):
             learner, play = map(results.get, _jobs(name))
             if learner and play and learner.outcome == play.outcome == "compiled":
                 rates = rates_of(learner.report, play.report)
-                found[name] = {"settings": settings_of(load(name))} | rates._asdict()
-    return {"compiler": compiler(), "experiments": found}
+                made = {"settings": settings_of(load(name)), "compiler": learner.compiler}
+                found[name] = made | rates._asdict()
+    return found
 
 
 def known_rates(experiment: Experiment) -> KnownRates | None:
@@ -92,5 +93,5 @@ def settings_of(experiment: Experiment) -> dict[str, Any]:
 
 @cache
 def _file() -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((Path(__file__).parent / FILE).read_text())["experiments"]
+    content: dict[str, Any] = json.loads((Path(__file__).parent / FILE).read_text())
     return content

@@ -29,7 +29,7 @@ from podzero.config import (
     load,
 )
 
-SLICES = ("v4-16", "v5e-16", "v5e-256", "v5p-16", "v6e-16")
+SLICES = ("v4-16", "v5e-16", "v5e-256", "v5p-16", "v6e-16", "tpu7x-16")
 SCALING = ("v5e-4", "v5e-256")
 """The slices between which scaling is judged."""
 PER_CHIP = (64, 512)

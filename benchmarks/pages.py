@@ -74,14 +74,13 @@ def performance_page(page: str) -> str:
     Raises:
       ValueError: the page lacks such a part.
     """
-    compiled = _load("compile")
     parts: dict[str, Callable[[], list[str]]] = {
         "benches": lambda: _benches({name: _load(f"bench_{name}") for name in BENCHES}),
         "serving": lambda: serving(
             {name: _load(f"bench_{name}") for name in SERVERS}, _load("transports"), _load("placements")
         ),
         "feeding": lambda: feeding(_load("feeding")),
-        "scaling": lambda: scaling(compiled["results"], compiled["compiler"]),
+        "scaling": lambda: scaling(_load("compile")["results"]),
     }
     return _updated(page, parts)
 
@@ -192,9 +191,10 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 
 
-def scaling(results: Mapping[str, Json], compiler: str) -> list[str]:
+def scaling(results: Mapping[str, Json]) -> list[str]:
     """The table of weak scaling, and sentences with ranges over all experiments."""
-    reports = [entry["report"] for entry in results.values() if "slices" in (entry.get("report") or {})]
+    entries = [entry for entry in results.values() if "slices" in (entry.get("report") or {})]
+    reports, compilers = [entry["report"] for entry in entries], {entry["compiler"] for entry in entries}
     configs = sorted({report["config"] for report in reports})
     found = {(report["config"], report["per_chip"]): report["slices"][-1]["efficiency"] for report in reports}
     sizes = sorted({size for _, size in found})
@@ -204,7 +204,8 @@ def scaling(results: Mapping[str, Json], compiler: str) -> list[str]:
     return [
         *table(header, rows),
         "",
-        f"By the estimates of {compiler}, the weak-scaling efficiency from v5e-4 to v5e-256 is {' and '.join(kept)}.",
+        f"By the estimates of {' and '.join(sorted(compilers))}, the weak-scaling efficiency from v5e-4 to v5e-256 is "
+        f"{' and '.join(kept)}.",
         "",
         _communication(reports),
         "",

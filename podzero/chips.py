@@ -5,7 +5,8 @@ November 2026). The pages of v4 and v5p give the interconnect in Gbit/s of one d
 converted here to bytes/s of both directions, as on the pages of v5e and v6e. The clock is the published peak divided
 by the operations per cycle: two per cell of each matrix unit. v4 and v5p have eight units of 128 x 128, v5e has four.
 The page of v6e says two units of 256 x 256, which would need 3.5 GHz; the compiler's own estimates of matrix products
-imply four.
+imply four. For each TensorCore of TPU7x they imply four as well: a product of matrices of 8,192 x 8,192 keeps 3.2 units
+busy (1.8 of two on v5p, 2.8 of four on v6e). In int8 such a product takes as long there as in bfloat16.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ CHIPS: dict[str, Chip] = {
         Chip("v5e", 197e12, 394e12, 16 * 2**30, 819e9, 400e9, cores=1, chips_per_host=4, dimensions=2, clock=1.5e9),
         Chip("v5p", 459e12, 918e12, 95 * 2**30, 2765e9, 1200e9, cores=2, chips_per_host=4, dimensions=3, clock=1.75e9),
         Chip("v6e", 918e12, 1836e12, 32 * 2**30, 1638e9, 800e9, cores=1, chips_per_host=4, dimensions=2, clock=1.75e9),
-        # Google's page has a rate for FP8 (4614e12) and none for int8.
+        # Google's page has a rate for FP8 (4614e12) and none for int8, which is therefore that of bfloat16.
         Chip(
             "tpu7x", 2307e12, 2307e12, 192 * 2**30, 7380e9, 1200e9, cores=2, chips_per_host=4, dimensions=3,
             clock=2.2e9, devices=2,

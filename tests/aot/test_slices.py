@@ -33,7 +33,7 @@ def test_each_experiment_is_compiled_for_its_own_slice():
 
 def test_the_file_and_the_page_are_made_of_the_stored_results():
     results = Results(ROOT / table.FIGURES)
-    assert json.loads((ROOT / table.FOR_LAUNCH).read_text())["experiments"] == slices.figures(results)["experiments"]
+    assert json.loads((ROOT / table.FOR_LAUNCH).read_text()) == slices.figures(results)
     for row in section(page(slices.slice_jobs(), results, table.date.today(), 1800)):
         assert row in (ROOT / table.PAGE).read_text()
 
@@ -48,9 +48,9 @@ def test_what_is_not_compiled_is_not_stored(tmp_path):
     results = Results(tmp_path / "compile.json")
     learner, play = slices.slice_jobs()[:2]
     results.fill([learner], lambda job, limit_s: Result("compiled", 1.0, job.digest(), {}), 60, lambda line: None)
-    assert slices.figures(results)["experiments"] == {}
+    assert slices.figures(results) == {}
     results.fill([play], lambda job, limit_s: Result("crashed", 1.0, job.digest()), 60, lambda line: None)
-    assert slices.figures(results)["experiments"] == {}
+    assert slices.figures(results) == {}
 
 
 @pytest.mark.parametrize(

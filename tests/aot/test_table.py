@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from dataclasses import asdict
 from datetime import date
 
 import pytest
@@ -44,11 +45,12 @@ def test_the_jobs_are_all_experiments_on_all_slices_and_each_chip_once():
     configs = len(general)
     games = sum(isinstance(load(name).env, GameConfig) for name in general)
     count = {program: sum(job.program == program for job in jobs) for program in ("learner", "evaluation", "selfplay")}
-    assert count == {"learner": 5 * configs, "evaluation": 4 * configs, "selfplay": 4 * games}
+    assert count == {"learner": 6 * configs, "evaluation": 5 * configs, "selfplay": 5 * games}
     played = [job for job in jobs if job.program == "device"]
     assert {job.config: job.slice for job in played} == {name: "v5e-1" for name, _ in table.ON_CHIP}
     assert sum("int8.on_tpu=true" in job.arguments for job in played) == len(table.ON_CHIP) == len(played) / 2
-    assert {job.slice for job in jobs if job.program == "selfplay"} == {"v4-16", "v5e-16", "v5p-16", "v6e-16"}
+    played_by_cpu_settings = {job.slice for job in jobs if job.program == "selfplay"}
+    assert played_by_cpu_settings == {"v4-16", "v5e-16", "v5p-16", "v6e-16", "tpu7x-16"}
     assert len({job.key for job in jobs}) == len(jobs)
 
 
@@ -57,7 +59,7 @@ def test_a_second_call_compiles_only_what_is_missing(path):
     Results(path).fill([LEARNER], first, 60, silent)
     known = Results(path)
     assert known.missing([LEARNER, SELFPLAY], 60) == [SELFPLAY]
-    assert known.get(LEARNER) == Result("compiled", 1.0, LEARNER.digest())
+    assert known.get(LEARNER) == Result("compiled", 1.0, LEARNER.digest(), compiler=results.compiler())
     assert first.asked == [LEARNER]
 
 
@@ -152,10 +154,15 @@ SCALED = {
 }
 
 
+def result(*fields, **more):
+    """A result of the present compiler."""
+    return Result(*fields, **{"compiler": results.compiler()} | more)
+
+
 def shown(path, job, result):
     """The row of a job on the page."""
     path.parent.mkdir()
-    path.write_text(json.dumps({"results": {job.key: vars(result)}}))
+    path.write_text(json.dumps({"results": {job.key: asdict(result)}}))
     text = page([job], Results(path), date(2026, 11, 21), 900)
     (row,) = (line for line in text.splitlines() if line.startswith(f"| {job.config}"))
     assert "on 2026-11-21 with libtpu" in text
@@ -163,17 +170,17 @@ def shown(path, job, result):
 
 
 def test_a_learner_is_shown_per_chip_and_step(path):
-    assert shown(path, LEARNER, Result("compiled", 9.0, "x", {"programs": [PROGRAM]})) == [
+    assert shown(path, LEARNER, result("compiled", 9.0, "x", {"programs": [PROGRAM]})) == [
         "connect_four", "v5e-16", "512", "3.0 MiB of 16.0 GiB", "2.00", "1.0 MiB", "0.250 ms", "10.0%",
-        "2 all-reduce, 195.3 KiB (0.50 of the parameters)",
+        "2 all-reduce, 195.3 KiB (0.50 of the parameters)", "",
     ]  # fmt: skip
 
 
 def test_a_program_of_one_chip_is_shown_with_its_rate(path):
     alone = PROGRAM | {"name": "selfplay", "batch": 128, "trip_count": 1, "collectives": []}
-    assert shown(path, SELFPLAY, Result("compiled", 9.0, "x", {"programs": [alone]})) == [
+    assert shown(path, SELFPLAY, result("compiled", 9.0, "x", {"programs": [alone]})) == [
         "connect_four", "v5e", "selfplay", "3.0 MiB of 16.0 GiB", "8.00", "4.0 MiB", "1.000 ms", "10.0%",
-        "128,000 moves, at most",
+        "128,000 moves, at most", "",
     ]  # fmt: skip
 
 
@@ -193,18 +200,47 @@ def test_self_play_on_the_chip_is_shown_beside_one_move_by_mctx(path):
         device.key: report,
     }
     path.parent.mkdir()
-    made = {key: vars(Result("compiled", 9.0, "x", one)) for key, one in found.items()}
+    made = {key: vars(result("compiled", 9.0, "x", one)) for key, one in found.items()}
     path.write_text(json.dumps({"results": made}))
     text = page([SELFPLAY, evaluation, device], Results(path), date(2026, 11, 23), 900)
     assert (
-        "| connect_four actors.games=4096 | 0.083 | 0.50 | 5,000 | 250 | 2,000 | 66,000 | 4.2 | 3.0 MiB of 16.0 GiB |"
-        in text
+        "| connect_four actors.games=4096 "
+        "| 0.083 | 0.50 | 5,000 | 250 | 2,000 | 66,000 | 4.2 | 3.0 MiB of 16.0 GiB |  |" in text
     )
 
 
+@pytest.mark.parametrize(
+    ("job", "report", "seconds"),
+    [
+        (LEARNER, {"programs": [PROGRAM]}, 0.25e-3),
+        (SCALING, SCALED, 1.1e-3),
+        (Job("hex", "v5e-1", "device", ()), {"programs": [PROGRAM], "moves_per_s": 500.0}, 2e-3),
+        (Job("hex", "v5e-1", "device", ()), {"programs": [PROGRAM]}, None),
+        (LEARNER, {"programs": [PROGRAM | {"fits": False}]}, None),
+        (LEARNER, {}, None),
+    ],
+)
+def test_the_estimate_is_that_of_a_step_or_a_move(job, report, seconds):
+    assert results.estimate_of(job, report) == (None if seconds is None else pytest.approx(seconds))
+
+
+def test_another_compiler_is_compared_with_the_one_before(path, monkeypatch):
+    """An estimate of 0.25 ms becomes 0.20 ms; compiled again by the same compiler, the comparison stays."""
+    slow, fast = PROGRAM, PROGRAM | {"estimated_seconds": 0.8e-3}
+    with monkeypatch.context() as patch:
+        patch.setattr(results, "compiler", lambda: "an older one")
+        Results(path).fill([LEARNER], answers(programs=[slow]), 60, silent)
+    old = page([LEARNER], Results(path), date(2026, 11, 21), 900)
+    assert "| of an older one |" in old
+    for _ in range(2):
+        Results(path).fill([LEARNER], answers(programs=[fast]), 60, silent)
+        assert Results(path).get(LEARNER).before == results.Before("an older one", pytest.approx(0.25e-3))
+        assert "| -20% |" in page([LEARNER], Results(path), date(2026, 11, 21), 900)
+
+
 def test_scaling_is_shown_with_both_steps(path):
-    assert shown(path, SCALING, Result("compiled", 9.0, "x", SCALED)) == [
-        "hex", "v5e-256", "64", "1.000 ms", "1.100 ms", "0.150 ms", "2 all-reduce", "0.50", "0.909"
+    assert shown(path, SCALING, result("compiled", 9.0, "x", SCALED)) == [
+        "hex", "v5e-256", "64", "1.000 ms", "1.100 ms", "0.150 ms", "2 all-reduce", "0.50", "0.909", ""
     ]  # fmt: skip
 
 
@@ -230,7 +266,7 @@ def test_what_somebody_did_not_wait_for_is_on_the_page_too(path, tmp_path, monke
         table.make_table(again=False, limit_s=60, tell=silent)
     rows = [line for line in (tmp_path / table.PAGE).read_text().splitlines() if "not compiled yet" in line]
     assert len(rows) == len(table.all_jobs()) + len({job.config for job in slice_jobs()})
-    assert json.loads((tmp_path / table.FOR_LAUNCH).read_text())["experiments"] == {}
+    assert json.loads((tmp_path / table.FOR_LAUNCH).read_text()) == {}
 
 
 def test_what_does_not_fit_says_by_how_much(path):

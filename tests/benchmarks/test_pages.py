@@ -49,7 +49,8 @@ def test_a_page_without_a_generated_part_is_refused():
 
 def compiled(config, per_chip, efficiency, counts, sent):
     slices = [{"efficiency": efficiency, "collectives": [{"kind": "all-reduce", "times": counts, "bytes": sent}]}]
-    return {"report": {"config": config, "per_chip": per_chip, "parameter_bytes": 100, "slices": slices}}
+    report = {"config": config, "per_chip": per_chip, "parameter_bytes": 100, "slices": slices}
+    return {"compiler": "a compiler", "report": report}
 
 
 def step(seconds):
@@ -68,8 +69,9 @@ def test_ranges_of_the_compiler_span_all_experiments():
         "chess --topology v5e-256 --program learner": step(1.0),
         "hex --topology v5e-16 --program learner": {"report": None},
     }
-    text = "\n".join(pages.scaling(results, "a compiler"))
+    text = "\n".join(pages.scaling(results))
     assert "| `chess` | 0.800 | 0.990 |" in text
+    assert "By the estimates of a compiler," in text
     assert "0.800 (`chess`) to 0.900 (`go`) with 64 samples a chip and 0.970 (`go`) to 0.990 (`chess`) with 512" in text
     assert "all-reduce: 2 to 3 (3: `chess`) in each step" in text
     assert "0.50 (`go`) to 1.07 (`chess`) of those of the parameters" in text
