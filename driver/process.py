@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from abc import ABC, abstractmethod
 from typing import Any
 
+from podzero.driver.freed_memory import FreedMemory
 from podzero.monitoring.reports import LogReport, MetricsReport, ReportBuffer
 
 log = logging.getLogger(__name__)
@@ -33,6 +35,7 @@ class Process(ABC):
             self._failure = failure
         else:
             log.info("built in %.1f s", time.monotonic() - began)
+        self._freed_memory = FreedMemory() if "jax" in sys.modules else None
 
     @abstractmethod
     def _build(self, *none: Any, **arguments: Any) -> None:
@@ -48,5 +51,7 @@ class Process(ABC):
             raise self._failure
 
     def drain(self) -> list[MetricsReport | LogReport]:
-        """Metrics and log lines since the last call."""
+        """Metrics and log lines since the last call; also gives free memory back."""
+        if self._freed_memory is not None:
+            self._freed_memory.give_back()
         return self._reports.drain()
