@@ -6,7 +6,6 @@ The client runs in the environment of the replay server (`benchmarks/reverb_clie
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 
 from podzero.config import Experiment
 from podzero.replay import SampleSignature, server_python
-from podzero.replay.process import ServerProcess
+from podzero.replay.process import ServerProcess, free_port
 from podzero.replay.server import LOOPBACK
 from podzero.samples import sample_like
 from podzero.types import EnvSpec, Sample, Window
@@ -66,10 +65,8 @@ def bare_server(layouts: Iterable[Layout], capacity: int) -> Iterator[str]:
         {"name": name, "max_size": capacity, "signature": None, "priority_exponent": None, "limiter": limiter}
         for name in names
     ]
-    with socket.socket() as probe, tempfile.TemporaryDirectory() as folder:
-        probe.bind((LOOPBACK, 0))
-        port = probe.getsockname()[1]
-        probe.close()
+    with tempfile.TemporaryDirectory() as folder:
+        port = free_port()
         wanted = {"port": port, "loopback": True, "checkpoints": folder, "restore": None, "tables": tables}
         server = ServerProcess(server_python(), wanted, _START_S)
         try:

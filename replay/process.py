@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import queue
+import socket
 import subprocess
 import threading
 from collections.abc import Mapping
@@ -113,6 +114,20 @@ class ServerProcess:
             )
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+
+def free_port(port: int = 0) -> int:
+    """`port` if nothing listens there; by default any such port.
+
+    Raises:
+      OSError: something listens at `port`.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # connections of a killed server linger for a minute
+        probe.bind(("", port))
+        return int(probe.getsockname()[1])
 
 
 def _variables() -> dict[str, str]:

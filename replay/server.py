@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import secrets
 import shutil
-import socket
 import threading
 from pathlib import Path
 from typing import Any, Self
@@ -22,7 +21,7 @@ from podzero.replay.errors import (
 )
 from podzero.replay.limits import Limits
 from podzero.replay.link import CheckpointLink
-from podzero.replay.process import ServerProcess
+from podzero.replay.process import ServerProcess, free_port
 from podzero.replay.shard import IDENTITY, Address, Shard
 from podzero.replay.tables import REANALYSED, SAMPLES, STATES, Table, tables_of
 from podzero.types import EnvSpec
@@ -247,13 +246,10 @@ def _port(first: int, shard: int) -> int:
       PortTaken: another process listens there.
     """
     port = first + shard if first else 0
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections of a killed shard linger for a minute
-        try:
-            probe.bind(("", port))
-        except OSError as error:
-            raise PortTaken(
-                f"replay shard {shard} cannot listen on port {port}: {error.strerror}. Stop the process that listens "
-                "there, or set replay.port to another first port (0 chooses free ones)"
-            ) from None
-        return int(probe.getsockname()[1])
+    try:
+        return free_port(port)
+    except OSError as error:
+        raise PortTaken(
+            f"replay shard {shard} cannot listen on port {port}: {error.strerror}. Stop the process that listens "
+            "there, or set replay.port to another first port (0 chooses free ones)"
+        ) from None
