@@ -92,13 +92,16 @@ class Connection:
         with self.errors("a reset"):
             self._reset(pb.ResetRequest(table=table), timeout=timeout_s)
 
-    def insert(self, requests: Iterator[pb.InsertStreamRequest]) -> Any:
-        """Opens a stream of insertions; the call is an iterator of `InsertStreamResponse`, to be read in `errors`."""
-        return self._stream("InsertStream", pb.InsertStreamResponse)(requests)
+    def insert(self, requests: Iterator[bytes]) -> Any:
+        """Opens a stream of insertions, each a serialized `InsertStreamRequest`.
+
+        The call is an iterator of `InsertStreamResponse`, to be read in `errors`.
+        """
+        return self._stream("InsertStream", None, pb.InsertStreamResponse)(requests)
 
     def sample(self, requests: Iterator[pb.SampleStreamRequest]) -> Any:
         """Opens a stream of samples; the call is an iterator of `SampleStreamResponse`, to be read in `errors`."""
-        return self._stream("SampleStream", pb.SampleStreamResponse)(requests)
+        return self._stream("SampleStream", _serialized, pb.SampleStreamResponse)(requests)
 
     @contextmanager
     def errors(self, asked_for: str) -> Iterator[None]:
@@ -130,9 +133,11 @@ class Connection:
         )
         return call
 
-    def _stream(self, name: str, answer: type[Message]) -> Callable[..., Any]:
+    def _stream(
+        self, name: str, serializer: Callable[[Message], bytes] | None, answer: type[Message]
+    ) -> Callable[..., Any]:
         call: Callable[..., Any] = self._channel.stream_stream(
-            _SERVICE + name, request_serializer=_serialized, response_deserializer=answer.FromString
+            _SERVICE + name, request_serializer=serializer, response_deserializer=answer.FromString
         )
         return call
 

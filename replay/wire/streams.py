@@ -49,7 +49,7 @@ class InsertStream:
         """Guards what follows."""
         self._unconfirmed: dict[int, None] = {}
         """The keys that have been sent and not confirmed, in order."""
-        self._sent: deque[tuple[pb.InsertStreamRequest, list[int]]] = deque()
+        self._sent: deque[tuple[bytes, list[int]]] = deque()
         """The requests, each with its keys, from the first that has unconfirmed items on."""
         self._moving = True
         """Whether anything was confirmed since the last request."""
@@ -122,7 +122,7 @@ class InsertStream:
             return condition()
 
     def _open(self) -> Any:
-        self._requests: queue.SimpleQueue[pb.InsertStreamRequest | None] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         call = self._connection.insert(iter(self._requests.get, None))
         name = f"replay-confirmations-{self._connection.endpoint}"
         self._thread = threading.Thread(target=self._gather, args=(call,), name=name, daemon=True)

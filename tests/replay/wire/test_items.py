@@ -28,7 +28,8 @@ def answer(request, order, probability=0.5, table_size=9):
 
 
 def inserted(rows=ROWS, first_key=100, chunk_steps=1):
-    return Inserter("t", rows.shape[1], chunk_steps).request(rows, np.arange(1.0, len(rows) + 1), first_key)
+    request = Inserter("t", rows.shape[1], chunk_steps).request(rows, np.arange(1.0, len(rows) + 1), first_key)
+    return pb.InsertStreamRequest.FromString(request)
 
 
 @pytest.mark.parametrize("chunk_steps", [1, 2, 4, 5, 9])
@@ -56,6 +57,14 @@ def test_a_request_holds_tables_priorities_and_chunks_of_the_steps_that_were_ask
     assert [chunk.data_uncompressed_size for chunk in request.chunks] == [14, 14, 7]
     assert [(item.table, item.priority) for item in request.items] == [("t", float(n)) for n in range(1, 6)]
     assert not request.keep_chunk_keys
+
+
+def test_a_request_holds_nothing_of_the_one_before():
+    """Its messages are filled in again and again."""
+    inserter = Inserter("t", 7, 4)
+    inserter.request(ROWS[::-1], np.zeros(5), 7)
+    again = inserter.request(ROWS[:3], np.array([0.0, 2.0, 0.5]), 2**64 - 1)
+    assert again == Inserter("t", 7, 4).request(ROWS[:3], np.array([0.0, 2.0, 0.5]), 2**64 - 1)
 
 
 def test_an_item_whose_chunks_come_in_two_answers_is_given_with_the_second():
