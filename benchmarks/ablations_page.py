@@ -16,7 +16,7 @@ Json = Mapping[str, Any]
 
 def ablations_page(
     diagnosis: Json,
-    ceilings: Iterable[Json],
+    ceilings: Sequence[Json],
     ablations: Mapping[str, Json],
     rules: Sequence[str],
     other_games: Sequence[str],
@@ -24,8 +24,8 @@ def ablations_page(
     """The page.
 
     Args:
-      diagnosis: what `benchmarks/diagnose.py` printed, as `result`, with its command, date and hardware, the
-        `findings` of this and the other results, in words, and the same of each agent with a `larger` network.
+      diagnosis: what `benchmarks/diagnose.py` printed, as `result`, with its command, date and hardware, and the same
+        of each agent with a `larger` network.
       ceilings: the same of each network that `benchmarks/ceiling.py` taught, with the solved `positions`.
       ablations: the results of `benchmarks/ablations.py`, by overrides.
       rules: the section about rules of selection, by lines.
@@ -47,7 +47,7 @@ def ablations_page(
         "moves in connect four: the share that keeps the game's value, with its 95% interval (Wilson) over positions, "
         "in all plies and in bands of plies.",
         "",
-        *(f"- {finding}" for finding in diagnosis["findings"]),
+        *(f"- {finding}" for finding in _findings(diagnosis, ceilings, _groups(ablations.values()))),
         "",
         f"The agent of `{diagnosis['agent']}`; `{diagnosis['command']}`; {diagnosis['hardware']}; {diagnosis['date']}.",
         "",
@@ -64,6 +64,74 @@ def ablations_page(
         *(line for group in _groups(ablations.values()) for line in _variants(group)),
         *other_games,
     ])  # fmt: skip
+
+
+def _findings(diagnosis: Json, ceilings: Sequence[Json], groups: Sequence[Sequence[Json]]) -> list[str]:
+    """What the tables say, as far as they are there."""
+    found = diagnosis["result"]
+    return [
+        *_of_leaves(found.get("solver at the leaves", ())),
+        *_of_capacity(found.get("values", ()), ceilings),
+        *_of_targets(found.get("targets", ())),
+        *(_of_simulations(larger) for larger in diagnosis["larger"]),
+        "No scale of Q-values, nor PUCT, differs from the others by more than the intervals of its table; distinct "
+        'positions, judged in pairs, are under "Rules below the root".',
+        *_of_seeds(groups),
+        "Where a table's positions were drawn with repetition, its intervals are those of as many positions as carry "
+        "the same information: (Σ n)² / Σ n² with n copies of each.",
+    ]
+
+
+def _of_leaves(entries: Sequence[Json]) -> list[str]:
+    if not entries:
+        return []
+    kept = [f"{100 * entry['keeps_value']:.1f}% with {entry['simulations']:,}" for entry in entries]
+    return [
+        f"With the solver's values at its leaves, the search keeps the value in {', '.join(kept)} simulations: most of "
+        "what is lost is lost by the network's values there."
+    ]
+
+
+def _of_capacity(values: Sequence[Json], ceilings: Sequence[Json]) -> list[str]:
+    if not values or not ceilings:
+        return []
+    band, played = next(iter(values[0]["bands"].items()))
+    taught = ceilings[0]["result"]["values"][0]["bands"][band]
+    return [
+        f"Values are wrong first in the opening. In plies {band} those of the network are off by {played:.2f} after "
+        f"self-play, and by {taught:.2f} where the solver has taught a network of the same size: it has the capacity, "
+        "and the targets of self-play lack the values."
+    ]
+
+
+def _of_targets(entries: Sequence[Json]) -> list[str]:
+    if not entries:
+        return []
+    band, by_weight = next(iter(entries[0]["bands"].items()))
+    outcome, *others = (by_weight[weight]["correlation"] for weight in by_weight)
+    return [
+        "The outcome of a game of self-play says little about an early position, because each side errs on the way: in "
+        f"plies {band} it correlates by {outcome:.2f} with the value, lambda-returns by {min(others):.2f} to "
+        f"{max(others):.2f}."
+    ]
+
+
+def _of_simulations(larger: Json) -> str:
+    judged = {entry["simulations"]: 100 * entry["keeps_value"] for entry in larger["result"]["simulations"]}
+    shares = ", ".join(f"{share:.1f}% with {simulations:,}" for simulations, share in judged.items())
+    return f"The larger network after {larger['trained']}: {shares} simulations."
+
+
+def _of_seeds(groups: Sequence[Sequence[Json]]) -> list[str]:
+    spreads = [_spread_of_seeds(_by_variant(group).values()) for group in groups]
+    spread, freedom = max(spreads, key=lambda found: found[1], default=(math.nan, 0))
+    if not freedom:
+        return []
+    error = float(scipy.stats.t.ppf(0.975, freedom)) * spread * math.sqrt(2)
+    return [
+        f"Seeds differ by {100 * spread:.1f} points (standard deviation), so two single runs say something only if "
+        f"they differ by more than {100 * error:.0f} points: a choice that changes 2 points needs some ten seeds."
+    ]
 
 
 def _judged(entries: Sequence[Json], settings: tuple[str, ...]) -> list[str]:
@@ -153,11 +221,17 @@ def _groups(results: Iterable[Json]) -> list[list[Json]]:
     return list(groups.values())
 
 
+def _by_variant(group: Sequence[Json]) -> dict[str, list[Json]]:
+    """The runs of each variant."""
+    found: dict[str, list[Json]] = {}
+    for run in group:
+        found.setdefault(run["variant"], []).append(run)
+    return found
+
+
 def _variants(group: Sequence[Json]) -> list[str]:
     """The table of one group: a row for each variant, the means over its seeds."""
-    by_variant: dict[str, list[Json]] = {}
-    for run in group:
-        by_variant.setdefault(run["variant"], []).append(run)
+    by_variant = _by_variant(group)
     spread, freedom = _spread_of_seeds(by_variant.values())
     quantile = float(scipy.stats.t.ppf(0.975, freedom)) if freedom else math.nan
     first = group[0]

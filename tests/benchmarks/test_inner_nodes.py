@@ -86,14 +86,13 @@ def test_rules_are_paired_with_the_first_one_and_their_errors_counted_by_reason(
     eight times are as one-sided. The third one in two of three: 8 of 8 ways are.
     """
     results = {"agent": "zoo:x", "command": "c", "hardware": "h", "date": "d", "drawn": "e",
-        "findings": ["one"], "ranges_where_all_moves_are_equal": {"32": [0.1, 0.2, 0.6]}, "searches": {
+        "ranges_where_all_moves_are_equal": {"32": [0.1, 0.2, 0.6]}, "searches": {
         "first": search("first", [0, 1, 2, 3, 4, 5, 6, 7, 8, 9], NEVER_VISITED),
         "second": search("second", [8, 9], VALUE_WRONG),
         "third": search("third", [0, 1, 2, 3, 4, 5, 6, 7, 10], NOT_CHOSEN),
         "first of 64": search("first", [1], NOT_CHOSEN, 64),
     }}  # fmt: skip
     text = "\n".join(inner_nodes(results))
-    assert "- one" in text
     assert "half of their ranges are 0.10 to 0.60, median 0.20, with 32 simulations." in text
     assert "never visited in 10 of 10 with 32, 0 of 1 with 64 simulations." in text
     assert "| first | 32 | 100 | 90.0% (82.6 to 94.5) |  | 10 | 0 | 0 | 0 |" in text
