@@ -61,8 +61,10 @@ def draw(workdirs: Sequence[Path], target: Path) -> None:
     skill.legend(loc="lower right")
     loss.set_xlabel("minutes")
     loss.set_xscale("log")
-    loss.set_xticks(MINUTES, labels=map(str, MINUTES))
-    loss.set_xlim(left=MINUTES[0])
+    end = loss.dataLim.x1
+    ticks = [minutes for minutes in MINUTES if minutes <= 1.1 * end]
+    loss.set_xticks(ticks, labels=map(str, ticks))
+    loss.set_xlim(MINUTES[0], 1.1 * end)
     loss.set_ylabel("loss")
     loss.legend(loc="upper right")
     figure.tight_layout()
