@@ -1,15 +1,15 @@
 """Trains variants of an experiment one after the other and lets a perfect solver judge each.
 
-uv run python benchmarks/ablations.py --minutes 10 runs/ablations
-taskset -c 0 uv run python benchmarks/ablations.py --minutes 10 --also actors.inference=int8 -- runs/ablations
-uv run python benchmarks/ablations.py --steps 2000 --only baseline greedy -- runs/ablations
+uv run --group dev python benchmarks/ablations.py --minutes 10 runs/ablations
+uv run --group dev python benchmarks/ablations.py --minutes 10 --also actors.inference=int8 -- runs/ablations
+uv run --group dev python benchmarks/ablations.py --steps 2000 --only baseline greedy -- runs/ablations
 
 Where each run is held to one core, as many may run at once as there are cores, each with a folder and variants
 (`--only`) of its own.
 
 Results are added to `benchmarks/results/ablations.json` as they come; what is there already is not run again. Agents
 stay in the folder, so that they can be judged anew. A run that fails is named at the end, and the others go on.
-`uv run python benchmarks/pages.py` writes docs/ablations.md from them.
+`uv run --group dev python benchmarks/pages.py` writes docs/ablations.md from them.
 """
 
 from __future__ import annotations

@@ -43,9 +43,9 @@ def ablations_page(
     return "\n".join([
         "# Where strength is lost, and what each choice changes",
         "",
-        "`uv run python benchmarks/pages.py` writes this page from `benchmarks/results/`. A perfect solver judges "
-        "moves in connect four: the share that keeps the game's value, with its 95% interval (Wilson) over positions, "
-        "in all plies and in bands of plies.",
+        "`uv run --group dev python benchmarks/pages.py` writes this page from `benchmarks/results/`. A perfect solver "
+        "judges moves in connect four: the share that keeps the game's value, with its 95% interval (Wilson) over "
+        "positions, in all plies and in bands of plies.",
         "",
         *(f"- {finding}" for finding in _findings(diagnosis, ceilings, _groups(ablations.values()))),
         "",
@@ -57,9 +57,10 @@ def ablations_page(
         *rules,
         "## Variants of the training",
         "",
-        "`uv run python benchmarks/ablations.py --minutes 10 runs/ablations` runs what is missing, `--steps` and "
-        "`--also` change what all variants share; each run starts from nothing. A variant's difference is that of its "
-        "share with 32 simulations from the mean of the baseline's, with its 95% interval by the spread between seeds.",
+        "`uv run --group dev python benchmarks/ablations.py --minutes 10 runs/ablations` runs what is missing; "
+        "`--steps` and `--also` change what all variants share; each run starts from nothing. A variant's difference "
+        "is that of its share with 32 simulations from the mean of the baseline's, with its 95% interval by the spread "
+        "between seeds.",
         "",
         *(line for group in _groups(ablations.values()) for line in _variants(group)),
         *other_games,

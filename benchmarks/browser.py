@@ -1,7 +1,7 @@
 """What people wait for in a browser: the answer of `podzero play --web` to a click, and the opening of a report.
 
-uv run python benchmarks/browser.py                       # clicks against a player that does not search
-uv run python benchmarks/browser.py --report report.html  # and the opening of a page that `podzero report` has written
+uv run --group dev python benchmarks/browser.py                       # clicks against a player that does not search
+uv run --group dev python benchmarks/browser.py --report report.html  # and the opening of a page of `podzero report`
 
 Needs chromedriver (Debian's package chromium-driver). A click is answered when the page shows the reply to the move;
 the first one compiles the rules of the game.

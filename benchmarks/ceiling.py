@@ -1,7 +1,7 @@
 """The most that a network can learn: teaches it the solver's values and moves instead of those of self-play.
 
-JAX_PLATFORMS=cpu uv run python benchmarks/ceiling.py runs/ceiling --positions 200000 --steps 4000
-JAX_PLATFORMS=cpu uv run python benchmarks/diagnose.py runs/ceiling --only simulations values
+JAX_PLATFORMS=cpu uv run --group dev python benchmarks/ceiling.py runs/ceiling --positions 200000 --steps 4000
+JAX_PLATFORMS=cpu uv run --group dev python benchmarks/diagnose.py runs/ceiling --only simulations values
 
 The batch, the optimizer and the network are those of `podzero train connect_four`; overrides follow the folder.
 Solving takes most of the time, about 13 ms a position; solved positions are kept in `--labels`, and `--only-label FIRST

@@ -1,6 +1,6 @@
 """Where a trained agent loses strength: judges its search by a perfect solver under several settings.
 
-uv run python benchmarks/diagnose.py runs/connect_four > diagnosis.json
+uv run --group dev python benchmarks/diagnose.py runs/connect_four > diagnosis.json
 """
 
 from __future__ import annotations

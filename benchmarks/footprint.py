@@ -1,9 +1,10 @@
 """What a run costs before it does anything: disk, time to import and to the first finished game, memory by process.
 
-uv run python benchmarks/footprint.py
-uv run python benchmarks/footprint.py --config cartpole --minutes 3
+uv run --group dev python benchmarks/footprint.py
+uv run --group dev python benchmarks/footprint.py --config cartpole --minutes 3
 
-Trains in a temporary directory, and prints JSON. Run it twice: the first run fills the cache of compiled programs.
+Trains in a temporary directory, and prints JSON. Run it twice, in an environment without the tools of development: the
+first run may make the environment of the replay server, and reads all files from disk.
 """
 
 from __future__ import annotations

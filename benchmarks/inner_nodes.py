@@ -1,6 +1,6 @@
 """Which rule below the root keeps the value of the game, in the same positions, and why searches with each rule err.
 
-uv run python benchmarks/inner_nodes.py connect_four --hardware "2 cores of an AMD EPYC (Zen 5), no accelerator"
+uv run --group dev python benchmarks/inner_nodes.py connect_four --hardware "2 cores of an AMD EPYC (Zen 5)"
 """
 
 from __future__ import annotations

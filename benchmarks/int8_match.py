@@ -1,6 +1,6 @@
 """A trained agent in int8 against itself in float32, with equal simulations.
 
-JAX_PLATFORMS=cpu uv run python benchmarks/int8_match.py runs/connect_four_int8 --games 2000
+JAX_PLATFORMS=cpu uv run --group dev python benchmarks/int8_match.py runs/connect_four_int8 --games 2000
 """
 
 from __future__ import annotations

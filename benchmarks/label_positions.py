@@ -1,6 +1,6 @@
 """Writes the labelled positions of connect four that come with podzero.
 
-    uv run python benchmarks/label_positions.py
+    uv run --group dev python benchmarks/label_positions.py
 
 1,000 positions, chosen at random, are `validation`, 5,000 `test`. Needs the extra `solver`; takes some minutes.
 """

@@ -37,8 +37,8 @@ _SHORT = {
 _COPYLEFT = re.compile(r"\b[AL]?GPL|General Public License", re.IGNORECASE)
 
 _INTRODUCTION = """\
-podzero is under Apache-2.0. `uv run python benchmarks/pages.py` writes this page from `uv.lock`, from that of the
-replay server's environment, and from what the packages say of themselves. No package that is always installed is
+podzero is under Apache-2.0. `uv run --group dev python benchmarks/pages.py` writes this page from `uv.lock`, from that
+of the replay server's environment, and from what the packages say of themselves. No package that is always installed is
 under a copyleft licence (GPL, LGPL, AGPL); one, certifi, has MPL-2.0, whose conditions hold for its own files. The
 extras `envs` and `solver` contain packages under copyleft licences, whose conditions hold for whoever passes on an
 image with them."""
@@ -117,7 +117,7 @@ def licence_of(package: str, folders: Sequence[str] | None = None) -> str:
         return _NVIDIA
     installed = next(iter(distributions(name=package, path=list(folders or sys.path))), None)
     if installed is None:
-        raise LicenceUnknown(f"{package} is not installed here: add its licence to STATED")
+        raise LicenceUnknown(f"{package} is not installed here: use `uv run --group dev`, or add its licence to STATED")
     said = installed.metadata.json
     classifiers = [line.split(" :: ")[-1] for line in said.get("classifier", ()) if line.startswith("License ::")]
     field = str(said.get("license", "")).strip().splitlines()

@@ -1,6 +1,6 @@
 """Writes the measured parts of the documentation from the files in `benchmarks/results`.
 
-uv run python benchmarks/pages.py
+uv run --group dev python benchmarks/pages.py
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from podzero.benchmarks.results_page import page_of_results
 from podzero.benchmarks.rounds import ratios
 from podzero.benchmarks.serving_page import feeding, serving
 from podzero.benchmarks.tournaments_page import simulated
-from podzero.benchmarks.training_choices_page import horizon
+from podzero.benchmarks.training_choices_page import horizon, root_values
 from podzero.markdown import Row, table
 from podzero.replay import server_python
 
@@ -64,7 +64,7 @@ def results_page() -> str:
 def strength_page() -> str:
     """The page of where strength is lost; it shows the variants that have been trained so far."""
     rules = inner_nodes(_load("inner_nodes"))
-    others = horizon(_load("othello_horizon"))
+    others = horizon(_load("othello_horizon")) + root_values(_load("root_values"))
     return ablations_page(_load("diagnosis"), _load("ceiling")["networks"], _load("ablations"), rules, others)
 
 
@@ -125,6 +125,34 @@ def _updated(page: str, parts: Mapping[str, Callable[[], list[str]]]) -> str:
             raise ValueError(f"the page has no part <!-- {name} --> ... <!-- end -->")
         page = "\n".join([before + start, "", *part(), "", end + after])
     return page
+
+
+def footprint(results: Json) -> list[str]:
+    """What a run costs before it does anything, under two stacks of versions, as `footprint.py` measured it."""
+    stacks = [results["before"], results["now"]]
+    rows = [
+        *(_footprint_row(f"disk, {kind} (MiB)", [stack["disk_mib"].get(kind) for stack in stacks])
+          for kind in results["now"]["disk_mib"]),
+        *(_footprint_row(f"imports, {kind} (s)", [stack["import_s"].get(kind) for stack in stacks], digits=2)
+          for kind in results["now"]["import_s"]),
+        _footprint_row("first finished games (s)", [stack["first_games_s"] for stack in stacks], digits=1),
+        *(_footprint_row(f"memory, {kind} (MiB)", [_resident(stack, kind) for stack in stacks])
+          for kind in results["now"]["memory_mib"]),
+    ]  # fmt: skip
+    return [
+        f"`{results['command']}`, a second run; {results['hardware']}; {results['date']}. {results['note']}",
+        "",
+        *table(("", *(f"Python {stack['python']}, JAX {stack['jax']}" for stack in stacks)), rows),
+    ]
+
+
+def _resident(stack: Json, kind: str) -> float | None:
+    found: Json = stack["memory_mib"].get(kind, {})
+    return found.get("resident")
+
+
+def _footprint_row(name: str, values: Iterable[float | None], digits: int = 0) -> Row:
+    return name, *("" if value is None else f"{value:,.{digits}f}" for value in values)
 
 
 def _benches(benches: Mapping[str, Json]) -> list[str]:

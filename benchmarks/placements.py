@@ -1,11 +1,11 @@
 """Trains connect four for the same steps with the network evaluated in each place, and lets a perfect solver judge.
 
-uv run python benchmarks/placements.py runs/placements
+uv run --group dev python benchmarks/placements.py runs/placements
 
 `device` runs on two emulated devices, between which games and batches are divided; in int8, which is for TPUs, CPUs
 compute the same sums in float32. Results are added to
-`benchmarks/results/placements.json` as they come; `uv run python benchmarks/pages.py` writes docs/performance.md from
-them.
+`benchmarks/results/placements.json` as they come; `uv run --group dev python benchmarks/pages.py` writes
+docs/performance.md from them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Trains with pgx and mctx as pgx's example of AlphaZero does, and lets a perfect solver judge the agent.
 
-JAX_PLATFORMS=cpu uv run python benchmarks/plain_learning.py --minutes 20 --hardware "2 cores of ..."
+JAX_PLATFORMS=cpu uv run --group dev python benchmarks/plain_learning.py --minutes 20 --hardware "2 cores of ..."
 
 Self-play and learning take turns in one process: 64 moves of all games, then one pass over their positions. The size of
 the network, games, simulations and batch are those of podzero's `connect_four`, whose positions and search judge it.
@@ -154,7 +154,7 @@ def main() -> None:
         points.append(point)
     options = f"--minutes {arguments.minutes:g} --every {arguments.every:g}"
     found = {
-        "command": f"JAX_PLATFORMS=cpu uv run python benchmarks/plain_learning.py {options}",
+        "command": f"JAX_PLATFORMS=cpu uv run --group dev python benchmarks/plain_learning.py {options}",
         "hardware": arguments.hardware,
         "date": date.today().isoformat(),
         "minutes": arguments.minutes,

@@ -1,6 +1,6 @@
 """Draws the learning curves of runs in games from their metrics, beside that of `plain_learning.py` in connect four.
 
-uv run python benchmarks/plot_learning.py docs/connect_four.png runs/connect_four runs/connect_four_int8
+uv run --group dev python benchmarks/plot_learning.py docs/connect_four.png runs/connect_four runs/connect_four_int8
 """
 
 from __future__ import annotations

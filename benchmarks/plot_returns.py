@@ -1,6 +1,6 @@
 """Draws the returns of the runs in `benchmarks/results`, beside those of baselines.
 
-uv run python benchmarks/plot_returns.py docs/gymnasium.png
+uv run --group dev python benchmarks/plot_returns.py docs/gymnasium.png
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Draws the scores against fixed opponents during the runs in `benchmarks/results` that have them.
 
-uv run python benchmarks/plot_scores.py docs/scores.png
+uv run --group dev python benchmarks/plot_scores.py docs/scores.png
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def _placements(runs: Mapping[str, Json]) -> list[str]:
     header = ("placement", "training", "learner steps", "time", "moves that keep the value of the game", "measured")
     return [
         "The same number of learner steps with each placement, on the same machine, one after the other "
-        "(`uv run python benchmarks/placements.py runs/placements`); a perfect solver judges:",
+        "(`uv run --group dev python benchmarks/placements.py runs/placements`); a perfect solver judges:",
         "",
         *table(header, rows),
     ]

@@ -1,6 +1,6 @@
 """Simulated tournaments: whether the intervals of ratings hold the truth, and how many games choosing who plays saves.
 
-uv run python benchmarks/tournaments.py
+uv run --group dev python benchmarks/tournaments.py
 
 takes half an hour on one core; `--only NAME` restricts it to some of the scenarios.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from podzero.markdown import table
@@ -39,3 +39,33 @@ def horizon(results: Json) -> list[str]:
         ),
         "",
     ]
+
+
+def root_values(results: Json) -> list[str]:
+    """The section about the root value that MuZero's targets bootstrap from.
+
+    Args:
+      results: the `runs`, with mean returns over episodes played afterwards.
+    """
+    kinds = sorted({run["root_value"] for run in results["runs"]})
+    experiments = list(dict.fromkeys(run["experiment"] for run in results["runs"]))
+    rows = []
+    for experiment in experiments:
+        for kind in kinds:
+            runs = [run for run in results["runs"] if (run["experiment"], run["root_value"]) == (experiment, kind)]
+            rows.append((experiment, kind, *_returns(runs)))
+    return [
+        "## The root value that MuZero bootstraps from",
+        "",
+        f"`{results['command']}`; {results['hardware']}; {results['date']}. {results['finding']}",
+        "",
+        *table(("experiment", "`search.root_value`", "learner steps", "mean return by seed (95% interval)"), rows),
+        "",
+    ]
+
+
+def _returns(runs: Sequence[Json]) -> tuple[str, str]:
+    """Steps and returns of runs that differ in their seed, in words."""
+    steps = ", ".join(f"{run['steps']:,}" for run in runs)
+    found = ", ".join(f"{run['mean_return']:.1f} ({run['low']:.1f} to {run['high']:.1f})" for run in runs)
+    return steps, found

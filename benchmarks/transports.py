@@ -1,7 +1,7 @@
 """Requests and answers between two processes of this machine, by each way that an inference server could use.
 
-uv run python benchmarks/transports.py
-uv run python benchmarks/transports.py --rows 256 --row-bytes 11 --outputs 8
+uv run --group dev python benchmarks/transports.py
+uv run --group dev python benchmarks/transports.py --rows 256 --row-bytes 11 --outputs 8
 
 Each client keeps two requests in flight; the other process answers at once with zeros. Prints JSON.
 """

@@ -1,6 +1,6 @@
 r"""Puts the newest snapshot of a run into the package, as `zoo:NAME`, with the metrics of its training and a card.
 
-uv run python benchmarks/zoo_agent.py runs/tic_tac_toe tic_tac_toe --command "podzero train tic_tac_toe" \
+uv run --group dev python benchmarks/zoo_agent.py runs/tic_tac_toe tic_tac_toe --command "podzero train tic_tac_toe" \
     --hardware "2 cores of an AMD EPYC (Zen 5), no accelerator" --judged "400 of 400 games drawn against the solver"
 """
 

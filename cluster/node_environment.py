@@ -3,10 +3,11 @@
 Ray copies an archive of the code to each node and puts it first on the path of the run's processes. The environment is
 installed before any of them starts, by one `uv sync` on each node. A process that installed its own packages would take
 too long to start: Ray gives it up after a minute and starts it again, without end. Environments are kept below
-`~/.cache/podzero/environments` of the user who runs Ray, one for each content of the lock file, for later runs.
+`~/.cache/podzero/environments` of the user who runs Ray, for later runs: one for each lock file, version of Python and
+choice of extras.
 
 The Python that runs Ray on a node imports this module too. It has Ray and little else, so that only the standard
-library may be imported here.
+library and modules of podzero that need no more may be imported here.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ CODE_PATTERNS = (
     "*.py", "*.pyi", "*.proto", "*.yaml", "*.sh", "Dockerfile*", "py.typed", "*.html", "*.css", "*.js", "*.npz",
     "*.LICENSE", "pyproject.toml", "uv.lock",
 )  # fmt: skip
-"""Files of the package that the archive holds: those that a wheel holds, without the trained agents of the zoo."""
+"""Files of the package that the archive holds: those that a wheel holds, but for the zoo and the compiler's figures."""
 PROJECT_FILES = ("pyproject.toml", "uv.lock")
 """Files beside the package that the archive holds: `uv sync` needs them."""
 ENVIRONMENTS = ".cache/podzero/environments"

@@ -187,7 +187,7 @@ def versions() -> dict[str, str]:
 
 
 def differences(mine: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
-    """`jax 0.7.0, the driver has 0.7.1` for each version that is not the same."""
+    """`jax 0.12.0, the driver has 0.12.0.1` for each version that is not the same."""
     return [
         f"{name} {theirs.get(name, _MISSING)}, the driver has {version}"
         for name, version in mine.items()

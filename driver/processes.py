@@ -89,7 +89,7 @@ class ReplayProcess(Process):
         """The metrics of the tables now, and the log lines since the last call.
 
         Raises:
-          ReplayTimeout: the server in this process has not answered `SILENT_DRAINS` requests in a row.
+          ReplayTimeout: the server of this shard has not answered `SILENT_DRAINS` requests in a row.
         """
         if self._failure is None:
             self._report_tables()

@@ -165,7 +165,10 @@ for _command in (train, evaluate, tournament, analyze, play, engine, zoo, report
 
 @app.command()
 def doctor(as_json: Json = False) -> None:
-    """Check whether this machine can train: libraries, devices, memory, disk, ports."""
+    """Check whether this machine can train: libraries, devices, memory, disk, ports.
+
+    The environment of the replay server is made if it is missing.
+    """
     from podzero.launch.doctor import examine, show
 
     checks = examine()

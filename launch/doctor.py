@@ -148,6 +148,7 @@ def ray() -> Check:
 def replay_server() -> Check:
     """Whether the environment of the replay server is there or can be made, which this does, and has Reverb."""
     from podzero.replay import EnvironmentUnusable, server_python
+    from podzero.replay.environment import VARIABLE
 
     try:
         interpreter = server_python()
@@ -156,7 +157,11 @@ def replay_server() -> Check:
     code = "import reverb, tensorflow; from importlib.metadata import version; print('dm-reverb', version('dm-reverb'))"
     answer, error_text = _probe(code, interpreter)
     if error_text:
-        hint = f"delete {interpreter.parents[1]}, and podzero makes it again"
+        hint = (
+            f"{VARIABLE} names it: it needs dm-reverb 0.14 and its TensorFlow; or unset {VARIABLE}"
+            if VARIABLE in os.environ
+            else f"delete {interpreter.parents[1]}, and podzero makes it again"
+        )
         return Check("replay server", "fail", f"{interpreter}: {error_text}", hint)
     return Check("replay server", "ok", f"{answer}, {interpreter}")
 

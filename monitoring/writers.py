@@ -12,6 +12,7 @@ from typing import Protocol
 
 from podzero.config import Experiment, MetricsConfig
 from podzero.errors import ConfigError
+from podzero.importing import how_to_install
 from podzero.monitoring.reports import MetricsReport
 from podzero.workdir import Workdir
 
@@ -134,8 +135,7 @@ def check_packages(config: MetricsConfig) -> None:
     for setting, package in PACKAGES.items():
         if getattr(config, setting) is not None and find_spec(setting) is None:
             raise ConfigError(
-                f"metrics.{setting} needs the package {package}, which is not installed; install it in podzero's "
-                f"checkout with `uv sync --inexact --extra {setting}`, or with `pip install {package} 'protobuf<5'`"
+                f"metrics.{setting} needs the package {package}, which is not installed: {how_to_install(setting)}"
             )
 
 

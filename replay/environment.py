@@ -51,8 +51,8 @@ def server_python(environment: Mapping[str, str] = os.environ) -> Path:
     if named:
         if not os.access(named, os.X_OK):
             raise EnvironmentUnusable(
-                f"{VARIABLE}={named}: there is no such program; name the Python of an environment with dm-reverb, or "
-                "unset the variable, and podzero makes one"
+                f"{VARIABLE}={named}: there is no such program; name the Python of an environment with dm-reverb and "
+                "TensorFlow, or unset the variable, and podzero makes one"
             )
         return Path(named)
     folder = environment_folder(environment)
@@ -142,7 +142,7 @@ def _explanation(said: str, folder: Path) -> str:
         return (
             f"the replay server needs Python {_PYTHON}, and this machine has none: uv looked for its own, the system's "
             f"and pyenv's, and could not download one. Install it (`uv python install {_PYTHON}`, or your system's "
-            f"package python{_PYTHON}), or name an environment that has dm-reverb with {VARIABLE}. uv said: {last}"
+            f"package python{_PYTHON}), or name an environment made from {PROJECT} with {VARIABLE}. uv said: {last}"
         )
     return (
         f"the environment of the replay server could not be made. Without a network, make it elsewhere and name its "

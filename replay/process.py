@@ -59,7 +59,8 @@ class ServerProcess:
             version = str(answer["ready"]["reverb"])
             if not version.startswith(_KNOWN):
                 raise ServerFailed(
-                    f"{python} has dm-reverb {version}; podzero speaks the protocol of {' and '.join(_KNOWN)}x"
+                    f"{python} has dm-reverb {version}; podzero speaks the protocol of "
+                    f"{' and '.join(f'{known}x' for known in _KNOWN)}"
                 )
             self.loopback = bool(answer["ready"]["loopback"])
         except BaseException:

@@ -106,7 +106,8 @@ def _begin(plan: Plan, folder: Path) -> None:
     missing += [f"the Python module {name}" for name in plan.modules if importlib.util.find_spec(name) is None]
     if missing:
         raise LaunchFailed(
-            f"missing on this machine: {', '.join(missing)}; docs/tpu.md says how to install each. Nothing was run"
+            f"missing on this machine: {', '.join(missing)}; docs/tpu.md, step 1, says where they come from. "
+            "Nothing was run"
         )
     marker = folder / ".gitignore"
     try:

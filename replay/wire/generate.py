@@ -1,6 +1,6 @@
 """Makes `reverb_pb2.py` and `reverb_pb2.pyi` from `reverb.proto`; needs grpcio-tools, which the development group has.
 
-uv run python replay/wire/generate.py
+uv run --group dev python replay/wire/generate.py
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ def test_the_committed_pages_are_the_generated_ones():
     assert pages.LICENCES_PAGE.read_text() == pages.dependencies_page()
 
 
-STRENGTH = ("diagnosis", "ceiling", "ablations", "inner_nodes", "othello_horizon")
+STRENGTH = ("diagnosis", "ceiling", "ablations", "inner_nodes", "othello_horizon", "root_values")
 
 
 def test_every_file_of_results_is_on_a_page():
@@ -55,6 +55,20 @@ def compiled(config, per_chip, efficiency, counts, sent):
 
 def step(seconds):
     return {"report": {"programs": [{"fits": True, "estimated_seconds": seconds, "trip_count": 2}]}}
+
+
+def test_a_footprint_has_a_row_for_each_measure_and_a_column_for_each_stack():
+    now = {
+        "python": "3.13", "jax": "0.12", "disk_mib": {"run": 1018.2, "replay server": 1213.0},
+        "import_s": {"actor": 1.5}, "first_games_s": 10.21, "memory_mib": {"actor": {"resident": 428, "own": 300}},
+    }  # fmt: skip
+    before = now | {"python": "3.11", "jax": "0.7", "disk_mib": {"run": 1998.0}, "first_games_s": 15.0}
+    said = dict.fromkeys(("command", "hardware", "date", "note"), "x")
+    text = "\n".join(pages.footprint(said | {"before": before, "now": now}))
+    assert "|  | Python 3.11, JAX 0.7 | Python 3.13, JAX 0.12 |" in text
+    assert "| disk, replay server (MiB) |  | 1,213 |" in text
+    assert "| first finished games (s) | 15.0 | 10.2 |" in text
+    assert "| memory, actor (MiB) | 428 | 428 |" in text
 
 
 def test_ranges_of_the_compiler_span_all_experiments():

@@ -72,7 +72,7 @@ def test_the_head_of_an_experiment_shows_how_it_is_run_and_judged():
         ("podzero evaluate zoo:cartpole --opponent mcts:2 --seeds 3", "No such option"),
         ("podzero bench selfplay go_9x9", "expected section.field=value"),
         ("podzero status runs/nowhere", "no experiment.yaml"),
-        ("uv run python benchmarks/nowhere.py", "no script"),
+        ("uv run --group dev python benchmarks/nowhere.py", "no script"),
         ("pytest tests/driver/test_pod.py -k nothing_like_it", "no test nothing_like_it"),
         ("pip install --no-such-option x", "not known"),
         ("docker build --file launch/targets/Dockerfile --build-arg NOTHING=1 .", "NOTHING"),
