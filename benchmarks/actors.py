@@ -43,8 +43,10 @@ _RECORDED = 64
 """The number of recorded moves: with dozens of games played at once, enough for games of all lengths."""
 _SETTLE_S = 2.0
 """How long new actors play, at most, before counting begins."""
-_GROW_S = 300.0
-"""The longest time in which all actors of the bench may start; larger numbers of them are left out."""
+_GROWTH = 5.0
+"""The time in which all actors of the bench may start, in times of the measurement: larger numbers are left out."""
+_LEAST_GROW_S = 20.0
+"""At least so many seconds."""
 _ANSWER_S = 60.0
 """The longest wait for the counters of a process."""
 _MOVE_S = 60.0
@@ -87,7 +89,7 @@ def bench_actors(
         ]
         for player in players:
             player.receive()
-        rounds = _rounds(players, servers, counts, seconds / len(counts))
+        rounds = _rounds(players, servers, counts, seconds / len(counts), max(_GROWTH * seconds, _LEAST_GROW_S))
     for entry in rounds:
         alone = rounds[0]["samples_per_s"] / rounds[0]["actors"]
         entry["efficiency"] = entry["samples_per_s"] / (entry["actors"] * alone)
@@ -124,15 +126,14 @@ def record(experiment: Experiment, count: int) -> tuple[Move, float]:
 
 
 def _rounds(
-    players: list[ChildProcess], servers: list[ReplayServer], counts: tuple[int, ...], seconds: float
+    players: list[ChildProcess], servers: list[ReplayServer], counts: tuple[int, ...], seconds: float, left_s: float
 ) -> list[dict[str, Any]]:
-    """A round for each number of actors whose actors have started by the end of `_GROW_S`.
+    """A round of `seconds` for each number of actors whose actors have started within `left_s` in all.
 
     Raises:
       BenchError: not even the actors of the first number have started by then.
     """
     found: list[dict[str, Any]] = []
-    left_s = _GROW_S
     for count in counts:
         log.info("starting actors until %d play; all starts together have %.0f s more", count, left_s)
         began = time.monotonic()

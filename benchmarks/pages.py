@@ -79,7 +79,7 @@ def performance_page(page: str) -> str:
         "serving": lambda: serving(
             {name: _load(f"bench_{name}") for name in SERVERS}, _load("transports"), _load("placements")
         ),
-        "feeding": lambda: feeding(_load("feeding")),
+        "feeding": lambda: feeding(_load("feeding"), _load("compile")["results"]),
         "scaling": lambda: scaling(_load("compile")["results"]),
     }
     return _updated(page, parts)

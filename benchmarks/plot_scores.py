@@ -1,4 +1,4 @@
-"""Draws the scores against fixed opponents during the runs in `benchmarks/results` that have them.
+"""Draws the scores of snapshots against fixed opponents, for the runs in `benchmarks/results` that have them.
 
 uv run --group dev python benchmarks/plot_scores.py docs/scores.png
 """
@@ -18,7 +18,7 @@ PANELS = ("othello_hour", "go_9x9_hour")
 
 
 def panel(axes: Any, name: str) -> None:
-    """Draws one experiment: evaluations during its run, with 95% intervals over their games, and the final match."""
+    """Draws one experiment: matches of its snapshots, with 95% intervals over their games, and the final match."""
     results = json.loads((RESULTS / f"{name}.json").read_text())
     minutes = [seconds / 60 for seconds, _ in results["judged_seconds_step"]]
     games = results["judged_games"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,17 +33,18 @@ def serving(benches: Mapping[str, Json], transports: Json, placements: Mapping[s
     ]
 
 
-def feeding(measured: Json) -> list[str]:
+def feeding(measured: Json, compiled: Mapping[str, Json]) -> list[str]:
     """How much play the learner of each game asks for on a slice, and how many cores a chip of a server asks for.
 
     Args:
       measured: `feeding` of `podzero compile CONFIG --topology SLICE --json`, by arguments.
+      compiled: the results of `podzero compile --table`, from which the chips that play follow.
     """
     rows = [
         (
             f"`{arguments}`",
             f"{found['moves_per_s']:,.0f}",
-            f"{found['device_chips']:,}",
+            _chips_that_play(found["evaluations_per_s"], arguments, compiled),
             f"{found['server_chips']:,}",
             f"{found['server_cores']:,}",
             f"{found['server_cores'] / found['server_chips']:,.0f}",
@@ -60,6 +62,17 @@ def feeding(measured: Json) -> list[str]:
         "",
         *table(header, rows),
     ]
+
+
+def _chips_that_play(evaluations_per_s: float, config: str, compiled: Mapping[str, Json]) -> str:
+    """How many chips reach so many evaluations/s with the number of games that is best for a chip, and that number."""
+    rates = {
+        report["programs"][-1]["batch"]: report["evaluations_per_s"]
+        for key, result in compiled.items()
+        if key.startswith(f"{config} ") and "int8" not in key and "evaluations_per_s" in (report := result["report"])
+    }
+    games = max(rates, key=lambda games: rates[games])
+    return f"{math.ceil(evaluations_per_s / rates[games]):,} with {games:,} games each"
 
 
 def _server_rows(bench: Json) -> list[Row]:

@@ -93,8 +93,8 @@ class EnvironmentInstaller:
         uv = shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
         if uv is None:
             return (
-                "cluster.install_environment needs uv on every node: install it there (`pip install uv`), on the PATH "
-                "of Ray"
+                "cluster.install_environment needs uv on every node: install it there (`pip install uv`, or `pipx "
+                "install uv` where Python belongs to the system), on Ray's PATH"
             )
         command = [uv, "sync", "--locked", "--no-dev", "--no-install-project", "--no-progress", "--python", python]
         command += [f"--extra={extra}" for extra in extras]

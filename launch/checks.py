@@ -7,7 +7,7 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
-from podzero.config import Experiment, GameConfig, ModelNetworkConfig
+from podzero.config import EvaluationConfig, Experiment, GameConfig, ModelNetworkConfig
 from podzero.errors import ConfigError
 from podzero.importing import import_openvino
 from podzero.launch.directories import go_on
@@ -34,6 +34,7 @@ def check_startable(experiment: Experiment, workdir: Workdir, step: int | None =
     """
     _check_not_ended(experiment, workdir, step)
     _check_engines(experiment, joins)
+    _check_solver(experiment, joins)
     check_packages(experiment.metrics)
     if experiment.cluster.install_environment:
         return  # only the nodes need the optional packages
@@ -76,6 +77,25 @@ def _check_engines(experiment: Experiment, joins: bool) -> None:
             engine_program(name, player, experiment.env.title)
         except ConfigError as error:
             raise ConfigError(f"evaluation.opponents: {error}") from None
+
+
+def _check_solver(experiment: Experiment, joins: bool) -> None:
+    """Checks, on one machine, that the solver is installed if the evaluation needs it."""
+    evaluation, game = experiment.evaluation, experiment.env.title
+    plays, many = "solver" in (evaluation.opponents or ()), evaluation.positions > EvaluationConfig().positions
+    if joins or not (plays or many):
+        return  # nor is anything imported
+    from podzero.evaluation.positions import read_labels
+    from podzero.evaluation.solvers import SOLVED, known_game, make_solver
+
+    labels = read_labels(known_game(game), "validation")
+    beyond = many and labels is not None and evaluation.positions > len(labels.moves)
+    if game in SOLVED and (plays or beyond):
+        try:
+            make_solver(game)
+        except ConfigError as error:
+            setting = "opponents: solver" if plays else f"positions = {evaluation.positions}"
+            raise ConfigError(f"evaluation.{setting}: {error}") from None
 
 
 def _check_environment(experiment: Experiment) -> None:

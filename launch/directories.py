@@ -157,8 +157,11 @@ def _check_step(workdir: Workdir, folder: Path, step: int) -> None:
     present = step_folders(workdir.checkpoints)
     if step not in present:
         known = ", ".join(map(str, present)) or "none"
-        newest = f"; for example: podzero train {shlex.quote(f'{folder}@{present[-1]}')}" if present else ""
-        raise ConfigError(f"{folder} holds no checkpoint of step {step}; there are: {known}{newest}")
+        other = f"{folder}@{present[-1]}" if present else str(folder)
+        raise ConfigError(
+            f"{folder} holds no checkpoint of step {step}; there are: {known}; for example: "
+            f"podzero train {shlex.quote(other)}"
+        )
 
 
 def _as_it_stands(config: str) -> Experiment | None:

@@ -176,7 +176,10 @@ def _snapshot_player(name: str, workdir: Workdir, step: int) -> TrainedPlayer:
     present = step_folders(workdir.snapshots)
     if step not in present:
         known = ", ".join(map(str, present)) or "none"
-        raise ConfigError(f"player '{name}': {workdir.root} holds no snapshot of step {step}; there are: {known}")
+        other = f"; for example: {workdir.root}@{present[-1]}" if present else ""
+        raise ConfigError(
+            f"player '{name}': {workdir.root} holds no snapshot of step {step}; there are: {known}{other}"
+        )
     return TrainedPlayer(workdir, step)
 
 

@@ -161,8 +161,9 @@ def refuse_url(path: str | Path) -> None:
     if url := _URL.fullmatch(str(path)):
         raise WorkdirError(
             f"{url[1]}://{url[2]} is not a folder, and podzero cannot use object storage. Give a folder of this "
-            "machine, for example runs/NAME; for several machines one on a file system that they share, for example "
-            "/shared/NAME (NFS, Filestore; docs/tpu.md). After a run has ended, its folder may be copied to a bucket"
+            "machine, for example --workdir runs/NAME; for several machines one on a file system that they share, for "
+            "example --workdir /shared/NAME (NFS, Filestore; docs/tpu.md). After a run has ended, its folder may be "
+            "copied to a bucket"
         )
 
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from podzero.replay.errors import EnvironmentUnusable
 from podzero.user_cache import user_cache
@@ -57,9 +58,9 @@ def server_python(environment: Mapping[str, str] = os.environ) -> Path:
         return Path(named)
     folder = environment_folder(environment)
     if not _is_whole(folder):
-        with _alone(folder):
+        with _alone(folder) as lock:
             if not _is_whole(folder):
-                _make(folder)
+                _make(folder, lock)
     return _python(folder)
 
 
@@ -78,14 +79,17 @@ def _is_whole(folder: Path) -> bool:
     return _python(folder).exists()
 
 
-def _make(folder: Path) -> None:
-    """Makes the environment under another name and renames it at last, so that it is whole or not there."""
+def _make(folder: Path, lock: IO[str]) -> None:
+    """Makes the environment under another name and renames it at last, so that it is whole or not there.
+
+    uv inherits the `lock`, so that nobody else begins before it ends, also if this process is killed.
+    """
     began = folder.with_name(folder.name + ".new")
     shutil.rmtree(began, ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)
     log.info("making the environment of the replay server, once, in %s", folder)
     try:
-        _sync(began)
+        _sync(began, lock)
         began.rename(folder)
     except OSError as error:
         raise EnvironmentUnusable(
@@ -96,7 +100,7 @@ def _make(folder: Path) -> None:
         shutil.rmtree(began, ignore_errors=True)
 
 
-def _sync(folder: Path) -> None:
+def _sync(folder: Path, lock: IO[str]) -> None:
     """Lets uv make the environment of `PROJECT` in `folder`, with a Python that uv or else pyenv has.
 
     Raises:
@@ -105,7 +109,7 @@ def _sync(folder: Path) -> None:
     said = ""
     for python in (_PYTHON, *_pythons_of_pyenv()):
         shutil.rmtree(folder, ignore_errors=True)
-        done = _run_uv(folder, python)
+        done = _run_uv(folder, python, lock)
         if done.returncode == 0:
             return
         said = said or done.stderr
@@ -114,14 +118,17 @@ def _sync(folder: Path) -> None:
     raise EnvironmentUnusable(_explanation(said, folder))
 
 
-def _run_uv(folder: Path, python: str) -> subprocess.CompletedProcess[str]:
+def _run_uv(folder: Path, python: str, lock: IO[str]) -> subprocess.CompletedProcess[str]:
     import uv
 
     command = [uv.find_uv_bin(), "sync", "--project", str(PROJECT), "--frozen", "--no-progress", "--python", python]
     variables = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "UV_PYTHON")}
     variables["UV_PROJECT_ENVIRONMENT"] = str(folder)
     try:
-        return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=_MAKE_S, check=False)
+        return subprocess.run(
+            command, env=variables, capture_output=True, text=True, timeout=_MAKE_S, check=False,
+            pass_fds=(lock.fileno(),),
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise EnvironmentUnusable(
             f"the environment of the replay server was not made within {_MAKE_S / 60:.0f} minutes: is the network "
@@ -155,11 +162,22 @@ def _by_hand(folder: Path) -> str:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Waits until no other process makes the environment; that one's end lets this one look again."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
+def _alone(folder: Path) -> Iterator[IO[str]]:
+    """Waits until no other process makes the environment; that one's end lets this one look again.
+
+    Raises:
+      EnvironmentUnusable: another process makes it for too long, or the folder cannot be locked.
+    """
     wait = Wait(_MESSAGE_S, _MAKE_S)
-    with folder.with_name(folder.name + ".lock").open("w") as lock:
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        opened = folder.with_name(folder.name + ".lock").open("w")
+    except OSError as error:
+        raise EnvironmentUnusable(
+            f"the environment of the replay server cannot be made in {folder}: {error}; name another cache with "
+            f"XDG_CACHE_HOME, or an environment made from {PROJECT} with {VARIABLE}"
+        ) from None
+    with opened as lock:
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -172,4 +190,4 @@ def _alone(folder: Path) -> Iterator[None]:
                 if wait.message_due():
                     log.info("has waited %s for another process that makes %s", wait, folder)
                 time.sleep(_POLL_S)
-        yield
+        yield lock

@@ -47,5 +47,9 @@ class ServerFailed(PodzeroError, RuntimeError):
     """A replay server did not start, or has ended; the message has its reason."""
 
 
+class CheckpointRefused(ServerFailed):
+    """A replay server did not start, because it could not read the checkpoint that it should begin with."""
+
+
 class EnvironmentUnusable(PodzeroError, RuntimeError):
     """The environment of the replay server cannot be found or made; the message says what to do."""

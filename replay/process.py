@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from podzero.replay.environment import PROJECT
-from podzero.replay.errors import ServerFailed
+from podzero.replay.errors import CheckpointRefused, ServerFailed
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +44,7 @@ class ServerProcess:
 
         Raises:
           ServerFailed: it has ended, does not listen within `timeout_s`, or has an unknown version of Reverb.
+          CheckpointRefused: it says that it cannot read the checkpoint.
         """
         self._child = subprocess.Popen(
             [str(python), "-P", "-u", str(PROJECT / "serve.py")],
@@ -55,7 +56,8 @@ class ServerProcess:
         try:
             answer = self._ask(json.dumps(dict(wanted)), timeout_s)
             if "error" in answer:
-                raise ServerFailed(f"the replay server did not start: {answer['error']}")
+                failure = CheckpointRefused if answer.get("restoring") else ServerFailed
+                raise failure(f"the replay server did not start: {answer['error']}")
             version = str(answer["ready"]["reverb"])
             if not version.startswith(_KNOWN):
                 raise ServerFailed(
@@ -109,11 +111,16 @@ class ServerProcess:
             self._child.kill()
             raise ServerFailed(f"the replay server did not listen within {timeout_s:g} s and was killed") from None
         if not line:
+            with suppress(subprocess.TimeoutExpired):
+                self._child.wait(_STOP_S)
             raise ServerFailed(
-                f"the replay server ended before it listened, with exit code {self._child.wait(_STOP_S)}; what it said "
-                "stands above in this log"
+                f"the replay server ended before it listened, with exit code {self.exit_code}; what it said is in the "
+                "standard error of this process, which Ray keeps in the folder `logs` of its session"
             )
-        answer: dict[str, Any] = json.loads(line)
+        try:
+            answer: dict[str, Any] = json.loads(line)
+        except json.JSONDecodeError:
+            raise ServerFailed(f"the replay server said {line[:200]!r} where it should say that it listens") from None
         return answer
 
 

@@ -13,6 +13,7 @@ from podzero.config import Experiment
 from podzero.replay import checkpoint
 from podzero.replay.environment import server_python
 from podzero.replay.errors import (
+    CheckpointRefused,
     PortTaken,
     ReplayRestoreError,
     ReplayTimeout,
@@ -156,8 +157,10 @@ class ReplayServer:
             shutil.rmtree(folder, ignore_errors=True)
             raise
         finally:
-            self._link.lead_nowhere()
-            self._saving.release()
+            try:
+                self._link.lead_nowhere()
+            finally:
+                self._saving.release()
 
     def stop(self) -> None:
         """Stops listening and deletes the tables; may be called twice."""
@@ -184,9 +187,8 @@ class ReplayServer:
         }
         try:
             return ServerProcess(server_python(), wanted, _START_S if data is None else _RESTORED_S)
-        except ServerFailed as error:
-            if data is None:
-                raise
+        except CheckpointRefused as error:
+            assert data is not None
             raise ReplayRestoreError(f"replay checkpoint {data.parent}: Reverb cannot read it: {error}") from None
 
     def _check_runs(self) -> None:

@@ -11,6 +11,9 @@ from podzero.replay.tables import Table
 from podzero.replay.wire import reverb_pb2 as pb
 from podzero.replay.wire.connection import Connection
 
+_POLL_S = 0.05
+"""How often to ask a server that is not there yet."""
+
 IDENTITY = "identity-"
 """Prefix of the name of an empty table, which ends with the server's identity: Reverb has no better place for it."""
 
@@ -87,6 +90,7 @@ class Shard:
                 return limits
             if time.monotonic() >= until:
                 raise ReplayTimeout(f"replay at {self.address.endpoint} did not answer within {timeout_s:g} s")
+            time.sleep(_POLL_S)
 
     def close(self) -> None:
         """Ends the connection and its streams; may be called twice."""

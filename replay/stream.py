@@ -166,6 +166,8 @@ class ShardStream:
         samples_per_item = self._signature.samples_per_item
         items = (self._room - self.at_hand) // samples_per_item - self._under_way
         if self._stream is not None and items >= self._least:
+            if self._under_way == 0:
+                self._heard = time.monotonic()  # nothing could come before
             self._stream.ask(items)
             self._under_way += items
 

@@ -37,6 +37,8 @@ _PROBE_S = 10.0
 """How often to ask a silent shard whether it answers."""
 _RESUME_S = 0.5
 """How often to try whether a lost shard is back."""
+_ASKING_SHARE = 0.1
+"""Share of the time that may go into such tries: a shard that hangs takes seconds for each, which the others lack."""
 
 
 def make_writer(
@@ -167,6 +169,16 @@ class _Connection:
         self._samples_per_item = shard.table.signature.samples_per_item
         self._stream: InsertStream | None = None
         self._probed = 0.0
+        self._resume_s = _RESUME_S
+
+    @property
+    def waits(self) -> bool:
+        """Whether waiting for this shard takes time, and ends as soon as it takes more."""
+        return self.alive and self._stream is not None and not self._stream.broken
+
+    def wait_next_time(self) -> None:
+        """Lets the next question whether it is ready take up to `_POLL_S`, although the last one was in vain."""
+        self._timed_out = False
 
     @property
     def pending(self) -> int:
@@ -175,7 +187,7 @@ class _Connection:
 
     def probe(self) -> None:
         """Asks whether the shard answers, and logs a change; opens its stream if it has none or that one is broken."""
-        was, self._probed = self.alive, time.monotonic()
+        was, began = self.alive, time.monotonic()
         try:
             self.alive = self.shard.limits() is not None
         except WrongServer as error:
@@ -183,6 +195,8 @@ class _Connection:
                 raise
             self.alive = False
             log.error("%s", error)
+        self._probed = time.monotonic()
+        self._resume_s = max(_RESUME_S, (self._probed - began) / _ASKING_SHARE)
         if self.alive:
             self._open()
         if self.alive and not was and self.pending:
@@ -217,7 +231,7 @@ class _Connection:
         """Probes a shard that has not `answered` for some time, or is lost; whether it has and is not."""
         self._timed_out = not answered
         lost = not self.alive or self._stream is None or self._stream.broken
-        if (not answered or lost) and time.monotonic() - self._probed > (_RESUME_S if lost else _PROBE_S):
+        if (not answered or lost) and time.monotonic() - self._probed > (self._resume_s if lost else _PROBE_S):
             self.probe()
         return answered and self.alive
 
@@ -266,7 +280,7 @@ class _Connection:
 
 
 def _check(wait: Wait, connections: Sequence[_Connection]) -> None:
-    """Logs a long wait for `connections`; is called once in each round of it.
+    """Logs a long wait for `connections`; is called once in each round of it, and keeps the rounds from spinning.
 
     Raises:
       ReplayTimeout: it has lasted longer than `replay.timeout_s`.
@@ -276,8 +290,11 @@ def _check(wait: Wait, connections: Sequence[_Connection]) -> None:
         raise ReplayTimeout(f"samples waited {wait.seconds:.0f} s (replay.timeout_s) to be inserted: {reasons}")
     if wait.message_due():
         log.warning("samples have waited %s to be inserted: %s", wait, _explain(connections))
-    if not any(connection.alive for connection in connections):
+    waiting = next((connection for connection in connections if connection.waits), None)
+    if waiting is None:
         time.sleep(_POLL_S)
+    else:
+        waiting.wait_next_time()
 
 
 def _explain(connections: Sequence[_Connection]) -> str:

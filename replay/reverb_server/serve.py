@@ -14,12 +14,14 @@ The first line of standard input is one JSON object:
                   limiter: samples_per_insert, min_size, min_diff, max_diff
                            (samples_per_insert null: min_size alone limits)
 
-It answers with one line of JSON: `{"ready": {"reverb": VERSION, "loopback": true}}`, or `{"error": TEXT}` and ends.
-The server then runs until standard input is closed, which also happens when the process that started it dies.
+It answers with one line of JSON: `{"ready": {"reverb": VERSION, "loopback": true}}`, or ends with
+`{"error": TEXT, "restoring": whether it could not read the checkpoint}`. The server then runs until standard input is
+closed, which also happens when the process that started it dies; before it answers, it dies with that process.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -27,20 +29,33 @@ import socket
 import sys
 from importlib.metadata import version
 
+PR_SET_PDEATHSIG = 1
+"""Of linux/prctl.h."""
+
 
 def main():
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print must not stand between the answers
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
+    die_with_parent(signal.SIGKILL)  # a restoration takes long, and standard input is not read meanwhile
+    wanted = json.loads(sys.stdin.readline())
     try:
-        server, ready = start(json.loads(sys.stdin.readline()))
+        server, ready = start(wanted)
     except Exception as error:
-        print(json.dumps({"error": f"{type(error).__name__}: {error}"}), file=answers, flush=True)
+        restoring = wanted["restore"] is not None and "BuildAndStart" not in str(error)  # of gRPC: the port is taken
+        said = {"error": f"{type(error).__name__}: {error}", "restoring": restoring}
+        print(json.dumps(said), file=answers, flush=True)
         return 1
+    die_with_parent(0)  # from here on the end of standard input says it, whichever thread started this process
     print(json.dumps({"ready": ready}), file=answers, flush=True)
     sys.stdin.read()
     server.stop()
     return 0
+
+
+def die_with_parent(number):
+    """Lets the kernel send this process a signal when the thread that started it ends; 0 for none."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 def start(wanted):
@@ -79,10 +94,16 @@ def rate_limiter(samples_per_insert, min_size, min_diff, max_diff):
 
 def keep_to_loopback(port):
     """Takes the server off all interfaces but loopback, since Reverb listens on all of them; whether that succeeded."""
+    restricted = 0
     for descriptor in map(int, os.listdir("/proc/self/fd")):
         try:
-            listening = socket.socket(fileno=os.dup(descriptor))
+            copy = os.dup(descriptor)
+        except OSError:  # closed meanwhile
+            continue
+        try:
+            listening = socket.socket(fileno=copy)
         except OSError:  # no socket
+            os.close(copy)
             continue
         with listening:
             if is_listening(listening, port):
@@ -90,7 +111,8 @@ def keep_to_loopback(port):
                     listening.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo")
                 except OSError:
                     return False
-    return True
+                restricted += 1
+    return restricted > 0
 
 
 def is_listening(candidate, port):

@@ -20,7 +20,7 @@ _OPTIONS = (
     ("grpc.max_receive_message_length", _LARGEST_MESSAGE),
     # gRPC waits up to two minutes before it looks for a lost server again; a restarted shard is back much sooner.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 5000),  # what one attempt may take; a busy server needs more than the pauses
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.enable_http_proxy", 0),  # shards are machines of this cluster
     ("grpc.use_local_subchannel_pool", 1),  # connections to one server do not share a socket

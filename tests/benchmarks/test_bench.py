@@ -196,11 +196,10 @@ def test_numbers_of_actors_that_do_not_start_in_time_are_left_out(monkeypatch):
             if self.count > 2:
                 raise BenchError("silent")
 
-    monkeypatch.setattr("podzero.benchmarks.actors._GROW_S", 9.0)
     monkeypatch.setattr("podzero.benchmarks.actors._round", lambda players, servers, count, seconds: {"actors": count})
-    assert _rounds([Process()], [], (1, 2, 4, 8), 0.1) == [{"actors": 1}, {"actors": 2}]
+    assert _rounds([Process()], [], (1, 2, 4, 8), 0.1, 9.0) == [{"actors": 1}, {"actors": 2}]
     with pytest.raises(BenchError, match="silent"):
-        _rounds([Process()], [], (4, 8), 0.1)
+        _rounds([Process()], [], (4, 8), 0.1, 9.0)
 
 
 @pytest.mark.parametrize("auxiliary", [[], ["network.auxiliary=true"]])

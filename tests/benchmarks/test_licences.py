@@ -12,6 +12,7 @@ from podzero.benchmarks.licences_page import (
     read_lock,
 )
 from podzero.benchmarks.pages import ROOT
+from podzero.replay import server_python
 
 LOCK = {
     "podzero": {"version": "1", "dependencies": [{"name": "a"}], "optional-dependencies": {"x": [{"name": "c"}]}},
@@ -26,6 +27,14 @@ def test_nothing_that_is_always_installed_is_copyleft():
     always = reached(read_lock(ROOT / "uv.lock"), ())
     assert len(always) > 50
     assert {name: licence_of(name) for name in always if is_copyleft(licence_of(name))} == {}
+
+
+def test_nothing_in_the_environment_of_the_replay_server_is_copyleft():
+    server = reached(read_lock(ROOT / "replay" / "reverb_server" / "uv.lock"), (), SERVER)
+    folder = [str(server_python().parents[1] / "lib" / "python3.11" / "site-packages")]
+    licences = {name: licence_of(name, folder) for name in server}
+    assert len(licences) > 10
+    assert not [name for name, licence in licences.items() if is_copyleft(licence)]
 
 
 @pytest.mark.parametrize("licence", ["GPL-2.0-only", "AGPL-3.0", "GNU Library or Lesser General Public License (LGPL)"])

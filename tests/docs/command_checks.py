@@ -366,6 +366,7 @@ CHECKS: dict[str, Callable[[list[str], bool], None]] = {
     "pytest": check_pytest,
     "python": check_python,
     "python3": check_python,
+    "python3.13": check_python,
     "ray": check_ray,
     "taskset": lambda arguments, mention: check_words(arguments[2:], mention),
     "tee": lambda arguments, mention: None,

@@ -17,7 +17,7 @@ import yaml
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = (
     ".", ".ci/run", "bash", "curl", "docker", "echo", "export", "gcloud", "git", "jupyter", "kubectl", "pip", "pipx",
-    "podzero", "pytest", "python", "python3.11", "ray", "ssh", "taskset", "tensorboard", "uv",
+    "podzero", "pytest", "python", "python3.11", "python3.13", "ray", "ssh", "taskset", "tensorboard", "uv",
 )  # fmt: skip
 """What a command line begins with."""
 VERBS = (
@@ -25,7 +25,7 @@ VERBS = (
     "runs", "settings", "status", "tournament", "train", "zoo",
 )  # fmt: skip
 """The commands of podzero, to tell `podzero train` from "podzero cannot"."""
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 NOTEBOOKS = sorted((ROOT / "docs").glob("*.ipynb"))
 PACKAGES = [path.parent for path in sorted(ROOT.glob("*/__init__.py")) if path.parent.name != "tests"]
 
@@ -86,25 +86,33 @@ def of_markdown(text: str, where: str) -> Iterator[CommandLine]:
     prose = text
     for block in _BLOCK.finditer(text):
         prose = prose.replace(block[0], "\n" * block[0].count("\n"), 1)
-        if block[1] in (None, "", "sh", "bash"):
-            number = text[: block.start()].count("\n") + 1
-            yield from of_block(block[2] or block[3], f"{where}:{number}")
+    for words, number in lines_of_blocks(text):
+        if is_command_line(words):
+            yield CommandLine(words, f"{where}:{number}", "block")
     for span in _SPAN.finditer(prose):
         words = " ".join(span[1].split()).replace("\\|", "|")
-        if _BEGINS.match(words):
+        if is_command_line(words):
             yield CommandLine(words, f"{where}:{prose[: span.start()].count(chr(10)) + 1}", "inline")
 
 
-def of_block(text: str, where: str) -> Iterator[CommandLine]:
-    """The command lines of a block; of a session only what follows the prompt `$ `."""
-    lines = [line.removeprefix("    ") for line in text.replace("\\\n", " ").splitlines()]
-    session = any(line.startswith("$ ") for line in lines)
-    for line in lines:
-        if session and not line.startswith("$ "):
+def lines_of_blocks(text: str) -> Iterator[tuple[str, int]]:
+    """What is shown in the blocks of a page that have no other language, each line with the number of its block's
+    first one; of a session only what follows the prompt `$ `.
+    """
+    for block in _BLOCK.finditer(text):
+        if block[1] not in (None, "", "sh", "bash"):
             continue
-        words = " ".join(re.sub(r"(?:^|\s)# .*", "", line).removeprefix("$ ").split())
-        if _BEGINS.match(words):
-            yield CommandLine(words, where, "block")
+        lines = [line.removeprefix("    ") for line in (block[2] or block[3]).replace("\\\n", " ").splitlines()]
+        session = any(line.startswith("$ ") for line in lines)
+        for line in lines:
+            words = " ".join(re.sub(r"(?:^|\s)# .*", "", line).removeprefix("$ ").split())
+            if words and (line.startswith("$ ") or not session):
+                yield words, text[: block.start()].count("\n") + 1
+
+
+def is_command_line(words: str) -> bool:
+    """Whether it begins with one of `PROGRAMS`."""
+    return _BEGINS.match(words) is not None
 
 
 def of_experiment(text: str, where: str) -> Iterator[CommandLine]:
@@ -133,7 +141,7 @@ def of_source(text: str, where: str) -> Iterator[CommandLine]:
 def of_message(text: str) -> Iterator[str]:
     """The command lines of a message: in backticks, on a line of their own, or in its sentences."""
     spans = [" ".join(span[1].split()) for span in _SPAN.finditer(text)]
-    yield from (words for words in spans if _BEGINS.match(words))
+    yield from (words for words in spans if is_command_line(words))
     text = _SPAN.sub("``", text).replace("\\\n", " ")
     for line in (re.sub(r"\s+# .*", "", line).strip() for line in text.splitlines()):
         if " " in line and re.match(r"(?:[A-Z_]+=\S+ |taskset -c \d+ )*(?:uv run |python |tensorboard )", line):

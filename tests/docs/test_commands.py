@@ -4,9 +4,20 @@ import re
 
 import pytest
 from command_checks import EXPECTED, REFUSED, check
-from command_lines import CommandLine, command_lines, of_experiment, of_markdown, of_source
+from command_lines import (
+    DOCUMENTS,
+    CommandLine,
+    command_lines,
+    is_command_line,
+    lines_of_blocks,
+    of_experiment,
+    of_markdown,
+    of_source,
+)
 
 LINES = command_lines()
+NO_COMMANDS = {"README.md", "architecture.md", "evaluation.md", "operations.md"}
+"""Documents with blocks that show files, formulas or the way of the data."""
 
 
 @pytest.mark.usefixtures("beside_pages")
@@ -58,6 +69,17 @@ raise ConfigError(f"{name} failed; see `podzero status {name}`, or podzero evalu
 def test_the_head_of_an_experiment_shows_how_it_is_run_and_judged():
     head = "# A game.\n#\n# Run:      podzero train hex\n# Judge:    podzero evaluate runs/hex\n# Time: long.\n"
     assert texts(of_experiment(head, "hex.yaml")) == ["podzero train hex", "podzero evaluate runs/hex"]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_a_block_begins_with_a_known_program_or_shows_no_commands(document):
+    """A block of commands has at least one known program, so that a line with another one is noticed."""
+    blocks = {}
+    for words, number in lines_of_blocks(document.read_text()):
+        blocks.setdefault(number, []).append(words)
+    for lines in blocks.values():
+        known = [is_command_line(words) for words in lines]
+        assert all(known) or (not any(known) and document.name in NO_COMMANDS), lines
 
 
 @pytest.mark.usefixtures("beside_pages")

@@ -11,8 +11,8 @@ from podzero.workdir import Workdir
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.slow]
 
-PAUSE_S = 30.0
-"""Longer than every timeout of a process that waits, and than the driver's patience for a short answer."""
+PAUSE_S = 130.0
+"""Longer than the parameter store, an inference server or the driver is waited for (60 to 120 s)."""
 
 
 class Pause:

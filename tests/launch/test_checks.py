@@ -7,6 +7,7 @@ import pytest
 
 from podzero.config import load
 from podzero.errors import ConfigError
+from podzero.evaluation.solvers import make_solver
 from podzero.launch import checks
 from podzero.launch.checks import check_startable
 from podzero.storage import sealed
@@ -74,6 +75,18 @@ def test_a_process_that_does_not_answer_is_ended(tmp_path, monkeypatch):
 
 def test_nothing_is_made_where_only_the_nodes_have_the_packages(tmp_path):
     check_startable(load("cartpole", ["env.id=Nope-v1", "cluster.install_environment=true"]), Workdir(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("setting", ["evaluation.opponents=[solver]", "evaluation.positions=1001"])
+def test_an_evaluation_that_needs_the_solver_is_refused_with_its_extra(tmp_path, monkeypatch, setting):
+    monkeypatch.setitem(sys.modules, "bitbully", None)
+    make_solver.cache_clear()
+    workdir = Workdir(tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"evaluation\.(opponents|positions).* --extra solver"):
+        check_startable(load("connect_four", [setting]), workdir)
+    check_startable(load("connect_four", [setting]), workdir, joins=True)  # another node may have it
+    check_startable(load("connect_four", ["evaluation.positions=1000"]), workdir)
+    check_startable(load("tic_tac_toe", ["evaluation.opponents=[solver]"]), workdir)
 
 
 @pytest.mark.parametrize("setting", ["actors.inference=int8", "learner.cpu_convolutions=openvino"])

@@ -66,6 +66,16 @@ def test_it_installs_what_the_lock_file_says_with_the_extras_that_exist():
     assert "--no-editable" in syncs[-1]
 
 
+def test_the_extras_in_readme_are_those_that_what_it_shows_needs():
+    """Pages, int8, environments and exported networks in each way of installing; the TPU compiler in a checkout."""
+    readme = (ROOT / "README.md").read_text()
+    checkout = set(re.findall(r"--extra (\w+)", re.search(r"uv sync --inexact (.*)", readme)[1]))
+    by_pip = set(re.search(r'pip install "\.\[([\w,]+)\]"', readme)[1].split(","))
+    image = set(re.search(r'--build-arg EXTRAS="([\w ]+)"', readme)[1].split())
+    assert checkout == {"web", "openvino", "envs", "export", "tpu"}
+    assert by_pip == image == checkout - {"tpu"}
+
+
 def test_it_holds_what_its_callers_need_and_no_secret():
     (packages,) = [line for line in instructions("RUN") if "apt-get install" in line]
     assert {"wget", "rsync", "openssh-client"} <= set(packages.split())

@@ -179,7 +179,7 @@ def test_a_directory_and_another_workdir_exclude_each_other(runs):
     ("config", "workdir"), [("cartpole", "gs://bucket/x"), ("gs://bucket/x", None), ("s3:/a", None)]
 )
 def test_object_storage_is_refused(runs, config, workdir):
-    with pytest.raises(WorkdirError, match=r"://.* is not a folder.* for example runs/NAME"):
+    with pytest.raises(WorkdirError, match=r"://.* is not a folder.* for example --workdir runs/NAME"):
         find_start(config, [], workdir)
 
 

@@ -16,8 +16,6 @@ LAYERS = {
     "api": 6, "configs": 6, "launch": 6,
 }  # fmt: skip
 """Layer of each package; the modules of `podzero/` itself are layer 0."""
-LONGEST_FILE = 300
-"""The most lines of a file of product code."""
 LARGEST_SHARE = 0.20
 """The most of all product code that one package may hold."""
 ONLY_IN = {
@@ -181,7 +179,3 @@ def test_no_package_holds_more_than_a_fifth_of_the_code():
     total = sum(lines.values())
     for package in LAYERS:
         assert sum(n for file, n in lines.items() if file.startswith(f"{package}/")) <= LARGEST_SHARE * total, package
-
-
-def test_no_file_is_longer_than_a_reader_takes_in():
-    assert {file: n for file, n in product_lines().items() if n > LONGEST_FILE} == {}

@@ -1,7 +1,7 @@
 """The replay server's environment: named, made once, made again after an interruption, and why it cannot be made."""
 
-import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -25,7 +25,8 @@ def made(monkeypatch):
     """Stands in for uv; the folders that it was to make."""
     folders = []
 
-    def sync(folder):
+    def sync(folder, lock):
+        del lock
         folders.append(folder)
         make(folder)
 
@@ -75,7 +76,8 @@ def test_what_an_interrupted_installation_left_is_made_anew(cache, made):
 
 
 def test_an_installation_that_fails_leaves_nothing(cache, monkeypatch):
-    def fail(folder):
+    def fail(folder, lock):
+        del lock
         (folder / "lib").mkdir(parents=True)
         raise OSError(28, "No space left on device")
 
@@ -90,7 +92,8 @@ def test_of_two_processes_one_makes_it_and_the_other_waits_and_says_so(cache, mo
     caplog.set_level("INFO", "podzero")
     begun, go_on, folders = threading.Event(), threading.Event(), []
 
-    def slow(folder):
+    def slow(folder, lock):
+        del lock
         folders.append(folder)
         begun.set()
         go_on.wait(10)
@@ -102,7 +105,8 @@ def test_of_two_processes_one_makes_it_and_the_other_waits_and_says_so(cache, mo
     threads[0].start()
     begun.wait(10)
     threads[1].start()
-    while "has waited" not in caplog.text:
+    until = time.monotonic() + 10
+    while "has waited" not in caplog.text and time.monotonic() < until:
         threads[1].join(0.05)
     go_on.set()
     for thread in threads:
@@ -137,7 +141,7 @@ def test_the_python_of_pyenv_is_found_where_uv_finds_none(cache, monkeypatch, tm
 
 def test_uv_installs_the_locked_project_into_the_folder_that_is_wanted(cache, monkeypatch, tmp_path):
     said = tmp_path / "said"
-    uv_that(monkeypatch, tmp_path, f'echo "$@" > {said}; {MAKE}')
+    uv_that(monkeypatch, tmp_path, f'echo "$@" "[$VIRTUAL_ENV]" > {said}; {MAKE}')
     monkeypatch.setenv("VIRTUAL_ENV", "/elsewhere")
     assert server_python(cache).exists()
     words = said.read_text().split()
@@ -145,4 +149,18 @@ def test_uv_installs_the_locked_project_into_the_folder_that_is_wanted(cache, mo
     assert "--frozen" in words
     project = Path(words[words.index("--project") + 1])
     assert (project / "uv.lock").is_file()
-    assert os.environ["VIRTUAL_ENV"] == "/elsewhere"
+    assert words[words.index("--python") + 1] == "3.11"
+    assert words[-1] == "[]"
+
+
+def test_uv_holds_the_lock_so_that_nobody_begins_while_it_runs(cache, monkeypatch, tmp_path):
+    """Also if the process that called it is killed."""
+    uv_that(monkeypatch, tmp_path, f"readlink /proc/self/fd/* > {tmp_path}/open; {MAKE}")
+    server_python(cache)
+    assert str(environment_folder(cache)) + ".lock" in (tmp_path / "open").read_text().splitlines()
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "podzero").touch()  # where a folder should be
+    with pytest.raises(EnvironmentUnusable, match="XDG_CACHE_HOME"):
+        server_python({"XDG_CACHE_HOME": str(tmp_path)})
