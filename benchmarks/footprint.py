@@ -95,19 +95,20 @@ def _run(config: str, minutes: float, workdir: Path) -> dict[str, Any]:
             if run.poll() is not None:
                 raise SystemExit(f"the run ended too early, with exit code {run.returncode}")
             time.sleep(LOOK_EVERY_S)
-            if first is None and _games(workdir):
+            if first is None and _has_games(workdir):
                 first = time.monotonic() - start
         memory = _memory(psutil.Process(run.pid))
         run.wait()
     return {"first_games_s": round(first, 1), "memory_mib": memory}
 
 
-def _games(workdir: Path) -> float:
+def _has_games(workdir: Path) -> bool:
+    """Whether an actor has reported a finished game; they report every two seconds."""
     try:
-        status = json.loads((workdir / "status.json").read_text())
-    except (FileNotFoundError, json.JSONDecodeError):
-        return 0.0
-    return float(status["games"])
+        lines = (workdir / "metrics.jsonl").read_text().splitlines(keepends=True)
+    except FileNotFoundError:
+        return False
+    return any(json.loads(line)["metrics"].get("count/games") for line in lines if line.endswith("\n"))
 
 
 def _memory(driver: psutil.Process) -> dict[str, dict[str, int]]:

@@ -81,6 +81,7 @@ def performance_page(page: str) -> str:
         ),
         "feeding": lambda: feeding(_load("feeding"), _load("compile")["results"]),
         "scaling": lambda: scaling(_load("compile")["results"]),
+        "footprint": lambda: footprint(_load("footprint")),
     }
     return _updated(page, parts)
 

@@ -11,6 +11,7 @@ import typer
 from podzero.config import schedule_note
 from podzero.launch.directories import find_start, go_on
 from podzero.launch.options import Overrides, config_names
+from podzero.launch.platforms import keep_compiled_programs
 from podzero.workdir import Workdir
 
 
@@ -57,6 +58,8 @@ def train(
     if check:
         print(experiment.to_yaml(), end="")
         return
+    if address is None:  # the processes inherit it; the nodes of a cluster have caches of their own
+        keep_compiled_programs()
     print(f"{reason}.", flush=True)
     from podzero.driver.train import train as run
     from podzero.monitoring.terminal import make_view

@@ -24,7 +24,17 @@ STRENGTH = ("diagnosis", "ceiling", "ablations", "inner_nodes", "othello_horizon
 
 def test_every_file_of_results_is_on_a_page():
     benches = {f"bench_{name}" for name in (*pages.BENCHES, *pages.SERVERS)}
-    shown = {*pages.EXPERIMENTS, *benches, "compile", "feeding", "transports", "placements", "tournaments", *STRENGTH}
+    shown = {
+        *pages.EXPERIMENTS,
+        *benches,
+        "compile",
+        "feeding",
+        "transports",
+        "placements",
+        "tournaments",
+        "footprint",
+        *STRENGTH,
+    }
     assert {path.stem for path in pages.RESULTS.glob("*.json")} == shown
 
 
