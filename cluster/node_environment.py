@@ -96,6 +96,9 @@ class EnvironmentInstaller:
                 "cluster.install_environment needs uv on every node: install it there (`pip install uv`, or `pipx "
                 "install uv` where Python belongs to the system), on Ray's PATH"
             )
+        own = Path(sys.base_prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}")
+        if platform.python_version() == python and own.exists():  # Ray lets no other version join a driver
+            python = str(own)
         command = [uv, "sync", "--locked", "--no-dev", "--no-install-project", "--no-progress", "--python", python]
         command += [f"--extra={extra}" for extra in extras]
         folder = Path.home() / ENVIRONMENTS / environment

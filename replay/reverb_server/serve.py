@@ -24,6 +24,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -39,6 +40,8 @@ def main():
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that started this one
     die_with_parent(signal.SIGKILL)  # a restoration takes long, and standard input is not read meanwhile
     wanted = json.loads(sys.stdin.readline())
+    if is_closed(sys.stdin):
+        return 1  # the parent died before the kernel was told
     try:
         server, ready = start(wanted)
     except Exception as error:
@@ -56,6 +59,13 @@ def main():
 def die_with_parent(number):
     """Lets the kernel send this process a signal when the thread that started it ends; 0 for none."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+
+
+def is_closed(pipe):
+    """Whether nobody can write to a pipe any more."""
+    events = select.poll()
+    events.register(pipe, 0)
+    return any(event & select.POLLHUP for _, event in events.poll(0))
 
 
 def start(wanted):

@@ -50,8 +50,8 @@ def test_training_goes_on_after_the_actor_and_the_learner_have_paused_for_long(t
 
     workdir, watcher = Workdir(tmp_path / "run"), watch(disturb)
     short = ("replay.warn_after_s=2", "stop.steps=2000", "stop.minutes=12", "checkpoint.every_minutes=60")
-    reason = train(tiny(*short), workdir.root, None, watcher)
-    assert "steps" in reason
+    ended = train(tiny(*short), workdir.root, None, watcher)
+    assert "steps" in ended.reason
     assert len(steps) == 2
     assert watcher.statuses[-1].restarts == 0
     assert checkpoints(workdir)[0].step == 2000
@@ -71,8 +71,8 @@ def test_a_run_whose_learner_is_killed_goes_on_from_its_newest_checkpoint(tmp_pa
 
     watcher = watch(kill_the_learner)
     often = ("stop.steps=6000", "stop.minutes=12", "checkpoint.every_minutes=0.1")
-    reason = train(tiny(*often), workdir.root, None, watcher)
-    assert "steps" in reason
+    ended = train(tiny(*often), workdir.root, None, watcher)
+    assert "steps" in ended.reason
     assert any("The run resumes from its newest checkpoint" in line for line in watcher.lines)
     assert watcher.statuses[-1].restarts == 1
     assert checkpoints(workdir)[0].step == 6000

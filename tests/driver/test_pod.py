@@ -109,7 +109,7 @@ def test_two_hosts_train_while_cpu_nodes_and_a_host_of_the_slice_are_lost_and_re
     assert events == ["cpu node", "host"]
     lines = "\n".join(watcher.lines)
     assert "was lost with its node" in lines
-    assert "resumes when enough nodes have joined" in lines
+    assert "resumes from its newest checkpoint as soon as enough nodes have joined" in lines
     assert "resumed from the checkpoint of step" in lines
     assert checkpoints(workdir)[0].step == 1200
     assert watcher.statuses[-1].restarts >= 1
