@@ -78,4 +78,4 @@ def test_it_trains_on(older, experiment, watch):
     assert "80 steps" in train(more, older.root, None, watcher).reason
     assert watcher.statuses[0].step == 40
     assert checkpoints(older)[0].step == 80
-    assert checkpoints(older)[0].counters["games"] > 36
+    assert checkpoints(older)[0].counters["games"] >= 36

@@ -49,12 +49,12 @@ def test_training_goes_on_after_the_actor_and_the_learner_have_paused_for_long(t
         return not pauses
 
     workdir, watcher = Workdir(tmp_path / "run"), watch(disturb)
-    short = ("replay.warn_after_s=2", "stop.steps=2000", "stop.minutes=12", "checkpoint.every_minutes=60")
+    short = ("replay.warn_after_s=2", "stop.steps=8000", "stop.minutes=20", "checkpoint.every_minutes=60")
     ended = train(tiny(*short), workdir.root, None, watcher)
     assert "steps" in ended.reason
     assert len(steps) == 2
     assert watcher.statuses[-1].restarts == 0
-    assert checkpoints(workdir)[0].step == 2000
+    assert checkpoints(workdir)[0].step == 8000
     assert any("so the learner waits for the actors" in line for line in watcher.lines)
     assert any("so actors wait for the learner" in line for line in watcher.lines)
 
