@@ -75,8 +75,7 @@ def _findings(diagnosis: Json, ceilings: Sequence[Json], groups: Sequence[Sequen
         *_of_capacity(found.get("values", ()), ceilings),
         *_of_targets(found.get("targets", ())),
         *(_of_simulations(larger) for larger in diagnosis["larger"]),
-        "No scale of Q-values, nor PUCT, differs from the others by more than the intervals of its table; distinct "
-        'positions, judged in pairs, are under "Rules below the root".',
+        *_of_scales(found.get("scales", ()), found.get("puct", ())),
         *_of_seeds(groups),
         "Where a table's positions were drawn with repetition, its intervals are those of as many positions as carry "
         "the same information: (Σ n)² / Σ n² with n copies of each.",
@@ -121,6 +120,15 @@ def _of_simulations(larger: Json) -> str:
     judged = {entry["simulations"]: 100 * entry["keeps_value"] for entry in larger["result"]["simulations"]}
     shares = ", ".join(f"{share:.1f}% with {simulations:,}" for simulations, share in judged.items())
     return f"The larger network after {larger['trained']}: {shares} simulations."
+
+
+def _of_scales(scales: Sequence[Json], puct: Sequence[Json]) -> list[str]:
+    """That the intervals of all searches with equal simulations overlap, if they do."""
+    for simulations in {entry["simulations"] for entry in scales}:
+        intervals = [entry["interval"] for entry in (*scales, *puct) if entry["simulations"] == simulations]
+        if max(low for low, _ in intervals) > min(high for _, high in intervals):
+            return []
+    return ["With equal simulations the intervals of all scales of Q-values, and of PUCT, overlap."] if scales else []
 
 
 def _of_seeds(groups: Sequence[Sequence[Json]]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import scipy.stats
 
-from podzero.benchmarks.refutations import NEVER_VISITED, REASONS
+from podzero.benchmarks.refutations import NEVER_VISITED, REASONS, VALUE_WRONG
 from podzero.intervals import wilson
 from podzero.markdown import table
 
@@ -35,10 +35,8 @@ def inner_nodes(results: Json) -> list[str]:
         "more visits than moves, *value wrong* if it has fewer, so that the network's value stands for the rest. In "
         f"the others a right move has the higher value at the end but is not chosen. {_never_visited(first)}",
         "",
-        "- No rule keeps the value in more positions than chance allows, so Gumbel's own rule over the range of the "
-        "node stays the default, with a lower bound for the range in games of two players, which neither gains nor "
-        "loses here.",
-        "- Most errors are the network's: the tree holds the line as far as it goes, and its end is valued wrongly.",
+        f"- {_gains(searches, first)}",
+        f"- {_of_the_network(searches)}",
         f"- {_ranges(results['ranges_where_all_moves_are_equal'])}",
         "",
         *table(
@@ -56,6 +54,36 @@ def _never_visited(first: Mapping[int, Json]) -> str:
         for simulations, search in sorted(first.items())
     ]
     return f"By the first rule a refutation is never visited in {', '.join(counts)} simulations."
+
+
+def _gains(searches: Sequence[Json], first: Mapping[int, Json]) -> str:
+    """Which rules gain against the first one by more than chance, in words."""
+    better = [
+        f"{search['rule']} with {search['simulations']}"
+        for search in searches
+        if search is not first[search["simulations"]] and _gained(search, first[search["simulations"]])
+    ]
+    if better:
+        return f"Rules that keep the value in more positions (p below 0.05): {', '.join(better)}."
+    return (
+        "No rule keeps the value in more positions than the first one by more than chance allows (p below 0.05), so "
+        "that one is the default, with a lower bound for the range in games of two players."
+    )
+
+
+def _gained(search: Json, first: Json) -> bool:
+    gained, lost, p = _mcnemar(search, first)
+    return gained > lost and p < 0.05
+
+
+def _of_the_network(searches: Sequence[Json]) -> str:
+    """How many errors come from a wrong value at the end of the line, in words."""
+    wrong = sum(_count(search, VALUE_WRONG) for search in searches)
+    errors = sum(len(search["errors"]) for search in searches)
+    return (
+        f"{wrong:,} of {errors:,} errors are the network's: the tree holds the line as far as it goes, and its end is "
+        "valued wrongly."
+    )
 
 
 def _ranges(quartiles: Mapping[str, Sequence[float]]) -> str:
@@ -87,11 +115,17 @@ def _row(search: Json, first: Json) -> tuple[str, ...]:
 
 
 def _paired(search: Json, first: Json) -> str:
-    """McNemar's test of two rules in the positions that both have searched."""
+    """McNemar's test of two rules, in words."""
+    gained, lost, p = _mcnemar(search, first)
+    return f"+{gained}, -{lost} (p = {p:.3f})"
+
+
+def _mcnemar(search: Json, first: Json) -> tuple[int, int, float]:
+    """Positions in which a rule alone is right, in which it alone errs, and p, among those that both have searched."""
     count = min(search["positions"], first["positions"])
     mine, theirs = (
         {error["position"] for error in found["errors"] if error["position"] < count} for found in (search, first)
     )
     gained, lost = len(theirs - mine), len(mine - theirs)
     p = scipy.stats.binomtest(gained, gained + lost).pvalue if gained + lost else 1.0
-    return f"+{gained}, -{lost} (p = {p:.3f})"
+    return gained, lost, float(p)

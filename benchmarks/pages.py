@@ -74,13 +74,14 @@ def performance_page(page: str) -> str:
     Raises:
       ValueError: the page lacks such a part.
     """
+    compiled = _load("compile")["results"]
     parts: dict[str, Callable[[], list[str]]] = {
         "benches": lambda: _benches({name: _load(f"bench_{name}") for name in BENCHES}),
         "serving": lambda: serving(
             {name: _load(f"bench_{name}") for name in SERVERS}, _load("transports"), _load("placements")
         ),
-        "feeding": lambda: feeding(_load("feeding"), _load("compile")["results"]),
-        "scaling": lambda: scaling(_load("compile")["results"]),
+        "feeding": lambda: feeding(_load("feeding"), compiled),
+        "scaling": lambda: scaling(compiled),
         "footprint": lambda: footprint(_load("footprint")),
     }
     return _updated(page, parts)

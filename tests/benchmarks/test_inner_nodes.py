@@ -93,6 +93,8 @@ def test_rules_are_paired_with_the_first_one_and_their_errors_counted_by_reason(
         "first of 64": search("first", [1], NOT_CHOSEN, 64),
     }}  # fmt: skip
     text = "\n".join(inner_nodes(results))
+    assert "- Rules that keep the value in more positions (p below 0.05): second with 32." in text
+    assert "- 2 of 22 errors are the network's:" in text
     assert "half of their ranges are 0.10 to 0.60, median 0.20, with 32 simulations." in text
     assert "never visited in 10 of 10 with 32, 0 of 1 with 64 simulations." in text
     assert "| first | 32 | 100 | 90.0% (82.6 to 94.5) |  | 10 | 0 | 0 | 0 |" in text
