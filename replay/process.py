@@ -131,9 +131,8 @@ def free_port(port: int = 0) -> int:
       OSError: something listens at `port`.
     """
     with socket.socket() as probe:
-        probe.setsockopt(
-            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-        )  # connections of a killed server linger for a minute
+        # The connections of a server that was killed linger for a minute.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(("", port))
         return int(probe.getsockname()[1])
 

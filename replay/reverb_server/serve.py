@@ -34,6 +34,10 @@ PR_SET_PDEATHSIG = 1
 """Of linux/prctl.h."""
 
 
+class CheckpointUnreadable(Exception):
+    """Reverb does not begin with the checkpoint; the message says why."""
+
+
 def main():
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print must not stand between the answers
@@ -45,8 +49,7 @@ def main():
     try:
         server, ready = start(wanted)
     except Exception as error:
-        restoring = wanted["restore"] is not None and "BuildAndStart" not in str(error)  # of gRPC: the port is taken
-        said = {"error": f"{type(error).__name__}: {error}", "restoring": restoring}
+        said = {"error": f"{type(error).__name__}: {error}", "restoring": isinstance(error, CheckpointUnreadable)}
         print(json.dumps(said), file=answers, flush=True)
         return 1
     die_with_parent(0)  # from here on the end of standard input says it, whichever thread started this process
@@ -74,7 +77,13 @@ def start(wanted):
     from reverb.platform.checkpointers_lib import DefaultCheckpointer
 
     checkpointer = DefaultCheckpointer(wanted["checkpoints"], fallback_checkpoint_path=wanted["restore"])
-    server = reverb.Server([table(**fields) for fields in wanted["tables"]], wanted["port"], checkpointer)
+    tables = [table(**fields) for fields in wanted["tables"]]
+    try:
+        server = reverb.Server(tables, wanted["port"], checkpointer)
+    except RuntimeError as error:  # no lack of memory, which is another error
+        if wanted["restore"] is None or "BuildAndStart" in str(error):  # as gRPC says of a port that is taken
+            raise
+        raise CheckpointUnreadable(str(error)) from error
     loopback = wanted["loopback"] and keep_to_loopback(wanted["port"])
     return server, {"reverb": version("dm-reverb"), "loopback": loopback}
 
