@@ -112,9 +112,9 @@ def _slice_row(name: str, jobs: Sequence[Job], results: Results) -> Row:
     found = [results.get(job) for job in mine]
     if excuses := [_excuse(one) for one in found if one is None or one.outcome != "compiled"]:
         return name, excuses[0]
-    known_results = [one for one in found if one is not None]
-    learner, play = (one.report for one in known_results)
-    changes = [change for job, one in zip(mine, known_results, strict=True) for change in _change(job, one)]
+    compiled = [one for one in found if one is not None]
+    learner, play = (one.report for one in compiled)
+    changes = [change for job, one in zip(mine, compiled, strict=True) for change in _change(job, one)]
     experiment, known = load(name), rates_of(learner, play)
     turns = of_slice(experiment, known)
     program, playing, chips = learner["programs"][0], play["programs"][-1], learner["chips"]
