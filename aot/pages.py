@@ -48,8 +48,7 @@ def page(jobs: Sequence[Job], results: Results, day: date, limit_s: float) -> st
         "",
         "Evaluations/s as a share of those of the bare network at the same batch, and bytes of HBM for a simulation: "
         "first one move as above, in trees of mctx with the settings for CPUs, then the program of "
-        "`actors.inference=device`, whose descents count at the mean depth that the row says: searches of trained "
-        "networks are 4 to 6 deep, 8 in the rows of Gumbel search is more than any measured. A share holds for the "
+        "`actors.inference=device`, whose descents count at the mean depth that the row says. A share holds for the "
         "number of games in its row: `connect_four` is shipped with 128, for CPUs. With `int8.on_tpu` the bare "
         "network is in int8 as well.",
         "",

@@ -139,7 +139,7 @@ def _of_seeds(groups: Sequence[Sequence[Json]]) -> list[str]:
     error = float(scipy.stats.t.ppf(0.975, freedom)) * spread * math.sqrt(2)
     return [
         f"Seeds differ by {100 * spread:.1f} points (standard deviation), so two single runs say something only if "
-        f"they differ by more than {100 * error:.0f} points: a choice that changes 2 points needs some ten seeds."
+        f"they differ by more than {100 * error:.0f} points."
     ]
 
 

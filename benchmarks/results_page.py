@@ -11,8 +11,9 @@ Json = Mapping[str, Any]
 
 METHOD = """\
 Every row is one evaluation, after one training run from nothing unless it says `none`. Intervals are 95% confidence
-intervals over the positions, games or episodes of that evaluation, not over training runs. `uv run python
-benchmarks/pages.py` writes this page from `benchmarks/results/`.
+intervals over the positions, games or episodes of that evaluation, not over seeds of the training, which differ as well
+([ablations.md](ablations.md)). `uv run --group dev python benchmarks/pages.py` writes this page from
+`benchmarks/results/`.
 
 A solver judges positions that uniformly random moves reach; finished games, and positions in which all legal moves
 have the same value, are left out. Shares of differently drawn positions cannot be compared; a row says how its own
@@ -20,15 +21,12 @@ were drawn:
 
 - even over the plies: distinct positions, as many of each ply from 0 to 30 as of the others (the first plies have
   fewer).
-- early plies more frequent: distinct positions at a ply drawn from 0 to 30, drawn again where the game was over. Of
-  1,000, 423 are in plies 0 to 9, which are the hardest.
-- early plies more frequent, repeated: the same, but a position could be drawn again; the empty board is 69 of 1,000.
-  The interval is that of as many positions as carry the same information, 162 of 1,000.
+- early plies more frequent: distinct positions at a ply drawn from 0 to 30, drawn again where the game was over.
+- early plies more frequent, repeated: the same, but a position could be drawn again. The interval is that of
+  as many positions as carry the same information.
 
-One run is one sample: between seeds of a run of ten minutes of connect four the share has a standard deviation of
-2.7 points ([ablations.md](ablations.md)), which no interval of this page includes. In rows measured before
-2026-11-24, `mcts:N` is a weak opponent where there are many moves: it counted unvisited moves as losses, and tried
-few of the moves of Go. In matches each opening is played from both sides."""
+In rows measured before 2026-11-24, `mcts:N` is a weak opponent where there are many moves: it counted unvisited moves
+as losses, and tried few of the moves of Go. In matches each opening is played from both sides."""
 
 
 SCORES = """\

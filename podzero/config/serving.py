@@ -25,8 +25,7 @@ class Int8Config(Section):
 
     on_tpu: bool = False
     """With `actors.inference=server` or `device`: TPUs compute the tower of the network (`resnet` or `haiku_resnet`) in
-    int8. By the TPU compiler a tower of 256 channels then takes half the time of bfloat16, and one of 96 or fewer
-    channels about as long as before."""
+    int8. Wide towers gain by it, narrow ones do not: docs/compile.md."""
     positions: Annotated[int, Field(ge=4)] = 512
     """Positions, of which three quarters calibrate and one quarter is compared: random play at first, then positions
     that the actor's own searches, or the server, evaluated last; with `actors.inference=device` those played last. With
