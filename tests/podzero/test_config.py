@@ -52,6 +52,23 @@ def test_to_yaml_then_load_gives_an_equal_experiment(name, tmp_path):
     assert load(str(path)) == first
 
 
+@pytest.mark.parametrize("game", ["chess", "gardner_chess", "go_9x9", "hex", "othello"])
+def test_a_game_for_slices_has_the_same_settings_for_each_chip_of_every_slice(game):
+    smallest, *larger = (of_a_chip(load(f"{FOR_SLICES}{game}_{where}")) for where in ("v5e_8", "v5e_16", "v4_32"))
+    assert larger == [smallest] * 2
+
+
+def of_a_chip(found):
+    """The settings, those that grow with the slice divided by its chips, those of a host by the chips of a host."""
+    where = found.cluster.tpu
+    sections = found.model_dump(exclude={"name": True, "cluster": {"slice"}})
+    for name in ("capacity", "min_size", "tolerance"):
+        sections["replay"][name] /= where.chips
+    sections["learner"]["batch_size"] /= where.chips
+    sections["actors"]["games"] /= where.chips_of_host
+    return sections
+
+
 def test_the_chips_of_a_host_share_the_games_of_a_slice_evenly():
     with pytest.raises(ConfigError, match=r"actors.games 1026 .* 4 chips of a host of v5e-16.* set it to 1028"):
         load("slices/go_9x9_v5e_16", ["actors.games=1026"])
