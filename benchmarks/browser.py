@@ -26,7 +26,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
-from podzero.play.picture import CELL, MARGIN, BoardPicture
+from podzero.tools.play.picture import CELL, MARGIN, BoardPicture
 
 COLUMNS = (0, 2, 4, 6)
 """Where the person plays in each game of connect four, which cannot be over after these moves."""

@@ -22,14 +22,14 @@ import numpy as np
 
 from podzero.actors.shuffling import rows_of
 from podzero.config import Experiment, load
-from podzero.driver.build import learner_parts
 from podzero.envs import make_env
 from podzero.evaluation.positions import MAX_PLY, random_games
 from podzero.evaluation.solvers import game_values, make_solver
 from podzero.learner.state import with_progress
 from podzero.learner.training import Training, make_training
-from podzero.params import save_snapshot
+from podzero.networks.snapshots import save_snapshot
 from podzero.protocols import Env
+from podzero.runtime.build import learner_parts
 from podzero.types import Batch, Sample
 from podzero.workdir import Workdir
 

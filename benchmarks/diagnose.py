@@ -22,7 +22,7 @@ from podzero.evaluation.players import Decide, make_decide
 from podzero.evaluation.positions import Positions, judged_positions, replay
 from podzero.evaluation.solvers import game_values, make_solver
 from podzero.networks import make_inference
-from podzero.params import load_snapshot
+from podzero.networks.snapshots import load_snapshot
 from podzero.protocols import Env
 from podzero.search import Evaluate, network_evaluation
 from podzero.types import Array, EnvState, Params, SearchResult

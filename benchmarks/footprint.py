@@ -35,7 +35,7 @@ PROCESSES = {
 }
 """Parts of the command lines of a run's processes."""
 IMPORTS = {
-    "driver": "podzero.driver.train",
+    "driver": "podzero.runtime.train",
     "learner": "podzero.learner",
     "actor": "podzero.actors",
     "evaluator": "podzero.evaluation",

@@ -27,7 +27,7 @@ from podzero.inference.layers import layers_of
 from podzero.inference.openvino_model import float_model
 from podzero.inference.runtime import CpuCompiler, infer
 from podzero.networks import make_inference
-from podzero.params import load_snapshot
+from podzero.networks.snapshots import load_snapshot
 from podzero.protocols import Env
 from podzero.types import Array, EnvState, Params
 from podzero.zoo_agents import zoo_workdir

@@ -18,7 +18,7 @@ from podzero.evaluation.arena import Arena
 from podzero.evaluation.players import NetworkPlayers, SearchPlayer, make_decide
 from podzero.inference import QuantizedNetwork, calibration_size, random_positions
 from podzero.networks import make_inference
-from podzero.params import load_snapshot
+from podzero.networks.snapshots import load_snapshot
 from podzero.workdir import Workdir
 
 OPENING_PLIES = 6

@@ -17,12 +17,12 @@ from podzero.benchmarks.inner_nodes_page import inner_nodes
 from podzero.benchmarks.licences_page import licence_of, licences_page, read_lock
 from podzero.benchmarks.readme_page import headline, judgements
 from podzero.benchmarks.results_page import page_of_results
-from podzero.benchmarks.rounds import ratios
 from podzero.benchmarks.serving_page import feeding, serving
 from podzero.benchmarks.tournaments_page import simulated
 from podzero.benchmarks.training_choices_page import horizon, root_values
 from podzero.markdown import Row, table
 from podzero.replay import server_python
+from podzero.tools.bench.rounds import ratios
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

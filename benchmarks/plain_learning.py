@@ -24,13 +24,13 @@ import numpy as np
 import optax
 import pgx
 
-from podzero.benchmarks.plain_mctx import make_play, network
 from podzero.config import SearchConfig
 from podzero.envs import make_env
 from podzero.evaluation.judge import Judge
 from podzero.evaluation.players import SearchPlayer, make_decide
 from podzero.evaluation.positions import judged_positions
 from podzero.search import network_evaluation
+from podzero.tools.bench.plain_mctx import make_play, network
 from podzero.types import Array
 
 GAME = "connect_four"

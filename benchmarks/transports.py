@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import zmq
 
-from podzero.benchmarks.child_processes import child_process
+from podzero.tools.bench.child_processes import child_process
 
 IN_FLIGHT = 2
 """Requests of the client that are unanswered at the same time."""
@@ -151,7 +151,7 @@ def over_ray(sizes: Sizes) -> Iterator[tuple[Start, Finish]]:
     """Calls of a Ray actor with NumPy arrays."""
     import ray
 
-    from podzero.cluster.ray_cluster import connect
+    from podzero.runtime.cluster.ray_cluster import connect
 
     with connect(None, cpus=2):
         server = ray.remote(_RayServer).options(num_cpus=0).remote(sizes.answer)

@@ -9,8 +9,8 @@ import numpy as np
 
 from podzero.actors.assembly import GameAssembler
 from podzero.config import Experiment
-from podzero.driver.build import local_parts
 from podzero.evaluation.solvers import game_values, make_solver
+from podzero.runtime.build import local_parts
 from podzero.types import Params, Sample
 
 LAMBDAS = (1.0, 0.9, 0.7, 0.4, 0.0)

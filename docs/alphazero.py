@@ -25,7 +25,7 @@ from podzero.envs import make_env
 from podzero.learner.augment import make_augment
 from podzero.learner.losses import alphazero_loss
 from podzero.networks import make_network
-from podzero.params import save_snapshot
+from podzero.networks.snapshots import save_snapshot
 from podzero.protocols import Env
 from podzero.search import make_search, network_evaluation, rules_model
 from podzero.types import Array, EnvState, Network, Params, Sample

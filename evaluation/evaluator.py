@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from podzero.envs import EnvironmentFailed, SimulatorError, simulator_errors
 from podzero.evaluation.arena import Interrupted
-from podzero.params import SnapshotError, load_snapshot, snapshot_steps
+from podzero.networks.snapshots import SnapshotError, load_snapshot, snapshot_steps
 from podzero.protocols import Report
 from podzero.types import Params
 

@@ -25,7 +25,7 @@ from podzero.evaluation.rating_round import RatingRound, relevant, snapshot_name
 from podzero.evaluation.ratings import Ladder, saved_ratings
 from podzero.evaluation.solvers import SOLVED
 from podzero.evaluation.who import resolve
-from podzero.params import SnapshotError, load_snapshot, snapshot_steps
+from podzero.networks.snapshots import SnapshotError, load_snapshot, snapshot_steps
 from podzero.protocols import Env
 from podzero.types import Params
 

@@ -22,7 +22,8 @@ from podzero.evaluation.players import (
 from podzero.evaluation.returns import SearchActors
 from podzero.evaluation.solvers import make_solver
 from podzero.networks import make_model_network, make_network
-from podzero.params import check_matches, load_snapshot
+from podzero.networks.matching import check_matches
+from podzero.networks.snapshots import load_snapshot
 from podzero.player_names import EnginePlayer, TrainedPlayer, full_name, parse_player
 from podzero.protocols import Env
 

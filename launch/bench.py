@@ -13,7 +13,7 @@ from podzero.config import builtin_configs, load
 from podzero.errors import ConfigError
 from podzero.launch.platforms import keep_compiled_programs
 
-TOLD = logging.getLogger("podzero.benchmarks")
+TOLD = logging.getLogger("podzero.tools.bench")
 """Where the benches log what they start, compile, wait for and measure."""
 
 
@@ -36,7 +36,7 @@ def run_stage(stage: str, config: str, overrides: list[str], seconds: float, tel
     experiment = load(config, overrides)
     keep_compiled_programs()
     with _told() if tell else nullcontext():
-        measure = getattr(import_module(f"podzero.benchmarks.{stage}"), f"bench_{stage}")
+        measure = getattr(import_module(f"podzero.tools.bench.{stage}"), f"bench_{stage}")
         found: dict[str, Any] = measure(experiment, seconds)
     return found
 

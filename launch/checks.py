@@ -11,8 +11,8 @@ from podzero.config import EvaluationConfig, Experiment, GameConfig, ModelNetwor
 from podzero.errors import ConfigError
 from podzero.importing import import_openvino
 from podzero.launch.directories import go_on
-from podzero.monitoring.writers import check_packages
 from podzero.player_names import ENGINES, EnginePlayer, engine_program
+from podzero.runtime.monitoring.writers import check_packages
 from podzero.workdir import Workdir
 
 IMPORT_TIMEOUT_S = 300.0
@@ -47,7 +47,7 @@ def check_startable(experiment: Experiment, workdir: Workdir, step: int | None =
 def _check_not_ended(experiment: Experiment, workdir: Workdir, step: int | None) -> None:
     if not workdir.is_run:
         return
-    from podzero.driver.checkpoints import checkpoints
+    from podzero.runtime.checkpoints import checkpoints
 
     found = next((found for found in checkpoints(workdir) if step in (None, found.step)), None)
     if found is None:

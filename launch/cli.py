@@ -111,7 +111,7 @@ def status(
 ) -> None:
     """Show the status of a run, from its files: while it runs and after its end."""
     from podzero.launch.runs import show_statuses, watch_status
-    from podzero.monitoring.status import read_status
+    from podzero.runtime.monitoring.status import read_status
 
     workdir = Workdir(directory)
     show_statuses(watch_status(workdir) if watch else [read_status(workdir)], directory, as_json)

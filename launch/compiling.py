@@ -46,7 +46,7 @@ def compile_for(
 ) -> None:
     """Compile an experiment for a TPU slice: whether it fits, and its cost. Needs no TPU."""
     if table:
-        from podzero.aot.table import make_table
+        from podzero.tools.compile.table import make_table
 
         make_table(again, limit_s=60 * minutes)
         return
@@ -56,7 +56,7 @@ def compile_for(
     if slices is not None and len(slices) < 2:
         raise ConfigError(f"--scaling {scaling}: expected at least two slices to compare, for example v5e-4,v5e-256")
     experiment = load(config, overrides or ())
-    from podzero.aot.command import judge_programs, judge_scaling
+    from podzero.tools.compile.command import judge_programs, judge_scaling
 
     found = (
         judge_programs(experiment, topology or experiment.cluster.slice or _SLICE, program, depth)

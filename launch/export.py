@@ -30,7 +30,7 @@ def export(
     """
     parse_player(who)  # refuses wrong names before JAX is imported
     keep_compiled_programs()
-    from podzero.export import export_agent
+    from podzero.tools.export import export_agent
 
     result = export_agent(who, to.expanduser().absolute())
     if as_json:

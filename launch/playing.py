@@ -87,6 +87,6 @@ def engine(
     """Play as an engine of other programs, which talk to it on standard input and output."""
     game_to_play(game, who)  # refuses wrong names before JAX is imported
     keep_compiled_programs()
-    from podzero.play.engine import serve
+    from podzero.tools.play.engine import serve
 
     serve(who, protocol, simulations, game)

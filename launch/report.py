@@ -37,14 +37,14 @@ def report(
     if serve:
         if output is not None:
             raise ConfigError("--output and --serve exclude each other: a served report is not written to a file")
-        from podzero.report.server import serve as serve_report
+        from podzero.tools.report.server import serve as serve_report
 
         where = free_address(host, port)
         serve_report(Workdir(directory), where, partial(_announce, where, as_json=as_json))
         return
     if host is not None or port is not None:
         raise ConfigError("--host and --port are for --serve: a report in a file needs neither")
-    from podzero.report import RunReader, make_report
+    from podzero.tools.report import RunReader, make_report
 
     workdir = Workdir(directory)
     page = make_report(RunReader(workdir).read())

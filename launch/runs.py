@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from podzero.launch.output import readable
-from podzero.monitoring.status import StoredStatus, duration, read_status
-from podzero.monitoring.view import status_panel
+from podzero.runtime.monitoring.status import StoredStatus, duration, read_status
+from podzero.runtime.monitoring.view import status_panel
 from podzero.workdir import Workdir, WorkdirError, refuse_url
 
 REFRESH_S = 2.0

@@ -61,8 +61,8 @@ def train(
     if address is None:  # the processes inherit it; the nodes of a cluster have caches of their own
         keep_compiled_programs()
     print(f"{reason}.", flush=True)
-    from podzero.driver.train import train as run
-    from podzero.monitoring.terminal import make_view
+    from podzero.runtime.monitoring.terminal import make_view
+    from podzero.runtime.train import train as run
 
     ended = run(experiment, root, address, make_view(view), step)
     cluster = "" if address is None else f" --address {address}"

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 from podzero.errors import PodzeroError as PodzeroError
 
 if TYPE_CHECKING:
-    from podzero.api.agent import Agent as Agent
-    from podzero.api.agent import load as load
-    from podzero.api.metrics import metrics as metrics
-    from podzero.api.results import board as board
+    from podzero.tools.api.agent import Agent as Agent
+    from podzero.tools.api.agent import load as load
+    from podzero.tools.api.metrics import metrics as metrics
+    from podzero.tools.api.results import board as board
 
 _MODULES = {
-    "Agent": "podzero.api.agent",
-    "board": "podzero.api.results",
-    "load": "podzero.api.agent",
-    "metrics": "podzero.api.metrics",
+    "Agent": "podzero.tools.api.agent",
+    "board": "podzero.tools.api.results",
+    "load": "podzero.tools.api.agent",
+    "metrics": "podzero.tools.api.metrics",
 }
 """Where each name is found, since most of these modules import JAX."""
 

@@ -21,6 +21,10 @@ class ConfigError(PodzeroError, ValueError):
     """An experiment or an argument that cannot be used as written."""
 
 
+class ClusterError(PodzeroError, RuntimeError):
+    """The cluster cannot be reached, has no room, or did not answer; the message says what was waited for."""
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """`" (did you mean 'x'?)"` for the most similar of `known`; empty if none is similar."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.7)

@@ -28,7 +28,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ.setdefault("RAY_worker_niceness", "0")
 
 from podzero.config import load
-from podzero.monitoring.terminal import View
+from podzero.runtime.monitoring.terminal import View
 
 # By default Hypothesis fails a test that is slow, as on a busy machine.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -163,7 +163,7 @@ def running():
 @pytest.fixture(scope="module")
 def ray_cluster():
     """A Ray cluster of one node with two CPUs, for the tests of one file: a process can be in one cluster at a time."""
-    from podzero.cluster.ray_cluster import connect
+    from podzero.runtime.cluster.ray_cluster import connect
 
     with connect(None, cpus=2) as cluster:
         yield cluster

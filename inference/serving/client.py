@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping
 
 import zmq
 
-from podzero.cluster.remote import ClusterError
 from podzero.config import ServerConfig
-from podzero.errors import ConfigError, PodzeroError
+from podzero.errors import ClusterError, ConfigError, PodzeroError
 from podzero.inference.evaluation_cache import EvaluationCache
 from podzero.inference.serving.batching import Rows
 from podzero.inference.serving.messages import (

@@ -11,9 +11,9 @@ import os
 from typing import NamedTuple
 
 from podzero.chips import Slice
-from podzero.cluster.placement import reserved_cpus
 from podzero.config import Experiment
 from podzero.errors import ConfigError
+from podzero.runtime.cluster.placement import reserved_cpus
 
 
 class Generation(NamedTuple):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shlex
 
-from podzero.cluster.placement import reserved_cpus
 from podzero.config import Experiment
 from podzero.errors import ConfigError
 from podzero.launch.targets.machines import TpuHosts, memory_gib, tpu_hosts
@@ -26,6 +25,7 @@ from podzero.launch.targets.plan import (
     template,
     workdir_of,
 )  # fmt: skip
+from podzero.runtime.cluster.placement import reserved_cpus
 
 
 def plan(experiment: Experiment, site: Site) -> Plan:

@@ -6,10 +6,10 @@ import sys
 
 import typer
 
-from podzero.aot.waiting import rates
 from podzero.config import FOR_SLICES, Experiment
 from podzero.errors import ConfigError
 from podzero.launch.targets.plan import Plan
+from podzero.tools.compile.waiting import rates
 
 MOST_WAITING = 0.5
 """The share of the learner's time beyond which a launch asks whether it is meant."""

@@ -11,9 +11,9 @@ import pytest
 from podzero.actors import ActorClients, DeviceActor, GameAssembler, RolloutCore, SelfPlayCore
 from podzero.actors.chips import ChipRollouts, chip_keys, finish
 from podzero.config import parse
-from podzero.driver.build import make_device_actor
 from podzero.envs import make_env
 from podzero.errors import ConfigError
+from podzero.runtime.build import make_device_actor
 from podzero.types import Versioned
 
 from .test_reanalysis import Source, Writer

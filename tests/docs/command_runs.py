@@ -11,7 +11,7 @@ from command_lines import CommandLine
 from typer import _click as click
 
 from podzero.config import Experiment, ModelNetworkConfig, builtin_configs, load
-from podzero.monitoring.status import RunStatus, write_status
+from podzero.runtime.monitoring.status import RunStatus, write_status
 from podzero.workdir import Workdir
 
 HERE = "tests/docs/command_runs.py"
@@ -133,7 +133,7 @@ def train(verb: str, arguments: list[str]) -> Command:
     given = parse(verb, arguments, mention=False)
     config, overrides = str(given["config"]), list(given["overrides"] or [])  # type: ignore[call-overload]
     if config.startswith("runs/"):
-        return Command((verb, *arguments), not_run="resumes a run; tests/driver and tests/launch do so")
+        return Command((verb, *arguments), not_run="resumes a run; tests/runtime and tests/launch do so")
     endless = config in builtin_configs() and load(config, overrides).stop.minutes is None
     if endless or "--check" in arguments or "--address" in arguments:
         without = [word for word in arguments if word != "--check"]
@@ -187,8 +187,8 @@ def elsewhere(why: str) -> Callable[[str, list[str]], Command]:
 
 RUNNERS: dict[str, Callable[[str, list[str]], Command]] = {
     "analyze": analysis,
-    "bench": elsewhere("tests/benchmarks/test_bench.py runs every stage, small"),
-    "compile": elsewhere("takes minutes of compilation; tests/aot runs it"),
+    "bench": elsewhere("tests/tools/bench/test_bench.py runs every stage, small"),
+    "compile": elsewhere("takes minutes of compilation; tests/tools/compile runs it"),
     "configs": plain,
     "doctor": lambda verb, arguments: Command((verb, *arguments)),
     "engine": engine,
@@ -224,7 +224,7 @@ def write_runs(arguments: tuple[str, ...]) -> None:
 
     from podzero.envs import spec_of
     from podzero.networks import make_model_network, make_network
-    from podzero.params import save_snapshot
+    from podzero.networks.snapshots import save_snapshot
 
     if arguments[0] == "train":
         return  # which makes its own

@@ -11,7 +11,7 @@ import pytest
 
 from podzero.config import load
 from podzero.evaluation.evaluate import evaluate
-from podzero.params import load_snapshot
+from podzero.networks.snapshots import load_snapshot
 from podzero.workdir import Workdir
 
 ROOT = Path(__file__).parents[2]

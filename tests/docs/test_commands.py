@@ -95,7 +95,7 @@ def test_a_block_begins_with_a_known_program_or_shows_no_commands(document):
         ("podzero bench selfplay go_9x9", "expected section.field=value"),
         ("podzero status runs/nowhere", "no experiment.yaml"),
         ("uv run --group dev python benchmarks/nowhere.py", "no script"),
-        ("pytest tests/driver/test_pod.py -k nothing_like_it", "no test nothing_like_it"),
+        ("pytest tests/runtime/test_pod.py -k nothing_like_it", "no test nothing_like_it"),
         ("pip install --no-such-option x", "not known"),
         ("docker build --file launch/targets/Dockerfile --build-arg NOTHING=1 .", "NOTHING"),
         ("ray begin --head", "no command begin"),

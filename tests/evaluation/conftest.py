@@ -4,7 +4,7 @@ import pytest
 from podzero.config import parse
 from podzero.envs import make_env
 from podzero.networks import make_network
-from podzero.params import save_snapshot
+from podzero.networks.snapshots import save_snapshot
 from podzero.workdir import Workdir
 
 

@@ -14,7 +14,7 @@ from podzero.evaluation.evaluator import Evaluator
 from podzero.evaluation.kept_games import GamesFolder
 from podzero.evaluation.matches import MatchRounds
 from podzero.evaluation.ratings import LadderError
-from podzero.params import SnapshotError
+from podzero.networks.snapshots import SnapshotError
 
 
 class Lines(logging.Handler):

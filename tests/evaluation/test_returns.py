@@ -17,7 +17,7 @@ from podzero.evaluation.evaluator import Evaluator
 from podzero.evaluation.returns import EpisodeRounds, play_alone
 from podzero.evaluation.rounds import make_rounds
 from podzero.networks import make_model_network
-from podzero.params import save_snapshot
+from podzero.networks.snapshots import save_snapshot
 from podzero.types import View
 from podzero.workdir import Workdir
 

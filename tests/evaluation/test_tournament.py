@@ -13,7 +13,7 @@ from podzero.errors import ConfigError
 from podzero.evaluation.players import RandomPlayer
 from podzero.evaluation.tournament import Tournament, default_folder, open_tournament
 from podzero.evaluation.tournament_files import Settings, TournamentError, TournamentFiles
-from podzero.params import SnapshotError
+from podzero.networks.snapshots import SnapshotError
 
 
 class Fixed:

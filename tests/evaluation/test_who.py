@@ -8,7 +8,7 @@ from podzero.envs import make_env
 from podzero.errors import ConfigError
 from podzero.evaluation.who import resolve
 from podzero.networks import make_network
-from podzero.params import SnapshotError, save_snapshot
+from podzero.networks.snapshots import SnapshotError, save_snapshot
 from podzero.workdir import Workdir
 
 

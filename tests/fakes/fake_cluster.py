@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from podzero.cluster.placement import Node
-from podzero.cluster.preflight import PreflightCheck, versions
-from podzero.cluster.remote import ClusterError
-from podzero.driver.processes import EvaluatorProcess, InferenceProcess, LearnerProcess, ReplayProcess
-from podzero.driver.producers import ActorProcess, ReanalysisProcess
+from podzero.errors import ClusterError
+from podzero.runtime.cluster.placement import Node
+from podzero.runtime.cluster.preflight import PreflightCheck, versions
+from podzero.runtime.processes import EvaluatorProcess, InferenceProcess, LearnerProcess, ReplayProcess
+from podzero.runtime.producers import ActorProcess, ReanalysisProcess
 from podzero.storage import LEARNER_FOLDER, LEARNER_MANIFEST, SHARD_MANIFEST
 
 PENDING = object()

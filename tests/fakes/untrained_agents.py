@@ -6,7 +6,7 @@ import numpy as np
 from podzero.config import parse
 from podzero.envs import make_env
 from podzero.networks import make_network
-from podzero.params import save_snapshot
+from podzero.networks.snapshots import save_snapshot
 from podzero.workdir import Workdir
 
 

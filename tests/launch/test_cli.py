@@ -14,13 +14,13 @@ import pytest
 import yaml
 
 from podzero.config import load, parse
-from podzero.driver.advice import last_checkpoint_failed
-from podzero.driver.train import End
 from podzero.launch import cli
 from podzero.launch.experiments import card
-from podzero.monitoring.status import RunStatus, write_status
-from podzero.play.timed_search import STEP
 from podzero.player_names import parse_player
+from podzero.runtime.advice import last_checkpoint_failed
+from podzero.runtime.monitoring.status import RunStatus, write_status
+from podzero.runtime.train import End
+from podzero.tools.play.timed_search import STEP
 from podzero.workdir import Workdir
 
 PODZERO = os.path.join(os.path.dirname(sys.executable), "podzero")
@@ -120,7 +120,7 @@ def test_an_unexpected_error_keeps_its_traceback(monkeypatch):
 def test_a_run_that_has_ended_names_commands_that_go_on(command, tmp_path, monkeypatch):
     """With the names of the directory as they were chosen; each is accepted by the command line."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("podzero.driver.train.train", lambda *_: End("stop.steps=5 is reached", signal=0))
+    monkeypatch.setattr("podzero.runtime.train.train", lambda *_: End("stop.steps=5 is reached", signal=0))
     code, out, _ = command("train", "tic_tac_toe", "seed=1", "stop.steps=5", "--view", "plain")
     assert code == 0
     assert out.startswith("New run in runs/tic_tac_toe-seed1, named after what differs from tic_tac_toe: seed=1.\n")
@@ -137,7 +137,7 @@ def test_a_run_that_has_ended_names_commands_that_go_on(command, tmp_path, monke
 def test_a_run_that_a_signal_has_ended_is_no_success(command, tmp_path, monkeypatch, ended, code):
     """Else Kubernetes would count its job as complete."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("podzero.driver.train.train", lambda *_: End("over", ended))
+    monkeypatch.setattr("podzero.runtime.train.train", lambda *_: End("over", ended))
     assert command("train", "tic_tac_toe", "--view", "plain")[0] == code
 
 
@@ -146,7 +146,7 @@ def test_a_run_without_its_last_checkpoint_is_code_3(command, tmp_path, monkeypa
         raise last_checkpoint_failed("stop.steps=5 is reached", OSError(28, "No space left"), Workdir(tmp_path))
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("podzero.driver.train.train", fail)
+    monkeypatch.setattr("podzero.runtime.train.train", fail)
     code, _, err = command("train", "tic_tac_toe", "--view", "plain")
     assert code == 3
     assert "No space left" in err
@@ -208,7 +208,7 @@ def test_help_shows_defaults_exit_codes_and_completion(command):
 
 
 def test_help_of_engine_says_how_many_simulations_there_are_at_most(command):
-    """Four times those of training are `podzero.play.timed_search.STEP` of them."""
+    """Four times those of training are `podzero.tools.play.timed_search.STEP` of them."""
     shown = " ".join(re.sub(r"[│╭╮╰╯─]", " ", command("engine", "-h")[1]).split())
     assert f"[default: ({STEP} times the number in training; N for mcts:N)]" in shown
 
@@ -271,10 +271,10 @@ def test_a_bench_prints_one_line_with_one_object(command, monkeypatch):
     class Fake:
         @staticmethod
         def bench_learner(experiment, seconds):
-            logging.getLogger("podzero.benchmarks.learner").info("compiling the train step")
+            logging.getLogger("podzero.tools.bench.learner").info("compiling the train step")
             return {"ratio": 0.97, "sizes": [experiment.learner.batch_size], "seconds": seconds}
 
-    benches = {"podzero.benchmarks.learner": Fake}
+    benches = {"podzero.tools.bench.learner": Fake}
     monkeypatch.setattr("podzero.launch.bench.import_module", benches.get)
     code, out, err = command("bench", "learner", "learner.batch_size=64", "--seconds", "3", "--json")
     assert (code, err) == (0, "")

@@ -10,8 +10,8 @@ import pytest
 from cloud_tools import TRAIN, calls, stand_in
 
 from podzero.launch.targets.plan import template
-from podzero.monitoring.status import Phase, RunStatus
-from podzero.monitoring.view import status_line
+from podzero.runtime.monitoring.status import Phase, RunStatus
+from podzero.runtime.monitoring.view import status_line
 
 
 def test_a_run_starts_once_and_ends_with_its_checkpoint(head, tmp_path):

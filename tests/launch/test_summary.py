@@ -4,9 +4,9 @@ import pytest
 import typer
 from cloud_tools import OPTIONS, calls, words
 
-from podzero.aot import waiting
 from podzero.config import load
 from podzero.launch.targets import summary
+from podzero.tools.compile import waiting
 
 CPU_ACTORS = ["go_9x9", "cluster.slice=v5e-16", "replay.shards=4", "actors.count=100"]
 

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podzero.cluster.preflight import PreflightCheck
 from podzero.errors import ConfigError
 from podzero.learner import HostInfo, LearnerCheckpoints, join, make_training
 from podzero.learner.hosts import Command, HostLost, MultiHost, SingleHost
+from podzero.runtime.cluster.preflight import PreflightCheck
 
 STEP, STOP = Command("step"), Command("stop")
 

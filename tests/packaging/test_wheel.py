@@ -11,8 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
-    "actors", "aot", "api", "benchmarks", "cluster", "configs", "driver", "envs", "evaluation", "export", "inference",
-    "launch", "learner", "monitoring", "networks", "params", "play", "replay", "report", "search",
+    "actors", "configs", "envs", "evaluation", "inference", "launch", "learner", "networks", "replay", "runtime",
+    "search", "tools",
 )  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def expected():
     """Every file of the package, as it must lie in site-packages."""
     here = ROOT / "podzero"
     own = [*here.glob("*"), *(here / "config").glob("*.py"), *(here / "zoo").rglob("*")]
-    modules = {path.relative_to(ROOT).as_posix() for path in own if path.is_file()} | {"podzero/aot/slices.json"}
+    modules = {path.relative_to(ROOT).as_posix() for path in own if path.is_file()}
     packages = {
         f"podzero/{path.relative_to(ROOT).as_posix()}"
         for package in PACKAGES
@@ -56,6 +56,7 @@ def expected():
             path.suffix in {".py", ".pyi", ".proto", ".yaml", ".sh", ".html", ".css", ".js", ".npz", ".LICENSE"}
             or path.name.startswith("Dockerfile")
             or path.parent.name == "reverb_server"
+            or path.name == "slices.json"
         )
         and not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
     }

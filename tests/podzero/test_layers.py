@@ -1,49 +1,42 @@
-"""Imports only go down the layers (docs/architecture.md), and heavy libraries stay in their packages."""
+"""Imports go from right to left in the rings of pyproject.toml, and heavy libraries stay in their packages."""
 
 import ast
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-LAYERS = {
-    "cluster": 1, "envs": 1, "networks": 1, "search": 1,
-    "inference": 2, "monitoring": 2, "params": 2, "replay": 2,
-    "actors": 3, "evaluation": 3, "export": 3, "learner": 3,
-    "driver": 4, "play": 4,
-    "aot": 5, "benchmarks": 5, "report": 5,
-    "api": 6, "configs": 6, "launch": 6,
-}  # fmt: skip
-"""Layer of each package; the modules of `podzero/` itself are layer 0."""
-LARGEST_SHARE = 0.20
-"""The most of all product code that one package may hold."""
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+ORDER = [package for ring in PROJECT["tool"]["podzero"]["rings"] for package in ring]
+"""All packages: each may import those before it, and the modules of `podzero/` itself, which import none of them."""
+FOLDERS = list(dict.fromkeys(package.split(".")[0] for package in ORDER))
 ONLY_IN = {
-    "PIL": {"play"},
-    "aiohttp": {"report"},
-    "cv2": {"play"},
-    "mlflow": {"monitoring"},
-    "nicegui": {"play"},
-    "onnx": {"export"},
-    "onnxruntime": {"export"},
+    "PIL": {"tools.play"},
+    "aiohttp": {"tools.report"},
+    "cv2": {"tools.play"},
+    "mlflow": {"runtime.monitoring"},
+    "nicegui": {"tools.play"},
+    "onnx": {"tools.export"},
+    "onnxruntime": {"tools.export"},
     "openvino": {"inference"},
-    "prometheus_client": {"monitoring"},
-    "ray": {"benchmarks", "cluster", "params"},
-    "grpc": {"benchmarks", "replay"},
+    "prometheus_client": {"runtime.monitoring"},
+    "ray": {"benchmarks", "runtime", "runtime.cluster", "tools.bench"},
+    "grpc": {"benchmarks", "replay", "tools.bench"},
     "reverb": set(),
     "tensorflow": set(),
-    "wandb": {"monitoring"},
+    "wandb": {"runtime.monitoring"},
 }
 """The packages that may import a library at all."""
 EXCEPTIONS = {
     (program, library)
-    for program in ("replay/reverb_server/serve.py", "benchmarks/reverb_client.py")
+    for program in ("replay/reverb_server/serve.py", "tools/bench/reverb_client.py")
     for library in ("reverb", "tensorflow")
 }
 """Programs of the replay server's environment: the server, and the client that the bench of replay compares with."""
-
-FACE = ("podzero/__init__.py", "api")
-"""`import podzero` gives the names of the package on top, which it imports when they are used."""
+FACE = ("podzero/__init__.py", "tools.api")
+"""`import podzero` gives the names of this package, which it imports when they are used."""
 
 
 def violations(root: Path) -> list[str]:
@@ -56,37 +49,36 @@ def violations(root: Path) -> list[str]:
 
 
 def broken_rule(file: str, module: str) -> str | None:
-    """Why the package of `file` may not import `module`, or None if it may."""
-    package = file.split("/", maxsplit=1)[0]
+    """Why `file` may not import `module`, or None if it may."""
+    package = package_of(file.removesuffix(".py").replace("/", "."))
     top, *rest = module.split(".")
-    if top in LAYERS:
+    if top in FOLDERS:
         return f"bare package name '{top}': import podzero.{top}"
     if top in ONLY_IN and package not in ONLY_IN[top] and (file, top) not in EXCEPTIONS:
         return f"{package} may not import {top}"
-    if top == "podzero" and rest and rest[0] in LAYERS and rest[0] != package and (file, rest[0]) != FACE:
-        return broken_layer(package, rest[0], whole_package=len(rest) == 1)
+    other = package_of(".".join(rest)) if top == "podzero" else "podzero"
+    if rank(other) > rank(package) and (file, other) != FACE:
+        return f"{package} imports {other}, which stands to the right of it"
     return None
 
 
-def broken_layer(package: str, other: str, whole_package: bool) -> str | None:
-    """Why `package` may not import another package, or None if it may."""
-    layer, above = LAYERS.get(package, 0), LAYERS[other]
-    if above > layer:
-        return f"{package} (layer {layer}) imports {other} (layer {above}): imports only go down"
-    if above == layer and layer > 1:
-        return f"{package} imports its neighbour {other}"
-    if above == layer and not whole_package:
-        return f"{package} looks inside its neighbour {other}"
-    return None
+def package_of(path: str) -> str:
+    """The package of `ORDER` that holds the module of a dotted path below `podzero`, or `podzero`."""
+    parts = path.split(".")
+    prefixes = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
+    return next((prefix for prefix in prefixes if prefix in ORDER), "podzero")
+
+
+def rank(package: str) -> int:
+    """The place of a package in the order; that of `podzero` is before all."""
+    return ORDER.index(package) if package in ORDER else -1
 
 
 def imports(root: Path) -> Iterator[tuple[str, int, str]]:
     """(file relative to `root`, line, absolute module) of every import, wherever in the file it stands."""
-    for folder in ("podzero", *LAYERS):
+    for folder in ("podzero", *FOLDERS):
         for path in sorted((root / folder).rglob("*.py")):
             file = path.relative_to(root).as_posix()
-            if folder == "podzero" and file.count("/") > 1:
-                continue  # a package seen through its link
             for node in ast.walk(ast.parse(path.read_text(), file)):
                 for module in modules(node, file):
                     yield file, getattr(node, "lineno", 0), module
@@ -102,8 +94,8 @@ def modules(node: ast.AST, file: str) -> list[str]:
     if node.level:
         inside = ("podzero", *file.removeprefix("podzero/").split("/")[:-1])
         base = ".".join([*inside[: len(inside) - node.level + 1], *filter(None, [base])])
-    if base == "podzero":
-        return [f"podzero.{alias.name}" for alias in node.names]
+    if base == "podzero" or base.removeprefix("podzero.") in FOLDERS:
+        return [f"{base}.{alias.name}" for alias in node.names]
     return [base]
 
 
@@ -112,31 +104,38 @@ def plant(root: Path, file: str, text: str) -> None:
     (root / file).write_text(text)
 
 
-def test_no_import_of_the_project_goes_up_a_layer():
+def test_imports_go_from_right_to_left():
     assert violations(ROOT) == []
 
 
-def test_every_package_has_a_layer_and_is_linked_into_the_package():
+def test_every_package_is_registered_in_the_rings_and_nowhere_else_by_hand():
+    """The links below `podzero/` and the lists of ruff follow from the rings, as do those of wheel and image."""
     links = {path.name: path.readlink().as_posix() for path in (ROOT / "podzero").iterdir() if path.is_symlink()}
-    assert links == {package: f"../{package}" for package in LAYERS}
+    assert links == {folder: f"../{folder}" for folder in FOLDERS}
+    ruff = PROJECT["tool"]["ruff"]
+    assert {path for path in ruff["extend-exclude"] if path.startswith("podzero/")} == {f"podzero/{f}" for f in FOLDERS}
+    banned = ruff["lint"]["flake8-tidy-imports"]["banned-api"]
+    assert banned == {folder: {"msg": f"podzero.{folder}"} for folder in FOLDERS}
+    kept = (ROOT / "launch" / "targets" / "Dockerfile.dockerignore").read_text().splitlines()
+    assert {f"!{folder}" for folder in (*FOLDERS, "podzero") if folder != "benchmarks"} <= set(kept)
 
 
 def test_the_walk_sees_the_whole_project():
-    seen = {file.split("/")[0] for file, _, _ in imports(ROOT)}
-    assert seen >= {"podzero", *LAYERS} - {"configs"}
+    seen = {package_of(file.removesuffix(".py").replace("/", ".")) for file, _, _ in imports(ROOT)}
+    assert seen >= {"podzero", *ORDER} - {"configs"}
 
 
 @pytest.mark.parametrize(
     ("file", "text", "why"),
     [
-        ("search/a.py", "from podzero.replay import make_writer", "search (layer 1) imports replay (layer 2)"),
-        ("podzero/a.py", "import podzero.envs", "podzero (layer 0) imports envs (layer 1)"),
-        ("podzero/a.py", "import podzero.api", "podzero (layer 0) imports api (layer 6)"),
-        ("podzero/__init__.py", "from podzero.envs import x", "podzero (layer 0) imports envs (layer 1)"),
-        ("actors/a.py", "from podzero import learner", "actors imports its neighbour learner"),
-        ("actors/deep/a.py", "from ...launch import cli", "actors (layer 3) imports launch (layer 6)"),
-        ("actors/a.py", "from ..evaluation import Arena", "actors imports its neighbour evaluation"),
-        ("search/a.py", "from podzero.envs.pgx_games import x", "search looks inside its neighbour envs"),
+        ("search/a.py", "from podzero.replay import make_writer", "search imports replay"),
+        ("podzero/a.py", "import podzero.envs", "podzero imports envs"),
+        ("podzero/a.py", "import podzero.tools.api", "podzero imports tools.api"),
+        ("podzero/__init__.py", "from podzero.envs import x", "podzero imports envs"),
+        ("actors/a.py", "from podzero import learner", "actors imports learner"),
+        ("actors/deep/a.py", "from ...launch import cli", "actors imports launch"),
+        ("runtime/cluster/a.py", "from ..train import train", "runtime.cluster imports runtime"),
+        ("tools/play/a.py", "from podzero.tools import report", "tools.play imports tools.report"),
         ("learner/a.py", "def f():\n    import ray.util", "learner may not import ray"),
         ("learner/a.py", "import tensorflow as tf", "learner may not import tensorflow"),
         ("replay/a.py", "from reverb import Client", "replay may not import reverb"),
@@ -154,28 +153,14 @@ def test_a_planted_violation_is_found(tmp_path, file, text, why):
     ("file", "text"),
     [
         ("search/a.py", "from podzero.envs import make_env\nfrom podzero.types import Sample"),
-        ("actors/a.py", "from podzero.search import make_search\nfrom .core import Core\nfrom podzero.params import x"),
-        ("cluster/a.py", "import ray\nfrom podzero.config import Experiment"),
-        ("launch/a.py", "from podzero.driver.train import train\nfrom podzero.learner import Learner"),
+        ("actors/a.py", "from podzero.search import make_search\nfrom .core import Core"),
+        ("runtime/cluster/a.py", "import ray\nfrom podzero.config import Experiment"),
+        ("launch/a.py", "from podzero.runtime.train import train\nfrom podzero.learner import Learner"),
         ("replay/reverb_server/serve.py", "import reverb"),
         ("envs/a.py", "import raycast\nimport podzero.envs.registry"),
-        ("podzero/__init__.py", "from podzero.api.agent import load"),
+        ("podzero/__init__.py", "from podzero.tools.api.agent import load"),
     ],
 )
-def test_what_goes_down_is_left_alone(tmp_path, file, text):
+def test_what_goes_to_the_left_is_left_alone(tmp_path, file, text):
     plant(tmp_path, file, text)
     assert violations(tmp_path) == []
-
-
-def product_lines():
-    """Lines of each file of product code, by its path."""
-    folders = [path for name in LAYERS for path in (ROOT / name).rglob("*.py")]
-    own = [*(ROOT / "podzero").glob("*.py"), *(ROOT / "podzero" / "config").glob("*.py")]
-    return {path.relative_to(ROOT).as_posix(): len(path.read_text().splitlines()) for path in [*folders, *own]}
-
-
-def test_no_package_holds_more_than_a_fifth_of_the_code():
-    lines = product_lines()
-    total = sum(lines.values())
-    for package in LAYERS:
-        assert sum(n for file, n in lines.items() if file.startswith(f"{package}/")) <= LARGEST_SHARE * total, package

@@ -3,7 +3,7 @@
 import pytest
 
 from podzero.errors import ConfigError
-from podzero.params import load_snapshot, snapshot_steps
+from podzero.networks.snapshots import load_snapshot, snapshot_steps
 from podzero.player_names import game_to_play, parse_player
 from podzero.zoo_agents import zoo_card, zoo_names, zoo_workdir
 

@@ -9,8 +9,7 @@ import pytest
 import zmq
 from number_server import CONFIG, IDENTITY, Device, Running, client_of, expected, rows_of, serving
 
-from podzero.cluster.remote import ClusterError
-from podzero.errors import ConfigError
+from podzero.errors import ClusterError, ConfigError
 from podzero.inference.serving import (
     Hello,
     ServedParams,

@@ -1,0 +1,262 @@
+"""Builds learners' networks, actors and reanalysers from an experiment: for processes, benchmarks and compilation."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import jax
+
+from podzero.actors import (
+    ActorClients,
+    DeviceActor,
+    EnvironmentActor,
+    Reanalyse,
+    ReanalysisActor,
+    RolloutCore,
+    SelfPlayActor,
+    SelfPlayCore,
+    position_reanalysis,
+    window_reanalysis,
+)
+from podzero.config import Experiment, GymnasiumConfig, ModelNetworkConfig, ResNetConfig
+from podzero.envs import make_env, make_vector_env, spec_of
+from podzero.errors import ConfigError
+from podzero.inference import (
+    BackgroundSource,
+    NotingWriter,
+    QuantizedNetwork,
+    calibration_size,
+    has_bfloat16_instructions,
+    has_int8_instructions,
+    host_resnet,
+    random_positions,
+)
+from podzero.networks import make_inference, make_model_network, make_network
+from podzero.protocols import Env, ParamSource, ReplayWriter, Report, Search, StateReader
+from podzero.runtime.placed import PlacedNetwork, placed_network
+from podzero.search import Evaluate, ModelSearch, make_model_search, make_search, network_evaluation, rules_model
+from podzero.types import Array, EnvSpec, ModelNetwork, Network, Params, Symmetry
+
+log = logging.getLogger(__name__)
+
+Apply = Callable[[Params, Array], tuple[jax.Array, jax.Array]]
+"""`Network.apply`."""
+
+
+class ActorParts(NamedTuple):
+    """What a self-play actor is made of."""
+
+    core: SelfPlayCore
+    fold: Callable[[Params], Params]
+    """Turns published parameters into those that the core takes."""
+    quantized: QuantizedNetwork | None = None
+    """The network that the core's searches evaluate; None if they evaluate it in their own program."""
+
+
+class HasMetrics(Protocol):
+    """Something with metrics of its own."""
+
+    def metrics(self) -> Mapping[str, float]:
+        """The newest ones."""
+        ...
+
+
+def learner_parts(experiment: Experiment) -> tuple[Network | ModelNetwork, EnvSpec, Sequence[Symmetry]]:
+    """The network of an experiment, the specification of its environment, and the symmetries of its observations."""
+    if isinstance(experiment.network, ModelNetworkConfig):
+        spec = spec_of(experiment.env)
+        return make_model_network(experiment.network, spec), spec, ()
+    env = make_env(experiment.env)
+    return _trained_network(experiment, env.spec), env.spec, env.symmetries
+
+
+def _trained_network(experiment: Experiment, spec: EnvSpec) -> Network:
+    """The network that the learner trains; the experiment and this CPU decide what computes its tower.
+
+    Raises:
+      ConfigError: OpenVINO is not installed.
+    """
+    network = experiment.network
+    if experiment.learner.cpu_convolutions == "openvino" and experiment.cluster.tpu is None:
+        assert isinstance(network, ResNetConfig)
+        if has_bfloat16_instructions():
+            return host_resnet(network, spec)
+        log.warning("this CPU has no bfloat16 instructions: learner.cpu_convolutions = openvino uses XLA here")
+    return make_network(network, spec)
+
+
+def make_actor(
+    experiment: Experiment,
+    name: str,
+    seed: int,
+    clients: ActorClients,
+) -> SelfPlayActor | EnvironmentActor:
+    """The actor on a CPU host for the environment of an experiment: self-play for games, acting for Gymnasium
+    environments.
+    """
+    common: dict[str, Any] = {"experiment": experiment, "name": name, "seed": seed, "clients": clients}
+    if not isinstance(experiment.env, GymnasiumConfig):
+        return SelfPlayActor(**common | _actor_arguments(actor_parts(experiment), clients))
+    spec = spec_of(experiment.env)
+    environments = partial(make_vector_env, experiment.env, experiment.actors.games, seed)
+    search = model_search(experiment, spec)
+    return EnvironmentActor(spec=spec, make_environments=environments, search=search, **common)
+
+
+def model_search(experiment: Experiment, spec: EnvSpec) -> ModelSearch:
+    """The search of an experiment that learns a model of its environment."""
+    assert isinstance(experiment.network, ModelNetworkConfig)
+    network = make_model_network(experiment.network, spec)
+    return make_model_search(experiment.search, network, spec, experiment.env.discount)
+
+
+def acting_network(experiment: Experiment, spec: EnvSpec) -> tuple[Callable[[Array], Params], Apply]:
+    """The two functions of the network that actors evaluate.
+
+    Returns:
+      `init(key)`, which gives acting parameters, and `predict(params, observations)`, which gives policy and value.
+    """
+    if isinstance(experiment.network, ModelNetworkConfig):
+        model = make_model_network(experiment.network, spec)
+        return model.init, lambda params, observation: model.predict(params, model.represent(params, observation))
+    if experiment.int8.on_tpu:
+        placed = placed_network(experiment)
+        return placed.init, placed.apply
+    network = make_inference(experiment.network, spec)[1]
+    return network.init, network.apply
+
+
+def actor_parts(experiment: Experiment) -> ActorParts:
+    """The parts of a self-play actor; the experiment and this CPU decide where they evaluate the network.
+
+    Raises:
+      ConfigError: the package that evaluates in int8 is not installed.
+    """
+    if experiment.actors.inference == "int8":
+        if has_int8_instructions():
+            return _int8_parts(experiment)
+        log.warning("this CPU has no int8 instructions (VNNI): actors.inference = int8 evaluates in float32 here")
+    return local_parts(experiment)
+
+
+def local_parts(experiment: Experiment) -> ActorParts:
+    """The parts of an actor that evaluates the network in the program of the search, whatever the experiment says."""
+    env, network, fold = local_network(experiment)
+    return ActorParts(selfplay_core(experiment, env, network_evaluation(env, network.apply)), fold)
+
+
+def make_device_actor(
+    experiment: Experiment, name: str, seed: int, clients: ActorClients, devices: Sequence[jax.Device]
+) -> DeviceActor:
+    """The actor that plays on accelerators of this process.
+
+    Raises:
+      ConfigError: the devices cannot share the games evenly, or the game has no longest game.
+    """
+    games = experiment.actors.games
+    if games % len(devices):
+        raise ConfigError(
+            f"actors.games {games} is not a multiple of the {len(devices)} devices that play; "
+            f"set it to {(games // len(devices) + 1) * len(devices)}"
+        )
+    actors = experiment.actors.model_copy(update={"games": games // len(devices)})
+    core, placed = device_parts(experiment.model_copy(update={"actors": actors}))
+    if (int8 := placed.int8) is not None:
+        writer, report = NotingWriter(clients.writer, int8.note), with_metrics(clients.report, int8)
+        clients = clients._replace(writer=writer, report=report)
+    return DeviceActor(
+        experiment=experiment, name=name, seed=seed, core=core, devices=devices, fold=placed.fold, clients=clients
+    )
+
+
+def device_parts(experiment: Experiment) -> tuple[RolloutCore, PlacedNetwork]:
+    """Self-play on an accelerator, and the network that it evaluates."""
+    placed = placed_network(experiment)
+    core = selfplay_core(experiment, placed.env, network_evaluation(placed.env, placed.apply))
+    return RolloutCore(core, placed.env, experiment), placed
+
+
+def _int8_parts(experiment: Experiment) -> ActorParts:
+    """The parts of an actor that evaluates the network in int8."""
+    env, actors = make_env(experiment.env), experiment.actors
+    size = calibration_size(experiment.int8, actors.games)
+    positions = random_positions(env, jax.random.key(experiment.seed), size)
+    network = QuantizedNetwork(env.spec, experiment.int8, max(1, round(actors.cpus)), actors.games, positions)
+    fold = jax.jit(make_inference(experiment.network, env.spec)[0])
+    core = selfplay_core(experiment, env, network.evaluation(env))
+    return ActorParts(core, lambda params: network.load(fold(params)), network)
+
+
+def selfplay_core(experiment: Experiment, env: Env, evaluate: Evaluate) -> SelfPlayCore:
+    """The self-play step, whose searches evaluate states by `evaluate`."""
+    numbers = {*experiment.search.growth, experiment.search.fast_simulations}
+    others = {simulations: _search(experiment, env, evaluate, simulations) for simulations in numbers}
+    search = others[experiment.search.simulations]
+    return SelfPlayCore(env, search, experiment.actors, others, keep_states=experiment.reanalyse.share > 0)
+
+
+def _actor_arguments(parts: ActorParts, clients: ActorClients) -> dict[str, Any]:
+    """The core, `fold` and clients of an actor; int8 versions are made in the background, their metrics reported."""
+    quantized = parts.quantized
+    if quantized is None:
+        return {"core": parts.core, "fold": parts.fold, "clients": clients}
+
+    source = BackgroundSource(clients.source, parts.fold)
+    connected = clients._replace(source=source, report=with_metrics(clients.report, quantized))
+    return {"core": parts.core, "fold": lambda token: token, "clients": connected}
+
+
+def with_metrics(report: Report, of: HasMetrics) -> Report:
+    """A report that adds the metrics of something that a worker uses."""
+    return lambda worker, metrics: report(worker, {**metrics, **of.metrics()})
+
+
+def make_reanalyser(
+    experiment: Experiment,
+    name: str,
+    seed: int,
+    source: ParamSource,
+    states: StateReader,
+    writer: ReplayWriter,
+    report: Report,
+) -> ReanalysisActor:
+    """The reanalyser, which searches stored states again with newer parameters."""
+    reanalyse, prepare = make_reanalysis(experiment, seed)
+    return ReanalysisActor(
+        experiment=experiment,
+        name=name,
+        reanalyse=reanalyse,
+        prepare=prepare,
+        source=source,
+        states=states,
+        writer=writer,
+        report=report,
+    )
+
+
+def make_reanalysis(experiment: Experiment, seed: int) -> tuple[Reanalyse, Callable[[Params], Params]]:
+    """The search of stored states, and the function that turns published parameters into those it takes."""
+    if isinstance(experiment.network, ModelNetworkConfig):
+        spec = spec_of(experiment.env)
+        network = make_model_network(experiment.network, spec)
+        return window_reanalysis(experiment, network, model_search(experiment, spec), seed), lambda params: params
+    env, local, fold = local_network(experiment)
+    search = _search(experiment, env, network_evaluation(env, local.apply))
+    return position_reanalysis(env, search, experiment.actors, seed, experiment.has_auxiliary_heads), fold
+
+
+def local_network(experiment: Experiment) -> tuple[Env, Network, Callable[[Params], Params]]:
+    """A game, the network that a search evaluates in its own program, and the jitted `fold` of its parameters."""
+    env = make_env(experiment.env)
+    fold, network = make_inference(experiment.network, env.spec)
+    return env, network, jax.jit(fold)
+
+
+def _search(experiment: Experiment, env: Env, evaluate: Evaluate, simulations: int | None = None) -> Search:
+    """The search with the game's rules as model; `simulations` replaces those of the experiment."""
+    model = rules_model(env, evaluate, experiment.env.discount)
+    changes = {} if simulations is None else {"simulations": simulations}
+    return make_search(experiment.search.model_copy(update=changes), model)

@@ -1,0 +1,238 @@
+"""Checkpoints: complete states of a run, from which it resumes. Each is one folder.
+
+    checkpoints/STEP/learner/          the learner's state (Orbax)
+                     replay/shard-K/   the contents of the replay shards (Reverb)
+                     run.json          counters of the run, the rating ladder, the number of samples of each shard
+
+A checkpoint is written under a hidden name, by learner and shards themselves, and renamed when it is complete and on
+disk. A run resumes from the newest one whose learner and run.json are whole. A replay shard that is damaged there takes
+the contents of the newest older checkpoint in which it is whole; without any, it is empty.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from podzero.errors import PodzeroError
+from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S, RemoteActor
+from podzero.storage import (
+    LEARNER_FOLDER,
+    LEARNER_MANIFEST,
+    SHARD_MANIFEST,
+    StorageError,
+    read_saved,
+    sealed,
+    shard_folder,
+    unsealed,
+)
+from podzero.workdir import Workdir, step_folder, step_folders, sync, sync_tree, write_atomically
+
+log = logging.getLogger(__name__)
+
+SHARD_TIMEOUT_S = BUILD_TIMEOUT_S
+"""Longest time for a replay shard to write its contents: as long as it may take to restore them."""
+VISIBLE_TIMEOUT_S = 60.0
+"""Longest wait until the driver sees what other nodes have written: NFS keeps its view of a folder for a minute."""
+_POLL_S = 0.5
+_UNFINISHED = ".unfinished"
+_REPLACED = ".replaced"
+_DAMAGED = "damaged-"
+_RUN_FILE = "run.json"
+KEEP_DAMAGED = 2
+"""How many damaged checkpoints are kept under other names."""
+
+
+class RunFileDamaged(PodzeroError, RuntimeError):
+    """The `run.json` of a checkpoint is missing or damaged; an older checkpoint may be intact."""
+
+
+class SavedShard(NamedTuple):
+    """The contents of a replay shard in a checkpoint, which may be damaged."""
+
+    folder: Path
+    samples: int
+    """How many there were; 0 if that is not known."""
+
+
+class Checkpoint(NamedTuple):
+    """A complete state of a run."""
+
+    step: int
+    folder: Path
+    counters: dict[str, float]
+    ladder: dict[str, Any]
+    samples: list[int]
+    """In each replay shard."""
+    fault: RunFileDamaged | StorageError | None = None
+    """Why `run.json` could not be read; counters, ladder and samples are empty then, and no run may start from them."""
+    before: tuple[Checkpoint, ...] = ()
+    """The older checkpoints, newest first."""
+
+    def shard(self, index: int) -> list[SavedShard]:
+        """The contents of a replay shard: those of this checkpoint, then those of the ones before."""
+        return [
+            SavedShard(shard_folder(found.folder, index), dict(enumerate(found.samples)).get(index, 0))
+            for found in (self, *self.before)
+        ]
+
+
+def checkpoints(workdir: Workdir) -> list[Checkpoint]:
+    """The checkpoints of a working directory, newest first."""
+    # If the process died while a checkpoint of the same step was being replaced, the old one has another name.
+    folders = {int(old.stem): old for old in workdir.checkpoints.glob(f"[0-9]*{_REPLACED}")}
+    folders |= {step: step_folder(workdir.checkpoints, step) for step in step_folders(workdir.checkpoints)}
+    found: list[Checkpoint] = []
+    for step in sorted(folders):
+        found.insert(0, _read(step, folders[step])._replace(before=tuple(found)))
+    return found
+
+
+def write_checkpoint(
+    workdir: Workdir,
+    save_learner: Callable[[Path], int],
+    shards: Sequence[RemoteActor],
+    counters: Mapping[str, float],
+    ladder: Mapping[str, Any],
+    keep: int,
+) -> int:
+    """Writes a checkpoint and deletes the oldest ones; returns its step.
+
+    Args:
+      workdir: where it goes.
+      save_learner: writes the learner's state below a folder and returns its step.
+      shards: the replay shards.
+      counters: the counters of the run.
+      ladder: the rating ladder.
+      keep: how many checkpoints are kept.
+
+    Raises:
+      ClusterError, WorkerDied: a worker did not answer; the checkpoints before are untouched.
+      SaveUnderWay: a shard still writes the checkpoint before, which was given up; those before are untouched.
+      StorageError: this node does not see what a worker wrote; the checkpoints before are untouched.
+      OSError: it cannot be written; the checkpoints before are untouched.
+    """
+    delete_unfinished(workdir)
+    # A new name each time, so that a late write of an abandoned checkpoint cannot end up in this one.
+    unfinished = workdir.checkpoints / f"{_UNFINISHED}-{time.time_ns()}"
+    unfinished.mkdir(parents=True)
+    try:
+        deadline = time.monotonic() + SHARD_TIMEOUT_S
+        saves = [shard.begin("checkpoint", shard_folder(unfinished, i)) for i, shard in enumerate(shards)]
+        step = save_learner(unfinished)
+        samples = [int(save.result(max(0.0, deadline - time.monotonic()))) for save in saves]
+        _check_visible(unfinished, shards)
+        run = {"counters": dict(counters), "ladder": dict(ladder), "samples": samples}
+        write_atomically(unfinished / _RUN_FILE, sealed(run))
+        sync_tree(unfinished)
+    except Exception:
+        shutil.rmtree(unfinished, ignore_errors=True)  # what a worker still writes there, the next attempt deletes
+        raise
+    _move_into_place(unfinished, step_folder(workdir.checkpoints, step))
+    for old in step_folders(workdir.checkpoints)[:-keep]:
+        _delete(step_folder(workdir.checkpoints, old))
+    return step
+
+
+def age_s(checkpoint: Checkpoint) -> float:
+    """Seconds since a checkpoint was written, by the clocks of the storage and of this machine."""
+    with suppress(OSError):
+        return max(0.0, time.time() - (checkpoint.folder / _RUN_FILE).stat().st_mtime)
+    return 0.0
+
+
+def delete_unfinished(workdir: Workdir) -> None:
+    """Deletes what failed writes and deletions have left, as when the process died. Only one process may save."""
+    for abandoned in workdir.checkpoints.glob(f"{_UNFINISHED}*"):
+        shutil.rmtree(abandoned, ignore_errors=True)
+
+
+def set_aside(checkpoint: Checkpoint, reason: Exception) -> None:
+    """Renames a damaged checkpoint, so that it is kept but not used, and logs a warning.
+
+    The damaged ones of the `KEEP_DAMAGED` highest steps stay; the others are deleted.
+    """
+    aside = checkpoint.folder.with_name(f"{_DAMAGED}{checkpoint.folder.stem}")
+    shutil.rmtree(aside, ignore_errors=True)
+    checkpoint.folder.rename(aside)
+    log.warning("the checkpoint of step %d cannot be used and is kept as %s", checkpoint.step, aside, exc_info=reason)
+    for old in sorted(aside.parent.glob(f"{_DAMAGED}[0-9]*"))[:-KEEP_DAMAGED]:
+        _delete(old)
+        log.warning("the damaged checkpoint %s was deleted: %d newer ones are kept", old, KEEP_DAMAGED)
+
+
+def newest_checkpoint(workdir: Workdir) -> Checkpoint | None:
+    """The newest checkpoint of a working directory whose counters can be read."""
+    return next((found for found in checkpoints(workdir) if found.fault is None), None)
+
+
+def _check_visible(folder: Path, shards: Sequence[RemoteActor]) -> None:
+    """Checks that the driver sees the parts of a checkpoint, which learner and shards wrote on their own nodes.
+
+    Raises:
+      StorageError: it does not, so that the run could not resume; the message names the part, and who wrote it.
+    """
+    parts = [("the learner", folder / LEARNER_FOLDER / LEARNER_MANIFEST)]
+    for index, shard in enumerate(shards):
+        parts.append((f"{shard.name} on node {shard.node}", shard_folder(folder, index) / SHARD_MANIFEST))
+    deadline = time.monotonic() + VISIBLE_TIMEOUT_S
+    while missing := [(writer, file) for writer, file in parts if not file.is_file()]:
+        if time.monotonic() >= deadline:
+            writer, file = missing[0]
+            raise StorageError(
+                f"{writer} wrote {file}, but the driver on {socket.gethostname()} does not see it: the working "
+                "directory must be on storage that all nodes share, mounted at the same path. Until then no checkpoint "
+                "is complete"
+            )
+        time.sleep(_POLL_S)
+
+
+def _move_into_place(unfinished: Path, folder: Path) -> None:
+    """Renames a complete checkpoint to its final name. At every moment this step has a complete checkpoint."""
+    replaced = folder.with_name(folder.name + _REPLACED)
+    if folder.exists():
+        shutil.rmtree(replaced, ignore_errors=True)
+        folder.rename(replaced)
+    unfinished.rename(folder)
+    sync(folder.parent)
+    for old in folder.parent.glob(f"[0-9]*{_REPLACED}"):
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _delete(folder: Path) -> None:
+    """Deletes a checkpoint: under a hidden name, so that no half of it is ever taken for a whole one."""
+    with suppress(OSError):  # the next save tries again
+        hidden = folder.rename(folder.with_name(f"{_UNFINISHED}-{folder.name}"))
+        shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _read(step: int, folder: Path) -> Checkpoint:
+    try:
+        return Checkpoint(step, folder, *_read_run(folder))
+    except (RunFileDamaged, StorageError) as fault:
+        return Checkpoint(step, folder, {}, {}, [], fault)
+
+
+def _read_run(folder: Path) -> tuple[dict[str, float], dict[str, Any], list[int]]:
+    """Counters, ladder and the samples of each shard, as the folder of a checkpoint has them.
+
+    Raises:
+      RunFileDamaged: they are missing or damaged.
+      StorageError: they cannot be read now.
+    """
+    file = folder / _RUN_FILE
+    try:
+        text = read_saved(file, folder)
+        if text is None:
+            raise RunFileDamaged(f"{folder} has no {_RUN_FILE}: the checkpoint was not finished")
+        run = unsealed(text)
+        counters = {name: float(value) for name, value in run["counters"].items()}
+        return counters, dict(run["ladder"]), [int(samples) for samples in run["samples"]]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RunFileDamaged(f"{file} is damaged: {error}") from error

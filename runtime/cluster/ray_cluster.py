@@ -1,0 +1,220 @@
+"""A Ray cluster, started on this machine or joined by its address, and the processes that a run starts in it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import podzero
+from podzero.errors import ClusterError, ConfigError
+from podzero.runtime.cluster.capacity import CapacityRequest, free_resources, usable_cpus
+from podzero.runtime.cluster.local_cluster import local_cluster
+from podzero.runtime.cluster.node_environment import NODE_PYTHON, EnvironmentSpec, NodeEnvironments, pack_environment
+from podzero.runtime.cluster.placement import MEMORY, Node
+from podzero.runtime.cluster.ray_start import deferred_signals, separate_signals
+from podzero.runtime.cluster.remote import RemoteActor
+from podzero.runtime.cluster.scheduling import Bundle, PlacementGroup, node_affinity, reserve, resource_options
+
+
+class Cluster:
+    """A Ray cluster, started here for one machine or joined by address."""
+
+    def __init__(self, address: str, joined: bool) -> None:
+        self.address = address
+        self.joined = joined
+        """Whether it was running already, on nodes that may differ and that other users may share."""
+        self._environments: NodeEnvironments | None = None
+        self._request = CapacityRequest()
+        self._reserved_cpus: dict[str, float] = {}
+        """CPUs of the actors started here, by actor id; those in bundles are left out."""
+        self._groups: list[PlacementGroup] = []
+
+    def spawn(
+        self,
+        process: type,
+        name: str,
+        *,
+        cpus: float,
+        environment: Mapping[str, str],
+        memory: int = 0,
+        resources: Mapping[str, float] | None = None,
+        threads: int = 4,
+        node: Node | None = None,
+        bundle: Bundle | None = None,
+        use_node_python: bool = False,
+        **arguments: Any,
+    ) -> RemoteActor:
+        """Starts `process(name, **arguments)` as a Ray actor; returns before it is up.
+
+        Args:
+          process: a plain class.
+          name: its name in messages and metrics.
+          cpus: CPUs that Ray reserves for it; those of `bundle` if there is one.
+          environment: environment variables of the process.
+          memory: bytes of memory that Ray reserves for it, unless it has a bundle.
+          resources: others that Ray reserves for it, unless it has a bundle.
+          threads: methods that may run at the same time.
+          node: the node that it runs on; without one, Ray spreads such processes over the nodes.
+          bundle: the bundle that it takes, of a placement group that `reserve` returned.
+          use_node_python: whether it runs by the Python of its node, even where podzero installs environments.
+          arguments: keyword arguments of the constructor.
+        """
+        import ray
+
+        actor = (
+            ray.remote(process)
+            .options(
+                **resource_options(bundle.resources if bundle else {"CPU": cpus, MEMORY: memory, **(resources or {})}),
+                max_concurrency=threads,
+                max_restarts=0,
+                runtime_env={"env_vars": dict(environment), **(NODE_PYTHON if use_node_python else {})},
+                scheduling_strategy=bundle.strategy if bundle else node_affinity(node.id) if node else "SPREAD",
+            )
+            .remote(name, **arguments)
+        )
+        if cpus and not bundle:
+            self._reserved_cpus[actor._actor_id.hex()] = cpus
+        where = bundle.node if bundle else node
+        return RemoteActor(name, actor, where.id if where else None)
+
+    def install_environment(self, environment: EnvironmentSpec) -> None:
+        """Installs the environment on all nodes; `nodes` leaves out those that join later until they have it.
+
+        Raises:
+          ClusterError: it cannot be installed on a node; says on which, and why.
+        """
+        environments = NodeEnvironments(self.spawn, environment)
+        environments.install(self.nodes())
+        self._environments = environments
+
+    def nodes(self) -> list[Node]:
+        """The nodes that are alive."""
+        import ray
+
+        alive = [node for node in ray.nodes() if node["Alive"]]
+        cpus = {node["NodeID"]: node["Resources"].get("CPU", 0.0) for node in alive}
+        free = free_resources() if self.joined else None
+        if free is not None:
+            usable = usable_cpus(free, self._reserved_cpus, self._bundle_cpus())
+            cpus = {name: min(total, usable.get(name, 0.0)) for name, total in cpus.items()}
+        nodes = [
+            Node(
+                id=node["NodeID"],
+                host=node["NodeManagerAddress"],
+                cpus=cpus[node["NodeID"]],
+                resources=node["Resources"],
+                labels=node.get("Labels", {}),
+                free=None if free is None else free.get(node["NodeID"], {}),
+            )
+            for node in alive
+        ]
+        return self._environments.ready_nodes(nodes) if self._environments else nodes
+
+    def reserve(self, nodes: Sequence[Node], resources: Mapping[str, float], timeout_s: float) -> PlacementGroup:
+        """Reserves `resources` on all of `nodes` together, or on none.
+
+        Raises:
+          ClusterError: they are not free within `timeout_s`.
+        """
+        group = reserve(nodes, resources, timeout_s)
+        self._groups = [one for one in self._groups if not one.released] + [group]
+        return group
+
+    def _bundle_cpus(self) -> dict[str, float]:
+        """CPUs that `reserve` holds, by node id."""
+        held: dict[str, float] = defaultdict(float)
+        for group in self._groups:
+            for node, cpus in group.cpus.items():
+                held[node] += cpus
+        return held
+
+    def request_capacity(self, cpus: Sequence[float], beyond: frozenset[str]) -> None:
+        """Tells the autoscaler of a joined cluster, if it has one, which processes have no room.
+
+        Args:
+          cpus: CPUs of each of these processes; replaces what was requested before.
+          beyond: ids of the nodes that have no room for them.
+        """
+        if self.joined:
+            self._request.update(cpus, beyond)
+
+
+@contextmanager
+def connect(
+    address: str | None, cpus: float, namespace: str | None = None, install_extras: Sequence[str] | None = None
+) -> Iterator[Cluster]:
+    """Joins the Ray cluster at `address`, or starts one on this machine, for as long as the context lasts.
+
+    A cluster started here never joins another one that may be running on this machine, is reached from this machine
+    alone, asks its callers for a token, and is taken down with everything in it.
+
+    Args:
+      address: `host:port` of a running cluster's head, or None.
+      cpus: least number of CPUs of a cluster started here; if the machine has fewer, processes share them.
+      namespace: Ray's namespace, which separates the actor names of runs; by default one of this process.
+      install_extras: copies this checkout to the nodes of a joined cluster and installs the environment of its lock
+        file there, with these optional dependencies; by default the nodes must have the environment already.
+
+    Raises:
+      ConfigError: nothing answers at `address`, or podzero does not run from a checkout that could be copied.
+      ClusterError: the cluster cannot be joined, or the environment not be installed.
+    """
+    joined, environment = address is not None, None
+    with ExitStack() as stack:
+        if address is None:
+            address = stack.enter_context(local_cluster(cpus))
+        else:
+            _check_reachable(address)
+            if install_extras is not None:
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="podzero-"))
+                environment = pack_environment(Path(podzero.__file__).parent, install_extras, Path(folder))
+        stack.enter_context(_session(address, namespace or f"podzero-{os.getpid()}", environment))
+        cluster = Cluster(address, joined)
+        if environment is not None:
+            cluster.install_environment(environment)
+        yield cluster
+
+
+@contextmanager
+def _session(address: str, namespace: str, environment: EnvironmentSpec | None) -> Iterator[None]:
+    import ray
+    from ray._private import ray_constants  # the variable of this name is read only once, when Ray is first imported
+
+    # Under `uv run`, Ray would otherwise send the working directory and have each worker rebuild the environment.
+    ray_constants.RAY_ENABLE_UV_RUN_RUNTIME_ENV = False
+
+    settings = environment.runtime_env if environment else None
+    with ExitStack() as stack:
+        stack.callback(ray.shutdown)  # also if a signal interrupts `ray.init`
+        try:
+            with separate_signals(), deferred_signals():
+                ray.init(
+                    address=address,
+                    configure_logging=False,
+                    log_to_driver=False,
+                    namespace=namespace,
+                    runtime_env=settings,
+                )
+        except (ConnectionError, RuntimeError) as error:
+            raise ClusterError(f"cannot join the Ray cluster at {address}: {error}") from None
+        yield
+
+
+def _check_reachable(address: str) -> None:
+    """Fails within seconds at a wrong address; Ray would wait for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigError(f"--address {address}: expected host:port of a Ray cluster's head, such as 10.0.0.2:6379")
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except OSError as error:
+        raise ConfigError(
+            f"--address {address}: nothing answers there ({error.strerror or error}); "
+            "start a head with `ray start --head`, or leave --address out to train on this machine"
+        ) from None

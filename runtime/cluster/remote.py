@@ -1,0 +1,156 @@
+"""Remote actors: every call is bounded in time, and every error of Ray becomes one of podzero's errors."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ray.exceptions import RayError
+
+from podzero.errors import ClusterError, PodzeroError
+
+START_TIMEOUT_S = 180.0
+BUILD_TIMEOUT_S = 1800.0
+"""Longest time to build a replay shard or what waits for one: at 100 MB/s, a shard of 180 GB restores its samples."""
+STOP_TIMEOUT_S = 30.0
+VERDICT_TIMEOUT_S = 60.0
+"""Longest time until Ray knows whether an actor has died: it takes 15 s to declare a silent node dead."""
+
+
+class WorkerDied(PodzeroError, RuntimeError):
+    """The process of an actor has died or could not be started; the message holds what Ray says of it."""
+
+
+class NodeLost(WorkerDied):
+    """The process of an actor is gone because its node is: preempted, shut down, or cut off."""
+
+
+class RemoteActor:
+    """A plain Python object in a Ray actor; its methods are called by name."""
+
+    def __init__(self, name: str, actor: Any, node: str | None = None) -> None:
+        self.name = name
+        self.actor = actor
+        self.node = node
+        """Id of the node to which the actor was sent; None where Ray chose the node."""
+
+    def begin(self, method: str, *args: Any) -> Call:
+        """Starts a method and returns at once."""
+        return Call(self, method, getattr(self.actor, method).remote(*args))
+
+    def ask(self, method: str, *args: Any, timeout_s: float = START_TIMEOUT_S) -> Any:
+        """Calls a method and waits for its result.
+
+        Raises:
+          ClusterError: no answer within `timeout_s`, or the answer was lost.
+          WorkerDied: the process is gone.
+          Exception: whatever the method raised.
+        """
+        return self.begin(method, *args).result(timeout_s)
+
+    def kill(self) -> None:
+        """Ends the process at once; does nothing if it has ended."""
+        import ray
+
+        ray.kill(self.actor, no_restart=True)
+
+    def diagnose(self, method: str, error: RayError) -> ClusterError | WorkerDied:
+        """Finds out why a call failed: its node is lost, its process has died, or only the answer was lost.
+
+        Args:
+          method: that was called.
+          error: with which Ray ended the call.
+        """
+        death = self._death(error)
+        if death is None:
+            return ClusterError(f"{self.name} is alive, but Ray lost its answer to '{method}': {error}")
+        kind = NodeLost if self.node is not None and not _alive(self.node) else WorkerDied
+        return kind(f"{self.name} is gone: {death}")
+
+    def _death(self, error: RayError) -> RayError | None:
+        """Asks Ray until it knows whether the process lives; returns the last error, or None if the process answers."""
+        import ray
+        from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError
+
+        deadline = time.monotonic() + VERDICT_TIMEOUT_S
+        while time.monotonic() < deadline:
+            try:
+                ray.get(self.actor.__ray_ready__.remote(), timeout=5.0)
+            except GetTimeoutError:
+                continue
+            except ActorUnavailableError as unavailable:  # Ray does not know yet
+                error = unavailable
+            except RayError as final:
+                return final
+            else:
+                return None
+            time.sleep(0.5)
+        return error
+
+
+class Call:
+    """The pending result of a method of a `RemoteActor`."""
+
+    def __init__(self, actor: RemoteActor, method: str, reference: Any) -> None:
+        self._actor = actor
+        self._method = method
+        self._reference = reference
+
+    @property
+    def done(self) -> bool:
+        """Whether a result or an error is there; never waits."""
+        import ray
+
+        ready, _ = ray.wait([self._reference], timeout=0)
+        return bool(ready)
+
+    def result(self, timeout_s: float) -> Any:
+        """The result.
+
+        Raises:
+          ClusterError: no result within `timeout_s`, or the result was lost although the process lives.
+          NodeLost: the process is gone with its node.
+          WorkerDied: the process is gone, or could not be started.
+          Exception: whatever the method raised; its cause is Ray's error with the remote traceback.
+        """
+        import ray
+        from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+
+        try:
+            return ray.get(self._reference, timeout=timeout_s)
+        except GetTimeoutError:
+            raise ClusterError(
+                f"waited {timeout_s:.0f} s for {self._actor.name} to answer '{self._method}'; "
+                "it may be starting, overloaded, or without a node that has room for it"
+            ) from None
+        except RayTaskError as error:
+            raise _cause(error) from error
+        except RayError as error:
+            raise self._actor.diagnose(self._method, error) from error
+
+
+def _cause(error: Any) -> Exception:
+    """The exception that a method raised in the other process, with its own type."""
+    cause: Exception = error.cause if isinstance(error.cause, Exception) else error.as_instanceof_cause()
+    return cause
+
+
+def current_node_id() -> str:
+    """Id of the node of this process."""
+    import ray
+
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def own_address() -> str:
+    """Name or IP by which other nodes reach the node of this process; loopback where there are no other nodes."""
+    from ray.util import get_node_ip_address
+
+    return str(get_node_ip_address())
+
+
+def _alive(node: str) -> bool:
+    import ray
+
+    return any(found["NodeID"] == node and found["Alive"] for found in ray.nodes())

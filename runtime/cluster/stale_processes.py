@@ -1,0 +1,123 @@
+"""Finds and ends processes of earlier runs that still hold TPU chips, by the device files that they have open.
+
+Only one process can use the chips of a host. A process that outlived its run (its driver or its Ray node was killed)
+keeps the next run from starting until the host is restarted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from podzero.errors import ClusterError
+
+log = logging.getLogger(__name__)
+
+RUN_VARIABLE = "PODZERO_RUN"
+"""Environment variable with the id of the run, set for every process of the run."""
+CHIP_FILES = ("accel*", "vfio/[0-9]*")
+"""Device files of TPU chips, below /dev."""
+END_TIMEOUT_S = 10.0
+"""Time for a process to release its chips before it is killed, and again before that counts as failed."""
+
+
+def end_stale_processes(run: str, devices: Path = Path("/dev")) -> list[str]:
+    """Ends stale processes of podzero that hold this host's chips; returns descriptions of them.
+
+    A process is stale if it belongs to another run and its parent is gone. Any other process that holds a chip gets
+    some time to end by itself, as it may be ending already.
+
+    Args:
+      run: the id of the present run.
+      devices: the folder of the device files.
+
+    Raises:
+      ClusterError: another process holds a chip, or a stale process cannot be ended.
+    """
+    chips = {str(file.resolve()) for pattern in CHIP_FILES for file in devices.glob(pattern)}
+    ended = []
+    for process in _holders(chips):
+        description = _describe(process)
+        if not _is_stale(process, run):
+            if _releases(process, chips):
+                continue
+            raise ClusterError(f"{description} holds the TPU chips of its host; stop it, or wait for it to end")
+        _end(process, chips, description)
+        log.warning("ended %s, a process of an earlier run that held the TPU chips", description)
+        ended.append(description)
+    return ended
+
+
+def _holders(chips: AbstractSet[str]) -> Iterator[psutil.Process]:
+    """The other processes that have one of the device files `chips` open."""
+    if not chips:
+        return
+    for process in psutil.process_iter():
+        if process.pid != os.getpid() and chips & _open_files(process.pid):
+            yield process
+
+
+def _open_files(pid: int) -> set[str]:
+    """The open files of a process, device files included, which psutil leaves out; none if they cannot be read."""
+    found = set()
+    with suppress(OSError):
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                found.add(str(link.readlink()))
+    return found
+
+
+def _is_stale(process: psutil.Process, run: str) -> bool:
+    """Whether a process belongs to another run of podzero and is an orphan."""
+    try:
+        its_run = process.environ().get(RUN_VARIABLE)
+        return its_run is not None and its_run != run and _is_orphan(process)
+    except (psutil.Error, OSError):
+        return False
+
+
+def _is_orphan(process: psutil.Process) -> bool:
+    """Whether a process's original parent is gone: init, or a service manager outside its session, adopts it then.
+
+    The children of a raylet are no orphans, whatever their session.
+    """
+    parent = process.parent()
+    if parent is None or parent.pid == 1:
+        return True
+    return "raylet" not in parent.name() and os.getsid(parent.pid) != os.getsid(process.pid)
+
+
+def _end(process: psutil.Process, chips: AbstractSet[str], description: str) -> None:
+    for end in (process.terminate, process.kill):
+        with suppress(psutil.NoSuchProcess):
+            end()
+        if _releases(process, chips):
+            return
+    raise ClusterError(f"{description} holds the TPU chips of its host and cannot be ended; restart the host")
+
+
+def _releases(process: psutil.Process, chips: AbstractSet[str]) -> bool:
+    """Whether a process closes the files `chips` in time. A zombie has closed them, though its id still exists."""
+    deadline = time.monotonic() + END_TIMEOUT_S
+    while process.is_running() and chips & _open_files(process.pid):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def _describe(process: psutil.Process) -> str:
+    """A process with its host, since the driver shows it."""
+    host = f"on {socket.gethostname()}"
+    with suppress(psutil.Error):
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(process.create_time()))
+        return f"process {process.pid} {host} ({process.name()}, since {since})"
+    return f"process {process.pid} {host}"

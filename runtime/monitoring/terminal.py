@@ -1,0 +1,159 @@
+"""Views of a run: a live panel on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from types import TracebackType
+from typing import IO, Literal, Self
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+
+from podzero.runtime.monitoring.reports import summary
+from podzero.runtime.monitoring.status import RunStatus
+from podzero.runtime.monitoring.view import STARTING, starting_panel, status_line, status_panel
+
+ViewKind = Literal["auto", "plain", "live"]
+LINE_EVERY_S = 10.0
+"""Time between two lines of the plain view while the phase stays the same."""
+LOG_LINES = 6
+"""Log records that the live view shows."""
+
+
+class View(ABC):
+    """A context manager that shows the status of a run, and the log records of `podzero`."""
+
+    def __init__(self) -> None:
+        self._handler = _Handler(self)
+
+    def __enter__(self) -> Self:
+        logging.getLogger("podzero").addHandler(self._handler)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        logging.getLogger("podzero").removeHandler(self._handler)
+
+    @abstractmethod
+    def show(self, status: RunStatus) -> None:
+        """Shows a status."""
+
+    @abstractmethod
+    def log(self, level: int, text: str) -> None:
+        """Shows a log record; `level` as in `logging`."""
+
+
+def make_view(kind: ViewKind) -> View:
+    """The view on standard output; `auto` means live on a terminal and plain otherwise."""
+    if kind == "live" or (kind == "auto" and Console().is_terminal):
+        return LiveView(Console())
+    return PlainView(sys.stdout)
+
+
+class PlainView(View):
+    """Prints a line every `LINE_EVERY_S` seconds, when the phase changes, and after the first game."""
+
+    def __init__(self, out: IO[str]) -> None:
+        super().__init__()
+        self._out = out
+        self._last: RunStatus | None = None
+        self._shown_at = -LINE_EVERY_S
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self.log(logging.INFO, STARTING)
+        return self
+
+    def show(self, status: RunStatus) -> None:
+        """Prints a line if one is due."""
+        last, now = self._last, time.monotonic()
+        news = last is None or last.phase != status.phase or (last.games == 0 and status.games > 0)
+        if news or now - self._shown_at >= LINE_EVERY_S:
+            self._print(status_line(status))
+            self._shown_at = now
+        self._last = status
+
+    def log(self, level: int, text: str) -> None:
+        """Prints a log record; the level comes first if it is a warning or worse."""
+        prefix = f"{logging.getLevelName(level).lower()}: " if level >= logging.WARNING else ""
+        self._print(f"{prefix}{text}")
+
+    def _print(self, line: str) -> None:
+        try:
+            print(line, file=self._out, flush=True)
+        except OSError:
+            _silence(self._out)
+
+
+class LiveView(View):
+    """A panel that is drawn four times a second."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._status: RunStatus | None = None
+        self._lines: deque[tuple[int, str]] = deque(maxlen=LOG_LINES)
+        self._began = time.monotonic()
+        self._live = Live(
+            console=console,
+            get_renderable=self._panel,
+            refresh_per_second=4,
+            redirect_stderr=False,  # stderr goes into the log file of the run
+        )
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self._live.stop()
+        except (OSError, SystemExit):  # rich raises SystemExit where a pipe is closed
+            _silence(self._live.console.file)
+        finally:
+            super().__exit__(kind, error, traceback)
+
+    def show(self, status: RunStatus) -> None:
+        """Keeps the status until the panel is drawn again."""
+        self._status = status
+
+    def log(self, level: int, text: str) -> None:
+        """Adds a log record below the status, which shows the newest `LOG_LINES`."""
+        self._lines.append((level, f"{time.strftime('%H:%M:%S')} {text}"))
+
+    def _panel(self) -> RenderableType:
+        lines = list(self._lines)
+        if self._status is None:
+            return starting_panel(time.monotonic() - self._began, lines)
+        return status_panel(self._status, lines)
+
+
+def _silence(out: IO[str]) -> None:
+    """Prints nothing more to an output that cannot be written.
+
+    In `podzero train ... | tee log`, Ctrl-C ends `tee` at once; the run has yet to write its checkpoint. A closed
+    terminal or a full disk must not end a run either.
+    """
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, out.fileno())  # also for what others print, and for the flush at the exit
+    os.close(nowhere)
+
+
+class _Handler(logging.Handler):
+    """Passes log records to a view."""
+
+    def __init__(self, view: View) -> None:
+        super().__init__(logging.INFO)
+        self._view = view
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Shows the message, and the exception in one line; the log file holds its traceback."""
+        self._view.log(record.levelno, summary(record))

@@ -1,0 +1,296 @@
+"""The status of a run as text: one line, or a panel. Pure: a status in, text out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.markup import escape
+from rich.measure import Measurement
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from podzero.runtime.monitoring.checkpoint_view import checkpoint_items, checkpoint_line
+from podzero.runtime.monitoring.status import PHASE_WORDS, RunStatus, duration
+
+STARTING = "starting Ray, replay, learner and actors: libraries load, programs compile"
+WIDEST = 120
+"""Most columns of the panel."""
+_FAILING = 3
+"""Most failing workers that are shown."""
+_GAMES = ("self-play", "games", "moves")
+_EPISODES = ("acting", "episodes", "steps")
+"""Label and units of the actors' row, for games and for single-player environments."""
+
+
+def status_line(status: RunStatus) -> str:
+    """The status in one line, without the values that are not known yet."""
+    parts = [f"[{clock(status.elapsed_s)}] {PHASE_WORDS[status.phase]}", f"step {status.step:,}"]
+    if status.steps_per_s:
+        parts[-1] += f" ({_rate(status.steps_per_s)}/s)"
+    parts.append(f"games {status.games:,}")
+    if status.moves_per_s:
+        parts.append(f"moves/s {_rate(status.moves_per_s)}")
+    if status.replay_capacity:
+        parts.append(f"replay {status.replay_size / status.replay_capacity:.0%}")
+    if status.loss is not None:
+        parts.append(f"loss {status.loss:.3f}")
+    parts += _evaluated(status)
+    if status.checkpoint_age_s is not None:
+        parts.append(checkpoint_line(status, clock(status.checkpoint_age_s)))
+    if status.chips is not None and status.chips > 1:
+        share = f" ({status.share_of_peak:.1%} of peak)" if status.share_of_peak is not None else ""
+        parts.append(f"chips {status.chips:,}{share}")
+    if status.cost is not None:
+        parts.append(f"cost {status.cost:,.2f}")
+    if status.failing:
+        shown = list(status.failing)[:_FAILING]
+        parts.append(f"failing: {', '.join(shown)}{_more(status)}")
+    if status.time_left_s is not None and status.phase != "ended":
+        parts.append(f"left {clock(status.time_left_s)}")
+    return "  ".join(parts)
+
+
+def _evaluated(status: RunStatus) -> list[str]:
+    """The strength of the agent, as far as it is known."""
+    parts = []
+    if status.rating is not None:
+        parts.append(f"Elo {_elo(status)}")
+    if status.mean_return is not None:
+        parts.append(f"mean return {_return(status)}")
+    elif status.acting_return is not None:
+        parts.append(f"return {status.acting_return:,.1f}")
+    if status.keeps_value is not None:
+        parts.append(f"keeps value {status.keeps_value:.1%}")
+    return parts
+
+
+def status_panel(status: RunStatus, log_lines: Sequence[tuple[int, str]] = ()) -> Panel:
+    """The status as a panel, with (level, text) of the newest log records below it."""
+    times = duration(status.elapsed_s)
+    if status.time_left_s is not None and status.phase != "ended":
+        times += f" · {duration(status.time_left_s)} left"
+    grid = Table.grid(padding=(0, 1, 0, 0), expand=True)
+    grid.add_column(style="bold", no_wrap=True, width=12)
+    grid.add_column(ratio=1)
+    for label, value in _rows(status):
+        grid.add_row(label, value)
+    return _framed(f"[bold]{escape(status.name)}[/bold] · {PHASE_WORDS[status.phase]}", times, grid, log_lines)
+
+
+def clock(seconds: float) -> str:
+    """Formats seconds as `m:ss` or `h:mm:ss`."""
+    minutes, second = divmod(max(round(seconds), 0), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
+
+
+def starting_panel(elapsed_s: float, log_lines: Sequence[tuple[int, str]]) -> Panel:
+    """The panel that is shown until there is a status."""
+    return _framed("[bold]podzero[/bold] · starting up", duration(elapsed_s), Text(STARTING), log_lines)
+
+
+def _framed(title: str, times: str, body: RenderableType, log_lines: Sequence[tuple[int, str]]) -> Panel:
+    parts = [body, Rule(style="dim"), _log_text(log_lines)] if log_lines else [body]
+    return Panel(
+        Group(*parts),
+        title=title,
+        title_align="left",
+        subtitle=times,
+        subtitle_align="right",
+        width=_width(),
+        border_style="cyan",
+    )
+
+
+def _rows(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
+    yield (
+        "learner",
+        _joined(
+            f"step {status.step:,}",
+            f"{_rate(status.steps_per_s)} steps/s",
+            f"loss {status.loss:.3f}" if status.loss is not None else "",
+            f"policy {status.policy_loss:.3f}" if status.policy_loss is not None else "",
+            f"value {status.value_loss:.3f}" if status.value_loss is not None else "",
+        ),
+    )
+    label, games, moves = _GAMES if status.acting_return is None else _EPISODES
+    yield (
+        label,
+        _joined(
+            f"{status.games:,} {games}",
+            f"{status.moves:,} {moves}",
+            f"{_rate(status.moves_per_s)} {moves}/s",
+            f"{_rate(status.evaluations_per_s)} evaluations/s",
+            f"return {status.acting_return:,.1f}" if status.acting_return is not None else "",
+            f"[yellow]failed {status.failed_episodes:,}[/yellow]" if status.failed_episodes else "",
+            f"[yellow]restarts {status.restarts:,}[/yellow]" if status.restarts else "",
+        ),
+    )
+    if status.server_busy is not None:
+        yield "servers", _servers(status)
+    if status.reanalysed_per_s:
+        yield "reanalysis", _joined(f"{_rate(status.reanalysed_per_s)} samples/s reanalysed")
+    yield "replay", _replay(status)
+    yield "strength", _strength(status)
+    if status.checkpoint_age_s is not None:
+        yield "checkpoint", _joined(*checkpoint_items(status, duration(status.checkpoint_age_s)))
+    if _has_accelerators(status):
+        yield "chips", _chips(status)
+    if status.cost is not None:
+        yield "cost", _cost(status.cost, status.cost_per_million_samples)
+    for kind, stages in status.shares.items():
+        largest = sorted(stages.items(), key=lambda item: -item[1])
+        shown = [f"{stage.replace('_', ' ')} {share:.0%}" for stage, share in largest if share >= 0.005]
+        of_step = f"{_short_time(status.step_s)} per step" if kind == "learner" and status.step_s is not None else ""
+        yield f"{kind} time"[:12], _joined(of_step, *shown)
+    if status.failing:
+        yield "failing", _failing(status)
+    if status.bottleneck:
+        yield "limit", Text(status.bottleneck, style="yellow")
+
+
+def _failing(status: RunStatus) -> RenderableType:
+    lines = [f"{worker} failed {failures}" for worker, failures in list(status.failing.items())[:_FAILING]]
+    lines[-1] += _more(status)
+    return Text("\n".join(lines), style="yellow")
+
+
+def _more(status: RunStatus) -> str:
+    """How many failing workers are not shown, in words."""
+    more = len(status.failing) - _FAILING
+    return f" and {more} more" if more > 0 else ""
+
+
+def _servers(status: RunStatus) -> RenderableType:
+    latency = ""
+    if status.server_latency_ms is not None and status.server_latency_p99_ms is not None:
+        latency = f"latency {status.server_latency_ms:.1f} ms, p99 {status.server_latency_p99_ms:.1f} ms"
+    return _joined(
+        f"{_rate(status.served_per_s)} positions/s",
+        f"busy {status.server_busy:.0%}",
+        f"batches {status.server_fill:.0%} full" if status.server_fill is not None else "",
+        latency,
+    )
+
+
+def _replay(status: RunStatus) -> RenderableType:
+    bar = ProgressBar(total=max(status.replay_capacity, 1), completed=status.replay_size, width=20)
+    row = Table.grid(padding=(0, 1, 0, 0))
+    row.add_column(width=20)
+    row.add_column()
+    ratio = f"{status.samples_per_insert:.2f} samples/insert" if status.samples_per_insert is not None else ""
+    age = f"age {status.policy_age:,.0f} steps" if status.policy_age is not None else ""
+    row.add_row(bar, _joined(f"{status.replay_size:,} of {status.replay_capacity:,}", ratio, age))
+    return row
+
+
+def _strength(status: RunStatus) -> RenderableType:
+    if status.rated_step is None:
+        return Text("not evaluated yet", style="dim")
+    scores = [f"vs {name} {score:.0%}" for name, score in status.scores.items()]
+    return _joined(
+        f"[green]mean return {_return(status)}[/green]" if status.mean_return is not None else "",
+        f"Elo {_elo(status)}" if status.rating is not None else "",
+        f"[green]keeps value {status.keeps_value:.1%}[/green]" if status.keeps_value is not None else "",
+        *scores,
+        f"[dim]at step {status.rated_step:,}[/dim]",
+    )
+
+
+def _has_accelerators(status: RunStatus) -> bool:
+    """Whether the learner trains on anything but a single CPU device."""
+    return (status.chips or 0) > 1 or status.share_of_peak is not None or status.hbm_bytes is not None
+
+
+def _chips(status: RunStatus) -> RenderableType:
+    hosts = status.hosts or 1
+    return _joined(
+        f"{status.chips or 1:,} on {hosts:,} {'host' if hosts == 1 else 'hosts'}",
+        f"{status.share_of_peak:.1%} of peak" if status.share_of_peak is not None else "",
+        f"busy {status.device_busy:.0%}" if status.device_busy is not None else "",
+        f"scaling {status.scaling_efficiency:.2f}" if status.scaling_efficiency is not None else "",
+        _per_chip(status.samples_per_s_per_chip, status.samples_per_s_per_host, "samples/s", hosts),
+        _per_chip(status.moves_per_s_per_chip, status.moves_per_s_per_host, "moves/s", hosts),
+        _memory(status),
+    )
+
+
+def _per_chip(chip: float | None, host: float | None, unit: str, hosts: int) -> str:
+    """A rate per chip and, if there are several hosts, per host."""
+    if chip is None or host is None:
+        return ""
+    return f"{_rate(chip)} {unit} per chip" + (f", {_rate(host)} per host" if hosts > 1 else "")
+
+
+def _memory(status: RunStatus) -> str:
+    if status.hbm_bytes is None:
+        return ""
+    limit = f" of {status.hbm_limit_bytes / 2**30:.1f}" if status.hbm_limit_bytes is not None else ""
+    peak = f", peak {status.hbm_peak_bytes / 2**30:.1f}" if status.hbm_peak_bytes is not None else ""
+    return f"HBM {status.hbm_bytes / 2**30:.1f}{limit} GiB{peak}"
+
+
+def _cost(cost: float, per_million: float | None) -> RenderableType:
+    return _joined(f"{cost:,.2f} so far", f"{per_million:,.2f} per million samples" if per_million is not None else "")
+
+
+def _short_time(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+
+
+def _elo(status: RunStatus) -> str:
+    error = f" ± {status.rating_error:.0f}" if status.rating_error is not None else ""
+    return f"{status.rating:.0f}{error}"
+
+
+def _return(status: RunStatus) -> str:
+    spread = f" (sd {status.std_return:,.1f})" if status.std_return is not None else ""
+    return f"{status.mean_return:,.1f}{spread}"
+
+
+def _rate(per_s: float) -> str:
+    """Formats a rate with about three digits."""
+    return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.1f}" if per_s >= 10 else f"{per_s:.2f}"
+
+
+def _joined(*parts: str) -> _Items:
+    return _Items([Text.from_markup(part) for part in parts if part])
+
+
+class _Items:
+    """Short texts separated by dots. Lines break only between two texts."""
+
+    def __init__(self, items: list[Text]) -> None:
+        self._items = items
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Puts as many items into each line as fit."""
+        line = Text()
+        for item in self._items:
+            if line and line.cell_len + 3 + item.cell_len > options.max_width:
+                yield line
+                line = Text()
+            line.append(" · " if line else "").append_text(item)
+        yield line
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """At least the width of the longest item, at most all items in one line."""
+        lengths = [item.cell_len for item in self._items] or [0]
+        return Measurement(max(lengths), sum(lengths) + 3 * (len(lengths) - 1)).with_maximum(options.max_width)
+
+
+def _log_text(lines: Sequence[tuple[int, str]]) -> Text:
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for number, (level, line) in enumerate(lines):
+        style = "red" if level >= logging.ERROR else "yellow" if level >= logging.WARNING else "dim"
+        text.append("\n" if number else "").append(line.splitlines()[0] if line else "", style=style)
+    return text
+
+
+def _width() -> int:
+    return min(Console().width, WIDEST)

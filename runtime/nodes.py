@@ -1,0 +1,144 @@
+"""The nodes of a run: waiting until those that it needs have joined, and choosing those that may run workers."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from podzero.config import Experiment
+from podzero.errors import ClusterError
+from podzero.runtime.cluster.accelerators import check_accelerators, without_learner
+from podzero.runtime.cluster.placement import (
+    MissingNodes,
+    Node,
+    Placement,
+    actor_nodes,
+    place,
+    reserved_cpus,
+    without_room,
+)
+from podzero.runtime.cluster.preflight import Preflight
+from podzero.runtime.cluster.ray_cluster import Cluster
+from podzero.runtime.cluster.remote import START_TIMEOUT_S
+
+log = logging.getLogger(__name__)
+
+LOG_EVERY_S = 30.0
+"""Time between two log lines about the nodes that are still missing."""
+_POLL_S = 1.0
+
+
+class NodesAbsent(ClusterError):
+    """The nodes that a run needs have not joined; the message names them."""
+
+
+class RunNodes:
+    """The nodes that a run may use: all of a local cluster, those of a joined one that pass the preflight check.
+
+    Args:
+      cluster: whose nodes they are.
+      experiment: that is run.
+      home: id of the driver's node.
+      environment: environment variables of the preflight checks.
+    """
+
+    def __init__(self, cluster: Cluster, experiment: Experiment, home: str, environment: Mapping[str, str]) -> None:
+        self._cluster = cluster
+        self._experiment = experiment
+        self._home = home
+        self._preflight = Preflight(cluster, environment)
+        self._learner: Sequence[Node] = ()
+
+    def wait(self, stopping: threading.Event) -> Placement:
+        """Waits until all nodes that the run needs have joined; returns what runs where.
+
+        Args:
+          stopping: ends the wait when it is set.
+
+        Raises:
+          NodesAbsent: nodes did not join within `cluster.join_minutes`, or `stopping` was set.
+        """
+        minutes = self._experiment.cluster.join_minutes if self._cluster.joined else 0.0
+        deadline, log_at = time.monotonic() + 60 * minutes, time.monotonic()
+        while True:
+            try:
+                placement = place(self._usable(wait=True), self._experiment, self._home)
+                self._learner = placement.learner
+                check_accelerators(self.with_accelerators(), self._experiment)
+                return placement
+            except MissingNodes as missing:
+                refused = self._preflight.refusals(self._cluster.nodes())
+                reason = "\n  not used: ".join([str(missing), *refused])
+                self.request_capacity({}, reserved_cpus(self._experiment))
+            now = time.monotonic()
+            if now >= deadline:
+                raise NodesAbsent(f"waited {minutes:g} minutes (cluster.join_minutes) for nodes to join: {reason}")
+            if now >= log_at:
+                log_at = now + LOG_EVERY_S
+                log.info("waiting for nodes to join: %s", reason)
+            if stopping.wait(_POLL_S):
+                raise NodesAbsent(f"stopped while waiting for nodes to join: {reason}")
+
+    def for_workers(self) -> list[Node]:
+        """The nodes on which actors, reanalysers, shards and the evaluator may run now; never waits.
+
+        What the learner reserves there is taken off.
+        """
+        try:
+            nodes = actor_nodes(self._usable(wait=False), self._experiment.cluster)
+        except MissingNodes:
+            return []
+        return without_learner(nodes, self._learner, self._experiment.cluster)
+
+    def with_accelerators(self) -> list[Node]:
+        """The nodes for processes of self-play that reserve accelerators, TPU hosts included; never waits."""
+        return without_learner(self._usable(wait=False), self._learner, self._experiment.cluster)
+
+    def describe(self, node: str) -> str:
+        """The node of an id, in words."""
+        return next((str(known) for known in self._cluster.nodes() if known.id == node), f"node {node[:8]}")
+
+    def request_capacity(self, taken: Mapping[str, float], cpus: Sequence[float]) -> None:
+        """Asks an autoscaler for room for the processes that find none on the present nodes; replaces earlier requests.
+
+        Args:
+          taken: CPUs that this run has reserved, by node.
+          cpus: CPUs of each process that is to be started; none withdraws the request.
+        """
+        nodes = self.for_workers() if cpus else []
+        self._cluster.request_capacity(without_room(nodes, taken, cpus), self._preflight.checked)
+
+    @contextmanager
+    def prepared_hosts(self, hosts: Sequence[Node], run: str) -> Iterator[str]:
+        """Ends the processes that earlier runs left on the learner hosts' chips, and reserves the coordinator's port.
+
+        Args:
+          hosts: of the learner, by rank.
+          run: id of this run, whose processes are spared.
+
+        Yields:
+          the address at which host 0 coordinates the others; empty for a learner on this machine alone. Its port stays
+          reserved for host 0 as long as the context lasts.
+
+        Raises:
+          ClusterError: a process that may not be ended holds the chips of a host.
+        """
+        if not self._cluster.joined and len(hosts) == 1:
+            yield ""
+            return
+        checks = [self._preflight.start_check(host) for host in hosts]
+        try:
+            for clear in [check.begin("end_stale_processes", run) for check in checks]:
+                clear.result(START_TIMEOUT_S)
+            yield f"{hosts[0].host}:{checks[0].ask('reserve_port')}"
+        finally:
+            for check in checks:
+                check.kill()
+
+    def _usable(self, wait: bool) -> list[Node]:
+        """The nodes that may be used; `wait` waits for preflight checks that are under way."""
+        nodes = self._cluster.nodes()
+        return self._preflight.usable_nodes(nodes, wait) if self._cluster.joined else nodes

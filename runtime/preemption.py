@@ -1,0 +1,117 @@
+"""Notices from Google Cloud's metadata server that this node will be preempted or stopped for maintenance.
+
+`instance/preempted` becomes TRUE about half a minute before a spot node is shut down; `instance/maintenance-event`
+announces maintenance of the host (https://cloud.google.com/compute/docs/metadata). The server holds each request until
+the value changes, so one request a minute is enough to learn of a change at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from urllib.parse import urlencode
+
+from podzero.runtime.cluster.stale_processes import CHIP_FILES
+
+log = logging.getLogger(__name__)
+
+HOST_VARIABLE = "GCE_METADATA_HOST"
+"""Environment variable with the address of the metadata server, `host` or `host:port`, as in Google's libraries."""
+ANNOUNCEMENTS = {
+    "instance/preempted": {"TRUE": "this node is about to be preempted"},
+    "instance/maintenance-event": {
+        "TERMINATE_ON_HOST_MAINTENANCE": "this node is about to be stopped for maintenance of its host",
+    },
+}
+"""Metadata keys, with the values that announce the end of the node. A live migration (MIGRATE_...) is not one."""
+HOLD_S = 60
+"""Longest time that the server holds a request while the value stays the same."""
+ANSWER_TIMEOUT_S = HOLD_S + 15.0
+"""Longest time until the server answers."""
+PAUSE_S = 1.0
+"""Shortest pause between two requests, for a server that does not hold them."""
+LONGEST_PAUSE_S = 30.0
+"""Pauses double up to this value while the server fails."""
+MOST_BYTES = 4096
+"""Bytes of an answer that are read."""
+NOT_FOUND = 404
+
+
+def metadata_host(devices: Path = Path("/dev")) -> str | None:
+    """The address of the metadata server, on nodes with TPU chips or where `GCE_METADATA_HOST` is set; None elsewhere.
+
+    Args:
+      devices: the folder of the device files.
+    """
+    chips = any(file for pattern in CHIP_FILES for file in devices.glob(pattern))
+    return os.environ.get(HOST_VARIABLE) or ("metadata.google.internal" if chips else None)
+
+
+def watch_for_notices(give: Callable[[str], None]) -> list[threading.Thread]:
+    """Calls `give` with a message whenever the end of this node is announced, as long as the process lives.
+
+    Errors of the server are ignored. Without a metadata server nothing is watched.
+
+    Args:
+      give: called in another thread, once for each announcement.
+
+    Returns:
+      The threads that watch, one for each of `ANNOUNCEMENTS`; daemon threads, which end with the process.
+    """
+    host = metadata_host()
+    watchers = [
+        threading.Thread(target=_watch, args=(host, key, give), name=f"watch {key}", daemon=True)
+        for key in (ANNOUNCEMENTS if host else ())
+    ]
+    for watcher in watchers:
+        watcher.start()
+    return watchers
+
+
+class _Unknown(Exception):
+    """The server does not know the key."""
+
+
+def _watch(host: str, key: str, give: Callable[[str], None]) -> None:
+    """Watches one key until the process ends, or until the server answers that it does not know it, as on GKE."""
+    state, value, pause = "0", "", PAUSE_S  # the server answers at once to a state that is never the present one
+    while True:
+        try:
+            new, state = _ask(host, key, state)
+        except _Unknown:
+            log.info("the metadata server does not know %s; such an end of this node will not be announced", key)
+            return
+        except (OSError, HTTPException, ValueError):
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+        else:
+            pause = PAUSE_S
+            if new != value and new in ANNOUNCEMENTS[key]:
+                give(ANNOUNCEMENTS[key][new])
+            value = new
+        time.sleep(pause)
+
+
+def _ask(host: str, key: str, state: str) -> tuple[str, str]:
+    """Returns the value of a key and its state, once the state has changed or after `HOLD_S`.
+
+    Raises:
+      _Unknown: the server does not know the key.
+      OSError, HTTPException, ValueError: there was no answer, or not a valid one.
+    """
+    query = urlencode({"wait_for_change": "true", "last_etag": state, "timeout_sec": HOLD_S})
+    connection = HTTPConnection(host, timeout=ANSWER_TIMEOUT_S)
+    try:
+        connection.request("GET", f"/computeMetadata/v1/{key}?{query}", headers={"Metadata-Flavor": "Google"})
+        answer = connection.getresponse()
+        if answer.status == NOT_FOUND:
+            raise _Unknown
+        if answer.status != 200:
+            raise ValueError(f"status {answer.status}")
+        return answer.read(MOST_BYTES).decode("ascii").strip(), answer.headers.get("ETag", "0")
+    finally:
+        connection.close()

@@ -1,0 +1,262 @@
+"""Publication through Ray: a small actor holds the newest version, Ray's object store transfers the arrays.
+
+    learner: RayParamSink.publish -> ray.put -> ParamStore.hold(version, [ref])   (pending until superseded)
+    actor:   RayParamSource.poll  <- ray.get <- ParamStore.newer_than(version)    (pending until there is a newer one)
+
+The arrays are sent to each node once, however many actors it has, and the actors read them in the node's object store,
+without a copy. The store holds exactly one reference, since a reference keeps its object in memory.
+
+**Versions never go backwards for a reader**: it asks for versions newer than the last it returned. Two faults are
+handled without a thread or a timer:
+
+- *The store dies.* Ray restarts it, empty, and repeats every pending call. The `hold` of the newest publication is
+  always pending, so the store gets its parameters back without a new publication.
+- *The learner dies* and resumes from a checkpoint, at a lower step. Its objects are lost. The new sink is another
+  publisher, whose first publication replaces the old one whatever its version. Readers with newer parameters keep
+  them until the learner has passed their version; new readers get the published ones.
+
+Ray is imported where it is used, so that reading snapshots does not need it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from typing import Any
+
+import jax
+
+from podzero.errors import PodzeroError
+from podzero.runtime.cluster.scheduling import node_affinity
+from podzero.types import Params, Versioned
+
+log = logging.getLogger(__name__)
+
+LONG_POLL_S = 60.0
+"""How long the store may leave a reader's request pending; the reader then repeats it."""
+MAX_PENDING = 4
+"""The most publications of one sink that may be pending: the newest, and those still being sent to the store."""
+STORE_TIMEOUT_S = 60.0
+"""How long publishing waits for the store, restarts included, when that many are pending."""
+MAX_READERS = 100_000
+LOST_PAUSE_S = 1.0
+"""The pause after parameters were lost in transit: without it, the same answer would come at once."""
+
+
+class ParamStoreLost(PodzeroError, RuntimeError):
+    """The parameter store has died and is not restarted."""
+
+
+class ParamStore:
+    """Holds the newest (version, reference). A Ray asyncio actor; `start_param_store` starts it."""
+
+    def __init__(self) -> None:
+        self._publisher = ""
+        self._version = -1
+        self._refs: list[Any] = []
+        self._serial = 0
+        self._changed = asyncio.Condition()
+
+    async def hold(self, publisher: str, version: int, refs: list[Any]) -> None:
+        """Makes a publication the newest; returns once a newer one has replaced it.
+
+        Of one publisher, only increasing versions are accepted (after a restart Ray may repeat calls in any order);
+        the first publication of another publisher is always accepted.
+
+        Args:
+          publisher: id of the sink.
+          version: learner step.
+          refs: one reference to the parameters, in a list so that Ray passes the reference instead of its object.
+        """
+        if publisher == self._publisher and version <= self._version:
+            return
+        self._publisher, self._version, self._refs = publisher, version, refs
+        self._serial += 1
+        mine = self._serial
+        async with self._changed:
+            self._changed.notify_all()
+            await self._changed.wait_for(lambda: self._serial != mine)
+
+    async def newer_than(self, version: int, timeout_s: float) -> tuple[int, list[Any]] | None:
+        """Waits for a version above `version`; returns the newest (version, [reference]), or None after `timeout_s`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                async with self._changed:
+                    await self._changed.wait_for(lambda: self._version > version)
+        except TimeoutError:
+            return None
+        return self._version, self._refs
+
+
+def start_param_store(node: str) -> Any:
+    """Starts the store in the connected Ray cluster and returns its actor handle.
+
+    It reserves no CPU, and Ray restarts it on the same node for as long as its owner lives.
+
+    Args:
+      node: id of the node where it runs. Choose the driver's: the store must survive every node but that one.
+    """
+    import ray
+
+    options = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "max_concurrency": MAX_READERS}
+    return ray.remote(ParamStore).options(scheduling_strategy=node_affinity(node), **options).remote()
+
+
+class RayParamSink:
+    """Publishes parameters; a `ParamSink`. Only one thread may call it at a time."""
+
+    def __init__(self, store: Any) -> None:
+        """Publishes to the `store` that `start_param_store` returned."""
+        self._store = store
+        self._publisher = uuid.uuid4().hex
+        self._pending: list[Any] = []
+
+    def publish(self, version: int, params: Params) -> None:
+        """Makes `params` the newest; returns once they are in this node's object store, without waiting for readers.
+
+        It waits for the parameter store only when `MAX_PENDING` publications are pending, so that their number is
+        bounded while the store restarts.
+
+        Args:
+          version: learner step, above those published before.
+          params: pytree of device or host arrays.
+
+        Raises:
+          TimeoutError: the store has not answered for `STORE_TIMEOUT_S`.
+          ParamStoreLost: the store has died.
+        """
+        import ray
+
+        self._forget_superseded()
+        reference = ray.put(jax.device_get(params))
+        self._pending.append(self._store.hold.remote(self._publisher, version, [reference]))
+
+    def _forget_superseded(self) -> None:
+        """Drops the publications that the store has replaced; waits if too many are pending."""
+        import ray
+
+        full = len(self._pending) >= MAX_PENDING
+        if full and not ray.wait(self._pending, num_returns=1, timeout=STORE_TIMEOUT_S)[0]:
+            raise TimeoutError(
+                f"the parameter store has not answered the learner for {STORE_TIMEOUT_S:g} s: "
+                "Ray may be restarting it on an overloaded node, or have lost its connection to it"
+            )
+        if self._pending:
+            done, self._pending = ray.wait(self._pending, num_returns=len(self._pending), timeout=0)
+            for call in done:
+                _result(call)
+
+
+class RayParamSource:
+    """Receives parameters in an actor or evaluator; a `ParamSource`.
+
+    One request to the store is always pending, and Ray fetches the arrays in the background, so `poll` only checks
+    whether they have arrived. Leaves are read-only views into the node's object store.
+    """
+
+    def __init__(self, store: Any) -> None:
+        """Reads from the `store` that `start_param_store` returned."""
+        self._store = store
+        self._last: Versioned | None = None
+        self._fetching: tuple[int, list[Any]] | None = None
+        self._paused_until = 0.0
+        self._lost: int | None = None
+        self._ask()
+
+    def wait(self, timeout_s: float) -> Versioned:
+        """The newest parameters; waits for the first ones if there are none yet.
+
+        Raises:
+          TimeoutError: nothing was published within `timeout_s`.
+          ParamStoreLost: the store has died.
+        """
+        newest = self.poll() or self._last or self.newer(timeout_s)
+        if newest is None:
+            raise TimeoutError(
+                f"none within {timeout_s:g} s: the learner has not published any to the parameter store; is it "
+                "running, and past its start-up?"
+            )
+        return newest
+
+    def newer(self, timeout_s: float) -> Versioned | None:
+        """Waits for parameters newer than the last ones returned; None after `timeout_s`.
+
+        Raises:
+          ParamStoreLost: the store has died.
+        """
+        deadline = time.monotonic() + timeout_s
+        newest, left = None, timeout_s
+        while newest is None and left > 0:
+            newest = self._next(left)
+            left = deadline - time.monotonic()
+        return newest
+
+    def poll(self) -> Versioned | None:
+        """Parameters newer than the last ones returned, or None; never waits.
+
+        Raises:
+          ParamStoreLost: the store has died.
+        """
+        return self._next(0.0)
+
+    def _ask(self) -> None:
+        version = -1 if self._last is None else self._last.version
+        self._request = self._store.newer_than.remote(version, LONG_POLL_S)
+
+    def _next(self, timeout_s: float) -> Versioned | None:
+        """Waits at most `timeout_s` for the next event: the store's answer, or the arrays; returns the arrays."""
+        pause_s = self._paused_until - time.monotonic()
+        if pause_s > 0:
+            time.sleep(min(pause_s, timeout_s))
+            return None
+        if self._fetching is None:
+            if not _arrived(self._request, timeout_s):
+                return None
+            self._fetching = _result(self._request)
+            if self._fetching is None:
+                self._ask()
+                return None
+            timeout_s = 0.0
+        version, refs = self._fetching
+        return self._fetched(version, refs, timeout_s)
+
+    def _fetched(self, version: int, refs: list[Any], timeout_s: float) -> Versioned | None:
+        """The parameters that are being fetched, if they arrive within `timeout_s`."""
+        import ray
+        from ray.exceptions import ObjectLostError
+
+        (reference,) = refs
+        if not _arrived(reference, timeout_s):
+            return None
+        try:
+            self._last = Versioned(version, ray.get(reference))
+        except ObjectLostError as error:
+            if version != self._lost:
+                log.warning("parameters of step %d were lost in transit (their publisher died?): %s", version, error)
+            self._lost = version
+            self._paused_until = time.monotonic() + LOST_PAUSE_S
+            return None
+        finally:
+            self._fetching = None
+            self._ask()
+        return self._last
+
+
+def _arrived(reference: Any, timeout_s: float) -> bool:
+    """Whether a result is on this node within `timeout_s`; Ray begins to fetch it."""
+    import ray
+
+    return bool(ray.wait([reference], timeout=timeout_s)[0])
+
+
+def _result(call: Any) -> Any:
+    """The result of a finished call to the store."""
+    import ray
+    from ray.exceptions import RayActorError
+
+    try:
+        return ray.get(call)
+    except RayActorError as error:
+        raise ParamStoreLost(f"the parameter store has died; start the run again to resume it: {error}") from None

@@ -1,0 +1,285 @@
+"""The driver's loop: fetches reports, replaces failed workers, saves, shows the status, and ends the run."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+
+from podzero.config import Experiment
+from podzero.errors import PodzeroError
+from podzero.runtime.advice import last_checkpoint_failed, with_advice
+from podzero.runtime.checkpoints import Checkpoint, newest_checkpoint
+from podzero.runtime.cluster.remote import NodeLost
+from podzero.runtime.learner_group import LearnerFailed, RunFailed
+from podzero.runtime.monitoring.metrics import MetricsLog
+from podzero.runtime.monitoring.monitor import Monitor
+from podzero.runtime.monitoring.reports import LogReport, MetricsReport, PreemptionNotice, log_report
+from podzero.runtime.monitoring.status import Phase, write_status
+from podzero.runtime.monitoring.terminal import View
+from podzero.runtime.monitoring.writers import MetricsWriter
+from podzero.runtime.monitoring.writing import WriteAttempts
+from podzero.runtime.recovery import LearnerFailures, RestartPolicy
+from podzero.runtime.saving import Saver, SaveState
+from podzero.runtime.start import start_workers
+from podzero.runtime.stop_signals import StopSignals
+from podzero.runtime.supervisor import Supervisor
+from podzero.runtime.worker import last_reports
+from podzero.workdir import Workdir
+
+log = logging.getLogger(__name__)
+
+TICK_S = 0.5
+"""Pause between two rounds of the loop."""
+STATUS_EVERY_S = 2.0
+"""Time between two writes of `status.json`."""
+LAST_SAVE_TIMEOUT_S = 1800.0
+"""Longest time for the last checkpoint of a run that fails, and for the write under way before it."""
+STOPPED = "stopped by a signal"
+
+
+class Run:
+    """A run whose workers have started.
+
+    Args:
+      experiment: what is run.
+      workdir: where its files go.
+      supervisor: its workers.
+      view: shows the status.
+      saver: writes checkpoints and snapshots.
+      writers: get the metrics of all workers; the caller closes them after the run.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        workdir: Workdir,
+        supervisor: Supervisor,
+        view: View,
+        saver: Saver,
+        writers: Sequence[MetricsWriter] = (),
+    ) -> None:
+        self._experiment = experiment
+        self._workdir = workdir
+        self._supervisor = supervisor
+        self._view = view
+        self._saver = saver
+        self._writers = writers
+        self._attempt_write = WriteAttempts()
+        self._metrics: MetricsLog | None = None
+        self._learner_failures = LearnerFailures(experiment.restarts)
+
+    def begin(self, checkpoint: Checkpoint | None) -> None:
+        """Prepares for workers that have just started; the time of training goes on from when their nodes were there.
+
+        Args:
+          checkpoint: the one that they started from.
+        """
+        self.close()
+        counters, self._began_at = (checkpoint.counters, checkpoint.step) if checkpoint else ({}, 0)
+        self._monitor = Monitor(self._experiment, self._supervisor.nodes_since, counters, self._began_at)
+        tensorboard = self._experiment.metrics.tensorboard
+        self._metrics = MetricsLog(self._workdir, checkpoint.step if checkpoint else -1, tensorboard, self._writers)
+        self._saver.begin(checkpoint)
+        self._status_due = time.monotonic()
+
+    def until_end(self, signals: StopSignals) -> str:
+        """Runs until a limit is reached or a signal arrives, and writes a last checkpoint; returns why it ended.
+
+        If the run fails while its learner trains, a last checkpoint is written as well.
+
+        Raises:
+          RunFailed: a worker failed and cannot be replaced.
+          LastCheckpointFailed: the run has ended without its last checkpoint.
+          ConfigError, WorkdirError, CheckpointMismatch: the run could not start again after the loss of the learner.
+        """
+        try:
+            if (reason := self._loop(signals)) is None:
+                return STOPPED
+            self._stop(reason)
+            return reason
+        finally:
+            with suppress(Exception):  # which must not hide why the run ends
+                self._enter("ended")
+
+    def _loop(self, signals: StopSignals) -> str | None:
+        """Goes on until the run has to end; returns why, None after a signal while it had no workers."""
+        try:
+            while True:
+                try:
+                    while (reason := self._end_reason(signals)) is None:
+                        self.handle(self._supervisor.listen())
+                        self._supervisor.advance(self._monitor.share_passed(time.monotonic()))
+                        for name in self._supervisor.reconcile(partial(newest_checkpoint, self._workdir)):
+                            self.handle([MetricsReport(time.time(), name, {"count/restarts": 1.0})])
+                        self._save()
+                        self._show()
+                        time.sleep(TICK_S)
+                except (NodeLost, LearnerFailed) as loss:
+                    if not self._recover(loss, signals):
+                        return None
+                else:
+                    return reason
+        except Exception as failure:
+            self._save_what_works(failure)
+            if isinstance(failure, RunFailed):
+                raise with_advice(failure, self._experiment, self._workdir) from failure
+            raise
+
+    def handle(self, reports: Iterable[MetricsReport | LogReport]) -> None:
+        """Records what the workers reported."""
+        assert self._metrics is not None
+        now = time.monotonic()
+        elapsed_s = self._monitor.elapsed_s(now)
+        for report in reports:
+            if isinstance(report, MetricsReport):
+                self._monitor.add(report.worker, report.metrics, now)
+                self._metrics.add(report.worker, report.metrics, self._monitor.step, elapsed_s)
+            else:
+                log_report(log, report)
+                if isinstance(report, PreemptionNotice):
+                    self._saver.request_checkpoint(report.time_s)
+
+    def close(self) -> None:
+        """Writes the metrics that wait in memory."""
+        if self._metrics is not None:
+            self._metrics.close(self._monitor.step)
+
+    def _recover(self, loss: NodeLost | LearnerFailed, signals: StopSignals) -> bool:
+        """Starts all workers again from the newest checkpoint, once enough nodes have joined; False after a signal.
+
+        Raises:
+          RunFailed: the learner would fail again, has failed too often, or too many attempts to start failed.
+        """
+        pause_s = self._pause_s(loss) if isinstance(loss, LearnerFailed) else 0.0
+        when = f"in {pause_s:g} s" if pause_s else "as soon as enough nodes have joined"
+        log.warning("%s\nAll workers are stopped. The run resumes from its newest checkpoint %s", loss, when)
+        now = time.monotonic()
+        self._monitor.pause(now)
+        self._enter("starting")
+        self._supervisor.kill()
+        self._saver.wait()
+        if pause_s:
+            signals.event.wait(pause_s)
+        restarts = self._monitor.status(now).restarts + 1
+        policy = RestartPolicy()
+        while not signals.event.is_set():
+            try:
+                with signals.interrupting():
+                    checkpoint = start_workers(self._supervisor, self._workdir)
+            except Exception as failure:
+                pause_s = policy.pause_s(failure)
+                log.warning("the workers could not start; next attempt in %g s", pause_s, exc_info=failure)
+                signals.event.wait(pause_s)
+            except KeyboardInterrupt:
+                continue
+            else:
+                self.begin(checkpoint)
+                now = time.monotonic()
+                since_checkpoint = float(restarts - self._monitor.status(now).restarts)
+                self._monitor.add("driver", {"count/restarts": since_checkpoint}, now)
+                return True
+        return False
+
+    def _pause_s(self, failure: LearnerFailed) -> float:
+        """How long to wait before the workers start again after a failure of the learner."""
+        assert self._supervisor.learner is not None
+        self.handle(last_reports([self._supervisor.learner.leader]))  # which say at what step it failed
+        return self._learner_failures.pause_s(failure, self._began_at, self._monitor.step, time.monotonic())
+
+    def _end_reason(self, signals: StopSignals) -> str | None:
+        """Why the run has to end; None while it goes on."""
+        if signals.event.is_set():
+            return STOPPED
+        counters = self._monitor.counters(time.monotonic())
+        stop = self._experiment.stop
+        if limit := stop.reached(counters["elapsed_s"] / 60, self._monitor.step, counters["games"]):
+            return f"{limit} is reached"
+        return None if self._supervisor.learning else f"the learner has made all of its {stop.steps or 0:,} steps"
+
+    def _save(self) -> None:
+        """Applies the result of a finished write, and starts the next one if it is due."""
+        if (saved := self._saver.finished()) is not None:
+            self._supervisor.ladder = dict(saved.ladder)
+            if saved.snapshot_step > 0:
+                self._supervisor.start_evaluator()
+        if self._saver.due:
+            self._saver.start(self._save_state())
+
+    def _save_state(self) -> SaveState:
+        """A copy of what a save needs, since the saver's thread must not read what this one changes."""
+        supervisor = self._supervisor
+        assert supervisor.learner is not None
+        return SaveState(
+            learner=supervisor.learner,
+            shards=tuple(supervisor.shards.actors),
+            evaluator=supervisor.evaluator.actor if supervisor.evaluator else None,
+            counters=self._monitor.counters(time.monotonic()),
+            ladder=dict(supervisor.ladder),
+        )
+
+    def _show(self) -> None:
+        """Updates the view and, if it is due, `status.json`."""
+        due = time.monotonic() >= self._status_due
+        if due:
+            self.handle([MetricsReport(time.time(), "driver", self._saver.metrics())])
+        status = replace(self._monitor.status(time.monotonic()), failing=self._supervisor.failing)
+        if due:
+            self._status_due = time.monotonic() + STATUS_EVERY_S
+            self._attempt_write(self._workdir.status_file, partial(write_status, self._workdir, status))
+        self._view.show(status)
+
+    def _stop(self, reason: str) -> None:
+        """Stops the workers in this order: actors, then the learner, then a checkpoint, then the rest.
+
+        Unfinished games are lost, and the samples that replay has not confirmed when an actor ends.
+
+        Args:
+          reason: why the run ends.
+
+        Raises:
+          LastCheckpointFailed: the checkpoint could not be written; everything has been stopped.
+        """
+        self._enter("stopping")
+        self._saver.wait()
+        for stop in (self._supervisor.stop_actors, self._supervisor.stop_learner):
+            try:
+                self.handle(stop())
+            except Exception as failure:  # the checkpoint may be written nevertheless
+                log.error("the workers did not stop in order", exc_info=failure)
+        failed: Exception | None = None
+        try:
+            self._saver.write_checkpoint(self._save_state())
+        except Exception as failure:
+            failed = failure
+            log.error("the last checkpoint could not be written", exc_info=failure)
+        self._supervisor.stop_evaluator()
+        if failed is not None:
+            raise last_checkpoint_failed(reason, failed, self._workdir) from failed
+
+    def _save_what_works(self, failure: Exception) -> None:
+        """Writes a last checkpoint of a run that fails, if its learner works; `failure` says so if that fails as well.
+
+        A learner that has failed is not asked: its state may be the fault.
+        """
+        if self._supervisor.learner is None or not self._supervisor.learner.can_save:
+            return
+        try:
+            with suppress(Exception):  # as of a view that is the failure itself
+                self._enter("stopping")
+            self._saver.write_last(self._save_state(), LAST_SAVE_TIMEOUT_S)
+        except Exception as unsaved:
+            log.error("the last checkpoint could not be written", exc_info=unsaved)
+            note = f"The last checkpoint could not be written: {unsaved}"
+            if isinstance(failure, PodzeroError):
+                failure.args = (f"{failure}\n{note}",)
+            else:
+                failure.add_note(note)
+
+    def _enter(self, phase: Phase) -> None:
+        self._monitor.enter(phase)
+        self._status_due = 0.0
+        self._show()

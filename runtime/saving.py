@@ -1,0 +1,214 @@
+"""Checkpoints and snapshots, written in a thread beside the driver's loop."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from typing import Any, NamedTuple
+
+from podzero.config import Experiment
+from podzero.runtime.checkpoints import SHARD_TIMEOUT_S, Checkpoint, age_s, write_checkpoint
+from podzero.runtime.cluster.remote import RemoteActor
+from podzero.runtime.learner_group import LearnerGroup
+from podzero.runtime.monitoring.status import duration
+from podzero.runtime.snapshots import delete_old_snapshots
+from podzero.runtime.worker import ANSWER_TIMEOUT_S
+from podzero.workdir import Workdir
+
+log = logging.getLogger(__name__)
+
+FIRST_SNAPSHOT_S = 30.0
+"""Time between two attempts to write the first snapshot, which needs trained parameters."""
+RETRY_S = 60.0
+"""Time from the first failed checkpoint to the next attempt; it doubles, up to `checkpoint.every_minutes`."""
+FINISH_TIMEOUT_S = SHARD_TIMEOUT_S + 120.0
+"""Longest wait for a write that has begun."""
+
+
+class SaveState(NamedTuple):
+    """What a checkpoint holds, and the processes that write it. The thread reads nothing else of the driver."""
+
+    learner: LearnerGroup
+    shards: tuple[RemoteActor, ...]
+    evaluator: RemoteActor | None
+    counters: Mapping[str, float]
+    ladder: Mapping[str, Any]
+    """The rating ladder, for when the evaluator does not answer."""
+
+
+class Saved(NamedTuple):
+    """The result of a finished write."""
+
+    snapshot_step: int
+    """The step of the newest snapshot; at most 0 before the parameters are trained."""
+    ladder: Mapping[str, Any]
+
+
+class _Newest(NamedTuple):
+    """The newest complete checkpoint."""
+
+    step: int | None
+    """None before the first one."""
+    began: float
+    """When it was begun, or the run if there is none, on the monotonic clock."""
+
+
+class Saver:
+    """Writes checkpoints and snapshots when they are due, one at a time.
+
+    Args:
+      experiment: says how often, and how many are kept.
+      workdir: where they go.
+      executor: runs the writes; by default a thread.
+    """
+
+    def __init__(self, experiment: Experiment, workdir: Workdir, executor: Executor | None = None) -> None:
+        self._experiment = experiment
+        self._workdir = workdir
+        self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="saver")
+        self._write: Future[Saved] | None = None
+        self._writes_checkpoint = False
+        self.begin()
+
+    def begin(self, checkpoint: Checkpoint | None = None) -> None:
+        """Starts the intervals anew, when the workers of the run have started from `checkpoint`."""
+        self._began_at = 0.0
+        now = time.monotonic()
+        self._newest = _Newest(checkpoint.step, now - age_s(checkpoint)) if checkpoint else _Newest(None, now)
+        self._failed = 0
+        self._checkpoint_due = time.monotonic() + 60 * self._experiment.checkpoint.every_minutes
+        self._snapshot_due = time.monotonic() + FIRST_SNAPSHOT_S
+
+    def request_checkpoint(self, time_s: float) -> None:
+        """Makes a checkpoint due at once, unless the newest one began after `time_s` (seconds since the epoch)."""
+        if self._began_at < time_s:
+            self._checkpoint_due = time.monotonic()
+
+    def metrics(self) -> dict[str, float]:
+        """The age and the step of the newest checkpoint, and how many attempts to write one have failed since."""
+        newest = self._newest
+        step = {} if newest.step is None else {"checkpoint/step": float(newest.step)}
+        age = time.monotonic() - newest.began
+        return step | {"checkpoint/age_s": age, "checkpoint/failed_saves": float(self._failed)}
+
+    @property
+    def due(self) -> bool:
+        """Whether `start` would begin a write."""
+        return self._write is None and time.monotonic() >= min(self._checkpoint_due, self._snapshot_due)
+
+    def start(self, state: SaveState) -> None:
+        """Begins the write that is due; call it when `due` says so."""
+        now = time.monotonic()
+        if now >= self._checkpoint_due:
+            self._checkpoint_due = now + 60 * self._experiment.checkpoint.every_minutes
+            self._began_at = time.time()
+            self._writes_checkpoint = True
+            self._write = self._executor.submit(self.write_checkpoint, state)
+        else:
+            self._writes_checkpoint = False
+            self._snapshot_due = now + 60 * self._experiment.evaluation.every_minutes
+            self._write = self._executor.submit(self._write_snapshot, state)
+
+    def finished(self) -> Saved | None:
+        """The result of the write if it has finished since the last call.
+
+        A failed one is a warning, and an error from the second failed checkpoint in a row on.
+        """
+        if self._write is None or not self._write.done():
+            return None
+        write, self._write = self._write, None
+        if failure := write.exception():
+            self._warn(failure)
+            return None
+        saved = write.result()
+        if saved.snapshot_step <= 0:
+            self._snapshot_due = time.monotonic() + FIRST_SNAPSHOT_S
+        return saved
+
+    def wait(self) -> None:
+        """Waits for the write that has begun, if any, and drops its result."""
+        if self._write is None:
+            return
+        if wait([self._write], FINISH_TIMEOUT_S).not_done:
+            log.error("the checkpoint or snapshot that was being written is not complete after %g s", FINISH_TIMEOUT_S)
+            self._write = None
+        self.finished()
+
+    def write_checkpoint(self, state: SaveState) -> Saved:
+        """Writes a checkpoint, and a snapshot of the newest acting parameters.
+
+        Raises:
+          ClusterError, WorkerDied: a worker did not answer.
+          OSError: the checkpoint cannot be written.
+        """
+        began = time.monotonic()
+        ladder = _newest_ladder(state)
+        step = write_checkpoint(
+            self._workdir,
+            state.learner.checkpoint,
+            state.shards,
+            state.counters,
+            ladder,
+            self._experiment.checkpoint.keep,
+        )
+        self._newest, self._failed = _Newest(step, began), 0
+        log.info("checkpoint of step %d written", step)
+        try:
+            return self._write_snapshot(state._replace(ladder=ladder, evaluator=None))
+        except Exception as failure:  # the checkpoint is complete
+            log.warning("the snapshot after the checkpoint of step %d was not written", step, exc_info=failure)
+            return Saved(0, ladder)
+
+    def write_last(self, state: SaveState, timeout_s: float) -> None:
+        """Writes a checkpoint after the write that has begun, if any; both have `timeout_s` together.
+
+        Raises:
+          TimeoutError: they took longer.
+          Exception: as in `write_checkpoint`.
+        """
+        write = self._executor.submit(self.write_checkpoint, state)
+        if wait([write], timeout_s).not_done:
+            raise TimeoutError(f"it was not complete within {timeout_s:g} s")
+        write.result()
+
+    def close(self) -> None:
+        """Drops the writes that have not begun."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _warn(self, failure: BaseException) -> None:
+        """Says that a write has failed, and tries a checkpoint again soon."""
+        if not self._writes_checkpoint:
+            log.warning("a snapshot was not written; training goes on", exc_info=failure)
+            return
+        self._failed += 1
+        pause_s = min(RETRY_S * 2 ** min(self._failed - 1, 16), 60 * self._experiment.checkpoint.every_minutes)
+        self._checkpoint_due = min(self._checkpoint_due, time.monotonic() + pause_s)
+        age = duration(time.monotonic() - self._newest.began)
+        log.log(
+            logging.WARNING if self._failed == 1 else logging.ERROR,
+            "no checkpoint could be written, attempt %d since the newest one: if the run ended now, the last %s would "
+            "be lost. Training goes on; next attempt in %g s",
+            self._failed,
+            age,
+            pause_s,
+            exc_info=failure,
+        )
+
+    def _write_snapshot(self, state: SaveState) -> Saved:
+        step = int(state.learner.leader.actor.ask("snapshot"))
+        ladder = _newest_ladder(state)
+        delete_old_snapshots(self._workdir.snapshots, self._experiment.checkpoint.keep_snapshots, ladder)
+        return Saved(step, ladder)
+
+
+def _newest_ladder(state: SaveState) -> Mapping[str, Any]:
+    """The rating ladder of the evaluator, if it answers."""
+    ladder = state.ladder
+    if state.evaluator is not None:
+        try:
+            ladder = state.evaluator.ask("ladder", timeout_s=ANSWER_TIMEOUT_S)
+        except Exception as failure:
+            log.warning("the evaluator did not give its newest ratings", exc_info=failure)
+    return ladder

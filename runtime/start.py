@@ -1,0 +1,101 @@
+"""Starts the workers of a run from its newest checkpoint that can be used."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+
+from podzero.runtime.checkpoints import Checkpoint, RunFileDamaged, checkpoints, delete_unfinished, set_aside
+from podzero.runtime.snapshots import set_aside_later
+from podzero.runtime.supervisor import Supervisor
+from podzero.workdir import Workdir, WorkdirError, keep_as
+
+log = logging.getLogger(__name__)
+
+
+class NoUsableCheckpoint(WorkdirError):
+    """All checkpoints of a run are damaged. A run never begins again at step 0 unasked."""
+
+
+def start_workers(supervisor: Supervisor, workdir: Workdir, step: int | None = None) -> Checkpoint | None:
+    """Starts the workers; returns the checkpoint that they started from, None in a directory without any.
+
+    Damaged checkpoints, and the checkpoints and snapshots of later steps, are renamed once the workers have started.
+
+    Args:
+      supervisor: of the workers.
+      workdir: of the run.
+      step: of the checkpoint from which they start; None takes the newest usable one.
+
+    Raises:
+      NoUsableCheckpoint: there are checkpoints, and all are damaged, or that of `step` is, or there is none of `step`;
+        nothing was renamed.
+      Exception: what else `Supervisor.start` raises; nothing was renamed.
+    """
+    delete_unfinished(workdir)
+    damaged: list[tuple[Checkpoint, Exception]] = []
+    present = checkpoints(workdir)
+    for checkpoint in present if step is None else [found for found in present if found.step == step]:
+        try:
+            if checkpoint.fault is not None:
+                raise checkpoint.fault
+            supervisor.start(checkpoint)
+        except Exception as error:
+            if not _is_damage(error):
+                raise
+            log.warning("the checkpoint of step %d is damaged", checkpoint.step, exc_info=error)
+            damaged.append((checkpoint, error))
+        else:
+            _set_aside_later(supervisor, workdir, checkpoint.step, damaged)
+            log.info("resumed from the checkpoint of step %d", checkpoint.step)
+            return checkpoint
+    if step is not None:
+        raise _not_this_one(workdir, step, damaged)
+    if damaged:
+        raise _none_usable(workdir, damaged)
+    supervisor.start(None)
+    _set_aside_later(supervisor, workdir, -1, [])
+    return None
+
+
+def _set_aside_later(
+    supervisor: Supervisor, workdir: Workdir, step: int, damaged: list[tuple[Checkpoint, Exception]]
+) -> None:
+    """Renames what is later than the step from which the workers have started; ends them if that fails."""
+    try:
+        for checkpoint, reason in damaged:
+            set_aside(checkpoint, reason)
+        while later := [found for found in checkpoints(workdir) if found.step > step]:
+            for checkpoint in later:
+                log.warning("the later checkpoint is kept as %s", keep_as(checkpoint.folder, "lost"))
+        set_aside_later(workdir.snapshots, step)
+    except BaseException:
+        supervisor.kill()
+        raise
+
+
+def _not_this_one(workdir: Workdir, step: int, damaged: list[tuple[Checkpoint, Exception]]) -> NoUsableCheckpoint:
+    others = [found.step for found in checkpoints(workdir) if found.step != step]
+    listed = f"there are others of steps {', '.join(map(str, others))}" if others else "there is no other"
+    reason = f"is damaged: {damaged[0][1]}" if damaged else "does not exist"
+    again = f"{workdir.root}@{others[0]}" if others else str(workdir.root)
+    return NoUsableCheckpoint(
+        f"the checkpoint of step {step} in {workdir.root} {reason}; {listed}, and nothing was renamed. Resume from "
+        f"another one, for example: podzero train {shlex.quote(again)}"
+    )
+
+
+def _none_usable(workdir: Workdir, damaged: list[tuple[Checkpoint, Exception]]) -> NoUsableCheckpoint:
+    listed = "\n".join(f"  {checkpoint.folder}: {error}" for checkpoint, error in damaged)
+    return NoUsableCheckpoint(
+        f"no checkpoint of {workdir.root} can be used:\n{listed}\n"
+        "The run does not begin again at step 0 by itself, and nothing was renamed. Restore one of these folders from "
+        f"a copy, or move {workdir.checkpoints} elsewhere to begin at step 0; then give the same command again"
+    )
+
+
+def _is_damage(error: Exception) -> bool:
+    """Whether an error means that a checkpoint is damaged. The import is slow and only needed after an error."""
+    from podzero.learner import CheckpointDamaged
+
+    return isinstance(error, (CheckpointDamaged, RunFileDamaged))

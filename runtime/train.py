@@ -1,0 +1,116 @@
+"""`podzero train`: starts a run in a new working directory, or resumes the one that it holds."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from podzero.config import Experiment, GameConfig
+from podzero.runtime.cluster.placement import host_resources, reserved_cpus
+from podzero.runtime.cluster.ray_cluster import connect
+from podzero.runtime.cluster.remote import current_node_id
+from podzero.runtime.cluster.run_lock import lock_run
+from podzero.runtime.hardware import record_hardware
+from podzero.runtime.monitoring.log_file import log_to_file
+from podzero.runtime.monitoring.terminal import View
+from podzero.runtime.monitoring.writers import start_writers
+from podzero.runtime.monitoring.writing import WriteAttempts
+from podzero.runtime.recovery import first_start
+from podzero.runtime.run import STOPPED, Run
+from podzero.runtime.saving import Saver
+from podzero.runtime.start import start_workers
+from podzero.runtime.stop_signals import StopSignals
+from podzero.runtime.supervisor import Supervisor
+from podzero.workdir import Workdir
+
+
+class End(NamedTuple):
+    """The end of a run that did not fail."""
+
+    reason: str
+    signal: int
+    """The number of the signal that ended it; 0 where it has reached a limit."""
+
+
+def train(experiment: Experiment, root: str | Path, address: str | None, view: View, step: int | None = None) -> End:
+    """Runs an experiment until one of its limits is reached, a signal arrives, or it fails.
+
+    If the working directory holds checkpoints of this experiment, the run resumes from one of them.
+
+    Args:
+      experiment: what to run.
+      root: the working directory.
+      address: `host:port` of a Ray cluster to join; None starts one on this machine.
+      view: shows the status.
+      step: of the checkpoint from which the run resumes; None takes the newest usable one.
+
+    Raises:
+      WorkdirError, ConfigError, ClusterError, RunFailed: the run cannot start or go on; the message says why.
+      LastCheckpointFailed: the run has ended as it should, but for its last checkpoint.
+    """
+    workdir = Workdir(root)
+    with ExitStack() as stack:
+        signals = stack.enter_context(StopSignals())
+        stack.enter_context(workdir.lock())
+        workdir.check(experiment)
+        stack.enter_context(log_to_file(workdir.log_file))
+        stack.enter_context(view)
+        try:
+            with signals.interrupting():
+                run = _start(experiment, workdir, address, view, signals, stack, step)
+        except KeyboardInterrupt:
+            return End(STOPPED, signals.number)
+        reason = run.until_end(signals)
+        return End(reason, signals.number if reason == STOPPED else 0)
+
+
+def _start(
+    experiment: Experiment,
+    workdir: Workdir,
+    address: str | None,
+    view: View,
+    signals: StopSignals,
+    stack: ExitStack,
+    step: int | None,
+) -> Run:
+    """Starts Ray and the workers; `stack` ends them. Writes the experiment last, so that a failed start leaves none."""
+    if address is None:
+        from podzero.replay.environment import server_python
+
+        server_python()  # where it must be made first, that is seen before everything else waits for it
+    writers = start_writers(experiment, workdir)
+    for writer in writers:
+        stack.callback(writer.close)
+    learner_cpus = experiment.cluster.learner_hosts * host_resources(experiment.cluster).get("CPU", 0.0)
+    cpus = learner_cpus + sum(reserved_cpus(experiment))
+    cluster = stack.enter_context(connect(address, cpus, f"podzero:{workdir.root}", _environment_extras(experiment)))
+    signals.install()  # Ray has replaced the handlers
+    lock = lock_run(f"process {os.getpid()} at {socket.gethostname()} trains {workdir.root}")
+    stack.callback(lambda: lock)
+    from podzero.runtime.ray_params import start_param_store
+
+    home = current_node_id()
+    supervisor = Supervisor(cluster, experiment, workdir, start_param_store(home), signals.event, home)
+    stack.callback(supervisor.kill)
+    checkpoint = first_start(lambda: start_workers(supervisor, workdir, step), signals.event)
+    workdir.open(experiment, checkpoint.step if checkpoint else 0)
+    WriteAttempts()(workdir.hardware_file, partial(record_hardware, workdir, cluster.nodes()))
+    saver = Saver(experiment, workdir)
+    stack.callback(saver.close)
+    run = Run(experiment, workdir, supervisor, view, saver, writers)
+    stack.callback(run.close)
+    run.begin(checkpoint)
+    return run
+
+
+def _environment_extras(experiment: Experiment) -> list[str] | None:
+    """Optional dependencies of the experiment to install on all nodes; None if they have it already."""
+    if not experiment.cluster.install_environment:
+        return None
+    envs = [] if isinstance(experiment.env, GameConfig) else ["envs"]
+    openvino = ["openvino"] if experiment.uses_openvino else []
+    return envs + openvino + (["tpu"] if experiment.cluster.tpu else [])

@@ -1,0 +1,152 @@
+"""One worker of a run: its remote actor, the work that it was given, and the reports that the driver fetches."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from podzero.errors import ClusterError
+from podzero.runtime.cluster.remote import Call, RemoteActor, WorkerDied
+from podzero.runtime.monitoring.monitor import kind_of
+from podzero.runtime.monitoring.reports import LogReport, MetricsReport
+
+log = logging.getLogger(__name__)
+
+ANSWER_TIMEOUT_S = 20.0
+"""Longest wait for a short answer of a worker that may be compiling."""
+_POLL_S = 0.1
+_WORK: Mapping[str, str] = {
+    "replay": "replay/size",
+    "inference": "count/served",
+    "actor": "count/moves",
+    "reanalyser": "count/reanalysed",
+    "evaluator": "evaluation/step",
+}
+"""By kind of worker, the metric that shows that it works: it is reported, and a count is not zero."""
+
+
+class Patience(NamedTuple):
+    """How long a worker may leave a request for its reports unanswered."""
+
+    first_s: float
+    """Seconds until its first answer: Ray may look for a node, and libraries load."""
+    later_s: float
+    """Seconds until each later one."""
+    advice: str
+    """What to do if it never answered at all."""
+
+
+@dataclass(eq=False)
+class Worker:
+    """A remote actor, the pending call of its work, and the pending call for its reports."""
+
+    actor: RemoteActor
+    work: Call | None = None
+    """The pending `run`; None for workers that only answer calls."""
+    failure: Exception | None = None
+    """Why the worker is of no use any more, once that is known."""
+    worked: bool = False
+    """Whether it has reported any work."""
+    _drain: Call | None = None
+    """The pending `drain`: at most one, however long the worker takes to answer."""
+    _asked_at: float = 0.0
+    _answered: bool = False
+
+    def ended(self) -> Exception | None:
+        """Why the worker no longer works; None while it does."""
+        if self.failure is None and self.work is not None and self.work.done:
+            try:
+                self.work.result(ANSWER_TIMEOUT_S)
+            except Exception as failure:
+                self.failure = failure
+            else:
+                return WorkerDied(f"{self.actor.name} ended its work before the end of the run")
+        return self.failure
+
+    def check_silence(self, patience: Patience) -> None:
+        """Gives up a worker that has been silent for too long."""
+        if self.failure is not None or self._drain is None or self._drain.done:
+            return
+        silent_s = time.monotonic() - self._asked_at
+        if silent_s > (patience.later_s if self._answered else patience.first_s):
+            why = "" if self._answered else f" since it was to start: {patience.advice}"
+            self.failure = WorkerDied(f"{self.actor.name} has not answered for {silent_s:.0f} s{why}")
+
+    def reports(self) -> list[MetricsReport | LogReport]:
+        """The reports that have arrived since the last call; asks the worker for more."""
+        reports: list[MetricsReport | LogReport] = []
+        if self.failure is not None:
+            return reports
+        if self._drain is not None:
+            if not self._drain.done:
+                return reports
+            try:
+                reports = self._drain.result(ANSWER_TIMEOUT_S)
+                self._answered = True
+                self.worked |= any(_shows_work(report) for report in reports)
+            except ClusterError as lost:
+                log.warning("reports of %s are lost: %s", self.actor.name, lost)
+            except Exception as failure:
+                self.failure = failure
+                return reports
+        self._drain, self._asked_at = self.actor.begin("drain"), time.monotonic()
+        return reports
+
+    def last_drains(self) -> list[Call]:
+        """Begins to fetch the last reports of a worker that has stopped."""
+        return [call for call in (self._drain, self.actor.begin("drain")) if call is not None]
+
+
+def _shows_work(report: MetricsReport | LogReport) -> bool:
+    if not isinstance(report, MetricsReport):
+        return False
+    metric = _WORK.get(kind_of(report.worker), "")
+    return metric in report.metrics and not (metric.startswith("count/") and not report.metrics[metric])
+
+
+def await_end(workers: Sequence[Worker], timeout_s: float) -> None:
+    """Waits until the work of all workers has ended, at most `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline and any(worker.work and not worker.work.done for worker in workers):
+        time.sleep(_POLL_S)
+
+
+def await_answers(calls: Sequence[tuple[Worker, Call]], timeout_s: float) -> list[Any]:
+    """The answers to calls of several workers, in order. Looks at all of them, so that no worker hides another's error.
+
+    Raises:
+      ClusterError: not all have answered within `timeout_s`; the message names those that have not.
+      Exception: the first error of any worker, as soon as it is there.
+    """
+    deadline = time.monotonic() + timeout_s
+    answers: dict[int, Any] = {}
+    while True:
+        for index, (_, call) in enumerate(calls):
+            if index not in answers and call.done:
+                answers[index] = call.result(ANSWER_TIMEOUT_S)
+        late = [worker.actor.name for index, (worker, _) in enumerate(calls) if index not in answers]
+        if not late:
+            return [answers[index] for index in range(len(calls))]
+        if time.monotonic() >= deadline:
+            raise ClusterError(
+                f"waited {timeout_s:.0f} s for {', '.join(late)} to be built; they may be overloaded, hang, or be "
+                "without a node that has room for them"
+            )
+        time.sleep(_POLL_S)
+
+
+def last_reports(workers: Sequence[Worker], timeout_s: float = ANSWER_TIMEOUT_S) -> list[MetricsReport | LogReport]:
+    """The reports that workers made before they stopped; waits for all of them together at most `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    drains = [(worker, worker.last_drains()) for worker in workers if worker.failure is None]
+    reports: list[MetricsReport | LogReport] = []
+    for worker, calls in drains:
+        try:
+            for call in calls:
+                reports += call.result(max(0.0, deadline - time.monotonic()))
+        except Exception as failure:
+            log.warning("the last reports of %s are lost", worker.actor.name, exc_info=failure)
+    return reports

@@ -1,0 +1,278 @@
+"""Checks of nodes before a run uses them; fakes answer the checks."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+
+import podzero
+from podzero.errors import ClusterError
+from podzero.runtime.cluster import preflight as preflight_module
+from podzero.runtime.cluster.placement import Node
+from podzero.runtime.cluster.preflight import Preflight, differences, versions
+from podzero.runtime.cluster.remote import WorkerDied
+
+MINE = {"python": "3.11.9", "jax": "0.7.1", "podzero's code": "abc"}
+
+
+class FakeCheck:
+    """A preflight check and its pending call in one; without an answer it is silent."""
+
+    def __init__(self, answer):
+        self._answer = answer
+        self.killed = False
+        self.done = answer is not None
+
+    def begin(self, method):
+        assert method == "versions"
+        return self
+
+    def result(self, timeout_s):
+        assert 0 <= timeout_s <= preflight_module.CHECK_TIMEOUT_S
+        if self._answer is None:
+            raise ClusterError("waited 120 s")
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+    def kill(self):
+        self.killed = True
+
+
+class FakeCluster:
+    """Starts checks that answer what `answers` holds for their node."""
+
+    def __init__(self, answers):
+        self.answers = answers
+        self.started = []
+        self.checks = []
+
+    def spawn(self, process, name, *, cpus, environment, node):
+        assert process is preflight_module.PreflightCheck
+        assert cpus == 0
+        assert environment == {"JAX_PLATFORMS": "cpu"}
+        self.started.append(node.id)
+        self.checks.append(FakeCheck(self.answers[node.id]))
+        return self.checks[-1]
+
+
+class Clock:
+    """A monotonic clock that stands still until it is set."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def monotonic(self):
+        return self.now
+
+
+def node(name):
+    return Node(name, f"host-{name}", 4.0, {}, {})
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(preflight_module, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def prepare(monkeypatch):
+    """Makes the preflight of nodes that answer as given, and the cluster that starts the checks."""
+    monkeypatch.setattr(preflight_module, "versions", lambda: MINE)
+
+    def make(**answers):
+        cluster = FakeCluster(answers)
+        return Preflight(cluster, {"JAX_PLATFORMS": "cpu"}), cluster
+
+    return make
+
+
+def test_an_optional_package_may_be_missing_and_not_be_another():
+    with_it, another, without = {"openvino": "2026.4"}, {"openvino": "2026.5"}, {"openvino": "missing"}
+    assert differences(with_it, without) == differences(without, with_it) == differences(with_it, {}) == []
+    assert differences(with_it, another) == ["openvino 2026.5, the driver has 2026.4"]
+    assert differences({"pyzmq": "27.1"}, {"pyzmq": "missing"}) == ["pyzmq missing, the driver has 27.1"]
+    assert {"openvino", "pyzmq"} <= versions().keys()
+
+
+def test_differences_name_both_versions():
+    theirs = {"python": "3.11.9", "jax": "0.7.0", "flax": "0.1"}
+    assert differences(MINE, theirs) == [
+        "jax 0.7.0, the driver has 0.7.1",
+        "podzero's code missing, the driver has abc",
+    ]
+    assert differences(MINE, MINE) == []
+
+
+def test_versions_name_python_every_package_and_the_code():
+    found = versions()
+    assert {"python", "podzero's code", "jax", "grpcio", "ray"} <= found.keys()
+    assert [name for name, version in found.items() if version == "missing"] == []
+
+
+def test_nodes_with_the_versions_of_the_driver_are_usable_in_their_order(prepare):
+    preflight, cluster = prepare(b=MINE, a=MINE)
+    assert preflight.usable_nodes([node("b"), node("a")], wait=True) == [node("b"), node("a")]
+    assert all(check.killed for check in cluster.checks)
+    assert preflight.refusals([node("b"), node("a")]) == []
+    assert preflight.checked == {"a", "b"}
+
+
+def test_a_node_with_other_versions_is_refused_logged_once_and_not_checked_again(prepare, clock, caplog):
+    preflight, cluster = prepare(good=MINE, bad=MINE | {"jax": "0.6.0"})
+    nodes = [node("good"), node("bad")]
+    with caplog.at_level(logging.WARNING, "podzero"):
+        for _ in range(3):
+            assert preflight.usable_nodes(nodes, wait=True) == [node("good")]
+            clock.now += 10_000
+    assert cluster.started == ["good", "bad"]
+    advice = "install the same lock file there (`uv sync --locked --inexact`), and restart Ray on it"
+    why = f"jax 0.6.0, the driver has 0.7.1; {advice}"
+    assert [record.getMessage() for record in caplog.records] == [f"node bad at host-bad is refused: {why}"]
+    assert preflight.refusals(nodes) == [f"node bad at host-bad: {why}"]
+    assert preflight.checked == {"good", "bad"}
+
+
+def test_a_node_that_joins_later_is_checked_then(prepare):
+    preflight, cluster = prepare(a=MINE, b=MINE)
+    preflight.usable_nodes([node("a")], wait=True)
+    assert preflight.usable_nodes([node("a"), node("b")], wait=True) == [node("a"), node("b")]
+    assert cluster.started == ["a", "b"]
+
+
+def test_a_node_that_was_not_checked_is_not_listed_as_refused(prepare):
+    preflight, _ = prepare()
+    assert preflight.refusals([node("new")]) == []
+
+
+FAILURES = pytest.mark.parametrize(
+    ("failure", "message"),
+    [
+        (ClusterError("waited 120 s"), "its check failed: waited 120 s"),
+        (WorkerDied("no module named podzero"), "its check failed: no module named podzero"),
+        (KeyError("jax"), "its check failed: KeyError('jax')"),
+    ],
+    ids=["time-out", "dead", "exception"],
+)
+
+
+@FAILURES
+def test_a_node_whose_check_fails_is_left_out_with_the_error_and_the_others_are_used(prepare, caplog, failure, message):
+    preflight, cluster = prepare(bad=failure, good=MINE)
+    with caplog.at_level(logging.WARNING, "podzero"):
+        assert preflight.usable_nodes([node("bad"), node("good")], wait=True) == [node("good")]
+    assert preflight.refusals([node("bad"), node("good")]) == [
+        f"node bad at host-bad: {message}; the check is repeated"
+    ]
+    assert f"node bad at host-bad is not used yet: {message}" in caplog.text
+    assert all(check.killed for check in cluster.checks)
+    assert preflight.checked == {"good"}
+
+
+@FAILURES
+def test_a_check_that_failed_is_repeated_after_a_pause_and_its_node_then_used(prepare, clock, failure, message):
+    preflight, cluster = prepare(a=failure)
+    assert preflight.usable_nodes([node("a")], wait=True) == []
+    cluster.answers["a"] = MINE
+    assert preflight.usable_nodes([node("a")], wait=True) == []
+    assert cluster.started == ["a"]
+    clock.now += preflight_module.FIRST_RETRY_S
+    assert preflight.usable_nodes([node("a")], wait=True) == [node("a")]
+    assert preflight.refusals([node("a")]) == []
+
+
+def test_pauses_between_checks_double_up_to_the_longest(prepare, clock):
+    preflight, cluster = prepare(a=WorkerDied("gone"))
+    pauses, last = [], clock.now
+    while len(pauses) < 7:
+        before = len(cluster.started)
+        preflight.usable_nodes([node("a")], wait=False)
+        if len(cluster.started) > before:
+            pauses.append(clock.now - last)
+            last = clock.now
+        clock.now += 5
+    assert pauses == [0, 15, 30, 60, 120, 240, 300]
+
+
+def test_a_repeated_check_is_not_waited_for(prepare, clock):
+    preflight, cluster = prepare(a=WorkerDied("gone"), b=MINE)
+    preflight.usable_nodes([node("a"), node("b")], wait=True)
+    cluster.answers["a"] = None
+    clock.now += preflight_module.FIRST_RETRY_S
+    assert preflight.usable_nodes([node("a"), node("b")], wait=True) == [node("b")]
+    assert not cluster.checks[-1].killed
+
+
+def test_a_pending_check_is_not_waited_for_until_its_deadline(prepare, clock):
+    preflight, _ = prepare(a=MINE, slow=None)
+    nodes = [node("a"), node("slow")]
+    assert preflight.usable_nodes(nodes, wait=False) == [node("a")]
+    assert preflight.refusals(nodes) == []
+    clock.now += preflight_module.CHECK_TIMEOUT_S
+    assert preflight.usable_nodes(nodes, wait=False) == [node("a")]
+    assert "its check failed: waited 120 s" in preflight.refusals(nodes)[0]
+
+
+PACKAGE = Path(podzero.__file__).parent
+SUBPACKAGES = [path for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"]
+
+
+def digest(folder):
+    return preflight_module._digest(folder)
+
+
+@pytest.fixture
+def installed(tmp_path):
+    """The package as a wheel installs it: every subpackage is a real folder."""
+    ignored = shutil.ignore_patterns("__pycache__", "*.yaml")
+    return Path(shutil.copytree(PACKAGE, tmp_path / "site-packages" / "podzero", ignore=ignored))
+
+
+def test_a_wheel_and_a_source_tree_of_the_same_code_have_the_same_digest(installed):
+    assert not any(path.is_symlink() for path in installed.iterdir())
+    assert digest(installed) == digest(PACKAGE)
+
+
+def test_a_source_tree_elsewhere_has_the_same_digest(tmp_path):
+    source = tmp_path / "elsewhere"
+    for folder in SUBPACKAGES:
+        shutil.copytree(folder.resolve(), source / folder.name, ignore=shutil.ignore_patterns("__pycache__"))
+    (source / "podzero").mkdir()
+    for folder in SUBPACKAGES:
+        (source / "podzero" / folder.name).symlink_to(f"../{folder.name}")
+    for file in PACKAGE.glob("*.py"):
+        shutil.copy(file, source / "podzero")
+    assert digest(source / "podzero") == digest(PACKAGE)
+
+
+@pytest.mark.parametrize("file", ["types.py", "search/algorithms.py", "tools/compile/programs.py"])
+def test_a_change_of_any_file_changes_the_digest(installed, file):
+    before = digest(installed)
+    with (installed / file).open("a") as code:
+        code.write("\n")
+    assert digest(installed) != before
+
+
+def test_a_file_that_is_added_or_moved_changes_the_digest(installed):
+    seen = {digest(installed)}
+    (installed / "search" / "more.py").touch()
+    seen.add(digest(installed))
+    (installed / "search" / "more.py").rename(installed / "search" / "other.py")
+    seen.add(digest(installed))
+    (installed / "search" / "deep").mkdir()
+    (installed / "search" / "other.py").rename(installed / "search" / "deep" / "other.py")
+    seen.add(digest(installed))
+    assert len(seen) == 4
+
+
+def test_other_files_than_code_do_not_change_the_digest(installed):
+    before = digest(installed)
+    (installed / "search" / "__pycache__").mkdir()
+    (installed / "search" / "__pycache__" / "algorithms.cpython-311.pyc").touch()
+    (installed / "notes.txt").touch()
+    assert digest(installed) == before

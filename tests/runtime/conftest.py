@@ -1,0 +1,96 @@
+"""Supervisors over a cluster in memory."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from fake_cluster import FakeCluster
+
+from podzero.config import parse
+from podzero.runtime import reconcile, supervisor
+from podzero.runtime.cluster.placement import POD_TYPE, SLICE_NAME, WORKER_ID, Node
+from podzero.runtime.supervisor import Supervisor
+from podzero.workdir import Workdir
+
+
+class NoWait(threading.Event):
+    """An event whose `wait` returns at once, after it has called `meanwhile`; keeps the times that it was told."""
+
+    def __init__(self, meanwhile=lambda: None):
+        super().__init__()
+        self._meanwhile = meanwhile
+        self.waits = []
+
+    def wait(self, timeout=None):
+        self.waits.append(timeout)
+        self._meanwhile()
+        return self.is_set()
+
+
+@pytest.fixture(scope="session")
+def no_wait():
+    """Makes events whose `wait` returns at once."""
+    return NoWait
+
+
+@pytest.fixture(scope="session")
+def tpu_host():
+    """Makes the node of host number `worker` of a slice v5e-16."""
+
+    def make(worker):
+        labels = {SLICE_NAME: "x", WORKER_ID: str(worker), POD_TYPE: "v5litepod-16"}
+        return Node(f"tpu-{worker}", f"10.0.1.{worker}", 100.0, {"CPU": 100.0, "TPU": 4.0}, labels)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def experiment():
+    """Makes an experiment of two actors; keyword arguments are its sections."""
+
+    def make(actors=(), **sections):
+        actors = {"count": 2, "min_count": 1} | dict(actors)
+        replay = {"cpus": 0.0} | sections.pop("replay", {})
+        tree = {"name": "test", "env": {"name": "tic_tac_toe"}, "actors": actors, "replay": replay}
+        return parse(tree | sections, "test")
+
+    return make
+
+
+@pytest.fixture
+def make_supervisor(monkeypatch, tmp_path, experiment):
+    """Makes a supervisor that is not started, and its cluster of nodes, the first of which is the driver's."""
+    monkeypatch.setattr(reconcile, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(supervisor, "STOP_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(supervisor, "start_directory", lambda node: f"the directory on {node}")
+
+    def make(*nodes, joined=True, stopping=None, **sections):
+        cluster = FakeCluster(*nodes, joined=joined)
+        stopping = stopping or NoWait()
+        made = Supervisor(cluster, experiment(**sections), Workdir(tmp_path), "the store", stopping, nodes[0].id)
+        return made, cluster
+
+    return make
+
+
+@pytest.fixture
+def start(make_supervisor):
+    """Starts a supervisor over the given nodes; returns it and its cluster."""
+
+    def make(*nodes, **sections):
+        supervisor, cluster = make_supervisor(*nodes, **sections)
+        supervisor.start(None)
+        list(supervisor.listen())
+        return supervisor, cluster
+
+    return make
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The monotonic clock of all modules, as a list of one time in seconds that the test changes."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now

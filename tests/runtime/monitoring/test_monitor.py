@@ -1,0 +1,253 @@
+"""The arithmetic of the monitor, with numbers and times made by hand."""
+
+import math
+
+import pytest
+
+from podzero.config import load
+from podzero.runtime.monitoring.monitor import SILENT_AFTER_S, Monitor, kind_of
+
+
+@pytest.fixture
+def experiment():
+    return load("tic_tac_toe", ["stop.minutes=10", "replay.min_size=2000", "replay.capacity=9000"])
+
+
+@pytest.fixture
+def monitor(experiment):
+    return Monitor(experiment, now=1000.0)
+
+
+def test_counts_are_summed_and_other_values_replaced(monitor):
+    monitor.add("actor-0", {"count/moves": 100, "count/games": 10, "selfplay/version": 1}, 1001.0)
+    monitor.add("actor-1", {"count/moves": 50, "count/games": 5, "count/samples": 45}, 1002.0)
+    monitor.add("actor-0", {"count/moves": 25}, 1003.0)
+    monitor.add("learner", {"learner/step": 8, "learner/loss": 2.0, "learner/policy_age": 3}, 1003.0)
+    monitor.add("learner", {"learner/step": 16, "learner/loss": 1.5}, 1004.0)
+    status = monitor.status(1004.0)
+    assert (status.moves, status.games, status.samples, status.step) == (175, 15, 45, 16)
+    assert (status.loss, status.policy_age) == (1.5, 3)
+    assert status.elapsed_s == 4.0
+
+
+def test_the_share_of_the_run_is_of_the_minutes_and_games_that_were_left(experiment):
+    """Resumed after 4 of 10 minutes and 100 of 300 games: 3 minutes later half of the minutes left have passed, and
+    with 150 games more three quarters of the games."""
+    experiment = experiment.model_copy(update={"stop": experiment.stop.model_copy(update={"games": 300})})
+    monitor = Monitor(experiment, 1000.0, {"elapsed_s": 240.0, "games": 100.0})
+    assert monitor.share_passed(1000.0) == 0.0
+    assert monitor.share_passed(1180.0) == pytest.approx(0.5)
+    monitor.add("actor-0", {"count/games": 150}, 1180.0)
+    assert monitor.share_passed(1180.0) == pytest.approx(0.75)
+    assert monitor.share_passed(9999.0) == 1.0
+
+
+def test_rates_leave_out_the_first_report(monitor):
+    monitor.add("actor-0", {"count/moves": 1000}, 1040.0)  # 40 s of compilation
+    assert monitor.status(1040.0).moves_per_s == 0.0
+    monitor.add("actor-0", {"count/moves": 300}, 1050.0)
+    assert monitor.status(1050.0).moves_per_s == pytest.approx(30.0)
+
+
+def test_the_step_is_that_of_the_learner(experiment, monitor):
+    assert Monitor(experiment, now=0.0, step=400).step == 400
+    monitor.add("learner", {"learner/step": 8}, 1001.0)
+    monitor.add("actor-0", {"count/moves": 8}, 1001.0)
+    assert monitor.step == 8
+
+
+def test_phases_follow_the_metrics(monitor):
+    assert monitor.status(1001.0).phase == "starting"
+    monitor.add("actor-0", {"count/moves": 0}, 1001.0)
+    assert monitor.status(1001.0).phase == "starting"
+    monitor.add("actor-0", {"count/moves": 64}, 1002.0)
+    assert monitor.status(1002.0).phase == "collecting"
+    monitor.add("learner", {"learner/step": 0}, 1003.0)
+    assert monitor.status(1003.0).phase == "collecting"
+    monitor.add("learner", {"learner/step": 8}, 1004.0)
+    assert monitor.status(1004.0).phase == "training"
+    monitor.enter("stopping")
+    assert monitor.status(1004.0).phase == "stopping"
+
+
+def test_counters_continue_from_the_checkpoint(experiment, monitor):
+    monitor.add("actor-0", {"count/moves": 640, "count/games": 80, "count/samples": 600, "count/restarts": 1}, 1100.0)
+    saved = monitor.counters(1120.0)
+    assert saved == {
+        "games": 80, "moves": 640, "samples": 600, "restarts": 1, "failed_episodes": 0, "damaged_shards": 0,
+        "missing_samples": 0, "elapsed_s": 120.0,
+    }  # fmt: skip
+
+    resumed = Monitor(experiment, now=5.0, counters=saved, step=400)
+    first = resumed.status(5.0)
+    assert (first.games, first.moves, first.samples, first.step, first.elapsed_s) == (80, 640, 600, 400, 120.0)
+    resumed.add("actor-0", {"count/moves": 10, "count/games": 2, "count/samples": 18}, 15.0)
+    assert resumed.counters(25.0) == {
+        "games": 82, "moves": 650, "samples": 618, "restarts": 1, "failed_episodes": 0, "damaged_shards": 0,
+        "missing_samples": 0, "elapsed_s": 140.0,
+    }  # fmt: skip
+    assert resumed.status(25.0).moves_per_s == 0.0, "restored counts are not a rate"
+
+
+def test_a_count_that_is_nan_is_left_out(monitor):
+    monitor.add("actor-0", {"count/moves": 5}, 1001.0)
+    monitor.add("actor-0", {"count/moves": math.nan}, 1002.0)
+    assert monitor.status(1002.0).moves == 5
+
+
+def test_time_left_is_that_of_the_first_limit():
+    experiment = load("tic_tac_toe", ["stop.minutes=10", "stop.steps=1000", "stop.games=500"])
+    monitor = Monitor(experiment, now=0.0)
+    assert monitor.status(60.0).time_left_s == pytest.approx(540.0)
+    monitor.add("learner", {"learner/step": 100}, 60.0)
+    monitor.add("learner", {"learner/step": 200}, 70.0)  # 10 steps/s: 80 s to go
+    assert monitor.status(70.0).time_left_s == pytest.approx(80.0)
+    monitor.add("actor-0", {"count/games": 300}, 60.0)
+    monitor.add("actor-0", {"count/games": 100}, 70.0)  # 10 games/s: 10 s to go
+    assert monitor.status(70.0).time_left_s == pytest.approx(10.0)
+    monitor.add("learner", {"learner/step": 1000}, 70.0)
+    assert monitor.status(70.0).time_left_s == 0.0
+
+
+def test_without_limits_there_is_no_time_left():
+    monitor = Monitor(load("tic_tac_toe", ["stop.minutes="]), now=0.0)
+    assert monitor.status(9.0).time_left_s is None
+
+
+def test_replay_is_the_sum_of_its_shards_and_its_ratio_their_weighted_mean(monitor):
+    monitor.add("replay-0", {"replay/size": 100, "replay/inserted": 300, "replay/samples_per_insert": 4.0}, 1001.0)
+    monitor.add("replay-1", {"replay/size": 50, "replay/inserted": 100, "replay/samples_per_insert": 2.0}, 1001.0)
+    status = monitor.status(1001.0)
+    assert (status.replay_size, status.replay_capacity) == (150, 9000)
+    assert status.samples_per_insert == pytest.approx((4.0 * 300 + 2.0 * 100) / 400)
+
+
+def test_a_replay_without_inserts_has_no_ratio(monitor):
+    monitor.add("replay-0", {"replay/size": 0, "replay/inserted": 0, "replay/samples_per_insert": 0.0}, 1001.0)
+    assert monitor.status(1001.0).samples_per_insert is None
+
+
+def test_evaluations_carry_their_step(monitor):
+    assert monitor.status(1001.0).rated_step is None
+    metrics = {"step": 400, "elo": 120.0, "elo_error": 30.0, "keeps_value": 0.7, "score_mcts:100": 0.25}
+    monitor.add("evaluator", {f"evaluation/{name}": value for name, value in metrics.items()}, 1001.0)
+    status = monitor.status(1001.0)
+    assert (status.rated_step, status.rating, status.rating_error, status.keeps_value) == (400, 120.0, 30.0, 0.7)
+    assert status.scores == {"mcts:100": 0.25}
+
+
+def test_returns_are_those_of_the_evaluator_and_the_mean_over_actors(monitor):
+    assert monitor.status(1001.0).acting_return is None
+    monitor.add("actor-0", {"acting/mean_return": 100.0, "count/failed_episodes": 2}, 1001.0)
+    monitor.add("actor-1", {"acting/mean_return": 300.0, "count/failed_episodes": 1}, 1001.0)
+    monitor.add("evaluator", {"evaluation/mean_return": 480.0, "evaluation/std_return": 20.0}, 1001.0)
+    status = monitor.status(1001.0)
+    assert (status.acting_return, status.mean_return, status.std_return) == (200.0, 480.0, 20.0)
+    assert status.failed_episodes == 3
+
+
+def test_shares_of_time_are_means_over_the_workers_that_reported_lately(monitor):
+    monitor.add("actor-0", {"time/search": 0.5, "time/write": 0.5}, 1000.0)
+    monitor.add("actor-1", {"time/search": 1.0}, 1100.0)
+    assert monitor.status(1100.0).shares == {"actor": {"search": 0.75, "write": 0.25}}
+    assert monitor.status(1001.0 + SILENT_AFTER_S).shares == {"actor": {"search": 1.0}}
+
+
+def test_shares_of_time_are_those_of_one_report(monitor):
+    monitor.add("actor-0", {"time/wait_params": 1.0}, 1000.0)
+    monitor.add("actor-0", {"time/search": 0.75, "time/write": 0.25}, 1002.0)
+    monitor.add("actor-0", {"selfplay/version": 8}, 1004.0)
+    assert monitor.status(1004.0).shares == {"actor": {"search": 0.75, "write": 0.25}}
+
+
+@pytest.mark.parametrize(
+    ("worker", "kind"), [("actor-0", "actor"), ("actor-12", "actor"), ("learner", "learner"), ("a-b", "a-b")]
+)
+def test_the_kind_of_a_worker_is_its_name_without_the_number(worker, kind):
+    assert kind_of(worker) == kind
+
+
+def test_reanalysed_samples_are_counted_apart_from_new_ones(monitor):
+    for second in (1010.0, 1020.0):
+        monitor.add("reanalyser-0", {"count/reanalysed": 500.0}, second)
+    status = monitor.status(1020.0)
+    assert status.reanalysed_per_s == 50.0
+    assert status.samples == status.moves == 0
+
+
+def test_the_figures_of_inference_servers_are_rates_means_or_those_of_the_slowest(monitor):
+    for second in (1010.0, 1020.0):
+        monitor.add("inference-0", {"count/served": 500.0, "server/busy": 0.5, "server/latency_ms_p99": 4.0}, second)
+        monitor.add("inference-1", {"server/busy": 0.9, "server/latency_ms_p99": 9.0}, second)
+    status = monitor.status(1020.0)
+    assert status.served_per_s == 50.0
+    assert status.server_busy == pytest.approx(0.7)
+    assert status.server_latency_p99_ms == 9.0
+    assert status.server_fill is None
+
+
+def test_shares_of_time_stay_the_same_while_the_run_stops(monitor):
+    monitor.add("actor-0", {"time/search": 0.9, "time/write": 0.1}, 1002.0)
+    monitor.enter("stopping")
+    monitor.add("actor-0", {"time/write": 1.0, "count/moves": 5}, 1003.0)
+    assert monitor.status(1003.0).shares == {"actor": {"search": 0.9, "write": 0.1}}
+
+
+@pytest.fixture
+def pod():
+    """A run on a pod with 5 steps of 512 samples and 3,000 moves a second, half an hour after its start."""
+    experiment = load("tic_tac_toe", ["learner.batch_size=512", "cluster.price_per_hour=24"])
+    monitor = Monitor(experiment, now=0.0, counters={"samples": 1_500_000, "elapsed_s": 3600.0})
+    for second in (1790.0, 1800.0):
+        monitor.add("learner", {"learner/step": 5 * (second - 1780), "learner/chips": 16, "learner/hosts": 4}, second)
+        monitor.add("actor-0", {"count/moves": 30_000, "count/samples": 250_000}, second)
+    return monitor
+
+
+def test_rates_are_divided_by_chips_and_hosts(pod):
+    status = pod.status(1800.0)
+    assert (status.chips, status.hosts) == (16, 4)
+    assert status.step_s == pytest.approx(0.2)
+    assert status.samples_per_s == pytest.approx(2560.0)
+    assert status.samples_per_s_per_chip == pytest.approx(160.0)
+    assert status.samples_per_s_per_host == pytest.approx(640.0)
+    assert status.moves_per_s_per_chip == pytest.approx(187.5)
+    assert status.moves_per_s_per_host == pytest.approx(750.0)
+
+
+def test_cost_includes_all_resumptions(pod):
+    status = pod.status(1800.0)
+    assert status.cost == pytest.approx(36.0)  # an hour before and half an hour now, at 24
+    assert status.cost_per_million_samples == pytest.approx(18.0)  # two million samples
+
+
+def test_utilization_needs_a_learner_and_cost_needs_a_price(monitor):
+    status = monitor.status(1001.0)
+    assert (status.chips, status.samples_per_s_per_chip, status.step_s, status.share_of_peak) == (None,) * 4
+    assert (status.hbm_bytes, status.cost, status.cost_per_million_samples) == (None,) * 3
+    priced = Monitor(load("tic_tac_toe", ["cluster.price_per_hour=24"]), now=0.0).status(150.0)
+    assert (priced.cost, priced.cost_per_million_samples) == (1.0, None)
+
+
+def test_memory_is_that_of_the_fullest_chip_of_all_hosts(pod):
+    pod.add("learner", {"learner/hbm_bytes": 5.0, "learner/hbm_peak_bytes": 8.0, "learner/hbm_limit_bytes": 16.0}, 1.0)
+    pod.add("learner-1", {"learner/hbm_bytes": 7.0, "learner/hbm_peak_bytes": 7.0, "time/step": 0.5}, 1.0)
+    status = pod.status(1800.0)
+    assert (status.hbm_bytes, status.hbm_peak_bytes, status.hbm_limit_bytes) == (7.0, 8.0, 16.0)
+
+
+def test_share_of_peak_and_busy_devices_cover_the_last_minute(pod):
+    peak = {"learner/peak_flops": 2.56e12, "learner/flops_per_sample": 1e8}
+    pod.add("learner", peak | {"learner/device_busy": 0.9, "count/device_s": 1.8}, 1790.0)
+    pod.add("learner", {"learner/share_of_peak": 0.0, "learner/device_busy": 0.0, "count/device_s": 4.0}, 1800.0)
+    status = pod.status(1800.0)
+    assert status.share_of_peak == pytest.approx(0.1)  # 2,560 samples/s of 0.1 GFLOP each
+    assert status.device_busy == pytest.approx(0.4)  # four of the ten seconds since the first report
+
+
+def test_scaling_efficiency_stays_the_same_while_the_run_stops(pod):
+    pod.add("learner", {"learner/scaling_efficiency": 0.9, "learner/loss": 2.0}, 1801.0)
+    pod.enter("stopping")
+    pod.add("learner", {"learner/scaling_efficiency": 0.5, "learner/loss": 1.0}, 1802.0)
+    status = pod.status(1802.0)
+    assert (status.scaling_efficiency, status.loss) == (0.9, 1.0)

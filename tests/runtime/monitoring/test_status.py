@@ -1,0 +1,95 @@
+import dataclasses
+import json
+import math
+import os
+from contextlib import nullcontext
+
+import pytest
+
+from podzero.config import load
+from podzero.runtime.monitoring.status import RunStatus, duration, is_locked, read_status, write_status
+from podzero.workdir import Workdir, WorkdirError
+
+STATUS = RunStatus(
+    "small", "training", 61.5, step=128, rating=3.5, scores={"random": 0.75}, shares={"actor": {"search": 0.9}}
+)
+
+
+@pytest.fixture
+def workdir(tmp_path):
+    workdir = Workdir(tmp_path)
+    workdir.open(load("tic_tac_toe"))
+    return workdir
+
+
+def test_a_written_status_is_read_back(workdir):
+    write_status(workdir, STATUS)
+    found = read_status(workdir)
+    assert found.status == STATUS
+    assert not found.alive
+
+
+def test_fields_of_another_version_are_ignored():
+    tree = json.loads(STATUS.to_json()) | {"from_the_future": 1}
+    del tree["scores"]
+    assert RunStatus.from_tree(tree) == dataclasses.replace(STATUS, scores={})
+
+
+def test_nan_and_infinity_become_null():
+    status = dataclasses.replace(STATUS, loss=math.nan, scores={"random": math.inf})
+    assert RunStatus.from_tree(json.loads(status.to_json())) == dataclasses.replace(STATUS, scores={"random": None})
+
+
+def test_a_run_is_alive_while_its_directory_is_locked_and_reading_does_not_lock(workdir):
+    write_status(workdir, STATUS)
+    assert not is_locked(workdir)
+    with workdir.lock():
+        assert is_locked(workdir)
+        assert read_status(workdir).summary.startswith("running")
+    assert not is_locked(workdir)
+    workdir.lock().close()
+
+
+def test_an_interrupted_run_is_told_from_one_that_ended(workdir):
+    write_status(workdir, STATUS)
+    os.utime(workdir.status_file, (0, 0))
+    found = read_status(workdir)
+    assert "training" in found.summary
+    assert not found.summary.startswith("running")
+    assert found.age_s > 1e9
+    write_status(workdir, dataclasses.replace(STATUS, phase="ended"))
+    assert read_status(workdir).summary.startswith("ended")
+
+
+def test_a_live_run_without_a_status_is_starting(workdir):
+    with workdir.lock():
+        assert read_status(workdir).status.phase == "starting"
+
+
+def test_a_new_run_is_starting_before_its_experiment_is_written(tmp_path):
+    workdir = Workdir(tmp_path / "new")
+    with workdir.lock():
+        found = read_status(workdir)
+    assert (found.status.phase, found.status.name, found.alive) == ("starting", "new", True)
+
+
+def test_a_run_that_never_started_is_called_that(workdir):
+    with pytest.raises(WorkdirError, match="never started"):
+        read_status(workdir)
+
+
+@pytest.mark.parametrize("text", ["", '{"name": "x"', '{"step": 3}', "[1]", "null"])
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_damaged_status_is_called_damaged(workdir, text, alive):
+    workdir.status_file.write_text(text)
+    with workdir.lock() if alive else nullcontext():
+        with pytest.raises(WorkdirError, match=r"status\.json is damaged"):
+            read_status(workdir)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.2, "0 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (200, "3 min 20 s"), (3600, "1 h 00 min"), (-5, "0 s")],
+)
+def test_durations_are_in_words(seconds, words):
+    assert duration(seconds) == words

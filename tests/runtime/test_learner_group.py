@@ -1,0 +1,208 @@
+"""The hosts of a learner: the error that is raised when one fails, and the order in which they end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fake_cluster import PENDING, FakeRemoteActor
+
+from podzero.errors import ClusterError
+from podzero.runtime import learner_group as learner_group_module
+from podzero.runtime.cluster.remote import NodeLost, WorkerDied
+from podzero.runtime.learner_group import CHECKPOINT_TIMEOUT_S, LearnerFailed, LearnerGroup
+from podzero.runtime.worker import Worker
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch):
+    monkeypatch.setattr(learner_group_module, "BLAME_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(learner_group_module, "POLL_S", 0.01)
+    monkeypatch.setattr("podzero.runtime.worker._POLL_S", 0.01)
+
+
+@pytest.fixture
+def make_group():
+    """Makes a group that trains; returns it, its remote actors by rank, and the calls that were made, in order."""
+
+    def make(hosts, **answers):
+        history = []
+        names = ["learner", *(f"learner-{rank}" for rank in range(1, hosts))]
+        actors = [
+            FakeRemoteActor(name, f"node-{name}", history, **({"run": PENDING, "drain": []} | answers))
+            for name in names
+        ]
+        learner = LearnerGroup([Worker(actor) for actor in actors])
+        learner.begin()
+        history.clear()
+        return learner, actors, history
+
+    return make
+
+
+def test_a_group_works_until_host_0_has_ended(make_group):
+    learner, (first, second), _ = make_group(2)
+    assert learner.working
+    second.last("run").end(None)
+    assert learner.working
+    first.last("run").end(None)
+    assert not learner.working
+
+
+def test_host_0_alone_is_told_the_share_of_the_run_by_one_call_at_a_time(make_group):
+    learner, (first, _), history = make_group(2, advance=PENDING)
+    for share in (0.25, 0.5):
+        learner.advance(share)
+    assert history == ["learner advance"]
+    first.last("advance").end(None)
+    learner.advance(0.75)
+    assert history == ["learner advance"] * 2
+    assert first.last("advance").args == (0.75,)
+
+
+def test_a_group_that_has_not_begun_does_not_work():
+    assert not LearnerGroup([Worker(FakeRemoteActor("learner"))]).working
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_an_error_of_any_host_while_it_is_built_is_raised_though_the_others_wait_for_it(make_group, rank):
+    learner, actors, _ = make_group(3, ready=PENDING)
+    actors[rank].answers["ready"] = ValueError("the mesh does not fit")
+    with pytest.raises(ValueError, match="the mesh does not fit"):
+        learner.await_ready()
+
+
+def test_hosts_that_are_never_built_are_named(make_group, monkeypatch):
+    monkeypatch.setattr(learner_group_module, "BUILD_TIMEOUT_S", 0.0)
+    learner, actors, _ = make_group(3, ready=PENDING)
+    actors[1].answers["ready"] = None
+    with pytest.raises(ClusterError, match=r"^waited 0 s for learner, learner-2 to be built"):
+        learner.await_ready()
+
+
+def test_a_node_lost_while_learners_are_built_is_raised_instead_of_the_processes_that_died_of_it(make_group):
+    learner, actors, _ = make_group(2)
+    actors[0].answers["ready"] = WorkerDied("learner is gone: SIGABRT")
+    actors[1].answers["ready"] = NodeLost("learner-1 is gone with its node")
+    with pytest.raises(NodeLost, match="learner-1"):
+        learner.await_ready()
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_an_error_of_the_program_on_any_host_is_a_failure_of_the_learner_with_its_message(make_group, rank):
+    learner, actors, _ = make_group(2)
+    actors[rank].last("run").end(FloatingPointError("the loss is NaN"))
+    name = actors[rank].name
+    with pytest.raises(LearnerFailed, match=f"^{name} failed: the loss is NaN$"):
+        assert learner.working
+
+
+def test_of_errors_of_all_hosts_one_is_raised_and_the_others_are_logged(make_group, caplog):
+    learner, actors, _ = make_group(3)
+    for actor in actors:
+        actor.last("run").end(FloatingPointError(f"NaN at {actor.name}"))
+    with pytest.raises(LearnerFailed, match=r"^learner failed: NaN at learner$"):
+        assert learner.working
+    assert [str(record.exc_info[1]).rpartition(" ")[2] for record in caplog.records] == ["learner-1", "learner-2"]
+
+
+def test_a_lost_node_is_raised_instead_of_the_error_that_it_caused_on_another_host(make_group):
+    learner, actors, _ = make_group(3)
+    actors[0].last("run").end(RuntimeError("host 0 has waited 60 s for the batches of host(s) 2"))
+    actors[2].last("run").end(NodeLost("learner-2 is gone: its node died"))
+    with pytest.raises(NodeLost, match=r"^learner-2 is gone: its node died$"):
+        assert learner.working
+
+
+def test_a_node_that_ray_declares_dead_only_after_another_host_failed_is_waited_for(make_group, monkeypatch):
+    monkeypatch.setattr(learner_group_module, "BLAME_TIMEOUT_S", 60.0)
+    learner, actors, _ = make_group(2)
+    actors[0].last("run").end(RuntimeError("Gloo: connection reset by peer"))
+    looks = []
+
+    def look(_):
+        looks.append(1)
+        if len(looks) == 3:
+            actors[1].last("run").end(NodeLost("learner-1 is gone"))
+
+    monkeypatch.setattr(learner_group_module.time, "sleep", look)
+    with pytest.raises(NodeLost, match="learner-1 is gone"):
+        assert learner.working
+
+
+def test_a_lost_node_is_raised_at_once(make_group):
+    learner, actors, _ = make_group(2)
+    actors[1].last("run").end(NodeLost("learner-1 is gone"))
+    with pytest.raises(NodeLost, match="learner-1 is gone"):
+        assert learner.working
+
+
+def test_a_lost_node_is_raised_instead_of_the_processes_that_died_of_it(make_group):
+    """jax ends the processes of the hosts that are left when it notices that one is missing."""
+    learner, actors, _ = make_group(3)
+    actors[0].last("run").end(WorkerDied("learner is gone: SIGABRT"))
+    actors[1].last("run").end(WorkerDied("learner-1 is gone: SIGABRT"))
+    actors[2].last("run").end(NodeLost("learner-2 is gone: its node died"))
+    with pytest.raises(NodeLost, match="learner-2"):
+        assert learner.working
+
+
+def test_a_dead_process_is_raised_instead_of_the_error_that_it_caused_on_another_host(make_group):
+    learner, actors, _ = make_group(2)
+    actors[0].last("run").end(RuntimeError("Gloo: connection reset by peer"))
+    actors[1].last("run").end(WorkerDied("learner-1 is gone: out of memory"))
+    with pytest.raises(LearnerFailed, match=r"^learner-1 is gone: out of memory$"):
+        assert learner.working
+
+
+def test_when_several_processes_died_all_are_named(make_group):
+    learner, actors, _ = make_group(2)
+    actors[0].last("run").end(WorkerDied("learner is gone: out of memory"))
+    actors[1].last("run").end(WorkerDied("learner-1 is gone: SIGABRT"))
+    with pytest.raises(LearnerFailed, match=r"^learner is gone: out of memory; learner-1 is gone: SIGABRT$"):
+        assert learner.working
+
+
+def test_a_checkpoint_begins_on_all_hosts_before_any_is_waited_for(make_group):
+    learner, actors, history = make_group(3, checkpoint=40)
+    assert learner.checkpoint(Path("saves/40")) == 40
+    assert history == ["learner checkpoint", "learner-1 checkpoint", "learner-2 checkpoint"]
+    assert all(actor.last("checkpoint").args == (Path("saves/40"), CHECKPOINT_TIMEOUT_S) for actor in actors)
+
+
+@pytest.mark.parametrize("failure", [WorkerDied("learner-1 is gone"), OSError("disk full"), PENDING])
+def test_a_checkpoint_that_one_host_does_not_write_fails(make_group, failure):
+    learner, actors, _ = make_group(2, checkpoint=40)
+    actors[1].answers["checkpoint"] = failure
+    with pytest.raises(ClusterError if failure is PENDING else type(failure)):
+        learner.checkpoint(Path("saves/40"))
+
+
+def test_only_host_0_is_told_to_stop_and_the_last_reports_of_all_are_read(make_group):
+    learner, actors, history = make_group(2)
+    for actor in actors:
+        actor.last("run").end(None)
+        actor.answers["drain"] = [f"{actor.name} has ended"]
+    assert learner.stop() == ["learner has ended", "learner-1 has ended"]
+    assert history == ["learner stop", "learner drain", "learner-1 drain"]
+
+
+def test_a_host_that_does_not_end_is_an_error(make_group):
+    learner, actors, _ = make_group(2)
+    actors[0].last("run").end(None)
+    with pytest.raises(ClusterError, match=r"waited .* for 'run'"):
+        learner.stop()
+
+
+def test_a_host_that_fails_while_it_ends_is_a_cluster_error(make_group):
+    learner, actors, _ = make_group(2)
+    actors[0].last("run").end(None)
+    actors[1].last("run").end(ValueError("no space left"))
+    with pytest.raises(ClusterError, match=r"learner-1 .*no space left"):
+        learner.stop()
+
+
+def test_host_0_is_killed_last(make_group):
+    learner, _, history = make_group(3)
+    learner.kill()
+    assert history == ["learner-2 killed", "learner-1 killed", "learner killed"]

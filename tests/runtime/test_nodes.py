@@ -1,0 +1,103 @@
+"""Waiting for the nodes of a run, over a cluster in memory."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from fake_cluster import FakeCluster, cpu_node
+
+from podzero.errors import ClusterError
+from podzero.runtime.cluster.preflight import PreflightCheck
+from podzero.runtime.nodes import RunNodes
+
+SLICE = {"cluster": {"slice": "v5e-16"}, "replay": {"shards": 4}}
+TWO_HOSTS = {"cluster": {"hosts": 2}, "replay": {"shards": 2, "min_size": 8192}}
+
+
+@pytest.fixture
+def make_nodes(experiment):
+    def make(nodes, **sections):
+        return RunNodes(nodes, experiment(**sections), nodes.listed[0].id, {})
+
+    return make
+
+
+def test_a_wait_logs_which_hosts_are_missing_and_ends_when_they_join(make_nodes, tpu_host, no_wait, caplog):
+    cluster = FakeCluster(cpu_node("home", 4), tpu_host(3))
+    stopping = no_wait(lambda: cluster.listed.append(tpu_host(3 - len(stopping.waits))))
+    with caplog.at_level(logging.INFO, "podzero"):
+        chosen = make_nodes(cluster, **SLICE).wait(stopping)
+    assert len(stopping.waits) == 3
+    assert [node.id for node in chosen.learner] == [f"tpu-{rank}" for rank in range(4)]
+    (line,) = caplog.messages  # the next one follows after half a minute
+    assert "slice 'x' host(s) 0, 1, 2" in line
+
+
+def test_a_wait_ends_after_join_minutes_and_names_missing_and_refused_nodes(make_nodes, tpu_host, no_wait):
+    cluster = FakeCluster(cpu_node("home", 4), tpu_host(0))
+    cluster.answers[PreflightCheck]["versions"] = {"python": "2.7"}
+    late = SLICE | {"cluster": {"slice": "v5e-16", "join_minutes": 1e-6}}
+    with pytest.raises(ClusterError) as ended:
+        make_nodes(cluster, **late).wait(no_wait())
+    for part in ("cluster.join_minutes", "v5e-16 has 4 hosts", "not used: node tpu-0 at 10.0.1.0: python 2.7"):
+        assert part in str(ended.value)
+
+
+def test_a_cluster_of_this_machine_alone_is_not_waited_for(make_nodes, no_wait):
+    stopping = no_wait()
+    with pytest.raises(ClusterError, match=r"2 host\(s\)"):
+        make_nodes(FakeCluster(cpu_node("home", 4), joined=False), **TWO_HOSTS).wait(stopping)
+    assert stopping.waits == []
+
+
+def test_a_wait_ends_when_the_run_is_stopped(make_nodes, no_wait):
+    stopping = no_wait()
+    stopping.set()
+    with pytest.raises(ClusterError, match="stopped while waiting"):
+        make_nodes(FakeCluster(cpu_node("home", 4)), **TWO_HOSTS).wait(stopping)
+
+
+def test_a_run_waits_for_room_for_a_reanalyser(make_nodes, no_wait):
+    cluster = FakeCluster(cpu_node("home", 2), joined=False)
+    with pytest.raises(ClusterError, match=r"reanalyse\.cpus"):
+        make_nodes(cluster, reanalyse={"share": 0.5, "count": 2, "cpus": 4.0}).wait(no_wait())
+
+
+def test_room_is_requested_while_a_start_waits_for_it(make_nodes, no_wait):
+    cluster, requests = FakeCluster(cpu_node("home", 1)), []
+
+    def join():
+        requests.append(cluster.requests[-1])
+        cluster.listed.append(cpu_node("late", 8))
+
+    make_nodes(cluster, actors={"count": 3, "min_count": 3}).wait(no_wait(join))
+    assert requests == [([1.0, 1.0], ["home"])]
+
+
+def test_nodes_of_other_versions_get_no_workers(make_nodes):
+    cluster = FakeCluster(cpu_node("a", 4))
+    nodes = make_nodes(cluster)
+    assert [node.id for node in nodes.for_workers()] == ["a"]
+    cluster.answers[PreflightCheck]["versions"] = {"python": "2.7"}
+    cluster.listed.append(cpu_node("b", 8))
+    assert [node.id for node in nodes.for_workers()] == ["a"]
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_the_cpus_of_the_learner_are_taken_off_once(make_nodes, no_wait, joined):
+    """Of 16 CPUs and 6 GPUs the learner has 8 and 4: two servers of a GPU and 4 CPUs fit, and no more."""
+    cluster = FakeCluster(cpu_node("home", 16, GPU=6.0), joined=joined)
+    nodes = make_nodes(cluster, cluster={"host_resources": {"CPU": 8, "GPU": 4}})
+    nodes.wait(no_wait())
+    assert [(node.cpus, node.resources["GPU"]) for node in nodes.with_accelerators()] == [(8.0, 2.0)]
+    assert [node.cpus for node in nodes.for_workers()] == [8.0]
+
+
+def test_host_0_of_several_coordinates_the_others_at_a_reserved_port(make_nodes, tpu_host):
+    hosts = [tpu_host(0), tpu_host(1)]
+    with make_nodes(FakeCluster(*hosts)).prepared_hosts(hosts, "run") as coordinator:
+        assert coordinator == "10.0.1.0:4321"
+    alone = FakeCluster(cpu_node("home"), joined=False)
+    with make_nodes(alone).prepared_hosts(alone.listed, "run") as coordinator:
+        assert coordinator == ""

@@ -1,0 +1,215 @@
+"""A pod on one machine: a head, CPU nodes and the hosts of a TPU slice, whose chips are emulated devices."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import time
+
+import pytest
+from ray_nodes import add_node
+
+from podzero.config import load
+from podzero.errors import ClusterError
+from podzero.evaluation.evaluate import evaluate
+from podzero.runtime.checkpoints import checkpoints
+from podzero.runtime.cluster.ray_cluster import connect
+from podzero.runtime.ray_params import start_param_store
+from podzero.runtime.train import train
+from podzero.workdir import Workdir
+
+SLICE = (
+    "cluster.slice=v4-16",
+    "replay.shards=2",
+    "replay.tolerance=256",
+    "cluster.join_minutes=5",
+    "cluster.host_timeout_s=20",
+)
+EMULATED = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+
+
+class Pod:
+    """A Ray cluster whose nodes come and go."""
+
+    def __init__(self, head_cpus=0):
+        from ray.cluster_utils import Cluster
+
+        self._cluster = Cluster()
+        self._add(head_cpus)
+        self.address = self._cluster.address
+
+    def add_cpus(self, cpus=2):
+        return self._add(cpus)
+
+    def add_host(self, worker, name="slice"):
+        """Host number `worker` of a slice of two hosts with four chips each; JAX sees two devices there."""
+        labels = {
+            "ray.io/tpu-slice-name": name,
+            "ray.io/tpu-worker-id": str(worker),
+            "ray.io/tpu-topology": "2x2x2",
+            "ray.io/tpu-pod-type": "v4-16",
+        }
+        return self._add(1, resources={"TPU": 4}, labels=labels, env_vars=EMULATED)
+
+    def _add(self, cpus, **more):
+        return add_node(self._cluster, cpus, **more)
+
+    def kill(self, node):
+        """As when the machine is switched off: nothing says good-bye."""
+        self._cluster.remove_node(node, allow_graceful=False)
+
+    def shutdown(self):
+        self._cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def pod():
+    pod = Pod()
+    yield pod
+    pod.shutdown()
+
+
+@contextlib.contextmanager
+def joined(pod, *nodes):
+    """Nodes that are there for one test."""
+    try:
+        yield nodes
+    finally:
+        for node in nodes:
+            with contextlib.suppress(Exception):
+                pod.kill(node)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_two_hosts_train_while_cpu_nodes_and_a_host_of_the_slice_are_lost_and_replaced(pod, tmp_path, tiny, watch):
+    """One run through all of it: a CPU node with its actor and shard, then a host of the slice."""
+    spare, lost = pod.add_cpus(), pod.add_cpus()
+    hosts = [pod.add_host(0, "first"), pod.add_host(1, "first")]
+    events = []
+
+    def act(status):
+        if status.step > 8 and not events:
+            events.append("cpu node")
+            pod.kill(lost)
+            hosts.append(pod.add_cpus())
+        elif events == ["cpu node"] and "replay" in revived(watcher) and checkpoints(workdir):
+            events.append("host")
+            pod.kill(hosts[1])
+            hosts.extend([pod.add_host(0, "second"), pod.add_host(1, "second")])
+        return len(events) == 2
+
+    watcher = watch(act)
+    workdir = Workdir(tmp_path / "run")
+    overrides = (*SLICE, "actors.count=2", "stop.steps=1200", "stop.minutes=20", "checkpoint.every_minutes=0.5")
+    with joined(pod, spare, *hosts):
+        reason, _ = train(tiny(*overrides), workdir.root, pod.address, watcher)
+    assert "steps" in reason
+    assert events == ["cpu node", "host"]
+    lines = "\n".join(watcher.lines)
+    assert "was lost with its node" in lines
+    assert "resumes from its newest checkpoint as soon as enough nodes have joined" in lines
+    assert "resumed from the checkpoint of step" in lines
+    assert checkpoints(workdir)[0].step == 1200
+    assert watcher.statuses[-1].restarts >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_slice_learns_tic_tac_toe_to_perfection_while_a_cpu_node_dies_and_another_joins(pod, tmp_path, watch):
+    """The experiment of the foundation, on two hosts, to its bar: 400 games against a perfect player without a loss."""
+    nodes = [pod.add_cpus(), pod.add_cpus(), pod.add_host(0), pod.add_host(1)]
+
+    def act(status):
+        if status.step < 400:
+            return False
+        pod.kill(nodes[1])
+        nodes.append(pod.add_cpus())
+        return True
+
+    overrides = ("cluster.slice=v4-16", "replay.shards=2", "actors.count=2", "actors.cpus=1", "actors.games=64")
+    experiment = load("tic_tac_toe", [*overrides, "checkpoint.every_minutes=1", "stop.minutes=10"])
+    watcher = watch(act)
+    with joined(pod, *nodes):
+        train(experiment, tmp_path / "run", pod.address, watcher)
+    assert "was lost with its node" in "\n".join(watcher.lines)
+    result = evaluate(str(tmp_path / "run"), "solver", 400, 32, 0, 0, None)
+    print(watcher.statuses[-1].step, result)
+    assert result["losses"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_loss_of_the_head_ends_the_run_and_the_same_command_goes_on_with_another_head(tmp_path, tiny, watch):
+    config, root = tmp_path / "tiny.yaml", tmp_path / "run"
+    config.write_text(tiny("checkpoint.every_minutes=0.3", "stop.minutes=30").to_yaml())
+    script = "from podzero.launch.cli import main; main()"
+    with lonely_head() as pod:
+        command = [sys.executable, "-c", script, "train", config, "--workdir", root, "--address", pod.address]
+        driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            wait_for(lambda: checkpoints(Workdir(root)), 300)
+        finally:
+            pod.shutdown()
+        try:
+            assert driver.wait(timeout=180) != 0
+        finally:
+            driver.kill()
+    step = checkpoints(Workdir(root))[0].step
+    assert step > 0
+    with lonely_head() as pod:
+        watcher = watch()
+        experiment = tiny("checkpoint.every_minutes=0.3", f"stop.steps={step + 40}", "stop.minutes=30")
+        train(experiment, root, pod.address, watcher)
+    assert watcher.statuses[0].step == step
+    assert checkpoints(Workdir(root))[0].step >= step + 40
+
+
+@contextlib.contextmanager
+def lonely_head():
+    """A cluster of a head alone, with CPUs of its own."""
+    pod = Pod(head_cpus=2)
+    try:
+        yield pod
+    finally:
+        pod.shutdown()
+
+
+def wait_for(condition, timeout_s):
+    until = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.5)
+
+
+def revived(watcher):
+    return " ".join(line for line in watcher.lines if "was restarted at" in line or "restarts on" in line)
+
+
+def test_a_host_of_the_slice_that_never_joins_is_named(pod, tmp_path, tiny, watch):
+    with joined(pod, pod.add_cpus(2), pod.add_host(1)):
+        began = time.monotonic()
+        with pytest.raises(ClusterError, match=r"of slice 'slice' host\(s\) 0 have not joined, 1 have") as refused:
+            train(tiny(*SLICE, "cluster.join_minutes=0.1"), tmp_path, pod.address, watch())
+        assert "waited 0.1 minutes (cluster.join_minutes)" in str(refused.value)
+        assert time.monotonic() - began < 120
+
+
+def test_a_cluster_without_the_slice_says_what_it_has_instead(pod, tmp_path, tiny, watch):
+    with joined(pod, pod.add_cpus(2)):
+        with pytest.raises(ClusterError, match=r"v4-16 has 2 hosts with 4 chips each.*have no TPUs"):
+            train(tiny(*SLICE, "cluster.join_minutes=0.05"), tmp_path, pod.address, watch())
+
+
+def test_the_parameter_store_runs_on_the_node_that_it_is_given(pod):
+    """Ray alone would choose any node, also one that preflight refused or that may be preempted."""
+    import ray
+    from ray._private.state import actors
+
+    with joined(pod, pod.add_cpus(4), pod.add_cpus(4)) as added, connect(pod.address, 0):
+        for node in added:
+            store = start_param_store(node.node_id)
+            ray.get(store.newer_than.remote(-1, 0.0), timeout=120)
+            assert actors(store._actor_id.hex())["Address"]["NodeID"] == node.node_id
+            ray.kill(store)

@@ -1,0 +1,228 @@
+"""Notices from a metadata server that a node will end, and the checkpoint that follows."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from podzero.runtime import preemption
+from podzero.runtime.checkpoints import checkpoints
+from podzero.runtime.preemption import metadata_host, watch_for_notices
+from podzero.runtime.train import train
+from podzero.workdir import Workdir
+
+PREEMPTED, MAINTENANCE = "instance/preempted", "instance/maintenance-event"
+QUIET = {PREEMPTED: "FALSE", MAINTENANCE: "NONE"}
+
+
+class MetadataServer(ThreadingHTTPServer):
+    """Answers like Google's server: holds a request with the present state until the state changes."""
+
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.values = dict(QUIET)
+        self.changed = threading.Condition()
+        self.status = 200
+        self.asked = []
+
+    @property
+    def address(self):
+        return f"127.0.0.1:{self.server_port}"
+
+    def set(self, key, value):
+        with self.changed:
+            self.values[key] = value
+            self.changed.notify_all()
+
+    def asked_for(self, key):
+        return [query for asked, query in self.asked if asked == key]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        url = urlsplit(self.path)
+        key, query = url.path.removeprefix("/computeMetadata/v1/"), parse_qs(url.query)
+        self.server.asked.append((key, query))
+        if self.headers["Metadata-Flavor"] != "Google":
+            return self.send_error(403)
+        if self.server.status != 200:
+            return self.send_error(self.server.status)
+        with self.server.changed:
+            self.server.changed.wait_for(
+                lambda: self.server.values[key] != query["last_etag"][0], timeout=float(query["timeout_sec"][0])
+            )
+            value = self.server.values[key]
+        self.send_response(200)
+        self.send_header("ETag", value)
+        self.end_headers()
+        return self.wfile.write(value.encode())
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch):
+    with MetadataServer() as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        monkeypatch.setenv("GCE_METADATA_HOST", server.address)
+        yield server
+        server.status = 404  # ends the watchers
+        for key in QUIET:
+            server.set(key, "gone")
+        server.shutdown()
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Short waits."""
+    for name, seconds in {"HOLD_S": 1, "ANSWER_TIMEOUT_S": 2.0, "PAUSE_S": 0.05, "LONGEST_PAUSE_S": 0.2}.items():
+        monkeypatch.setattr(preemption, name, seconds)
+
+
+@pytest.fixture
+def notices(server, quick):
+    """The messages of the watchers."""
+    messages = queue.Queue()
+    assert len(watch_for_notices(messages.put)) == 2
+    return messages
+
+
+def wait_until(condition, timeout_s=20.0):
+    until = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_a_preemption_is_announced_once(server, notices):
+    wait_until(lambda: len(server.asked_for(PREEMPTED)) >= 2)
+    assert notices.empty()
+    server.set(PREEMPTED, "TRUE")
+    assert "preempted" in notices.get(timeout=20)
+    before = len(server.asked_for(PREEMPTED))
+    wait_until(lambda: len(server.asked_for(PREEMPTED)) >= before + 2)
+    assert notices.empty()
+
+
+def test_maintenance_is_announced_each_time_and_a_migration_is_not(server, notices):
+    for value in ("MIGRATE_ON_HOST_MAINTENANCE", "NONE", "TERMINATE_ON_HOST_MAINTENANCE", "NONE"):
+        wait_until(lambda: server.asked_for(MAINTENANCE))
+        server.asked.clear()
+        server.set(MAINTENANCE, value)
+        wait_until(lambda value=value: [value] in [query["last_etag"] for query in server.asked_for(MAINTENANCE)])
+    assert "maintenance" in notices.get(timeout=20)
+    assert notices.empty()
+    server.set(MAINTENANCE, "TERMINATE_ON_HOST_MAINTENANCE")
+    assert "maintenance" in notices.get(timeout=20)
+
+
+def test_a_preemption_before_the_first_request_is_announced(server, quick):
+    server.set(PREEMPTED, "TRUE")
+    messages = queue.Queue()
+    watch_for_notices(messages.put)
+    assert "preempted" in messages.get(timeout=20)
+
+
+def test_a_request_waits_at_the_server_until_the_value_changes(server, notices):
+    wait_until(lambda: len(server.asked_for(PREEMPTED)) == 2)
+    time.sleep(0.5)  # of the second that the server holds a request back
+    assert len(server.asked_for(PREEMPTED)) == 2
+    assert notices.empty()
+
+
+def test_a_server_that_fails_is_asked_again(server, notices):
+    server.status = 503
+    wait_until(lambda: len(server.asked_for(PREEMPTED)) >= 4)
+    assert notices.empty()
+    server.set(PREEMPTED, "TRUE")
+    server.status = 200
+    assert "preempted" in notices.get(timeout=20)
+
+
+def test_a_server_without_the_keys_is_not_asked_again(server, quick, caplog):
+    server.status = 404
+    caplog.set_level(logging.INFO, logger="podzero")
+    watchers = watch_for_notices(pytest.fail)
+    for watcher in watchers:
+        watcher.join(timeout=20)
+    assert len(server.asked) == 2
+    assert len(caplog.messages) == 2
+
+
+def test_a_server_that_never_answers_is_given_up_after_the_timeout(monkeypatch, quick):
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            preemption._ask(f"127.0.0.1:{silent.getsockname()[1]}", PREEMPTED, "0")
+    assert time.monotonic() - began < 10
+
+
+def test_pauses_grow_while_there_is_no_server(monkeypatch, quick):
+    pauses = []
+
+    class Enough(BaseException):
+        pass
+
+    def rest(seconds):
+        pauses.append(seconds)
+        if len(pauses) == 5:
+            raise Enough
+
+    monkeypatch.setattr(preemption, "time", SimpleNamespace(sleep=rest))
+    with pytest.raises(Enough):
+        preemption._watch("127.0.0.1:1", PREEMPTED, pytest.fail)
+    assert pauses == [0.1, 0.2, 0.2, 0.2, 0.2]
+
+
+def test_watchers_do_not_keep_their_process_alive(server, quick):
+    assert all(watcher.daemon for watcher in watch_for_notices(print))
+
+
+def test_nothing_is_watched_without_a_metadata_server(tmp_path, monkeypatch):
+    monkeypatch.delenv("GCE_METADATA_HOST", raising=False)
+    assert metadata_host(tmp_path) is None
+    monkeypatch.setattr(preemption, "metadata_host", lambda: None)
+    assert watch_for_notices(pytest.fail) == []
+
+
+@pytest.mark.parametrize("chip", ["accel0", "vfio/0"])
+def test_a_node_with_chips_asks_googles_server(tmp_path, monkeypatch, chip):
+    monkeypatch.delenv("GCE_METADATA_HOST", raising=False)
+    (tmp_path / chip).parent.mkdir(exist_ok=True)
+    (tmp_path / chip).touch()
+    assert metadata_host(tmp_path) == "metadata.google.internal"
+
+
+@pytest.mark.slow
+def test_a_notice_is_followed_by_a_checkpoint_at_once(server, tmp_path, tiny, watch):
+    """The next checkpoint is due in an hour. The run is cut off as soon as there is one."""
+    workdir = Workdir(tmp_path / "run")
+
+    class CutOff(BaseException):
+        pass
+
+    def act(status):
+        if status.step >= 8:
+            server.set(PREEMPTED, "TRUE")
+        if checkpoints(workdir):
+            raise CutOff
+        return False
+
+    watcher = watch(act)
+    with pytest.raises(CutOff):
+        train(tiny("checkpoint.every_minutes=60", "stop.minutes=5"), workdir.root, None, watcher)
+    (saved,) = checkpoints(workdir)
+    assert saved.step >= 8
+    assert any("learner" in line and "preempted" in line for line in watcher.lines)

@@ -1,0 +1,166 @@
+"""Publication through a real Ray cluster."""
+
+import functools
+import logging
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from podzero.runtime.cluster.remote import current_node_id
+from podzero.runtime.ray_params import MAX_PENDING, ParamStoreLost, RayParamSink, RayParamSource, start_param_store
+
+TIMEOUT_S = 120.0
+
+
+def params_of(version):
+    """About a megabyte, so that Ray puts the arrays into the object store and not into messages."""
+    return {"tower": {"kernel": np.full((512, 512), version, np.float32)}, "bias": np.zeros(3, np.float32)}
+
+
+def poll_until(source, version):
+    """The versions that polling returns until `version`."""
+    seen = []
+    deadline = time.monotonic() + TIMEOUT_S
+    while not seen or seen[-1] < version:
+        assert time.monotonic() < deadline, f"saw {seen}, waited for {version}"
+        newer = source.poll()
+        if newer is not None:
+            assert (newer.params["tower"]["kernel"] == newer.version).all()
+            seen.append(newer.version)
+        time.sleep(0.005)
+    return seen
+
+
+@pytest.fixture
+def store(ray_cluster):
+    import ray
+
+    handle = start_param_store(current_node_id())
+    yield handle
+    ray.kill(handle)
+
+
+def test_readers_get_increasing_versions_up_to_the_newest(store):
+    source = RayParamSource(store)
+    with pytest.raises(TimeoutError, match=r"0\.5 s.*the learner has not published"):
+        source.wait(0.5)
+    assert source.poll() is None
+    sink = RayParamSink(store)
+    sink.publish(0, jax.tree.map(jax.numpy.asarray, params_of(0)))
+    first = source.wait(TIMEOUT_S)
+    assert first.version == 0
+    assert source.wait(0.0) is first, "waiting again returns the newest known at once"
+    for version in range(1, 20):
+        sink.publish(version, params_of(version))
+        sink.publish(version, params_of(version))
+    seen = poll_until(source, 19)
+    assert seen == sorted(set(seen))
+    assert source.poll() is None
+    assert RayParamSource(store).wait(TIMEOUT_S).version == 19
+
+
+def test_leaves_are_read_only_views(store):
+    RayParamSink(store).publish(1, params_of(1))
+    kernel = RayParamSource(store).wait(TIMEOUT_S).params["tower"]["kernel"]
+    assert not kernel.flags.writeable
+    assert not kernel.flags.owndata
+
+
+def test_another_process_reads_published_parameters(store):
+    import ray
+
+    class Reader:
+        def version_and_sum(self, handle):
+            from podzero.runtime.ray_params import RayParamSource
+
+            version, params = RayParamSource(handle).wait(60.0)
+            return version, float(params["tower"]["kernel"].sum())
+
+    RayParamSink(store).publish(3, params_of(3))
+    reader = ray.remote(Reader).options(num_cpus=0).remote()
+    assert ray.get(reader.version_and_sum.remote(store), timeout=TIMEOUT_S) == (3, 3.0 * 512 * 512)
+    ray.kill(reader)
+
+
+def test_superseded_parameters_leave_the_object_store(store, ray_cluster):
+    """A publication that is not the newest and has no reader must not stay in memory."""
+    sink, source = RayParamSink(store), RayParamSource(store)
+    stored = functools.partial(stored_bytes, ray_cluster.address)
+    before = stored()
+    for version in range(1, 41):
+        sink.publish(version, params_of(version))
+        poll_until(source, version)
+    assert stored() > before
+    deadline = time.monotonic() + TIMEOUT_S
+    while stored() - before > 8 * params_of(0)["tower"]["kernel"].nbytes:
+        assert time.monotonic() < deadline, f"{stored() - before} bytes stayed"
+        time.sleep(0.2)
+
+
+def test_a_restarted_store_gets_the_newest_back_and_versions_never_decrease(store):
+    import ray
+
+    sink, source = RayParamSink(store), RayParamSource(store)
+    sink.publish(4, params_of(4))
+    sink.publish(5, params_of(5))
+    poll_until(source, 5)
+    ray.kill(store, no_restart=False)
+    assert RayParamSource(store).wait(TIMEOUT_S).version == 5, "it is there without another publication"
+    assert source.poll() is None
+    sink.publish(6, params_of(6))
+    assert poll_until(source, 6) == [6]
+
+
+def test_readers_wait_for_new_parameters_when_the_learner_died_with_the_old_ones(store, caplog):
+    import ray
+
+    class Learner:
+        def publish(self, handle, version):
+            from podzero.runtime.ray_params import RayParamSink
+
+            self.sink = RayParamSink(handle)
+            self.sink.publish(version, {"tower": {"kernel": np.full((512, 512), version, np.float32)}})
+
+    learner = ray.remote(Learner).options(num_cpus=0).remote()
+    ray.get(learner.publish.remote(store, 8), timeout=TIMEOUT_S)
+    ahead = RayParamSource(store)
+    poll_until(ahead, 8)
+    ray.kill(learner)
+    late = RayParamSource(store)
+    successor = RayParamSink(store)
+    successor.publish(5, params_of(5))
+    with caplog.at_level(logging.WARNING):
+        assert late.wait(TIMEOUT_S).version in (5, 8)
+    assert ahead.poll() is None
+    successor.publish(9, params_of(9))
+    assert poll_until(ahead, 9) == [9]
+
+
+def test_a_store_that_died_is_reported(ray_cluster):
+    import ray
+
+    handle = start_param_store(current_node_id())
+    sink, source = RayParamSink(handle), RayParamSource(handle)
+    sink.publish(1, params_of(1))
+    source.wait(TIMEOUT_S)
+    ray.kill(handle, no_restart=True)
+    with pytest.raises(ParamStoreLost, match="store has died"):
+        poll_until(source, 2)
+    with pytest.raises(ParamStoreLost, match="store has died"):
+        publish_until_it_waits(sink)
+
+
+def publish_until_it_waits(sink):
+    """With so many publications pending, the sink waits until Ray has noticed that the store is gone."""
+    for version in range(2, 3 + MAX_PENDING):
+        sink.publish(version, params_of(version))
+
+
+def stored_bytes(address):
+    """Bytes in the object stores of the cluster; without an address Ray takes the newest one of the machine."""
+    from ray._private import internal_api
+
+    state = internal_api.get_state_from_address(address)
+    return internal_api.get_memory_info_reply(state).store_stats.object_store_bytes_used

@@ -1,0 +1,354 @@
+"""Reconciling over a cluster in memory: which workers are replaced, where, and what ends a run."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+from fake_cluster import PENDING, FakeRemoteActor, cpu_node
+
+from podzero.config import RestartsConfig
+from podzero.errors import ClusterError, ConfigError
+from podzero.replay.errors import PortTaken
+from podzero.runtime.checkpoints import Checkpoint
+from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S, START_TIMEOUT_S, NodeLost, WorkerDied
+from podzero.runtime.learner_group import LearnerFailed, RunFailed
+from podzero.runtime.processes import ReplayProcess
+from podzero.runtime.replay_shards import MOVE_ATTEMPTS
+from podzero.storage import StorageError
+
+TWO_SHARDS = {"shards": 2, "min_size": 8192}
+REANALYSE = {"share": 0.5, "count": 2, "cpus": 2.0}
+AT_ONCE = {"first_pause_s": 0.0}
+SAVED = Checkpoint(40, Path("saves/40"), {}, {}, [100, 100])
+
+
+def nothing_saved():
+    return None
+
+
+def test_actors_without_room_start_on_nodes_that_join_later(start):
+    supervisor, cluster = start(cpu_node("a", 2), actors={"count": 5})
+    assert cluster.places("actor") == {"actor-0": "a", "actor-1": "a"}
+    assert supervisor.reconcile(nothing_saved) == []
+    cluster.listed.append(cpu_node("b", 2))
+    assert supervisor.reconcile(nothing_saved) == []
+    assert cluster.places("actor") == {"actor-0": "a", "actor-1": "a", "actor-2": "b", "actor-3": "b"}
+    cluster.listed.append(cpu_node("c", 8))
+    assert supervisor.reconcile(nothing_saved) == []
+    assert cluster.places("actor")["actor-4"] == "c"
+
+
+def test_room_for_absent_workers_is_requested_until_they_have_started(start):
+    sections = {"reanalyse": REANALYSE | {"cpus": 1.0}, "actors": {"count": 4}}
+    supervisor, cluster = start(cpu_node("a", 2), **sections)
+    assert cluster.requests[-1] == ([1.0, 1.0, 1.0, 1.0], ["a"])
+    cluster.listed.append(cpu_node("b", 8))
+    supervisor.reconcile(nothing_saved)
+    assert cluster.requests[-1] == ([], ["a", "b"])
+
+
+def test_replay_shards_reserve_cpus_and_memory_beside_the_actors(start):
+    replay = TWO_SHARDS | {"cpus": 0.5, "memory_gib": 1.5}
+    nodes = [cpu_node("a", 4, memory=2.0 * 2**30), cpu_node("b", 2, memory=2.0 * 2**30)]
+    _, cluster = start(*nodes, actors={"count": 6}, replay=replay)
+    assert [cluster.arguments[f"replay-{index}"]["memory"] for index in (0, 1)] == [1.5 * 2**30] * 2
+    assert [cluster.arguments[f"replay-{index}"]["cpus"] for index in (0, 1)] == [0.5, 0.5]
+    assert sorted(cluster.places("actor").values()) == ["a", "a", "a", "b"]
+
+
+@pytest.mark.parametrize("name", ["actor-1", "reanalyser-1"])
+def test_a_dead_worker_is_replaced_once_and_its_successor_differs_in_its_seed(start, name, caplog):
+    supervisor, cluster = start(cpu_node("home", 8), reanalyse=REANALYSE)
+    first, before = cluster.named(name), cluster.arguments[name]
+    first.die(WorkerDied(f"{name} is gone: SIGKILL"))
+    with caplog.at_level(logging.WARNING, "podzero"):
+        assert supervisor.reconcile(nothing_saved) == [name]
+    assert any(record.exc_info and "SIGKILL" in str(record.exc_info[1]) for record in caplog.records)
+    assert first.killed
+    assert cluster.named(name) is not first
+    assert cluster.arguments[name]["attempt"] != before["attempt"]
+    assert supervisor.reconcile(nothing_saved) == []
+
+
+@pytest.mark.parametrize("end", [ValueError("wrong board"), None], ids=["raised", "returned"])
+def test_a_worker_whose_work_ends_by_itself_is_replaced(start, end):
+    supervisor, cluster = start(cpu_node("home", 4))
+    cluster.named("actor-0").last("run").end(end)
+    assert supervisor.reconcile(nothing_saved) == ["actor-0"]
+    assert cluster.places("actor").keys() == {"actor-0", "actor-1"}
+
+
+def test_workers_lost_with_their_node_are_no_failures_and_start_where_there_is_room(start):
+    supervisor, cluster = start(cpu_node("a", 3), cpu_node("b", 4), restarts={"max_first_failures": 1})
+    assert cluster.places("actor") == {"actor-0": "b", "actor-1": "b"}  # the last name, where room is equal
+    cluster.listed.pop()
+    for name in ("actor-0", "actor-1"):
+        cluster.named(name).die(NodeLost(f"{name} is gone"))
+    assert supervisor.reconcile(nothing_saved) == ["actor-0", "actor-1"]
+    assert cluster.places("actor") == {"actor-0": "a", "actor-1": "a"}
+
+
+def test_a_worker_lost_with_its_node_waits_for_room(start):
+    supervisor, cluster = start(cpu_node("a", 1), cpu_node("b", 1))
+    (lost,) = [name for name, node in cluster.places("actor").items() if node == "b"]
+    cluster.listed.pop()
+    cluster.named(lost).die(NodeLost("gone"))
+    assert supervisor.reconcile(nothing_saved) == [lost]
+    assert lost not in cluster.places("actor")
+    assert supervisor.reconcile(nothing_saved) == []
+    cluster.listed.append(cpu_node("b2", 1))
+    supervisor.reconcile(nothing_saved)
+    assert cluster.places("actor")[lost] == "b2"
+
+
+def test_an_error_of_the_experiment_ends_the_run_at_once(start):
+    supervisor, cluster = start(cpu_node("home", 4))
+    cluster.named("actor-0").last("run").end(ConfigError("env.kwargs: no such map"))
+    with pytest.raises(RunFailed, match=r"actor-0 .*env\.kwargs: no such map"):
+        supervisor.reconcile(nothing_saved)
+
+
+def test_the_evaluator_is_started_when_it_is_wanted_and_continues_its_ladder_after_a_failure(start):
+    supervisor, cluster = start(cpu_node("home", 4))
+    supervisor.reconcile(nothing_saved)
+    assert cluster.alive("evaluator") == []
+    supervisor.start_evaluator()
+    supervisor.reconcile(nothing_saved)
+    supervisor.ladder = {"rounds": 3}
+    cluster.named("evaluator").die(WorkerDied("evaluator is gone"))
+    assert supervisor.reconcile(nothing_saved) == ["evaluator"]
+    assert cluster.arguments["evaluator"]["ladder"] == {"rounds": 3}
+    assert cluster.alive("evaluator") == ["evaluator"]
+
+
+@pytest.mark.parametrize("failure", [NodeLost("evaluator is gone"), WorkerDied("evaluator is gone")])
+def test_an_evaluator_without_room_starts_when_a_node_joins(start, failure):
+    supervisor, cluster = start(cpu_node("a", 2), cpu_node("b", 8), evaluation={"cpus": 4.0})
+    supervisor.start_evaluator()
+    supervisor.reconcile(nothing_saved)
+    assert cluster.places("evaluator") == {"evaluator": "b"}
+    cluster.listed.pop()
+    cluster.named("evaluator").die(failure)
+    supervisor.reconcile(nothing_saved)
+    assert cluster.alive("evaluator") == []
+    cluster.listed.append(cpu_node("c", 8))
+    supervisor.reconcile(nothing_saved)
+    assert cluster.places("evaluator") == {"evaluator": "c"}
+
+
+def test_one_reanalyser_starts_before_all_actors_and_the_others_after_them(start):
+    supervisor, cluster = start(cpu_node("home", 4), reanalyse=REANALYSE | {"cpus": 1.5})
+    assert {*cluster.alive("actor"), *cluster.alive("reanalyser")} == {"reanalyser-0", "actor-0", "actor-1"}
+    cluster.listed.append(cpu_node("late", 2))
+    supervisor.reconcile(nothing_saved)
+    assert cluster.places("reanalyser")["reanalyser-1"] == "late"
+
+
+def lose_shard(supervisor, cluster, name, failure):
+    """The process of a shard dies, and the driver listens to it."""
+    lost = cluster.named(name)
+    lost.die(failure)
+    lost.last("drain").end(failure)
+    list(supervisor.listen())
+    return lost
+
+
+def test_a_lost_shard_restarts_on_another_node_from_the_checkpoint_and_all_users_learn_its_address(start):
+    nodes = cpu_node("a", 8), cpu_node("b", 4)
+    supervisor, cluster = start(*nodes, replay=TWO_SHARDS, reanalyse=REANALYSE, cluster={"hosts": 1})
+    lost = cluster.named("replay-1")
+    cluster.listed = [node for node in cluster.listed if node.id != lost.node]
+    lose_shard(supervisor, cluster, "replay-1", NodeLost("replay-1 is gone"))
+    assert supervisor.reconcile(lambda: SAVED) == ["replay-1"]
+    found = cluster.named("replay-1")
+    assert found is not lost
+    assert found.node != lost.node
+    assert cluster.arguments["replay-1"]["contents"] == SAVED.shard(1)
+    for name in ("learner", "actor-0", "actor-1", "reanalyser-0", "reanalyser-1"):
+        assert cluster.named(name).last("moved").args == ("replay-1:0", "replay-1:1")
+
+
+def test_a_lost_shard_restarts_without_a_reservation_where_actors_took_its_cpus(start):
+    replay = TWO_SHARDS | {"cpus": 0.5}
+    supervisor, cluster = start(cpu_node("a", 2), cpu_node("b", 1.5), actors={"count": 4}, replay=replay)
+    cluster.listed = [cpu_node("a", 1.5)]
+    lose_shard(supervisor, cluster, "replay-1", NodeLost("replay-1 is gone"))
+    assert supervisor.reconcile(nothing_saved) == ["replay-1"]
+    assert (cluster.named("replay-1").node, cluster.arguments["replay-1"]["cpus"]) == ("a", 0.0)
+
+
+def test_a_shard_whose_checkpoint_was_deleted_meanwhile_takes_its_contents_from_the_next(start):
+    supervisor, cluster = start(cpu_node("home", 8), restarts=AT_ONCE)
+    cluster.answers[ReplayProcess]["address"] = PENDING
+    lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
+    assert supervisor.reconcile(lambda: SAVED) == ["replay-0"]
+    del cluster.answers[ReplayProcess]["address"]
+    cluster.named("replay-0").last("address").end(StorageError("saves/40 is not found"))
+    newer = SAVED._replace(step=80, folder=Path("saves/80"))
+    assert supervisor.reconcile(lambda: newer) == []
+    assert supervisor.reconcile(lambda: newer) == ["replay-0"]
+    assert cluster.arguments["replay-0"]["contents"] == newer.shard(0)
+
+
+def test_a_restarted_shard_that_never_listens_is_a_failure_that_is_tried_again(start, clock, caplog):
+    supervisor, cluster = start(cpu_node("home", 8))
+    cluster.answers[ReplayProcess]["address"] = PENDING
+    lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
+    assert supervisor.reconcile(nothing_saved) == ["replay-0"]
+    clock[0] += BUILD_TIMEOUT_S - 1.0
+    assert supervisor.reconcile(nothing_saved) == []
+    clock[0] += 2.0
+    del cluster.answers[ReplayProcess]["address"]
+    assert supervisor.reconcile(nothing_saved) == supervisor.reconcile(nothing_saved) == []
+    clock[0] += RestartsConfig().first_pause_s
+    assert supervisor.reconcile(nothing_saved) == ["replay-0"]
+    assert supervisor.reconcile(nothing_saved) == []
+    assert "replay-0 has not listened for 1800 s since it was restarted on node home" in caplog.text
+    assert cluster.named("learner").last("moved").args == ("replay-0:0", "replay-0:2")
+
+
+def test_a_lost_shard_without_a_node_is_named_once_and_room_for_it_is_requested(start, caplog):
+    supervisor, cluster = start(cpu_node("a", 4), actors={"count": 1}, replay={"cpus": 0.5})
+    cluster.listed.clear()
+    lose_shard(supervisor, cluster, "replay-0", NodeLost("replay-0 is gone"))
+    for _ in range(3):
+        assert supervisor.reconcile(nothing_saved) == []
+    (line,) = [message for message in caplog.messages if "no node can run it" in message]
+    assert line.startswith("replay-0 is lost")
+    assert cluster.requests[-1][0] == [0.5]
+    cluster.listed.append(cpu_node("b", 4))
+    assert supervisor.reconcile(nothing_saved) == ["replay-0"]
+    assert cluster.requests[-1][0] == []
+
+
+def test_a_shard_that_fails_otherwise_keeps_its_contents_for_the_next_attempt(start):
+    supervisor, cluster = start(cpu_node("home", 8), restarts=AT_ONCE)
+    cluster.answers[ReplayProcess]["address"] = PortTaken("port 7 is taken")
+    lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
+    assert supervisor.reconcile(lambda: SAVED) == ["replay-0"]
+    del cluster.answers[ReplayProcess]["address"]
+    assert supervisor.reconcile(lambda: SAVED) == ["replay-0"]
+    assert cluster.arguments["replay-0"]["contents"] == SAVED.shard(0)
+
+
+def test_a_restarted_shard_that_cannot_be_built_is_a_failure_that_is_tried_again(start):
+    supervisor, cluster = start(cpu_node("home", 8), restarts=AT_ONCE)
+    taken = RuntimeError("port 7 is taken")
+    cluster.answers[ReplayProcess]["address"] = taken
+    lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
+    assert supervisor.reconcile(nothing_saved) == ["replay-0"]
+    del cluster.answers[ReplayProcess]["address"]
+    assert supervisor.reconcile(nothing_saved) == ["replay-0"]
+    assert supervisor.reconcile(nothing_saved) == []
+    assert cluster.named("learner").last("moved").args == ("replay-0:0", "replay-0:2")
+
+
+def moves_told(cluster, name):
+    return len([call for call in cluster.named(name).calls if call.method == "moved"])
+
+
+def test_a_worker_that_does_not_learn_of_a_move_is_told_again(start, caplog):
+    supervisor, cluster = start(cpu_node("home", 8))
+    answers = iter([ClusterError("the answer is lost"), None])
+    cluster.named("actor-0").answers["moved"] = lambda old, new: next(answers)
+    lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
+    assert supervisor.reconcile(nothing_saved) == ["replay-0"]
+    for _ in range(3):
+        assert supervisor.reconcile(nothing_saved) == []
+    assert moves_told(cluster, "actor-0") == 2
+    assert moves_told(cluster, "actor-1") == moves_told(cluster, "learner") == 1
+    assert any("actor-0" in message for message in caplog.messages)
+    assert "the answer is lost" in caplog.text
+
+
+def test_an_actor_that_cannot_be_told_of_a_move_is_replaced(start):
+    supervisor, cluster = start(cpu_node("home", 8))
+    deaf = cluster.named("actor-0")
+    deaf.answers["moved"] = AttributeError("no writer")
+    lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
+    names = [name for _ in range(MOVE_ATTEMPTS + 3) for name in supervisor.reconcile(nothing_saved)]
+    assert names == ["replay-0", "actor-0"]
+    assert deaf.killed
+    assert cluster.named("actor-0") is not deaf
+    assert moves_told(cluster, "actor-0") == 0
+
+
+def test_a_learner_that_cannot_be_told_of_a_move_has_failed(start):
+    supervisor, cluster = start(cpu_node("home", 8))
+    cluster.named("learner").answers["moved"] = AttributeError("no reader")
+    lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
+    for _ in range(MOVE_ATTEMPTS - 1):
+        supervisor.reconcile(nothing_saved)
+    with pytest.raises(LearnerFailed, match=r"learner .*no reader"):
+        supervisor.reconcile(nothing_saved)
+
+
+def test_a_worker_that_dies_while_it_is_told_of_a_move_is_replaced_once(start):
+    supervisor, cluster = start(cpu_node("home", 8))
+    cluster.named("actor-0").answers["moved"] = WorkerDied("actor-0 is gone")
+    lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
+    assert supervisor.reconcile(nothing_saved) == ["replay-0"]
+    cluster.named("actor-0").die(WorkerDied("actor-0 is gone"))
+    assert supervisor.reconcile(nothing_saved) == ["actor-0"]
+    assert supervisor.reconcile(nothing_saved) == []
+
+
+@pytest.fixture
+def served(start, clock):
+    """A supervisor with one inference server, its cluster, and the clock."""
+    supervisor, cluster = start(
+        cpu_node("home", 8), actors={"inference": "server"}, server={"hang_s": 60.0}, cluster={"join_minutes": 10.0}
+    )
+    return supervisor, cluster, clock
+
+
+def test_a_server_that_falls_silent_is_replaced_and_the_actors_stay(served, caplog):
+    supervisor, cluster, now = served
+    list(supervisor.listen())
+    first = cluster.named("inference-0")
+    first.answers["drain"] = PENDING
+    list(supervisor.listen())
+    now[0] += 59.0
+    assert supervisor.reconcile(nothing_saved) == []
+    now[0] += 2.0
+    with caplog.at_level(logging.WARNING, "podzero"):
+        assert supervisor.reconcile(nothing_saved) == ["inference-0"]
+    assert "inference-0 has not answered for 61 s" in caplog.text
+    assert first.killed
+    assert cluster.named("inference-0") is not first
+    assert sorted(cluster.places("actor")) == ["actor-0", "actor-1"]
+    assert supervisor.reconcile(nothing_saved) == []
+
+
+def test_a_server_whose_chips_are_taken_is_given_up_and_they_are_named(start, clock, monkeypatch):
+    """Ray never starts it, because another run has reserved the GPU."""
+    monkeypatch.setattr(FakeRemoteActor, "begin", pending_drains(FakeRemoteActor.begin))
+    supervisor, _ = start(
+        cpu_node("home", 8, GPU=1.0), actors={"inference": "server"}, restarts={"max_first_failures": 1},
+        server={"resources": {"GPU": 1}},
+    )  # fmt: skip
+    clock[0] += START_TIMEOUT_S - 1.0
+    assert supervisor.reconcile(nothing_saved) == []
+    clock[0] += 2.0
+    with pytest.raises(RunFailed, match=r"does another run hold 1 GPU of its node \(server.resources\)"):
+        supervisor.reconcile(nothing_saved)
+
+
+def pending_drains(begin):
+    """Remote actors of which those of inference servers never answer `drain`."""
+
+    def begin_or_wait(actor, method, *args):
+        if actor.name.startswith("inference"):
+            actor.answers["drain"] = PENDING
+        return begin(actor, method, *args)
+
+    return begin_or_wait
+
+
+def test_a_server_that_the_experiment_makes_impossible_ends_the_run(served):
+    supervisor, cluster, _ = served
+    cluster.named("inference-0").last("run").end(ConfigError("a batch of 9 positions does not fit"))
+    with pytest.raises(RunFailed, match="inference-0 cannot do what the experiment asks for: a batch of 9"):
+        supervisor.reconcile(nothing_saved)

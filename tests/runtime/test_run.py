@@ -1,0 +1,369 @@
+"""The driver's loop, with workers and a saver that the test controls."""
+
+import json
+import logging
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+from fake_cluster import FakeRemoteActor, save_shard, saves_learner
+
+from podzero.errors import ClusterError, ConfigError
+from podzero.learner import CheckpointMismatch
+from podzero.runtime import run as module
+from podzero.runtime.advice import LastCheckpointFailed
+from podzero.runtime.cluster.remote import NodeLost
+from podzero.runtime.learner_group import LearnerGroup, RunFailed
+from podzero.runtime.monitoring.monitor import Monitor
+from podzero.runtime.monitoring.reports import LogReport, MetricsReport, PreemptionNotice
+from podzero.runtime.nodes import NodesAbsent
+from podzero.runtime.run import STOPPED, Run
+from podzero.runtime.saving import Saver
+from podzero.runtime.stop_signals import StopSignals
+from podzero.runtime.worker import Worker
+from podzero.workdir import Workdir
+
+
+class FakeSupervisor:
+    """Workers that report what the test wants, for a number of rounds of the loop."""
+
+    def __init__(self, rounds=3, reports=()):
+        self.rounds, self.reports = rounds, list(reports)
+        self.learner = LearnerGroup([Worker(FakeRemoteActor("learner", checkpoint=saves_learner(8), snapshot=8))])
+        self.shards = SimpleNamespace(actors=[FakeRemoteActor("replay-0", checkpoint=save_shard)])
+        self.evaluator = None
+        self.ladder = {}
+        self.started_evaluator_in = None
+        self.failure = None
+        self.killed = False
+        self.ended = []
+        self.failing = {}
+        self.nodes_since = time.monotonic()
+        self.shares = []
+
+    @property
+    def learning(self):
+        return self.rounds > 0
+
+    def listen(self):
+        self.rounds -= 1
+        yield from self.reports
+        if self.failure is not None:
+            failure, self.failure = self.failure, None
+            raise failure
+
+    def advance(self, share):
+        self.shares.append(share)
+
+    def reconcile(self, newest):
+        ended, self.ended = self.ended, []
+        return ended
+
+    def start(self, checkpoint):
+        self.rounds = 3
+        self.nodes_since = time.monotonic()
+
+    def start_evaluator(self):
+        self.started_evaluator_in = threading.current_thread()
+        self.evaluator = Worker(FakeRemoteActor("evaluator", ladder={"rounds": 1}))
+
+    def stop_actors(self):
+        return [MetricsReport(time.time(), "actor-0", {"count/games": 100.0})]
+
+    def stop_learner(self):
+        return []
+
+    def stop_evaluator(self):
+        self.evaluator = None
+
+    def kill(self):
+        self.killed = True
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch):
+    monkeypatch.setattr(module, "TICK_S", 0.01)
+    monkeypatch.setattr("podzero.runtime.recovery.FIRST_PAUSE_S", 0.01)
+
+
+@pytest.fixture
+def workdir(tmp_path, tiny):
+    workdir = Workdir(tmp_path)
+    workdir.open(tiny())
+    return workdir
+
+
+@pytest.fixture
+def make_run(tiny, workdir, watch):
+    """Makes a run of a supervisor, with overrides of the experiment."""
+    savers = []
+
+    def make(supervisor, *overrides):
+        experiment = tiny(*overrides)
+        savers.append(Saver(experiment, workdir))
+        run = Run(experiment, workdir, supervisor, watch(), savers[-1])
+        run.begin(None)
+        return run
+
+    yield make
+    for saver in savers:
+        saver.close()
+
+
+def moves(count):
+    return [MetricsReport(time.time(), f"actor-{index}", {"count/moves": 1.0}) for index in range(count)]
+
+
+def status(workdir):
+    return json.loads(workdir.status_file.read_text())
+
+
+def test_a_run_ends_with_a_checkpoint_and_the_last_reports(make_run, workdir):
+    run = make_run(FakeSupervisor(reports=moves(2)))
+    assert "steps" in run.until_end(StopSignals())
+    run.close()
+    assert (status(workdir)["phase"], status(workdir)["moves"], status(workdir)["games"]) == ("ended", 6, 100)
+    assert module.newest_checkpoint(workdir).counters["games"] == 100
+    lines = [json.loads(line) for line in workdir.metrics_file.read_text().splitlines()]
+    assert {line["worker"] for line in lines} == {"actor-0", "actor-1", "driver"}
+
+
+def test_workers_that_fail_are_in_status_and_metrics(make_run, workdir):
+    supervisor = FakeSupervisor()
+    supervisor.ended, supervisor.failing = ["evaluator"], {"evaluator": "once: gnugo is not installed"}
+    run = make_run(supervisor)
+    run.until_end(StopSignals())
+    run.close()
+    assert (status(workdir)["restarts"], status(workdir)["failing"]) == (1, supervisor.failing)
+    lines = [json.loads(line) for line in workdir.metrics_file.read_text().splitlines()]
+    assert [line["metrics"] for line in lines if line["worker"] == "evaluator"] == [{"count/restarts": 1.0}]
+
+
+def test_the_work_of_a_round_does_not_grow_faster_than_the_reports(make_run, monkeypatch):
+    """The aggregation over all workers is made as often for a thousand reports as for ten."""
+    calls, made = [], Monitor.status
+    monkeypatch.setattr(Monitor, "status", lambda self, now: calls.append(now) or made(self, now))
+    counts = []
+    for reports in (10, 1000):
+        calls.clear()
+        make_run(FakeSupervisor(reports=moves(reports))).until_end(StopSignals())
+        counts.append(len(calls))
+    assert counts[0] == counts[1]
+
+
+def test_a_status_that_cannot_be_written_does_not_end_the_run(make_run, workdir, monkeypatch, caplog):
+    caplog.set_level(logging.WARNING, logger="podzero")
+    monkeypatch.setattr(module, "STATUS_EVERY_S", 0.0)
+    workdir.status_file.mkdir()
+    supervisor = FakeSupervisor(rounds=10)
+    assert "steps" in make_run(supervisor).until_end(StopSignals())
+    (warning,) = caplog.messages
+    assert "status.json" in warning
+
+
+def test_metrics_that_cannot_be_written_do_not_end_the_run(make_run, workdir, monkeypatch, caplog):
+    caplog.set_level(logging.WARNING, logger="podzero")
+    monkeypatch.setattr("podzero.runtime.monitoring.metrics.FLUSH_EVERY_S", 0.0)
+    workdir.metrics_file.mkdir()
+    run = make_run(FakeSupervisor(rounds=10, reports=moves(2)))
+    assert "steps" in run.until_end(StopSignals())
+    (warning,) = caplog.messages
+    assert "metrics.jsonl" in warning
+
+
+def test_the_learner_is_told_in_every_round_how_far_the_run_has_come(make_run):
+    supervisor = FakeSupervisor(reports=[MetricsReport(time.time(), "actor-0", {"count/games": 1.0})])
+    make_run(supervisor, "stop.steps=1000000", "stop.games=4").until_end(StopSignals())
+    assert supervisor.shares == [0.25, 0.5, 0.75]
+
+
+def test_a_last_checkpoint_that_cannot_be_written_is_an_error_with_a_code_of_its_own(make_run, workdir, caplog):
+    workdir.checkpoints.write_text("a file instead of a folder")
+    with pytest.raises(LastCheckpointFailed, match=r"from the start, as there is no checkpoint") as end:
+        make_run(FakeSupervisor()).until_end(StopSignals())
+    assert end.value.exit_code == 3
+    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert isinstance(record.exc_info[1], OSError)
+    assert status(workdir)["phase"] == "ended"
+
+
+def test_workers_that_do_not_stop_in_order_do_not_keep_the_last_checkpoint_from_being_written(make_run, workdir):
+    supervisor = FakeSupervisor()
+
+    def fail():
+        raise ClusterError("waited 30 s for learner")
+
+    supervisor.stop_actors = supervisor.stop_learner = fail
+    assert "steps" in make_run(supervisor).until_end(StopSignals())
+    assert module.newest_checkpoint(workdir).step == 8
+
+
+def test_the_evaluator_starts_in_the_main_thread_after_the_first_snapshot(make_run, monkeypatch):
+    monkeypatch.setattr("podzero.runtime.saving.FIRST_SNAPSHOT_S", 0.0)
+    supervisor = FakeSupervisor(rounds=200)
+    run = make_run(supervisor)
+    run.until_end(StopSignals())
+    assert supervisor.started_evaluator_in is threading.main_thread()
+
+
+class RecordingSaver:
+    """Keeps the state of the first write, and a copy of it."""
+
+    def __init__(self):
+        self.state = None
+        self.requests = []
+
+    @property
+    def due(self):
+        return self.state is None
+
+    def begin(self, checkpoint=None):
+        pass
+
+    def metrics(self):
+        return {}
+
+    def start(self, state):
+        self.state = state
+        self.copy = (dict(state.counters), dict(state.ladder), list(state.shards), state.evaluator)
+
+    def request_checkpoint(self, time_s):
+        self.requests.append(time_s)
+
+    def finished(self):
+        return None
+
+    def wait(self):
+        pass
+
+    def write_checkpoint(self, state):
+        pass
+
+
+def test_what_a_write_reads_does_not_change_while_the_run_goes_on(tiny, workdir, watch):
+    class Changing(FakeSupervisor):
+        def listen(self):
+            self.ladder["rounds"] = self.rounds
+            self.shards.actors.append(FakeRemoteActor("replay-1"))
+            self.start_evaluator()
+            return super().listen()
+
+    saver = RecordingSaver()
+    run = Run(tiny(), workdir, Changing(reports=moves(1)), watch(), saver)
+    run.begin(None)
+    run.until_end(StopSignals())
+    state = saver.state
+    assert (dict(state.counters), dict(state.ladder), list(state.shards), state.evaluator) == saver.copy
+    assert state.counters["moves"] == 1
+
+
+def test_a_preemption_notice_is_followed_by_a_checkpoint(make_run, workdir):
+    notice = PreemptionNotice(time.time(), "learner", logging.WARNING, "this node is about to be preempted")
+    supervisor = FakeSupervisor(rounds=10**6, reports=[notice])
+    found = []
+
+    def end_once_saved():
+        until = time.monotonic() + 20
+        while not found and time.monotonic() < until:
+            found.extend(workdir.checkpoints.glob("0*"))
+            time.sleep(0.02)
+        supervisor.rounds = 0
+
+    watcher = threading.Thread(target=end_once_saved)
+    watcher.start()
+    make_run(supervisor, "checkpoint.every_minutes=60").until_end(StopSignals())
+    watcher.join()
+    assert found
+
+
+def test_an_ordinary_warning_of_a_worker_is_logged_and_saves_nothing(tiny, workdir, watch, caplog):
+    caplog.set_level(logging.WARNING, logger="podzero")
+    saver = RecordingSaver()
+    run = Run(tiny(), workdir, FakeSupervisor(), watch(), saver)
+    run.begin(None)
+    run.handle([LogReport(time.time(), "learner", logging.WARNING, "the loss is high", "Traceback: deep down")])
+    (record,) = caplog.records
+    assert record.getMessage() == "learner: the loss is high"
+    assert record.exc_text == "Traceback: deep down"
+    assert saver.requests == []
+
+
+def test_after_the_loss_of_a_node_the_run_goes_on_and_counts_a_restart(make_run, workdir):
+    supervisor = FakeSupervisor()
+    supervisor.failure = NodeLost("learner is gone with its node")
+    assert "steps" in make_run(supervisor).until_end(StopSignals())
+    assert supervisor.killed
+    assert status(workdir)["restarts"] == 1
+
+
+def test_waiting_for_nodes_is_no_training_and_shows_in_the_status(make_run, workdir, monkeypatch):
+    """Neither `stop.minutes` nor the cost runs on while no node is there."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    waiting = []
+
+    class Waiting(FakeSupervisor):
+        def listen(self):
+            now[0] += 10.0
+            return super().listen()
+
+        def start(self, checkpoint):
+            waiting.append(status(workdir))
+            now[0] += 3600.0
+            super().start(checkpoint)
+
+    supervisor = Waiting()
+    run = make_run(supervisor)
+    supervisor.failure = NodeLost("learner is gone with its node")
+    assert "steps" in run.until_end(StopSignals())
+    (while_waiting,) = waiting
+    assert (while_waiting["phase"], while_waiting["elapsed_s"]) == ("starting", 10.0)
+    assert status(workdir)["elapsed_s"] == 30.0
+
+
+def test_a_run_that_is_stopped_while_it_waits_for_nodes_does_not_count_the_wait(make_run, workdir, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    signals, supervisor = StopSignals(), FakeSupervisor()
+    supervisor.failure = NodeLost("learner is gone with its node")
+
+    def wait_in_vain(checkpoint):
+        now[0] += 3600.0
+        signals.event.set()
+        raise NodesAbsent("nodes did not join")
+
+    supervisor.start = wait_in_vain
+    assert make_run(supervisor).until_end(signals) == STOPPED
+    assert (status(workdir)["phase"], status(workdir)["elapsed_s"]) == ("ended", 0.0)
+
+
+@pytest.mark.parametrize("failure", [ConfigError("the batch does not fit"), CheckpointMismatch("another network")])
+def test_an_error_of_the_user_during_a_recovery_ends_the_run_in_its_status_as_well(make_run, workdir, failure):
+    supervisor = FakeSupervisor()
+    supervisor.failure = NodeLost("learner is gone with its node")
+
+    def refuse(checkpoint):
+        raise failure
+
+    supervisor.start = refuse
+    with pytest.raises(type(failure)):
+        make_run(supervisor).until_end(StopSignals())
+    assert status(workdir)["phase"] == "ended"
+
+
+def test_a_signal_ends_the_recovery(make_run, workdir):
+    signals, supervisor = StopSignals(), FakeSupervisor()
+    supervisor.failure = NodeLost("learner is gone with its node")
+    supervisor.kill = signals.event.set
+    assert make_run(supervisor).until_end(signals) == STOPPED
+    assert status(workdir)["phase"] == "ended"
+
+
+def test_a_failed_run_says_where_it_resumes_and_where_the_log_is(make_run, workdir):
+    supervisor = FakeSupervisor()
+    supervisor.failure = RunFailed("the learner failed: the loss is nan")
+    with pytest.raises(RunFailed, match="the loss is nan") as raised:
+        make_run(supervisor).until_end(StopSignals())
+    assert str(workdir.log_file) in str(raised.value)

@@ -1,0 +1,174 @@
+"""Checkpoints and snapshots: when they are due, what they are made of, and how failures show."""
+
+import logging
+from concurrent.futures import Future
+
+import pytest
+from fake_cluster import FakeRemoteActor, save_shard, saves_learner
+
+from podzero.runtime.checkpoints import checkpoints
+from podzero.runtime.learner_group import LearnerGroup
+from podzero.runtime.saving import FIRST_SNAPSHOT_S, RETRY_S, Saver, SaveState
+from podzero.runtime.worker import Worker
+from podzero.workdir import Workdir, step_folder, step_folders
+
+
+class Later:
+    """An executor that runs a write when the test says so."""
+
+    def __init__(self):
+        self.submitted = []
+
+    def submit(self, write, *args):
+        self.submitted.append((Future(), write, args))
+        return self.submitted[-1][0]
+
+    def run(self):
+        future, write, args = self.submitted[-1]
+        try:
+            future.set_result(write(*args))
+        except Exception as error:
+            future.set_exception(error)
+
+    def shutdown(self, wait, cancel_futures):
+        pass
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time in seconds, as a list of one."""
+    now = [1000.0]
+    monkeypatch.setattr("podzero.runtime.saving.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("podzero.runtime.saving.time.time", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def later():
+    return Later()
+
+
+@pytest.fixture
+def saver(tiny, tmp_path, clock, later):
+    return Saver(tiny("checkpoint.every_minutes=10", "evaluation.every_minutes=5"), Workdir(tmp_path), later)
+
+
+def save_state(**answers):
+    learner = FakeRemoteActor("learner", **{"checkpoint": saves_learner(40), "snapshot": 40} | answers)
+    shard = FakeRemoteActor("replay-0", checkpoint=save_shard)
+    evaluator = FakeRemoteActor("evaluator", ladder={"rounds": 7})
+    return SaveState(LearnerGroup([Worker(learner)]), (shard,), evaluator, {"games": 3.0}, {"rounds": 6})
+
+
+def test_nothing_is_due_at_the_start(saver):
+    assert not saver.due
+
+
+def test_the_first_snapshot_is_due_soon_and_again_until_parameters_are_trained(saver, later, clock):
+    clock[0] += FIRST_SNAPSHOT_S
+    assert saver.due
+    saver.start(save_state(snapshot=-1))
+    assert not saver.due
+    later.run()
+    assert saver.finished().snapshot_step == -1
+    clock[0] += FIRST_SNAPSHOT_S
+    assert saver.due
+    saver.start(save_state())
+    later.run()
+    assert saver.finished().snapshot_step == 40
+    clock[0] += FIRST_SNAPSHOT_S
+    assert not saver.due
+
+
+def test_one_write_runs_at_a_time(saver, later, clock):
+    clock[0] += 3600
+    saver.start(save_state())
+    assert not saver.due
+    assert saver.finished() is None
+    later.run()
+    assert saver.finished() is not None
+    assert saver.finished() is None
+    assert saver.due, "the snapshot, which was due as well"
+
+
+def test_a_checkpoint_holds_the_counters_and_the_newest_ladder(saver, later, clock, tmp_path):
+    clock[0] += 600
+    saver.start(save_state())
+    later.run()
+    assert saver.finished().ladder == {"rounds": 7}
+    (checkpoint,) = checkpoints(Workdir(tmp_path))
+    assert (checkpoint.step, checkpoint.counters, checkpoint.ladder) == (40, {"games": 3.0}, {"rounds": 7})
+
+
+@pytest.mark.parametrize("evaluator", [None, FakeRemoteActor("evaluator", ladder=AttributeError("it was not built"))])
+def test_without_an_answer_of_the_evaluator_the_ladder_stays(saver, later, clock, evaluator):
+    clock[0] += 600
+    saver.start(save_state()._replace(evaluator=evaluator))
+    later.run()
+    assert saver.finished().ladder == {"rounds": 6}
+
+
+def test_a_failed_write_is_a_warning_and_the_next_one_stays_due(saver, later, clock, caplog):
+    caplog.set_level(logging.WARNING, logger="podzero")
+    clock[0] += 600
+    saver.start(save_state(checkpoint=OSError(28, "No space left on device")))
+    later.run()
+    assert saver.finished() is None
+    (record,) = caplog.records
+    assert "No space left" in str(record.exc_info[1])
+    clock[0] += 600
+    assert saver.due
+
+
+def test_the_age_of_the_newest_checkpoint_and_the_failed_saves_since_are_told_ever_more_loudly(
+    saver, later, clock, caplog
+):
+    failing, whole = save_state(checkpoint=OSError(28, "No space left on device")), save_state()
+    for state, wait_s, told in [
+        (failing, 600, {"checkpoint/age_s": 600, "checkpoint/failed_saves": 1}),
+        (failing, RETRY_S, {"checkpoint/age_s": 660, "checkpoint/failed_saves": 2}),
+        (whole, 2 * RETRY_S, {"checkpoint/age_s": 0, "checkpoint/failed_saves": 0, "checkpoint/step": 40}),
+        (failing, 600, {"checkpoint/age_s": 600, "checkpoint/failed_saves": 1, "checkpoint/step": 40}),
+    ]:
+        clock[0] += wait_s
+        saver.start(state)
+        later.run()
+        saver.finished()
+        assert saver.metrics() == told
+    told = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [record.levelname for record in told] == ["WARNING", "ERROR", "WARNING"]
+    assert "the last 11 min 00 s would be lost" in told[1].getMessage()
+
+
+def test_a_snapshot_that_fails_after_a_complete_checkpoint_is_no_failed_save(saver, later, clock):
+    clock[0] += 600
+    saver.start(save_state(snapshot=OSError(28, "No space left on device")))
+    later.run()
+    saver.finished()
+    assert saver.metrics() == {"checkpoint/age_s": 0, "checkpoint/failed_saves": 0, "checkpoint/step": 40}
+
+
+def test_a_request_makes_a_checkpoint_due_unless_one_began_after_it(saver, later, clock):
+    saver.request_checkpoint(clock[0])
+    assert saver.due
+    given = clock[0]
+    clock[0] += 1
+    saver.start(save_state())
+    saver.request_checkpoint(given)
+    later.run()
+    saver.finished()
+    assert not saver.due
+    saver.request_checkpoint(clock[0] + 1)
+    assert saver.due
+    assert [write.__name__ for _, write, _ in later.submitted] == ["write_checkpoint"]
+
+
+def test_old_snapshots_are_deleted(tiny, tmp_path, clock, later):
+    saver = Saver(tiny("checkpoint.keep_snapshots=3"), Workdir(tmp_path), later)
+    for step in range(10, 60, 10):
+        step_folder(Workdir(tmp_path).snapshots, step).mkdir(parents=True)
+    clock[0] += FIRST_SNAPSHOT_S
+    saver.start(save_state())
+    later.run()
+    saver.finished()
+    assert step_folders(Workdir(tmp_path).snapshots) == [30, 40, 50]

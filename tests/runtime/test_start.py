@@ -1,0 +1,159 @@
+"""A run starts from the newest checkpoint that can be used, and begins anew only in a directory without any."""
+
+import re
+
+import pytest
+
+from podzero.learner import CheckpointDamaged
+from podzero.replay import ReplayMismatch
+from podzero.runtime.checkpoints import checkpoints
+from podzero.runtime.start import NoUsableCheckpoint, start_workers
+from podzero.storage import StorageError
+from podzero.workdir import Workdir, step_folder
+
+from .test_checkpoints import write
+
+
+class Supervisor:
+    """Refuses some of the checkpoints with an error."""
+
+    def __init__(self, refused, error):
+        self.refused, self.error = refused, error
+        self.started = []
+
+    def start(self, checkpoint):
+        if checkpoint is not None and checkpoint.step in self.refused:
+            raise self.error
+        self.started.append(checkpoint and checkpoint.step)
+
+    def kill(self):
+        self.started.append("killed")
+
+
+@pytest.fixture
+def workdir(tmp_path):
+    for step in (10, 20):
+        write(Workdir(tmp_path), step)
+    return Workdir(tmp_path)
+
+
+def test_the_checkpoint_before_a_damaged_one_is_used(workdir):
+    found = start_workers(Supervisor([20], CheckpointDamaged("cut short")), workdir)
+    assert found.step == 10
+    assert [checkpoint.step for checkpoint in checkpoints(workdir)] == [10]
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"), [(None, ["000000008", "000000020"]), (CheckpointDamaged("x"), ["000000008"])]
+)
+def test_snapshots_of_lost_steps_are_renamed(workdir, error, kept):
+    for step in (8, 20, 24):
+        step_folder(workdir.snapshots, step).mkdir(parents=True)
+    start_workers(Supervisor([20] if error else [], error), workdir)
+    assert sorted(path.name for path in workdir.snapshots.iterdir() if path.name.isdigit()) == kept
+    assert (workdir.snapshots / "lost-000000024").is_dir()
+
+
+def test_a_checkpoint_with_other_tables_is_no_damage_and_stays(workdir):
+    with pytest.raises(ReplayMismatch, match="other tables"):
+        start_workers(Supervisor([20], ReplayMismatch("other tables")), workdir)
+    assert [checkpoint.step for checkpoint in checkpoints(workdir)] == [20, 10]
+
+
+def test_a_chosen_checkpoint_is_used_and_what_is_later_is_kept_but_not_used(workdir):
+    for step in (10, 20):
+        step_folder(workdir.snapshots, step).mkdir(parents=True)
+    supervisor = Supervisor([], None)
+    assert start_workers(supervisor, workdir, 10).step == 10
+    assert supervisor.started == [10]
+    assert [checkpoint.step for checkpoint in checkpoints(workdir)] == [10]
+    assert (workdir.checkpoints / "lost-000000020" / "run.json").is_file()
+    assert (workdir.snapshots / "lost-000000020").is_dir()
+    write(workdir, 20)
+    assert start_workers(supervisor, workdir, 10).step == 10
+    assert (workdir.checkpoints / "lost-000000020-2").is_dir()
+
+
+def test_a_later_checkpoint_that_was_being_replaced_is_not_used_either(workdir):
+    newest = checkpoints(workdir)[0].folder
+    newest.rename(newest.with_name(f"{newest.name}.replaced"))
+    assert start_workers(Supervisor([], None), workdir, 10).step == 10
+    assert [checkpoint.step for checkpoint in checkpoints(workdir)] == [10]
+
+
+@pytest.mark.parametrize(("step", "reason"), [(15, "does not exist"), (20, "is damaged: cut short")])
+def test_a_chosen_checkpoint_that_cannot_be_used_changes_nothing(workdir, step, reason):
+    before = names(workdir)
+    with pytest.raises(NoUsableCheckpoint, match=f"step {step} .* {reason}; there are others") as raised:
+        start_workers(Supervisor([20], CheckpointDamaged("cut short")), workdir, step)
+    assert re.search(rf"podzero train {workdir.root}@(10|20)$", str(raised.value))
+    assert names(workdir) == before
+
+
+def names(workdir):
+    return sorted(path.relative_to(workdir.root).as_posix() for path in workdir.root.glob("*/*"))
+
+
+def test_where_all_checkpoints_are_damaged_no_run_begins_anew(workdir):
+    """The error names each folder and what to do, and everything keeps its name."""
+    step_folder(workdir.snapshots, 20).mkdir(parents=True)
+    before, supervisor = names(workdir), Supervisor([10, 20], CheckpointDamaged("cut short"))
+    for _ in range(2):  # the next attempt finds the same
+        with pytest.raises(NoUsableCheckpoint, match="cut short") as raised:
+            start_workers(supervisor, workdir)
+        for checkpoint in checkpoints(workdir):
+            assert str(checkpoint.folder) in str(raised.value)
+        assert f"move {workdir.checkpoints} elsewhere" in str(raised.value)
+    assert supervisor.started == []
+    assert names(workdir) == before
+
+
+def test_a_checkpoint_that_cannot_be_read_now_is_no_damage_and_stays(workdir):
+    before = names(workdir)
+    with pytest.raises(StorageError, match="not mounted"):
+        start_workers(Supervisor([20], StorageError("not mounted")), workdir)
+    assert names(workdir) == before
+
+
+def test_a_checkpoint_without_its_counters_is_damaged(workdir):
+    (checkpoints(workdir)[0].folder / "run.json").write_text("{")
+    supervisor = Supervisor([], None)
+    assert start_workers(supervisor, workdir).step == 10
+    assert supervisor.started == [10]
+    assert (workdir.checkpoints / "damaged-000000020").is_dir()
+
+
+def test_workers_do_not_stay_when_a_folder_cannot_be_renamed(workdir, monkeypatch):
+    def fail(*_):
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr("podzero.runtime.start.set_aside", fail)
+    supervisor = Supervisor([20], CheckpointDamaged("cut short"))
+    with pytest.raises(PermissionError):
+        start_workers(supervisor, workdir)
+    assert supervisor.started == [10, "killed"]
+
+
+def test_a_new_directory_starts_from_nothing(tmp_path):
+    supervisor = Supervisor([], None)
+    assert start_workers(supervisor, Workdir(tmp_path / "new")) is None
+    assert supervisor.started == [None]
+
+
+def test_leftovers_of_writes_that_died_are_deleted_at_the_start(workdir):
+    for name in (".unfinished-1", ".unfinished-000000008"):
+        (workdir.checkpoints / name / "replay").mkdir(parents=True)
+    start_workers(Supervisor([], None), workdir)
+    assert sorted(path.name for path in workdir.checkpoints.iterdir()) == ["000000010", "000000020"]
+
+
+def test_the_damaged_checkpoints_that_are_kept_are_few(tmp_path):
+    workdir = Workdir(tmp_path)
+    for step in (10, 20, 30, 40):
+        write(workdir, step, keep=4)
+    assert start_workers(Supervisor([20, 30, 40], CheckpointDamaged("cut short")), workdir).step == 10
+    assert sorted(path.name for path in workdir.checkpoints.iterdir()) == [
+        "000000010",
+        "damaged-000000030",
+        "damaged-000000040",
+    ]

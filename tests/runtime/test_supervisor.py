@@ -1,0 +1,262 @@
+"""The supervisor over a cluster in memory: which workers it starts, how it listens, and how it ends them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fake_cluster import PENDING, cpu_node
+
+from podzero.errors import ClusterError
+from podzero.runtime.checkpoints import Checkpoint
+from podzero.runtime.cluster.preflight import PreflightCheck
+from podzero.runtime.cluster.remote import NodeLost
+from podzero.runtime.cluster.stale_processes import RUN_VARIABLE
+from podzero.runtime.processes import LearnerProcess, ReplayProcess
+
+REANALYSE = {"share": 0.5, "count": 2, "cpus": 2.0}
+SAVED = Checkpoint(40, Path("saves/40"), {}, {"rounds": 7}, [100])
+
+
+@pytest.fixture
+def pod(make_supervisor, tpu_host):
+    """A supervisor over four hosts of a slice."""
+    hosts = [tpu_host(worker) for worker in range(4)]
+    return make_supervisor(cpu_node("home", 4), *hosts, cluster={"slice": "v5e-16"}, replay={"shards": 4})
+
+
+def test_a_start_starts_replay_learner_and_actors(make_supervisor):
+    supervisor, cluster = make_supervisor(cpu_node("home", 4), replay={"shards": 2, "min_size": 8192})
+    supervisor.start(None)
+    assert sorted(cluster.alive()) == ["actor-0", "actor-1", "learner", "replay-0", "replay-1"]
+    assert supervisor.learning
+    assert cluster.named("actor-0").last("run").args == ()
+    assert cluster.arguments["actor-1"]["store"] == "the store"
+
+
+def test_reanalysers_are_started_where_a_share_is_reanalysed(make_supervisor):
+    supervisor, cluster = make_supervisor(cpu_node("home", 8), reanalyse=REANALYSE)
+    supervisor.start(None)
+    assert cluster.alive("reanalyser") == ["reanalyser-0", "reanalyser-1"]
+    arguments = cluster.arguments["reanalyser-1"]
+    assert (arguments["index"], arguments["store"]) == (1, "the store")
+    without, cluster = make_supervisor(cpu_node("home", 8), reanalyse={"count": 2})
+    without.start(None)
+    assert cluster.alive("reanalyser") == []
+
+
+def test_only_the_learner_may_use_accelerators_and_all_processes_carry_the_run_id(make_supervisor):
+    supervisor, cluster = make_supervisor(cpu_node("home", 8), actors={"cpus": 2.0}, reanalyse=REANALYSE)
+    supervisor.start(None)
+    environments = {name: arguments["environment"] for name, arguments in cluster.arguments.items()}
+    assert {name for name, found in environments.items() if found.get("JAX_PLATFORMS") != "cpu"} == {"learner"}
+    assert len({found[RUN_VARIABLE] for found in environments.values()}) == 1
+    assert environments["actor-0"]["NPROC"] == environments["reanalyser-1"]["NPROC"] == "2"
+
+
+def test_learner_replay_and_evaluator_continue_from_a_checkpoint(make_supervisor):
+    supervisor, cluster = make_supervisor(cpu_node("home", 4))
+    supervisor.start(SAVED)
+    assert cluster.arguments["learner"]["restore_from"] == SAVED.folder
+    assert cluster.arguments["replay-0"]["contents"] == SAVED.shard(0)
+    assert supervisor.ladder == {"rounds": 7}
+
+
+def test_actors_and_reanalysers_of_a_resumed_run_play_with_other_seeds_than_from_the_start(make_supervisor):
+    def attempts(checkpoint):
+        supervisor, cluster = make_supervisor(cpu_node("home", 8), reanalyse=REANALYSE)
+        supervisor.start(checkpoint)
+        return [cluster.arguments[name]["attempt"] for name in ("actor-0", "actor-1", "reanalyser-0")]
+
+    assert attempts(None) == [0, 0, 0]
+    assert attempts(SAVED) == [40, 40, 40]
+
+
+def test_the_hosts_of_a_slice_are_reserved_together_and_know_host_0(pod):
+    supervisor, cluster = pod
+    supervisor.start(None)
+    (group,) = cluster.placement_groups
+    assert [node.id for node in group.nodes] == ["tpu-0", "tpu-1", "tpu-2", "tpu-3"]
+    assert group.resources == {"TPU": 4.0}
+    for rank, name in enumerate(["learner", "learner-1", "learner-2", "learner-3"]):
+        arguments = cluster.arguments[name]
+        assert (arguments["rank"], arguments["bundle"]) == (rank, f"bundle tpu-{rank}")
+        assert arguments["coordinator"] == "10.0.1.0:4321"
+
+
+def test_the_coordinators_port_is_reserved_until_all_hosts_are_built(pod):
+    supervisor, cluster = pod
+    supervisor.start(None)
+    (reserved,) = [index for index, line in enumerate(cluster.history) if line.endswith(" reserve_port")]
+    holder = cluster.history[reserved].removesuffix(" reserve_port")
+    released = cluster.history.index(f"{holder} killed", reserved)
+    assert "tpu-0" in holder or "10.0.1.0" in holder
+    assert max(index for index, line in enumerate(cluster.history) if line.endswith(" ready")) < released
+
+
+def test_a_start_fails_and_leaves_no_process_if_chips_are_in_use(pod):
+    supervisor, cluster = pod
+    cluster.answers[PreflightCheck]["end_stale_processes"] = ClusterError("the TPU chips are held by process 7")
+    with pytest.raises(ClusterError, match="held by process 7"):
+        supervisor.start(None)
+    assert cluster.alive() == []
+    assert cluster.placement_groups == []
+
+
+@pytest.mark.parametrize(("process", "method"), [(LearnerProcess, "ready"), (ReplayProcess, "address")])
+def test_a_start_fails_with_the_error_of_what_cannot_be_built_and_frees_all(pod, process, method):
+    supervisor, cluster = pod
+    cluster.answers[process][method] = ValueError("the mesh does not fit")
+    with pytest.raises(ValueError, match="the mesh does not fit"):
+        supervisor.start(None)
+    assert cluster.alive() == []
+    assert cluster.placement_groups[0].released
+
+
+def test_kill_ends_all_processes_host_0_last_and_gives_resources_back(pod):
+    supervisor, cluster = pod
+    supervisor.start(None)
+    supervisor.start_evaluator()
+    supervisor.reconcile(lambda: None)
+    assert cluster.alive("evaluator")
+    supervisor.kill()
+    assert cluster.alive() == []
+    assert cluster.placement_groups[0].released
+    assert cluster.requests[-1] == ([], ["home", "tpu-0", "tpu-1", "tpu-2", "tpu-3"])
+    assert not supervisor.learning
+    killed = [line.removesuffix(" killed") for line in cluster.history if line.endswith("killed")]
+    assert killed.index("learner") > killed.index("learner-1")
+    supervisor.kill()  # does nothing the second time
+
+
+def test_a_killed_supervisor_starts_again_on_other_nodes_as_another_run(pod):
+    supervisor, cluster = pod
+    supervisor.start(None)
+    before = cluster.arguments["learner"]["environment"][RUN_VARIABLE]
+    supervisor.kill()
+    cluster.listed[2] = cluster.listed[2]._replace(id="tpu-1-new")
+    supervisor.start(SAVED)
+    assert supervisor.learning
+    learners = [process.node for process in cluster.processes if "learner" in process.name and not process.killed]
+    assert learners == ["tpu-0", "tpu-1-new", "tpu-2", "tpu-3"]
+    assert not cluster.placement_groups[1].released
+    assert len(cluster.alive("replay")) == 4
+    assert cluster.arguments["learner"]["environment"][RUN_VARIABLE] != before
+
+
+def test_the_loss_of_a_learner_node_is_raised(make_supervisor):
+    supervisor, cluster = make_supervisor(cpu_node("home", 4))
+    supervisor.start(None)
+    cluster.named("learner").die(NodeLost("learner is gone"))
+    with pytest.raises(NodeLost):
+        assert supervisor.learning
+
+
+def test_reports_arrive_from_all_workers_and_a_silent_one_delays_no_other(make_supervisor):
+    supervisor, cluster = make_supervisor(cpu_node("home", 8), reanalyse=REANALYSE)
+    supervisor.start(None)
+    names = ["replay-0", "actor-0", "reanalyser-0", "learner"]
+    for name in names:
+        cluster.named(name).answers["drain"] = [f"report of {name}"]
+    cluster.named("actor-1").answers["drain"] = PENDING
+    assert list(supervisor.listen()) == []  # the calls begin, and are read the next time
+    assert list(supervisor.listen()) == [f"report of {name}" for name in names]
+
+
+def test_a_stalled_shard_has_at_most_one_pending_call(make_supervisor):
+    supervisor, cluster = make_supervisor(cpu_node("home", 4))
+    supervisor.start(None)
+    shard = cluster.named("replay-0")
+    shard.answers = dict.fromkeys(["drain", "metrics"], PENDING)
+    shard.calls.clear()
+    for _ in range(5):
+        assert list(supervisor.listen()) == []
+    assert len(shard.calls) == 1
+    shard.calls[0].end(["report"])
+    assert list(supervisor.listen()) == ["report"]
+
+
+def test_reports_that_are_lost_on_the_way_do_not_end_the_worker(make_supervisor):
+    supervisor, cluster = make_supervisor(cpu_node("home", 4))
+    supervisor.start(None)
+    cluster.named("replay-0").answers["drain"] = ClusterError("the answer is lost")
+    list(supervisor.listen())
+    list(supervisor.listen())
+    cluster.named("replay-0").answers["drain"] = ["report"]
+    assert supervisor.reconcile(lambda: None) == []
+    list(supervisor.listen())
+    assert list(supervisor.listen()) == ["report"]
+
+
+def test_actors_and_reanalysers_stop_before_they_are_killed_and_while_the_learner_trains(make_supervisor):
+    supervisor, cluster = make_supervisor(cpu_node("home", 8), actors={"count": 1}, reanalyse=REANALYSE | {"count": 1})
+    supervisor.start(None)
+    names = ["actor-0", "reanalyser-0"]
+    for name in names:
+        cluster.named(name).last("run").end(None)
+        cluster.named(name).answers["drain"] = [f"last report of {name}"]
+    cluster.history.clear()
+    assert supervisor.stop_actors() == [f"last report of {name}" for name in names]
+    assert cluster.history[:2] == [f"{name} stop" for name in names]
+    assert cluster.history[-2:] == [f"{name} killed" for name in names]
+    assert supervisor.learning
+    assert sorted(cluster.alive()) == ["learner", "replay-0"]
+
+
+def test_the_last_reports_of_learner_and_replay_are_read(make_supervisor):
+    supervisor, cluster = make_supervisor(cpu_node("home", 4))
+    supervisor.start(None)
+    cluster.named("learner").last("run").end(None)
+    for name in ("learner", "replay-0"):
+        cluster.named(name).answers["drain"] = [f"last report of {name}"]
+    assert supervisor.stop_learner() == ["last report of learner", "last report of replay-0"]
+
+
+def test_inference_servers_start_before_the_actors_that_they_serve(make_supervisor):
+    supervisor, cluster = make_supervisor(
+        cpu_node("home", 8), actors={"inference": "server", "cpus": 1.0}, server={"count": 2, "batches": 4}
+    )
+    supervisor.start(None)
+    assert cluster.alive("inference") == ["inference-0", "inference-1"]
+    names = [process.name for process in cluster.processes]
+    assert max(map(names.index, ("inference-0", "inference-1"))) < names.index("actor-0")
+    directory = "the directory on home"
+    assert all(cluster.arguments[name]["directory"] == directory for name in ("inference-0", "actor-0", "learner"))
+    environments = {name: cluster.arguments[name]["environment"] for name in ("inference-0", "actor-0")}
+    assert environments["inference-0"]["JAX_PLATFORMS"] == "cpu"
+    assert environments["actor-0"]["NPROC"] == "4"  # each group of games may hold a thread
+    cluster.named("inference-0").answers["drain"] = ["last report of inference-0"]
+    assert "last report of inference-0" in supervisor.stop_actors()
+    assert cluster.alive("inference") == []
+
+
+def test_servers_with_resources_run_on_nodes_that_have_them_on_their_devices(make_supervisor):
+    supervisor, cluster = make_supervisor(
+        cpu_node("home", 8), cpu_node("large", 64), cpu_node("gpus", 16, GPU=2.0),
+        actors={"inference": "server"}, server={"resources": {"GPU": 1}, "cpus": 2.0, "count": 2},
+    )  # fmt: skip
+    supervisor.start(None)
+    server = cluster.arguments["inference-0"]
+    assert {cluster.named(f"inference-{index}").node for index in range(2)} == {"gpus"}
+    assert (server["resources"], server["cpus"]) == ({"GPU": 1.0}, 2.0)
+    assert "JAX_PLATFORMS" not in server["environment"]
+
+
+def test_a_run_whose_nodes_lack_the_resources_of_servers_says_which(make_supervisor):
+    supervisor, _ = make_supervisor(
+        cpu_node("home", 8, GPU=1.0), joined=False, actors={"inference": "server"},
+        server={"resources": {"GPU": 1}}, cluster={"host_resources": {"GPU": 1}},
+    )  # fmt: skip
+    with pytest.raises(
+        ClusterError, match=r"1 inference server\(s\) with 1 GPU each .* have room for 0 beside the learner"
+    ):
+        supervisor.start(None)
+
+
+def test_servers_beside_the_learner_have_no_processes(make_supervisor):
+    supervisor, cluster = make_supervisor(
+        cpu_node("home", 8), actors={"inference": "server"}, server={"beside_learner": True}
+    )
+    supervisor.start(None)
+    assert cluster.alive("inference") == []
+    assert cluster.arguments["learner"]["directory"] == "the directory on home"

@@ -1,0 +1,127 @@
+"""`podzero engine` with real programs on the other side: python-chess, and GNU Go."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import chess
+import chess.engine
+import numpy as np
+import pytest
+from untrained_agents import write_untrained
+
+from podzero.errors import ConfigError
+from podzero.evaluation.engines.gtp import GtpClient
+from podzero.tools.play.engine import serve
+from podzero.tools.play.engine_parts import make_parts
+
+PODZERO = os.path.join(os.path.dirname(sys.executable), "podzero")
+LONGEST_S = 240.0
+
+
+@pytest.fixture(scope="module")
+def untrained(tmp_path_factory):
+    """Makes a working directory with an untrained network for a game."""
+    return lambda game: write_untrained(tmp_path_factory.mktemp(game), game)
+
+
+@pytest.mark.slow
+def test_python_chess_plays_a_game_with_an_engine():
+    command = [PODZERO, "engine", "random", "--protocol", "uci", "--game", "chess"]
+    with chess.engine.SimpleEngine.popen_uci(command, timeout=LONGEST_S) as engine:
+        assert engine.id["name"] == "podzero random"
+        engine.ping()  # until its programs are compiled
+        board = chess.Board()
+        limits = chess.engine.Limit(time=0.5), chess.engine.Limit(nodes=100), chess.engine.Limit(white_clock=9)
+        for ply in range(30):
+            if not board.is_game_over():
+                board.push(engine.play(board, limits[ply % 3]).move)
+        assert len(board.move_stack) == 30 or board.is_game_over()
+        promoting = chess.Board("8/P6k/8/8/8/8/8/K7 w - - 0 1")
+        with engine.analysis(promoting) as analysis:
+            assert analysis.next()["pv"][0] in promoting.legal_moves
+            analysis.stop()
+            assert analysis.wait().move in promoting.legal_moves
+
+
+@pytest.mark.slow
+def test_python_chess_analyses_with_an_untrained_network(untrained):
+    """XLA takes minutes for each number of simulations."""
+    command = [PODZERO, "engine", untrained("chess"), "--protocol", "uci", "--simulations", "2"]
+    with chess.engine.SimpleEngine.popen_uci(command, timeout=1000) as engine:
+        engine.ping()
+        board = chess.Board()
+        lines = engine.analyse(board, chess.engine.Limit(nodes=50), multipv=3)
+        assert len({line["pv"][0] for line in lines}) == 3
+        assert all(line["pv"][0] in board.legal_moves and "score" in line and line["nodes"] == 2 for line in lines)
+        engine.configure({"Simulations": 1})
+        assert engine.analyse(board, chess.engine.Limit(nodes=50))["nodes"] == 1
+
+
+def test_gnugo_and_podzero_play_a_whole_game():
+    gnugo = shutil.which("gnugo", path=os.pathsep.join([os.environ["PATH"], "/usr/games"]))
+    if gnugo is None:
+        missing = "the program gnugo is not installed: apt-get install gnugo"
+        pytest.fail(missing) if os.environ.get("PODZERO_ENGINES") == "required" else pytest.skip(missing)
+    rules = ("--chinese-rules", "--positional-superko", "--capture-all-dead")
+    theirs = GtpClient((gnugo, "--mode", "gtp", "--level", "1", *rules), LONGEST_S)
+    ours = GtpClient((PODZERO, "engine", "mcts:2", "--protocol", "gtp", "--game", "go_9x9"), LONGEST_S)
+    for engine in (ours, theirs):
+        for line in ("boardsize 9", "komi 7.5", "clear_board", "time_settings 600 0 0"):
+            engine.ask(line)
+    moves = []
+    while moves[-2:] != ["pass", "pass"] and len(moves) < 160:
+        player, other = (theirs, ours) if len(moves) % 2 else (ours, theirs)
+        colour = "bw"[len(moves) % 2]
+        moves.append(player.ask(f"genmove {colour}").lower())
+        if moves[-1] == "resign":
+            break
+        other.ask(f"play {colour} {moves[-1]}")
+    assert len(moves) > 10
+    ours.ask("undo")
+    ours.ask(f"play {'bw'[(len(moves) - 1) % 2]} {moves[-1]}")
+    score = ours.ask("final_score")
+    theirs.close()
+    ours.close()
+    assert score[0] in "BW"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["random", "--protocol", "uci", "--game", "go_9x9"], "UCI is for chess and gardner_chess, not for go_9x9"),
+        (["random", "--protocol", "gtp"], "no game given"),
+        (["gnugo:1", "--protocol", "gtp", "--game", "go_9x9"], "'gnugo:1' is an engine itself"),
+        (["random", "--protocol", "gtp", "--game", "cartpole"], "engines play board games"),
+        (["nobody", "--protocol", "gtp"], "unknown player 'nobody'"),
+    ],
+)
+def test_a_wrong_call_is_refused_at_once(arguments, words):
+    done = subprocess.run([PODZERO, "engine", *arguments], check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert done.stdout == ""
+
+
+def test_an_error_of_the_player_ends_the_engine(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", iter(["protocol_version\n", "genmove b\n"]))
+    with pytest.raises(ConfigError, match="no solver for 'hex'"):
+        serve("solver", "gtp", game="hex")
+
+
+def test_players_without_a_search_are_engines_too():
+    game, search = make_parts("solver", None, "tic_tac_toe")
+    for name in ("a1", "b1", "a2", "b2"):
+        game.play(game.action(name))
+    searched = search.run(1, game.state, game.legal_mask)
+    assert game.name(searched.lines[0].action) == "a3"
+    assert np.isfinite(searched.seconds)
+
+
+def test_a_trained_player_searches_growing_numbers_of_simulations(untrained):
+    game, search = make_parts(untrained("tic_tac_toe"), None, None)
+    assert (search.sizes, search.usual()) == ([1, 2, 8, 32], [8])
+    searched = search.run(32, game.state, game.legal_mask)
+    assert sum(line.visits for line in searched.lines) == 32
+    assert len(searched.lines) == 9

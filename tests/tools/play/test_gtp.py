@@ -1,0 +1,191 @@
+"""The GTP engine: transcripts of the protocol."""
+
+import re
+import time
+
+import pytest
+
+from podzero.tools.play.gtp import GtpServer
+from podzero.tools.play.gtp_syntax import parse
+
+
+@pytest.fixture
+def talk(parts_of):
+    """Sends lines to an engine; returns its parts and its answers."""
+
+    def run(game, *lines):
+        parts, written = parts_of(game), []
+        GtpServer("who", parts, written.append).run(lines)
+        return parts.result(), "\n".join(written).rstrip("\n").split("\n\n")
+
+    return run
+
+
+def test_a_whole_conversation(talk):
+    _, answers = talk(
+        "go_9x9",
+        "1 protocol_version", "2 name", "boardsize 9", "3 clear_board", "komi 7.5", "4 play b D4", "5 genmove w",
+        "6 play black e5", "genmove white", "7 undo", "8 known_command genmove", "known_command dance", "9 quit",
+    )  # fmt: skip
+    assert answers == [
+        "=1 2", "=2 podzero who", "=", "=3", "=", "=4", "=5 A9", "=6", "= B9", "=7", "=8 true", "= false", "=9",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("7 dance", "?7 unknown command"),
+        ("play", "? syntax error: expected a colour"),
+        ("play green D4", "? syntax error: expected a colour, black or white"),
+        ("play b", "? syntax error: expected a move"),
+        ("play b I5", "? illegal move: 'I5' is no move of go_9x9; moves are named A9 to pass"),
+        ("play b Z99", "? illegal move: 'Z99' is no move of go_9x9; moves are named A9 to pass"),
+        ("genmove", "? syntax error: expected a colour"),
+        ("boardsize 13", "? unacceptable size"),
+        ("boardsize nine", "? syntax error: expected a size, not 'nine'"),
+        ("komi nan", "? syntax error: expected a komi, not 'nan'"),
+        ("undo", "? cannot undo"),
+        ("time_settings 1 2", "? syntax error: expected three numbers"),
+        ("time_left b x 1", "? syntax error: expected seconds, not 'x'"),
+        ("kgs-time_settings fischer 1 2", "? syntax error: expected none, absolute, byoyomi, canadian"),
+        ("lz-analyze soon", "? syntax error: expected an interval, not 'soon'"),
+        ("known_command", "? syntax error: expected a command"),
+    ],
+)
+def test_mistakes_are_answered_and_the_next_command_works(talk, line, answer):
+    _, answers = talk("go_9x9", line, "8 protocol_version")
+    assert answers == [answer, "=8 2"]
+
+
+def test_comments_control_characters_and_empty_lines_are_dropped():
+    assert parse("12 play\tb  D4 # the centre\r\n") == ("12", "play", ["b", "D4"])
+    assert parse("\x07genmove\x00 w") == ("", "genmove", ["w"])
+    assert parse("# nothing") is None
+    assert parse("12") is None
+
+
+def test_an_occupied_point_is_illegal(talk):
+    _, answers = talk("go_9x9", "play b D4", "play w D4")
+    assert answers == ["=", "? illegal move: 'D4' is illegal in this position"]
+
+
+def test_a_colour_that_moves_twice_makes_the_other_one_pass(talk):
+    parts, answers = talk("go_9x9", "play b D4", "play b E5", "play b F6", "play w C3", "genmove w")
+    assert answers == ["=", "=", "=", "=", "= A9"]
+    assert parts.game.names == ["D4", "pass", "E5", "pass", "F6", "C3", "pass", "A9"]
+
+
+def test_an_illegal_move_out_of_turn_changes_nothing(talk):
+    parts, _ = talk("go_9x9", "play b D4", "play b D4")
+    assert parts.game.names == ["D4"]
+
+
+def test_two_passes_end_the_game_and_undo_goes_on(talk):
+    parts, answers = talk("go_9x9", "play b pass", "play w PASS", "genmove b", "play b D4", "undo", "play w D4")
+    assert answers == ["=", "=", "= pass", "? illegal move: 'D4': the game is over: second player wins", "=", "="]
+    assert parts.game.names == ["pass", "D4"]
+
+
+def test_go_is_scored_by_area_with_the_komi_of_the_controller(talk):
+    wall = [f"play {colour} {column}{row}" for row in range(1, 10) for colour, column in (("b", "E"), ("w", "F"))]
+    _, answers = talk("go_9x9", *wall, "final_score", "komi 9", "final_score", "komi 0", "final_score")
+    assert answers[-5:] == ["= B+1.5", "=", "= 0", "=", "= B+9"]
+
+
+def test_the_board_shows_both_colours(talk):
+    _, answers = talk("go_9x9", "play b A1", "play w J9", "showboard")
+    rows = answers[-1].split("\n")
+    assert rows[10].split() == list("ABCDEFGHJ")
+    assert (rows[1].split()[-1], rows[9].split()[:2]) == ("O", ["1", "X"])
+
+
+def test_reg_genmove_leaves_the_board_alone(talk):
+    parts, answers = talk("go_9x9", "reg_genmove w")
+    assert answers == ["= A9"]
+    assert parts.game.moves == []
+
+
+def test_all_listed_commands_are_known(talk):
+    _, (listed,) = talk("go_9x9", "list_commands")
+    names = listed.removeprefix("= ").split("\n")
+    assert {"genmove", "undo", "final_score", "time_left", "lz-analyze", "kata-analyze", "quit"} <= set(names)
+    _, answers = talk("go_9x9", *(f"known_command {name}" for name in names))
+    assert answers == ["= true"] * len(names)
+
+
+def test_without_a_clock_the_usual_search_moves(talk):
+    parts, _ = talk("go_9x9", "genmove b", "time_settings 0 1 0", "genmove w")
+    assert parts.search.searched == [16, 16]
+
+
+def test_the_clock_decides_how_much_is_searched(talk):
+    parts, _ = talk("go_9x9", "time_settings 36000 0 0", "genmove b", "time_left w 0 0", "genmove w")
+    assert parts.search.searched == [1, 4, 16, 64, 1]
+
+
+def test_analysis_goes_on_until_the_next_command(parts_of):
+    written, parts = [], parts_of("go_9x9")
+
+    def lines():
+        yield "1 lz-analyze b 1"
+        while len(written) < 6:
+            time.sleep(0.01)
+        yield "2 protocol_version"
+
+    GtpServer("who", parts, written.append).run(lines())
+    assert written[0] == "=1"
+    end = written.index("")
+    info = (
+        r"info move A9 visits 64 winrate 7500 prior \d+ lcb 7500 order 0 pv A9 info move B9 visits 62 winrate 6250 .*"
+    )
+    assert re.fullmatch(info, written[end - 1])
+    assert written[end + 1 :] == ["=2 2\n"]
+    assert parts.result().game.moves == []
+
+
+def test_another_command_is_answered_before_a_long_search_ends(parts_of):
+    written, parts = [], parts_of("go_9x9")
+    search = parts.result().search
+    search.gate.clear()
+
+    def lines():
+        yield "lz-analyze b 1"
+        assert search.waits.wait(timeout=60)
+        yield "protocol_version"
+        deadline = time.monotonic() + 60
+        while written[-1] != "= 2\n" and time.monotonic() < deadline:
+            time.sleep(0.01)
+        answered.append(written[-1])
+        search.gate.set()
+
+    answered = []
+    GtpServer("who", parts, written.append).run(lines())
+    assert answered == ["= 2\n"]
+    assert "visits 64" not in "".join(written)
+
+
+def test_kata_analyze_writes_fractions(parts_of):
+    written = []
+
+    def lines():
+        yield "kata-analyze interval 1"
+        while len(written) < 2:
+            time.sleep(0.01)
+
+    GtpServer("who", parts_of("go_9x9"), written.append).run(lines())
+    assert re.match(r"info move A9 visits 1 utility 0\.5\d* winrate 0\.75\d* prior 0\.\d+ lcb .* pv A9$", written[1])
+
+
+def test_other_games_have_their_own_names_of_moves(talk):
+    parts, answers = talk("othello", "boardsize 8", "play b d3", "genmove w", "genmove w", "final_score", "showboard")
+    assert answers[:3] == ["=", "=", "= c3"]
+    assert answers[3:5] == ["? illegal move: it is black's turn", "? cannot score: the game is not over"]
+    assert answers[5].split("\n")[3].split() == ["3", ".", ".", "O", "X", ".", ".", ".", "."]
+    assert parts.game.names == ["d3", "c3"]
+
+
+def test_the_winner_of_a_finished_game_is_named(talk):
+    moves = [f"play {colour} {column}" for colour, column in zip("bwbwbwb", "dadadad", strict=True)]
+    _, answers = talk("connect_four", *moves, "final_score", "genmove w")
+    assert answers[-2:] == ["= B+", "? the game is over"]

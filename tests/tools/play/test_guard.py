@@ -1,0 +1,83 @@
+"""Who may use the page: hostile requests are refused before they reach it."""
+
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route, WebSocketRoute
+from starlette.testclient import TestClient, WebSocketDenialResponse
+from starlette.websockets import WebSocketDisconnect
+
+from podzero.tools.play.guard import COOKIE, MAX_BODY_BYTES, Guard
+
+TOKEN = "secret-token"
+
+
+async def page(request):
+    return PlainTextResponse("the page")
+
+
+async def echo(websocket):
+    await websocket.accept()
+    await websocket.send_text("connected")
+    await websocket.close()
+
+
+@pytest.fixture
+def browser():
+    """Makes a browser with an address; each has cookies of its own."""
+    app = Starlette(routes=[Route("/", page, methods=["GET", "POST"]), WebSocketRoute("/ws", echo)])
+    app.add_middleware(Guard, token=TOKEN, hosts=("127.0.0.1:8000", "localhost:8000"))
+    return lambda host="127.0.0.1:8000": TestClient(app, base_url=f"http://{host}")
+
+
+def test_the_token_of_the_address_opens_the_page_and_becomes_a_cookie(browser):
+    client = browser()
+    first = client.get("/", params={"token": TOKEN})
+    assert first.text == "the page"
+    assert "HttpOnly" in first.headers["set-cookie"]
+    assert "SameSite=Strict" in first.headers["set-cookie"]
+    assert client.get("/").text == "the page"
+    with client.websocket_connect("/ws", headers={"host": "127.0.0.1:8000", "cookie": f"{COOKIE}={TOKEN}"}) as socket:
+        assert socket.receive_text() == "connected"
+
+
+@pytest.mark.parametrize("token", ["", "wrong", TOKEN + "x"])
+def test_without_the_token_nothing_is_answered(browser, token):
+    refused = browser().get("/", params={"token": token})
+    assert refused.status_code == 403
+    assert "open the address that `podzero play --web` printed" in refused.text
+    assert "set-cookie" not in refused.headers
+
+
+def test_two_browsers_need_the_token_each(browser):
+    assert browser().get("/", params={"token": TOKEN}).status_code == 200
+    assert browser().get("/").status_code == 403
+    assert browser().get("/", params={"token": TOKEN}).status_code == 200
+
+
+def test_another_host_is_refused_although_it_knows_the_token(browser):
+    """A page of another site whose name was rebound to this machine."""
+    refused = browser("evil.example:8000").get("/", params={"token": TOKEN})
+    assert refused.status_code == 403
+    assert "this server is 127.0.0.1:8000 only" in refused.text
+
+
+def test_a_socket_without_the_token_is_closed(browser):
+    with pytest.raises((WebSocketDisconnect, WebSocketDenialResponse)):
+        with browser().websocket_connect("/ws", headers={"host": "127.0.0.1:8000"}):
+            pass
+
+
+@pytest.mark.parametrize(("length", "status"), [(str(MAX_BODY_BYTES + 1), 413), ("many", 400)])
+def test_oversized_bodies_are_refused(browser, length, status):
+    client = browser()
+    client.get("/", params={"token": TOKEN})
+    assert client.post("/", content=b"x", headers={"content-length": length}).status_code == status
+
+
+def test_beyond_this_machine_any_name_is_answered_to_those_with_the_token():
+    app = Starlette(routes=[Route("/", page)])
+    app.add_middleware(Guard, token=TOKEN, hosts=None)
+    client = TestClient(app, base_url="http://elsewhere.example:8000")
+    assert client.get("/").status_code == 403
+    assert client.get("/", params={"token": TOKEN}).text == "the page"

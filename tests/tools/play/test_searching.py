@@ -1,0 +1,66 @@
+"""Searches for people: one position at a time, and their trees."""
+
+import numpy as np
+
+from podzero.envs import make_env
+from podzero.evaluation.players import RandomPlayer, mcts_player
+from podzero.searched_nodes import SearchedNodes
+from podzero.tools.play.figures import tree_of, value_chart
+from podzero.tools.play.game import Game
+from podzero.tools.play.searching import PositionSearch, branches, most_visited
+
+ENV = make_env("tic_tac_toe")
+
+
+def test_branches_are_sorted_by_visits_and_end_with_the_game():
+    nodes = SearchedNodes(
+        parent=np.array([-1, 0, 0, 2, 0]),
+        action=np.array([-1, 5, 7, 1, 3]),
+        visits=np.array([6, 1, 4, 3, 0]),
+        value=np.array([0.0, 0.25, -0.5, 0.75, 0.0]),
+        prior=np.array([0.0, 0.2, 0.7, 0.4, 0.1]),
+    )
+    first, second = branches(nodes, exists=lambda path: True)
+    assert (first.path, first.visits, first.value, first.prior) == ((7,), 4, -0.5, 0.7)
+    assert (second.path, second.value) == ((5,), 0.25)
+    (reply,) = first.children
+    assert (reply.path, reply.value) == ((7, 1), 0.75)
+    assert branches(nodes, exists=lambda path: True, most=1)[0].children == ()
+    assert branches(nodes, exists=lambda path: len(path) < 2)[0].children == ()
+
+
+def test_the_principal_variation_follows_the_most_visited_children():
+    nodes = SearchedNodes(
+        parent=np.array([-1, 0, 0, 2, 2, 4, 0]),
+        action=np.array([-1, 5, 7, 1, 3, 5, 2]),
+        visits=np.array([7, 1, 5, 1, 3, 1, 0]),
+        value=np.zeros(7),
+        prior=np.zeros(7),
+    )
+    assert most_visited(nodes, 7) == (7, 3, 5)
+    assert most_visited(nodes, 5) == (5,)
+    assert most_visited(nodes, 2) == (2,)  # not visited
+    assert most_visited(nodes, 6) == (6,)  # not in the tree
+
+
+def test_the_tree_of_a_search_has_the_names_and_visits_of_its_moves():
+    game = Game(ENV)
+    game.restart(game.read("b2 a1 a2"))  # the second player must play c2
+    search = PositionSearch(lambda simulations: mcts_player(ENV, simulations, keep_nodes=True))
+    found = search(game.state, 256)
+    assert game.name(found.action) == "c2"
+    tree = tree_of(game, found.nodes)
+    assert tree[0]["label"].startswith(f"c2  visits {found.visits[found.action]}  value ")
+    assert tree[0]["children"][0]["id"].startswith(f"{found.action}/")
+
+
+def test_a_player_that_does_not_search_gives_a_move_alone():
+    game = Game(ENV)
+    found = PositionSearch(lambda simulations: RandomPlayer(ENV))(game.state, 8)
+    assert found.action in game.legal
+    assert found.policy is None
+    assert found.nodes is None
+
+
+def test_the_chart_has_a_point_for_each_searched_position():
+    assert value_chart([(0, 0.1), (2, -0.3)])["series"][0]["data"] == [[0, 0.1], [2, -0.3]]

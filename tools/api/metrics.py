@@ -1,0 +1,60 @@
+"""The metrics of a run as NumPy arrays."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from podzero.errors import ConfigError, nearest
+from podzero.tools.report.history import History, Values
+from podzero.tools.report.tail import MetricsTail
+from podzero.workdir import Workdir, WorkdirError
+from podzero.zoo_agents import PREFIX, zoo_workdir
+
+_OF_EACH_KIND = ("time/", "count/")
+"""Metrics that each kind of worker has of its own."""
+
+
+class Metrics(dict[str, Values]):
+    """Values by the name of their metric; a name that no worker reported raises `ConfigError`."""
+
+    def __missing__(self, name: str) -> Values:
+        known = f"it has: {', '.join(self)}" if self else "it has reported none yet"
+        raise ConfigError(f"the run has no metric '{name}'{nearest(name, self)}; {known}")
+
+
+def metrics(workdir: str | Path) -> Metrics:
+    """What the workers of a run reported until now, also while the run goes on.
+
+    Args:
+      workdir: the working directory of the run, or an agent that comes with podzero, as `zoo:go_9x9`, for its training.
+
+    Returns:
+      by name, as `learner/loss`: `times` (`[N]` seconds since the epoch, ascending), `steps` (`[N]` learner steps) and
+      `values` (`[N]`, finite) of all workers together. Shares of time, counts, and whatever several kinds of workers
+      report have the kind before their name, as `actor/time/search` or `actor/count/games`. Empty if nothing has been
+      reported.
+
+    Raises:
+      WorkdirError: there is no run in the directory, or its metrics cannot be read.
+      ConfigError: there is no such agent.
+    """
+    name = str(workdir)
+    run = zoo_workdir(name.removeprefix(PREFIX)) if name.startswith(PREFIX) else Workdir(name)
+    run.experiment()  # refuses other folders
+    try:
+        history = MetricsTail(run.metrics_file).read()
+    except OSError as error:
+        raise WorkdirError(f"cannot read {run.metrics_file}: {error.strerror}") from None
+    return by_name(history)
+
+
+def by_name(history: History) -> Metrics:
+    """All metrics, sorted by name."""
+    found = [(kind, name) for kind in history.kinds for name in history.names(kind)]
+    reporters = Counter(name for _, name in found)
+    named = {
+        f"{kind}/{name}" if name.startswith(_OF_EACH_KIND) or reporters[name] > 1 else name: history.values(kind, name)
+        for kind, name in found
+    }
+    return Metrics(sorted(named.items()))

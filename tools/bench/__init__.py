@@ -1,0 +1,1 @@
+"""Stages of the loop, each measured beside its own limit: `podzero bench`."""

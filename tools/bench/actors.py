@@ -1,0 +1,272 @@
+"""Samples/s that an increasing number of actors write into sharded replay, where a sleep replaces each search.
+
+Each actor is the real loop, `SelfPlayActor.run`, with its own writer to all shards; only the moves come from a
+recording, after a sleep as long as the search took. So what grows with the number of actors is everything else:
+assembling and shuffling games, checking, packing and sending samples, and the shards that insert them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import statistics
+import threading
+import time
+from contextlib import ExitStack
+from multiprocessing.connection import Connection
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import psutil
+
+from podzero.actors import ActorClients, SelfPlayActor, SelfPlayCore, SelfPlayState, StartPool
+from podzero.config import Experiment
+from podzero.envs import make_env, spec_of
+from podzero.networks import make_network
+from podzero.replay import ReplayServer, ShardedWriter, make_writer
+from podzero.runtime.build import actor_parts
+from podzero.tools.bench.child_processes import BenchError, ChildProcess, answer, child_process
+from podzero.tools.bench.inputs import without_insert_limit
+from podzero.types import Array, Move, Params, Versioned
+
+log = logging.getLogger(__name__)
+
+SHARDS = 4
+PROCESSES = 8
+"""Processes that the actors share, as threads: with JAX in each of 256 processes, memory would not suffice."""
+COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+FULL = 0.9
+"""The share of CPU time from which the machine counts as saturated."""
+_RECORDED = 64
+"""The number of recorded moves: with dozens of games played at once, enough for games of all lengths."""
+_SETTLE_S = 2.0
+"""How long new actors play, at most, before counting begins."""
+_GROWTH = 5.0
+"""The time in which all actors of the bench may start, in times of the measurement: larger numbers are left out."""
+_LEAST_GROW_S = 20.0
+"""At least so many seconds."""
+_ANSWER_S = 60.0
+"""The longest wait for the counters of a process."""
+_MOVE_S = 60.0
+
+
+def bench_actors(
+    experiment: Experiment,
+    seconds: float,
+    counts: tuple[int, ...] = COUNTS,
+    shards: int = SHARDS,
+    processes: int = PROCESSES,
+) -> dict[str, Any]:
+    """Measures how writing to replay scales with the number of actors.
+
+    Args:
+      experiment: its game, network and search are recorded and timed; each actor plays `actors.games` games at once.
+      seconds: how long to measure, for all numbers of actors together, with the time before counting begins.
+      counts: increasing numbers of actors.
+      shards: the number of replay servers, each in a process, whose limiter never blocks.
+      processes: the number of processes among which the actors are divided.
+
+    Returns:
+      `ratio`, the lowest efficiency before the machine is saturated (None if it was from the start, or if there is
+      only one number of actors); `search_ms`, the length of each sleep; `left_out`, the numbers of actors that did not
+      start in time; and for each other number of actors the samples/s of
+      all shards and of each one, `efficiency` (samples/s over the number of actors times the samples/s of one actor in
+      the first round), `machine`, the share of CPU time that all processes used, and the cores used by all actors and
+      by all shards.
+    """
+    env = make_env(experiment.env)
+    log.info("compiling self-play, and recording %d moves", _RECORDED)
+    moves, search_s = record(experiment, _RECORDED)
+    opened = without_insert_limit(experiment, shards)
+    with ExitStack() as stack:
+        servers = [stack.enter_context(ReplayServer(opened, env.spec, shard)) for shard in range(shards)]
+        addresses = [server.address() for server in servers]
+        players = [
+            stack.enter_context(child_process(_serve, opened, addresses, moves, search_s, index))
+            for index in range(processes)
+        ]
+        for player in players:
+            player.receive()
+        rounds = _rounds(players, servers, counts, seconds / len(counts), max(_GROWTH * seconds, _LEAST_GROW_S))
+    for entry in rounds:
+        alone = rounds[0]["samples_per_s"] / rounds[0]["actors"]
+        entry["efficiency"] = entry["samples_per_s"] / (entry["actors"] * alone)
+    return {
+        "ratio": min((entry["efficiency"] for entry in rounds[1:] if entry["machine"] < FULL), default=None),
+        "ratio_of": "samples/s of N actors over N times those of one, worst N before the machine is saturated",
+        "full_from": next((entry["actors"] for entry in rounds if entry["machine"] >= FULL), None),
+        "search_ms": 1e3 * search_s,
+        "games": experiment.actors.games,
+        "actor_processes": processes,
+        "left_out": list(counts[len(rounds) :]),
+        "rounds": rounds,
+    }
+
+
+def record(experiment: Experiment, count: int) -> tuple[Move, float]:
+    """Plays `count` moves of a real actor; returns them, `[count, B, ...]` on each field, and their median seconds.
+
+    The network is untrained: its parameters do not change the time of a search.
+    """
+    core, fold, _ = actor_parts(experiment)
+    network = make_network(experiment.network, spec_of(experiment.env))
+    params = fold(network.init(jax.random.key(experiment.seed)))
+    state = jax.jit(core.init)(jax.random.key(experiment.seed))
+    play = jax.jit(core.move, donate_argnums=1)
+    state, _ = play(params, state)  # compiles
+    moves, times = [], []
+    for _ in range(count):
+        start = time.perf_counter()
+        state, move = play(params, state)
+        moves.append(jax.device_get(move))
+        times.append(time.perf_counter() - start)
+    return jax.tree.map(lambda *column: np.stack(column), *moves), statistics.median(times)
+
+
+def _rounds(
+    players: list[ChildProcess], servers: list[ReplayServer], counts: tuple[int, ...], seconds: float, left_s: float
+) -> list[dict[str, Any]]:
+    """A round of `seconds` for each number of actors whose actors have started within `left_s` in all.
+
+    Raises:
+      BenchError: not even the actors of the first number have started by then.
+    """
+    found: list[dict[str, Any]] = []
+    for count in counts:
+        log.info("starting actors until %d play; all starts together have %.0f s more", count, left_s)
+        began = time.monotonic()
+        for index, player in enumerate(players):
+            player.send(count // len(players) + (index < count % len(players)))
+        try:
+            for player in players:
+                player.receive(max(0.0, left_s - (time.monotonic() - began)))
+        except BenchError:
+            if not found:
+                raise
+            return found
+        left_s -= time.monotonic() - began
+        log.info("measuring %d actors for %g s", count, seconds)
+        found.append(_round(players, servers, count, seconds))
+    return found
+
+
+def _round(players: list[ChildProcess], servers: list[ReplayServer], count: int, seconds: float) -> dict[str, Any]:
+    """Lets the `count` actors that have started play, and counts the inserted samples."""
+    settle_s = min(_SETTLE_S, seconds / 2)
+    time.sleep(settle_s)
+    before = _Reading(players, servers)
+    time.sleep(seconds - settle_s)
+    after = _Reading(players, servers)
+    elapsed = after.at - before.at
+    shards = [float(rate) for rate in (after.inserted - before.inserted) / elapsed]
+    return {
+        "actors": count,
+        "samples_per_s": sum(shards),
+        "shards": shards,
+        "machine": 1.0 - (after.idle_s - before.idle_s) / elapsed / (os.cpu_count() or 1),
+        "actors_cores": (after.players_s - before.players_s) / elapsed,
+        "shards_cores": (after.servers_s - before.servers_s) / elapsed,
+    }
+
+
+class _Reading:
+    """All counters at one time."""
+
+    def __init__(self, players: list[ChildProcess], servers: list[ReplayServer]) -> None:
+        self.inserted = np.array([server.limits().inserted for server in servers])
+        self.at = time.perf_counter()
+        self.servers_s = sum(server.cpu_seconds for server in servers)
+        self.players_s = sum(player.ask(0, timeout_s=_ANSWER_S) for player in players)
+        times = psutil.cpu_times()
+        self.idle_s = times.idle + times.iowait
+
+
+class Playback(SelfPlayCore):
+    """A self-play core that repeats a recording; the `games` of its state are an index into it."""
+
+    def __init__(self, moves: Move) -> None:
+        self._moves = moves
+
+    def init(self, key: Array) -> SelfPlayState:
+        """Starts at a random index, so that actors are not synchronized."""
+        index, none = jax.random.randint(key, (), 0, len(self._moves.done)), jnp.zeros((), jnp.int32)
+        return SelfPlayState(key, index, none, StartPool((), none, none), none)
+
+    def move(self, params: Params, state: SelfPlayState, *_: Any, **options: Any) -> tuple[SelfPlayState, Move]:
+        """The next recorded move, whatever the options of the search."""
+        move = jax.tree.map(lambda column: jnp.asarray(column)[state.games], self._moves)
+        return state._replace(games=(state.games + 1) % len(self._moves.done)), move
+
+
+class _Sleep:
+    """A source of parameters whose `poll`, which an actor calls once a move, sleeps as long as a search."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def wait(self, timeout_s: float) -> Versioned:
+        del timeout_s
+        return Versioned(0, {})
+
+    def poll(self) -> Versioned | None:
+        time.sleep(self._seconds)
+        return None
+
+
+class _Players:
+    """The actors of one process, a thread each."""
+
+    def __init__(
+        self, experiment: Experiment, addresses: list[str], moves: Move, search_s: float, process: int
+    ) -> None:
+        self._experiment = experiment
+        self._addresses = addresses
+        self._core = Playback(moves)
+        self._source = _Sleep(search_s)
+        self._process = process
+        self._playing: list[tuple[SelfPlayActor, threading.Thread, ShardedWriter]] = []
+
+    def grow(self, count: int) -> float:
+        """Starts actors until `count` play; returns the CPU seconds of this process."""
+        while len(self._playing) < count:
+            self._start(self._process + 1000 * len(self._playing))
+        return time.process_time()
+
+    def stop(self) -> None:
+        """Ends all games."""
+        for actor, _, _ in self._playing:
+            actor.stop()
+        for _, thread, writer in self._playing:
+            thread.join(_MOVE_S)
+            writer.close()
+
+    def make_writer(self) -> ShardedWriter:
+        """A writer to all shards."""
+        return make_writer(self._addresses, spec_of(self._experiment.env), self._experiment)
+
+    def _start(self, seed: int) -> None:
+        writer = self.make_writer()
+        actor = SelfPlayActor(
+            experiment=self._experiment,
+            name=f"actor-{seed}",
+            seed=seed,
+            core=self._core,
+            fold=lambda params: params,
+            clients=ActorClients(self._source, writer, report=lambda worker, metrics: None),
+        )
+        thread = threading.Thread(target=actor.run, name=f"actor-{seed}", daemon=True)
+        thread.start()
+        self._playing.append((actor, thread, writer))
+
+
+def _serve(
+    experiment: Experiment, addresses: list[str], moves: Move, search_s: float, process: int, parent: Connection
+) -> None:
+    """In the child: sends None, then starts as many actors as each request says and answers with its CPU seconds."""
+    players = _Players(experiment, addresses, moves, search_s, process)
+    players.make_writer().close()  # connects before counting begins
+    parent.send(None)
+    answer(parent, players.grow)
+    players.stop()

@@ -1,0 +1,297 @@
+"""Positions/s of an inference server whose device takes as long as a TPU chip would, beside chip and bare transport.
+
+No chip is needed: a stand-in sleeps for the time that the TPU compiler expects of a server's program on one v5e chip.
+Copies between host and chip are not part of it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import zmq
+
+from podzero.config import Experiment, ServerConfig
+from podzero.envs import make_env
+from podzero.errors import ConfigError
+from podzero.inference.serving import Hello, Identity, InferenceServer, ServerClient, identity_of
+from podzero.inference.serving.encoding import encoding_of
+from podzero.inference.serving.messages import (
+    ANSWER,
+    HELLO,
+    Answer,
+    Welcome,
+    answer_frames,
+    copies,
+    hello_frames,
+    request_frames,
+    welcome_frames,
+)
+from podzero.tools.bench.child_processes import ChildProcess, answer, child_process
+from podzero.types import EnvState
+
+CLIENTS = (1, 4, 16, 64)
+"""Numbers of actors, each with `server.batches` connections."""
+log = logging.getLogger(__name__)
+
+ROUND_S = 4.0
+"""The longest turn of the server or of the transport; servers report every two seconds."""
+CONNECT_SHARE = 0.25
+"""The part of a turn before counting begins, in which all connect and the queue fills."""
+POSITIONS = 8192
+"""Recorded positions, of which each request sends some."""
+PLIES = 40
+"""Random plies before such a position, at most."""
+IDLE_REQUESTS = 200
+"""Requests of which the latency of an idle server is the median."""
+
+
+def bench_server(experiment: Experiment, seconds: float) -> dict[str, Any]:
+    """Measures a server with different numbers of actors that send recorded positions without a search between them.
+
+    Args:
+      experiment: its game, network, `server` and `actors.games` are measured.
+      seconds: how long to measure, for all numbers of actors together; one round of each in any case.
+
+    Returns:
+      `actors`: for each number of them `positions_per_s`, its `share_of_device`, `share_of_transport` and
+      `share_of_limit`, `fill` of the batches (None if
+      it did not report), `gb_per_s` and `messages_per_s`; `device_positions_per_s`: what the chip
+      could do; `added_latency_ms`: the median of an idle server, without the device's time; and `ratio`: the least
+      share of the lower of the two limits.
+
+    Raises:
+      ConfigError: the game is not written in JAX, or the TPU compiler is not installed.
+    """
+    rows, identity = recorded(experiment)
+    times = device_seconds(experiment)
+    size, config = experiment.server.batch_sizes[-1], experiment.server
+    request = min(len(rows), experiment.actors.games // config.batches)
+    with (
+        child_process(_serve_stand_in, config, max(request, config.batch_sizes[0]), identity, times) as server,
+        child_process(_serve_echo, identity) as echo,
+    ):
+        addresses = server.receive(), echo.receive()
+        log.info("measuring the latency of %d requests", IDLE_REQUESTS)
+        latency = _idle_latency(addresses[0], config, identity, rows[: config.batch_sizes[0]])
+        idle = 1000 * (latency - times[config.batch_sizes[0]])
+        limit = size / times[size]
+        found = {}
+        for actors in CLIENTS:
+            connections = [actors * config.batches, rows, request, identity]
+            log.info("measuring %d actors for %g s", actors, seconds / len(CLIENTS))
+            found[str(actors)] = _measured(server, addresses, connections, limit, seconds / len(CLIENTS))
+    return {
+        "ratio": min(each["share_of_limit"] for each in found.values()),
+        "ratio_of": "positions/s over the lower of what the chip and the bare transport could do",
+        "actors": found,
+        "device_positions_per_s": limit,
+        "added_latency_ms": idle,
+        "positions_per_request": request,
+        "row_bytes": identity.row_bytes,
+        "answer_bytes": 4 * identity.outputs,
+    }
+
+
+def recorded(experiment: Experiment) -> tuple[np.ndarray[Any, Any], Identity]:
+    """Encoded positions `[N, S]` uint8 of random games, and the identity of their servers."""
+    env = make_env(experiment.env)
+    encoding = encoding_of(env, experiment.int8.on_tpu)
+    view, step = jax.vmap(env.view), jax.vmap(env.step)
+    plies = jax.random.randint(jax.random.key(0), (POSITIONS,), 0, PLIES)
+
+    def ply(number: jax.Array, states: EnvState) -> EnvState:
+        legal = jnp.where(view(states).legal, 0.0, -jnp.inf)
+        action = jax.random.categorical(jax.random.fold_in(jax.random.key(1), number), legal).astype(jnp.int32)
+        after = step(states, action)
+
+        def kept(new: jax.Array, old: jax.Array) -> jax.Array:
+            return jnp.where((number < plies).reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+        return jax.tree.map(kept, after, states)
+
+    def play() -> jax.Array:
+        start = jax.vmap(env.init)(jax.random.split(jax.random.key(2), POSITIONS))
+        return encoding.encode(jax.lax.fori_loop(0, PLIES, ply, start))
+
+    rows = np.asarray(jax.jit(play)())
+    return rows, identity_of(experiment, "bench", encoding.row_bytes, env.spec.num_actions + 1)
+
+
+def device_seconds(experiment: Experiment) -> dict[int, float]:
+    """The time of a batch of each size on one v5e chip, as the TPU compiler expects it for the smallest and the largest
+    size; in between in proportion.
+
+    Raises:
+      ConfigError: the compiler failed; its message says why.
+    """
+    sizes = experiment.server.batch_sizes
+    ends = sizes[0], sizes[-1]
+    known = [_estimated_s(experiment, size) for size in ends]
+    return {size: float(np.interp(size, ends, known)) for size in sizes}
+
+
+def _estimated_s(experiment: Experiment, size: int) -> float:
+    tree = experiment.model_copy(update={"server": experiment.server.model_copy(update={"batch_sizes": (size,)})})
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "experiment.yaml"
+        config.write_text(tree.to_yaml())
+        program = (sys.executable, "-c", "from podzero.launch.cli import main; main()", "compile", str(config))
+        command = (*program, "--topology", "v5e-1", "--program", "server", "--json")
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    try:
+        report = json.loads(done.stdout.splitlines()[-1])
+        return float(report["programs"][0]["estimated_seconds"])
+    except (ValueError, KeyError, IndexError):
+        raise ConfigError(f"`podzero compile` failed: {done.stderr.strip() or done.stdout.strip()}") from None
+
+
+class StandIn:
+    """A device that computes one batch after the other, each in its time, and answers with zeros."""
+
+    def __init__(self, times: dict[int, float], outputs: int) -> None:
+        self._times = times
+        self._answers = {size: np.zeros((size, outputs), np.float32) for size in times}
+        self._free_at = 0.0
+        self._lock = threading.Lock()
+
+    def evaluate(self, rows: np.ndarray[Any, Any]) -> tuple[int, np.ndarray[Any, Any]]:
+        """As `BatchDevice`: returns when the batch and those before it are computed."""
+        with self._lock:
+            self._free_at = max(self._free_at, time.perf_counter()) + self._times[len(rows)]
+            ready = self._free_at
+        time.sleep(max(0.0, ready - time.perf_counter()))
+        return 0, self._answers[len(rows)]
+
+
+def _serve_stand_in(
+    config: ServerConfig, request: int, identity: Identity, times: dict[int, float], parent: Connection
+) -> None:
+    """In the child: sends its address, then answers each request with the reports since the one before."""
+    reports: list[dict[str, float]] = []
+    server = InferenceServer(
+        name="stand-in", host="127.0.0.1", identity=identity, device=StandIn(times, identity.outputs),
+        version=lambda: 0, config=config, request_positions=request,
+        report=lambda _, metrics: reports.append(dict(metrics)), announce=lambda address: None,
+    )  # fmt: skip
+    threading.Thread(target=server.run, daemon=True).start()
+    parent.send(server.address)
+
+    def taken() -> list[dict[str, float]]:
+        made = list(reports)
+        reports.clear()
+        return made
+
+    answer(parent, taken)
+    server.stop()
+
+
+def _serve_echo(identity: Identity, parent: Connection) -> None:
+    """In the child: answers each request at once with zeros, and does nothing else."""
+    socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
+    address = f"tcp://127.0.0.1:{socket.bind_to_random_port('tcp://127.0.0.1')}"
+    parent.send(address)
+    answers: dict[int, np.ndarray[Any, Any]] = {}
+    poller = zmq.Poller()
+    poller.register(socket, zmq.POLLIN)
+    poller.register(parent.fileno(), zmq.POLLIN)
+    while parent.fileno() not in dict(poller.poll()):
+        client, kind, head, *data = socket.recv_multipart()
+        if kind == HELLO:
+            socket.send_multipart([client, *welcome_frames(Welcome("echo", 0))])
+            continue
+        count = len(data[0]) // identity.row_bytes
+        zeros = answers.setdefault(count, np.zeros((count, identity.outputs), np.float32))
+        frames = answer_frames(Answer(int.from_bytes(head, "little"), 0, zeros))
+        socket.send_multipart([client, *frames], copy=copies(frames))
+
+
+def _measured(
+    server: ChildProcess, addresses: tuple[str, str], connections: Sequence[Any], limit: float, seconds: float
+) -> dict[str, Any]:
+    """The figures of one number of actors: rounds with the server and with the bare transport in turn."""
+    turn_s = min(ROUND_S, seconds / 2)
+    served: list[float] = []
+    bare: list[float] = []
+    fills: list[float] = []
+    until = time.perf_counter() + seconds
+    while not served or time.perf_counter() < until:
+        server.ask()
+        served.append(_positions_per_s(addresses[0], turn_s, *connections))
+        fills += [report["server/fill"] for report in server.ask() if "server/fill" in report]
+        bare.append(_positions_per_s(addresses[1], turn_s, *connections))
+    _, _, request, identity = connections
+    rate, transport = median(served), median(bare)
+    return {
+        "positions_per_s": rate,
+        "share_of_device": rate / limit,
+        "share_of_transport": rate / transport,
+        "share_of_limit": rate / min(limit, transport),
+        "transport_positions_per_s": transport,
+        "fill": median(fills) if fills else None,
+        "gb_per_s": rate * (identity.row_bytes + 4 * identity.outputs) / 1e9,
+        "messages_per_s": 2 * rate / request,
+    }
+
+
+def _positions_per_s(
+    address: str, seconds: float, connections: int, rows: Any, request: int, identity: Identity
+) -> float:
+    """The rate at which so many connections get answers for `seconds`; each repeats its request at once.
+
+    One thread serves all connections, because actors, which have a process each, would not share an interpreter.
+    """
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+    poller = zmq.Poller()
+    frames = {}
+    for number in range(connections):
+        socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect(address)
+        socket.send_multipart(hello_frames(Hello(f"bench-{number}", request, identity)))
+        start = number * request % max(1, len(rows) - request + 1)
+        frames[socket] = request_frames(number, rows[start : start + request])
+        poller.register(socket, zmq.POLLIN)
+    answers, began = 0, 0.0
+    now = time.perf_counter()
+    start_s, end_s = now + CONNECT_SHARE * seconds, now + seconds
+    while (now := time.perf_counter()) < end_s:
+        if not began and now >= start_s:  # all are connected, and the queue is full
+            answers, began = 0, now
+        for socket, _ in poller.poll(round(1000 * min(1.0, end_s - now))):
+            kind, *_ = socket.recv_multipart()
+            answers += kind == ANSWER
+            socket.send_multipart(frames[socket], copy=copies(frames[socket]))
+    for socket in frames:
+        socket.close()
+    return answers * request / (now - (began or start_s))
+
+
+def _idle_latency(address: str, config: ServerConfig, identity: Identity, rows: Any) -> float:
+    """Median seconds from a request of one connection to its answer, with pauses between the requests."""
+    client = _client(address, config.model_copy(update={"cache_mib": 0.0}), identity, len(rows), 0)
+    latencies = []
+    for _ in range(IDLE_REQUESTS):
+        began = time.perf_counter()
+        client.evaluate(0, rows)
+        latencies.append(time.perf_counter() - began)
+        time.sleep(0.005)
+    return median(latencies)
+
+
+def _client(address: str, config: ServerConfig, identity: Identity, request: int, number: int) -> ServerClient:
+    servers: Callable[[], dict[str, str]] = lambda: {"bench": address}  # noqa: E731
+    return ServerClient(Hello(f"bench-{number}", request, identity), servers, config)

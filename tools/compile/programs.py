@@ -1,0 +1,296 @@
+"""The programs of an experiment, lowered for TPU devices that need not be present."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection
+from functools import partial
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+from podzero.chips import Slice
+from podzero.config import Experiment, GameConfig
+from podzero.errors import ConfigError
+
+NAMES = ("learner", "evaluation", "selfplay", "device", "server")
+"""All programs. The learner depends on the slice, the others only on the chip. Only games in JAX have the last three:
+`selfplay` is one move, as on CPU hosts; `device` is that of actors on accelerators, `server` of inference servers."""
+
+
+def names_of(experiment: Experiment) -> tuple[str, ...]:
+    """The names of an experiment's programs, a subset of `NAMES`."""
+    return NAMES if isinstance(experiment.env, GameConfig) else NAMES[:2]
+
+
+class Program(NamedTuple):
+    """One program of a run."""
+
+    name: str
+    what: str
+    """Description with sizes."""
+    advice: str
+    """Settings that reduce its memory, the cheapest first."""
+    lower: Callable[[], Any]
+    """Returns its `jax.stages.Lowered`."""
+    batch: int
+    """Number of samples of a step (learner), positions (evaluation, server) or games (selfplay, device)."""
+    trip_count: int = 1
+    """Steps (learner) or moves (device) per execution."""
+    parameter_bytes: int = 0
+    """Bytes of the parameters that it trains."""
+    simulations: int = 0
+    """Of each search (selfplay, device)."""
+    depth: float | None = None
+    """Mean depth of the new nodes of its searches (device); see `SearchResult.depth`."""
+
+    @property
+    def mean_trips(self) -> dict[str, float]:
+        """Mean trip counts of loops in which they depend on data, by their named scope."""
+        from podzero.search import DESCENT
+
+        return {} if self.depth is None else {DESCENT: self.depth - 1}
+
+
+def check_compiler() -> None:
+    """Checks that the TPU compiler is installed.
+
+    Raises:
+      ConfigError: libtpu is missing.
+    """
+    if find_spec("libtpu") is None:
+        raise ConfigError(
+            "the TPU compiler (libtpu) is not installed: run `uv sync --inexact --extra tpu` in podzero's checkout"
+        )
+
+
+def devices_of(where: Slice) -> list[Any]:
+    """The devices of a slice as the TPU compiler describes them; needs no TPU.
+
+    Must be called in a process that has not used jax yet.
+
+    Raises:
+      ConfigError: libtpu is missing.
+    """
+    check_compiler()
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    # Outside Google Cloud no metadata server answers libtpu, so it gets the answers from the environment.
+    os.environ["TPU_SKIP_MDS_QUERY"] = "1"
+    # libtpu locks the chips of its node. Compilation uses no chip, so it may run beside other processes with libtpu.
+    os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
+    # The type of v5e for every slice: libtpu aborts over that of another chip, and what it compiles for is asked below.
+    os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-8")
+    os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+    from jax.experimental import topologies
+
+    options: dict[str, Any] = {}
+    if where.chip.name == "v4":  # the compiler needs the layout of its hosts
+        options = {"chip_config_name": "megacore", "chips_per_host_bounds": (2, 2, 1), "wrap": (False,) * 3}
+    if where.chips == 1:
+        options["chips_per_host_bounds"] = (1, 1, 1)
+    shape = "x".join(map(str, where.shape))
+    described = topologies.get_topology_desc(platform="tpu", topology_name=f"{where.chip.name}:{shape}", **options)
+    return list(described.devices)
+
+
+def programs_of(
+    experiment: Experiment, devices: list[Any], names: Collection[str] = NAMES, depth: float | None = None
+) -> list[Program]:
+    """The experiment's programs: the learner's dispatch for all devices, the others for one chip.
+
+    Args:
+      experiment: the experiment.
+      devices: the devices of the slice, from `devices_of`.
+      names: the requested programs, of `NAMES`; programs that the experiment does not have are left out.
+      depth: of the searches in `device`; by default that of `playing.DEPTH`.
+
+    Raises:
+      ConfigError: the experiment has none of the requested programs, the learner's mesh does not fit the devices, or
+        the batch does not fit the mesh.
+    """
+    experiment = _for_accelerators(experiment)
+    makers: dict[str, Callable[[Experiment, list[Any]], Program]] = {
+        "learner": _learner,
+        "evaluation": _evaluation,
+        "selfplay": _selfplay,
+        "device": partial(_device, depth=depth),
+        "server": _server,
+    }
+    wanted = [name for name in names_of(experiment) if name in names]
+    if not wanted:
+        raise ConfigError(
+            f"{experiment.env.title} is not a game in JAX: its programs are {' and '.join(names_of(experiment))}"
+        )
+    return [makers[name](experiment, devices) for name in wanted]
+
+
+def _learner(experiment: Experiment, devices: list[Any]) -> Program:
+    import jax
+
+    from podzero.learner import make_training
+    from podzero.learner.sharding import placed
+    from podzero.runtime.build import learner_parts
+    from podzero.samples import sample_like, with_axes
+    from podzero.types import Batch
+
+    config = experiment.learner
+    network, spec, symmetries = learner_parts(experiment)
+    training = make_training(experiment, network, spec, symmetries, devices)
+    steps, batch = config.steps_per_dispatch, config.batch_size
+
+    def lower() -> Any:
+        struct: Any = jax.ShapeDtypeStruct
+        prioritized = experiment.replay.sampler == "prioritized"
+        batches = Batch(
+            with_axes(sample_like(experiment, spec), steps, batch),
+            struct((steps, batch), "float32") if prioritized else None,
+        )
+        step: Any = training.step
+        return step.lower(training.like, placed(batches, jax.tree.map(lambda _: training.batch_sharding, batches)))
+
+    return Program(
+        "learner",
+        f"{steps} steps on batches of {batch:,} over {len(devices)} chips",
+        _advice(experiment, len(devices)),
+        lower,
+        batch,
+        trip_count=steps,
+        parameter_bytes=sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(training.like.params)),
+    )
+
+
+def _evaluation(experiment: Experiment, devices: list[Any]) -> Program:
+    import jax
+
+    from podzero.envs import spec_of
+    from podzero.runtime.build import acting_network
+
+    spec, games = spec_of(experiment.env), experiment.actors.games
+
+    def lower() -> Any:
+        init, predict = acting_network(experiment, spec)
+        params = jax.eval_shape(init, jax.random.key(0))
+        struct: Any = jax.ShapeDtypeStruct
+        observation = struct((games, *spec.observation_shape), spec.observation_dtype)
+        return jax.jit(predict).lower(*_on_chip((params, observation), devices[0]))
+
+    return Program(
+        "evaluation", f"the network on {games:,} positions, one chip", f"actors.games below {games}", lower, games
+    )
+
+
+def _server(experiment: Experiment, devices: list[Any]) -> Program:
+    import jax
+
+    from podzero.envs import make_env
+    from podzero.inference.serving import encoding_of
+    from podzero.inference.serving.device import evaluation_of
+    from podzero.runtime.build import acting_network
+
+    env, size = make_env(experiment.env), experiment.server.batch_sizes[-1]
+    encoding = encoding_of(env, experiment.int8.on_tpu)
+
+    def lower() -> Any:
+        init, predict = acting_network(experiment, env.spec)
+        params = jax.eval_shape(init, jax.random.key(0))
+        struct: Any = jax.ShapeDtypeStruct
+        arguments = _on_chip((params, struct((size, encoding.row_bytes), "uint8")), devices[0])
+        return jax.jit(evaluation_of(encoding, predict)).lower(*arguments)
+
+    what = f"the network on {size:,} positions of {encoding.row_bytes} bytes, one chip"
+    return Program("server", what, f"server.batch_sizes below {size}", lower, size)
+
+
+def _selfplay(experiment: Experiment, devices: list[Any]) -> Program:
+    import jax
+
+    from podzero.envs import spec_of
+    from podzero.networks import make_network
+    from podzero.runtime.build import local_parts
+
+    games, simulations = experiment.actors.games, experiment.search.simulations
+
+    def lower() -> Any:
+        core, fold, _ = local_parts(experiment)
+        network = make_network(experiment.network, spec_of(experiment.env))
+        params = jax.eval_shape(lambda: fold(network.init(jax.random.key(0))))
+        state = jax.eval_shape(core.init, jax.random.key(0))
+        return jax.jit(core.move, donate_argnums=1).lower(*_on_chip((params, state), devices[0]))
+
+    return Program(
+        "selfplay",
+        f"a move of {games:,} games, {simulations} simulations, one chip",
+        f"actors.games below {games}, or search.simulations below {simulations}",
+        lower,
+        games,
+        simulations=simulations,
+    )
+
+
+def _device(experiment: Experiment, devices: list[Any], depth: float | None) -> Program:
+    import jax
+
+    from podzero.runtime.build import device_parts
+    from podzero.tools.compile.playing import DEPTH
+
+    experiment = on_device(experiment)
+    games, moves, simulations = (
+        experiment.actors.games, experiment.actors.moves_per_dispatch, experiment.search.simulations,
+    )  # fmt: skip
+
+    def lower() -> Any:
+        core, placed = device_parts(experiment)
+        params = jax.eval_shape(placed.init, jax.random.key(0))
+        state = jax.eval_shape(core.init, jax.random.key(0))
+        struct: Any = jax.ShapeDtypeStruct
+        arguments = _on_chip((params, struct((), "int32"), state), devices[0])
+        return jax.jit(core.play, donate_argnums=2).lower(*arguments)
+
+    return Program(
+        "device",
+        f"{moves} moves of {games:,} games, {simulations} simulations, one chip",
+        f"actors.games below {games}, or search.slots, which limits the actions of a node",
+        lower,
+        games,
+        trip_count=moves,
+        simulations=simulations,
+        depth=depth or DEPTH[experiment.search.algorithm],
+    )
+
+
+def on_device(experiment: Experiment) -> Experiment:
+    """The experiment with self-play on accelerators."""
+    actors = experiment.actors.model_copy(update={"inference": "device"})
+    search = experiment.search.model_copy(update={"tree": "dense"})
+    return experiment.model_copy(update={"actors": actors, "search": search})
+
+
+def _on_chip(tree: Any, device: Any) -> Any:
+    """Shapes with a sharding that places them on one chip."""
+    import jax
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    here: Any = NamedSharding(Mesh([device], ("chip",)), PartitionSpec())  # type: ignore[no-untyped-call]
+    struct: Any = jax.ShapeDtypeStruct
+    return jax.tree.map(lambda leaf: struct(leaf.shape, leaf.dtype, sharding=here), tree)
+
+
+def _advice(experiment: Experiment, chips: int) -> str:
+    """Settings that reduce the memory of training and are not yet used."""
+    config = experiment.learner
+    switches = []
+    if chips > 1 and not config.mesh.fsdp:
+        switches.append("learner.mesh.fsdp=true, which splits weights and optimizer state over the chips")
+    if not getattr(experiment.network, "remat", True):
+        switches.append("network.remat=true, which recomputes activations instead of storing them")
+    switches.append(f"learner.microbatches={2 * config.microbatches}, which splits the batch into parts")
+    switches.append("a slice of more chips" if config.mesh.fsdp else "a smaller network")
+    return "; ".join(switches)
+
+
+def _for_accelerators(experiment: Experiment) -> Experiment:
+    """The experiment as on a TPU: `compute_dtype: auto` is bfloat16, and XLA computes all convolutions."""
+    learner = experiment.learner.model_copy(update={"cpu_convolutions": "xla"})
+    network = experiment.network
+    if network.compute_dtype == "auto":
+        network = network.model_copy(update={"compute_dtype": "bfloat16"})
+    return experiment.model_copy(update={"network": network, "learner": learner})

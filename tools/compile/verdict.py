@@ -1,0 +1,126 @@
+"""Compiles one program for a TPU slice: whether it fits, its cost, and what bounds its speed."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+from podzero.chips import Slice
+from podzero.tools.compile.hlo import parse
+from podzero.tools.compile.programs import Program
+from podzero.tools.compile.traffic import Cost, count
+
+SPACES = {0: "hbm", 1: "vmem", 2: "sflag", 3: "cmem", 5: "host", 6: "smem"}
+"""Names of the memory spaces, by their number in the layouts of optimized HLO."""
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+class Verdict(NamedTuple):
+    """Memory and cost of a program per chip and execution."""
+
+    program: Program
+    where: Slice
+    bytes_needed: float
+    """Memory of arguments, results, temporaries and code."""
+    cost: Cost | None
+    """None if the program does not fit."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the program fits into the memory of a chip."""
+        return self.cost is not None
+
+    def seconds(self) -> dict[str, float]:
+        """Lower bounds on the time of arithmetic, memory and links, from the published peak rates of the chip."""
+        assert self.cost is not None
+        chip = self.where.chip.device
+        return {
+            "compute": (self.cost.flops - self.cost.integer_flops) / chip.flops
+            + self.cost.integer_flops / chip.int8_ops,
+            "hbm": self.cost.traffic[0] / chip.hbm_bandwidth,
+            # The published bandwidth is the sum of both directions; a chip receives as much as it sends.
+            "links": sum(c.sent for c in self.cost.collectives) / (chip.link_bandwidth / 2),
+        }
+
+    def estimated_seconds(self) -> float:
+        """The compiler's estimate of the compute time, without communication."""
+        assert self.cost is not None
+        return self.cost.cycles / self.where.chip.clock
+
+    def share_of_peak(self) -> float:
+        """Upper bound on the share of peak flops, if the three of `seconds` overlap perfectly."""
+        seconds = self.seconds()
+        longest = max(seconds.values())
+        return seconds["compute"] / longest if longest else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The output of `--json`; sizes in bytes, times in seconds."""
+        found = {
+            "name": self.program.name,
+            "what": self.program.what,
+            "batch": self.program.batch,
+            "trip_count": self.program.trip_count,
+            "parameter_bytes": self.program.parameter_bytes,
+            "fits": self.fits,
+            "bytes_per_chip": self.bytes_needed,
+            "hbm_per_chip": self.where.chip.device.hbm_bytes,
+        }
+        if self.cost is None:
+            return found | {"advice": self.program.advice}
+        hbm = self.cost.traffic[0]
+        return found | {
+            "flops_per_chip": self.cost.flops,
+            "traffic": {SPACES.get(space, str(space)): moved for space, moved in sorted(self.cost.traffic.items())},
+            "intensity": self.cost.flops / hbm if hbm else None,
+            "seconds": self.seconds(),
+            "share_of_peak": self.share_of_peak(),
+            "estimated_cycles": self.cost.cycles,
+            "estimated_seconds": self.estimated_seconds(),
+            "collectives": summary(self.cost),
+            "host_transfers": self.cost.host_transfers,
+            "unknown_loops": self.cost.unknown_loops,
+        }
+
+
+def judge(program: Program, where: Slice) -> Verdict:
+    """Compiles a program for a slice.
+
+    Raises:
+      JaxRuntimeError: the compiler rejects the program for another reason than its size.
+    """
+    import jax
+
+    try:
+        compiled = program.lower().compile()
+    except jax.errors.JaxRuntimeError as error:
+        needed = _bytes_that_do_not_fit(str(error))
+        if needed is None:
+            raise
+        return Verdict(program, where, needed, None)
+    memory = compiled.memory_analysis()
+    needed = (
+        memory.argument_size_in_bytes
+        + memory.output_size_in_bytes
+        - memory.alias_size_in_bytes
+        + memory.temp_size_in_bytes
+        + memory.generated_code_size_in_bytes
+    )
+    return Verdict(program, where, float(needed), count(parse(compiled.as_text()), program.mean_trips))
+
+
+def summary(cost: Cost) -> list[dict[str, Any]]:
+    """Sums collectives by kind and group size: number of runs, bytes of their arrays, bytes that a chip sends."""
+    rows: dict[tuple[str, int], dict[str, float]] = defaultdict(lambda: {"times": 0, "bytes": 0, "sent": 0.0})
+    for collective in cost.collectives:
+        row = rows[collective.opcode, collective.group]
+        row["times"] += collective.times
+        row["bytes"] += collective.bytes * collective.times
+        row["sent"] += collective.sent
+    return [{"kind": kind, "group": group, **row} for (kind, group), row in sorted(rows.items())]
+
+
+def _bytes_that_do_not_fit(message: str) -> float | None:
+    """The memory that a program needs, from the message with which the compiler rejects it; None for other errors."""
+    found = re.search(r"Used ([\d.]+)([KMGT]?) of [\d.]+[KMGT]? hbm", message)
+    return float(found.group(1)) * _UNITS[found.group(2)] if found else None

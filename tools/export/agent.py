@@ -1,0 +1,142 @@
+"""The export of an agent: from the name of a player to files that were checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from podzero.config import Experiment
+from podzero.envs import spec_of
+from podzero.errors import ConfigError, nearest
+from podzero.networks.matching import check_matches
+from podzero.networks.snapshots import load_snapshot
+from podzero.player_names import TrainedPlayer, full_name, parse_player
+from podzero.tools.export.check import BATCH_SIZES, BOUND, check_file, observations_of, random_actions, references
+from podzero.tools.export.errors import ExportError
+from podzero.tools.export.formats import FORMATS, Format
+from podzero.tools.export.functions import BATCH, Function, functions_of, trainable_network
+from podzero.tools.export.partial import PartialFiles, check_writable
+from podzero.types import EnvSpec, Params
+from podzero.zoo_agents import PREFIX, zoo_card
+
+MOST_BYTES = 2**31 - 2**24
+"""Of all parameters: neither kind of file may have two GiB (a limit of Protocol Buffers and FlatBuffers)."""
+
+
+def format_of(file: Path) -> Format:
+    """The kind of a file, by its ending.
+
+    Raises:
+      ConfigError: the ending is unknown.
+    """
+    if file.suffix not in FORMATS:
+        raise ConfigError(
+            f"--to {file}: unknown ending '{file.suffix}'{nearest(file.suffix, FORMATS)}; expected one of "
+            f"{', '.join(FORMATS)}"
+        )
+    return FORMATS[file.suffix]
+
+
+def trained_agent(who: str) -> TrainedPlayer:
+    """The snapshot that a player's name stands for.
+
+    Raises:
+      ConfigError: there is no such player, or it has no network.
+    """
+    player = parse_player(who)
+    if not isinstance(player, TrainedPlayer):
+        raise ConfigError(
+            f"player '{who}' has no network to export; expected a working directory as DIR or DIR@STEP, or zoo:NAME"
+        )
+    return player
+
+
+def export_agent(who: str, file: Path) -> dict[str, Any]:
+    """Writes the network of an agent into a file, and compares the file with JAX before it gets its name.
+
+    The networks of a learned model become one file each: `NAME.representation.onnx`, `NAME.prediction.onnx` and
+    `NAME.dynamics.onnx` instead of `NAME.onnx`.
+
+    Args:
+      who: a trained player, see `podzero.player_names`.
+      file: what to write; an existing file is replaced. Its ending decides the kind, see `FORMATS`.
+
+    Returns:
+      `player, files, metadata, differences, bound, batch_sizes`; `differences` is the greatest difference of each
+      output, and `metadata` what stands in each file.
+
+    Raises:
+      ConfigError: there is no such player, it has no network, the ending is unknown, or a package is missing.
+      WorkdirError, SnapshotError: the working directory or the snapshot cannot be read.
+      ExportError: the network cannot be written in this way, the file cannot be written, or it differs from JAX.
+      EnvironmentFailed, SimulatorError: the positions to compare could not be played.
+    """
+    kind, player = format_of(file), trained_agent(who)
+    check_writable(file)
+    experiment = player.workdir.experiment()
+    spec = spec_of(experiment.env)
+    snapshot = load_snapshot(player.workdir.snapshots, player.step)
+    origin = f"{player.workdir.snapshots} at step {snapshot.version}"
+    check_matches(snapshot.params, trainable_network(experiment.network, spec), origin)
+    _refuse_large(snapshot.params)
+    metadata = _metadata(who, experiment, spec, snapshot.version)
+    with jax.default_matmul_precision("highest"):  # accelerators would round the inputs of products
+        functions = functions_of(experiment.network, spec, snapshot.params)
+        count = max(BATCH_SIZES)
+        inputs = {"observation": observations_of(experiment.env, spec, count), "action": random_actions(spec, count, 0)}
+        files: list[Path] = []
+        differences: dict[str, float] = {}
+        with PartialFiles() as partial_files:
+            for function, (given, expected) in zip(functions, references(functions, inputs), strict=True):
+                files.append(_file_of(function, file))
+                contents = kind.encode(function, metadata | _shapes(function, expected))
+                written = partial_files.write(files[-1], contents)
+                differences |= check_file(files[-1], kind.load(written), given, expected)
+    return {
+        "player": full_name(who, player, snapshot.version),
+        "files": [str(one) for one in files],
+        "metadata": metadata,
+        "differences": differences,
+        "bound": BOUND,
+        "batch_sizes": list(BATCH_SIZES),
+    }
+
+
+def _file_of(function: Function, file: Path) -> Path:
+    return file if function.name == "network" else file.with_suffix(f".{function.name}{file.suffix}")
+
+
+def _metadata(who: str, experiment: Experiment, spec: EnvSpec, step: int) -> dict[str, Any]:
+    """What a file says of its agent."""
+    about = {
+        "game": spec.name,
+        "players": spec.players,
+        "actions": spec.num_actions or list(spec.action_shape),
+        "observation_shape": list(spec.observation_shape),
+        "observation_dtype": spec.observation_dtype,
+        "step": step,
+        "experiment": experiment.name,
+        "network": experiment.network.name,
+        "podzero": version("podzero"),
+    }
+    commit = {"trained_with_commit": zoo_card(who.removeprefix(PREFIX))["commit"]} if who.startswith(PREFIX) else {}
+    return about | commit
+
+
+def _shapes(function: Function, outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The function, and the shapes of its inputs and outputs."""
+    return {
+        "function": function.name,
+        "inputs": {name: [BATCH, *one.shape] for name, one in function.inputs.items()},
+        "outputs": {name: [BATCH, *one.shape[1:]] for name, one in outputs.items()},
+    }
+
+
+def _refuse_large(params: Params) -> None:
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+    if size > MOST_BYTES:
+        raise ExportError(f"the parameters of this network take {size:,} bytes; a file can hold at most {MOST_BYTES:,}")

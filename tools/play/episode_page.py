@@ -1,0 +1,210 @@
+"""The page on which a person watches episodes of an agent, step by step."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from nicegui import run, ui
+from nicegui.events import KeyEventArguments
+
+from podzero.errors import PodzeroError
+from podzero.evaluation.arena import Interrupted
+from podzero.tools.play.curves import described, number
+from podzero.tools.play.episode import Episode
+from podzero.tools.play.episode_figures import chart_of, cursor_at
+from podzero.tools.play.png import data_address
+from podzero.tools.play.watching import Watcher
+
+TICKS_PER_SECOND = 15.0
+"""How often a playing page shows another frame; of faster environments it leaves out steps."""
+SMALL_FRAME = 320
+"""Frames with smaller sides are enlarged with sharp pixels, to about `LARGE_FRAME`."""
+LARGE_FRAME = 480
+_REFRESH_S = 0.25
+_SPACE_DOES_NOT_SCROLL = """
+document.addEventListener("keydown", event => {
+  if (event.key === " " && event.target === document.body) event.preventDefault();
+});
+"""
+
+
+class Recordings:
+    """Records the episodes of all browsers, one at a time.
+
+    Args:
+      watcher: records them.
+    """
+
+    def __init__(self, watcher: Watcher) -> None:
+        self.subject = watcher.subject
+        self._watcher = watcher
+        self._one_at_a_time = threading.Lock()
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """Abandons the episode that is being recorded, and all later ones: the server stops."""
+        self._stopped.set()
+
+    def episode(self, seed: int, goes_on: Callable[[int], bool]) -> Episode | None:
+        """See `Watcher`; None if the episode was abandoned."""
+        with self._one_at_a_time:
+            try:
+                return self._watcher.episode(seed, lambda step: not self._stopped.is_set() and goes_on(step))
+            except Interrupted:
+                return None
+
+
+class EpisodePage:
+    """The page of one browser: an episode, and the step that is shown.
+
+    Args:
+      recordings: records episodes.
+      seed: of the first episode.
+    """
+
+    def __init__(self, recordings: Recordings, seed: int) -> None:
+        self._recordings = recordings
+        self._seed = seed
+        self._episode: Episode | None = None
+        self._step = 0
+        self._recorded = 0
+        self._busy = self._gone = False
+        self._build()
+
+    def _build(self) -> None:
+        subject = self._recordings.subject
+        interval = 1.0 / min(TICKS_PER_SECOND, subject.steps_per_second)
+        self._stride = max(1, round(subject.steps_per_second * interval))
+        ui.keyboard(on_key=self._key)
+        ui.run_javascript(_SPACE_DOES_NOT_SCROLL)
+        ui.context.client.on_delete(self._leave)
+        with ui.column().classes("w-full max-w-2xl mx-auto gap-2"):
+            ui.label(f"{subject.environment.partition('/')[2]}: {subject.player}").classes("text-lg break-all")
+            self._about = ui.label().classes("text-sm opacity-70")
+            self._picture = ui.column().classes("w-full items-center")
+            self._status = ui.label().classes("tabular-nums").props("aria-live=polite")
+            self._slider = ui.slider(min=0, max=1, value=0, on_change=lambda event: self._show(int(event.value)))
+            self._slider.classes("w-full").props('aria-label="step" tabindex=-1')
+            self._buttons()
+            self._chart = ui.echart({}).classes("w-full h-72")
+        self._clock = ui.timer(interval, self._tick, active=False)
+        self._waiting = ui.timer(_REFRESH_S, self._tell_progress, active=False)
+        ui.timer(0, self._record, once=True)
+
+    def _buttons(self) -> None:
+        with ui.row().classes("gap-1"):
+            for icon, hint, act in (
+                ("first_page", "start (Home)", lambda: self._show(0)),
+                ("chevron_left", "one back (left)", lambda: self._show(self._step - 1)),
+                ("play_arrow", "play or pause (space)", self._play_or_pause),
+                ("chevron_right", "one forward (right)", lambda: self._show(self._step + 1)),
+                ("last_page", "end (End)", lambda: self._show(self._last)),
+                ("restart_alt", "another episode (n)", self._another),
+            ):
+                button = ui.button(icon=icon, on_click=act).props(f'flat dense aria-label="{hint}"').tooltip(hint)
+                if icon == "play_arrow":
+                    self._player = button
+
+    async def _record(self) -> None:
+        """Records the episode of the seed, in a thread, and shows it."""
+        if self._busy:
+            return
+        self._busy, self._recorded = True, 0
+        self._pause()
+        self._waiting.activate()
+        self._tell_progress()
+        try:
+            found = await run.io_bound(self._recordings.episode, self._seed, self._goes_on)
+        except PodzeroError as error:
+            self._status.set_text(str(error))
+            return
+        finally:
+            self._busy = False
+            self._waiting.deactivate()
+        if found is not None and not self._gone:
+            self._open(found)
+
+    def _open(self, episode: Episode) -> None:
+        self._episode, self._step = episode, 0
+        cut = f" ({episode.cut})" if episode.cut else ""
+        ends = f"return {number(episode.returns[-1])} in {episode.steps:,} steps"
+        self._about.set_text(f"seed {episode.seed}: {ends}{cut}")
+        self._picture.clear()
+        with self._picture:
+            self._frame = ui.interactive_image(data_address(episode.frames[0])).classes("max-w-full")
+            self._frame.props(f'role=img aria-label="{episode.subject.environment}"')
+            size = episode.frame_size
+            if max(size) < SMALL_FRAME:
+                width = LARGE_FRAME // max(size) * size[0]
+                self._frame.style(f"width: {width}px; image-rendering: pixelated")
+        self._slider.props(f"max={self._last}")
+        self._chart.options.clear()
+        self._chart.options.update(chart_of(episode))
+        self._chart.update()
+        self._draw()
+
+    @property
+    def _last(self) -> int:
+        return self._episode.steps if self._episode else 0
+
+    def _show(self, step: int) -> None:
+        """Shows a step of the episode."""
+        step = min(max(step, 0), self._last)
+        if self._episode is not None and step != self._step:
+            self._step = step
+            self._draw()
+
+    def _draw(self) -> None:
+        episode, step = self._episode, self._step
+        assert episode is not None
+        self._frame.set_source(data_address(episode.frames[min(step, len(episode.frames) - 1)]))
+        self._slider.set_value(step)
+        self._status.set_text(described(episode, step))
+        self._chart.run_chart_method("setOption", cursor_at(episode, step))
+
+    def _tick(self) -> None:
+        self._show(self._step + self._stride)
+        if self._step >= self._last:
+            self._pause()
+
+    def _play_or_pause(self) -> None:
+        if self._clock.active or self._episode is None:
+            self._pause()
+            return
+        if self._step >= self._last:
+            self._show(0)
+        self._clock.activate()
+        self._player.props("icon=pause")
+
+    def _pause(self) -> None:
+        self._clock.deactivate()
+        self._player.props("icon=play_arrow")
+
+    async def _another(self) -> None:
+        if not self._busy:
+            self._seed += 1
+            await self._record()
+
+    async def _key(self, event: KeyEventArguments) -> None:
+        """Arrow keys, Home and End step through the episode, space plays it, n records another one."""
+        if not event.action.keydown:
+            return
+        places = {"ArrowLeft": self._step - 1, "ArrowRight": self._step + 1, "Home": 0, "End": self._last}
+        key = str(event.key.name)
+        if key in places:
+            self._show(places[key])
+        elif key == " " and not event.action.repeat:
+            self._play_or_pause()
+        elif key == "n":
+            await self._another()
+
+    def _goes_on(self, step: int) -> bool:
+        self._recorded = step
+        return not self._gone
+
+    def _tell_progress(self) -> None:
+        self._status.set_text(f"records the episode of seed {self._seed}: step {self._recorded:,} ...")
+
+    def _leave(self) -> None:
+        self._gone = True

@@ -1,0 +1,247 @@
+"""A player as an engine for Go programs, by the Go Text Protocol, version 2 (Farnebäck 2002,
+https://www.lysator.liu.se/~gunnar/gtp/). Other games use the same commands with their own names of moves.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from importlib.metadata import version
+from queue import Queue
+
+from podzero.envs.boards.chess import CHESS_SIZES
+from podzero.envs.boards.go import KOMI
+from podzero.envs.notation import NotationError, fen_of
+from podzero.reading import End, read_ahead
+from podzero.tools.play.board_text import board_text
+from podzero.tools.play.engine_parts import EngineParts
+from podzero.tools.play.game import Game
+from podzero.tools.play.gtp_analysis import kata_info, leela_info
+from podzero.tools.play.gtp_syntax import COLOURS, Command, GtpError, colour_of, number_at, parse, word_at
+from podzero.tools.play.limits import GtpClock
+from podzero.tools.play.scoring import final_score
+
+_WAITING = 1000
+"""Commands that are read ahead at most."""
+_KGS = ("none", "absolute", "byoyomi", "canadian")
+
+
+class GtpServer:
+    """The engine's end of the protocol."""
+
+    def __init__(self, who: str, parts: Future[EngineParts], write: Callable[[str], None]) -> None:
+        """`parts` may still be in the making: the first command that needs it waits."""
+        self._who, self._parts, self._write = who, parts, write
+        self._komi = KOMI
+        self._clocks = {True: GtpClock(), False: GtpClock()}
+        self._incoming: Queue[str | End] = Queue()
+        self._commands: dict[str, Callable[[list[str]], str]] = {
+            "protocol_version": lambda _: "2",
+            "name": lambda _: f"podzero {self._who}",
+            "version": lambda _: version("podzero"),
+            "known_command": lambda words: str(self._known(word_at(words, 0, "a command"))).lower(),
+            "list_commands": lambda _: "\n".join(sorted([*self._commands, *self._analyses, "quit"])),
+            "boardsize": self._boardsize,
+            "clear_board": self._clear,
+            "komi": self._set_komi,
+            "play": self._play,
+            "genmove": self._genmove,
+            "reg_genmove": self._reg_genmove,
+            "undo": self._undo,
+            "final_score": self._final_score,
+            "showboard": self._showboard,
+            "time_settings": self._time_settings,
+            "kgs-time_settings": self._kgs_time_settings,
+            "time_left": self._time_left,
+        }
+        self._analyses = {"lz-analyze": leela_info, "kata-analyze": kata_info}
+
+    @property
+    def _game(self) -> Game:
+        return self._parts.result().game
+
+    def run(self, lines: Iterable[str]) -> None:
+        """Answers commands until `quit` or the end of the input.
+
+        Raises what making the player raised.
+        """
+        self._incoming = read_ahead(lines, _WAITING)
+        while True:
+            line = self._incoming.get()
+            if isinstance(line, Exception):
+                raise line
+            if line is None:
+                return
+            command = parse(line)
+            if command is None:
+                continue
+            if command.name in self._analyses:
+                self._analyze(command)
+            else:
+                self._answer(command)
+            if command.name == "quit":
+                return
+
+    def _answer(self, command: Command) -> None:
+        try:
+            if command.name == "quit":
+                text = ""
+            elif command.name in self._commands:
+                text = self._commands[command.name](command.arguments)
+            else:
+                raise GtpError("unknown command")
+            self._write(f"={command.number} {text}".rstrip() + "\n")
+        except (GtpError, NotationError) as error:
+            self._write(f"?{command.number} {error}\n")
+
+    def _known(self, name: str) -> bool:
+        return name in self._commands or name in self._analyses or name == "quit"
+
+    def _showboard(self, _: list[str]) -> str:
+        game, name = self._game, self._game.env.spec.name
+        if name in CHESS_SIZES:  # in ASCII, unlike the pieces of `board_text`
+            return f"\n{fen_of(game.state, CHESS_SIZES[name])}"
+        return f"\n{board_text(game).plain}"
+
+    def _boardsize(self, words: list[str]) -> str:
+        size, spec = number_at(words, 0, "a size"), self._game.env.spec
+        if size != spec.observation_shape[0]:
+            raise GtpError("unacceptable size")
+        return self._clear([])
+
+    def _clear(self, _: list[str]) -> str:
+        self._game.restart()
+        return ""
+
+    def _set_komi(self, words: list[str]) -> str:
+        self._komi = number_at(words, 0, "a komi")
+        return ""
+
+    def _play(self, words: list[str]) -> str:
+        first, name = colour_of(words), word_at(words, 1, "a move")
+        if name.lower() == "resign":
+            return ""
+        passes = self._turn_to(first)
+        try:
+            self._game.play(name)
+        except NotationError as error:
+            for _ in range(passes):
+                self._game.take_back()
+            raise GtpError(f"illegal move: {error}") from None
+        return ""
+
+    def _turn_to(self, first: bool) -> int:
+        """Makes it a colour's turn, in Go by a pass of the other one; returns the number of passes."""
+        game = self._game
+        if game.over or game.first_to_move == first:
+            return 0
+        if not game.env.spec.name.startswith("go_"):
+            raise GtpError(f"illegal move: it is {'black' if game.first_to_move else 'white'}'s turn")
+        game.play("pass")
+        if self._game.over:
+            game.take_back()
+            raise GtpError("illegal move: after another pass the game would be over")
+        return 1
+
+    def _genmove(self, words: list[str]) -> str:
+        return self._generated(words, keep=True)
+
+    def _reg_genmove(self, words: list[str]) -> str:
+        return self._generated(words, keep=False)
+
+    def _generated(self, words: list[str], keep: bool) -> str:
+        first = colour_of(words)
+        game, search = self._parts.result()
+        passes = self._turn_to(first)
+        if game.over:
+            if game.env.spec.name.startswith("go_"):
+                return "pass"
+            raise GtpError("the game is over")
+        clock = self._clocks[first]
+        seconds = clock.seconds()
+        started = time.monotonic()
+        waited = search.settle()
+        for size in search.usual() if seconds is None else search.within_seconds(seconds - waited):
+            searched = search.run(size, game.state, game.legal_mask)
+        clock.spend(time.monotonic() - started)
+        action = searched.lines[0].action
+        name = game.name(action)
+        if keep:
+            game.play(action)
+        else:
+            for _ in range(passes):
+                game.take_back()
+        return name
+
+    def _undo(self, _: list[str]) -> str:
+        if not self._game.take_back():
+            raise GtpError("cannot undo")
+        return ""
+
+    def _final_score(self, _: list[str]) -> str:
+        score = final_score(self._game, self._komi)
+        if score is None:
+            raise GtpError("cannot score: the game is not over")
+        return score
+
+    def _time_settings(self, words: list[str]) -> str:
+        main, period, stones = (number_at(words, i, "three numbers") for i in range(3))
+        for clock in self._clocks.values():
+            clock.settings(main, period, int(stones))
+        return ""
+
+    def _kgs_time_settings(self, words: list[str]) -> str:
+        kind = word_at(words, 0, "a kind of time").lower()
+        if kind not in _KGS:
+            raise GtpError(f"syntax error: expected {', '.join(_KGS)}")
+        main = 0.0 if kind == "none" else number_at(words, 1, "seconds")
+        period = number_at(words, 2, "seconds") if kind in ("byoyomi", "canadian") else 1.0 if kind == "none" else 0.0
+        stones = int(number_at(words, 3, "stones")) if kind == "canadian" else int(kind == "byoyomi")
+        for clock in self._clocks.values():
+            clock.settings(main, period, stones)
+        return ""
+
+    def _time_left(self, words: list[str]) -> str:
+        first = colour_of(words)
+        self._clocks[first].left(number_at(words, 1, "seconds"), int(number_at(words, 2, "stones")))
+        return ""
+
+    def _analyze(self, command: Command) -> None:
+        """Writes what growing searches find, and the last result at each interval, until another command arrives."""
+        try:
+            first, interval = self._analysis_arguments(command.arguments)
+            game, search = self._parts.result()
+            passes = self._turn_to(first)
+            if game.over:
+                raise GtpError("the game is over")
+        except (GtpError, NotationError) as error:
+            self._write(f"?{command.number} {error}\n")
+            return
+        self._write(f"={command.number}")
+        line, sizes = "", search.endless()
+        while not self._interrupted():
+            started = time.monotonic()
+            if sizes:
+                searched = search.run_unless(self._interrupted, sizes.pop(0), game.state, game.legal_mask)
+                if searched is None:
+                    break
+                line = self._analyses[command.name](searched, game)
+            self._write(line)
+            while not self._interrupted() and time.monotonic() < started + interval:
+                time.sleep(0.01)
+        for _ in range(passes):
+            game.take_back()
+        self._write("")
+
+    def _interrupted(self) -> bool:
+        return not self._incoming.empty()
+
+    def _analysis_arguments(self, words: list[str]) -> tuple[bool, float]:
+        """Colour and seconds between two lines: `[colour] [interval] [key value ...]`, the interval in hundredths."""
+        rest = list(words)
+        first = COLOURS[rest.pop(0).lower()] if rest and rest[0].lower() in COLOURS else self._game.first_to_move
+        if rest[:1] == ["interval"]:
+            rest.pop(0)
+        hundredths = number_at(rest, 0, "an interval") if rest else 100.0
+        return first, max(hundredths, 1.0) / 100

@@ -1,0 +1,294 @@
+"""The page on which a person plays against a player and looks at its searches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from nicegui import run, ui
+from nicegui.events import KeyEventArguments, MouseEventArguments
+
+from podzero.envs.notation import NotationError, names_in_text
+from podzero.evaluation.games import PlayedGame
+from podzero.evaluation.kept_games import KeptGame
+from podzero.protocols import Env
+from podzero.tools.play.board import Drawing, Square
+from podzero.tools.play.drawing import drawing_of, last_squares
+from podzero.tools.play.figures import tree_of, value_chart, value_points
+from podzero.tools.play.game import Game
+from podzero.tools.play.panels import choose_game, choose_simulations, compare, list_moves, show_without_board
+from podzero.tools.play.picture import MARGIN, BoardPicture, Marks, heat_of
+from podzero.tools.play.searching import SIMULATIONS, PositionSearch, Searched
+
+SIDES = {0: "first", 1: "second", 2: "both", 3: "none"}
+"""Which side the person plays, by the turn of the player; `none` lets the player play both."""
+
+
+class GamePage:
+    """The page of one browser: a game, and what the players say of its position.
+
+    Args:
+      env: the game.
+      players: searches by name; the first one plays, the others are compared with it.
+      simulations: of the first search.
+      kept: finished games to step through.
+      own_picture: draws the board instead of the page, edge to edge: gives the address of an image.
+    """
+
+    def __init__(
+        self,
+        env: Env,
+        players: Mapping[str, PositionSearch],
+        simulations: int,
+        kept: Sequence[KeptGame] = (),
+        own_picture: Callable[[Game], str] | None = None,
+    ) -> None:
+        self._game = Game(env)
+        self._players = dict(players)
+        self._opponent = next(iter(players))
+        self._simulations = min(SIMULATIONS, key=lambda offered: abs(offered - simulations))
+        self._side = 0
+        self._searched: dict[int, Searched] = {}
+        self._chosen: Square | None = None
+        self._picture: BoardPicture | None = None
+        self._drawing: Drawing | None = None
+        self._busy = False
+        self._kept, self._own_picture = kept, own_picture
+        self._build()
+
+    def _build(self) -> None:
+        """Lays the page out: one column on narrow screens, two on wide ones."""
+        ui.keyboard(on_key=self._key)
+        with ui.row().classes("w-full justify-center items-start gap-6"):
+            with ui.column().classes("w-full max-w-xl gap-2"):
+                self._status = ui.label().classes("text-lg").props("aria-live=polite")
+                self._board = ui.column().classes("w-full gap-1")
+                self._buttons()
+                self._inputs()
+            with ui.column().classes("w-full max-w-md gap-2"):
+                self._values = ui.echart(value_chart([])).classes("w-full h-40")
+                self._moves = ui.column().classes("w-full gap-0")
+                self._compared = ui.column().classes("w-full gap-0")
+                with ui.expansion("Search tree").classes("w-full"):
+                    self._tree = ui.column().classes("w-full overflow-x-auto")
+        self._draw()
+
+    def _buttons(self) -> None:
+        with ui.row().classes("gap-1"):
+            for icon, hint, act in (
+                ("first_page", "start (Home)", lambda: self._show(0)),
+                ("chevron_left", "one back (left)", lambda: self._show(self._game.ply - 1)),
+                ("chevron_right", "one forward (right)", lambda: self._show(self._game.ply + 1)),
+                ("last_page", "end (End)", lambda: self._show(len(self._game.moves))),
+                ("undo", "take back", self._take_back),
+                ("search", "search this position", self._search),
+                ("smart_toy", "let the player move", self._reply),
+                ("restart_alt", "new game", self._new_game),
+            ):
+                ui.button(icon=icon, on_click=act).props(f'flat dense aria-label="{hint}"').tooltip(hint)
+
+    def _inputs(self) -> None:
+        with ui.row().classes("w-full items-center gap-3"):
+            with ui.row().classes("items-center gap-2"):
+                ui.label("you play")
+                ui.toggle(SIDES, value=self._side, on_change=self._change_side).props("dense no-caps")
+            choose_simulations(self._simulations, partial(setattr, self, "_simulations"))
+        with ui.row().classes("w-full items-center gap-2"):
+            entry = ui.input("move, or moves from the start").classes("grow").props("dense clearable")
+            entry.on("keydown.enter", lambda: self._enter(entry))
+        if self._kept:
+            choose_game(self._kept, self._load)
+
+    async def _click(self, event: MouseEventArguments) -> None:
+        """Plays the move that a click means; in chess the first click chooses a piece."""
+        assert self._picture is not None
+        assert self._drawing is not None
+        square = self._picture.square_at(event.image_x, event.image_y)
+        if square is None or self._busy:
+            return
+        if self._drawing.moves_pieces:
+            actions = self._drawing.actions_at(square, self._chosen) if self._chosen else []
+            if not actions:
+                self._chosen = square if self._drawing.actions_at(square) else None
+                self._draw()
+                return
+        else:
+            actions = self._drawing.actions_at(square)
+        if len(actions) > 1:
+            self._ask(actions)
+        elif actions:
+            await self._play(actions[0])
+
+    def _ask(self, actions: list[int]) -> None:
+        """Lets the person choose among several moves between the same squares: promotions."""
+        with ui.dialog(value=True) as dialog, ui.card(), ui.row():
+            for action in actions:
+                ui.button(self._game.name(action), on_click=partial(self._play_from, dialog, action))
+
+    async def _play_from(self, dialog: ui.dialog, action: int) -> None:
+        dialog.close()
+        await self._play(action)
+
+    async def _play(self, action: int) -> None:
+        """Plays a person's move, and the player's reply where it is its turn; nothing while a search is under way."""
+        if self._busy:
+            return
+        try:
+            self._game.play(action)
+        except NotationError as error:
+            ui.notify(str(error), type="warning")
+            return
+        self._moved()
+        if not self._game.over and not self._persons_turn:
+            await self._reply()
+
+    async def _enter(self, entry: ui.input) -> None:
+        """Plays the move of this name, or sets up the position after these moves from the start."""
+        text = "" if self._busy else str(entry.value or "")
+        try:
+            if len(names_in_text(text)) == 1:
+                action = self._game.action(text.strip())
+                entry.set_value("")
+                await self._play(action)
+            elif text.strip():
+                self._set_up(self._game.read(text))
+                entry.set_value("")
+        except NotationError as error:
+            ui.notify(str(error), type="warning")
+
+    def _load(self, game: PlayedGame) -> None:
+        """Shows the beginning of a kept game, to step through; a move played anywhere in it goes on from there."""
+        if self._busy:
+            return
+        try:
+            self._set_up(game.moves)
+        except NotationError as error:
+            ui.notify(f"this is a game with other rules than {self._game.env.spec.name}: {error}", type="warning")
+        self._show(0)
+
+    def _set_up(self, moves: Sequence[int]) -> None:
+        self._searched.clear()
+        self._game.restart(moves)
+        self._moved()
+
+    async def _reply(self) -> None:
+        """The player moves; by itself to the end of the game if it plays both sides."""
+        while not self._game.over:
+            found = await self._search()
+            if found is None:
+                return
+            self._game.play(found.action)
+            self._moved()
+            if self._side != 3:
+                return
+
+    async def _search(self) -> Searched | None:
+        """Searches the shown position, in a thread, so that the page answers meanwhile; None if it is busy or over."""
+        if self._busy or self._game.over:
+            return None
+        self._busy = True
+        ply = self._game.ply
+        self._say(f"{self._opponent} searches with {self._simulations} simulations ...")
+        state, simulations = self._game.state, self._simulations
+        try:
+            said = {name: await run.io_bound(player, state, simulations) for name, player in self._players.items()}
+        finally:
+            self._busy = False
+        found = said.pop(self._opponent)
+        if found is None:  # the server stops
+            return None
+        self._searched[ply] = found
+        self._compared.clear()
+        with self._compared:
+            compare(self._game, said)
+        self._draw()
+        return found
+
+    @property
+    def _persons_turn(self) -> bool:
+        return self._side in (2, self._game.turn)
+
+    def _moved(self) -> None:
+        """Forgets searches of positions that no longer exist, and draws."""
+        self._searched = {ply: found for ply, found in self._searched.items() if ply < self._game.ply}
+        self._chosen = None
+        self._draw()
+
+    def _show(self, ply: int) -> None:
+        if not self._busy:
+            self._game.show(ply)
+            self._chosen = None
+            self._draw()
+
+    async def _take_back(self) -> None:
+        """Removes the person's last move with the reply to it."""
+        if not self._busy and self._game.ply:
+            self._game.take_back()
+            if self._game.ply and not self._persons_turn:
+                self._game.take_back()
+            self._moved()
+
+    async def _new_game(self) -> None:
+        if not self._busy:
+            self._set_up([])
+            if not self._persons_turn:
+                await self._reply()
+
+    async def _change_side(self, event: Any) -> None:
+        self._side = int(event.value)
+        if not self._game.over and not self._persons_turn and not self._busy:
+            await self._reply()
+
+    async def _key(self, event: KeyEventArguments) -> None:
+        """Arrow keys, Home and End step through the game."""
+        if event.action.keydown:
+            steps = {"ArrowLeft": self._game.ply - 1, "ArrowRight": self._game.ply + 1}
+            places = steps | {"Home": 0, "End": len(self._game.moves)}
+            if event.key.name in places:
+                self._show(places[event.key.name])
+
+    def _say(self, text: str) -> None:
+        self._status.set_text(text)
+
+    def _draw(self) -> None:
+        """Shows the position and what is known of it."""
+        game, found = self._game, self._searched.get(self._game.ply)
+        side = ("first", "second")[game.turn]
+        self._say(game.result or f"move {game.ply + 1}: the {side} player is to move")
+        self._drawing = drawing_of(game)
+        self._board.clear()
+        with self._board:
+            self._draw_board({} if found is None else found.probabilities(game.legal))
+            others = [a for a in game.legal if self._drawing is None or a not in self._drawing.squares]
+            with ui.row().classes("gap-1"):
+                for action in others:
+                    ui.button(game.name(action), on_click=partial(self._play, action)).props("dense no-caps outline")
+        self._moves.clear()
+        with self._moves:
+            list_moves(game, self._opponent, found)
+        self._draw_tree(found)
+        self._values.options.update(value_chart(value_points(game, self._searched)))
+        self._values.update()
+
+    def _draw_board(self, policy: Mapping[int, float]) -> None:
+        game, drawing = self._game, self._drawing
+        own = None if self._own_picture is None else self._own_picture(game)
+        if drawing is None:
+            show_without_board(game, own)
+            return
+        self._picture = self._picture or BoardPicture(game.env.spec.name, drawing.size, MARGIN if own is None else 0)
+        marks = Marks(heat_of(drawing, policy), last_squares(game), self._chosen)
+        content = self._picture.svg(drawing, marks) if own is None else self._picture.over(own, marks)
+        image = ui.interactive_image(
+            size=self._picture.extent, content=content, events=["click"], on_mouse=self._click, sanitize=False
+        )
+        image.classes("w-full").props(f'role=img aria-label="{game.env.spec.name}"')
+
+    def _draw_tree(self, found: Searched | None) -> None:
+        self._tree.clear()
+        with self._tree:
+            if found is None or found.nodes is None:
+                ui.label("Search the position to see its tree.")
+                return
+            ui.tree(tree_of(self._game, found.nodes), label_key="label").classes("font-mono text-sm")

@@ -1,0 +1,174 @@
+"""Boards as SVG, and which square a point of the picture lies in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import NamedTuple
+
+from podzero.tools.play.board import Drawing, Square
+
+CELL, MARGIN = 60, 34
+"""Size of a square, and of the border with labels, in units of the picture."""
+_STONES = {"connect_four": ("#d43d2f", "#f2c230")}
+"""Colours of the two players where they are not dark and light."""
+_WOOD = "#dcb66c"
+_GROUNDS = {
+    "connect_four": "#2b5fad", "go_9x9": _WOOD, "go_19x19": _WOOD, "othello": "#2e7d4f", "hex": "#e9dfc7",
+    "shogi": _WOOD, "animal_shogi": _WOOD,
+}  # fmt: skip
+_CHEQUERED = ("#f0d9b5", "#b58863")
+"""Light and dark squares where pieces move."""
+_TILE = "M0 -25L16 -17L22 24H-22L-16 -17Z"
+"""A piece of shogi that points up, around its centre."""
+
+
+class Marks(NamedTuple):
+    """What is shown on a board besides its pieces."""
+
+    heat: Mapping[Square, float] = {}
+    """The probability of each square, from the policy."""
+    last: Sequence[Square] = ()
+    """The squares of the last move."""
+    chosen: Square | None = None
+    """The square from which a piece is to be moved."""
+
+
+class BoardPicture:
+    """Draws the boards of one game.
+
+    Args:
+      game: the name of the game, for its colours and the form of its squares.
+      size: rows and columns.
+      margin: of the border with labels.
+    """
+
+    def __init__(self, game: str, size: Square, margin: int = MARGIN) -> None:
+        self._game = game
+        self._margin = margin
+        self._rows, self._columns = size
+        self._slant = CELL / 2 if game == "hex" else 0.0
+        self._lines = game.startswith("go_")
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Width and height of the picture."""
+        width = 2 * self._margin + CELL * self._columns + self._slant * (self._rows - 1)
+        return round(width), 2 * self._margin + CELL * self._rows
+
+    def square_at(self, x: float, y: float) -> Square | None:
+        """The square at a point of the picture; None outside of the board."""
+        row = int((y - self._margin) // CELL)
+        column = int((x - self._margin - self._slant * row) // CELL)
+        return (row, column) if 0 <= row < self._rows and 0 <= column < self._columns else None
+
+    def svg(self, drawing: Drawing, marks: Marks) -> str:
+        """The elements of the picture, without the `svg` element around them."""
+        return "".join([self.ground(drawing), *self.pieces(drawing, marks)])
+
+    def over(self, image: str, marks: Marks) -> str:
+        """The marks on a picture of the whole board, whose address is `image`; it needs a `margin` of 0."""
+        width, height = self.extent
+        shown = f'<image href="{image}" width="{width}" height="{height}" preserveAspectRatio="none"/>'
+        return "".join([shown, *self._marks_below(marks), *self._marks_above(marks)])
+
+    def ground(self, drawing: Drawing) -> str:
+        """The empty board with its labels, which is the same in all positions of a game."""
+        return "".join([*(self._ground(drawing, square) for square in self._squares), *self._labels(drawing)])
+
+    def pieces(self, drawing: Drawing, marks: Marks) -> list[str]:
+        """The pieces and marks of a position, to be drawn on the ground."""
+        pieces = [piece for square in self._squares if (piece := self._piece(drawing, square))]
+        return [*self._marks_below(marks), *pieces, *self._marks_above(marks)]
+
+    def _marks_below(self, marks: Marks) -> list[str]:
+        return [self._heat(square, share) for square, share in marks.heat.items() if share >= 0.005]
+
+    def _marks_above(self, marks: Marks) -> list[str]:
+        chosen = [] if marks.chosen is None else [self._frame(marks.chosen, "#0077cc")]
+        return [self._frame(square, "#e07b00") for square in marks.last] + chosen
+
+    @property
+    def _squares(self) -> list[Square]:
+        return [(row, column) for row in range(self._rows) for column in range(self._columns)]
+
+    def _center(self, square: Square) -> tuple[float, float]:
+        row, column = square
+        return self._margin + self._slant * row + CELL * (column + 0.5), self._margin + CELL * (row + 0.5)
+
+    def _ground(self, drawing: Drawing, square: Square) -> str:
+        x, y = self._center(square)
+        if drawing.in_hand(square):
+            return ""
+        plain = _CHEQUERED[sum(square) % 2] if drawing.moves_pieces else "#eee6d6"
+        colour = _GROUNDS.get(self._game, plain)
+        half = CELL / 2
+        edge = "none" if self._lines else "#00000055"
+        rect = f'<rect x="{x - half}" y="{y - half}" width="{CELL}" height="{CELL}" fill="{colour}" stroke="{edge}"/>'
+        if self._game == "connect_four":
+            rect += f'<circle cx="{x}" cy="{y}" r="{0.4 * CELL}" fill="#e8eef8"/>'
+        if not self._lines:
+            return rect
+        row, column = square
+        left, right = (0 if column == 0 else half), (0 if column == self._columns - 1 else half)
+        up, down = (0 if row == 0 else half), (0 if row == self._rows - 1 else half)
+        return (
+            rect + f'<path d="M{x - left} {y}H{x + right}M{x} {y - up}V{y + down}" stroke="#333" stroke-width="1.5"/>'
+        )
+
+    def _heat(self, square: Square, share: float) -> str:
+        x, y = self._center(square)
+        return (
+            f'<circle cx="{x}" cy="{y}" r="{0.44 * CELL}" fill="#c2185b" fill-opacity="{0.12 + 0.6 * share:.2f}"/>'
+            f'<text x="{x}" y="{y + 5}" font-size="15" text-anchor="middle" fill="#111">{100 * share:.0f}</text>'
+        )
+
+    def _piece(self, drawing: Drawing, square: Square) -> str:
+        x, y = self._center(square)
+        text, owner = drawing.text[square[0]][square[1]], int(drawing.owner[square])
+        if text and drawing.hands:
+            return (
+                f'<path d="{_TILE}" transform="translate({x} {y}) rotate({180 * owner})" fill="#f7e3b5" stroke="#533"/>'
+                f'<text x="{x}" y="{y + 7}" font-size="20" text-anchor="middle" fill="#111">{escape(text)}</text>'
+            )
+        if text:
+            size = 46 if drawing.moves_pieces else 22
+            return (
+                f'<text x="{x}" y="{y + 0.34 * size}" font-size="{size}" text-anchor="middle" fill="#111">'
+                f"{escape(text)}</text>"
+            )
+        if owner < 0:
+            return ""
+        colour = _STONES.get(self._game, ("#1c1c1c", "#fafafa"))[owner]
+        return f'<circle cx="{x}" cy="{y}" r="{0.4 * CELL}" fill="{colour}" stroke="#222" stroke-width="1.5"/>'
+
+    def _frame(self, square: Square, colour: str) -> str:
+        x, y = self._center(square)
+        return (
+            f'<rect x="{x - CELL / 2 + 3}" y="{y - CELL / 2 + 3}" width="{CELL - 6}" height="{CELL - 6}" fill="none" '
+            f'stroke="{colour}" stroke-width="4" rx="6"/>'
+        )
+
+    def _labels(self, drawing: Drawing) -> list[str]:
+        form = '<text x="{:.0f}" y="{:.0f}" font-size="16" text-anchor="middle" fill="#777">{}</text>'
+        bottom = self.extent[1] - 10
+        columns = [
+            form.format(self._center((self._rows - 1, column))[0], bottom, escape(label))
+            for column, label in enumerate(drawing.columns)
+        ]
+        rows = [
+            form.format(self._center((row, 0))[0] - CELL / 2 - 16, self._center((row, 0))[1] + 5, escape(label))
+            for row, label in enumerate(drawing.rows)
+        ]
+        return columns + rows
+
+
+def heat_of(drawing: Drawing, policy: Mapping[int, float]) -> dict[Square, float]:
+    """The probability of each square: where a stone would come to lie, or a piece would go."""
+    heat: dict[Square, float] = {}
+    for action, share in policy.items():
+        squares = drawing.squares.get(action, ())
+        free = squares if drawing.moves_pieces else [square for square in squares if drawing.owner[square] < 0]
+        if free:
+            heat[free[-1]] = heat.get(free[-1], 0.0) + share
+    return heat

@@ -1,0 +1,122 @@
+"""Play in the terminal: the board in colours, moves by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from podzero.envs.notation import NotationError
+from podzero.tools.play.board_text import board_text
+from podzero.tools.play.game import Game
+from podzero.tools.play.searching import PositionSearch
+
+HELP = "a move by its name, or: hint, undo, moves, new, quit"
+_SHOWN = 5
+"""Moves of a hint."""
+
+
+class TerminalGame:
+    """One game after the other between a person and a player.
+
+    Args:
+      game: what is played.
+      player: the person's opponent.
+      simulations: of each of its searches.
+      side: 0 if the person begins, otherwise 1.
+      console: where the board is shown.
+      read: asks for a line; raises `EOFError` at the end of the input.
+    """
+
+    def __init__(
+        self,
+        game: Game,
+        player: PositionSearch,
+        simulations: int,
+        side: int,
+        console: Console,
+        read: Callable[[str], str] = input,
+    ) -> None:
+        self._game = game
+        self._player = player
+        self._simulations = simulations
+        self._side = side
+        self._console = console
+        self._read = read
+
+    def run(self) -> None:
+        """Plays until the person ends it."""
+        self._console.print(f"You play against {self._player.name(self._simulations)}. Type {HELP}.")
+        self._show()
+        for command in self._commands():
+            match command.split():
+                case []:
+                    continue
+                case ["hint"]:
+                    self._hint()
+                case ["undo"]:
+                    self._game.take_back(2 if self._game.ply >= 2 else 1)
+                    self._show()
+                case ["moves"]:
+                    self._console.print(" ".join(self._game.names) or "no move yet", highlight=False)
+                case ["new"]:
+                    self._game.restart()
+                    self._show()
+                case ["help" | "?"]:
+                    self._console.print(HELP)
+                case _:
+                    self._move(command)
+
+    def _commands(self) -> Iterator[str]:
+        """The person's lines; the player moves before each of them if it is its turn."""
+        while True:
+            while not self._game.over and self._game.turn != self._side:
+                self._reply()
+            try:
+                line = self._read("over> " if self._game.over else "move> ").strip()
+            except EOFError:
+                return
+            if line in ("quit", "exit"):
+                return
+            yield line
+
+    def _move(self, name: str) -> None:
+        try:
+            self._game.play(name)
+        except NotationError as error:
+            legal = " ".join(self._game.name(action) for action in self._game.legal)
+            self._console.print(f"{error}. Legal: {legal or 'none'}", highlight=False)
+            return
+        self._show()
+
+    def _reply(self) -> None:
+        """The player's move."""
+        found = self._player(self._game.state, self._simulations)
+        name = self._game.name(found.action)
+        value = "" if found.value is None else f" (value {found.value:+.2f} for it)"
+        self._game.play(found.action)
+        self._console.print(f"{self._player.name(self._simulations)} plays {name}{value}", highlight=False)
+        self._show()
+
+    def _hint(self) -> None:
+        """What the player would do here."""
+        if self._game.over:
+            self._console.print(self._game.result)
+            return
+        found = self._player(self._game.state, self._simulations)
+        if found.policy is None or found.visits is None:
+            self._console.print(f"it would play {self._game.name(found.action)}", highlight=False)
+            return
+        table = Table("move", "policy", "visits", box=None)
+        for action in np.argsort(-found.policy)[:_SHOWN]:
+            if int(action) in self._game.legal:
+                name = self._game.name(int(action))
+                table.add_row(name, f"{found.policy[action]:.1%}", str(int(found.visits[action])))
+        self._console.print(table)
+
+    def _show(self) -> None:
+        self._console.print(board_text(self._game))
+        if self._game.over:
+            self._console.print(f"[bold]{self._game.result}[/]. `new` begins another game, `undo` takes moves back.")

@@ -1,0 +1,215 @@
+"""A player as an engine for chess programs, by the Universal Chess Interface (Huber & Meyer-Kahlen 2006)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from threading import Event, Lock, Thread
+
+import numpy as np
+
+from podzero.envs.boards.chess import CHESS_SIZES
+from podzero.envs.notation import NotationError, fen_of, state_of, white_to_move
+from podzero.tools.play.engine_parts import EngineParts
+from podzero.tools.play.game import Game
+from podzero.tools.play.limits import GoLimits, parse_go
+from podzero.tools.play.timed_search import Line, SearchedLines
+
+VARIANTS = {"chess": "chess", "gardner_chess": "gardner"}
+"""The value of the option UCI_Variant of each game."""
+_MOST_LINES = 218
+"""More legal moves has no position of chess."""
+_MOST_SIMULATIONS = 1_000_000
+_NOTHING = "(none)"
+"""The best move where there is none."""
+
+
+class UciServer:
+    """The engine's end of the protocol. Searches run in a thread, so that `stop` and `isready` are heard."""
+
+    def __init__(self, who: str, game: str, parts: Future[EngineParts], write: Callable[[str], None]) -> None:
+        """`parts` may still be in the making: `isready` waits for it."""
+        self._who, self._game, self._parts = who, game, parts
+        self._write, self._writing = write, Lock()
+        self._stop, self._search = Event(), Thread()
+        self._failure: Exception | None = None
+        self._position: tuple[str, list[str]] = ("startpos", [])
+        self._lines = 1
+        self._simulations: int | None = None
+        self._commands: dict[str, Callable[[list[str]], None]] = {
+            "uci": self._introduce,
+            "isready": self._ready,
+            "ucinewgame": lambda _: self._finish(),
+            "position": self._place,
+            "go": self._go,
+            "stop": lambda _: self._finish(),
+            "ponderhit": lambda _: self._finish(),
+            "setoption": self._set,
+            "debug": lambda _: None,
+            "register": lambda _: None,
+        }
+
+    def run(self, lines: Iterable[str]) -> None:
+        """Answers lines until `quit` or the end of the input; a search that is under way is finished first.
+
+        Raises what making the player raised.
+        """
+        for line in lines:
+            words = line.split()
+            if words[:1] == ["quit"]:
+                break
+            while words and words[0] not in self._commands:  # as the protocol says: skip what is not known
+                self._say(f"info string unknown command: {words.pop(0)[:80]}")
+            if words:
+                self._commands[words[0]](words[1:])
+        self._finish()
+
+    def _say(self, line: str) -> None:
+        with self._writing:
+            self._write(line)
+
+    def _introduce(self, _: list[str]) -> None:
+        self._say(f"id name podzero {self._who}")
+        self._say("id author the podzero authors")
+        self._say(f"option name MultiPV type spin default 1 min 1 max {_MOST_LINES}")
+        self._say(f"option name Simulations type spin default 0 min 0 max {_MOST_SIMULATIONS}")
+        if self._game != "chess":
+            self._say(f"option name UCI_Variant type combo default {VARIANTS[self._game]} var {VARIANTS[self._game]}")
+        self._say("uciok")
+
+    def _ready(self, _: list[str]) -> None:
+        if not self._search.is_alive():
+            self._prepared()
+        self._say("readyok")
+
+    def _prepared(self) -> EngineParts:
+        parts = self._parts.result()
+        if self._simulations and self._simulations != parts.search.most:
+            parts.search.limit(self._simulations)
+        parts.search.prepare(parts.game.beginning)
+        return parts
+
+    def _set(self, words: list[str]) -> None:
+        name, _, value = (part.strip() for part in " ".join(words).removeprefix("name").partition(" value "))
+        bounds = {"multipv": (1, _MOST_LINES), "simulations": (0, _MOST_SIMULATIONS)}.get(name.lower())
+        if name.lower() == "uci_variant" and value == VARIANTS[self._game]:
+            return
+        if bounds is None:
+            self._say(f"info string no such option: {name[:80]}")
+        elif not value.isdecimal() or not bounds[0] <= int(value) <= bounds[1]:
+            self._say(f"info string {name}: expected a number from {bounds[0]} to {bounds[1]}, not '{value[:80]}'")
+        elif name.lower() == "multipv":
+            self._lines = int(value)
+        else:
+            self._finish()
+            self._simulations = int(value)
+
+    def _place(self, words: list[str]) -> None:
+        """Sets the position; after a mistake, the moves before it stand."""
+        self._finish()
+        at = words.index("moves") if "moves" in words else len(words)
+        start, moves = " ".join(words[:at]), words[at + 1 :]
+        game = self._parts.result().game
+        try:
+            same = start == self._position[0] and self._position[1] == moves[: len(self._position[1])]
+            if not same:
+                if start != "startpos" and not start.startswith("fen "):
+                    raise NotationError(f"expected startpos or fen, not '{start[:80]}'")
+                fen = start.removeprefix("fen ")
+                game.restart(state=None if start == "startpos" else state_of(fen, CHESS_SIZES[self._game]))
+                self._position = (start, [])
+            for name in moves[len(self._position[1]) :]:
+                game.play(name)
+                self._position[1].append(name)
+                self._resume(game)
+        except NotationError as error:
+            self._say(f"info string position: {error}")
+
+    def _resume(self, game: Game) -> None:
+        """Goes on after a draw by podzero's rules: programs need not claim one. The search forgets the past."""
+        if game.over:
+            size = CHESS_SIZES[self._game]
+            game.resume(state_of(fen_of(game.state, size), size))
+
+    def _go(self, words: list[str]) -> None:
+        self._finish()
+        limits, unknown = parse_go(words)
+        if unknown:
+            self._say(f"info string go: not understood: {' '.join(unknown)[:80]}")
+        parts = self._prepared()
+        self._stop.clear()
+        self._search = Thread(target=self._run, args=(parts, limits), name="uci-search", daemon=True)
+        self._search.start()
+
+    def _finish(self) -> None:
+        """Stops the search and waits for its answer, which comes once its first number of simulations is done.
+
+        Raises what the search raised.
+        """
+        self._stop.set()
+        if self._search.is_alive():
+            self._search.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self, parts: EngineParts, limits: GoLimits) -> None:
+        try:
+            best = self._best(parts, limits)
+        except Exception as error:  # raised again by the thread that reads commands
+            self._failure, best = error, _NOTHING
+            self._say(f"info string the search failed: {type(error).__name__}: {error}".splitlines()[0])
+        if limits.infinite:
+            self._stop.wait()
+        self._say(f"bestmove {best}")
+
+    def _best(self, parts: EngineParts, limits: GoLimits) -> str:
+        game, best = parts.game, _NOTHING
+        legal = self._allowed(parts, limits.searchmoves)
+        for depth, size in enumerate(self._sizes(parts, limits) if legal.any() else [], start=1):
+            enough = self._stop.is_set if depth > 1 else _never
+            searched = parts.search.run_unless(enough, size, game.state, legal)
+            if searched is None:
+                break
+            for line in self._infos(parts, searched, depth):
+                self._say(line)
+            best = game.name(searched.lines[0].action)
+            if self._stop.is_set():
+                break
+        return best
+
+    def _sizes(self, parts: EngineParts, limits: GoLimits) -> list[int]:
+        search, seconds = parts.search, limits.seconds(white=white_to_move(parts.game.state))
+        waited = search.settle()
+        if limits.infinite:
+            return search.endless()
+        if limits.nodes is not None:
+            return search.within_simulations(limits.nodes)
+        return search.usual() if seconds is None else search.within_seconds(seconds - waited)
+
+    def _allowed(self, parts: EngineParts, names: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        """The legal moves, or those among them that were named."""
+        legal, named = parts.game.legal_mask, np.zeros_like(parts.game.legal_mask)
+        for name in names:
+            try:
+                named[parts.game.action(name)] = True
+            except NotationError as error:
+                self._say(f"info string searchmoves: {error}")
+        return named if named.any() else legal
+
+    def _infos(self, parts: EngineParts, searched: SearchedLines, depth: int) -> Iterable[str]:
+        speed = f"nodes {searched.simulations} nps {round(searched.simulations / max(searched.seconds, 1e-6))}"
+        for number, line in enumerate(searched.lines[: self._lines], start=1):
+            yield (
+                f"info depth {depth} multipv {number} score cp {centipawns(line)} {speed} "
+                f"time {round(1000 * searched.seconds)} pv {' '.join(parts.game.names_of(line.moves))}"
+            )
+
+
+def _never() -> bool:
+    return False
+
+
+def centipawns(line: Line) -> int:
+    """A value as a score: 90 tan(1.5637541897 v), the formula of Leela Chess Zero (https://github.com/LeelaChessZero/lc0)."""
+    return round(90 * math.tan(1.5637541897 * line.value))
