@@ -52,7 +52,7 @@ IN_INT8 = ("actors.inference=device", "int8.on_tpu=true")
 PAGE, FIGURES = Path("docs/compile.md"), Path("benchmarks/results/compile.json")
 """Where the table goes and the figures behind it, below the working directory."""
 
-FOR_LAUNCH = Path("aot") / slices.FILE
+FOR_LAUNCH = Path("tools/compile") / slices.FILE
 """Where the rates of the experiments for slices go, below the working directory."""
 
 _COMMAND = (sys.executable, "-c", "from podzero.launch.cli import main; main()", "compile")
