@@ -129,7 +129,7 @@ def parse(text: str) -> Module:
             if header := _HEADER.match(stripped):
                 current = computations[header.group(2)] = Computation(header.group(2))
                 entry = current if header.group(1) else entry
-        elif stripped == "}":
+        elif stripped == "}" or stripped.startswith("}, "):  # what follows is the thread, as that of a SparseCore
             current = None
         elif stripped:
             instruction = _instruction(stripped)

@@ -52,6 +52,13 @@ def test_a_fusion_reads_its_operands_and_writes_its_result_in_their_memory_space
     assert (cost.flops, cost.collectives, cost.host_transfers) == (0, [], 0)
 
 
+def test_a_computation_may_name_the_thread_that_executes_it():
+    """TPU7x reduces over chips on its SparseCores."""
+    sum_of_two = computation("sum", "ROOT %s = f32[] add(%p, %p)") + ', execution_thread="sparsecore"'
+    module = parse(program(["ROOT %p = f32[] parameter(0)"], sum_of_two))
+    assert [*module.computations] == ["sum", "main"]
+
+
 def test_a_fusion_that_slices_reads_only_the_slice():
     cost = count(parse(program(
         ["%table = f32[1000,8,128]{2,1,0:T(8,128)} parameter(0)",
