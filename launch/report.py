@@ -44,7 +44,8 @@ def report(
         return
     if host is not None or port is not None:
         raise ConfigError("--host and --port are for --serve: a report in a file needs neither")
-    from podzero.tools.report import RunReader, make_report
+    from podzero.tools.report.page import make_report
+    from podzero.tools.report.record import RunReader
 
     workdir = Workdir(directory)
     page = make_report(RunReader(workdir).read())

@@ -6,8 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from podzero.errors import ConfigError, nearest
-from podzero.tools.report.history import History, Values
-from podzero.tools.report.tail import MetricsTail
+from podzero.tools.report.history import History, MetricsTail, Values
 from podzero.workdir import Workdir, WorkdirError
 from podzero.zoo_agents import PREFIX, zoo_workdir
 

@@ -1,7 +1,5 @@
 """The report of a run: one self-contained HTML page, made from the files of its working directory.
 
-`record` reads a run, the modules named after sections make figures of it, `page` renders them.
+`record` reads a run, `overview`, `strength`, `training` and `sample_games` make the sections, `page` renders them, and
+`server` keeps the page up to date.
 """
-
-from podzero.tools.report.record import RunReader as RunReader
-from podzero.tools.report.report import make_report as make_report

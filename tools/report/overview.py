@@ -1,19 +1,23 @@
-"""The sections of a report on the run as a whole, its machines and its cost. Pure."""
+"""The sections of a report on the run as a whole: its state, settings, faults, machines and cost."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from podzero.changes import RecordedChange, flatten
 from podzero.config import Experiment
 from podzero.runtime.monitoring.status import RunStatus, StoredStatus, duration
-from podzero.tools.report.figures import Section, Table
+from podzero.tools.report.figures import ReportSection, ReportTable
+from podzero.tools.report.record import Event
 
 NEVER_STARTED = "no status: the run has not started, or status.json is damaged"
 
 
-def overview(experiment: Experiment, stored: StoredStatus | None, damaged_lines: int) -> Section:
-    """The state of the run and its newest figures."""
+def overview(experiment: Experiment, stored: StoredStatus | None, damaged_lines: int) -> ReportSection:
+    """The run's state and its newest figures."""
     facts = {"environment": experiment.env.title, "network": experiment.network.name}
     if stored is None:
         facts["state"] = NEVER_STARTED
@@ -21,18 +25,18 @@ def overview(experiment: Experiment, stored: StoredStatus | None, damaged_lines:
         facts |= {"state": stored.summary} | _counts(stored.status) | _results(stored.status)
     if damaged_lines:
         facts["damaged lines"] = f"{damaged_lines:,} lines of metrics.jsonl could not be read and are left out"
-    return Section("Overview", facts=facts)
+    return ReportSection("Overview", facts=facts)
 
 
-def machines(hardware: Mapping[str, Any], stored: StoredStatus | None) -> Section:
-    """The nodes of the run and what they cost.
+def machines(hardware: Mapping[str, Any], stored: StoredStatus | None) -> ReportSection:
+    """The run's nodes and their cost.
 
     Args:
-      hardware: what `Workdir.hardware_file` holds.
+      hardware: the content of `Workdir.hardware_file`.
       stored: the newest status.
     """
     status = stored.status if stored else None
-    return Section(
+    return ReportSection(
         "Hardware and cost", tables=_nodes(hardware), facts=_driver(hardware) | _devices(status) | _cost(status)
     )
 
@@ -63,10 +67,10 @@ def _results(status: RunStatus) -> dict[str, str]:
     return facts
 
 
-def _nodes(hardware: Mapping[str, Any]) -> list[Table]:
+def _nodes(hardware: Mapping[str, Any]) -> list[ReportTable]:
     rows = [row for node in _list(hardware.get("nodes")) if (row := _node_row(node))]
     caption = "Nodes of the cluster when the run started or resumed last."
-    return [Table(caption, ("node", "CPUs", "memory, GiB", "accelerators"), rows)] if rows else []
+    return [ReportTable(caption, ("node", "CPUs", "memory, GiB", "accelerators"), rows)] if rows else []
 
 
 def _node_row(node: object) -> list[str] | None:
@@ -102,7 +106,7 @@ def _devices(status: RunStatus | None) -> dict[str, str]:
 
 
 def _cost(status: RunStatus | None) -> dict[str, str]:
-    """In the currency of `cluster.price_per_hour`, which the settings show; nothing without a price."""
+    """The cost in the currency of `cluster.price_per_hour`; empty without a price."""
     if status is None or status.cost is None:
         return {}
     facts = {"cost": f"{status.cost:,.2f} (cluster.price_per_hour times the training time)"}
@@ -113,3 +117,79 @@ def _cost(status: RunStatus | None) -> dict[str, str]:
 
 def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
+
+
+def settings(experiment: Experiment, base: Experiment | None, changes: Sequence[RecordedChange] = ()) -> ReportSection:
+    """The settings that differ from those of `base`, and those that were changed when the run was resumed.
+
+    Args:
+      experiment: the run's experiment.
+      base: the built-in experiment of the same name; None compares with the defaults of the schema.
+      changes: the settings that were changed when the run was resumed.
+    """
+    changed = (_changed(changes),) if changes else ()
+    own = flatten(experiment.model_dump(mode="json"))
+    if base is None:
+        chosen = flatten(experiment.model_dump(mode="json", exclude_defaults=True))
+        other = {key: default for key, default in _defaults().items() if key in own}
+        rows = [(key, _text(other, key), _text(own, key)) for key in sorted(chosen)]
+        caption, name = "Settings that differ from the defaults: no built-in experiment has this name.", "default"
+    else:
+        other = flatten(base.model_dump(mode="json"))
+        rows = [
+            (key, _text(other, key), _text(own, key))
+            for key in sorted({*own, *other})
+            if own.get(key) != other.get(key)
+        ]
+        caption, name = f"Settings that differ from the built-in experiment {base.name}.", base.name
+    if not rows:
+        facts = {"differences": f"none from the built-in experiment {experiment.name}"}
+        return ReportSection("Settings", facts=facts, tables=changed, text=experiment.to_yaml())
+    table = ReportTable(caption, ("setting", name, "this run"), rows)
+    return ReportSection("Settings", tables=(table, *changed), text=experiment.to_yaml())
+
+
+def _changed(changes: Sequence[RecordedChange]) -> ReportTable:
+    rows = [
+        (f"{step:,}", time.strftime("%Y-%m-%d %H:%M %Z", time.localtime(t)), name, json.dumps(old), json.dumps(new))
+        for t, step, (name, old, new) in changes
+    ]
+    return ReportTable(
+        "Settings that were changed when the run was resumed.", ("step", "time", "setting", "before", "after"), rows
+    )
+
+
+def _defaults() -> dict[str, Any]:
+    """The defaults of all settings outside `env` and `network`, which depend on their kinds."""
+    fields = Experiment.model_fields
+    sections = {
+        name: field.default.model_dump(mode="json")
+        for name, field in fields.items()
+        if name not in ("name", "env", "network", "seed")
+    }
+    return flatten(sections) | {"seed": fields["seed"].default}
+
+
+def _text(flat: Mapping[str, Any], key: str) -> str:
+    if key not in flat:
+        return "\N{EN DASH}"
+    value = flat[key]
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def faults(found: Sequence[Event], counts: dict[str, int]) -> ReportSection:
+    """Warnings, errors and restarts.
+
+    Args:
+      found: the events of the log.
+      counts: the number of faults of each kind; zeros are shown too.
+    """
+    rows = [(event.last, event.level.lower(), f"{event.times:,}", event.text) for event in found]
+    caption = (
+        "Warnings, errors and starts of workers in the log, newest first. Messages that differ only in numbers share a "
+        "row, which shows the newest."
+    )
+    tables = [ReportTable(caption, ("last time", "level", "times", "message"), rows)] if rows else []
+    return ReportSection(
+        "Faults and restarts", tables=tables, facts={name: f"{count:,}" for name, count in counts.items()}
+    )

@@ -1,4 +1,4 @@
-"""Renders the sections of a report as one HTML page, with its style and its program inside."""
+"""The report of a run as one self-contained HTML page, with its styles and scripts inside."""
 
 from __future__ import annotations
 
@@ -12,7 +12,60 @@ from typing import Any, NamedTuple
 
 import jinja2
 
-from podzero.tools.report.figures import Curve, Figure, Section
+from podzero.runtime.monitoring.status import StoredStatus
+from podzero.tools.report.figures import Figure, MetricCurves, ReportCurve, ReportSection
+from podzero.tools.report.overview import faults, machines, overview, settings
+from podzero.tools.report.record import Record
+from podzero.tools.report.strength import strength
+from podzero.tools.report.training import data, games, learning, throughput
+
+
+def make_report(record: Record, live: Live | None = None) -> str:
+    """The report as one self-contained HTML page.
+
+    Args:
+      record: the content of the run's working directory.
+      live: what a served page needs to look for a newer report; None for a file.
+    """
+    title = f"{record.experiment.name} \N{MIDDLE DOT} podzero"
+    return render(Page(title, record.experiment.name, [s for s in sections(record) if not s.empty], live))
+
+
+def sections(record: Record) -> list[ReportSection]:
+    """All sections in the order of the page; those without data are empty."""
+    metrics, experiment = MetricCurves(record.history), record.experiment
+    return [
+        overview(experiment, record.status, record.history.damaged_lines),
+        strength(metrics, experiment, record.ladder),
+        learning(metrics),
+        data(metrics, experiment),
+        throughput(metrics, experiment),
+        games(metrics),
+        _sample_games(record),
+        settings(experiment, record.base, record.changes),
+        faults(record.events, _fault_counts(metrics, record.status)),
+        machines(record.hardware, record.status),
+    ]
+
+
+def _sample_games(record: Record) -> ReportSection:
+    if not record.games:
+        return ReportSection("Sample games")
+    from podzero.tools.report.sample_games import sample_games  # imports JAX
+
+    return sample_games(record.experiment, record.games)
+
+
+def _fault_counts(metrics: MetricCurves, stored: StoredStatus | None) -> dict[str, int]:
+    if stored is None:
+        return {}
+    skipped = metrics.history.values("learner", "count/skipped_steps").values
+    return {
+        "restarts": stored.status.restarts,
+        "failed episodes": stored.status.failed_episodes,
+        "skipped learner steps": int(skipped.sum()),
+    }
+
 
 _FOLDER = Path(__file__).parent
 _SCRIPTS = ("uPlot.iife.min.js", "page.js")
@@ -20,25 +73,25 @@ _STYLES = ("uPlot.min.css", "page.css")
 
 
 class Live(NamedTuple):
-    """What a page needs that a server replaces by newer ones."""
+    """What a served page needs to look for a newer report."""
 
     version: str
     poll_s: float
-    """Seconds between two looks for a newer version."""
+    """Seconds between two requests for the version."""
 
 
 class Page(NamedTuple):
-    """What a page shows."""
+    """The content of a page."""
 
     title: str
     heading: str
-    sections: Sequence[Section]
+    sections: Sequence[ReportSection]
     live: Live | None
     """None for a file."""
 
 
 def render(page: Page) -> str:
-    """The page as HTML that loads nothing from elsewhere."""
+    """The page as HTML that loads nothing from other places."""
     figures = [figure for section in page.sections for figure in section.figures]
     replays = [replay for section in page.sections for replay in section.replays]
     return _template().render(
@@ -58,7 +111,7 @@ def render(page: Page) -> str:
 
 @cache
 def content_policy() -> str:
-    """The page's content security policy: its own two scripts run, and nothing is loaded but a newer report."""
+    """The content security policy: only the page's own two scripts run, and only a newer report is loaded."""
     hashes = " ".join(f"'sha256-{_digest(_asset(name))}'" for name in _SCRIPTS)
     return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'"
 
@@ -81,7 +134,7 @@ def _rows(figure: Figure) -> list[tuple[str, list[str]]]:
     return [(curve.label, _cells(curve)) for curve in figure.curves]
 
 
-def _cells(curve: Curve) -> list[str]:
+def _cells(curve: ReportCurve) -> list[str]:
     known = curve.known
     return [f"{value:,.4g}" for value in (float(known[0]), float(known[-1]), curve.least, curve.greatest)]
 

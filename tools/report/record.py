@@ -1,53 +1,80 @@
-"""Reads what a working directory holds of its run, also while the run goes on."""
+"""Reads everything that a report shows from the working directory of a run, which may still be running."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from podzero.changes import RecordedChange
 from podzero.config import FOR_SLICES, Experiment, builtin_configs, load
 from podzero.errors import ConfigError
 from podzero.runtime.checkpoints import checkpoints
+from podzero.runtime.monitoring.log_file import OLD_FILES
 from podzero.runtime.monitoring.status import StoredStatus, read_status
-from podzero.tools.report.events import Event, read_events
-from podzero.tools.report.history import History
-from podzero.tools.report.tail import MetricsTail
+from podzero.tools.report.history import History, MetricsTail
 from podzero.workdir import Workdir, WorkdirError, read_json
 
 if TYPE_CHECKING:
     from podzero.evaluation.kept_games import KeptGame
 
 
+READ_BYTES = 2**20
+"""Only this many bytes at the end of each log file are read."""
+MAX_EVENTS = 200
+"""The most kinds of events that a report shows."""
+MAX_TEXT = 400
+"""The most characters of a message that a report shows."""
+_LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),\d{3} ([A-Z]+) (.*)")
+_SHOWN_LEVELS = ("WARNING", "ERROR", "CRITICAL")
+_RESTART = re.compile(r"resumed from the checkpoint|starts on node")
+_NUMBER = re.compile(r"\d[\d,.]*")
+
+
+class Event(NamedTuple):
+    """Log messages that differ only in numbers."""
+
+    level: str
+    text: str
+    """The newest message."""
+    first: str
+    """The time of the first message, in the driver's time zone."""
+    last: str
+    """The time of the newest message."""
+    times: int
+    """The number of messages."""
+
+
 class Record(NamedTuple):
-    """What is known of a run."""
+    """What the working directory of a run holds."""
 
     experiment: Experiment
     base: Experiment | None
     """The built-in experiment of the same name."""
     status: StoredStatus | None
-    """None if there is none, or it is damaged."""
+    """None if the file is missing or damaged."""
     history: History
     ladder: Mapping[str, Any]
     """The rating ladder of the newest checkpoint."""
     events: Sequence[Event]
     hardware: Mapping[str, Any]
-    """What `Workdir.hardware_file` holds; empty if there is none, or it is damaged."""
+    """The content of `Workdir.hardware_file`; empty if the file is missing or damaged."""
     games: Sequence[KeptGame] = ()
-    """Of the evaluator's newest round."""
+    """The games of the evaluator's newest round."""
     changes: Sequence[RecordedChange] = ()
-    """Settings that were changed when the run was resumed."""
+    """The settings that were changed when the run was resumed."""
 
 
 class RunReader:
-    """Reads a run again and again; metrics that were read before are kept."""
+    """Reads a run repeatedly. Metrics that were read before are kept."""
 
     def __init__(self, workdir: Workdir) -> None:
         self._workdir = workdir
         self._metrics = MetricsTail(workdir.metrics_file)
 
     def read(self) -> Record:
-        """The run as its files are now.
+        """Reads the files as they are now.
 
         Raises:
           WorkdirError: the directory holds no run, or its files cannot be read.
@@ -92,3 +119,35 @@ def _status(workdir: Workdir) -> StoredStatus | None:
         return read_status(workdir)
     except WorkdirError:
         return None
+
+
+def read_events(workdir: Workdir) -> list[Event]:
+    """The warnings, errors and starts of workers at the end of the log files, newest first."""
+    files = [workdir.log_file.with_name(f"{workdir.log_file.name}.{k}") for k in range(OLD_FILES, 0, -1)]
+    return events(line for file in (*files, workdir.log_file) for line in _last_lines(file))
+
+
+def events(lines: Iterable[str]) -> list[Event]:
+    """The events in the lines of a log, which are given oldest first; at most `MAX_EVENTS`, newest first."""
+    found: dict[tuple[str, str], Event] = {}
+    for line in lines:
+        parts = _LINE.match(line)
+        if parts is None or not (parts[2] in _SHOWN_LEVELS or _RESTART.search(parts[3])):
+            continue
+        moment, level, text = parts[1], parts[2], parts[3][:MAX_TEXT]
+        key = level, _NUMBER.sub("#", text)
+        earlier = found.pop(key, None)  # the dictionary's order is that of the newest messages
+        first, count = (earlier.first, earlier.times) if earlier else (moment, 0)
+        found[key] = Event(level, text, first, moment, count + 1)
+    return list(reversed(found.values()))[:MAX_EVENTS]
+
+
+def _last_lines(file: Path) -> list[str]:
+    """The lines in the last `READ_BYTES` of a file; empty if it cannot be read."""
+    try:
+        with file.open("rb") as log:
+            size = log.seek(0, 2)
+            log.seek(max(size - READ_BYTES, 0))
+            return log.read(READ_BYTES).decode(errors="replace").splitlines()
+    except OSError:
+        return []

@@ -1,4 +1,7 @@
-"""The section of a report that shows games of the evaluator's newest round, as boards to step through."""
+"""The section of a report that shows games of the evaluator's newest round, as boards to step through.
+
+It draws boards and replays games, so it imports JAX, which the rest of the report does without.
+"""
 
 from __future__ import annotations
 
@@ -13,32 +16,31 @@ from podzero.errors import PodzeroError
 from podzero.evaluation.games import PlayedGame, game_title
 from podzero.evaluation.kept_games import KeptGame
 from podzero.protocols import Env
-from podzero.tools.play.board import Drawing
 from podzero.tools.play.drawing import drawing_of, last_squares
 from podzero.tools.play.game import Game
 from podzero.tools.play.picture import BoardPicture, Marks
-from podzero.tools.report.figures import Replay, Section
+from podzero.tools.report.figures import GameReplay, ReportSection
 
 MOST_GAMES = 4
-"""The games that are shown, each of other players."""
+"""The most games that are shown, each between other players."""
 _TITLE = "Sample games"
 
 
-def sample_games(experiment: Experiment, kept: Sequence[KeptGame]) -> Section:
+def sample_games(experiment: Experiment, kept: Sequence[KeptGame]) -> ReportSection:
     """One game of each pair of players, the newest snapshot's first.
 
     Args:
-      experiment: of the run; without two players there are no games.
+      experiment: the run's experiment. Environments for one player have no games.
       kept: the games of a round.
     """
     if isinstance(experiment.env, GymnasiumConfig) or not kept:
-        return Section(_TITLE)
+        return ReportSection(_TITLE)
     try:
         env = _env(experiment.env.model_dump_json(), type(experiment.env))
-    except PodzeroError as error:  # a game of one's own that is not importable here
-        return Section(_TITLE, facts={"not shown": str(error)})
+    except PodzeroError as error:  # the user's own game, which is not importable here
+        return ReportSection(_TITLE, facts={"not shown": str(error)})
     replays = [replay for one in _one_of_each(kept) if (replay := _replay(cast(Hashable, env), one)) is not None]
-    return Section(_TITLE, replays=replays)
+    return ReportSection(_TITLE, replays=replays)
 
 
 def _one_of_each(kept: Iterable[KeptGame]) -> list[KeptGame]:
@@ -50,13 +52,13 @@ def _one_of_each(kept: Iterable[KeptGame]) -> list[KeptGame]:
 
 @lru_cache(maxsize=1)
 def _env(settings: str, kind: type[EnvConfig]) -> Env:
-    """Made once, because a served report is made again and again."""
+    """The environment, made once, because a served report is made repeatedly."""
     return make_env(kind.model_validate_json(settings))
 
 
 @lru_cache(maxsize=4 * MOST_GAMES)
-def _replay(env: Any, kept: KeptGame) -> Replay | None:
-    """The boards of a game; None if it cannot be drawn, or is not one of this game."""
+def _replay(env: Any, kept: KeptGame) -> GameReplay | None:
+    """The boards of a game; None if they cannot be drawn or the moves are not legal in this game."""
     game = Game(env)
     try:
         game.restart(kept.game.moves)
@@ -70,15 +72,13 @@ def _replay(env: Any, kept: KeptGame) -> Replay | None:
         if drawing is None:
             return None
         picture = BoardPicture(env.spec.name, drawing.size)
+        # Most SVG elements stay from ply to ply, so the page holds each once and a frame is a list of their numbers.
         if ply == 0:
             ground, extent = picture.ground(drawing), picture.extent
-        frames.append([numbers.setdefault(part, len(numbers)) for part in _parts(picture, drawing, game)])
+        parts = picture.pieces(drawing, Marks(last=last_squares(game)))
+        frames.append([numbers.setdefault(part, len(numbers)) for part in parts])
     title = f"{kept.origin}: {game_title(kept.game)}"
-    return Replay(title, extent, ground, tuple(numbers), frames, game.names, _caption(kept.game))
-
-
-def _parts(picture: BoardPicture, drawing: Drawing, game: Game) -> list[str]:
-    return picture.pieces(drawing, Marks(last=last_squares(game)))
+    return GameReplay(title, extent, ground, tuple(numbers), frames, game.names, _caption(kept.game))
 
 
 def _caption(game: PlayedGame) -> str:

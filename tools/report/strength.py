@@ -1,33 +1,101 @@
-"""The section of a report on strength: ratings, scores, a solver's judgement, returns. Pure."""
+"""The section of a report on strength: ratings, scores, a solver's judgement, returns."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from podzero.config import Experiment
 from podzero.intervals import student, wilson
-from podzero.tools.report.curves import Metrics
-from podzero.tools.report.figures import Figure, Section, Table
-from podzero.tools.report.rounds import Rounds
+from podzero.tools.report.figures import Figure, MetricCurves, ReportCurve, ReportSection, ReportTable
+from podzero.tools.report.history import FloatArray
+
+MOST_DOTS = 80
+"""A figure of more evaluations is drawn without a mark at each point."""
+
+
+class Evaluations:
+    """What the evaluator measured of each snapshot, by the snapshot's learner step.
+
+    Args:
+      metrics: the run's metrics.
+      ladder: the rating ladder of the newest checkpoint (`Ladder.to_json`). Its ratings replace those written when each
+        snapshot was evaluated, because later matches tell more about all players. The intervals stay as written.
+    """
+
+    def __init__(self, metrics: MetricCurves, ladder: Mapping[str, Any]) -> None:
+        self._rounds: dict[int, dict[str, float]] = {}
+        for table in metrics.history.of_kind("evaluator"):
+            columns = {name.removeprefix("evaluation/"): table.column(name) for name in table.names}
+            for row, step in enumerate(columns.get("step", np.empty(0))):
+                if np.isfinite(step):
+                    known = {name: float(column[row]) for name, column in columns.items() if np.isfinite(column[row])}
+                    self._rounds[int(step)] = known
+        match ladder:
+            case {"ratings": {**ratings}}:
+                for step, found in self._rounds.items():
+                    found.update(_rating(ratings.get(f"@{step}")))
+        self.steps = sorted(self._rounds)
+        self._axes = metrics.timeline.at_steps(np.array(self.steps, float))
+
+    @property
+    def names(self) -> set[str]:
+        """The metrics that at least one evaluation has."""
+        return {name for metrics in self._rounds.values() for name in metrics}
+
+    def values(self, name: str) -> FloatArray:
+        """`[R]` values of a metric, NaN for evaluations without it."""
+        return np.array([self._rounds[step].get(name, np.nan) for step in self.steps])
+
+    def curve(self, name: str, label: str, interval: Callable[[float, int], tuple[float, float]]) -> ReportCurve | None:
+        """A metric with the interval that `interval(value, step)` gives; None if no evaluation has it."""
+        values = self.values(name)
+        if not np.isfinite(values).any():
+            return None
+        ends = [
+            interval(float(value), step) if np.isfinite(value) else (np.nan, np.nan)
+            for value, step in zip(values, self.steps, strict=True)
+        ]
+        low, high = np.array(ends, float).T
+        return ReportCurve(label, values, low, high)
+
+    def get(self, step: int, name: str) -> float | None:
+        """A metric of the snapshot of `step`; None if it was not measured."""
+        return self._rounds[step].get(name)
+
+    def figure(self, title: str, unit: str, caption: str, curves: Sequence[ReportCurve | None]) -> list[Figure]:
+        """A figure of the curves that are not None, as a list of one figure; an empty list if there are none."""
+        found = [curve for curve in curves if curve is not None]
+        return [Figure(title, unit, caption, self._axes, found, dots=len(self.steps) <= MOST_DOTS)] if found else []
+
+
+def _rating(held: object) -> dict[str, float]:
+    """A player's rating in the ladder as a metric; empty if it is damaged."""
+    match held:
+        case {"elo": int() | float() as elo}:
+            return {"elo": float(elo)}
+    return {}
+
 
 _BAND = re.compile(r"keeps_value_(\d+)_(\d+)")
 _NEWEST_MATCHES = 50
-"""Matches that the table shows."""
+"""The most matches that the table shows."""
 
 
-def strength(metrics: Metrics, experiment: Experiment, ladder: Mapping[str, Any]) -> Section:
+def strength(metrics: MetricCurves, experiment: Experiment, ladder: Mapping[str, Any]) -> ReportSection:
     """How well the run plays, with 95% intervals.
 
     Args:
-      metrics: of the run.
-      experiment: its experiment; `evaluation` says how many games and positions there are.
+      metrics: the run's metrics.
+      experiment: the run's experiment, whose `evaluation` says how many games and positions there are.
       ladder: the rating ladder of the newest checkpoint (`Ladder.to_json`).
     """
-    rounds = Rounds(metrics, ladder)
+    rounds = Evaluations(metrics, ladder)
     figures = [
         *_ratings(rounds),
         *_judgement(rounds, experiment.evaluation.positions),
@@ -35,10 +103,10 @@ def strength(metrics: Metrics, experiment: Experiment, ladder: Mapping[str, Any]
         *_returns(rounds),
         *_acting_returns(metrics),
     ]
-    return Section("Strength", figures, _matches(ladder))
+    return ReportSection("Strength", figures, _matches(ladder))
 
 
-def _ratings(rounds: Rounds) -> list[Figure]:
+def _ratings(rounds: Evaluations) -> list[Figure]:
     def interval(elo: float, step: int) -> tuple[float, float]:
         error = rounds.get(step, "elo_error") or math.nan
         return elo - error, elo + error
@@ -52,7 +120,7 @@ def _ratings(rounds: Rounds) -> list[Figure]:
     )
 
 
-def _judgement(rounds: Rounds, positions: int) -> list[Figure]:
+def _judgement(rounds: Evaluations, positions: int) -> list[Figure]:
     whole = rounds.curve("keeps_value", "all plies", lambda share, _: _interval(share, positions))
     found = sorted((int(band[1]), int(band[2])) for name in rounds.names if (band := _BAND.fullmatch(name)))
 
@@ -77,10 +145,11 @@ def _judgement(rounds: Rounds, positions: int) -> list[Figure]:
     )
 
 
-def _scores(rounds: Rounds, games: int) -> list[Figure]:
-    """`games` against each opponent, where an evaluation does not say how many; `earlier` are all snapshots."""
+def _scores(rounds: Evaluations, games: int) -> list[Figure]:
+    """The scores, with intervals for the games that were played, or for `games` where an evaluation does not say."""
 
     def interval(score: float, step: int, opponent: str) -> tuple[float, float]:
+        # A match has an even number of games: each opening is played from both sides.
         return _interval(score, round(rounds.get(step, f"games_{opponent}") or games + games % 2))
 
     opponents = [name.removeprefix("score_") for name in sorted(rounds.names) if name.startswith("score_")]
@@ -94,11 +163,12 @@ def _scores(rounds: Rounds, games: int) -> list[Figure]:
 
 
 def _interval(share: float, trials: int) -> tuple[float, float]:
-    """Wilson's interval; of damaged files also shares beyond 0 and 1."""
+    """Wilson's interval of a share."""
+    # Damaged files may hold shares below 0 or above 1.
     return wilson(min(max(share, 0.0), 1.0) * trials, trials)
 
 
-def _returns(rounds: Rounds) -> list[Figure]:
+def _returns(rounds: Evaluations) -> list[Figure]:
     def interval(mean: float, step: int) -> tuple[float, float]:
         deviation, episodes = rounds.get(step, "std_return"), rounds.get(step, "episodes")
         if deviation is None or episodes is None or episodes < 2:
@@ -113,16 +183,16 @@ def _returns(rounds: Rounds) -> list[Figure]:
     )
 
 
-def _acting_returns(metrics: Metrics) -> list[Figure]:
+def _acting_returns(metrics: MetricCurves) -> list[Figure]:
     return metrics.figure(
         "Returns of the actors",
         "return",
-        "Return of the actors' own episodes, with exploration: mean, least and greatest report of each span.",
+        "Return of the actors' own episodes, with exploration: mean, least and greatest value over time.",
         [metrics.gauge("actor", "acting/mean_return", "actors")],
     )
 
 
-def _matches(ladder: Mapping[str, Any]) -> list[Table]:
+def _matches(ladder: Mapping[str, Any]) -> list[ReportTable]:
     results = ladder.get("results")
     rows = [row for match in results if (row := _match_row(match))] if isinstance(results, list) else []
     if not rows:
@@ -130,11 +200,11 @@ def _matches(ladder: Mapping[str, Any]) -> list[Table]:
     rows.sort(key=lambda row: row[0], reverse=True)
     texts = [cells for _, cells in rows[:_NEWEST_MATCHES]]
     caption = "Matches behind the ratings, the newest snapshot first; @N is the snapshot of step N."
-    return [Table(caption, ("player", "opponent", "wins", "draws", "losses", "score"), texts)]
+    return [ReportTable(caption, ("player", "opponent", "wins", "draws", "losses", "score"), texts)]
 
 
 def _match_row(match: object) -> tuple[int, list[str]] | None:
-    """The step of a match's newest player and the cells of its row; None if it is damaged."""
+    """The step of a match's newest player and the cells of its row; None if the match is damaged."""
     match match:
         case {
             "first": str(first),

@@ -1,21 +1,20 @@
-"""The sections of a report on learning, the data it learns from, and the actors' games. Pure."""
+"""The sections of a report on learning, replay, the actors' games, and the speed of each stage."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from podzero.config import Experiment
-from podzero.tools.report.curves import Metrics
-from podzero.tools.report.figures import Curve, Figure, Section
+from podzero.tools.report.figures import Figure, MetricCurves, ReportCurve, ReportSection
 from podzero.tools.report.history import Values
 
 _LOSSES = ("policy_loss", "value_loss", "reward_loss", "outcome_loss", "moves_left_loss", "reply_loss")
 
 
-def learning(metrics: Metrics) -> Section:
+def learning(metrics: MetricCurves) -> ReportSection:
     """Losses, gradients and entropies."""
 
-    def of_learner(name: str, label: str | None = None) -> Curve | None:
+    def of_learner(name: str, label: str | None = None) -> ReportCurve | None:
         return metrics.gauge("learner", f"learner/{name}", label or name.removesuffix("_loss").replace("_", " "))
 
     figures = [
@@ -43,36 +42,33 @@ def learning(metrics: Metrics) -> Section:
             "Gradient norm", "", "Norm of the gradient before it is clipped.", [of_learner("gradient_norm")]
         ),
     ]
-    return Section("Learning", figures)
+    return ReportSection("Learning", figures)
 
 
-def _search_entropy(metrics: Metrics) -> Curve | None:
-    """Cross-entropy minus KL divergence, both of the policy with the search's.
-
-    H(pi) = -sum pi log p - KL(pi || p)
-    """
+def _search_entropy(metrics: MetricCurves) -> ReportCurve | None:
+    """The entropy of the search's policy pi, from the network's policy p: H(pi) = -sum pi log p - KL(pi || p)."""
     cross_entropy = metrics.history.values("learner", "learner/policy_loss")
     divergence = metrics.history.values("learner", "learner/policy_kl")
-    if not np.array_equal(cross_entropy.times, divergence.times):
-        return None  # damaged lines
+    if not np.array_equal(cross_entropy.times, divergence.times):  # damaged lines
+        return None
     entropy = cross_entropy.values - divergence.values
     return metrics.envelope(Values(cross_entropy.times, cross_entropy.steps, entropy), "search")
 
 
-def data(metrics: Metrics, experiment: Experiment) -> Section:
-    """Replay and the age of what is learned from."""
+def data(metrics: MetricCurves, experiment: Experiment) -> ReportSection:
+    """Replay, and the age of the policy that made the samples."""
     figures = [
         *metrics.figure(
             "Replay ratio",
             "samples per insert",
-            "How often a sample was learned from on average, by replay shards; "
+            "How often each sample was trained on, on average over each replay shard; "
             f"replay.samples_per_insert is {experiment.replay.samples_per_insert:g}.",
             [metrics.gauge("replay", "replay/samples_per_insert", "replay ratio")],
         ),
         *metrics.figure(
             "Policy age",
             "learner steps",
-            "Steps between the newest parameters and those that made the samples of a batch.",
+            "Learner steps between the parameters that made the samples of a batch and the newest ones.",
             [metrics.gauge("learner", "learner/policy_age", "age")],
         ),
         *metrics.figure(
@@ -83,22 +79,22 @@ def data(metrics: Metrics, experiment: Experiment) -> Section:
             [metrics.gauge("replay", "replay/size", "samples")],
         ),
     ]
-    return Section("Replay and policy age", figures)
+    return ReportSection("Replay and policy age", figures)
 
 
-def games(metrics: Metrics) -> Section:
-    """What the actors' games are like."""
-    by_kind: list[Figure] = [
+def games(metrics: MetricCurves) -> ReportSection:
+    """The actors' games: length, resignations, values and depth of the search."""
+    figures: list[Figure] = [
         *metrics.figure(
             "Length of games",
             "plies",
-            "Plies of the actors' finished games: mean, least and greatest report of each span.",
+            "Plies of the actors' finished games: mean, least and greatest value over time.",
             [metrics.gauge("actor", "selfplay/plies_per_game", "plies")],
         ),
         *metrics.figure(
             "Length of episodes",
             "environment steps",
-            "Steps of the actors' finished episodes: mean, least and greatest report of each span.",
+            "Steps of the actors' finished episodes: mean, least and greatest value over time.",
             [metrics.gauge("actor", "acting/steps_per_episode", "steps")],
         ),
         *metrics.figure(
@@ -116,8 +112,109 @@ def games(metrics: Metrics) -> Section:
         *metrics.figure(
             "Depth of the search",
             "plies",
-            "Mean depth of the nodes that simulations add, in the game of the batch where it is largest.",
+            "Mean depth of the nodes that simulations add, for the game of the batch where it is largest.",
             [metrics.gauge("actor", "selfplay/depth", "depth")],
         ),
     ]
-    return Section("Games of the actors", by_kind)
+    return ReportSection("Games of the actors", figures)
+
+
+_STAGES = ("actor", "learner", "reanalyser")
+"""Kinds of workers that measure how their time is divided among stages."""
+
+
+def throughput(metrics: MetricCurves, experiment: Experiment) -> ReportSection:
+    """The rate of each stage, and the share of time that it takes."""
+    batch = experiment.learner.batch_size
+    figures = [
+        *metrics.figure(
+            "Moves and samples",
+            "per second",
+            "Moves, or environment steps, of all actors; samples that they wrote and that the learner trained on.",
+            [
+                metrics.per_s("actor", "count/moves", "moves"),
+                metrics.per_s("actor", "count/samples", "samples written"),
+                metrics.steps_per_s("samples trained on", scale=batch),
+            ],
+        ),
+        *metrics.figure(
+            "Network evaluations",
+            "per second",
+            "Positions that the network evaluated for the searches of all actors.",
+            [metrics.per_s("actor", "count/evaluations", "evaluations")],
+        ),
+        *metrics.figure(
+            "Games",
+            "per hour",
+            "Games, or episodes, that the actors finished.",
+            [metrics.per_s("actor", "count/games", "games", scale=3600.0)],
+        ),
+        *metrics.figure(
+            "Learner steps",
+            "per second",
+            f"Steps of the learner, of {batch:,} samples.",
+            [metrics.steps_per_s("steps")],
+        ),
+        *_time(metrics),
+        *_devices(metrics),
+        *_servers(metrics),
+    ]
+    return ReportSection("Throughput", figures)
+
+
+def _time(metrics: MetricCurves) -> list[Figure]:
+    kinds = [kind for kind in metrics.history.kinds if kind in _STAGES]
+    return [
+        figure
+        for kind in kinds
+        for figure in metrics.stacked(
+            f"Where the time goes: {kind}",
+            f"Share of wall time by stage, mean over all workers of the kind {kind}.",
+            metrics.shares(kind),
+        )
+    ]
+
+
+def _devices(metrics: MetricCurves) -> list[Figure]:
+    return [
+        *metrics.figure(
+            "Use of the learner's devices",
+            "share",
+            "Share of time in which the devices are busy, share of peak flops that training reaches, and scaling "
+            "efficiency.",
+            [
+                metrics.gauge("learner", "learner/device_busy", "busy"),
+                metrics.gauge("learner", "learner/share_of_peak", "share of peak"),
+                metrics.gauge("learner", "learner/scaling_efficiency", "scaling efficiency"),
+            ],
+        ),
+        *metrics.figure(
+            "Memory of the learner's devices",
+            "bytes",
+            "Memory in use on the fullest device of each host.",
+            [
+                metrics.gauge("learner", "learner/hbm_bytes", "in use"),
+                metrics.gauge("learner", "learner/hbm_limit_bytes", "limit"),
+            ],
+        ),
+    ]
+
+
+def _servers(metrics: MetricCurves) -> list[Figure]:
+    return [
+        *metrics.figure(
+            "Inference servers",
+            "share",
+            "Share of time in which the devices work on a batch, and share of a batch that holds positions.",
+            [metrics.gauge("inference", "server/busy", "busy"), metrics.gauge("inference", "server/fill", "fill")],
+        ),
+        *metrics.figure(
+            "Latency of inference servers",
+            "ms",
+            "Time from the arrival of a request to its answer.",
+            [
+                metrics.gauge("inference", "server/latency_ms_median", "median"),
+                metrics.gauge("inference", "server/latency_ms_p99", "slowest hundredth"),
+            ],
+        ),
+    ]

@@ -6,7 +6,8 @@ import re
 from podzero.config import load
 from podzero.evaluation.games import PlayedGame
 from podzero.evaluation.kept_games import GamesFolder, KeptGame
-from podzero.tools.report import RunReader, make_report
+from podzero.tools.report.page import make_report
+from podzero.tools.report.record import RunReader
 from podzero.tools.report.sample_games import MOST_GAMES, sample_games
 
 WON = PlayedGame("@20", "random", (0, 3, 1, 4, 2), 1.0, 2)

@@ -12,10 +12,8 @@ import pytest
 from run_files import line, lines_of
 
 from podzero.listen_address import AddressNotUsable, ListenAddress, free_address
-from podzero.tools.report import dashboard as dashboards
 from podzero.tools.report import server as servers
-from podzero.tools.report.dashboard import Dashboard
-from podzero.tools.report.server import start
+from podzero.tools.report.server import Dashboard, start
 from podzero.workdir import WorkdirError
 
 
@@ -149,7 +147,7 @@ def test_an_unknown_path_behind_the_token_is_not_found(make_run):
 
 def test_two_browsers_at_once_share_one_report(make_run, monkeypatch):
     made = []
-    monkeypatch.setattr(dashboards, "make_report", lambda record, live: made.append(live.version) or f"report {live}")
+    monkeypatch.setattr(servers, "make_report", lambda record, live: made.append(live.version) or f"report {live}")
 
     async def run():
         async with serving(make_run(lines_of(100))) as (address, client):
@@ -163,16 +161,19 @@ def test_two_browsers_at_once_share_one_report(make_run, monkeypatch):
 def test_a_report_is_made_again_when_the_files_changed_and_not_before_it_is_due(make_run, monkeypatch):
     workdir = make_run(lines_of(100))
 
+    now = 0.0
+
     async def run():
-        dashboard = Dashboard(workdir)
+        nonlocal now
+        dashboard = Dashboard(workdir, clock=lambda: now)
         first = await dashboard.newest()
         assert (await dashboard.newest()) is first
         with workdir.metrics_file.open("ab") as file:
             file.write(line("learner", 200, 20, learner__loss=777.5) + b"\n")
         assert (await dashboard.newest()) is first
-        dashboard._due = 0.0
+        now += servers.POLL_S
         second = await dashboard.newest()
-        dashboard._due = 0.0
+        now += servers.POLL_S
         assert (await dashboard.newest()) is second
         return first, second
 
@@ -210,7 +211,7 @@ def test_a_port_that_is_in_use_is_refused_with_advice(make_run):
 def test_a_directory_without_a_run_is_not_served(tmp_path):
     from podzero.workdir import Workdir
 
-    with pytest.raises(WorkdirError, match="not a working directory"):
+    with pytest.raises(WorkdirError, match="working directory"):
         servers.serve(Workdir(tmp_path), free_address(None, None), lambda address: pytest.fail("was served"))
 
 

@@ -1,7 +1,7 @@
 """What a report takes from the log: warnings, errors and starts, equal ones together, the newest first."""
 
-from podzero.tools.report import events as module
-from podzero.tools.report.events import events, read_events
+from podzero.tools.report import record as module
+from podzero.tools.report.record import events, read_events
 
 LOG = """\
 2026-01-01 10:00:00,001 INFO actor-0 starts on node 752fca70 at 127.0.0.1

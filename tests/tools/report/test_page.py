@@ -8,7 +8,8 @@ from html.parser import HTMLParser
 import pytest
 from run_files import evaluation, line, lines_of
 
-from podzero.tools.report import RunReader, make_report
+from podzero.tools.report.page import make_report
+from podzero.tools.report.record import RunReader
 from podzero.workdir import Workdir, WorkdirError
 
 
@@ -79,7 +80,7 @@ def test_an_empty_run_has_a_report_without_figures(make_run):
 
 
 def test_a_directory_without_a_run_is_refused(tmp_path):
-    with pytest.raises(WorkdirError, match="not a working directory"):
+    with pytest.raises(WorkdirError, match="working directory"):
         RunReader(Workdir(tmp_path)).read()
 
 
