@@ -1,4 +1,4 @@
-"""Writes docs/ablations.md: where strength is lost, and what each choice changes."""
+"""Writes docs/ablations.md: what each choice changes, and where strength is lost."""
 
 from __future__ import annotations
 
@@ -9,315 +9,189 @@ from typing import Any
 
 import scipy.stats
 
-from podzero.markdown import table
+from podzero.benchmarks.refutations import VALUE_WRONG
+from podzero.markdown import Row, table
 
 Json = Mapping[str, Any]
 
+FILES = ("ablations", "inner_nodes", "othello_horizon", "root_values", "diagnosis", "ceiling")
+"""The files of `benchmarks/results` that the page shows."""
+SIMULATIONS = 32
+"""The search by which variants of the training are compared."""
 
-def ablations_page(
-    diagnosis: Json,
-    ceilings: Sequence[Json],
-    ablations: Mapping[str, Json],
-    rules: Sequence[str],
-    other_games: Sequence[str],
-) -> str:
+
+def ablations_page(results: Mapping[str, Json]) -> str:
     """The page.
 
     Args:
-      diagnosis: what `benchmarks/diagnose.py` printed, as `result`, with its command, date and hardware, and the same
-        of each agent with a `larger` network.
-      ceilings: the same of each network that `benchmarks/ceiling.py` taught, with the solved `positions`.
-      ablations: the results of `benchmarks/ablations.py`, by overrides.
-      rules: the section about rules of selection, by lines.
-      other_games: the sections about choices in other games, by lines.
+      results: the contents of `FILES`, by name.
     """
-    found = diagnosis["result"]
-    parts = [
-        ("## More simulations", _judged(found.get("simulations", ()), ("simulations",))),
-        ("## Scales of Q-values", _judged(found.get("scales", ()), ("q_scale", "value_scale", "simulations"))),
-        ("## PUCT with the same network", _judged(found.get("puct", ()), ("simulations",))),
-        ("## Distance of values from the game's value", _errors(found.get("values", ()))),
-        ("## Value targets of self-play beside the game's value", _targets(found.get("targets", ()))),
-        ("## The solver's values at the leaves", _judged(found.get("solver at the leaves", ()), ("simulations",))),
+    runs = list(results["ablations"].values())
+    rows = [
+        *(row for group in _groups(runs) for row in _variants(group, *_spread_of_seeds(runs))),
+        *_rules(results["inner_nodes"]),
+        *_horizons(results["othello_horizon"]),
+        *_root_values(results["root_values"]),
     ]
     return "\n".join([
-        "# Where strength is lost, and what each choice changes",
+        "# What each choice changes",
         "",
-        "`uv run --group dev python benchmarks/pages.py` writes this page from `benchmarks/results/`. A perfect solver "
-        "judges moves in connect four: the share that keeps the game's value, with its 95% interval (Wilson) over "
-        "positions, in all plies and in bands of plies.",
+        "Each row compares one choice with the default on the day of the run. Points are percentage points of moves "
+        "that keep the game's value in connect four, as a perfect solver judges them. A choice whose interval contains "
+        "zero has no measured effect.",
         "",
-        *(f"- {finding}" for finding in _findings(diagnosis, ceilings, _groups(ablations.values()))),
+        *table(("choice", "what it changed", "difference (95% interval)", "on what"), rows),
         "",
-        f"The agent of `{diagnosis['agent']}`; `{diagnosis['command']}`; {diagnosis['hardware']}; {diagnosis['date']}.",
+        "## Where strength is lost",
         "",
-        *(line for title, rows in parts if len(rows) > 2 for line in (title, "", *rows, "")),
-        *(line for larger in diagnosis["larger"] for line in _larger(larger)),
-        *(line for ceiling in ceilings for line in _ceiling(ceiling)),
-        *rules,
-        "## Variants of the training",
+        *(f"- {sentence}" for sentence in _findings(results, runs)),
         "",
-        "`uv run --group dev python benchmarks/ablations.py --minutes 10 runs/ablations` runs what is missing; "
-        "`--steps` and `--also` change what all variants share; each run starts from nothing. A variant's difference "
-        "is that of its share with 32 simulations from the mean of the baseline's, with its 95% interval by the spread "
-        "between seeds.",
+        "`uv run --group dev python benchmarks/pages.py` writes this page. `benchmarks/results/` holds every figure "
+        f"with its command, machine and date: {', '.join(f'`{name}.json`' for name in FILES)}.",
         "",
-        *(line for group in _groups(ablations.values()) for line in _variants(group)),
-        *other_games,
     ])  # fmt: skip
 
 
-def _findings(diagnosis: Json, ceilings: Sequence[Json], groups: Sequence[Sequence[Json]]) -> list[str]:
-    """What the tables say, as far as they are there."""
-    found = diagnosis["result"]
+def _groups(runs: Iterable[Json]) -> list[dict[str, list[Json]]]:
+    """The runs of each variant, for each set of runs that share positions and all settings but variant and seed."""
+    groups: dict[tuple[str, ...], dict[str, list[Json]]] = {}
+    for run in runs:
+        shared = (run["limit"], str(run["cores"]), run["positions"], *run["also"])
+        groups.setdefault(shared, {}).setdefault(run["variant"], []).append(run)
+    return list(groups.values())
+
+
+def _variants(group: Mapping[str, Sequence[Json]], spread: float, freedom: int) -> list[Row]:
+    """A row for each variant of the training, the best first; the interval is that of the spread between seeds."""
+    baseline = [_kept(run) for run in group["baseline"]]
+    differences = {
+        name: statistics.fmean(_kept(run) for run in runs) - statistics.fmean(baseline)
+        for name, runs in group.items()
+        if name != "baseline"
+    }
+    rows = []
+    for name in sorted(differences, key=lambda name: -differences[name]):
+        runs = group[name]
+        half = _quantile(freedom) * spread * math.sqrt(1 / len(runs) + 1 / len(baseline))
+        rows.append(_row(name, _setting(runs[0]), 100 * differences[name], 100 * half, "points", _limit(runs[0])))
+    return rows
+
+
+def _row(choice: str, setting: str, difference: float, half: float, unit: str, on: str) -> Row:
+    interval = f" ({difference - half:+.1f} to {difference + half:+.1f})" if math.isfinite(half) else ""
+    return choice, f"`{setting}`", f"{difference:+.1f} {unit}{interval}", on
+
+
+def _setting(run: Json) -> str:
+    """The overrides that make a variant."""
+    shared = {"podzero", "train", "connect_four", *run["also"], run["limit"]}
+    words = [word for word in run["command"].split() if word not in shared]
+    return " ".join(word for word in words if not word.startswith(("seed=", "stop.")))
+
+
+def _limit(run: Json) -> str:
+    name, _, value = run["limit"].removeprefix("stop.").partition("=")
+    return f"connect four, {int(value):,} {name}"
+
+
+def _spread_of_seeds(runs: Iterable[Json]) -> tuple[float, int]:
+    """The pooled standard deviation between the seeds of a variant, and its degrees of freedom: none of one seed."""
+    seeds = [[_kept(run) for run in found] for group in _groups(runs) for found in group.values() if len(found) > 1]
+    freedom = sum(len(sample) - 1 for sample in seeds)
+    squares = sum((len(sample) - 1) * statistics.variance(sample) for sample in seeds)
+    return (math.sqrt(squares / freedom), freedom) if freedom else (math.nan, 0)
+
+
+def _quantile(freedom: int) -> float:
+    """Of Student's t, for a two-sided interval of 95%."""
+    return float(scipy.stats.t.ppf(0.975, freedom)) if freedom else math.nan
+
+
+def _kept(run: Json) -> float:
+    found = next(judged for judged in run["judged"] if judged["simulations"] == SIMULATIONS)
+    return float(found["keeps_value"])
+
+
+def _rules(results: Json) -> list[Row]:
+    """Rules of selection below the root against the first one, each at the most simulations that both have."""
+    searches = list(results["searches"].values())
+    default = {one["simulations"]: one for one in searches if one["rule"] == searches[0]["rule"]}
+    others = [one for one in searches if one["rule"] != searches[0]["rule"] and one["simulations"] in default]
+    largest = {one["rule"]: one for one in sorted(others, key=lambda one: one["simulations"])}
+    rows = []
+    for rule, search in largest.items():
+        simulations, first = search["simulations"], default[search["simulations"]]
+        count = min(search["positions"], first["positions"])
+        mine, theirs = ({e["position"] for e in one["errors"] if e["position"] < count} for one in (search, first))
+        gained, lost = len(theirs - mine), len(mine - theirs)
+        difference = (gained - lost) / count
+        half = 1.96 * math.sqrt(gained + lost - count * difference**2) / count  # of a difference of paired shares
+        setting = " ".join(f"{name}={value}" for name, value in search["settings"].items())
+        on = f"`{results['agent']}`, {simulations:,} simulations"
+        rows.append(_row(f"search: {rule}", setting, 100 * difference, 100 * half, "points", on))
+    return rows
+
+
+def _horizons(results: Json) -> list[Row]:
+    """Value targets in Othello, in Elo points against the first player of a tournament."""
     return [
-        *_of_leaves(found.get("solver at the leaves", ())),
-        *_of_capacity(found.get("values", ()), ceilings),
-        *_of_targets(found.get("targets", ())),
-        *(_of_simulations(larger) for larger in diagnosis["larger"]),
-        *_of_scales(found.get("scales", ()), found.get("puct", ())),
-        *_of_seeds(groups),
-        "Where a table's positions were drawn with repetition, its intervals are those of as many positions as carry "
-        "the same information: (Σ n)² / Σ n² with n copies of each.",
+        (
+            "value target",
+            player["targets"],
+            f"{player['elo']:+.0f} Elo ({player['low']:+.0f} to {player['high']:+.0f})",
+            f"Othello, {results['minutes']} minutes",
+        )
+        for player in results["players"][1:]
+        if player["steps"]
     ]
 
 
-def _of_leaves(entries: Sequence[Json]) -> list[str]:
-    if not entries:
-        return []
-    kept = [f"{100 * entry['keeps_value']:.1f}% with {entry['simulations']:,}" for entry in entries]
-    return [
-        f"With the solver's values at its leaves, the search keeps the value in {', '.join(kept)} simulations: most of "
-        "what is lost is lost by the network's values there."
-    ]
+def _root_values(results: Json) -> list[Row]:
+    """The root value that MuZero bootstraps from, by mean returns of runs that differ in their seed."""
+    returns: dict[str, dict[str, list[float]]] = {}
+    for run in results["runs"]:
+        returns.setdefault(run["experiment"], {}).setdefault(run["root_value"], []).append(run["mean_return"])
+    rows = []
+    for experiment, found in returns.items():
+        mean, policy = found["mean"], found["policy"]
+        freedom = len(mean) + len(policy) - 2
+        squares = sum((value - statistics.fmean(sample)) ** 2 for sample in (mean, policy) for value in sample)
+        spread = math.sqrt(squares / freedom * (1 / len(mean) + 1 / len(policy))) if freedom else math.nan
+        difference = statistics.fmean(mean) - statistics.fmean(policy)
+        half = _quantile(freedom) * spread
+        rows.append(_row("root value", "search.root_value=mean", difference, half, "return", f"`{experiment}`"))
+    return rows
 
 
-def _of_capacity(values: Sequence[Json], ceilings: Sequence[Json]) -> list[str]:
-    if not values or not ceilings:
-        return []
-    band, played = next(iter(values[0]["bands"].items()))
-    taught = ceilings[0]["result"]["values"][0]["bands"][band]
-    return [
-        f"Values are wrong first in the opening. In plies {band} those of the network are off by {played:.2f} after "
-        f"self-play, and by {taught:.2f} where the solver has taught a network of the same size: it has the capacity, "
-        "and the targets of self-play lack the values."
-    ]
-
-
-def _of_targets(entries: Sequence[Json]) -> list[str]:
-    if not entries:
-        return []
-    band, by_weight = next(iter(entries[0]["bands"].items()))
+def _findings(results: Mapping[str, Json], runs: Sequence[Json]) -> list[str]:
+    """Sentences that take their figures from the results."""
+    found, taught = results["diagnosis"]["result"], results["ceiling"]["networks"][0]["result"]
+    leaves = found["solver at the leaves"][-1]
+    band, played = next(iter(found["values"][0]["bands"].items()))
+    by_weight = found["targets"][0]["bands"][band]
     outcome, *others = (by_weight[weight]["correlation"] for weight in by_weight)
+    searches = results["inner_nodes"]["searches"].values()
+    errors = [error["reason"] for search in searches for error in search["errors"]]
+    spread, freedom = _spread_of_seeds(runs)
     return [
-        "The outcome of a game of self-play says little about an early position, because each side errs on the way: in "
-        f"plies {band} it correlates by {outcome:.2f} with the value, lambda-returns by {min(others):.2f} to "
-        f"{max(others):.2f}."
+        f"With the solver's values at its leaves, a search of {leaves['simulations']} simulations keeps the game's "
+        f"value in {100 * leaves['keeps_value']:.1f}% of positions. The network's values lose most of the rest.",
+        f"The opening is hardest. In plies {band} the network's values are off by {played:.2f} on average after "
+        f"self-play, and by {taught['values'][0]['bands'][band]:.2f} after training on the solver's values. The "
+        "network has the capacity; the targets of self-play lack the information.",
+        f"The outcome of a game correlates by {outcome:.2f} with the true value in plies {band}. Lambda-returns "
+        f"correlate by {min(others):.2f} to {max(others):.2f}.",
+        *(_of_simulations(larger) for larger in results["diagnosis"]["larger"]),
+        f"{errors.count(VALUE_WRONG):,} of {len(errors):,} errors of the search end in a position that the network "
+        "values wrongly.",
+        f"Seeds differ by {100 * spread:.1f} points (standard deviation). Two single runs must differ by more than "
+        f"{100 * _quantile(freedom) * spread * math.sqrt(2):.0f} points to say anything.",
+        "Runs of equal minutes share one schedule of the learning rate. A variant with slower steps ended at a higher "
+        "rate, and its difference includes that.",
     ]
 
 
 def _of_simulations(larger: Json) -> str:
-    judged = {entry["simulations"]: 100 * entry["keeps_value"] for entry in larger["result"]["simulations"]}
-    shares = ", ".join(f"{share:.1f}% with {simulations:,}" for simulations, share in judged.items())
-    return f"The larger network after {larger['trained']}: {shares} simulations."
-
-
-def _of_scales(scales: Sequence[Json], puct: Sequence[Json]) -> list[str]:
-    """That the intervals of all searches with equal simulations overlap, if they do."""
-    for simulations in {entry["simulations"] for entry in scales}:
-        intervals = [entry["interval"] for entry in (*scales, *puct) if entry["simulations"] == simulations]
-        if max(low for low, _ in intervals) > min(high for _, high in intervals):
-            return []
-    return ["With equal simulations the intervals of all scales of Q-values, and of PUCT, overlap."] if scales else []
-
-
-def _of_seeds(groups: Sequence[Sequence[Json]]) -> list[str]:
-    spreads = [_spread_of_seeds(_by_variant(group).values()) for group in groups]
-    spread, freedom = max(spreads, key=lambda found: found[1], default=(math.nan, 0))
-    if not freedom:
-        return []
-    error = float(scipy.stats.t.ppf(0.975, freedom)) * spread * math.sqrt(2)
-    return [
-        f"Seeds differ by {100 * spread:.1f} points (standard deviation), so two single runs say something only if "
-        f"they differ by more than {100 * error:.0f} points."
-    ]
-
-
-def _judged(entries: Sequence[Json], settings: tuple[str, ...]) -> list[str]:
-    """One row for each setting of the search."""
-    bands = tuple(f"plies {band}" for band in entries[0]["bands"]) if entries else ()
-    header = (*(name.replace("_", " ") for name in settings), "keeps the value", *bands)
-    return table(
-        header,
-        (
-            (
-                *(str(entry[name]) for name in settings),
-                _share(entry["keeps_value"], entry["interval"]),
-                *(_share(band["share"], band["interval"]) for band in entry["bands"].values()),
-            )
-            for entry in entries
-        ),
-    )
-
-
-def _larger(diagnosis: Json) -> list[str]:
-    """An agent of the larger network, with more and more simulations."""
-    return [
-        f"## The larger network, {diagnosis['trained']}",
-        "",
-        f"The agent of `{diagnosis['agent']}`; `{diagnosis['command']}`; {diagnosis['hardware']}; {diagnosis['date']}.",
-        "",
-        *_judged(diagnosis["result"]["simulations"], ("simulations",)),
-        "",
-    ]
-
-
-def _ceiling(taught: Json) -> list[str]:
-    """The network that the solver taught."""
-    found = taught["result"]
-    return [
-        f"## The network taught by the solver on {taught['positions']:,} positions",
-        "",
-        f"`{taught['command']}`; {taught['hardware']}; {taught['date']}.",
-        "",
-        *_judged(found["simulations"], ("simulations",)),
-        "",
-        *_errors(found["values"]),
-        "",
-    ]
-
-
-def _targets(entries: Sequence[Json]) -> list[str]:
-    """The correlation of each target with the game's value."""
-    bands = list(entries[0]["bands"]) if entries else []
-    return table(
-        ("root value", "lambda", *(f"correlation, plies {band}" for band in bands),
-         *(f"squared error, plies {band}" for band in bands)),
-        (
-            (
-                entry["root_value"],
-                weight,
-                *(f"{entry['bands'][band][weight][measure]:.3f}"
-                  for measure in ("correlation", "squared_error") for band in bands),
-            )
-            for entry in entries
-            for weight in entry["bands"][bands[0]]
-        ),
-    )  # fmt: skip
-
-
-def _errors(entries: Sequence[Json]) -> list[str]:
-    """The mean absolute error of each kind of root value."""
-    bands = tuple(f"plies {band}" for band in entries[0]["bands"]) if entries else ()
-    return table(
-        ("root value", "simulations", "mean error", *bands),
-        (
-            (
-                entry["root_value"],
-                str(entry["simulations"]),
-                *(f"{error:.3f}" for error in (entry["error"], *entry["bands"].values())),
-            )
-            for entry in entries
-        ),
-    )
-
-
-def _groups(results: Iterable[Json]) -> list[list[Json]]:
-    """The runs that share positions and all settings but those of variant and seed, by the first run of each group."""
-    groups: dict[tuple[str, ...], list[Json]] = {}
-    for run in results:
-        groups.setdefault((run["limit"], str(run["cores"]), run["positions"], *run["also"]), []).append(run)
-    return list(groups.values())
-
-
-def _by_variant(group: Sequence[Json]) -> dict[str, list[Json]]:
-    """The runs of each variant."""
-    found: dict[str, list[Json]] = {}
-    for run in group:
-        found.setdefault(run["variant"], []).append(run)
-    return found
-
-
-def _variants(group: Sequence[Json]) -> list[str]:
-    """The table of one group: a row for each variant, the means over its seeds."""
-    by_variant = _by_variant(group)
-    spread, freedom = _spread_of_seeds(by_variant.values())
-    quantile = float(scipy.stats.t.ppf(0.975, freedom)) if freedom else math.nan
-    first = group[0]
-    return [
-        f"`podzero train connect_four {' '.join([*first['also'], first['limit']])}`, held to {first['cores']} "
-        f"{'core' if first['cores'] == 1 else 'cores'}, {first['positions']} positions, "
-        f"{' and '.join(sorted({run['date'] for run in group}))}; "
-        + (f"standard deviation between seeds {100 * spread:.1f} points." if freedom else "one seed each.")
-        + _decay(first["also"]),
-        "",
-        *table(
-            ("variant", "seeds", "steps", "games", "network alone", "32 simulations", "difference",
-             "32 simulations, plies 0 to 9", "10 to 19", "20 to 30", "512 simulations"),
-            (_variant(runs, by_variant.get("baseline", []), quantile * spread) for runs in by_variant.values()),
-        ),
-        "",
-    ]  # fmt: skip
-
-
-def _decay(overrides: Iterable[str]) -> str:
-    """What to know of runs whose learning rate falls over a number of steps, whatever part of them they make."""
-    prefix = "learner.optimizer.decay_steps="
-    steps = next((override.removeprefix(prefix) for override in overrides if override.startswith(prefix)), None)
-    if steps is None:
-        return ""
-    return (
-        f" The learning rate falls over {int(steps):,} steps: a variant that made fewer ended at a higher rate, and "
-        "its difference at equal time includes that."
-    )
-
-
-def _variant(runs: Sequence[Json], baseline: Sequence[Json], error: float) -> tuple[str, ...]:
-    """The row of one variant; `error` is half of the interval of one run, not a number if it is unknown."""
-    share = _mean(_kept(run, 32) for run in runs)
-    interval = _judgement(runs[0], 32)["interval"]
-    bands = _judgement(runs[0], 32)["bands"]
-    difference = ""
-    if runs[0] not in baseline and baseline and math.isfinite(error):
-        points = 100 * (share - _mean(_kept(run, 32) for run in baseline))
-        difference = f"{points:+.1f} ± {100 * error * math.sqrt(1 / len(runs) + 1 / len(baseline)):.1f}"
-    return (
-        runs[0]["variant"],
-        str(len(runs)),
-        f"{_mean(run['steps'] for run in runs):,.0f}",
-        f"{_mean(run['games'] for run in runs):,.0f}",
-        f"{100 * _mean(_kept(run, 1) for run in runs):.1f}%",
-        _share(share, interval) if len(runs) == 1 else _seeds([_kept(run, 32) for run in runs]),
-        difference,
-        *(f"{100 * _mean(_judgement(run, 32)['bands'][band]['share'] for run in runs):.1f}%" for band in bands),
-        f"{100 * _mean(_kept(run, 512) for run in runs):.1f}%",
-    )
-
-
-def _spread_of_seeds(variants: Iterable[Sequence[Json]]) -> tuple[float, int]:
-    """The pooled standard deviation between the seeds of a variant, and its degrees of freedom: none of one seed."""
-    samples = [[_kept(run, 32) for run in runs] for runs in variants if len(runs) > 1]
-    freedom = sum(len(sample) - 1 for sample in samples)
-    squares = sum((len(sample) - 1) * statistics.variance(sample) for sample in samples)
-    return math.sqrt(squares / freedom) if freedom else math.nan, freedom
-
-
-def _judgement(run: Json, simulations: int) -> Json:
-    found: Json = next(judged for judged in run["judged"] if judged["simulations"] == simulations)
-    return found
-
-
-def _kept(run: Json, simulations: int) -> float:
-    return float(_judgement(run, simulations)["keeps_value"])
-
-
-def _seeds(shares: Sequence[float]) -> str:
-    return f"{100 * _mean(shares):.1f}% ({', '.join(f'{100 * share:.1f}' for share in shares)})"
-
-
-def _mean(values: Iterable[float]) -> float:
-    return statistics.fmean(values)
-
-
-def _share(share: float, interval: Sequence[float]) -> str:
-    return f"{100 * share:.1f}% ({100 * interval[0]:.1f} to {100 * interval[1]:.1f})"
+    judged = {entry["simulations"]: f"{100 * entry['keeps_value']:.1f}%" for entry in larger["result"]["simulations"]}
+    shares = ", ".join(f"{share} with {simulations:,}" for simulations, share in judged.items())
+    return f"More simulations help the larger network after {larger['trained']}: {shares}."

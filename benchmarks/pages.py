@@ -12,14 +12,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from podzero.benchmarks.ablations_page import ablations_page
-from podzero.benchmarks.inner_nodes_page import inner_nodes
+from podzero.benchmarks.ablations_page import FILES, ablations_page
 from podzero.benchmarks.licences_page import licence_of, licences_page, read_lock
 from podzero.benchmarks.readme_page import headline, judgements
 from podzero.benchmarks.results_page import page_of_results
 from podzero.benchmarks.serving_page import feeding, serving
 from podzero.benchmarks.tournaments_page import simulated
-from podzero.benchmarks.training_choices_page import horizon, root_values
 from podzero.markdown import Row, table
 from podzero.replay import server_python
 from podzero.tools.bench.rounds import ratios
@@ -62,10 +60,8 @@ def results_page() -> str:
 
 
 def strength_page() -> str:
-    """The page of where strength is lost; it shows the variants that have been trained so far."""
-    rules = inner_nodes(_load("inner_nodes"))
-    others = horizon(_load("othello_horizon")) + root_values(_load("root_values"))
-    return ablations_page(_load("diagnosis"), _load("ceiling")["networks"], _load("ablations"), rules, others)
+    """The page of what each choice changes; it shows the variants that have been trained so far."""
+    return ablations_page({name: _load(name) for name in FILES})
 
 
 def performance_page(page: str) -> str:

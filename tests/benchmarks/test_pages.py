@@ -5,7 +5,7 @@ import json
 import pytest
 
 from podzero.benchmarks import pages
-from podzero.benchmarks.ablations_page import ablations_page
+from podzero.benchmarks.ablations_page import FILES
 
 
 def test_the_committed_pages_are_the_generated_ones():
@@ -19,9 +19,6 @@ def test_the_committed_pages_are_the_generated_ones():
     assert pages.LICENCES_PAGE.read_text() == pages.dependencies_page()
 
 
-STRENGTH = ("diagnosis", "ceiling", "ablations", "inner_nodes", "othello_horizon", "root_values")
-
-
 def test_every_file_of_results_is_on_a_page():
     benches = {f"bench_{name}" for name in (*pages.BENCHES, *pages.SERVERS)}
     shown = {
@@ -33,7 +30,7 @@ def test_every_file_of_results_is_on_a_page():
         "placements",
         "tournaments",
         "footprint",
-        *STRENGTH,
+        *FILES,
     }
     assert {path.stem for path in pages.RESULTS.glob("*.json")} == shown
 
@@ -100,68 +97,3 @@ def test_ranges_of_the_compiler_span_all_experiments():
     assert "all-reduce: 2 to 3 (3: `chess`) in each step" in text
     assert "0.50 (`go`) to 1.07 (`chess`) of those of the parameters" in text
     assert "25% (`go`) to 90% (`chess`) shorter" in text
-
-
-def trained(variant, seed, share, limit="stop.minutes=10"):
-    """A result of benchmarks/ablations.py."""
-    shares = {"0 to 9": 0.81, "10 to 19": 0.92, "20 to 30": 0.94}
-    bands = {name: {"share": share, "interval": [0.7, 0.95]} for name, share in shares.items()}
-    judged = [{"simulations": n, "keeps_value": share, "interval": [0.85, 0.9], "bands": bands} for n in (1, 32, 512)]
-    return {"variant": variant, "also": ["actors.inference=int8"], "limit": limit, "seed": seed, "cores": 1,
-            "steps": 2000, "games": 19000, "positions": "distinct", "judged": judged, "date": "2026-11-22"}  # fmt: skip
-
-
-def variants(*runs):
-    """The page of these results."""
-    larger = dict.fromkeys(("agent", "command", "hardware", "date", "trained"), "x")
-    larger |= {"result": {"simulations": runs[0]["judged"]}}
-    diagnosis = larger | {"result": {}, "larger": [larger]}
-    return ablations_page(diagnosis, [], dict(enumerate(runs)), [], [])
-
-
-def test_sentences_take_their_figures_from_the_tables():
-    """Seeds of 87, 88 and 89%: single runs differ by chance by up to 4.303 * sqrt(2) = 6.1 points."""
-    bands = {"0 to 9": {"1.0": {"correlation": 0.36}, "0.9": {"correlation": 0.6}, "0.0": {"correlation": 0.55}}}
-    for weights in bands["0 to 9"].values():
-        weights["squared_error"] = 1.0
-    judged = {"keeps_value": 0.9, "interval": [0.85, 0.95], "bands": {}}
-    values = [{"root_value": "network", "simulations": 32, "error": 0.5, "bands": {"0 to 9": 0.7}}]
-    taught = [values[0] | {"bands": {"0 to 9": 0.15}}]
-    words = dict.fromkeys(("agent", "command", "hardware", "date"), "x")
-    large = words | {"trained": "2 hours", "result": {"simulations": [judged | {"simulations": 2048}]}}
-    found = {
-        "solver at the leaves": [judged | {"simulations": 8}], "values": values,
-        "targets": [{"root_value": "mean", "bands": bands}],
-    }  # fmt: skip
-    ceiling = words | {"positions": 10, "result": {"simulations": [judged | {"simulations": 8}], "values": taught}}
-    baseline = {seed: trained("baseline", seed, share) for seed, share in enumerate((0.87, 0.88, 0.89))}
-    page = ablations_page(words | {"result": found, "larger": [large]}, [ceiling], baseline, [], [])
-    assert "keeps the value in 90.0% with 8 simulations: most" in page
-    assert "In plies 0 to 9 those of the network are off by 0.70 after self-play, and by 0.15 where" in page
-    assert "in plies 0 to 9 it correlates by 0.36 with the value, lambda-returns by 0.55 to 0.60." in page
-    assert "The larger network after 2 hours: 90.0% with 2,048 simulations." in page
-    assert "Seeds differ by 1.0 points (standard deviation)" in page
-    assert "only if they differ by more than 6 points" in page
-
-
-def test_a_trained_variant_has_a_row_with_its_judgements():
-    text = variants(trained("q_scale: tree", 1, 0.875))
-    assert (
-        "connect_four actors.inference=int8 stop.minutes=10`, held to 1 core, distinct positions, 2026-11-22; one seed"
-        in text
-    )
-    row = "| q_scale: tree | 1 | 2,000 | 19,000 | 87.5% | 87.5% (85.0 to 90.0) |  | 81.0% | 92.0% | 94.0% | 87.5% |"
-    assert row in text
-
-
-def test_a_variant_differs_from_the_mean_of_the_baseline_by_an_interval_from_the_spread_between_seeds():
-    """Three seeds of 87, 88 and 89% have a deviation of one point; t with two degrees of freedom is 4.303.
-
-    4.303 * sqrt(1 + 1 / 3) = 4.97.
-    """
-    baseline = [trained("baseline", seed, share) for seed, share in enumerate((0.87, 0.88, 0.89))]
-    text = variants(*baseline, trained("greedy", 0, 0.9), trained("greedy", 0, 0.5, limit="stop.minutes=1"))
-    assert "standard deviation between seeds 1.0 points" in text
-    assert "| baseline | 3 | 2,000 | 19,000 | 88.0% | 88.0% (87.0, 88.0, 89.0) |  |" in text
-    assert "| greedy | 1 | 2,000 | 19,000 | 90.0% | 90.0% (85.0 to 90.0) | +2.0 ± 5.0 |" in text
-    assert "| greedy | 1 | 2,000 | 19,000 | 50.0% | 50.0% (85.0 to 90.0) |  |" in text
