@@ -25,7 +25,13 @@ VERBS = (
     "runs", "settings", "status", "tournament", "train", "zoo",
 )  # fmt: skip
 """The commands of podzero, to tell `podzero train` from "podzero cannot"."""
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted(ROOT.glob("[a-z]*/README.md")),
+]
 NOTEBOOKS = sorted((ROOT / "docs").glob("*.ipynb"))
 PACKAGES = [path.parent for path in sorted(ROOT.glob("*/__init__.py")) if path.parent.name != "tests"]
 
