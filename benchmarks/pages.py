@@ -21,6 +21,8 @@ from podzero.benchmarks.tournaments_page import simulated
 from podzero.markdown import Row, table
 from podzero.replay import server_python
 from podzero.tools.bench.rounds import ratios
+from podzero.tools.compile.results import Results
+from podzero.tools.compile.table import table_files
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -51,6 +53,8 @@ def main() -> None:
     PERFORMANCE_PAGE.write_text(performance_page(PERFORMANCE_PAGE.read_text()))
     EVALUATION_PAGE.write_text(evaluation_page(EVALUATION_PAGE.read_text()))
     LICENCES_PAGE.write_text(dependencies_page())
+    for path, text in table_files(Results(RESULTS / "compile.json")).items():
+        (ROOT / path).write_text(text)
     README.write_text(readme(README.read_text()))
 
 

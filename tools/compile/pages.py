@@ -1,244 +1,257 @@
-"""The generated page of the documentation: results as Markdown tables."""
+"""What the compilations say: a page that sums them up, and a row for each as comma-separated values."""
 
 from __future__ import annotations
 
+import csv
+import io
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from datetime import date
+from statistics import median
 from typing import Any
 
-from podzero.chips import find_slice
 from podzero.config import FOR_SLICES, load
 from podzero.markdown import Row, table
-from podzero.tools.compile.playing import DEPTH
-from podzero.tools.compile.results import Job, Result, Results, compiler, estimate_of
-from podzero.tools.compile.scaling import HOP_SECONDS
-from podzero.tools.compile.show import amount
+from podzero.tools.compile.results import Job, Outcome, Result, Results, estimate_of
 from podzero.tools.compile.slices import rates_of
 from podzero.tools.compile.waiting import of_slice
 
+Known = list[tuple[Job, Result]]
 
-def page(jobs: Sequence[Job], results: Results, day: date, limit_s: float) -> str:
-    """The whole page; jobs without a result have a line that says so."""
-    general = [job for job in jobs if not job.config.startswith(FOR_SLICES)]
+SLICE = "v5e-16"
+"""The slice whose learners the page compares."""
+ENDINGS: dict[Outcome, str] = {
+    "too large": "too large for a chip's memory",
+    "refused": "refused (the batch does not divide among the chips)",
+    "crashed": "crashed the compiler",
+    "timeout": "not compiled in time",
+}
+"""How compilations end that give no program, in words."""
 
-    def rows(make: Callable[[Job, dict[str, Any]], Row], programs: Iterable[str]) -> list[Row]:
-        return [_row(make, job, results.get(job)) for job in general if job.program in programs]
 
+def page(jobs: Sequence[Job], results: Results) -> str:
+    """The page; it leaves out what no result says."""
+    known = [(job, result) for job in jobs if (result := results.get(job)) is not None]
+    made = [(job, result) for job, result in known if result.outcome == "compiled"]
+    plays = [(job, result) for job, result in made if "moves_per_s" in result.report]
+    summary = [*_outcomes(len(jobs), known), *_memory(made), *_peak(made), *_scaling(made), *_compilers(known)]
+    sections = [
+        (
+            "Self-play on one chip",
+            "One program plays whole games on a v5e chip (`actors.inference=device`). The share compares its "
+            "evaluations/s with those of the network alone at the same batch. The last column says what int8 "
+            "(`int8.on_tpu`) changes.",
+            ("experiment", "games", "moves/s", "share of the network", "moves/s in int8"),
+            [_play_row(job, result, plays) for job, result in plays if _is_plain_play(job)],
+        ),
+        (
+            "The experiments for slices",
+            "The chips of a slice play and train in turns. Cells hold the moves/s of the whole slice, and the share of "
+            "the time that goes into training. The work of the hosts, replay above all, is not included.",
+            ("experiment", *_slices_of(made)),
+            _slice_rows(made),
+        ),
+    ]
     return "\n".join([
-        "# What the TPU compiler says of every experiment",
+        "# What the TPU compiler says",
         "",
-        f"Written by `podzero compile --table` on {day} with {compiler()}: change the code, not this page. "
-        f"No TPU was used. Each program had {limit_s / 60:g} minutes; raw figures: `benchmarks/results/compile.json`. "
-        "What the words mean: [performance.md](performance.md). The last column says by how much the time of a "
-        "program is longer or shorter than by the compiler before, or which other compiler the row is of.",
+        "`podzero compile CONFIG --topology SLICE` compiles an experiment for a TPU slice without a TPU. It prints "
+        "memory, operations, traffic, communication and the compiler's estimate of the time. These are estimates: "
+        "nothing on this page was measured on a TPU.",
         "",
-        "## The learner, per chip and step",
+        *(f"- {sentence}" for sentence in summary),
+        "- The descent of a tree search is a loop whose length depends on data. It counts once, so that figures of "
+        "`selfplay` are lower bounds; `device` counts it at a mean depth (`--depth`).",
         "",
-        *table(_LEARNER, rows(_learner, ("learner",))),
+        "[compile.csv](../benchmarks/results/compile.csv) has a row for each program, "
+        "[compile.json](../benchmarks/results/compile.json) the whole reports. `podzero compile --table` compiles what "
+        "is missing and writes this page.",
         "",
-        "## What one chip runs alone, per execution",
-        "",
-        "These depend on the chip, not on the slice. Loops whose trip counts depend on data (the descent and the "
-        "backup of the search, random openings) count once, so flops, traffic and estimates of self-play are lower "
-        "bounds.",
-        "",
-        *table(_ALONE, rows(_alone, ("evaluation", "selfplay"))),
-        "",
-        "## Self-play wholly on one chip of v5e",
-        "",
-        "Evaluations/s as a share of those of the bare network at the same batch, and bytes of HBM for a simulation: "
-        "first one move as above, in trees of mctx with the settings for CPUs, then the program of "
-        "`actors.inference=device`, whose descents count at the mean depth that the row says. A share holds for the "
-        "number of games in its row: `connect_four` is shipped with 128, for CPUs. With `int8.on_tpu` the bare "
-        "network is in int8 as well.",
-        "",
-        *table(_DEVICE, [_device_row(job, results, general) for job in general if job.program == "device"]),
-        "",
-        *_slices([job for job in jobs if job.config.startswith(FOR_SLICES)], results),
-        "## Scaling from 4 to 256 chips of v5e at a fixed batch per chip",
-        "",
-        "Efficiency is the time of a step on v5e-4 over that on v5e-256. A step is the sum of three parts, since "
-        "nothing is taken to overlap: the compiler's estimate of all that computes, the bytes of the collectives over "
-        f"the bandwidth of the links, and {HOP_SECONDS * 1e6:g} us for every hop from chip to chip, of which the "
-        "compiler has no estimate.",
-        "",
-        *table(_SCALING, rows(_scaling, ("scaling",))),
-        "",
+        *(
+            line
+            for title, words, header, rows in sections if rows
+            for line in (f"## {title}", "", words, "", *table(header, rows), "")
+        ),
     ])  # fmt: skip
 
 
-_LEARNER = (
-    "experiment", "slice", "samples", "memory", "GFLOP", "HBM traffic", "estimate", "of peak", "communication",
-    "change",
-)  # fmt: skip
-_ALONE = (
-    "experiment", "chip", "program", "memory", "GFLOP", "HBM traffic", "estimate", "of peak", "per second", "change",
-)  # fmt: skip
-_DEVICE = (
-    "experiment", "share before", "share", "bytes before", "bytes", "moves/s", "evaluations/s", "mean depth", "memory",
-    "change",
-)  # fmt: skip
-_SLICES = (
-    "experiment", "samples a chip", "games a chip", "memory of training", "memory of play", "samples/s",
-    "moves/s of a chip", "moves/s of the slice", "time in training", "change",
-)  # fmt: skip
-_SCALING = (
-    "experiment", "slice", "samples", "step on 4 chips", "on 256", "hops on 256", "collectives", "of parameters",
-    "efficiency", "change",
-)  # fmt: skip
+def _outcomes(wanted: int, known: Known) -> list[str]:
+    counts = Counter(result.outcome for _, result in known)
+    others = [f"{counts[outcome]} {words}" for outcome, words in ENDINGS.items() if counts[outcome]]
+    if wanted > len(known):
+        others.append(f"{wanted - len(known)} not compiled yet")
+    rest = f" The others: {', '.join(others)}." if others else ""
+    return [f"{counts['compiled']} of {wanted} programs compile and fit.{rest}"]
 
 
-def _slices(jobs: Sequence[Job], results: Results) -> list[str]:
-    """The section of the experiments whose chips play and train in turns; empty without jobs."""
-    if not jobs:
+def _memory(made: Known) -> list[str]:
+    needs = [
+        (max(one["bytes_per_chip"] / one["hbm_per_chip"] for one in result.report["programs"]), job)
+        for job, result in made
+        if "programs" in result.report
+    ]
+    if not needs:
         return []
-    return [
-        "## The experiments for slices",
-        "",
-        "Their chips play and train in turns: at the replay ratio of the experiment, the share of the time that goes "
-        "into training is that at which the learner uses up what the chips play. Samples/s are those of training "
-        "alone, moves/s of a chip those of play alone, the moves/s of the slice those of both in turns. A descent of "
-        f"a search counts at a depth of {DEPTH['gumbel']} (Gumbel) or {DEPTH['puct']} (PUCT). What the hosts do, "
-        "replay above all, is not in these figures. The last column is of training and of play.",
-        "",
-        *table(_SLICES, [_slice_row(name, jobs, results) for name in dict.fromkeys(job.config for job in jobs)]),
-        "",
+    share, job = max(needs, key=lambda found: found[0])
+    return [f"The largest needs {share:.0%} of a chip's memory (`{job.config}`, {job.program}, {job.slice})."]
+
+
+def _peak(made: Known) -> list[str]:
+    shares = [
+        (_share_of_peak(result.report["programs"][0]), job.config)
+        for job, result in made
+        if job.program == "learner" and job.slice == SLICE
     ]
+    return [f"A training step on {SLICE} reaches {_range(shares, '.1%')} of the chips' peak."] if shares else []
 
 
-def _slice_row(name: str, jobs: Sequence[Job], results: Results) -> Row:
-    mine = [job for job in jobs if job.config == name]
-    found = [results.get(job) for job in mine]
-    if excuses := [_excuse(one) for one in found if one is None or one.outcome != "compiled"]:
-        return name, excuses[0]
-    compiled = [one for one in found if one is not None]
-    learner, play = (one.report for one in compiled)
-    changes = [change for job, one in zip(mine, compiled, strict=True) for change in _change(job, one)]
-    experiment, known = load(name), rates_of(learner, play)
-    turns = of_slice(experiment, known)
-    program, playing, chips = learner["programs"][0], play["programs"][-1], learner["chips"]
-    return (
-        f"`{name}`", f"{program['batch'] / chips:g}", str(playing["batch"]), _memory(program), _memory(playing),
-        f"{known.samples_per_s:,.0f}", f"{known.chip_moves_per_s:,.0f}", f"{turns.moves_per_s:,.0f}",
-        f"{turns.training:.0%}", " and ".join(dict.fromkeys(filter(None, changes))),
-    )  # fmt: skip
+def _share_of_peak(program: dict[str, Any]) -> float:
+    return float(program["seconds"]["compute"] / program["estimated_seconds"])
 
 
-def _device_row(job: Job, results: Results, jobs: Sequence[Job]) -> Row:
-    """The row of self-play wholly on a chip, beside one move by mctx on a chip of the same kind."""
-    name = " ".join(argument for argument in job.arguments if "=" in argument)
-    result = results.get(job)
-    if result is None or not result.report:
-        return f"{job.config} {name}", _excuse(result)
-    report, memory = result.report, _memory(result.report["programs"][-1])
-    share, moved = _before(job, results, jobs)
-    if "ratio" not in report:
-        return f"{job.config} {name}", share, "", moved, "", "", "", "", memory
-    return (
-        f"{job.config} {name}", share, f"{report['ratio']:.2f}", moved, f"{report['bytes_per_simulation']:,.0f}",
-        f"{report['moves_per_s']:,.0f}", f"{report['evaluations_per_s']:,.0f}", f"{report['depth']:.1f}", memory,
-        *_change(job, result),
-    )  # fmt: skip
+def _scaling(made: Known) -> list[str]:
+    found: dict[int, list[tuple[float, str]]] = {}
+    for job, result in made:
+        if job.program == "scaling":
+            efficiency = result.report["slices"][-1]["efficiency"]
+            found.setdefault(result.report["per_chip"], []).append((efficiency, job.config))
+    kept = [f"{_range(shares, '.0%')} with {size} samples a chip" for size, shares in sorted(found.items())]
+    return [f"Training speed per chip on 256 chips, as a share of that on 4: {', '.join(kept)}."] if kept else []
 
 
-def _before(job: Job, results: Results, jobs: Sequence[Job]) -> tuple[str, str]:
-    """What one move by mctx reaches: its share of the bare network's evaluations/s, and bytes of HBM a simulation."""
-    chip = find_slice(job.slice).chip
-    programs = {}
-    for other in jobs:
-        if other.config == job.config and find_slice(other.slice).chip == chip:
-            result = results.get(other)
-            if result is not None and result.report and other.program in ("evaluation", "selfplay"):
-                programs[other.program] = result.report["programs"][0]
-    if len(programs) < 2 or not programs["selfplay"]["fits"]:
-        return "", ""
-    simulations, play = load(job.config).search.simulations, programs["selfplay"]
-    share = (simulations + 1) * programs["evaluation"]["estimated_seconds"] / play["estimated_seconds"]
-    return f"{share:.3f}", f"{play['traffic']['hbm'] / play['batch'] / simulations:,.0f}"
+def _compilers(known: Known) -> list[str]:
+    counts = Counter(result.compiler for _, result in known)
+    if not counts:
+        return []
+    (first, count), *others = sorted(counts.items(), reverse=True)
+    mixed = [f"{more} of {compiler}" for compiler, more in others]
+    said = [f"{', '.join([f'{count} programs are of {first}', *mixed])}."]
+    changes = [
+        (seconds / result.before.seconds - 1, job.config)
+        for job, result in known
+        if result.before is not None and (seconds := estimate_of(job, result.report)) is not None
+    ]
+    if changes:
+        middle = median(change for change, _ in changes)
+        said.append(
+            f"The newer compiler changes the estimated time of {len(changes)} programs by {_range(changes, '+.0%')}, "
+            f"median {middle:+.0%}."
+        )
+    return said
 
 
-def _row(make: Callable[[Job, dict[str, Any]], Row], job: Job, result: Result | None) -> Row:
-    if result is not None and result.report:
-        return *make(job, result.report), *_change(job, result)
-    return *_place(job), {"learner": "", "scaling": job.arguments[-1]}.get(job.program, job.program), _excuse(result)
+def _range(values: Iterable[tuple[float, str]], digits: str) -> str:
+    """The least and the greatest value, each with the name of its experiment."""
+    (low, first), (high, last) = min(values := list(values)), max(values)
+    return f"{low:{digits}} (`{first}`) to {high:{digits}} (`{last}`)"
 
 
-def _change(job: Job, result: Result) -> Row:
-    """The last cell of a row, if the result has an estimate: how it differs from that of the compiler before."""
-    seconds = estimate_of(job, result.report)
-    if seconds is None:
-        return ()
-    if result.compiler != compiler():
-        return (f"of {result.compiler}",)
-    return ("" if result.before is None else f"{seconds / result.before.seconds - 1:+.0%}",)
+def _is_plain_play(job: Job) -> bool:
+    return not job.config.startswith(FOR_SLICES) and "int8.on_tpu=true" not in job.arguments
 
 
-def _excuse(result: Result | None) -> str:
-    if result is None:
-        return "not compiled yet"
-    return result.message if result.outcome == "timeout" else f"{result.outcome}: {result.message}"
-
-
-def _place(job: Job) -> tuple[str, str]:
-    """The experiment, and the slice or, for what one chip runs alone, the chip."""
-    alone = job.program in ("evaluation", "selfplay")
-    return job.config, find_slice(job.slice).chip.name if alone else job.slice
-
-
-def _learner(job: Job, report: dict[str, Any]) -> Row:
-    (program,), chips = report["programs"], find_slice(job.slice).chips
-    samples = f"{program['batch'] / chips:g}"
-    if not program["fits"]:
-        return job.config, job.slice, samples, _memory(program)
-    trip_count, parameters = program["trip_count"], program["parameter_bytes"]
-    moved = [
-        f"{c['times'] / trip_count:g} {c['kind']}, {amount(c['bytes'] / trip_count)} "
-        f"({c['bytes'] / trip_count / parameters:.2f} of the parameters)"
-        for c in program["collectives"]
+def _play_row(job: Job, result: Result, plays: Known) -> Row:
+    """Self-play on a chip, beside the same in int8."""
+    report = result.report
+    in_int8 = [
+        other.report["moves_per_s"]
+        for one, other in plays
+        if "int8.on_tpu=true" in one.arguments and set(job.arguments) < set(one.arguments)
     ]
     return (
-        job.config, job.slice, samples, _memory(program), f"{program['flops_per_chip'] / trip_count / 1e9:,.2f}",
-        amount(program["traffic"]["hbm"] / trip_count), *_estimate(program, trip_count), "; ".join(moved) or "none",
+        f"`{job.config}`", f"{report['programs'][-1]['batch']:,}", f"{report['moves_per_s']:,.0f}",
+        f"{report['ratio']:.0%}", "".join(f"{moves / report['moves_per_s'] - 1:+.0%}" for moves in in_int8),
     )  # fmt: skip
 
 
-def _alone(job: Job, report: dict[str, Any]) -> Row:
-    (program,) = report["programs"]
-    if not program["fits"]:
-        return *_place(job), job.program, _memory(program)
-    rate = program["batch"] / program["estimated_seconds"]
-    unit = "positions" if job.program == "evaluation" else "moves, at most"
-    return (
-        *_place(job), job.program, _memory(program), f"{program['flops_per_chip'] / 1e9:,.2f}",
-        amount(program["traffic"]["hbm"]), *_estimate(program, 1), f"{rate:,.0f} {unit}",
-    )  # fmt: skip
+def _slice_pairs(made: Known) -> dict[str, list[Result]]:
+    """The compiled learner and play of each experiment that is made for a slice, where both are known."""
+    found: dict[str, list[Result]] = {}
+    for job, result in made:
+        if job.config.startswith(FOR_SLICES):
+            found.setdefault(job.config, []).append(result)
+    return {name: pair for name, pair in found.items() if len(pair) == 2}
 
 
-def _scaling(job: Job, report: dict[str, Any]) -> Row:
-    small, large = report["slices"][0], report["slices"][-1]
-    collectives = large["collectives"]
-    sent = sum(c["bytes"] for c in collectives) / report["parameter_bytes"]
-    return (
-        job.config, job.slice, str(report["per_chip"]), _milliseconds(_whole(small)), _milliseconds(_whole(large)),
-        _milliseconds(large["step"]["hops"]), "; ".join(f"{c['times']:g} {c['kind']}" for c in collectives),
-        f"{sent:.2f}", f"{large['efficiency']:.3f}",
-    )  # fmt: skip
+def _slices_of(made: Known) -> list[str]:
+    return sorted({str(load(name).cluster.slice) for name in _slice_pairs(made)})
 
 
-def _whole(step: dict[str, Any]) -> float:
-    return float(sum(step["step"].values()))
+def _slice_rows(made: Known) -> list[Row]:
+    """A row for each game, with a cell for each slice."""
+    cells: dict[str, dict[str, str]] = {}
+    for name, (learner, play) in _slice_pairs(made).items():
+        experiment = load(name)
+        turns = of_slice(experiment, rates_of(learner.report, play.report))
+        where = str(experiment.cluster.slice)
+        family = name.removesuffix("_" + where.replace("-", "_"))
+        cells.setdefault(family, {})[where] = f"{turns.moves_per_s:,.0f} ({turns.training:.0%})"
+    return [(f"`{name}_...`", *(found.get(where, "") for where in _slices_of(made))) for name, found in cells.items()]
 
 
-def _memory(program: dict[str, Any]) -> str:
-    needed, capacity = program["bytes_per_chip"], program["hbm_per_chip"]
-    words = f"{amount(needed)} of {amount(capacity)}"
-    return words if program["fits"] else f"does not fit: {words}"
+COLUMNS: dict[str, Callable[[Job, Result], object]] = {
+    "experiment": lambda job, result: job.config,
+    "settings": lambda job, result: " ".join(word for word in job.arguments if "=" in word),
+    "slice": lambda job, result: job.slice,
+    "program": lambda job, result: job.program,
+    "outcome": lambda job, result: result.outcome,
+    "samples_or_games": lambda job, result: result.report.get("per_chip") or _last(result).get("batch", ""),
+    "memory_mib": lambda job, result: _number(_last(result).get("bytes_per_chip"), 2**20),
+    "memory_of_chip_mib": lambda job, result: _number(_last(result).get("hbm_per_chip"), 2**20),
+    "gflop": lambda job, result: _number(_each(result, "flops_per_chip"), 1e9),
+    "hbm_traffic_mib": lambda job, result: _number(_each(result, "traffic"), 2**20),
+    "estimate_ms": lambda job, result: _number(estimate_of(job, result.report), 1e-3),
+    "share_of_peak": lambda job, result: _share_of_peak(_last(result)) if _fits(result) else "",
+    "moves_per_s": lambda job, result: _number(result.report.get("moves_per_s"), 1),
+    "share_of_network": lambda job, result: _number(result.report.get("ratio"), 1),
+    "scaling_efficiency": lambda job, result: _number(_efficiency(result), 1),
+    "compiler": lambda job, result: result.compiler,
+    "estimate_before_ms": lambda job, result: _number(result.before.seconds if result.before else None, 1e-3),
+    "message": lambda job, result: result.message,
+}
+"""The columns of the rows. Figures of a learner are those of a chip and a step; of `device`, `estimate_ms` is that of a
+move; of the others, all are those of an execution."""
 
 
-def _estimate(program: dict[str, Any], trip_count: int) -> Row:
-    seconds = program["estimated_seconds"]
-    return _milliseconds(seconds / trip_count), f"{program['seconds']['compute'] / seconds:.1%}"
+def rows(jobs: Sequence[Job], results: Results) -> str:
+    """A row for each job that has a result, as comma-separated values."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for job in jobs:
+        if (result := results.get(job)) is not None:
+            cells = (make(job, result) for make in COLUMNS.values())
+            writer.writerow(_written(cell) for cell in cells)
+    return text.getvalue()
 
 
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:,.3f} ms"
+def _written(cell: object) -> object:
+    return cell if not isinstance(cell, float) else f"{cell:.0f}" if cell >= 10_000 else f"{cell:.5g}"
+
+
+def _last(result: Result) -> dict[str, Any]:
+    """The program that the job is about; the report of `device` begins with the bare network."""
+    found: dict[str, Any] = result.report.get("programs", [{}])[-1]
+    return found
+
+
+def _fits(result: Result) -> bool:
+    return bool(_last(result).get("fits"))
+
+
+def _each(result: Result, name: str) -> float | None:
+    """A figure of one step, or of one execution."""
+    program = _last(result)
+    if not program:
+        return None
+    value = program[name]
+    return float(value["hbm"] if isinstance(value, dict) else value) / float(program["trip_count"])
+
+
+def _efficiency(result: Result) -> float | None:
+    slices = result.report.get("slices")
+    return slices[-1]["efficiency"] if slices else None
+
+
+def _number(value: float | None, unit: float) -> float | str:
+    return "" if value is None or math.isnan(value) else value / unit

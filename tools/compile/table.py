@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from datetime import date
 from pathlib import Path
 
 from podzero.chips import find_slice
@@ -25,7 +24,7 @@ from podzero.config import (
     load,
 )
 from podzero.tools.compile import slices
-from podzero.tools.compile.pages import page
+from podzero.tools.compile.pages import page, rows
 from podzero.tools.compile.programs import check_compiler, names_of
 from podzero.tools.compile.results import Job, Outcome, Result, Results, compiler
 
@@ -49,9 +48,10 @@ ON_CHIP: tuple[tuple[str, tuple[str, ...]], ...] = (
 with its own number, which is for CPUs."""
 IN_INT8 = ("actors.inference=device", "int8.on_tpu=true")
 """Arguments with which it is compiled once more."""
-PAGE, FIGURES = Path("docs/compile.md"), Path("benchmarks/results/compile.json")
-"""Where the table goes and the figures behind it, below the working directory."""
-
+PAGE, ROWS = Path("docs/compile.md"), Path("benchmarks/results/compile.csv")
+"""Where the summary goes, and a row for each program, below the working directory."""
+FIGURES = Path("benchmarks/results/compile.json")
+"""Where the compiler's reports are kept."""
 FOR_LAUNCH = Path("tools/compile") / slices.FILE
 """Where the rates of the experiments for slices go, below the working directory."""
 
@@ -61,7 +61,7 @@ _LAST_WORDS = re.compile(r"^(?:F\d{4} [^\]]*\]|podzero:|[\w.]+Error:) ?(.*)$", r
 
 
 def make_table(again: bool, limit_s: float, tell: Callable[[str], None] | None = None) -> None:
-    """Compiles what is missing, one program in one process at a time, and writes `FIGURES`, `PAGE` and `FOR_LAUNCH`.
+    """Compiles what is missing, one program in one process at a time, and writes all files of the table.
 
     Args:
       again: whether everything is compiled, whatever is known.
@@ -79,14 +79,21 @@ def make_table(again: bool, limit_s: float, tell: Callable[[str], None] | None =
     try:
         results.fill(wanted, compile_apart, limit_s, tell)
     finally:  # also when somebody has waited long enough
-        written = {
-            PAGE: page(jobs, results, date.today(), limit_s),
-            FOR_LAUNCH: json.dumps(slices.figures(results), indent=1) + "\n",
-        }
+        written = table_files(results)
         for path, text in written.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         tell(f"written: {', '.join(map(str, (FIGURES, *written)))}")
+
+
+def table_files(results: Results) -> dict[Path, str]:
+    """What is made of the results: the contents of `PAGE`, `ROWS` and `FOR_LAUNCH`."""
+    jobs = [*all_jobs(), *slices.slice_jobs()]
+    return {
+        PAGE: page(jobs, results),
+        ROWS: rows(jobs, results),
+        FOR_LAUNCH: json.dumps(slices.figures(results), indent=1) + "\n",
+    }
 
 
 def all_jobs() -> list[Job]:
