@@ -6,10 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
-from podzero.config import load, parse
-from podzero.envs import make_env
+from podzero.config import load
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "own_game.md").read_text()
@@ -56,12 +54,6 @@ def test_the_error_of_the_page_is_raised(folder):
     with pytest.raises(ValueError, match="clones are not independent") as refusal:
         exec(blocks("python")[0], {})
     assert str(refusal.value) == blocks("text")[0].strip()
-
-
-@pytest.mark.parametrize("text", blocks("yaml"))
-def test_the_other_simulators_of_the_page_can_be_made(text):
-    network = {"network": {"name": "mlp"}} if "CartPole" in text else {}
-    make_env(parse({"name": "page", **yaml.safe_load(text), **network}, "page").env)
 
 
 @pytest.mark.slow
