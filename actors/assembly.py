@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from podzero.actors.resignation import LowestValues, lowest_values
-from podzero.actors.shuffling import rows_of
 from podzero.config import ActorsConfig
 from podzero.types import Move, Sample, StoredState
 
@@ -21,16 +19,14 @@ class Game(NamedTuple):
     """A finished game."""
 
     samples: Sample
-    """`[N, ...]` on every field, in the order played. N is the number of moves, unless some are not recorded, or are
-    written more often than once (`copies`)."""
-    plies: int
-    """T, the number of searched moves."""
+    """`[T, ...]` on every field, in the order played. T is the number of searched moves."""
     states: StoredState | None = None
-    """`[N, ...]`, the same positions for reanalysis, if the moves have states."""
-    lowest: LowestValues | None = None
-    """Of a game that was played on, with resignation."""
-    resigned: bool = False
-    """Whether the game ended by resignation."""
+    """`[T, ...]`, the same positions for reanalysis, if the moves have states."""
+
+    @property
+    def plies(self) -> int:
+        """T."""
+        return len(self.samples.version)
 
 
 class GameAssembler:
@@ -39,18 +35,11 @@ class GameAssembler:
     A game that a limit truncates has no outcome: the root value of its last searched position stands for it.
     """
 
-    def __init__(
-        self,
-        config: ActorsConfig,
-        discount: float = 1.0,
-        seed: int | Sequence[int] = 0,
-        auxiliary_targets: bool = False,
-    ) -> None:
+    def __init__(self, config: ActorsConfig, discount: float = 1.0, auxiliary_targets: bool = False) -> None:
         """With `auxiliary_targets` the samples have the targets of auxiliary heads."""
         self._config = config
         self._auxiliary_targets = auxiliary_targets
         self._discount = discount
-        self._random = np.random.default_rng(seed)
         self._moves: deque[tuple[Move, int]] = deque()
         self._first = 0
         """Index of the oldest stored move, counted from the start."""
@@ -77,7 +66,6 @@ class GameAssembler:
 
         last = moves[-1]
         truncated = bool(last.truncated[slot])
-        resigned = last.resigned is not None and bool(last.resigned[slot])
         rewards, players = column("rewards").astype(np.float32), column("player")
         if truncated:
             value = last.value[slot]  # stands for the rest of the game; a single player's rewards use one column
@@ -89,24 +77,16 @@ class GameAssembler:
             observation=column("observation"),
             legal=column("legal"),
             policy_target=column("policy"),
-            value_target=value_targets(outcome, returns, values, config),
+            value_target=value_targets(returns, values, config.root_value_weight),
             version=np.array([version for _, version in stored], np.int32),
         )
         if self._auxiliary_targets:
-            targets = auxiliary_targets(rewards, players, column("action"), truncated, resigned)
-            samples = samples._replace(**targets)
+            samples = samples._replace(**auxiliary_targets(rewards, players, column("action"), truncated))
         states = None
         if last.state is not None:
             cut = np.full(len(moves), truncated)
             states = StoredState(column("state"), outcome, returns, cut, samples.version)
-        lowest = None
-        if last.plays_on is not None and last.plays_on[slot]:
-            full = column("recorded").astype(np.bool_)  # nobody resigns after a fast search
-            lost = np.zeros(len(values), bool) if truncated else outcomes(rewards, players) < 0
-            lowest = lowest_values(values[full], lost[full])
-        number = copies(column("surprise"), column("recorded"), config.surprise_weight, self._random)
-        written = np.repeat(np.arange(len(moves)), number)
-        return Game(rows_of(samples, written), len(moves), rows_of(states, written), lowest, resigned)
+        return Game(samples, states)
 
 
 def auxiliary_targets(
@@ -114,51 +94,22 @@ def auxiliary_targets(
     players: npt.NDArray[np.generic],
     actions: npt.NDArray[np.generic],
     truncated: bool = False,
-    resigned: bool = False,
 ) -> dict[str, npt.NDArray[np.int32]]:
     """`outcome`, `moves_left` and `reply` of `Sample`, `[T]` each, of a game of T moves.
 
     Args:
       rewards: `[T, 2]` both players' rewards for each move.
       players: `[T]` the player that moved.
-      actions: `[T]` of the players.
+      actions: `[T]` the players' actions.
       truncated: a limit ended the game, so its outcome and length are unknown.
-      resigned: the last player resigned instead of taking the last action, so the length is unknown.
     """
     unknown = np.full(len(actions), -1, np.int32)
     replied = np.append(players[1:] != players[:-1], False)
-    if resigned:
-        replied[-2:] = False
     return {
         "outcome": unknown if truncated else np.sign(outcomes(rewards, players)).astype(np.int32) + 1,
-        "moves_left": unknown if truncated or resigned else np.arange(len(actions), 0, -1, dtype=np.int32),
+        "moves_left": unknown if truncated else np.arange(len(actions), 0, -1, dtype=np.int32),
         "reply": np.where(replied, np.roll(actions, -1), -1).astype(np.int32),
     }
-
-
-def copies(
-    surprise: npt.NDArray[np.generic],
-    recorded: npt.NDArray[np.generic],
-    surprise_weight: float,
-    random: np.random.Generator,
-) -> npt.NDArray[np.int64]:
-    """How often each of T positions is written, `[T]`: on average once for each recorded position.
-
-    A recorded position's expected number is `1 - w + w * s / mean(s)` with its surprise s, rounded up or down at random
-    (policy surprise weighting, https://github.com/lightvector/KataGo/blob/master/docs/KataGoMethods.md).
-
-    Args:
-      surprise: `[T]`, at least zero.
-      recorded: `[T]` bool.
-      surprise_weight: w in [0, 1].
-      random: draws the rounding.
-    """
-    shares = np.where(recorded, np.maximum(surprise.astype(np.float64), 0.0), 0.0)
-    mean = shares.sum() / max(1, np.count_nonzero(recorded))
-    weights = 1.0 - surprise_weight + surprise_weight * (shares / mean if mean > 0 else 1.0)
-    expected = np.where(recorded, weights, 0.0)
-    drawn: npt.NDArray[np.int64] = np.floor(expected + random.random(len(expected))).astype(np.int64)
-    return drawn
 
 
 def outcomes(rewards: Floats, players: npt.NDArray[np.generic], discount: float = 1.0) -> Floats:
@@ -197,24 +148,17 @@ def lambda_returns(
     return own
 
 
-def value_targets(
-    outcomes: Floats, returns: Floats, root_values: npt.NDArray[np.generic], config: ActorsConfig
-) -> Floats:
-    """Value targets of T positions, each for the player to move.
+def value_targets(returns: Floats, root_values: npt.NDArray[np.generic], root_value_weight: float) -> Floats:
+    """Value targets of T positions, each for the player to move: `w * r_t + (1 - w) * G_t`.
 
-    `v_t = w_z * z_t + w_r * r_t + (1 - w_z - w_r) * G_t`, with the outcome `z_t` of the game, which is AlphaZero's
-    target (Silver et al. 2017), the root value `r_t` of the search, which lowers the variance (Young et al., Lessons
-    from AlphaZero, 2018: averaging z and q), and the lambda-return `G_t`. A weighted mean of returns is a return
-    (Sutton and Barto 2018, section 12.1): whatever the length of the game, the outcome weighs at least `w_z`.
+    The root value `r_t` of the search lowers the variance of the lambda-return `G_t` (Young et al., Lessons from
+    AlphaZero, 2018: averaging z and q).
 
     Args:
-      outcomes: `[T]`, from `outcomes`.
       returns: `[T]`, from `lambda_returns`.
       root_values: `[T]`.
-      config: `outcome_weight` is `w_z`, `root_value_weight` is `w_r`.
+      root_value_weight: w, `actors.root_value_weight`.
     """
-    outcome_weight, root_value_weight = config.outcome_weight, config.root_value_weight
-    mixed = outcome_weight * outcomes + root_value_weight * root_values.astype(np.float32)
-    mixed = mixed + (1.0 - outcome_weight - root_value_weight) * returns
+    mixed = root_value_weight * root_values.astype(np.float32) + (1.0 - root_value_weight) * returns
     targets: Floats = np.clip(mixed, -1.0, 1.0).astype(np.float32)
     return targets

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import jax
@@ -41,8 +40,7 @@ class ChipRollouts:
         self._mesh = Mesh(np.array(devices), ("chips",))
         self._piece = piece
         self._init = jax.jit(self._on_each(core.init, _EACH))
-        self._plays: dict[int, Callable[..., tuple[RolloutState, Finished, Played]]] = {}
-        self._core = core
+        self._play = jax.jit(self._on_each(core.play, _ALL, _ALL, _EACH), donate_argnums=2)
         self._take = jax.jit(self._on_each(core.take, _EACH, _EACH, _EACH))
 
     def init(self, key: jax.Array) -> RolloutState:
@@ -55,15 +53,10 @@ class ChipRollouts:
         """The parameters on all chips."""
         return jax.device_put(params, NamedSharding(self._mesh, _ALL))
 
-    def play(
-        self, params: Params, version: int, state: RolloutState, resign_at: float, simulations: int
-    ) -> tuple[RolloutState, Finished, Played]:
+    def play(self, params: Params, version: int, state: RolloutState) -> tuple[RolloutState, Finished, Played]:
         """Starts the next program, which takes `state` over; see `RolloutCore.play`."""
-        if simulations not in self._plays:
-            play = partial(self._core.play, simulations=simulations)
-            self._plays[simulations] = jax.jit(self._on_each(play, _ALL, _ALL, _EACH, _ALL), donate_argnums=2)
-        everywhere = self.put((np.int32(version), np.float32(resign_at)))
-        return self._plays[simulations](params, everywhere[0], state, everywhere[1])
+        played: tuple[RolloutState, Finished, Played] = self._play(params, self.put(np.int32(version)), state)
+        return played
 
     def take(self, state: RolloutState, finished: Finished, index: Sequence[npt.NDArray[np.int32]]) -> list[Any]:
         """Starts to take samples; `finish` waits for them. To be called before the next `play`.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
@@ -12,7 +11,6 @@ import optax
 from podzero.actors.exploration import explore
 from podzero.config import ActorsConfig
 from podzero.envs import pack_states
-from podzero.errors import ConfigError
 from podzero.protocols import Env, Search
 from podzero.types import Array, EnvState, Move, Params
 
@@ -38,77 +36,41 @@ class SelfPlayState(NamedTuple):
     plies: Array
     """`[B]` int32, plies played in each game, including random openings."""
     starts: StartPool
-    plays_on: Array
-    """`[B]` bool, whether nobody resigns in the game."""
 
 
 class SelfPlayCore:
     """Search, move and auto-reset of B games as pure functions: `init` and `move` can be jitted."""
 
-    def __init__(
-        self,
-        env: Env,
-        search: Search,
-        config: ActorsConfig,
-        others: Mapping[int, Search] | None = None,
-        keep_states: bool = False,
-    ) -> None:
-        """`move` uses `search`, or one of the `others` by its number of simulations. With `keep_states` each `Move` has
-        the packed states before the move, which reanalysis needs.
-
-        Raises:
-          ConfigError: `actors.resignation` in a game of one player.
-        """
+    def __init__(self, env: Env, search: Search, config: ActorsConfig, keep_states: bool = False) -> None:
+        """With `keep_states` each `Move` has the packed states before the move, which reanalysis needs."""
         self._env = env
         self._search = search
-        self._others = others or {}
         self._config = config
         self._keep_states = keep_states
-        if config.resignation and env.spec.players == 1:
-            raise ConfigError(f"actors.resignation: {env.spec.name} has one player, who cannot resign; set it to false")
 
     def init(self, key: Array) -> SelfPlayState:
         """Starts B games."""
-        key, start_key, pool_key, played_on_key = jax.random.split(key, 4)
+        key, start_key, pool_key = jax.random.split(key, 3)
         first = self._new_pool(start_key)
-        plays_on = self._draw_played_on(played_on_key)
-        return SelfPlayState(key, first.games, first.plies, self._new_pool(pool_key), plays_on)
+        return SelfPlayState(key, first.games, first.plies, self._new_pool(pool_key))
 
-    def move(
-        self,
-        params: Params,
-        state: SelfPlayState,
-        simulations: int | None = None,
-        fast: bool = False,
-        resign_at: Array | float = -jnp.inf,
-    ) -> tuple[SelfPlayState, Move]:
-        """Plays one searched move in every game; finished games are replaced by new ones.
+    def move(self, params: Params, state: SelfPlayState) -> tuple[SelfPlayState, Move]:
+        """Plays one searched move in every game; finished games are replaced by new ones."""
+        batch = self._config.games
+        key, search_key, pool_key = jax.random.split(state.key, 3)
 
-        Args:
-          params: of the network.
-          state: of the games.
-          simulations: of the search, one of the `others`; by default `search` itself. Static for `jit`, as is `fast`.
-          fast: the move has no noise where the choice is greedy, its positions are not learned from, nobody resigns.
-          resign_at: root value, `[]` float32, at or below which a player resigns, unless the game is played on.
-        """
-        key, search_key, pool_key, played_on_key = jax.random.split(state.key, 4)
-        exploration = explore(self._config, state.plies)
         before = jax.vmap(self._env.view)(state.games)
-        if fast:
-            noise = jnp.where(exploration.temperature > 0, exploration.noise, 0.0)  # Gumbel's choice draws from it
-            exploration = exploration._replace(noise=noise)
-        search = self._search if simulations is None else self._others[simulations]
-        result = search(params, search_key, state.games, exploration)
+        result = self._search(params, search_key, state.games, explore(self._config, state.plies))
+        assert result.action.shape == result.value.shape == (batch,)
+        assert result.policy.shape == before.legal.shape == (batch, self._env.spec.num_actions)
         played = jax.vmap(self._env.step)(state.games, result.action)
         after = jax.vmap(self._env.view)(played)
-        resigned = (result.value <= resign_at) & ~state.plays_on & (not fast)
-        loses = jnp.where(jnp.arange(2) == before.player[:, None], -1.0, 1.0)
-        done = after.done | resigned
+        assert after.rewards.shape == (batch, 2)
 
-        fresh, fresh_plies, starts = self._take(pool_key, state.starts, done)
-        games = jax.vmap(optax.tree.where)(done, fresh, played)
-        plies = jnp.where(done, fresh_plies, state.plies + 1)
-        plays_on = jnp.where(done, self._draw_played_on(played_on_key), state.plays_on)
+        # Every slot goes on with a game that is not over, so that the batch never shrinks.
+        fresh, fresh_plies, starts = self._take(pool_key, state.starts, after.done)
+        games = jax.vmap(optax.tree.where)(after.done, fresh, played)
+        plies = jnp.where(after.done, fresh_plies, state.plies + 1)
         move = Move(
             observation=before.observation,
             legal=before.legal,
@@ -116,25 +78,14 @@ class SelfPlayCore:
             value=result.value,
             action=result.action,
             player=before.player,
-            rewards=jnp.where(resigned[:, None], loses, after.rewards),
-            done=done,
-            truncated=after.truncated & ~resigned,
-            surprise=result.surprise,
-            recorded=jnp.full(done.shape, not fast),
+            rewards=after.rewards,
+            done=after.done,
+            truncated=after.truncated,
             state=pack_states(state.games) if self._keep_states else None,
-            resigned=resigned if self._config.resignation else None,
-            plays_on=state.plays_on if self._config.resignation else None,
             dropped=result.dropped,
             depth=result.depth,
         )
-        return SelfPlayState(key, games, plies, starts, plays_on), move
-
-    def _draw_played_on(self, key: Array) -> jax.Array:
-        """In which of B new games nobody resigns, `[B]` bool: in all of them without resignation."""
-        config = self._config
-        if not config.resignation:
-            return jnp.ones(config.games, bool)
-        return jax.random.bernoulli(key, config.played_on_fraction, (config.games,))
+        return SelfPlayState(key, games, plies, starts), move
 
     def _take(self, key: Array, pool: StartPool, needed: Array) -> tuple[EnvState, jax.Array, StartPool]:
         """New games, with their plies, for the slots `needed` `[B]`, and the pool without them.

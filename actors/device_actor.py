@@ -12,7 +12,6 @@ import numpy as np
 from podzero.actors.chips import ChipRollouts, finish
 from podzero.actors.clients import ActorClients, Positions
 from podzero.actors.metrics import SelfPlayMetrics
-from podzero.actors.resignation import LowestValues, ResignThreshold
 from podzero.actors.rollouts import Played, RolloutCore
 from podzero.actors.shuffling import concatenated, rows_of
 from podzero.clock import REPORT_EVERY_S, StageClock
@@ -56,7 +55,6 @@ class DeviceActor:
         self._name = name
         self._key = jax.random.key(seed)
         self._random = np.random.default_rng(seed)
-        self._resign_threshold = ResignThreshold(actors.max_false_resignations)
         self._chips = ChipRollouts(core, devices, actors.moves_per_dispatch * actors.games // len(devices))
         self._fold = fold
         self._clients = clients
@@ -71,8 +69,7 @@ class DeviceActor:
     def run(self) -> None:
         """Plays until `stop` is called; each call of `run` starts new games."""
         self._stopping.clear()
-        experiment, actors = self._experiment, self._experiment.actors
-        clock, metrics = StageClock(), SelfPlayMetrics(actors.games, actors.resignation)
+        clock, metrics = StageClock(), SelfPlayMetrics(self._experiment.actors.games)
         state = self._chips.init(jax.random.fold_in(self._key, 0))
         with clock("wait_params"):
             if (first := first_params(self._clients.source, self._stopping)) is None:
@@ -83,17 +80,14 @@ class DeviceActor:
             if clock.elapsed_s >= REPORT_EVERY_S:
                 self._clients.report(self._name, metrics.flush() | clock.flush())
             with clock("search"):
-                simulations = experiment.search.simulations_at(version)
-                resign_at = self._resign_threshold.value
-                state, finished, played = self._chips.play(params, version, state, resign_at, simulations)
+                state, finished, played = self._chips.play(params, version, state)
             with clock("write"):
                 self._write(finish(pieces), self._held)
             with clock("search"):
                 host = jax.device_get(played)
                 index = [np.arange(count, dtype=np.int32) for count in host.samples]
                 pieces = self._chips.take(state, finished, index)
-            self._calibrate(host)
-            self._count(metrics, host, simulations, version)
+            self._count(metrics, host, version)
             with clock("params"):
                 if newer := self._clients.source.poll():
                     version, params = newer.version, self._chips.put(self._fold(newer.params))
@@ -117,23 +111,13 @@ class DeviceActor:
             pool = rows_of(pool, drawn[full:])
         self._pool = pool
 
-    def _calibrate(self, played: Played) -> None:
-        """Adjusts the threshold of resignation by the games that were played on."""
-        if played.lowest is None:
-            return
-        ended = played.lowest.ended
-        for loser, others in zip(played.lowest.loser[ended], played.lowest.others[ended], strict=True):
-            self._resign_threshold.add(LowestValues(float(loser), float(others)))
-
-    def _count(self, metrics: SelfPlayMetrics, played: Played, simulations: int, version: int) -> None:
-        moves, fast = self._experiment.actors.moves_per_dispatch, float(np.mean(played.fast_moves))
+    def _count(self, metrics: SelfPlayMetrics, played: Played, version: int) -> None:
+        moves = self._experiment.actors.moves_per_dispatch
         metrics.add(
             moves=moves,
-            evaluations=round(moves + (moves - fast) * simulations + fast * self._experiment.search.fast_simulations),
+            evaluations=moves * (1 + self._experiment.search.simulations),
             samples=int(np.sum(played.samples)),
             games=int(np.sum(played.games)),
-            plies=int(np.sum(played.plies)),
-            resigned=int(np.sum(played.resigned)),
             abs_root_value=float(np.mean(played.abs_root_value)),
             version=version,
             dropped=None if played.dropped is None else int(np.sum(played.dropped)),

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from podzero.config import ActorsConfig
-from podzero.types import Array, EnvState
+from podzero.types import EnvState
 
 _Pair = tuple[jax.Array, jax.Array]
 
@@ -38,16 +38,8 @@ class Plies(NamedTuple):
     """`[B]` bool, whether the ply ended the game."""
     truncated: jax.Array
     """`[B]` bool, whether a limit did."""
-    resigned: jax.Array
-    """`[B]` bool, whether the player resigned instead."""
-    surprise: jax.Array
-    """`[B]` float32, of the search, in nats."""
-    recorded: jax.Array
-    """`[B]` bool, whether the position is learned from."""
-    plays_on: jax.Array
-    """`[B]` bool, whether nobody resigns in the game."""
     version: jax.Array
-    """`[B]` int32, of the parameters that searched."""
+    """`[B]` int32, the version of the parameters that searched."""
 
 
 class Targets(NamedTuple):
@@ -91,8 +83,7 @@ def targets_of(plies: Plies, config: ActorsConfig, discount: float) -> Targets:
         return found
 
     outcome, lambda_return = returns(1.0), returns(config.td_lambda)
-    mixed = config.outcome_weight * outcome + config.root_value_weight * plies.value
-    mixed = mixed + (1.0 - config.outcome_weight - config.root_value_weight) * lambda_return
+    mixed = config.root_value_weight * plies.value + (1.0 - config.root_value_weight) * lambda_return
     truncated = in_game(jnp.logical_or, plies.done & plies.truncated, plies.done)
     return Targets(
         jnp.clip(mixed, -1.0, 1.0), outcome, lambda_return, truncated, _moves_left(plies), _replies(plies)
@@ -124,30 +115,15 @@ def in_game(combine: Callable[[jax.Array, jax.Array], jax.Array], values: jax.Ar
     return whole
 
 
-def copies(plies: Plies, surprise_weight: float, key: Array) -> jax.Array:
-    """How often each position is written, `[H, B]` int32; see `podzero.actors.assembly.copies`."""
-    recorded = plies.recorded
-    if not surprise_weight:
-        return recorded.astype(jnp.int32)
-    shares = jnp.where(recorded, jnp.maximum(plies.surprise, 0.0), 0.0)
-    mean = in_game(jnp.add, shares, plies.done) / jnp.maximum(
-        in_game(jnp.add, recorded.astype(jnp.float32), plies.done), 1.0
-    )
-    relative = jnp.where(mean > 0, shares / jnp.where(mean > 0, mean, 1.0), 1.0)
-    expected = jnp.where(recorded, 1.0 - surprise_weight + surprise_weight * relative, 0.0)
-    return jnp.floor(expected + jax.random.uniform(key, expected.shape)).astype(jnp.int32)
-
-
 def _moves_left(plies: Plies) -> jax.Array:
     end = ends(plies.done)
-    unknown = in_game(jnp.logical_or, plies.done & (plies.truncated | plies.resigned), plies.done)
+    unknown = in_game(jnp.logical_or, plies.done & plies.truncated, plies.done)
     left = end - jnp.arange(len(end), dtype=jnp.int32)[:, None] + 1
     return jnp.where(unknown, -1, left)
 
 
 def _replies(plies: Plies) -> jax.Array:
-    """The next action, where the same game's other player takes it; a resigning player takes none."""
-    later = (jnp.roll(leaf, -1, axis=0) for leaf in (plies.action, plies.player, plies.resigned))
-    action, player, resigned = later
-    replied = ~plies.done & (player != plies.player) & ~resigned
+    """The next action, where the same game's other player takes it."""
+    action, player = (jnp.roll(leaf, -1, axis=0) for leaf in (plies.action, plies.player))
+    replied = ~plies.done & (player != plies.player)
     return jnp.where(replied, action, -1)

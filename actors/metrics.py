@@ -11,14 +11,12 @@ class SelfPlayMetrics:
     """Adds up what an actor plays.
 
     Args:
-      games: that it plays in parallel.
-      resignation: whether players may resign.
-      failures: of games on the host until now.
+      games: the number of games that it plays in parallel.
+      failures: how many games on the host have failed until now.
     """
 
-    def __init__(self, games: int, resignation: bool = False, failures: int = 0) -> None:
+    def __init__(self, games: int, failures: int = 0) -> None:
         self._parallel_games = games
-        self._resignation = resignation
         self._failures = failures
         self._abs_root_value = 0.0
         self._version = 0
@@ -27,7 +25,7 @@ class SelfPlayMetrics:
         self._start()
 
     def _start(self) -> None:
-        self._moves = self._evaluations = self._samples = self._games = self._plies = self._resigned = 0
+        self._moves = self._evaluations = self._samples = self._games = 0
         self._dropped: int | None = None
 
     def add(
@@ -37,8 +35,6 @@ class SelfPlayMetrics:
         evaluations: int,
         samples: int,
         games: int,
-        plies: int,
-        resigned: int,
         abs_root_value: float,
         version: int,
         dropped: int | None = None,
@@ -47,23 +43,19 @@ class SelfPlayMetrics:
         """Adds some moves of all games.
 
         Args:
-          moves: of each game.
-          evaluations: of the network, for each game.
-          samples: of the games that ended.
-          games: that ended.
-          plies: of these games, searched moves alone.
-          resigned: of these games, those in which a player resigned.
+          moves: moves of each game.
+          evaluations: evaluations of the network for each game.
+          samples: samples of the games that ended, one for each of their searched plies.
+          games: games that ended.
           abs_root_value: mean absolute root value of the last move.
-          version: of the parameters.
+          version: version of the parameters.
           dropped: legal actions without a slot; None without `search.slots`.
-          depth: of the trees, as in `SearchResult`.
+          depth: depth of the trees, as in `SearchResult`.
         """
         self._moves += moves
         self._evaluations += evaluations
         self._samples += samples
         self._games += games
-        self._plies += plies
-        self._resigned += resigned
         if dropped is not None:
             self._dropped = (self._dropped or 0) + dropped
             self._warn_of_dropped(dropped)
@@ -90,9 +82,7 @@ class SelfPlayMetrics:
             "selfplay/version": float(self._version),
         }
         if self._games:
-            metrics["selfplay/plies_per_game"] = self._plies / self._games
-            if self._resignation:
-                metrics["selfplay/resigned"] = self._resigned / self._games
+            metrics["selfplay/plies_per_game"] = self._samples / self._games
         if self._dropped is not None:
             metrics["count/dropped_actions"] = float(self._dropped)
         if self._depth is not None:

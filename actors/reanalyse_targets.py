@@ -65,9 +65,7 @@ def position_reanalysis(
             observation=view.observation,
             legal=view.legal,
             policy_target=result.policy,
-            value_target=value_targets(
-                np.asarray(states.outcome), np.asarray(states.lambda_return), result.value, config
-            ),
+            value_target=value_targets(np.asarray(states.lambda_return), result.value, config.root_value_weight),
             version=np.full(len(states.outcome), version, np.int32),
         )
         if auxiliary_targets:

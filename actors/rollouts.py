@@ -12,59 +12,35 @@ import jax
 import jax.numpy as jnp
 
 from podzero.actors.core import SelfPlayCore, SelfPlayState
-from podzero.actors.histories import Plies, Targets, copies, ends, in_game, targets_of
+from podzero.actors.histories import Plies, Targets, ends, targets_of
 from podzero.config import Experiment
 from podzero.envs import pack_states
 from podzero.errors import ConfigError
 from podzero.protocols import Env
 from podzero.types import Array, Move, Params, Sample, StoredState
 
-_OWN_KEY = 2**30
-"""Small numbers would give the keys into which the same key is split elsewhere."""
-
 
 class RolloutState(NamedTuple):
     """The state of self-play between two programs."""
 
-    key: Array
-    """PRNG key of what the program itself draws: which moves are fast, how often positions are written."""
     selfplay: SelfPlayState
     history: Plies
     """`[H, ...]`, the last H plies of all games."""
-
-
-class Lowest(NamedTuple):
-    """The lowest root values of games that were played on, for the threshold of resignation."""
-
-    ended: jax.Array
-    """`[T, B]` bool, whether such a game ended with the move."""
-    loser: jax.Array
-    """`[T, B]` float32, of the player who lost; infinite if nobody did."""
-    others: jax.Array
-    """`[T, B]` float32, of the players who did not lose; infinite if there was none."""
 
 
 class Played(NamedTuple):
     """What the host reads after a program."""
 
     samples: jax.Array
-    """`[]` int32, samples of the games that ended, for `RolloutCore.take`."""
+    """`[]` int32, samples of the games that ended, for `RolloutCore.take`: one for each of their searched plies."""
     games: jax.Array
     """`[]` int32, games that ended."""
-    plies: jax.Array
-    """`[]` int32, their plies."""
-    resigned: jax.Array
-    """`[]` int32, those that ended by resignation."""
-    fast_moves: jax.Array
-    """`[]` int32, of the T moves."""
     dropped: jax.Array | None
     """`[]` int32, legal actions that the searches left out; None without `search.slots`."""
     depth: jax.Array | None
     """`[]` float32, mean of `SearchResult.depth`; None with trees of mctx."""
     abs_root_value: jax.Array
     """`[]` float32, mean over the games in the last move."""
-    lowest: Lowest | None
-    """None without resignation."""
 
 
 class Finished(NamedTuple):
@@ -97,7 +73,6 @@ class RolloutCore:
         self._env = env
         self._config = experiment.actors
         self._discount = experiment.env.discount
-        self._fast_simulations = experiment.search.fast_simulations
         self._auxiliary = experiment.has_auxiliary_heads
         self._keep_states = experiment.reanalyse.share > 0
         self._moves = experiment.actors.moves_per_dispatch
@@ -112,55 +87,39 @@ class RolloutCore:
         number = jnp.zeros(size, jnp.int32)
         empty = Plies(
             state=games, policy=jnp.zeros((actions, size)), value=zeros, action=number, player=number,
-            rewards=jnp.zeros((2, size)), done=~no, truncated=no, resigned=no, surprise=zeros, recorded=no,
-            plays_on=no, version=number,
+            rewards=jnp.zeros((2, size)), done=~no, truncated=no, version=number,
         )  # fmt: skip
         history = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (self._rows, *leaf.shape)), empty)
-        return RolloutState(jax.random.fold_in(key, _OWN_KEY), state, history)
+        return RolloutState(state, history)
 
-    def play(
-        self,
-        params: Params,
-        version: Array,
-        state: RolloutState,
-        resign_at: Array | float = -jnp.inf,
-        simulations: int | None = None,
-    ) -> tuple[RolloutState, Finished, Played]:
+    def play(self, params: Params, version: Array, state: RolloutState) -> tuple[RolloutState, Finished, Played]:
         """Plays T moves in every game, and computes the targets of those that ended.
 
         Args:
-          params: of the network.
-          version: of them, `[]` int32.
-          state: of the games.
-          resign_at: root value, `[]` float32, at or below which a player resigns.
-          simulations: of each search; static for `jit`. By default that of the experiment.
+          params: the network's parameters.
+          version: their version, `[]` int32.
+          state: the games.
         """
-        key, fast_key, copies_key = jax.random.split(state.key, 3)
-        fast = jax.random.bernoulli(fast_key, 1.0 - self._config.full_search_share, (self._moves,))
 
-        def step(selfplay: SelfPlayState, fast: Array) -> tuple[SelfPlayState, tuple[Any, ...]]:
-            after, move = self._move(params, selfplay, simulations, fast, resign_at)
+        def step(selfplay: SelfPlayState, _: None) -> tuple[SelfPlayState, tuple[Any, ...]]:
+            after, move = self._core.move(params, selfplay)
             return after, (_ply(selfplay, move, version), move.dropped, move.depth)
 
-        selfplay, (new, dropped, depth) = jax.lax.scan(step, state.selfplay, fast)
+        selfplay, (new, dropped, depth) = jax.lax.scan(step, state.selfplay, length=self._moves)
+        assert new.done.shape == (self._moves, self._config.games)
         history = jax.tree.map(lambda old, new: jnp.concatenate([old[self._moves :], new]), state.history, new)
         targets = targets_of(history, self._config, self._discount)
         end = ends(history.done)
         over = (end >= self._rows - self._moves) & (end < self._rows)
-        written = jnp.where(over, copies(history, self._config.surprise_weight, copies_key), 0)
-        until = jnp.cumsum(written.reshape(-1), dtype=jnp.int32)
+        until = jnp.cumsum(over.reshape(-1), dtype=jnp.int32)
         played = Played(
             samples=until[-1],
             games=jnp.sum(new.done, dtype=jnp.int32),
-            plies=jnp.sum(over, dtype=jnp.int32),
-            resigned=jnp.sum(new.resigned, dtype=jnp.int32),
-            fast_moves=jnp.sum(fast, dtype=jnp.int32),
             dropped=None if dropped is None else jnp.sum(dropped),
             depth=None if depth is None else jnp.mean(depth),
             abs_root_value=jnp.mean(jnp.abs(new.value[-1])),
-            lowest=self._lowest(history, targets) if self._config.resignation else None,
         )
-        return RolloutState(key, selfplay, history), Finished(until, targets), played
+        return RolloutState(selfplay, history), Finished(until, targets), played
 
     def take(self, history: Plies, finished: Finished, index: Array) -> tuple[Sample, StoredState | None]:
         """The samples `index` `[C]` int32 of a program, each from 0 to `Played.samples` - 1.
@@ -181,44 +140,14 @@ class RolloutCore:
         packed = pack_states(plies.state)
         return sample, StoredState(packed, targets.outcome, targets.lambda_return, targets.truncated, plies.version)
 
-    def _move(
-        self, params: Params, state: SelfPlayState, simulations: int | None, fast: Array, resign_at: Array | float
-    ) -> tuple[SelfPlayState, Move]:
-        """One move; with `fast` `[]` bool by fast searches."""
-
-        def searched(simulations: int | None, fast: bool) -> tuple[SelfPlayState, Move]:
-            return self._core.move(params, state, simulations, fast, resign_at)
-
-        if self._config.full_search_share == 1:
-            return searched(simulations, False)
-        moved: tuple[SelfPlayState, Move] = jax.lax.cond(
-            fast, lambda: searched(self._fast_simulations, True), lambda: searched(simulations, False)
-        )
-        return moved
-
-    def _lowest(self, history: Plies, targets: Targets) -> Lowest:
-        lost = (targets.outcome < 0) & ~targets.truncated
-
-        def least(counts: jax.Array) -> jax.Array:
-            values = jnp.where(history.recorded & counts, history.value, jnp.inf)  # nobody resigns after a fast search
-            return in_game(jnp.minimum, values, history.done)[-self._moves :]
-
-        ended = (history.done & history.plays_on)[-self._moves :]
-        return Lowest(ended, least(lost), least(~lost))
-
 
 def _ply(before: SelfPlayState, move: Move, version: Array) -> Plies:
     """What the history keeps of a move."""
-    never = jnp.zeros(move.done.shape, bool)
-    fields: dict[str, Any] = {
-        name: getattr(move, name) for name in ("value", "action", "player", "done", "truncated", "surprise", "recorded")
-    }
+    fields: dict[str, Any] = {name: getattr(move, name) for name in ("value", "action", "player", "done", "truncated")}
     return Plies(
         state=jax.tree.map(_games_last, before.games),
         policy=jnp.transpose(move.policy),
         rewards=jnp.transpose(move.rewards),
-        resigned=never if move.resigned is None else jnp.asarray(move.resigned),
-        plays_on=never if move.plays_on is None else jnp.asarray(move.plays_on),
         version=jnp.broadcast_to(version, move.done.shape),
         **fields,
     )

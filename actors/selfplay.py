@@ -12,7 +12,6 @@ from podzero.actors.assembly import Game, GameAssembler
 from podzero.actors.clients import ActorClients, Positions
 from podzero.actors.core import SelfPlayCore, SelfPlayState
 from podzero.actors.metrics import SelfPlayMetrics
-from podzero.actors.resignation import ResignThreshold
 from podzero.actors.shuffling import SampleShuffler
 from podzero.clock import REPORT_EVERY_S, StageClock
 from podzero.config import Experiment
@@ -44,14 +43,11 @@ class SelfPlayActor:
         clients: ActorClients,
     ) -> None:
         self._experiment = experiment
-        self._search = experiment.search
         self._name = name
         self._seed = seed
         self._key = jax.random.key(seed)
-        self._random = np.random.default_rng(seed)
-        self._resign_threshold = ResignThreshold(experiment.actors.max_false_resignations)
         self._init = jax.jit(core.init)
-        self._move = jax.jit(core.move, donate_argnums=1, static_argnames=("simulations", "fast"))
+        self._move = jax.jit(core.move, donate_argnums=1)
         self._fold = fold
         self._clients = clients
         self._faults = faults_of(experiment.env)
@@ -69,8 +65,8 @@ class SelfPlayActor:
         """
         self._stopping.clear()
         experiment = self._experiment
-        clock, actors = StageClock(), experiment.actors
-        metrics = SelfPlayMetrics(actors.games, actors.resignation, self._faults.total)
+        clock = StageClock()
+        metrics = SelfPlayMetrics(experiment.actors.games, self._faults.total)
         assembler = self._assembler()
         shuffler: SampleShuffler[Positions] = SampleShuffler(experiment.replay.samples_per_item, [self._seed, 1])
 
@@ -87,7 +83,7 @@ class SelfPlayActor:
                 if clock.elapsed_s >= REPORT_EVERY_S:
                     report()
                 try:
-                    state, move = self._play_move(params, version, state, shuffler, clock)
+                    state, move = self._play_move(params, state, shuffler, clock)
                 except SimulatorError as error:
                     state, assembler = self._start_games(error), self._assembler()
                     continue
@@ -95,8 +91,6 @@ class SelfPlayActor:
                     games = list(assembler.add(move, version))
                     for game in games:
                         shuffler.add((game.samples, game.states))
-                        if game.lowest is not None:
-                            self._resign_threshold.add(game.lowest)
                 self._count(metrics, move, games, version)
                 if games:
                     self._faults.completed()
@@ -111,7 +105,6 @@ class SelfPlayActor:
     def _play_move(
         self,
         params: Params,
-        version: int,
         state: SelfPlayState,
         shuffler: SampleShuffler[Positions],
         clock: StageClock,
@@ -123,10 +116,7 @@ class SelfPlayActor:
         """
         with simulator_errors():
             with clock("search"):
-                fast = self._random.random() >= self._experiment.actors.full_search_share
-                simulations = self._search.simulations_at(version, fast)
-                resign_at = np.float32(self._resign_threshold.value)
-                state, move = self._move(params, state, simulations=simulations, fast=fast, resign_at=resign_at)
+                state, move = self._move(params, state)  # returns at once: the device searches
             with clock("write"):
                 self._write(shuffler.take())
             with clock("search"):
@@ -135,11 +125,9 @@ class SelfPlayActor:
     def _count(self, metrics: SelfPlayMetrics, move: Move, games: list[Game], version: int) -> None:
         metrics.add(
             moves=1,
-            evaluations=1 + self._search.simulations_at(version, fast=not np.all(move.recorded)),
-            samples=sum(len(game.samples.version) for game in games),
+            evaluations=1 + self._experiment.search.simulations,
+            samples=sum(game.plies for game in games),
             games=len(games),
-            plies=sum(game.plies for game in games),
-            resigned=sum(game.resigned for game in games),
             abs_root_value=float(np.mean(np.abs(move.value))),
             version=version,
             dropped=None if move.dropped is None else int(np.sum(move.dropped)),
@@ -151,7 +139,6 @@ class SelfPlayActor:
         return GameAssembler(
             experiment.actors,
             experiment.env.discount,
-            [self._seed, 2],
             auxiliary_targets=experiment.has_auxiliary_heads,
         )
 

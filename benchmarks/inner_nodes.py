@@ -37,13 +37,10 @@ SEED = 77
 PIECE = 250
 """Positions that are searched at once."""
 NO_FLOOR = {"min_value_range": 1e-8}
-PUCT = {"inner_selection": "puct"} | NO_FLOOR
 RULES: Mapping[str, Mapping[str, Any]] = {
     "range of the node": NO_FLOOR,
     "bounds, 0.1": {"q_scale": "bounds", "value_scale": 0.1},
     "bounds, 1.0": {"q_scale": "bounds", "value_scale": 1.0},
-    "PUCT, loss": PUCT,
-    "PUCT, parent": PUCT | {"first_play_urgency": "parent"},
 }
 """Settings of the search, all with sequential halving at the root. The first is what the others are paired with."""
 FLOORS: Mapping[str, Mapping[str, Any]] = {

@@ -55,7 +55,7 @@ def play(experiment: Experiment, params: Params) -> dict[float, Sample]:
     parts = local_parts(experiment)
     folded, move = parts.fold(params), jax.jit(parts.core.move, donate_argnums=1)
     state = jax.jit(parts.core.init)(jax.random.key(experiment.seed))
-    every = {"root_value_weight": 0.0, "outcome_weight": 0.0, "surprise_weight": 0.0}
+    every = {"root_value_weight": 0.0}
     configs = {weight: experiment.actors.model_copy(update=every | {"td_lambda": weight}) for weight in LAMBDAS}
     assemblers = {weight: GameAssembler(config, experiment.env.discount) for weight, config in configs.items()}
     games: dict[float, list[Sample]] = {weight: [] for weight in LAMBDAS}

@@ -14,10 +14,10 @@ from podzero.types import Array, Network, Params, Prediction, Sample
 
 ILLEGAL_LOGIT = -1e9
 """In place of minus infinity: the softmax is exactly zero in float32, and gradients stay finite."""
-
-
 MOVES_UNIT = 20.0
 """Plies: the unit of the error of predicted game lengths."""
+AUXILIARY_WEIGHT = 0.15
+"""Weight of each auxiliary loss; that of the policy has weight 1."""
 
 
 class LossOutput(NamedTuple):
@@ -64,7 +64,7 @@ def alphazero_loss(
     error = jnp.asarray(batch.value_target) - value
     policy_loss, value_loss = _mean(cross_entropy, weight), _mean(error**2, weight)
     total = policy_loss + config.value_weight * value_loss
-    total += sum(getattr(config.auxiliary, name) * loss for name, loss in auxiliary.items())
+    total += AUXILIARY_WEIGHT * sum(auxiliary.values())
     metrics = {
         "loss": total,
         "policy_loss": policy_loss,

@@ -239,8 +239,6 @@ class SearchResult(NamedTuple):
     """`[B]` float32, the root value after search, for the player to move."""
     visits: Array
     """`[B, A]` int32, visit counts of the root's actions."""
-    surprise: Array
-    """`[B]` float32, KL divergence of `policy` from the network's policy over legal actions, in nats."""
     dropped: Array | None = None
     """`[B]` int32, the number of legal actions that the nodes of a tree left out; None without `search.slots`."""
     depth: Array | None = None
@@ -273,16 +271,8 @@ class Move(NamedTuple):
     """`[B]` bool, whether the move ended the game."""
     truncated: Array
     """`[B]` bool, whether a limit on its length ended the game with this move."""
-    surprise: Array
-    """`[B]` float32, the divergence of the search policy from the network's, in nats."""
-    recorded: Array
-    """`[B]` bool, whether the position is learned from; positions of fast searches are not."""
     state: Array | None = None
     """`[B, S]` uint8, the packed states before the move, if they are stored for reanalysis."""
-    resigned: Array | None = None
-    """`[B]` bool, whether the player to move resigned instead of moving; None without resignation."""
-    plays_on: Array | None = None
-    """`[B]` bool, whether nobody resigns in the game; None without resignation."""
     dropped: Array | None = None
     """`[B]` int32, the number of legal actions that the search left out; None without `search.slots`."""
     depth: Array | None = None

@@ -116,7 +116,7 @@ class ShardedReader:
         """
         shard = Shard(address, self._table)
         shard.limits()
-        exponent = None if self._priorities is None else self._replay.importance_exponent
+        exponent = None if self._priorities is None else 1.0  # undoes the bias of sampling fully
         return ShardStream(shard, self._largest_share(shards), self._ahead // shards, exponent)
 
     def _largest_share(self, shards: int) -> int:

@@ -192,10 +192,8 @@ def _int8_parts(experiment: Experiment) -> ActorParts:
 
 def selfplay_core(experiment: Experiment, env: Env, evaluate: Evaluate) -> SelfPlayCore:
     """The self-play step, whose searches evaluate states by `evaluate`."""
-    numbers = {*experiment.search.growth, experiment.search.fast_simulations}
-    others = {simulations: _search(experiment, env, evaluate, simulations) for simulations in numbers}
-    search = others[experiment.search.simulations]
-    return SelfPlayCore(env, search, experiment.actors, others, keep_states=experiment.reanalyse.share > 0)
+    search = _search(experiment, env, evaluate)
+    return SelfPlayCore(env, search, experiment.actors, keep_states=experiment.reanalyse.share > 0)
 
 
 def _actor_arguments(parts: ActorParts, clients: ActorClients) -> dict[str, Any]:
@@ -255,8 +253,6 @@ def local_network(experiment: Experiment) -> tuple[Env, Network, Callable[[Param
     return env, network, jax.jit(fold)
 
 
-def _search(experiment: Experiment, env: Env, evaluate: Evaluate, simulations: int | None = None) -> Search:
-    """The search with the game's rules as model; `simulations` replaces those of the experiment."""
-    model = rules_model(env, evaluate, experiment.env.discount)
-    changes = {} if simulations is None else {"simulations": simulations}
-    return make_search(experiment.search.model_copy(update=changes), model)
+def _search(experiment: Experiment, env: Env, evaluate: Evaluate) -> Search:
+    """The search with the game's rules as model."""
+    return make_search(experiment.search, rules_model(env, evaluate, experiment.env.discount))

@@ -37,7 +37,7 @@ class ActorProcess(Process):
         from podzero.runtime.ray_params import RayParamSource
 
         seed, source = seed_of(experiment.seed, index, attempt), RayParamSource(store)
-        groups = experiment.server.batches if experiment.actors.inference == "server" else 1
+        groups = experiment.server.groups if experiment.actors.inference == "server" else 1
         self._writers = [SampleWriters(experiment, shards) for _ in range(groups)]
         clients = [writers.clients(source, self._reports.report) for writers in self._writers]
         self._actor = self._make(experiment, seed, clients, index, directory)

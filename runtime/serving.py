@@ -48,7 +48,7 @@ def make_served_actor(
       servers: finds the addresses of the present servers, by name.
       preferred: number of the server with which the first group begins.
     """
-    config, games = experiment.server, experiment.actors.games // experiment.server.batches
+    config, games = experiment.server, experiment.actors.games // experiment.server.groups
     group = experiment.model_copy(update={"actors": experiment.actors.model_copy(update={"games": games})})
     actors, connections = [], []
     for number, own in enumerate(clients):

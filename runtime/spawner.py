@@ -123,7 +123,7 @@ class Spawner:
         resources = self._experiment.actors.resources if plays else {}
         # XLA sizes its thread pool by NPROC. A group of games that waits for a server holds one thread.
         served = plays and self._experiment.actors.inference == "server"
-        threads = max(1, round(cpus), self._experiment.server.batches if served else 0)
+        threads = max(1, round(cpus), self._experiment.server.groups if served else 0)
         return self._spawn(
             process,
             name,

@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import mctx
 import numpy as np
-import optax
 
 from podzero.config import SearchConfig
 from podzero.protocols import Search
@@ -19,7 +18,7 @@ from podzero.search.growth import grow
 from podzero.search.mctx_tree import edges_of_roots, nodes_of, qtransform
 from podzero.search.models import ILLEGAL, Model
 from podzero.search.qvalues import Edges, Transform, gumbel_transform, puct_transform, root_value
-from podzero.search.selection import gumbel_selection, puct_selection
+from podzero.search.selection import PB_C_BASE, gumbel_selection, puct_selection
 from podzero.searched_nodes import SearchedNodes
 from podzero.types import Array, EnvState, Exploration, Params, SearchResult
 
@@ -84,7 +83,7 @@ def _gumbel(config: SearchConfig, model: Model, keep_nodes: bool) -> Search:
         scores = improved + exploration.temperature[:, None] * noise
         action = jnp.argmax(jnp.where(finalist, scores, -jnp.inf), axis=1)
         policy = jax.nn.softmax(jnp.where(legal, improved, ILLEGAL))
-        return _result(config, tree, edges.logits, policy, action)
+        return _result(config, tree, policy, action)
 
     return search
 
@@ -95,12 +94,7 @@ def _gumbel_transform(config: SearchConfig, model: Model, some_actions: bool = F
 
 def _gumbel_in_mctx(config: SearchConfig, model: Model, keep_nodes: bool) -> _Grow:
     transform = qtransform(_gumbel_transform(config, model))
-    inner: Callable[..., jax.Array]
-    match config.inner_selection:
-        case "gumbel":
-            inner = partial(mctx.gumbel_muzero_interior_action_selection, qtransform=transform)
-        case "puct":
-            inner = _puct_selection_in_mctx(config, model)
+    inner = partial(mctx.gumbel_muzero_interior_action_selection, qtransform=transform)
 
     def grown(params: Params, key: Array, root: mctx.RootFnOutput, noise: jax.Array) -> _Grown:
         tree = mctx.search(
@@ -129,10 +123,6 @@ def _gumbel_in_dense(config: SearchConfig, model: Model) -> _Grow:
         slots = slots_of(root.prior_logits, config.slots, preference=root.prior_logits + noise)
         transform = _gumbel_transform(config, model, some_actions=slots.action is not None)
         selection = gumbel_selection(config, transform, slots.of(noise), slots.legal)
-        if config.inner_selection == "puct":
-            ties = _TIE_BREAK * jax.random.uniform(jax.random.fold_in(key, 0), noise.shape)
-            below = puct_selection(config, puct_transform(config, model.bounds), slots.of(ties), slots.legal)
-            selection = selection._replace(inner=below.inner)
         tree = grow(model, selection, params, key, root, slots, config)
         return _grown(config, tree, root)
 
@@ -162,13 +152,18 @@ def _puct(config: SearchConfig, model: Model, keep_nodes: bool) -> Search:
         temperature = jnp.maximum(exploration.temperature, 1e-6)[:, None]
         drawn = jax.random.categorical(choice_key, jnp.log(policy) / temperature)
         action = jnp.where(exploration.temperature > 0, drawn, jnp.argmax(edges.visits, axis=1))
-        return _result(config, tree, root.prior_logits, policy, action)
+        return _result(config, tree, policy, action)
 
     return search
 
 
 def _puct_in_mctx(config: SearchConfig, model: Model, keep_nodes: bool) -> _Grow:
-    select = _puct_selection_in_mctx(config, model)
+    select = partial(
+        mctx.muzero_action_selection,
+        pb_c_init=config.pb_c_init,
+        pb_c_base=PB_C_BASE,
+        qtransform=qtransform(puct_transform(config, model.bounds)),
+    )
 
     def grown(params: Params, key: Array, root: mctx.RootFnOutput, noise: jax.Array) -> _Grown:
         del noise  # mctx breaks ties by its own
@@ -185,16 +180,6 @@ def _puct_in_mctx(config: SearchConfig, model: Model, keep_nodes: bool) -> _Grow
         return _Grown(edges_of_roots(tree), nodes=nodes_of(tree) if keep_nodes else None)
 
     return grown
-
-
-def _puct_selection_in_mctx(config: SearchConfig, model: Model) -> Callable[..., jax.Array]:
-    """The PUCT rule as mctx calls it: `(key, tree, node, depth)` to an action."""
-    return partial(
-        mctx.muzero_action_selection,
-        pb_c_init=config.pb_c_init,
-        pb_c_base=config.pb_c_base,
-        qtransform=qtransform(puct_transform(config, model.bounds)),
-    )
 
 
 def _puct_in_dense(config: SearchConfig, model: Model) -> _Grow:
@@ -243,14 +228,13 @@ def with_noise(key: Array, logits: Array, legal: Array, config: SearchConfig, we
     return jnp.log(jnp.maximum(mixed, np.finfo(np.float32).tiny))
 
 
-def _result(config: SearchConfig, tree: _Grown, logits: Array, policy: Array, action: Array) -> SearchResult:
-    """The result of a search; `logits` `[B, A]` are the network's, `ILLEGAL` where actions are illegal."""
+def _result(config: SearchConfig, tree: _Grown, policy: Array, action: Array) -> SearchResult:
+    """The result of a search."""
     return SearchResult(
         action=action.astype(jnp.int32),
         policy=policy.astype(jnp.float32),
         value=root_value(config, tree.roots, policy, action).astype(jnp.float32),
         visits=tree.roots.visits.astype(jnp.int32),
-        surprise=optax.losses.kl_divergence(jax.nn.log_softmax(logits), policy, where=policy > 0).astype(jnp.float32),
         dropped=tree.dropped,
         depth=tree.depth,
         nodes=tree.nodes,

@@ -17,6 +17,8 @@ from podzero.types import Array
 
 TINY = np.finfo(np.float32).tiny
 """The least normal float32: a divisor that may be zero is replaced by it."""
+MAXVISIT_INIT = 50.0
+"""`c_visit` of Danihelka et al. 2022, equation 8: what is added to the visits of the most visited action."""
 _EPSILON = 1e-8
 """Lower bound of the range of a node's Q-values, as in mctx."""
 
@@ -68,7 +70,7 @@ def gumbel_transform(
     completed Q-values.
 
     Args:
-      config: `q_scale`, `value_scale` and `maxvisit_init`; `bounds` only where they are known.
+      config: `q_scale` and `value_scale`; `bounds` only where they are known.
       bounds: least and greatest value of a position; None if they are not known.
       min_range: lower bound of the range of a node or a tree.
       some_actions: the nodes hold only some of the actions; the others count as unvisited, as illegal actions do.
@@ -87,7 +89,7 @@ def gumbel_transform(
         if some_actions:
             highest, lowest = jnp.maximum(highest, unvisited), jnp.minimum(lowest, unvisited)
         visits = jnp.max(edges.visits, axis=axis, keepdims=True)
-        weight = config.value_scale * (config.maxvisit_init + visits)
+        weight = config.value_scale * (MAXVISIT_INIT + visits)
         if scale == "bounds" and bounds is not None:
             width = jnp.asarray(bounds[1] - bounds[0])
         else:
@@ -115,7 +117,7 @@ def puct_transform(config: SearchConfig, bounds: tuple[float, float] | None) -> 
     (Schrittwieser et al. 2020, appendix B) the range is that of the whole tree.
 
     Args:
-      config: `first_play_urgency` and `first_play_reduction`.
+      config: `first_play_urgency`.
       bounds: least and greatest value of a position; None if they are not known.
     """
 
@@ -123,7 +125,7 @@ def puct_transform(config: SearchConfig, bounds: tuple[float, float] | None) -> 
         visited = edges.visits > 0
         lowest, highest = _range_of_node(edges, axis) if bounds is None else bounds
         width = jnp.maximum(highest - lowest, _EPSILON)
-        unvisited = _first_play(config, edges, (edges.value - lowest) / width, axis)
+        unvisited = _first_play(config, edges, (edges.value - lowest) / width)
         return jnp.where(visited, (edges.qvalues - lowest) / width, unvisited)
 
     return transform
@@ -137,7 +139,7 @@ def _range_of_node(edges: Edges, axis: int) -> tuple[jax.Array, jax.Array]:
     return lowest, highest
 
 
-def _first_play(config: SearchConfig, edges: Edges, parent: jax.Array, axis: int) -> Array:
+def _first_play(config: SearchConfig, edges: Edges, parent: jax.Array) -> Array:
     """The scaled Q-values of unvisited actions; `parent` is the scaled value of their node.
 
     Illegal actions, whose prior is zero, keep that of a loss: they have no term of exploration, by which legal ones
@@ -145,9 +147,7 @@ def _first_play(config: SearchConfig, edges: Edges, parent: jax.Array, axis: int
     """
     if config.first_play_urgency == "loss":
         return jnp.zeros_like(edges.qvalues)
-    visited = jnp.sum(jnp.where(edges.visits > 0, edges.prior, 0.0), axis=axis, keepdims=True)
-    urgency = jnp.maximum(parent - config.first_play_reduction * jnp.sqrt(visited), 0.0)
-    return jnp.where(edges.prior > 0, urgency, 0.0)
+    return jnp.where(edges.prior > 0, parent, 0.0)
 
 
 def root_value(config: SearchConfig, root: Edges, policy: Array, action: Array) -> jax.Array:

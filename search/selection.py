@@ -14,8 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from podzero.config import SearchConfig
-from podzero.search.qvalues import TINY, Edges, Transform
+from podzero.search.qvalues import MAXVISIT_INIT, TINY, Edges, Transform
 
+PB_C_BASE = 19652.0
+"""Constant `c2` of PUCT's exploration term (Schrittwieser et al. 2020, appendix B)."""
 _LOW = -1e9
 """The least score of an action that sequential halving considers."""
 _SAFE = 80.0
@@ -47,7 +49,7 @@ def gumbel_selection(config: SearchConfig, transform: Transform, noise: jax.Arra
     )
     considered = jnp.minimum(jnp.sum(legal, axis=0), config.max_considered_actions)
     mine = jnp.arange(len(schedule))[:, None] == considered
-    largest_weight = config.value_scale * (config.maxvisit_init + config.simulations)
+    largest_weight = config.value_scale * (MAXVISIT_INIT + config.simulations)
 
     def root(edges: Edges, simulation: jax.Array) -> jax.Array:
         now = jax.lax.dynamic_index_in_dim(jnp.asarray(schedule), simulation, axis=1, keepdims=True)
@@ -70,7 +72,7 @@ def puct_selection(config: SearchConfig, transform: Transform, noise: jax.Array,
     """The PUCT rule (Schrittwieser et al. 2020, appendix B).
 
     Args:
-      config: `pb_c_init` and `pb_c_base`.
+      config: `pb_c_init`.
       transform: of Q-values.
       noise: `[K, B]`, which decides between equal scores.
       legal: `[K, B]` bool, of the root's actions.
@@ -78,7 +80,7 @@ def puct_selection(config: SearchConfig, transform: Transform, noise: jax.Array,
 
     def scores(edges: Edges) -> jax.Array:
         count = 1 + edges.total_visits
-        weight = config.pb_c_init + jnp.log((count + config.pb_c_base + 1.0) / config.pb_c_base)
+        weight = config.pb_c_init + jnp.log((count + PB_C_BASE + 1.0) / PB_C_BASE)
         explore = jnp.sqrt(count) * weight * edges.prior / (edges.visits + 1)
         return transform(edges, 0) + explore
 

@@ -41,42 +41,18 @@ class ActorsConfig(Section):
     best of the most visited actions, which still depend on `noise`; only with `noise=0` as well is play greedy.
     Gumbel: share of the root's noise that enters the choice. PUCT: temperature of the visit counts."""
     temperature_plies: NonNegativeInt | None = None
-    """Plies of each game, or steps of each episode, that are played at `temperature`; later ones at
-    `final_temperature`. By default all."""
-    final_temperature: NonNegativeFloat = 0.0
-    """Temperature after `temperature_plies` plies."""
+    """Plies of each game, or steps of each episode, that are played at `temperature`; later ones are played
+    at 0. By default all."""
     opening_fraction: Fraction = 0.0
     """Fraction of games that start with uniformly random plies."""
     opening_plies: NonNegativeInt = 0
     """Largest number of random plies at the start of such a game. The number is uniform from 1 to this."""
     root_value_weight: Fraction = 0.0
-    """Weight of the root's search value in the value target."""
-    outcome_weight: Fraction = 0.0
-    """Games: weight of the outcome of the game in the value target, however many plies away it is. The lambda-return
-    has what this and `root_value_weight` leave."""
+    """Games: weight of the root's search value in the value target; the lambda-return has the rest."""
     td_lambda: Fraction = 1.0
     """Games: how far the lambda-return in the value target looks ahead, as in TD(lambda): 1 is the outcome of the game,
     0 the next root value, and between them each later root value weighs `td_lambda` times the one before. The outcome
-    then weighs `td_lambda` to the power of the plies that follow, which is 0.36 after 20 and 0.01 after 90 plies at
-    0.95: in long games `outcome_weight` keeps it."""
-    full_search_share: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    """Games: share of moves that are searched with `search.simulations` and learned from. The others are searched with
-    `search.fast_simulations`, have no noise where the temperature is 0, and are not learned from: playout cap
-    randomization (Wu 2020, KataGo), which finishes more games in the same time. One random draw per move decides for
-    all games of an actor."""
-    surprise_weight: Fraction = 0.0
-    """Games: policy surprise weighting (KataGo, which uses 0.5). With this weight w, a position is written to replay
-    `1 - w + w * s / mean(s)` times on average, where its surprise s is the KL divergence of the search's policy from
-    the network's, and the mean is over its game. 0 writes each position once."""
-    resignation: bool = False
-    """Games of two players: the player to move resigns where the root value of the search is below a threshold. The
-    game then counts -1 for this player and 1 for the other. Each actor calibrates the threshold on games in which
-    nobody resigns (Silver et al. 2017, AlphaGo Zero)."""
-    played_on_fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 0.1
-    """Fraction of the games in which nobody resigns, with `resignation`."""
-    max_false_resignations: Fraction = 0.05
-    """Largest rate of false resignations. It is measured on the games that are played on: of those in which a player
-    would have resigned, the fraction in which that player did not lose."""
+    then weighs `td_lambda` to the power of the plies that follow: at 0.95, 0.36 after 20 plies and 0.01 after 90."""
 
     @property
     def beside_learner(self) -> bool:
@@ -99,23 +75,6 @@ class ActorsConfig(Section):
             raise ValueError(
                 f"resources are accelerators of actors that play on them: set inference=device as well (with inference="
                 f"{self.inference} actors use CPUs only)"
-            )
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _final_temperature_has_a_beginning(self) -> ActorsConfig:
-        if self.temperature_plies is None and self.final_temperature:
-            raise ValueError(
-                f"final_temperature {self.final_temperature:g} applies after temperature_plies plies; set that as well"
-            )
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _weights_of_value_targets_leave_something(self) -> ActorsConfig:
-        if self.outcome_weight + self.root_value_weight > 1.0 + 1e-9:
-            raise ValueError(
-                f"outcome_weight {self.outcome_weight:g} and root_value_weight {self.root_value_weight:g} are weights "
-                "of one value target: their sum must be at most 1"
             )
         return self
 
@@ -146,10 +105,8 @@ class ReplayConfig(Section):
     sampler: Literal["uniform", "prioritized"] = "uniform"
     """How samples are drawn. `prioritized` is prioritized experience replay (Schaul et al. 2016)."""
     priority_exponent: NonNegativeFloat = 0.6
-    """Prioritized: the exponent of priorities. 0 samples uniformly, 1 in proportion to the value errors."""
-    importance_exponent: Fraction = 1.0
-    """Prioritized: the exponent of importance weights. 1 corrects the sampling bias fully, 0 not at all. The learner
-    divides the weights by the largest of the batch."""
+    """Prioritized: the exponent of priorities. 0 samples uniformly, 1 in proportion to the value errors.
+    Importance weights undo the bias of this sampling fully; the learner divides them by the largest of the batch."""
     timeout_s: PositiveFloat | None = None
     """Longest wait of one insert or one read, after which the process that waits fails. By default they wait for as
     long as it takes."""

@@ -27,14 +27,8 @@ from podzero.config.serving import Int8Config, ServerConfig, check_placement
 from podzero.config.starvation import check_reanalyse, check_replay
 from podzero.config.training import LearnerConfig, MuZeroConfig, check_tower
 
-_SELF_PLAY_OF_GAMES = {
-    "search": ("first_simulations", "growth_steps", "fast_simulations"),
-    "actors": (
-        "opening_fraction", "opening_plies", "root_value_weight", "outcome_weight", "td_lambda", "full_search_share",
-        "surprise_weight", "resignation", "played_on_fraction", "max_false_resignations",
-    ),
-}  # fmt: skip
-"""Settings that the actors of MuZero do not have."""
+_SELF_PLAY_OF_GAMES = ("opening_fraction", "opening_plies", "root_value_weight", "td_lambda")
+"""Settings of section `actors` that MuZero's actors do not have."""
 _SIZE = re.compile(r"_\d+x\d+$")
 """The size of the board in the name of a game."""
 
@@ -164,25 +158,12 @@ class Experiment(Section):
     def _self_play_of_games_is_for_games(self) -> Experiment:
         if not self.learns_model:
             return self
-        for section, names in _SELF_PLAY_OF_GAMES.items():
-            given = getattr(self, section)
-            for name in names:
-                if getattr(given, name) != type(given).model_fields[name].default:
-                    raise ValueError(
-                        f"{section}.{name} is only for self-play of games, and '{self.network.name}' learns from "
-                        f"{self.env.title}; remove it"
-                    )
-        return self
-
-    @pydantic.model_validator(mode="after")
-    def _fast_searches_are_smaller(self) -> Experiment:
-        fast, least = self.search.fast_simulations, self.search.growth[0]
-        if self.actors.full_search_share < 1.0 and fast > least:
-            raise ValueError(
-                f"search.fast_simulations {fast} is more than the {least} of a full search (search.simulations, "
-                "search.first_simulations), but only positions of full searches are learned from; "
-                f"set it to {least} or less"
-            )
+        for name in _SELF_PLAY_OF_GAMES:
+            if getattr(self.actors, name) != ActorsConfig.model_fields[name].default:
+                raise ValueError(
+                    f"actors.{name} is only for self-play of games, and '{self.network.name}' learns from "
+                    f"{self.env.title}; remove it"
+                )
         return self
 
     @pydantic.model_validator(mode="after")

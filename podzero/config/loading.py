@@ -14,6 +14,32 @@ from podzero.config.experiment import Experiment
 from podzero.config.faults import explain
 from podzero.errors import ConfigError, nearest
 
+GONE: dict[str, tuple[Any, str]] = {
+    "actors.final_temperature": (0.0, "removed: after temperature_plies the temperature is 0"),
+    "actors.full_search_share": (1.0, "removed: every move has a full search and is learned from"),
+    "actors.max_false_resignations": (0.05, "removed, with resignation"),
+    "actors.outcome_weight": (0.0, "removed: use td_lambda"),
+    "actors.played_on_fraction": (0.1, "removed, with resignation"),
+    "actors.resignation": (False, "removed: games are played to their end"),
+    "actors.surprise_weight": (0.0, "removed: each position is written once"),
+    "learner.auxiliary": (
+        {"outcome": 0.15, "moves_left": 0.15, "reply": 0.15}, "removed: each auxiliary loss has weight 0.15",
+    ),
+    "replay.importance_exponent": (1.0, "removed: importance weights correct the bias fully"),
+    "search.fast_simulations": (8, "removed, with actors.full_search_share"),
+    "search.first_play_reduction": (0.0, "removed"),
+    "search.first_simulations": (None, "removed: every move has search.simulations"),
+    "search.growth_steps": (10_000, "removed, with search.first_simulations"),
+    "search.inner_selection": ("gumbel", "removed: use search.algorithm"),
+    "search.maxvisit_init": (50.0, "removed: it is 50, use search.value_scale"),
+    "search.pb_c_base": (19652.0, "removed: it is 19652, use search.pb_c_init"),
+    "server.batches": (2, "renamed: use server.groups"),
+}  # fmt: skip
+"""Settings of earlier commits that were removed or renamed: the default that each had, and what to write instead.
+
+Old working directories hold all of them. A setting at its default changes nothing, so it is dropped; any other value
+is refused."""
+
 FOR_SLICES = "slices/"
 """Begins the names of the experiments for TPU slices."""
 
@@ -54,11 +80,30 @@ def parse(tree: dict[str, Any], origin: str) -> Experiment:
     Raises:
       ConfigError: the schema refuses the tree; the message has one line for each fault.
     """
+    tree, lines = _without_gone(tree)
     try:
-        return Experiment.model_validate(tree)
+        experiment = Experiment.model_validate(tree)
     except pydantic.ValidationError as error:
-        lines = "\n".join(f"  {line}" for line in explain(error, tree))
-        raise ConfigError(f"{origin}: this experiment cannot be run:\n{lines}") from None
+        lines += explain(error, tree)
+    else:
+        if not lines:
+            return experiment
+    raise ConfigError("\n  ".join([f"{origin}: this experiment cannot be run:", *lines])) from None
+
+
+def _without_gone(tree: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The tree without the settings of `GONE`, and a line for each of them that was not at its default."""
+    faults = []
+    for name, (default, advice) in GONE.items():
+        section, _, field = name.partition(".")
+        given = tree.get(section)
+        if not isinstance(given, dict) or field not in given:
+            continue
+        value = given[field]
+        tree = tree | {section: {key: each for key, each in given.items() if key != field}}
+        if value != default and not (isinstance(value, dict) and default | value == default):
+            faults.append(f"{name} = {value!r}: {advice}")
+    return tree, faults
 
 
 def _find(config: str) -> Path:

@@ -34,7 +34,8 @@ class ResNetConfig(Section):
     """Rematerialization: the backward pass recomputes the activations inside each block instead of storing them."""
     auxiliary: bool = False
     """Auxiliary heads, used in training only, to improve the features (Wu 2020, KataGo): the outcome, the moves left,
-    and the reply of the opponent. `learner.auxiliary` weights their losses. For the network `resnet`."""
+    and the reply of the opponent. Each of their losses weighs 0.15, and that of the policy 1. For the network
+    `resnet`."""
     global_pooling: bool = False
     """Every second block adds to its channels a bias from their means and maxima over the whole board, and so do the
     heads where the actions are the squares and at most one more, as in Go (Wu 2020, KataGo). Then the parameters do not

@@ -52,9 +52,9 @@ class ServerConfig(Section):
     resources: dict[str, PositiveFloat] = Field(default_factory=dict)
     """Other resources of Ray that each server reserves, for example `{GPU: 1}` or `{TPU: 4}`: it runs on a node that
     has them, on these accelerators. Without, it runs on the CPU."""
-    batches: PositiveInt = 2
-    """Groups of games of each actor (not the server's batches): while a server evaluates positions of one group, the
-    actor searches in another."""
+    groups: PositiveInt = 2
+    """Groups into which each actor divides its games: while a server evaluates positions of one group, the actor
+    searches in another."""
     batch_sizes: tuple[PositiveInt, ...] = (16, 32, 64, 128, 256, 512, 1024)
     """Sizes of the batches that are compiled, ascending. A server waits for a full batch while its devices are busy."""
     deadline_ms: NonNegativeFloat = 1.0
@@ -116,8 +116,8 @@ def check_placement(experiment: Experiment) -> None:
             f"actors.inference = server evaluates positions, and '{network.name}' learns a model; "
             "set actors.inference=local"
         )
-    if inference == "server" and experiment.actors.games % experiment.server.batches:
+    if inference == "server" and experiment.actors.games % experiment.server.groups:
         raise ValueError(
-            f"actors.games {experiment.actors.games} cannot be divided into server.batches = "
-            f"{experiment.server.batches} equal groups"
+            f"actors.games {experiment.actors.games} cannot be divided into server.groups = "
+            f"{experiment.server.groups} equal groups"
         )

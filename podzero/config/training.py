@@ -71,17 +71,6 @@ class MeshConfig(Section):
         return data
 
 
-class AuxiliaryConfig(Section):
-    """Weights of the auxiliary losses, with `network.auxiliary`. The policy's loss has weight 1."""
-
-    outcome: NonNegativeFloat = 0.15
-    """Cross-entropy of loss, draw and win."""
-    moves_left: NonNegativeFloat = 0.15
-    """Huber loss of the plies until the game ends, in units of 20."""
-    reply: NonNegativeFloat = 0.15
-    """Cross-entropy of the action with which the opponent replied."""
-
-
 class LearnerConfig(Section):
     """Training of the network."""
 
@@ -96,8 +85,6 @@ class LearnerConfig(Section):
     """Steps between two publications of parameters to the actors; a multiple of `steps_per_dispatch`."""
     value_weight: NonNegativeFloat = 1.0
     """Weight of the value loss."""
-    auxiliary: AuxiliaryConfig = AuxiliaryConfig()
-    """Weights of the auxiliary losses."""
     ema: Fraction = 0.99
     """Decay per step of the moving average of the parameters, which the actors use; 0 publishes the parameters
     themselves."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podzero.actors.assembly import GameAssembler, auxiliary_targets, copies, lambda_returns, outcomes, value_targets
+from podzero.actors.assembly import GameAssembler, auxiliary_targets, lambda_returns, outcomes, value_targets
 from podzero.config import ActorsConfig
 from podzero.types import Move
 
@@ -25,8 +25,6 @@ def move(done, tag=0.0, player=0, rewards=None):
         rewards=np.zeros((games, 2), np.float32) if rewards is None else np.asarray(rewards, np.float32),
         done=np.asarray(done),
         truncated=np.zeros(games, bool),
-        surprise=np.zeros(games, np.float32),
-        recorded=np.ones(games, bool),
     )
 
 
@@ -35,27 +33,23 @@ def test_the_outcome_is_the_sum_of_the_movers_later_rewards():
     np.testing.assert_array_equal(outcomes(rewards, np.array([0, 1, 0])), [1, -1, 1])
 
 
-def test_targets_are_weighted_means_of_outcome_root_value_and_lambda_return():
-    """0.5 * 1 + 0.25 * 0.2 + 0.25 * 0.4 = 0.65 and 0.5 * -1 + 0.25 * -0.6 + 0.25 * -0.2 = -0.7."""
-    config = ActorsConfig(outcome_weight=0.5, root_value_weight=0.25)
-    numbers = ([1.0, -1.0], [0.4, -0.2], [0.2, -0.6])
-    targets = value_targets(*(np.array(each, np.float32) for each in numbers), config)
-    np.testing.assert_allclose(targets, [0.65, -0.7], rtol=1e-6)
+def test_targets_are_weighted_means_of_root_value_and_lambda_return():
+    """0.25 * 0.2 + 0.75 * 0.4 = 0.35 and 0.25 * -0.6 + 0.75 * -0.2 = -0.3."""
+    targets = value_targets(np.array([0.4, -0.2], np.float32), np.array([0.2, -0.6], np.float32), 0.25)
+    np.testing.assert_allclose(targets, [0.35, -0.3], rtol=1e-6)
 
 
-@pytest.mark.parametrize(("outcome_weight", "first"), [(0.0, 0.2501), (0.25, 0.4376), (1.0, 1.0)])
-def test_the_outcome_keeps_its_weight_however_long_the_game_is(outcome_weight, first):
+def test_the_weight_of_the_outcome_falls_with_the_plies_that_follow():
     """55 plies that player 0 wins, each with the root value 0.2 for player 0: the first lambda-return is
-    0.2 + 0.8 * 0.95^54 = 0.25014, so the target is 0.25014 + w * 0.74986. Player 1 has the negative of it."""
+    0.2 + 0.8 * 0.95^54 = 0.25014. Player 1 has the negative of its own."""
     moves, players = 55, np.arange(55) % 2
-    assembler = GameAssembler(ActorsConfig(games=1, td_lambda=0.95, outcome_weight=outcome_weight))
+    assembler = GameAssembler(ActorsConfig(games=1, td_lambda=0.95))
     for ply in range(moves):
         made = move([ply == moves - 1], player=players[ply], rewards=[[ply == moves - 1, -(ply == moves - 1)]])
         games = list(assembler.add(made._replace(value=np.float32([-0.2 if players[ply] else 0.2])), version=0))
     targets = games[0].samples.value_target
-    np.testing.assert_allclose(targets[0], first, atol=1e-4)
-    later = 0.2 + 0.8 * 0.95**53
-    np.testing.assert_allclose(targets[1], -(later + outcome_weight * (1 - later)), rtol=1e-5)
+    np.testing.assert_allclose(targets[0], 0.25014, atol=1e-4)
+    np.testing.assert_allclose(targets[1], -(0.2 + 0.8 * 0.95**53), rtol=1e-5)
     np.testing.assert_allclose(targets[-1], 1.0, rtol=1e-6)
 
 
@@ -86,31 +80,6 @@ def test_lambda_zero_looks_one_move_ahead_and_one_is_the_outcome():
     np.testing.assert_array_equal(whole, outcomes(rewards, players, 0.5))
 
 
-def test_positions_are_written_in_proportion_to_their_surprise():
-    """Of the surprises 0, 1 and 3 the mean is 4/3, so with weight 1/2 the expected numbers are 0.5, 0.875 and 1.625."""
-    random = np.random.default_rng(0)
-    surprise, recorded = np.array([0.0, 1.0, 9.0, 3.0]), np.array([True, True, False, True])
-    drawn = np.array([copies(surprise, recorded, 0.5, random) for _ in range(20_000)])
-    np.testing.assert_allclose(drawn.mean(axis=0), [0.5, 0.875, 0, 1.625], atol=0.02)
-    assert set(drawn[:, 3].tolist()) == {1, 2}
-    np.testing.assert_array_equal(copies(surprise, recorded, 0.0, random), [1, 1, 0, 1])
-    np.testing.assert_array_equal(copies(np.zeros(2), np.ones(2, bool), 1.0, random), [1, 1])
-
-
-def test_positions_of_fast_searches_are_not_written_but_count_in_the_game():
-    assembler = GameAssembler(ActorsConfig(games=1))
-    for number in range(3):
-        fast = move([number == 2], tag=number, rewards=[[number // 2, -(number // 2)]])
-        state = np.full((1, 4), number, np.uint8)
-        games = list(assembler.add(fast._replace(recorded=np.array([number != 1]), state=state), version=number))
-    (game,) = games
-    assert game.plies == 3
-    np.testing.assert_array_equal(game.samples.observation[:, 0], [0, 2])
-    np.testing.assert_array_equal(game.samples.value_target, [1, 1])
-    np.testing.assert_array_equal(game.samples.version, [0, 2])
-    np.testing.assert_array_equal(game.states.state[:, 0], [0, 2])
-
-
 def test_the_assembler_applies_the_discount():
     assembler = GameAssembler(ActorsConfig(games=1), discount=0.5)
     assert list(assembler.add(move([False]), version=0)) == []
@@ -127,15 +96,6 @@ def test_a_truncated_game_bootstraps_from_its_last_root_value(last_player, expec
     last = move([True], player=last_player, rewards=[[0.25, -0.25]])._replace(truncated=np.array([True]))
     (game,) = assembler.add(last, version=0)
     np.testing.assert_array_equal(game.samples.value_target, expected)
-
-
-def test_nobody_has_lost_a_truncated_game():
-    """Its root value of -0.5 for the last mover says nothing of how it would have ended."""
-    last = move([True])._replace(value=np.array([-0.5], np.float32), plays_on=np.array([True]))
-    (game,) = GameAssembler(ActorsConfig(games=1)).add(last._replace(truncated=np.array([True])), version=0)
-    assert game.lowest == (np.inf, -0.5)
-    (game,) = GameAssembler(ActorsConfig(games=1)).add(last._replace(rewards=np.array([[-1.0, 1.0]])), version=0)
-    assert game.lowest == (-0.5, np.inf)
 
 
 def test_consecutive_moves_of_one_player_have_equal_signs():
@@ -170,10 +130,6 @@ def test_auxiliary_targets_tell_how_the_game_went_on():
     np.testing.assert_array_equal(cut["outcome"], [-1] * 4)
     np.testing.assert_array_equal(cut["moves_left"], [-1] * 4)
     np.testing.assert_array_equal(cut["reply"], targets["reply"])
-    given_up = auxiliary_targets(rewards, players, actions, resigned=True)
-    np.testing.assert_array_equal(given_up["outcome"], targets["outcome"])
-    np.testing.assert_array_equal(given_up["moves_left"], [-1] * 4)
-    np.testing.assert_array_equal(given_up["reply"], [6, -1, -1, -1])
 
 
 def test_samples_have_auxiliary_targets_only_if_asked_for():

@@ -21,28 +21,16 @@ def first_legal(env):
         action = jnp.argmax(legal, axis=-1).astype(jnp.int32)
         policy = jax.nn.one_hot(action, legal.shape[-1])
         value = 10 * exploration.noise + exploration.temperature
-        return SearchResult(action, policy, value, policy.astype(int), jnp.zeros_like(value))
+        return SearchResult(action, policy, value, policy.astype(int))
 
     return search
-
-
-def last_legal(env):
-    """The same with the last legal action."""
-    search = first_legal(env)
-
-    def last(params, key, roots, exploration):
-        legal = jax.vmap(env.view)(roots).legal
-        action = (legal.shape[-1] - 1 - jnp.argmax(legal[:, ::-1], axis=-1)).astype(jnp.int32)
-        return search(params, key, roots, exploration)._replace(action=action)
-
-    return last
 
 
 def core_for(game="tic_tac_toe", **config):
     env = make_env(game)
     config = ActorsConfig(**({"games": 8} | config))
-    core = SelfPlayCore(env, first_legal(env), config, others={2: last_legal(env)})
-    return env, jax.jit(core.init), jax.jit(core.move, static_argnames=("simulations", "fast"))
+    core = SelfPlayCore(env, first_legal(env), config)
+    return env, jax.jit(core.init), jax.jit(core.move)
 
 
 def test_host_games_and_jax_games_are_played_alike():
@@ -86,33 +74,13 @@ def test_a_move_records_the_position_before_it():
     np.testing.assert_array_equal(played.player, before.player)
 
 
-def test_the_final_temperature_applies_after_the_temperature_plies_and_the_noise_does_not_change():
-    _, init, move = core_for(temperature=0.8, temperature_plies=2, final_temperature=0.25, noise=0.5)
+def test_the_choice_is_greedy_after_the_temperature_plies_and_the_noise_does_not_change():
+    _, init, move = core_for(temperature=0.8, temperature_plies=2, noise=0.5)
     state, seen = init(jax.random.key(0)), []
     for _ in range(4):
         state, played = move(None, state)
         seen.append(float(played.value[0]))
-    np.testing.assert_allclose(seen, [5.8, 5.8, 5.25, 5.25], rtol=1e-6)
-
-
-def test_a_fast_move_is_not_recorded_and_has_no_noise_where_the_choice_is_greedy():
-    _, init, move = core_for(temperature=1.0, temperature_plies=1, noise=0.5)
-    state, played = move(None, init(jax.random.key(0)))
-    np.testing.assert_array_equal(played.action, np.zeros(8))
-    assert np.all(played.recorded)
-    state, played = move(None, init(jax.random.key(0)), fast=True)
-    np.testing.assert_array_equal(played.value, np.full(8, 6.0, np.float32))
-    assert not np.any(played.recorded)
-    state, played = move(None, state, fast=True)
-    np.testing.assert_array_equal(played.value, np.zeros(8))
-
-
-def test_a_move_is_searched_by_the_search_with_its_number_of_simulations():
-    _, init, move = core_for()
-    _, first = move(None, init(jax.random.key(0)))
-    _, other = move(None, init(jax.random.key(0)), simulations=2)
-    np.testing.assert_array_equal((first.action, other.action), [[0] * 8, [8] * 8])
-    assert np.all(other.recorded)
+    np.testing.assert_allclose(seen, [5.8, 5.8, 5.0, 5.0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("fraction", [0.0, 0.5, 1.0])

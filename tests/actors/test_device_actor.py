@@ -30,7 +30,7 @@ def experiment_with(**actors):
 def actor_for(experiment, devices, clients):
     each = experiment.actors.model_copy(update={"games": GAMES // len(devices)})
     env, search = make_env("tic_tac_toe"), drawn(make_env("tic_tac_toe"))
-    core = SelfPlayCore(env, search, each, {experiment.search.simulations: search})
+    core = SelfPlayCore(env, search, each)
     rollouts = RolloutCore(core, env, experiment.model_copy(update={"actors": each}))
     return core, DeviceActor(
         experiment=experiment, name="actor-0", seed=5, core=rollouts, devices=devices, fold=lambda p: p, clients=clients
@@ -90,12 +90,12 @@ def test_each_chip_plays_as_one_alone():
         return
     experiment = experiment_with()
     env, search, key = make_env("tic_tac_toe"), drawn(make_env("tic_tac_toe")), jax.random.key(1)
-    core = RolloutCore(SelfPlayCore(env, search, experiment.actors, {32: search}), env, experiment)
+    core = RolloutCore(SelfPlayCore(env, search, experiment.actors), env, experiment)
     chips, play = ChipRollouts(core, jax.devices(), piece=32), jax.jit(core.play)
     state = chips.init(key)
     alone = [jax.jit(core.init)(one) for one in chip_keys(key, 2)]
     for program in range(3):
-        state, finished, played = chips.play({}, program, state, -np.inf, 32)
+        state, finished, played = chips.play({}, program, state)
         index = [np.arange(count, dtype=np.int32) for count in jax.device_get(played.samples)]
         samples, _ = finish(chips.take(state, finished, index)) or (None, None)
         expected = []

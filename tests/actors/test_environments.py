@@ -155,7 +155,7 @@ def test_priorities_follow_the_value_errors(run):
     np.testing.assert_allclose(writer.errors[0], priorities_of(np.array([2.0, 2.0, 2.0, 2.0, 1.0, 1.0])))
 
 
-def test_the_final_temperature_applies_after_the_temperature_plies(run):
+def test_the_choice_is_greedy_after_the_temperature_plies(run):
     writer, _, _ = run
     np.testing.assert_allclose(writer.written[0].policy[0], [[0.25, 0.5, 0.25]] * 2)
     last = next(each for each in writer.written if 1 in each.length)

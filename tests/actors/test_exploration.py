@@ -15,7 +15,7 @@ def test_an_episode_of_any_length_is_explored_to_its_end():
     np.testing.assert_array_equal(found.noise, [1.0, 1.0, 1.0])
 
 
-@pytest.mark.parametrize(("age", "expected"), [(0, 0.75), (19, 0.75), (20, 0.25), (21, 0.25)])
-def test_after_the_temperature_plies_the_final_temperature_applies(age, expected):
-    config = ActorsConfig(temperature=0.75, temperature_plies=20, final_temperature=0.25)
+@pytest.mark.parametrize(("age", "expected"), [(0, 0.75), (19, 0.75), (20, 0.0), (21, 0.0)])
+def test_the_choice_is_greedy_after_the_temperature_plies(age, expected):
+    config = ActorsConfig(temperature=0.75, temperature_plies=20)
     assert explore(config, np.array([age])).temperature == expected

@@ -3,19 +3,18 @@
 from podzero.actors.metrics import SelfPlayMetrics
 
 MOVE = {
-    "moves": 1, "evaluations": 9, "samples": 5, "games": 2, "plies": 14, "resigned": 1, "abs_root_value": 0.5,
-    "version": 3,
+    "moves": 1, "evaluations": 9, "samples": 14, "games": 2, "abs_root_value": 0.5, "version": 3,
 }  # fmt: skip
 
 
 def test_counts_are_of_all_games_and_start_anew_after_a_report():
-    metrics = SelfPlayMetrics(games=4, resignation=True)
+    metrics = SelfPlayMetrics(games=4)
     for _ in range(2):
         metrics.add(**MOVE)
     report = metrics.flush()
     assert (report["count/moves"], report["count/evaluations"]) == (8.0, 72.0)
-    assert (report["count/samples"], report["count/games"]) == (10.0, 4.0)
-    assert (report["selfplay/plies_per_game"], report["selfplay/resigned"]) == (7.0, 0.5)
+    assert (report["count/samples"], report["count/games"]) == (28.0, 4.0)
+    assert report["selfplay/plies_per_game"] == 7.0
     assert "count/dropped_actions" not in report
     assert metrics.flush()["count/moves"] == 0.0
 

@@ -76,14 +76,13 @@ def uniform(params, views):
     """A search that prefers nothing and gives every position the value `params`."""
     legal = views.legal.astype(jnp.float32)
     policy = legal / legal.sum(axis=-1, keepdims=True)
-    value, none = jnp.full(len(legal), params), jnp.zeros(len(legal))
-    return SearchResult(none.astype(jnp.int32), policy, value, legal.astype(int), none)
+    return SearchResult(jnp.zeros(len(legal), jnp.int32), policy, jnp.full(len(legal), params), legal.astype(int))
 
 
 def test_lambda_returns_stay_those_of_the_game_as_it_was_played():
     """Two plies that player 0 wins, with root values 0.3 and -0.4: the first lambda-return is 0.4 / 2 + 1 / 2 = 0.7,
-    the second -1. With the new root value 0.5: 0.25 * 1 + 0.25 * 0.5 + 0.5 * 0.7 = 0.725 and -0.25 + 0.125 - 0.5."""
-    config = ActorsConfig(games=1, td_lambda=0.5, outcome_weight=0.25, root_value_weight=0.25)
+    the second -1. With the new root value 0.5: 0.25 * 0.5 + 0.75 * 0.7 = 0.65 and 0.125 - 0.75 = -0.625."""
+    config = ActorsConfig(games=1, td_lambda=0.5, root_value_weight=0.25)
     state = pack_states(jax.vmap(BOARD.init)(jax.random.split(jax.random.key(0), 1)))
     assembler = GameAssembler(config)
     for player, value in ((0, 0.3), (1, -0.4)):
@@ -92,7 +91,7 @@ def test_lambda_returns_stay_those_of_the_game_as_it_was_played():
         games = list(assembler.add(made, version=3))
     found = position_reanalysis(BOARD, fake_search(uniform), config, seed=0)(0.5, 17, 1, games[0].states)
     np.testing.assert_allclose(games[0].states.lambda_return, [0.7, -1.0], rtol=1e-6)
-    np.testing.assert_allclose(found.samples.value_target, [0.725, -0.625], rtol=1e-6)
+    np.testing.assert_allclose(found.samples.value_target, [0.65, -0.625], rtol=1e-6)
 
 
 def test_the_new_root_value_is_averaged_with_the_stored_outcome(played):
@@ -118,7 +117,7 @@ def test_search_explores_as_actors_do_with_new_noise_for_each_batch(played, scal
         legal = jax.vmap(BOARD.view)(roots).legal
         policy = jax.nn.one_hot(jnp.argmax(legal, axis=-1), 9)
         noise = exploration.noise * jax.random.uniform(key, exploration.noise.shape)
-        return SearchResult(jnp.argmax(legal, axis=-1), policy, noise, policy.astype(int), noise)
+        return SearchResult(jnp.argmax(legal, axis=-1), policy, noise, policy.astype(int))
 
     config = ActorsConfig(root_value_weight=1.0, noise=scale)
     reanalyse, states = position_reanalysis(BOARD, noisy, config, seed=0), played[0].states

@@ -147,13 +147,7 @@ def test_self_play_writes_the_states_of_its_samples_before_the_samples(experimen
         experiment=experiment,
         name="actor-0",
         seed=0,
-        core=SelfPlayCore(
-            env,
-            first_legal(env),
-            experiment.actors,
-            {experiment.search.simulations: first_legal(env)},
-            keep_states=True,
-        ),
+        core=SelfPlayCore(env, first_legal(env), experiment.actors, keep_states=True),
         fold=lambda params: params,
         clients=ActorClients(Source(), writer, lambda name, metrics: None, states),
     )

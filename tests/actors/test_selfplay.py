@@ -2,14 +2,12 @@
 
 import time
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from podzero.actors import ActorClients, SelfPlayActor, SelfPlayCore
 from podzero.config import parse
-from podzero.envs import EnvironmentFailed, HostEnv, make_env
-from podzero.types import Versioned
+from podzero.envs import EnvironmentFailed, HostEnv
 
 from .test_core import first_legal
 from .test_reanalysis import Source, Writer
@@ -78,7 +76,7 @@ def play(every, fault, writes, max_failures=3, timeout_s=60.0):
         experiment=experiment,
         name="actor-0",
         seed=0,
-        core=SelfPlayCore(env, first_legal(env), experiment.actors, {experiment.search.simulations: first_legal(env)}),
+        core=SelfPlayCore(env, first_legal(env), experiment.actors),
         fold=lambda params: params,
         clients=ActorClients(Source(), writer, lambda name, reported: metrics.append(reported)),
     )
@@ -110,52 +108,3 @@ def test_a_game_that_hangs_is_abandoned():
 def test_games_that_always_fail_end_the_actor():
     with pytest.raises(EnvironmentFailed, match=r"failed 4 times.*env.max_failures allows 3.*OSError: the game broke"):
         play(every=3, fault=fail, writes=10**6)
-
-
-class Versions:
-    """Parameters of learner steps 0, 1, 2 and so on; each stays for one move."""
-
-    def __init__(self):
-        self.step = 0
-
-    def wait(self, timeout_s):
-        return Versioned(0, None)
-
-    def poll(self):
-        self.step += 1
-        return Versioned(self.step, None)
-
-
-def test_simulations_grow_with_the_learner_steps_of_the_parameters():
-    tree = {
-        "name": "test",
-        "env": {"name": "tic_tac_toe"},
-        "search": {"simulations": 8, "first_simulations": 2, "growth_steps": 20},
-        "actors": {"games": GAMES, "root_value_weight": 1.0},
-        "replay": {"samples_per_item": 1},
-    }
-    experiment = parse(tree, "test")
-    env = make_env(experiment.env)
-
-    def telling(simulations):
-        """A search whose value is one over its number of simulations."""
-        search = first_legal(env)
-        return lambda *inputs: search(*inputs)._replace(value=jnp.full(GAMES, 1 / simulations, jnp.float32))
-
-    searches = {simulations: telling(simulations) for simulations in (2, 4, 8)}
-    writer = Writer([], "samples", writes=30)
-    actor = SelfPlayActor(
-        experiment=experiment,
-        name="actor-0",
-        seed=0,
-        core=SelfPlayCore(env, searches[8], experiment.actors, searches),
-        fold=lambda params: params,
-        clients=ActorClients(Versions(), writer, lambda name, reported: None),
-    )
-    writer.enough = actor.stop
-    actor.run()
-    versions, values = (
-        np.concatenate([getattr(one, name) for one in writer.written]) for name in ("version", "value_target")
-    )
-    assert versions.max() >= 20
-    np.testing.assert_array_equal(1 / values, np.where(versions < 10, 2, np.where(versions < 20, 4, 8)))

@@ -36,7 +36,7 @@ def searched(nodes, played=BLUNDER, qvalues=(-0.2, 0.1)):
             root_visits[0, move] = count
     root_qvalues[0, [BLOCK, BLUNDER]] = qvalues
     return SearchResult(
-        np.array([played]), blank, blank, root_visits, blank, qvalues=root_qvalues,
+        np.array([played]), blank, blank, root_visits, qvalues=root_qvalues,
         nodes=SearchedNodes(parent, action, visits, blank, blank),
     )  # fmt: skip
 

@@ -17,7 +17,7 @@ from podzero.workdir import Workdir
 HERE = "tests/docs/command_runs.py"
 SMALL = {
     "network.channels": 8, "network.blocks": 1, "network.latent": 16, "network.width": 16, "network.value_hidden": 4,
-    "search.simulations": 2, "search.first_simulations": "null",
+    "search.simulations": 2,
 }  # fmt: skip
 """Settings of the working directories that stand in for trained ones, where their networks have them."""
 SHORT = [

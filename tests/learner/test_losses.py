@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from podzero.config import LearnerConfig
-from podzero.learner.losses import alphazero_loss, auxiliary_losses
+from podzero.learner.losses import AUXILIARY_WEIGHT, alphazero_loss, auxiliary_losses
 from podzero.types import Network, Prediction, Sample
 
 
@@ -107,13 +107,12 @@ def test_unknown_targets_have_no_loss_and_no_gradient():
     assert all(np.all(np.asarray(leaf) == 0) for leaf in jax.tree.leaves(gradient))
 
 
-def test_auxiliary_losses_are_added_with_their_weights():
+def test_auxiliary_losses_are_added_with_their_weight():
     constant = constant_network([[0.0, 0.0]] * 2, [0.0, 0.0])
     network = constant._replace(apply_all=lambda params, seen: (*constant.apply(params, seen), PREDICTION))
-    config = LearnerConfig(auxiliary={"outcome": 0.5, "moves_left": 0.25, "reply": 2.0})
     batch = future([2, 2], [20, 20], [0, 0])._replace(legal=np.ones((2, 2), bool), policy_target=np.full((2, 2), 0.5))
-    loss = alphazero_loss(network, config, network.init(None), batch)
+    loss = alphazero_loss(network, LearnerConfig(), network.init(None), batch)
     np.testing.assert_allclose(loss.metrics["reply_loss"], np.log(4 / 3), rtol=1e-6)
-    expected = np.log(2) + 0.5 * np.log(2) + 0.25 * 0.125 + 2 * np.log(4 / 3)
+    expected = np.log(2) + AUXILIARY_WEIGHT * (np.log(2) + 0.125 + np.log(4 / 3))
     np.testing.assert_allclose(loss.total, expected, rtol=1e-6)
     np.testing.assert_allclose(loss.metrics["loss"], expected, rtol=1e-6)

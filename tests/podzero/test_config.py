@@ -8,7 +8,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from podzero.config import FOR_SLICES, Experiment, SearchConfig, StopConfig, builtin_configs, load, parse, schedule_note
+from podzero.config import FOR_SLICES, Experiment, StopConfig, builtin_configs, load, parse, schedule_note
+from podzero.config.loading import GONE
 from podzero.errors import ConfigError, nearest
 
 SMALL = {"name": "small", "env": {"name": "tic_tac_toe"}}
@@ -122,7 +123,7 @@ def test_yaml_round_trip_keeps_any_value(channels, learning_rate, tolerance, opp
         (
             {"actors": {"inference": "server", "games": 9}},
             "",
-            ["actors.games 9 cannot be divided into server.batches = 2 equal groups"],
+            ["actors.games 9 cannot be divided into server.groups = 2 equal groups"],
         ),
         (
             {
@@ -136,19 +137,8 @@ def test_yaml_round_trip_keeps_any_value(channels, learning_rate, tolerance, opp
         ),
         ({"server": {"batch_sizes": [64, 16]}}, "server.batch_sizes", ["sizes must ascend, as [16, 64]"]),
         ({"search": {"slots": 9}}, "search", ["slots limits the actions of dense trees"]),
-        ({"search": {"simulations": 8, "first_simulations": 9}}, "search", ["first_simulations 9 is larger than"]),
         ({"learner": {"ema": 1.5}}, "learner.ema = 1.5", ["less than or equal to 1"]),
         ({"learner": {"mesh": {"data": 0}}}, "learner.mesh.data", ["-1 or at least 1"]),
-        (
-            {"actors": {"final_temperature": 0.5}},
-            "actors",
-            ["final_temperature 0.5 applies after temperature_plies plies"],
-        ),
-        (
-            {"actors": {"outcome_weight": 0.7, "root_value_weight": 0.4}},
-            "actors",
-            ["outcome_weight 0.7 and root_value_weight 0.4", "at most 1"],
-        ),
         ({"network": {"name": "resnett"}}, "network.name = 'resnett'", ["did you mean 'resnet'", "transformer"]),
         ({"network": {"channels": 8}}, "network.name", ["missing", "transformer"]),
         ({"network": {"name": "resnet", "chanels": 8}}, "network.chanels", ["did you mean 'channels'"]),
@@ -452,16 +442,26 @@ def test_single_player_environments_have_no_opponents():
         load("cartpole", ["evaluation.opponents=[random]"])
 
 
-@pytest.mark.parametrize("setting", ["search.first_simulations=2", "actors.td_lambda=0.9", "actors.resignation=true"])
+@pytest.mark.parametrize("setting", ["actors.opening_plies=2", "actors.td_lambda=0.9"])
 def test_settings_of_games_are_refused_for_networks_that_learn_a_model(setting):
     field = setting.partition("=")[0]
     with pytest.raises(ConfigError, match=f"{re.escape(field)} is only for self-play of games"):
         load("cartpole", [setting])
 
 
-def test_fast_searches_are_smaller_than_full_ones():
-    sections = {"search": {"simulations": 32, "first_simulations": 4}, "actors": {"full_search_share": 0.5}}
-    assert "search.fast_simulations 8 is more than the 4 of a full search" in refusal(**sections)
+@pytest.mark.parametrize("name", GONE)
+def test_a_removed_setting_is_dropped_at_its_default_and_refused_with_what_to_do_otherwise(name):
+    default, advice = GONE[name]
+    section, _, field = name.partition(".")
+    assert experiment(**{section: {field: default}}) == experiment()
+    message = refusal(**{section: {field: "other"}}, seed=-1)
+    assert f"{name} = 'other': {advice}" in message
+    assert "seed = -1" in message
+
+
+def test_each_value_of_a_removed_section_counts():
+    assert experiment(learner={"auxiliary": {"reply": 0.15}}) == experiment()
+    assert "learner.auxiliary = {'reply': 0.3}" in refusal(learner={"auxiliary": {"reply": 0.3}})
 
 
 @pytest.mark.parametrize("hosts", [1, 2, 4])
@@ -512,17 +512,3 @@ def test_the_first_reached_limit_is_named(minutes, steps, games, reached):
 )
 def test_only_similar_names_are_suggested(word, suggestion):
     assert nearest(word, ["CartPole-v1", "Hopper-v5", "Ant-v5"]) == suggestion
-
-
-@pytest.mark.parametrize(
-    ("search", "steps", "expected"),
-    [
-        ({"simulations": 64}, [0, 10**6], [64, 64]),
-        ({"simulations": 64, "first_simulations": 16, "growth_steps": 100}, [0, 49, 50, 99, 100], [16, 16, 32, 32, 64]),
-        ({"simulations": 50, "first_simulations": 16, "growth_steps": 100}, [0, 50, 100, 200], [16, 32, 50, 50]),
-        ({"simulations": 8, "first_simulations": 8}, [0, 10**6], [8, 8]),
-    ],
-)
-def test_simulations_double_in_equal_parts_of_the_growth(search, steps, expected):
-    config = SearchConfig(**search)
-    assert [config.simulations_at(step) for step in steps] == expected

@@ -83,20 +83,6 @@ def test_a_cpu_without_the_instructions_plays_in_float32_and_says_so(experiment,
     assert "no int8 instructions" in caplog.text
 
 
-def test_fast_moves_have_their_own_simulations_and_are_not_written():
-    """Playout cap randomization: with a share of a quarter, about a quarter of the moves reach replay."""
-    experiment = load("tic_tac_toe", [
-        "actors.full_search_share=0.25", "actors.games=8", "search.simulations=8", "search.fast_simulations=2",
-        "network.channels=8", "network.blocks=1", "replay.samples_per_item=1",
-    ])  # fmt: skip
-    written, reports = play(experiment, until_version=150)
-    total = {name: sum(report[f"count/{name}"] for report in reports) for name in ("moves", "evaluations", "samples")}
-    share = (total["evaluations"] / total["moves"] - 3) / 6
-    assert 0.1 < share < 0.4
-    assert 0 < total["samples"] < 0.5 * total["moves"]
-    assert sum(len(samples.version) for samples in written) <= total["samples"]
-
-
 def test_both_placements_choose_mostly_the_same_moves(experiment):
     params = make_network(experiment.network, build.learner_parts(experiment)[1]).init(jax.random.key(3))
     found = []

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import mctx
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from podzero.config import SearchConfig
 from podzero.search import Model, make_search
@@ -36,12 +35,8 @@ def edges(value, qvalue):
     [
         (SearchConfig(), (-1, 1), 0.2, 0.6, [0.8, 0, 0]),
         (PARENT, (-1, 1), 0.2, 0.6, [0.8, 0.6, 0]),
-        # The visited action has a quarter of the prior: half of the reduction.
-        (PARENT.model_copy(update={"first_play_reduction": 0.2}), (-1, 1), 0.2, 0.6, [0.8, 0.5, 0]),
-        (PARENT.model_copy(update={"first_play_reduction": 2.0}), (-1, 1), 0.2, 0.6, [0.8, 0, 0]),
         # Without bounds the node's value and the Q-values of its visited actions give the range: here from -3 to 1.
         (PARENT, None, 1.0, -3.0, [0, 1, 0]),
-        (PARENT.model_copy(update={"first_play_reduction": 0.2}), None, 1.0, -3.0, [0, 0.9, 0]),
         (SearchConfig(), None, 1.0, -3.0, [0, 0, 0]),
     ],
 )
@@ -84,8 +79,3 @@ def test_with_the_value_of_the_parent_all_actions_are_tried_and_the_winning_one_
 def test_as_a_loss_an_action_without_a_visit_hardly_ever_gets_one(tree):
     """A draw scores 0.5 and an unvisited action 1.25 * sqrt(200) / 82 = 0.22."""
     assert np.all((searched(tree=tree).visits > 0).sum(axis=1) == 1)
-
-
-def test_a_reduction_without_the_value_of_a_parent_is_refused():
-    with pytest.raises(ValidationError, match="set first_play_urgency=parent as well"):
-        SearchConfig(first_play_reduction=0.2)

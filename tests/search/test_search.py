@@ -107,16 +107,6 @@ def test_root_values_by_hand():
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_the_surprise_is_the_divergence_of_the_search_from_the_network(algorithm):
-    """The network has no preference among the legal actions, however the root's noise changes the prior."""
-    env, search = search_for("tic_tac_toe", algorithm, 64)
-    result = jax.device_get(search(None, jax.random.key(1), play(env, [WIN_AT_2, [0, 4]]), full(2)))
-    for policy, surprise, legal in zip(result.policy, result.surprise, (5, 7), strict=True):
-        chosen = policy[policy > 0]
-        np.testing.assert_allclose(surprise, np.sum(chosen * np.log(chosen * legal)), rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_threat_is_blocked(algorithm):
     env, search = search_for("tic_tac_toe", algorithm, 128)
     result = search(None, jax.random.key(1), play(env, [MUST_BLOCK_2]), Exploration.none(1))

@@ -192,10 +192,10 @@ class Playback(SelfPlayCore):
     def init(self, key: Array) -> SelfPlayState:
         """Starts at a random index, so that actors are not synchronized."""
         index, none = jax.random.randint(key, (), 0, len(self._moves.done)), jnp.zeros((), jnp.int32)
-        return SelfPlayState(key, index, none, StartPool((), none, none), none)
+        return SelfPlayState(key, index, none, StartPool((), none, none))
 
-    def move(self, params: Params, state: SelfPlayState, *_: Any, **options: Any) -> tuple[SelfPlayState, Move]:
-        """The next recorded move, whatever the options of the search."""
+    def move(self, params: Params, state: SelfPlayState) -> tuple[SelfPlayState, Move]:
+        """The next recorded move."""
         move = jax.tree.map(lambda column: jnp.asarray(column)[state.games], self._moves)
         return state._replace(games=(state.games + 1) % len(self._moves.done)), move
 

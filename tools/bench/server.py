@@ -44,7 +44,7 @@ from podzero.tools.bench.child_processes import ChildProcess, answer, child_proc
 from podzero.types import EnvState
 
 CLIENTS = (1, 4, 16, 64)
-"""Numbers of actors, each with `server.batches` connections."""
+"""Numbers of actors, each with `server.groups` connections."""
 log = logging.getLogger(__name__)
 
 ROUND_S = 4.0
@@ -79,7 +79,7 @@ def bench_server(experiment: Experiment, seconds: float) -> dict[str, Any]:
     rows, identity = recorded(experiment)
     times = device_seconds(experiment)
     size, config = experiment.server.batch_sizes[-1], experiment.server
-    request = min(len(rows), experiment.actors.games // config.batches)
+    request = min(len(rows), experiment.actors.games // config.groups)
     with (
         child_process(_serve_stand_in, config, max(request, config.batch_sizes[0]), identity, times) as server,
         child_process(_serve_echo, identity) as echo,
@@ -91,7 +91,7 @@ def bench_server(experiment: Experiment, seconds: float) -> dict[str, Any]:
         limit = size / times[size]
         found = {}
         for actors in CLIENTS:
-            connections = [actors * config.batches, rows, request, identity]
+            connections = [actors * config.groups, rows, request, identity]
             log.info("measuring %d actors for %g s", actors, seconds / len(CLIENTS))
             found[str(actors)] = _measured(server, addresses, connections, limit, seconds / len(CLIENTS))
     return {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from functools import partial
 from typing import Any
 
 import jax
@@ -40,7 +39,7 @@ def moves_per_core_s(experiment: Experiment) -> float:
     Args:
       experiment: of a game in JAX.
     """
-    games = max(1, experiment.actors.games // experiment.server.batches)
+    games = max(1, experiment.actors.games // experiment.server.groups)
     search = experiment.search
     changes: dict[str, object] = {"actors": experiment.actors.model_copy(update={"games": games})}
     if experiment.actors.inference == "device":  # whose trees are not those of actors on CPUs
@@ -55,22 +54,14 @@ def moves_per_core_s(experiment: Experiment) -> float:
     core = selfplay_core(experiment.model_copy(update=changes), env, evaluate)
     start = jax.jit(core.init)(jax.random.key(0))
 
-    def seconds(simulations: int) -> float:
-        """Of a move of all games, on one core."""
-        move = jax.jit(partial(core.move, simulations=simulations))
-        state, played = move(None, start)
+    move = jax.jit(core.move)
+    state, played = move(None, start)
+    jax.device_get(played)
+    began = time.process_time()  # of all threads, so that it does not matter how many cores JAX uses
+    for _ in range(_MOVES):
+        state, played = move(None, state)
         jax.device_get(played)
-        began = time.process_time()  # of all threads, so that it does not matter how many cores JAX uses
-        for _ in range(_MOVES):
-            state, played = move(None, state)
-            jax.device_get(played)
-        return (time.process_time() - began) / _MOVES
-
-    share = experiment.actors.full_search_share
-    mean = share * seconds(search.simulations)
-    if share < 1.0:
-        mean += (1 - share) * seconds(search.fast_simulations)
-    return games / mean
+    return games * _MOVES / (time.process_time() - began)
 
 
 def feeding(

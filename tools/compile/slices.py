@@ -77,8 +77,8 @@ def settings_of(experiment: Experiment) -> dict[str, Any]:
     """The settings on which the rates of an experiment depend, those with default values left out."""
     kept: dict[str, set[str]] = {
         "learner": {"batch_size", "microbatches", "mesh"},
-        "search": {"algorithm", "simulations", "fast_simulations", "max_considered_actions", "slots"},
-        "actors": {"inference", "games", "full_search_share"},
+        "search": {"algorithm", "simulations", "max_considered_actions", "slots"},
+        "actors": {"inference", "games"},
         "int8": {"on_tpu"},
     }
     sections = {

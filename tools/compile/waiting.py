@@ -56,19 +56,18 @@ class Rates(NamedTuple):
 
 def moves_asked(experiment: Experiment, samples_per_s: float) -> float:
     """Moves/s from which a learner of `samples_per_s` never waits: each sample is learned from
-    `replay.samples_per_insert` times, and `actors.full_search_share` of the moves are recorded.
+    `replay.samples_per_insert` times, and each move is a sample.
 
     Args:
       experiment: of the learner.
       samples_per_s: fresh samples on which it trains while it never waits.
     """
-    return samples_per_s / experiment.replay.samples_per_insert / experiment.actors.full_search_share
+    return samples_per_s / experiment.replay.samples_per_insert
 
 
-def evaluations_per_move(experiment: Experiment) -> float:
+def evaluations_per_move(experiment: Experiment) -> int:
     """Evaluations of the network for a move, the root's included."""
-    search, share = experiment.search, experiment.actors.full_search_share
-    return 1 + share * search.simulations + (1 - share) * search.fast_simulations
+    return 1 + experiment.search.simulations
 
 
 def rates(experiment: Experiment) -> Rates | None:

@@ -98,12 +98,6 @@ def games(metrics: MetricCurves) -> ReportSection:
             [metrics.gauge("actor", "acting/steps_per_episode", "steps")],
         ),
         *metrics.figure(
-            "Resigned games",
-            "share",
-            "Share of the finished games that a player resigned.",
-            [metrics.gauge("actor", "selfplay/resigned", "resigned")],
-        ),
-        *metrics.figure(
             "Certainty of the search",
             "absolute value",
             "Mean absolute value of the searched positions: 0 undecided, 1 decided.",

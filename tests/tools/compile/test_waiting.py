@@ -42,9 +42,6 @@ def test_twice_the_cores_make_twice_the_moves_and_reuse_halves_what_is_asked_for
     once = rates("go_9x9", *V5E_16, "actors.count=100")
     assert rates("go_9x9", *V5E_16, "actors.count=100", "actors.cpus=2").made == pytest.approx(2 * once.made)
     assert rates("go_9x9", *V5E_16, "replay.samples_per_insert=8").asked == pytest.approx(once.asked / 2)
-    fast = rates("go_9x9", *V5E_16, "actors.full_search_share=0.25", "search.fast_simulations=8", "actors.count=100")
-    assert fast.asked == pytest.approx(4 * once.asked)
-    assert fast.made == pytest.approx(once.made * 65 / (1 + 16 + 6))
 
 
 def test_chips_of_other_hosts_and_of_servers_count_as_chips():

@@ -47,8 +47,7 @@ def first_legal(legal_of, size, sizes, gate, waits):
         policy = np.where(legal, 1.0 / (1 + rank), 0)
         policy /= policy.sum(axis=1, keepdims=True)
         return SearchResult(
-            legal.argmax(axis=1), policy, np.full(len(legal), 0.25), visits, np.zeros(len(legal)),
-            qvalues=0.5 - 0.25 * rank,
+            legal.argmax(axis=1), policy, np.full(len(legal), 0.25), visits, qvalues=0.5 - 0.25 * rank
         )  # fmt: skip
 
     return SearchPlayer(f"first:{size}", decide, None, deterministic=True)
