@@ -17,9 +17,8 @@ import numpy as np
 from podzero.benchmarks.value_targets import target_errors
 from podzero.config import Experiment
 from podzero.envs import make_env
-from podzero.evaluation.judge import judge_actions
 from podzero.evaluation.players import Decide, make_decide
-from podzero.evaluation.positions import Positions, judged_positions, replay
+from podzero.evaluation.positions import Positions, judge_actions, judged_positions, replay
 from podzero.evaluation.solvers import game_values, make_solver
 from podzero.networks import make_inference
 from podzero.networks.snapshots import load_snapshot

@@ -26,9 +26,8 @@ import pgx
 
 from podzero.config import SearchConfig
 from podzero.envs import make_env
-from podzero.evaluation.judge import Judge
 from podzero.evaluation.players import SearchPlayer, make_decide
-from podzero.evaluation.positions import judged_positions
+from podzero.evaluation.positions import Judge, judged_positions
 from podzero.search import network_evaluation
 from podzero.tools.bench.plain_mctx import make_play, network
 from podzero.types import Array

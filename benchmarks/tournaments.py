@@ -27,18 +27,20 @@ from scipy import special, stats
 
 from podzero.evaluation.bradley_terry import (
     ELO_PER_NAT,
+    LEVEL,
     Estimates,
     Floats,
     Results,
     Unit,
+    connected,
     covariance,
     estimate,
     firth,
     maximum_likelihood,
+    next_pair,
     results_of,
+    surprises,
 )
-from podzero.evaluation.consistency import LEVEL, connected, surprises
-from podzero.evaluation.pairing import next_pair
 from podzero.intervals import Z_95
 
 REPLICATES = 500

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from functools import cached_property
+from itertools import combinations
 from pathlib import Path
 from threading import Event
 from typing import Any, Protocol
 
-from podzero.envs import EnvironmentFailed, SimulatorError, simulator_errors
-from podzero.evaluation.arena import Interrupted
+import jax
+
+from podzero.config import Experiment, GymnasiumConfig
+from podzero.envs import EnvironmentFailed, SimulatorError, make_env, simulator_errors
+from podzero.evaluation.arena import Arena, Interrupted
+from podzero.evaluation.bradley_terry import next_pair
+from podzero.evaluation.episodes import EpisodeRounds, SoloRounds
+from podzero.evaluation.games import GamesFolder, MatchResult, PlayedGame, match_result
+from podzero.evaluation.players import Contestant, NetworkPlayers
+from podzero.evaluation.positions import Judge, JudgeResult, judged_positions
+from podzero.evaluation.ratings import ANCHOR, Ladder, Rating, fixed_ratings, saved_ratings
+from podzero.evaluation.resolve import resolve
+from podzero.evaluation.solvers import SOLVED
 from podzero.networks.snapshots import SnapshotError, load_snapshot, snapshot_steps
-from podzero.protocols import Report
-from podzero.types import Params
+from podzero.protocols import Env, Report
+from podzero.types import Array, Params
 
 log = logging.getLogger(__name__)
 
@@ -99,3 +114,276 @@ class Evaluator:
         with simulator_errors():
             metrics = self._rounds.judge(step, params, lambda: not self._stop.is_set())
         self._report(WORKER, {"evaluation/step": float(step)} | metrics)
+
+
+def make_rounds(experiment: Experiment, snapshots: Path, games: Path, ladder: dict[str, Any]) -> Rounds:
+    """Matches for two-player games, episodes for single-agent environments.
+
+    Args:
+      experiment: whose `evaluation` section configures the rounds.
+      snapshots: `Workdir.snapshots`.
+      games: `Workdir.games`, where the games of matches are kept.
+      ladder: the result of `ladder()` of an earlier evaluator process.
+
+    Raises:
+      ConfigError: an opponent does not exist or cannot play, or the environment cannot be created.
+      LadderError: `ladder` cannot be read.
+    """
+    if isinstance(experiment.env, GymnasiumConfig):
+        return EpisodeRounds(experiment)
+    env = make_env(experiment.env)
+    if env.spec.players == 1:
+        return SoloRounds(experiment, env)
+    return MatchRounds(experiment, env, snapshots, ladder, GamesFolder(games).write)
+
+
+OPPONENTS = ("random", "mcts:100", "earlier")
+"""The default of `evaluation.opponents`."""
+
+
+class MatchRounds:
+    """Plays the configured opponents, asks the solver, and keeps the ratings; a `Rounds`.
+
+    Parameters are arguments of the compiled programs, so that all snapshots share them.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        env: Env,
+        snapshots: Path,
+        ladder: dict[str, Any] | None = None,
+        keep: Callable[[int, Sequence[PlayedGame]], None] = lambda step, games: None,
+    ) -> None:
+        """Resolves the opponents; plays no match yet.
+
+        Args:
+          experiment: whose `evaluation` section configures the rounds.
+          env: the game.
+          snapshots: `Workdir.snapshots`, for matches against earlier snapshots.
+          ladder: the result of `ladder()` of an earlier evaluator process.
+          keep: gets the step and the games of each complete round.
+
+        Raises:
+          ConfigError: an opponent does not exist or cannot play this game.
+          LadderError: `ladder` cannot be read.
+        """
+        self._config = experiment.evaluation
+        self._env = env
+        self._snapshots = snapshots
+        self._keep = keep
+        self._ladder = Ladder.from_json(ladder or {})
+        self._ratings = saved_ratings(ladder or {}) | self._ladder.ratings(among=relevant(self._ladder, {}))
+        self._ladder_tree = self._ladder.to_json(self._ratings)
+        search = experiment.search.model_copy(update={"simulations": self._config.simulations})
+        self._selves = NetworkPlayers(env, experiment.network, search, experiment.env.discount)
+        self._names = OPPONENTS if self._config.opponents is None else self._config.opponents
+        self._opponents = {
+            name: resolve(name, env, discount=experiment.env.discount) for name in self._names if name != "earlier"
+        }
+        self._arena = Arena(env)
+        self._seed = jax.random.key(experiment.seed)
+        self._rated = max(snapshot_steps_of(self._ladder), default=-1)
+
+    @property
+    def rated(self) -> int:
+        """The newest step judged so far; -1 before the first."""
+        return self._rated
+
+    def ladder(self) -> dict[str, Any]:
+        """The ratings after the last complete round, as plain values."""
+        return self._ladder_tree
+
+    def judge(self, step: int, params: Params, keep_going: Callable[[], bool]) -> dict[str, float]:
+        """Matches, the solver's judgement, and ratings."""
+        player = self._selves.player(snapshot_name(step), params)
+        match_key, judge_key = jax.random.split(jax.random.fold_in(self._seed, step))
+        matches = RatingRound(self._arena, self._players(step, player), player.name, self._ladder, self._config.games)
+        matches.play(match_key, keep_going)
+        metrics = _scores(matches.results)
+        if self._judge is not None:
+            metrics |= judgement_metrics(self._judge(player, judge_key))
+        self._rated, self._ladder = step, matches.ladder
+        rated = self._ladder.ratings(among=matches.relevant())
+        self._ratings |= rated
+        self._ladder_tree = self._ladder.to_json(self._ratings)
+        rating = matches.rating(rated)
+        if rating is not None:
+            metrics |= {"evaluation/elo": rating.elo, "evaluation/elo_error": rating.error}
+        self._keep(step, matches.games)
+        return metrics
+
+    @cached_property
+    def _judge(self) -> Judge | None:
+        """Made in the first round, since solving the positions takes long if they are not cached."""
+        if self._env.spec.name not in SOLVED:
+            return None
+        return Judge(self._env, judged_positions(self._env, self._config.positions, seed=0, part="validation"))
+
+    def _players(self, step: int, newest: Contestant) -> dict[str, Contestant]:
+        """The newest snapshot, that of `step`, its opponents, and earlier snapshots, by name."""
+        players: dict[str, Contestant] = {**self._opponents, newest.name: newest}
+        if "earlier" in self._names:
+            for earlier in self._earlier(step):
+                with suppress(SnapshotError):  # the driver may have deleted it meanwhile
+                    held = load_snapshot(self._snapshots, earlier).params
+                    players[snapshot_name(earlier)] = self._selves.player(snapshot_name(earlier), held)
+        return players
+
+    def _earlier(self, step: int) -> list[int]:
+        """Rated snapshots to play: the last one before `step`, and the one nearest to half of it."""
+        kept = set(snapshot_steps(self._snapshots))
+        rated = [earlier for earlier in snapshot_steps_of(self._ladder) if earlier < step and earlier in kept]
+        return sorted({rated[-1], min(rated, key=lambda earlier: abs(earlier - step / 2))}) if rated else []
+
+
+def judgement_metrics(result: JudgeResult) -> dict[str, float]:
+    """`evaluation/keeps_value` of all positions; of each band with positions the same, and their number."""
+    metrics = {"evaluation/keeps_value": result.keeps_value}
+    for band in result.bands:
+        metrics[f"evaluation/keeps_value_{band.first}_{band.last}"] = band.keeps_value
+        metrics[f"evaluation/positions_{band.first}_{band.last}"] = float(band.positions)
+    return metrics
+
+
+def _scores(results: Mapping[str, MatchResult]) -> dict[str, float]:
+    """`evaluation/score_OPPONENT` and `evaluation/games_OPPONENT`; all earlier snapshots count as one opponent."""
+    met: dict[str, MatchResult] = {}
+    for name, result in results.items():
+        opponent = "earlier" if name.startswith("@") else name
+        met[opponent] = MatchResult(*map(sum, zip(met.get(opponent, (0, 0, 0)), result, strict=True)))
+    played = {name: result for name, result in met.items() if result.games}
+    scores = {f"evaluation/score_{name}": result.score for name, result in played.items()}
+    return scores | {f"evaluation/games_{name}": float(result.games) for name, result in played.items()}
+
+
+ENOUGH_ELO = 60.0
+"""A round ends when half of the interval of the newest rating is below this."""
+BATCH_OPENINGS = 4
+"""The most openings in a match of a round; each is played from both sides."""
+RATED_TOGETHER = 24
+"""The newest snapshots whose games count in a round; older ratings stay as they are, so that the work of a round does
+not grow with the length of a run."""
+
+
+class RatingRound:
+    """The matches of one round, which may be those of two opponents with each other: they too may make the newest
+    rating more certain.
+    """
+
+    def __init__(
+        self, arena: Arena, players: Mapping[str, Contestant], newest: str, ladder: Ladder, games: int
+    ) -> None:
+        """Plays nothing yet.
+
+        Args:
+          arena: of the game.
+          players: all who may play, by name, the newest snapshot and at least one opponent among them.
+          newest: the name of the newest snapshot.
+          ladder: of the rounds before; it is not changed.
+          games: the most games for each opponent; an odd number is rounded up.
+        """
+        self._arena = arena
+        self._players = players
+        self._newest = newest
+        self._openings = min(BATCH_OPENINGS, -(-games // 2))
+        opponents = [name for name in players if name != newest]
+        earlier = [int(name[1:]) for name in opponents if name.startswith("@")]
+        self._before = snapshot_name(max(earlier)) if earlier else ANCHOR
+        self._most = -(-games // (2 * self._openings)) * len(opponents)
+        self._barred: set[frozenset[str]] = set()
+        self.ladder = deepcopy(ladder)
+        """With the games of this round."""
+        self.results = dict.fromkeys(opponents, MatchResult(0, 0, 0))
+        """Of the newest snapshot against each opponent in this round."""
+        self.games: list[PlayedGame] = []
+        """Of this round, in the order of play."""
+
+    def play(self, key: Array, keep_going: Callable[[], bool]) -> None:
+        """Plays one match against each opponent, then those that are chosen by uncertainty, until the interval of the
+        newest rating is short enough or all games are spent. `key` is consumed.
+
+        Raises:
+          Interrupted: `keep_going` returned False.
+        """
+        known: dict[frozenset[str], list[str]] = {}
+        for number in range(self._most):
+            pair = self._choose(number)
+            if pair is None:
+                return
+            one, other = (self._players[name] for name in pair)
+            met, match_key = frozenset(pair), jax.random.fold_in(key, number)
+            before = known.setdefault(met, [])
+            played = self._arena.pairs(one, other, self._openings, match_key, None, keep_going, before)
+            if not played:
+                self._barred.add(met)
+                continue
+            before += [both.opened.position for both in played]
+            self.ladder.add(*pair, [both.points for both in played])
+            self.games += [game for both in played for game in both]
+            if pair[0] == self._newest:
+                found = match_result(played)
+                self.results[pair[1]] = MatchResult(*map(sum, zip(self.results[pair[1]], found, strict=True)))
+
+    def relevant(self) -> list[str]:
+        """The players whose games count: all but old snapshots that do not play in this round."""
+        return relevant(self.ladder, self._players)
+
+    def rating(self, ratings: Mapping[str, Rating]) -> Rating | None:
+        """The newest of the `ratings` of the ladder, with the interval of its difference from the snapshot before, or
+        from random play for the first one; None without games that connect it with random play.
+        """
+        rating, compared = ratings.get(self._newest), self._compared(self.relevant())
+        if rating is None or compared is None:
+            return None
+        shift = rating.elo - compared.elo
+        return rating._replace(error=compared.error, low=compared.low + shift, high=compared.high + shift)
+
+    def _compared(self, names: list[str]) -> Rating | None:
+        """The newest rating in relation to the snapshot before."""
+        return self.ladder.ratings({self._before: 0.0}, names).get(self._newest)
+
+    def _choose(self, number: int) -> tuple[str, str] | None:
+        """The next two players, the newest first; None if its rating is certain enough."""
+        opponents = list(self.results)
+        if number < len(opponents):
+            return self._newest, opponents[number]
+        names = self.relevant()
+        rating = self._compared(names)
+        if rating is None:  # all games are for the scores
+            return self._newest, opponents[number % len(opponents)]
+        return None if rating.error < ENOUGH_ELO else self._by_uncertainty(names)
+
+    def _by_uncertainty(self, names: list[str]) -> tuple[str, str] | None:
+        results = self.ladder.results(names)
+        points = results.points_of(len(names), results.count)
+        barred = {(i, j) for i, j in combinations(range(len(names)), 2) if not self._may_play(names[i], names[j])}
+        fixed = fixed_ratings(names, {self._before: 0.0})
+        pair = next_pair(points, fixed, 2 * self._openings, [names.index(self._newest)], barred)
+        if pair is None:
+            return None
+        one, other = (names[i] for i in pair)
+        return (other, one) if other == self._newest else (one, other)
+
+    def _may_play(self, one: str, other: str) -> bool:
+        """Two earlier snapshots do not: nobody remembers which openings they have played."""
+        present = one in self._players and other in self._players and frozenset((one, other)) not in self._barred
+        return present and (self._newest in (one, other) or not (one.startswith("@") and other.startswith("@")))
+
+
+def relevant(ladder: Ladder, present: Mapping[str, Contestant]) -> list[str]:
+    """The names in a ladder without the snapshots that are neither among the newest nor `present`."""
+    names = ladder.players()
+    old = {snapshot_name(step) for step in snapshot_steps_of(ladder)[:-RATED_TOGETHER]}
+    return [name for name in names if name not in old or name in present]
+
+
+def snapshot_name(step: int) -> str:
+    """The name of a snapshot in the ratings of its run."""
+    return f"@{step}"
+
+
+def snapshot_steps_of(ladder: Ladder) -> list[int]:
+    """The steps of the snapshots with games, ascending."""
+    numbers = [name.removeprefix("@") for name in ladder.players() if name.startswith("@")]
+    return sorted(int(number) for number in numbers if number.isdigit())

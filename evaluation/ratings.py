@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from podzero.errors import PodzeroError
-from podzero.evaluation.bradley_terry import ELO_PER_NAT, Floats, Results, Unit, estimate, results_of
-from podzero.evaluation.consistency import connected
+from podzero.evaluation.bradley_terry import ELO_PER_NAT, Floats, Results, Unit, connected, estimate, results_of
 from podzero.evaluation.games import MatchResult
 
 ANCHOR = "random"

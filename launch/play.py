@@ -64,9 +64,8 @@ def play(
     """
     game_to_play(game, who, *(others or ()))  # refuses wrong names before JAX is imported
     keep_compiled_programs()
-    from podzero.tools.play.command import PageOptions
+    from podzero.tools.play.command import PageOptions, Video
     from podzero.tools.play.command import play as run
-    from podzero.tools.play.watch_command import Video
 
     page, video = PageOptions(others or [], kept, host, port), Video(to, games, seed)
     written = run(who, game, simulations, second, web, page, video)

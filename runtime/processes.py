@@ -279,7 +279,7 @@ class EvaluatorProcess(Process):
     """The evaluator."""
 
     def _build(self, *, experiment: Experiment, snapshots: Path, games: Path, ladder: dict[str, Any]) -> None:
-        from podzero.evaluation import Evaluator, make_rounds
+        from podzero.evaluation.evaluator import Evaluator, make_rounds
 
         rounds = make_rounds(experiment, snapshots, games, ladder)
         self._evaluator = Evaluator(rounds, experiment.evaluation.every_minutes, snapshots, self._reports.report)

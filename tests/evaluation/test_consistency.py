@@ -4,8 +4,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from podzero.evaluation.bradley_terry import Unit, results_of
-from podzero.evaluation.consistency import connected, cycles, dispersion, surprises
+from podzero.evaluation.bradley_terry import Unit, connected, cycles, dispersion, results_of, surprises
 
 NAN = math.nan
 

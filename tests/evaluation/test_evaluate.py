@@ -7,9 +7,8 @@ from failing_callback import fail_in_callback
 
 from podzero.envs import SimulatorError, make_env
 from podzero.errors import ConfigError
-from podzero.evaluation.analysis import BATCH, Analyst
-from podzero.evaluation.evaluate import analyze, evaluate, records_file
-from podzero.evaluation.who import resolve
+from podzero.evaluation.evaluate import BATCH, Analyst, analyze, evaluate, records_file
+from podzero.evaluation.resolve import resolve
 
 
 def test_a_match_as_plain_values():

@@ -10,9 +10,8 @@ from failing_callback import fail_in_callback
 
 from podzero.envs import EnvironmentFailed, make_env
 from podzero.errors import ConfigError
-from podzero.evaluation.evaluator import Evaluator
-from podzero.evaluation.kept_games import GamesFolder
-from podzero.evaluation.matches import MatchRounds
+from podzero.evaluation.evaluator import Evaluator, MatchRounds
+from podzero.evaluation.games import GamesFolder
 from podzero.evaluation.ratings import LadderError
 from podzero.networks.snapshots import SnapshotError
 

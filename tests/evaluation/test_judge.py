@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from podzero.envs import make_env
-from podzero.evaluation.judge import BandResult, Judge, judge_actions
-from podzero.evaluation.matches import judgement_metrics
+from podzero.evaluation.evaluator import judgement_metrics
 from podzero.evaluation.players import RandomPlayer, SolverPlayer
-from podzero.evaluation.positions import Positions, draw_positions
+from podzero.evaluation.positions import BandResult, Judge, Positions, draw_positions, judge_actions
 from podzero.evaluation.solvers import game_values, make_solver
 from podzero.intervals import wilson
 

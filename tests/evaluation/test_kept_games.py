@@ -7,9 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podzero.errors import ConfigError
-from podzero.evaluation.games import PlayedGame
-from podzero.evaluation.kept_games import MOST_READ, GamesFolder, KeptGame, kept_games, superfluous
-from podzero.evaluation.records import game_from_tree, game_to_tree
+from podzero.evaluation.games import (
+    MOST_READ,
+    GamesFolder,
+    KeptGame,
+    PlayedGame,
+    game_from_tree,
+    game_to_tree,
+    kept_games,
+    superfluous,
+)
 from podzero.workdir import Workdir
 
 GAME = PlayedGame("@20", "random", (4, 0, 8), 1.0, 1, "abcd")

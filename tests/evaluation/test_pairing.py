@@ -2,8 +2,7 @@ import math
 
 import numpy as np
 
-from podzero.evaluation.bradley_terry import covariance
-from podzero.evaluation.pairing import expected_reductions, next_pair
+from podzero.evaluation.bradley_terry import covariance, expected_reductions, next_pair
 
 NAN = math.nan
 

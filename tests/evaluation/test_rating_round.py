@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from podzero.evaluation.arena import Interrupted
+from podzero.evaluation.evaluator import BATCH_OPENINGS, ENOUGH_ELO, RATED_TOGETHER, RatingRound, relevant
 from podzero.evaluation.games import PlayedGame, PlayedPair
-from podzero.evaluation.rating_round import BATCH_OPENINGS, ENOUGH_ELO, RATED_TOGETHER, RatingRound, relevant
 from podzero.evaluation.ratings import Ladder
 
 

@@ -12,10 +12,9 @@ from podzero.config import load
 from podzero.envs import spec_of
 from podzero.errors import ConfigError
 from podzero.evaluation.arena import Interrupted
+from podzero.evaluation.episodes import EpisodeRounds, play_alone
 from podzero.evaluation.evaluate import evaluate
-from podzero.evaluation.evaluator import Evaluator
-from podzero.evaluation.returns import EpisodeRounds, play_alone
-from podzero.evaluation.rounds import make_rounds
+from podzero.evaluation.evaluator import Evaluator, make_rounds
 from podzero.networks import make_model_network
 from podzero.networks.snapshots import save_snapshot
 from podzero.types import View

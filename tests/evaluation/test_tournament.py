@@ -11,8 +11,14 @@ import pytest
 from podzero.envs import HostEnv, make_env
 from podzero.errors import ConfigError
 from podzero.evaluation.players import RandomPlayer
-from podzero.evaluation.tournament import Tournament, default_folder, open_tournament
-from podzero.evaluation.tournament_files import Settings, TournamentError, TournamentFiles
+from podzero.evaluation.tournament import (
+    Settings,
+    Tournament,
+    TournamentError,
+    TournamentFiles,
+    default_folder,
+    open_tournament,
+)
 from podzero.networks.snapshots import SnapshotError
 
 

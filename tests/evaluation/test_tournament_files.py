@@ -3,7 +3,7 @@ import json
 import pytest
 
 from podzero.evaluation.games import PlayedGame, PlayedPair
-from podzero.evaluation.tournament_files import NumberedPair, Settings, TournamentError, TournamentFiles
+from podzero.evaluation.tournament import NumberedPair, Settings, TournamentError, TournamentFiles
 from podzero.workdir import WorkdirError
 
 SETTINGS = Settings("tic_tac_toe", ("mcts:2", "random"), None, 0, 8, 0)

@@ -6,7 +6,7 @@ import pytest
 
 from podzero.envs import make_env
 from podzero.errors import ConfigError
-from podzero.evaluation.who import resolve
+from podzero.evaluation.resolve import resolve
 from podzero.networks import make_network
 from podzero.networks.snapshots import SnapshotError, save_snapshot
 from podzero.workdir import Workdir

@@ -12,7 +12,7 @@ from podzero.envs import make_env, simulator_errors
 from podzero.errors import ConfigError
 from podzero.evaluation.evaluate import discount_of
 from podzero.evaluation.players import GIVES_UP, MovesPlayer, Player, SearchPlayer, Turn
-from podzero.evaluation.who import resolve
+from podzero.evaluation.resolve import resolve
 from podzero.player_names import TrainedPlayer, game_to_play, parse_player
 from podzero.protocols import Env
 from podzero.tools.api.results import Evaluation, FinishedGame, Search

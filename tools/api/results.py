@@ -12,8 +12,7 @@ import numpy as np
 from podzero.errors import ConfigError
 from podzero.evaluation.games import PlayedGame
 from podzero.evaluation.records import record_text, write_records
-from podzero.tools.play.board import Drawing
-from podzero.tools.play.drawing import drawing_of
+from podzero.tools.play.drawing import Drawing, drawing_of
 from podzero.tools.play.game import Game
 from podzero.tools.play.picture import heat_of
 

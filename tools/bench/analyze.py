@@ -13,8 +13,8 @@ import numpy as np
 
 from podzero.config import Experiment
 from podzero.envs import make_env
-from podzero.evaluation.analysis import BATCH, Analyst
 from podzero.evaluation.arena import Arena
+from podzero.evaluation.evaluate import BATCH, Analyst
 from podzero.evaluation.players import NetworkPlayers, RandomPlayer
 from podzero.networks import make_inference, make_network
 from podzero.protocols import Env

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from podzero.config import BoardNetworkConfig, ModelNetworkConfig, NetworkConfig
+from podzero.errors import PodzeroError
 from podzero.networks import make_inference, make_model_network, make_network
 from podzero.types import Array, EnvSpec, ModelNetwork, Network, Params
 
@@ -102,3 +103,7 @@ def _observation(spec: EnvSpec) -> jax.ShapeDtypeStruct:
 
 def _like(shape: tuple[Any, ...], dtype: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, dtype)  # type: ignore[no-untyped-call]
+
+
+class ExportError(PodzeroError, RuntimeError):
+    """A network cannot be exported, or the written file computes something else; the message says what and where."""

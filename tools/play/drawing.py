@@ -2,19 +2,61 @@
 
 from __future__ import annotations
 
-from string import ascii_letters, digits
-from typing import Any
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from functools import lru_cache
+from itertools import combinations, pairwise
+from string import ascii_letters, ascii_lowercase, digits
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+from rich.text import Text
 
 from podzero.envs.boards.chess import CHESS_SIZES
-from podzero.envs.notation import SHOGI_GAMES, notation_of
+from podzero.envs.notation import SHOGI_GAMES, ShogiGame, fen_of, notation_of, square_seen_first
 from podzero.envs.registry import GAMES
-from podzero.tools.play.board import Drawing, Square
 from podzero.tools.play.game import Game
-from podzero.tools.play.observed_boards import owners
-from podzero.tools.play.piece_boards import chess_drawing, shogi_drawing
 from podzero.types import EnvSpec
+
+Square = tuple[int, int]
+"""Row from the top, column from the left."""
+
+
+class Drawing(NamedTuple):
+    """A board."""
+
+    owner: np.ndarray[Any, Any]
+    """`[H, W]` int8: 0 for a stone or piece of the player who began, 1 for one of the other, -1 for none."""
+    text: tuple[tuple[str, ...], ...]
+    """`[H][W]`, what is written in each square; empty for stones."""
+    rows: tuple[str, ...]
+    """The labels of rows, from the top."""
+    columns: tuple[str, ...]
+    """The labels of columns, from the left."""
+    squares: Mapping[int, tuple[Square, ...]]
+    """The squares of each legal action: where a piece moves from and to, or where a stone may be put (any of them)."""
+    moves_pieces: bool = False
+    """Whether actions move pieces from a square to another, as in chess."""
+    hands: int = 0
+    """Columns at the left, for the second player, and as many at the right, for the first, that show captured pieces
+    which may be dropped.
+    """
+
+    @property
+    def size(self) -> Square:
+        """Rows and columns."""
+        return int(self.owner.shape[0]), int(self.owner.shape[1])
+
+    def actions_at(self, square: Square, origin: Square | None = None) -> list[int]:
+        """The legal actions that a click on a square may mean; with an `origin`, those of its piece that go there."""
+        if origin is not None:
+            return [action for action, squares in self.squares.items() if squares == (origin, square)]
+        ends = 1 if self.moves_pieces else None
+        return [action for action, squares in self.squares.items() if square in squares[:ends]]
+
+    def in_hand(self, square: Square) -> bool:
+        """Whether a square is one of captured pieces, beside the board."""
+        return not self.hands <= square[1] < self.size[1] - self.hands
 
 
 def drawing_of(game: Game) -> Drawing | None:
@@ -93,3 +135,205 @@ def _labels(spec: EnvSpec, height: int, width: int) -> tuple[tuple[str, ...], tu
     named = [names.names([action])[0] for action in range(height * width)]
     rows = tuple(named[row * width].lstrip(ascii_letters) for row in range(height))
     return rows, tuple(name.rstrip(digits) for name in named[:width])
+
+
+_PIECES = dict(zip("KQRBNPkqrbnp", "♔♕♖♗♘♙♚♛♜♝♞♟", strict=True))
+_SQUARE_NAME = re.compile(r"([a-h])([0-9])")
+
+
+def chess_drawing(game: Game) -> Drawing:
+    """The board of chess, white below."""
+    size = CHESS_SIZES[game.env.spec.name]
+    ranks = fen_of(game.state, size).split()[0].split("/")
+    expanded = [re.sub(r"[0-9]+", lambda found: " " * int(found[0]), rank) for rank in ranks]
+    owner = np.array([[-1 if p == " " else int(p.islower()) for p in rank] for rank in expanded], np.int8)
+    text = tuple(tuple(_PIECES.get(piece, "") for piece in rank) for rank in expanded)
+    squares = {
+        action: tuple((size - int(rank), "abcdefgh".index(file)) for file, rank in _SQUARE_NAME.findall(name)[:2])
+        for action in game.legal
+        for name in [game.name(action)]
+    }
+    rows = tuple(str(size - row) for row in range(size))
+    return Drawing(owner, text, rows, tuple("abcdefgh"[:size]), squares, moves_pieces=True)
+
+
+def shogi_drawing(game: Game) -> Drawing:
+    """The board of shogi or animal shogi, the first player below; captured pieces with their number at the sides.
+
+    Pieces have the letters of SFEN, those of the second player in lower case.
+    """
+    rules = SHOGI_GAMES[game.env.spec.name]
+    board, hands, mover = (np.asarray(part) for part in rules.position(game.state))
+    second = bool(mover)
+    owner = np.full((rules.ranks, rules.files + 2), -1, np.int8)
+    text = np.full(owner.shape, "", object)
+
+    def put(square: Square, kind: int, of_second: bool, count: int = 1) -> None:
+        letter = rules.letters[kind].lower() if of_second else rules.letters[kind]
+        owner[square], text[square] = of_second, letter if count == 1 else f"{letter}{count}"
+
+    for number, piece in enumerate(board):
+        if piece >= 0:
+            put(_square(rules, number, second), piece % rules.kinds, second ^ (piece >= rules.kinds))
+    for of_other, hand in enumerate(hands):
+        for kind in np.flatnonzero(hand):
+            of_second = second ^ bool(of_other)
+            put(_hand(rules, int(kind), of_second), int(kind), of_second, int(hand[kind]))
+    squares = {}
+    for action in game.legal:
+        move = rules.decode(board, action)
+        assert move is not None
+        held = _hand(rules, move.piece, second)
+        origin = held if move.origin is None else _square(rules, move.origin, second)
+        squares[action] = (origin, _square(rules, move.target, second))
+    files = (str(rules.files - column) for column in range(rules.files))
+    rows = tuple(ascii_lowercase[: rules.ranks])
+    return Drawing(owner, tuple(map(tuple, text)), rows, ("", *files, ""), squares, moves_pieces=True, hands=1)
+
+
+def _square(rules: ShogiGame, number: int, second: bool) -> Square:
+    """The square of the drawing, from a number as the player to move sees it."""
+    file, rank = divmod(square_seen_first(rules, number, second), rules.ranks)
+    return rank, rules.files - file
+
+
+def _hand(rules: ShogiGame, kind: int, of_second: bool) -> Square:
+    """Where captured pieces are shown: those of the second player from the top, of the first from the bottom."""
+    return (kind, 0) if of_second else (rules.ranks - 1 - kind, rules.files + 1)
+
+
+Planes = np.ndarray[Any, np.dtype[np.bool_]]
+Owners = np.ndarray[Any, np.dtype[np.int8]]
+"""`[rows, columns]`: 0 for a stone of the player who began, 1 for one of the other, -1 for none."""
+_LONGEST_GAME = 200
+"""Plies of a random game from which the meaning of planes is inferred."""
+
+
+class Stones(NamedTuple):
+    """The planes that show stones."""
+
+    varying: tuple[int, ...]
+    """Planes that are not the same in all squares: two or three, the third marks empty squares."""
+    planes: tuple[int, int]
+    """Two of them: of the player to move and of the other if `by_mover`, else of the player who began and of the
+    other.
+    """
+    by_mover: bool
+    upside_down: bool = False
+    """Whether stones that are put into columns fall to the first row."""
+
+    def owners(self, planes: Planes, turn: int) -> Owners:
+        """The owners of all stones where the player `turn` is to move."""
+        first, second = self.planes[::-1] if self.by_mover and turn else self.planes
+        owner = np.full(planes.shape[:2], -1, np.int8)
+        owner[planes[..., first]], owner[planes[..., second]] = 0, 1
+        return owner[::-1] if self.upside_down else owner
+
+
+def owners(game: Game) -> Owners | None:
+    """The owner of each stone in the position that is shown; None if its planes show more than stones."""
+    stones, planes = _stones(cast(Hashable, game.env)), _planes(game)
+    if stones is None or not _only_stones(planes, stones.varying):
+        return None
+    if not (game.over and game.ply and stones.by_mover):
+        return stones.owners(planes, game.turn)
+    # Once a game is over nobody is to move: most stones are where they were before the last move.
+    ply = game.ply
+    game.show(ply - 1)
+    before = stones.owners(_planes(game), game.turn)
+    game.show(ply)
+    return max((stones.owners(planes, turn) for turn in (0, 1)), key=lambda seen: int((seen == before).sum()))
+
+
+@lru_cache(maxsize=16)
+def _stones(env: Any) -> Stones | None:
+    """Which planes show stones, found by a random game; None if other planes vary, or if it is not clear.
+
+    Of the two planes of stones, as many squares are set at the beginning. A player's stones come to new squares only
+    when this player moves.
+    """
+    if env.spec.players != 2:
+        return None
+    game, seen = _random_game(env)
+    varying = tuple(i for i in range(seen[0].shape[-1]) if not all(_constant(planes[..., i]) for planes in seen))
+    if len(varying) not in (2, 3) or not all(_only_stones(planes, varying) for planes in seen):
+        return None
+    counts = {plane: int(seen[0][..., plane].sum()) for plane in varying}
+    pairs = [pair for pair in combinations(varying, 2) if counts[pair[0]] == counts[pair[1]]]
+    found = [
+        Stones(varying, order, by_mover)
+        for pair in pairs
+        for order in (pair, pair[::-1])
+        for by_mover in (False, True)
+        if _alternate(Stones(varying, order, by_mover), game, seen)
+    ]
+    if len(found) != 1:
+        return None
+    (stones,) = found
+    falls = env.spec.num_actions == seen[0].shape[1] and bool((stones.owners(seen[1], game.turn_at(1))[0] == 0).any())
+    return stones._replace(upside_down=falls)
+
+
+def _random_game(env: Any) -> tuple[Game, list[Planes]]:
+    """A game and the planes of its positions, except for the end."""
+    game, choose = Game(env), np.random.default_rng(0)
+    seen = [_planes(game)]
+    while not game.over and game.ply < _LONGEST_GAME:
+        game.play(int(choose.choice(game.legal)))
+        seen += [] if game.over else [_planes(game)]
+    return game, seen
+
+
+def _alternate(stones: Stones, game: Game, seen: Sequence[Planes]) -> bool:
+    """Whether each player's stones come to new squares in this player's moves, and in no others."""
+    owned = [stones.owners(planes, game.turn_at(ply)) for ply, planes in enumerate(seen)]
+    came = [
+        [bool(((after == player) & (before != player)).any()) for player in (0, 1)] for before, after in pairwise(owned)
+    ]
+    movers = [game.turn_at(ply) for ply in range(len(came))]
+    return any(gains[0] for gains in came) and all(
+        not gains[1 - mover] for gains, mover in zip(came, movers, strict=True)
+    )
+
+
+def _planes(game: Game) -> Planes:
+    """`[rows, columns, planes]` of the position that is shown, where they are not zero."""
+    return cast(Planes, np.asarray(game.position.view.observation) != 0)
+
+
+def _only_stones(planes: Planes, varying: Sequence[int]) -> bool:
+    """Whether all other planes are the same in all squares, and at most one of these is set in each square."""
+    others = (i for i in range(planes.shape[-1]) if i not in varying)
+    return all(_constant(planes[..., i]) for i in others) and bool((planes[..., varying].sum(axis=-1) <= 1).all())
+
+
+def _constant(plane: Planes) -> bool:
+    return bool(plane.all()) or not plane.any()
+
+
+_COLOURS = ("bold red", "bold cyan")
+_STONES = "XO"
+
+
+def board_text(game: Game) -> Text:
+    """The board with the labels of rows and columns; the moves of a game without one.
+
+    Stones are X for the player who began the game, and O for the other.
+    """
+    drawing = drawing_of(game)
+    if drawing is None:
+        return Text(" ".join(game.names))
+    width = max(map(len, (*drawing.rows, "")))
+    cell = max(len(written) for row in (drawing.columns, *drawing.text) for written in (*row, "."))
+    text = Text()
+    for row, label in enumerate(drawing.rows):
+        text.append(f"{label:>{width}}", style="dim")
+        for column in range(drawing.size[1]):
+            owner = int(drawing.owner[row, column])
+            empty = " " if drawing.in_hand((row, column)) else "."
+            written = drawing.text[row][column] or (empty if owner < 0 else _STONES[owner])
+            text.append(f" {written:<{cell}}", style="dim" if owner < 0 else _COLOURS[owner])
+        text.append("\n")
+    labels = " ".join(f"{label:<{cell}}" for label in drawing.columns)
+    text.append(f"{'':{width}} {labels}", style="dim")
+    return text

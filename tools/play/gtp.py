@@ -4,23 +4,73 @@ https://www.lysator.liu.se/~gunnar/gtp/). Other games use the same commands with
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from importlib.metadata import version
 from queue import Queue
+from typing import NamedTuple, cast
 
 from podzero.envs.boards.chess import CHESS_SIZES
-from podzero.envs.boards.go import KOMI
+from podzero.envs.boards.go import KOMI, Go
 from podzero.envs.notation import NotationError, fen_of
 from podzero.reading import End, read_ahead
-from podzero.tools.play.board_text import board_text
-from podzero.tools.play.engine_parts import EngineParts
+from podzero.tools.play.drawing import board_text
 from podzero.tools.play.game import Game
-from podzero.tools.play.gtp_analysis import kata_info, leela_info
-from podzero.tools.play.gtp_syntax import COLOURS, Command, GtpError, colour_of, number_at, parse, word_at
-from podzero.tools.play.limits import GtpClock
-from podzero.tools.play.scoring import final_score
+from podzero.tools.play.timed_search import EngineParts, GtpClock, Line, SearchedLines
+
+COLOURS = {"b": True, "black": True, "w": False, "white": False}
+"""Whether a colour is that of the player who moves first."""
+_GREATEST = 1e6
+"""The greatest number that is believed."""
+
+
+class GtpError(Exception):
+    """A command that fails, with the message for the controller."""
+
+
+class Command(NamedTuple):
+    """A line of the controller."""
+
+    number: str
+    name: str
+    arguments: list[str]
+
+
+def parse(line: str) -> Command | None:
+    """The command of a line, without comments and control characters; None if there is none."""
+    text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "", line.partition("#")[0].replace("\t", " "))
+    words = text.split()
+    number = words.pop(0) if words and words[0].isdecimal() else ""
+    return Command(number, words[0], words[1:]) if words else None
+
+
+def word_at(words: list[str], place: int, expected: str) -> str:
+    """The argument at a place; raises `GtpError` if it is missing."""
+    if place >= len(words):
+        raise GtpError(f"syntax error: expected {expected}")
+    return words[place]
+
+
+def number_at(words: list[str], place: int, expected: str) -> float:
+    """The number at a place; raises `GtpError` if there is none."""
+    try:
+        number = float(word_at(words, place, expected))
+    except ValueError:
+        raise GtpError(f"syntax error: expected {expected}, not '{words[place][:80]}'") from None
+    if not abs(number) <= _GREATEST:
+        raise GtpError(f"syntax error: expected {expected}, not '{words[place][:80]}'")
+    return number
+
+
+def colour_of(words: list[str]) -> bool:
+    """Whether the first argument is the colour of the player who moves first; raises `GtpError` if it is no colour."""
+    try:
+        return COLOURS[word_at(words, 0, "a colour").lower()]
+    except KeyError:
+        raise GtpError("syntax error: expected a colour, black or white") from None
+
 
 _WAITING = 1000
 """Commands that are read ahead at most."""
@@ -245,3 +295,42 @@ class GtpServer:
             rest.pop(0)
         hundredths = number_at(rest, 0, "an interval") if rest else 100.0
         return first, max(hundredths, 1.0) / 100
+
+
+def _visited(searched: SearchedLines) -> list[Line]:
+    return [line for line in searched.lines if line.visits] or searched.lines[:1]
+
+
+def leela_info(searched: SearchedLines, game: Game) -> str:
+    """As Leela Zero writes it: rates and policies in ten-thousandths."""
+    return " ".join(
+        f"info move {game.name(line.action)} visits {line.visits} winrate {round(5000 * (line.value + 1))} "
+        f"prior {round(10000 * line.probability)} lcb {round(5000 * (line.value + 1))} order {order} "
+        f"pv {' '.join(game.names_of(line.moves))}"
+        for order, line in enumerate(_visited(searched))
+    )
+
+
+def kata_info(searched: SearchedLines, game: Game) -> str:
+    """As KataGo writes it: rates and policies as fractions."""
+    return " ".join(
+        f"info move {game.name(line.action)} visits {line.visits} utility {line.value:.6f} "
+        f"winrate {(line.value + 1) / 2:.6f} prior {line.probability:.6f} lcb {(line.value + 1) / 2:.6f} "
+        f"order {order} pv {' '.join(game.names_of(line.moves))}"
+        for order, line in enumerate(_visited(searched))
+    )
+
+
+def final_score(game: Game, komi: float) -> str | None:
+    """`B+3.5`, `W+3.5` or `0`; in games other than Go the winner alone, and None while they go on.
+
+    Go is scored by area, as if all stones on the board were alive.
+    """
+    if game.env.spec.name.startswith("go_"):
+        lead = int(cast(Go, game.env).lead(game.state.board)) * (1 if game.first_to_move else -1) - komi
+        return _named(lead, f"{abs(lead):g}")
+    return _named(game.points, "") if game.over else None
+
+
+def _named(lead: float, margin: str) -> str:
+    return "0" if lead == 0 else f"{'B' if lead > 0 else 'W'}+{margin}"

@@ -10,16 +10,13 @@ from nicegui import run, ui
 from nicegui.events import KeyEventArguments, MouseEventArguments
 
 from podzero.envs.notation import NotationError, names_in_text
-from podzero.evaluation.games import PlayedGame
-from podzero.evaluation.kept_games import KeptGame
+from podzero.evaluation.games import KeptGame, PlayedGame, game_title
 from podzero.protocols import Env
-from podzero.tools.play.board import Drawing, Square
-from podzero.tools.play.drawing import drawing_of, last_squares
-from podzero.tools.play.figures import tree_of, value_chart, value_points
+from podzero.searched_nodes import SearchedNodes
+from podzero.tools.play.drawing import Drawing, Square, drawing_of, last_squares
 from podzero.tools.play.game import Game
-from podzero.tools.play.panels import choose_game, choose_simulations, compare, list_moves, show_without_board
 from podzero.tools.play.picture import MARGIN, BoardPicture, Marks, heat_of
-from podzero.tools.play.searching import SIMULATIONS, PositionSearch, Searched
+from podzero.tools.play.searching import SIMULATIONS, Branch, PositionSearch, Searched, branches
 
 SIDES = {0: "first", 1: "second", 2: "both", 3: "none"}
 """Which side the person plays, by the turn of the player; `none` lets the player play both."""
@@ -292,3 +289,112 @@ class GamePage:
                 ui.label("Search the position to see its tree.")
                 return
             ui.tree(tree_of(self._game, found.nodes), label_key="label").classes("font-mono text-sm")
+
+
+SHOWN_MOVES = 12
+"""Moves in the table of a search."""
+
+
+def list_moves(game: Game, name: str, found: Searched | None) -> None:
+    """The best moves of a player's search of the shown position, and the moves of the game."""
+    if found is not None and found.value is not None and found.visits is not None:
+        ui.label(f"{name}: value {found.value:+.3f} for the player to move").classes("font-medium break-all")
+        policy = found.probabilities(game.legal)
+        best = sorted(policy, key=lambda action: -policy[action])[:SHOWN_MOVES]
+        rows = [
+            {"move": game.name(action), "policy": f"{policy[action]:.1%}", "visits": int(found.visits[action])}
+            for action in best
+        ]
+        columns = [{"name": key, "label": key, "field": key, "align": "left"} for key in rows[0]]
+        ui.table(rows=rows, columns=columns).props("dense flat").classes("w-full")
+    ui.label(" ".join(game.names)).classes("font-mono text-sm break-words")
+
+
+def show_without_board(game: Game, picture: str | None) -> None:
+    """A game whose observations are no boards: its own picture, or the names of its moves."""
+    if picture is None:
+        ui.label(" ".join(game.names) or "no move yet").classes("font-mono break-words")
+    else:
+        ui.image(picture).classes("w-full").props(f'role=img aria-label="{game.env.spec.name}"')
+
+
+def choose_simulations(chosen: int, change: Callable[[int], None]) -> None:
+    """A slider over `SIMULATIONS`; `change` gets each number that is chosen."""
+    with ui.row().classes("items-center gap-2"):
+        shown = ui.label(f"{chosen} simulations")
+        slider = ui.slider(min=0, max=len(SIMULATIONS) - 1, value=SIMULATIONS.index(chosen))
+        slider.classes("w-40").props('aria-label="simulations"')
+
+        def choose(index: float) -> None:
+            change(SIMULATIONS[int(index)])
+            shown.set_text(f"{SIMULATIONS[int(index)]} simulations")
+
+        slider.on_value_change(lambda event: choose(event.value))
+
+
+def choose_game(kept: Sequence[KeptGame], load: Callable[[PlayedGame], None]) -> None:
+    """A list of kept games, of which one is loaded; typing finds a player or a step."""
+    names = {number: f"{one.origin}: {game_title(one.game)}" for number, one in enumerate(kept)}
+    choice = ui.select(names, label="kept games", with_input=True, clearable=True).classes("w-full").props("dense")
+    choice.on_value_change(lambda event: None if event.value is None else load(kept[event.value].game))
+
+
+def compare(game: Game, others: Mapping[str, Searched | None]) -> None:
+    """What other players say of the shown position."""
+    for name, found in others.items():
+        if found is not None:
+            value = "" if found.value is None else f", value {found.value:+.3f}"
+            ui.label(f"{name}: {game.name(found.action)}{value}").classes("break-all")
+
+
+def tree_of(game: Game, nodes: SearchedNodes) -> list[dict[str, Any]]:
+    """The most visited nodes of a search of the shown position: `id`, `label` and `children` of each."""
+    looked = _Paths(game)
+    return [_node(branch, looked) for branch in branches(nodes, looked.exists)]
+
+
+class _Paths:
+    """The positions below the one that is shown, by the actions that lead to them."""
+
+    def __init__(self, game: Game) -> None:
+        self._games: dict[tuple[int, ...], Game] = {(): game.copy()}
+
+    def exists(self, path: tuple[int, ...]) -> bool:
+        """Whether the game was not over before the last action of a path."""
+        return not (path and self[path[:-1]].over)
+
+    def __getitem__(self, path: tuple[int, ...]) -> Game:
+        if path not in self._games:
+            found = self[path[:-1]].copy()
+            found.play(path[-1])
+            self._games[path] = found
+        return self._games[path]
+
+
+def _node(branch: Branch, looked: _Paths) -> dict[str, Any]:
+    name = looked[branch.path[:-1]].name(branch.path[-1])
+    return {
+        "id": "/".join(map(str, branch.path)),
+        "label": f"{name}  visits {branch.visits}  value {branch.value:+.2f}  prior {branch.prior:.1%}",
+        "children": [_node(child, looked) for child in branch.children],
+    }
+
+
+def value_points(game: Game, searched: Mapping[int, Searched]) -> list[tuple[int, float]]:
+    """The values of all searched positions of a game, by ply, for the player who began it."""
+    points = []
+    for ply, found in sorted(searched.items()):
+        if found.value is not None:
+            points.append((ply, -found.value if game.turn_at(ply) else found.value))
+    return points
+
+
+def value_chart(points: list[tuple[int, float]]) -> dict[str, Any]:
+    """The value for the first player over the plies of the game, as options of ECharts."""
+    return {
+        "title": {"text": "value for the first player", "textStyle": {"fontSize": 12}},
+        "grid": {"left": 36, "right": 10, "top": 30, "bottom": 24},
+        "xAxis": {"type": "value", "minInterval": 1},
+        "yAxis": {"type": "value", "min": -1, "max": 1},
+        "series": [{"type": "line", "data": [list(point) for point in points], "symbolSize": 7}],
+    }

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from podzero.tools.play.board import Drawing, Square
+import numpy as np
+
+from podzero.config import SimulatorConfig
+from podzero.envs import Replay
+from podzero.tools.play.drawing import Drawing, Square
+from podzero.tools.play.game import Game
 
 CELL, MARGIN = 60, 34
 """Size of a square, and of the border with labels, in units of the picture."""
@@ -172,3 +179,37 @@ def heat_of(drawing: Drawing, policy: Mapping[int, float]) -> dict[Square, float
         if free:
             heat[free[-1]] = heat.get(free[-1], 0.0) + share
     return heat
+
+
+def png_of(pixels: np.ndarray[Any, Any]) -> bytes:
+    """Pixels `[H, W, 3]` uint8 as a PNG file."""
+    from PIL import Image  # an optional package; boards are drawn without it
+
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG", compress_level=1)
+    return file.getvalue()
+
+
+def data_address(png: bytes) -> str:
+    """The address of an image that contains it."""
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+
+
+class OwnPicture:
+    """Draws the position that a game shows by the method `render` of its simulator (`podzero.envs.RenderedSimulator`).
+
+    Raises:
+      ConfigError: the simulator has no such method, or cannot be made.
+    """
+
+    def __init__(self, config: SimulatorConfig) -> None:
+        self._replay = Replay(config)
+
+    def __call__(self, game: Game) -> str:
+        """The address of an image of the position.
+
+        Raises:
+          ConfigError: the picture is not one.
+          SimulatorError: `render` failed, or took longer than `env.step_timeout_s`.
+        """
+        return data_address(png_of(self._replay.frame(int(game.state.seed), game.moves[: game.ply])))

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from podzero.envs.notation import NotationError
-from podzero.tools.play.board_text import board_text
+from podzero.tools.play.drawing import board_text
 from podzero.tools.play.game import Game
 from podzero.tools.play.searching import PositionSearch
 

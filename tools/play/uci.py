@@ -11,10 +11,8 @@ import numpy as np
 
 from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.notation import NotationError, fen_of, state_of, white_to_move
-from podzero.tools.play.engine_parts import EngineParts
 from podzero.tools.play.game import Game
-from podzero.tools.play.limits import GoLimits, parse_go
-from podzero.tools.play.timed_search import Line, SearchedLines
+from podzero.tools.play.timed_search import EngineParts, GoLimits, Line, SearchedLines, parse_go
 
 VARIANTS = {"chess": "chess", "gardner_chess": "gardner"}
 """The value of the option UCI_Variant of each game."""

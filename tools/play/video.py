@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 from podzero.errors import ConfigError
 from podzero.importing import import_extra
-from podzero.tools.play.episode import Episode
-from podzero.tools.play.episode_picture import pictures
+from podzero.tools.play.episode import Curve, Episode, Numbers, curves_of, number
 
 SUFFIXES = (".mp4", ".gif")
 """The kinds of files."""
@@ -122,3 +123,117 @@ def _opencv() -> Any:
 
 def _not_writable(path: Path, error: OSError) -> ConfigError:
     return ConfigError(f"{path} cannot be written: {error.strerror or error}")
+
+
+WIDTH = 640
+"""Of the pictures, in pixels."""
+TALLEST = 520
+"""Most height of the frame in them."""
+_MARGIN, _HEADER, _TITLE = 20, 40, 32
+_CURVE_WIDTH, _CURVE_HEIGHT, _DOT = WIDTH - 2 * _MARGIN - 56, 64, 5
+_PANEL = _CURVE_HEIGHT + 2 * _DOT
+_FINE = 3
+"""The curves are drawn so many times larger and then made smaller, which smooths them."""
+_PAPER, _INK, _QUIET, _RULE = "#ffffff", "#1f2937", "#6b7280", "#e5e7eb"
+_FUTURE = "#cbd5e1"
+
+
+def pictures(episode: Episode) -> Iterator[Image.Image]:
+    """One picture for each frame, all of the same even width and height."""
+    panels = [_Panel(curve, episode.steps) for curve in curves_of(episode)]
+    for step, png in enumerate(episode.frames):
+        frame = fitted(Image.open(io.BytesIO(png)).convert("RGB"))
+        top = _HEADER + frame.height
+        height = top + len(panels) * (_TITLE + _PANEL) + _MARGIN
+        picture = Image.new("RGB", (WIDTH, height + height % 2), _PAPER)
+        _write_header(picture, episode, step)
+        left = (WIDTH - frame.width) // 2
+        picture.paste(frame, (left, _HEADER))
+        ImageDraw.Draw(picture).rectangle((left, _HEADER, left + frame.width - 1, top - 1), outline=_RULE)
+        for row, panel in enumerate(panels):
+            panel.draw_on(picture, top + row * (_TITLE + _PANEL), step)
+        yield picture
+
+
+def fitted(frame: Image.Image) -> Image.Image:
+    """The frame in the size in which it is shown: small ones are enlarged to whole multiples, with sharp pixels."""
+    room = min((WIDTH - 2 * _MARGIN) / frame.width, TALLEST / frame.height)
+    if room >= 2:
+        return frame.resize((int(room) * frame.width, int(room) * frame.height), Image.Resampling.NEAREST)
+    scale = min(room, 1.0)
+    if scale == 1.0:
+        return frame
+    size = max(1, round(scale * frame.width)), max(1, round(scale * frame.height))
+    return frame.resize(size, Image.Resampling.LANCZOS)
+
+
+def _write_header(picture: Image.Image, episode: Episode, step: int) -> None:
+    draw = ImageDraw.Draw(picture)
+    y = _HEADER // 2
+    name = episode.subject.environment.partition("/")[2]
+    draw.text((_MARGIN, y), name, _INK, _font(18), anchor="lm")
+    after = _MARGIN + draw.textlength(f"{name}   ", _font(18))
+    draw.text((after, y), f"seed {episode.seed}", _QUIET, _font(15), anchor="lm")
+    reward = f",  reward  {number(episode.rewards[step - 1])}" if step else ""
+    draw.text((WIDTH - _MARGIN, y), f"step {step:,} of {episode.steps:,}{reward}", _QUIET, _font(15), anchor="rm")
+
+
+class _Panel:
+    """A curve with its range. Both the curve and its future part are drawn once, and pasted up to the step."""
+
+    def __init__(self, curve: Curve, steps: int) -> None:
+        self._curve = curve
+        self._low, self._high = _range(curve.heights)
+        across = np.arange(len(curve.heights)) / max(steps, 1) * (_CURVE_WIDTH - 1)
+        down = (self._high - curve.heights) / (self._high - self._low) * (_CURVE_HEIGHT - 1)
+        self._points = np.stack([across, down], axis=1) + _DOT
+        self._future, self._past = (self._drawn(colour) for colour in (_FUTURE, curve.colour))
+
+    def draw_on(self, picture: Image.Image, top: int, step: int) -> None:
+        """Draws title, range and curve of the panel whose upper edge is `top`, as they are at a step."""
+        draw = ImageDraw.Draw(picture)
+        step = min(step, len(self._points) - 1)  # there is no value at the end
+        title = top + _TITLE - 8
+        draw.text((_MARGIN, title), self._curve.name, self._curve.colour, _font(15), anchor="ls")
+        after = _MARGIN + draw.textlength(f"{self._curve.name}  ", _font(15))
+        shown = number(self._curve.heights[step])
+        draw.text((after, title), shown, _INK, _font(15), anchor="ls")
+        draw.text((WIDTH - _MARGIN, title), self._curve.unit, _QUIET, _font(12), anchor="rs")
+        left, upper = WIDTH - _MARGIN - _CURVE_WIDTH - _DOT, top + _TITLE
+        for height, y in ((self._high, upper + _DOT), (self._low, upper + _DOT + _CURVE_HEIGHT)):
+            draw.text((left - 6, y), number(height), _QUIET, _font(11), anchor="rm")
+        picture.paste(self._future, (left, upper))
+        x, y = (round(float(place)) for place in self._points[step])
+        picture.paste(self._past.crop((0, 0, x + 1, self._past.height)), (left, upper))
+        dot = _dot(self._curve.colour)
+        picture.paste(dot, (left + x - _DOT, upper + y - _DOT), dot)
+
+    def _drawn(self, colour: str) -> Image.Image:
+        """The whole curve in one colour, above a line at zero if that is in its range."""
+        size = _CURVE_WIDTH + 2 * _DOT, _CURVE_HEIGHT + 2 * _DOT
+        fine = Image.new("RGB", (size[0] * _FINE, size[1] * _FINE), _PAPER)
+        draw = ImageDraw.Draw(fine)
+        zero = _DOT + self._high / (self._high - self._low) * (_CURVE_HEIGHT - 1)
+        for y in {_DOT, _DOT + _CURVE_HEIGHT - 1, *([zero] if self._low <= 0 <= self._high else [])}:
+            draw.line([(0, y * _FINE), (fine.width, y * _FINE)], _RULE, _FINE)
+        points = [(float(x) * _FINE, float(y) * _FINE) for x, y in self._points]
+        draw.line(points, colour, 2 * _FINE, joint="curve")
+        return fine.resize(size, Image.Resampling.LANCZOS)
+
+
+def _range(heights: Numbers) -> tuple[float, float]:
+    """Lowest and highest height, at least a little apart."""
+    low, high = float(heights.min(initial=0.0)), float(heights.max(initial=0.0))
+    return (low, high) if high - low > 1e-9 else (low - 1.0, high + 1.0)
+
+
+@lru_cache
+def _dot(colour: str) -> Image.Image:
+    fine = Image.new("RGBA", ((2 * _DOT + 1) * _FINE,) * 2)
+    ImageDraw.Draw(fine).ellipse((0, 0, fine.width - 1, fine.height - 1), colour, _PAPER, _FINE)
+    return fine.resize((2 * _DOT + 1, 2 * _DOT + 1), Image.Resampling.LANCZOS)
+
+
+@lru_cache
+def _font(size: int) -> Any:
+    return ImageFont.load_default(size)

@@ -17,7 +17,7 @@ from podzero.tools.report.history import History, MetricsTail
 from podzero.workdir import Workdir, WorkdirError, read_json
 
 if TYPE_CHECKING:
-    from podzero.evaluation.kept_games import KeptGame
+    from podzero.evaluation.games import KeptGame
 
 
 READ_BYTES = 2**20
@@ -99,7 +99,7 @@ class RunReader:
 def _newest_games(workdir: Workdir) -> list[KeptGame]:
     if not workdir.games.is_dir():
         return []
-    from podzero.evaluation.kept_games import GamesFolder  # imports JAX
+    from podzero.evaluation.games import GamesFolder  # imports JAX
 
     rounds = GamesFolder(workdir.games)
     steps = rounds.steps()

@@ -13,8 +13,7 @@ from podzero.config import EnvConfig, Experiment, GymnasiumConfig
 from podzero.envs import make_env
 from podzero.envs.notation import NotationError
 from podzero.errors import PodzeroError
-from podzero.evaluation.games import PlayedGame, game_title
-from podzero.evaluation.kept_games import KeptGame
+from podzero.evaluation.games import KeptGame, PlayedGame, game_title
 from podzero.protocols import Env
 from podzero.tools.play.drawing import drawing_of, last_squares
 from podzero.tools.play.game import Game

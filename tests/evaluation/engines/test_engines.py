@@ -18,15 +18,11 @@ from podzero.envs import make_env
 from podzero.envs.notation import notation_of
 from podzero.errors import ConfigError
 from podzero.evaluation.arena import Arena
-from podzero.evaluation.engines import EngineContestant
-from podzero.evaluation.engines.gtp import GtpEngine
-from podzero.evaluation.engines.process import EngineFailed, LineProcess
-from podzero.evaluation.engines.uci import UciEngine
+from podzero.evaluation.engines import EngineContestant, EngineFailed, GtpEngine, LineProcess, UciEngine
 from podzero.evaluation.games import match_result
 from podzero.evaluation.players import RandomPlayer, Turn
-from podzero.evaluation.tournament import Tournament
-from podzero.evaluation.tournament_files import Settings, TournamentFiles
-from podzero.evaluation.who import resolve
+from podzero.evaluation.resolve import resolve
+from podzero.evaluation.tournament import Settings, Tournament, TournamentFiles
 
 FAKE = str(Path(__file__).parents[2] / "fakes" / "fake_engine.py")
 

@@ -15,8 +15,8 @@ from podzero.errors import ConfigError
 from podzero.networks import make_network
 from podzero.networks.snapshots import load_snapshot
 from podzero.tools.export import ExportError, export_agent
-from podzero.tools.export.check import BATCH_SIZES, BOUND, observations_of
-from podzero.tools.export.formats import FORMATS
+from podzero.tools.export.agent import BATCH_SIZES, BOUND, observations_of
+from podzero.tools.export.files import FORMATS
 
 BOARD = ("network.channels=4", "network.blocks=1", "network.value_hidden=4")
 MODEL = ("network.latent=4", "network.width=8", "network.layers=1", "network.support=3", "network.projection=4")
@@ -139,7 +139,7 @@ def test_a_full_disk_leaves_nothing_behind(board_agent, tmp_path, monkeypatch):
     def full(path):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("podzero.tools.export.partial.sync", full)
+    monkeypatch.setattr("podzero.tools.export.files.sync", full)
     with pytest.raises(ExportError, match=r"agent.stablehlo: No space left on device"):
         export_agent(str(board_agent.root), tmp_path / "agent.stablehlo")
     assert files_in(tmp_path) == []

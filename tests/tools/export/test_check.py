@@ -7,8 +7,8 @@ import pytest
 
 from podzero.config import load
 from podzero.envs import spec_of
-from podzero.tools.export.check import BATCH_SIZES, check_file, greatest_difference, observations_of, random_actions
-from podzero.tools.export.errors import ExportError
+from podzero.tools.export.agent import BATCH_SIZES, check_file, greatest_difference, observations_of, random_actions
+from podzero.tools.export.functions import ExportError
 from podzero.types import EnvSpec
 
 ROWS = np.arange(64, dtype=np.float32)[:, None]

@@ -15,10 +15,9 @@ from podzero.config import (
     ResNetConfig,
     TransformerConfig,
 )
-from podzero.tools.export.check import check_file, random_actions, references
-from podzero.tools.export.errors import ExportError
-from podzero.tools.export.formats import FORMATS
-from podzero.tools.export.functions import functions_of, trainable_network
+from podzero.tools.export.agent import check_file, random_actions, references
+from podzero.tools.export.files import FORMATS
+from podzero.tools.export.functions import ExportError, functions_of, trainable_network
 from podzero.types import EnvSpec
 
 GO = EnvSpec("go_5x5", (5, 5, 3), "bool", 26)

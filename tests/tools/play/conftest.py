@@ -12,9 +12,8 @@ from podzero.envs import make_env, spec_of
 from podzero.evaluation.players import SearchPlayer
 from podzero.networks import make_model_network
 from podzero.networks.snapshots import save_snapshot
-from podzero.tools.play.engine_parts import EngineParts
 from podzero.tools.play.game import Game
-from podzero.tools.play.timed_search import TimedSearch
+from podzero.tools.play.timed_search import EngineParts, TimedSearch
 from podzero.types import SearchResult
 from podzero.workdir import Workdir
 

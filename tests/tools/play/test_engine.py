@@ -12,9 +12,8 @@ import pytest
 from untrained_agents import write_untrained
 
 from podzero.errors import ConfigError
-from podzero.evaluation.engines.gtp import GtpClient
-from podzero.tools.play.engine import serve
-from podzero.tools.play.engine_parts import make_parts
+from podzero.evaluation.engines import GtpClient
+from podzero.tools.play.engine import make_parts, serve
 
 PODZERO = os.path.join(os.path.dirname(sys.executable), "podzero")
 LONGEST_S = 240.0

@@ -7,7 +7,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from podzero.evaluation.evaluate import evaluate
-from podzero.tools.play.curves import number
+from podzero.tools.play.episode import number
 
 pytestmark = MARKS
 

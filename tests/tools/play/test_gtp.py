@@ -5,8 +5,7 @@ import time
 
 import pytest
 
-from podzero.tools.play.gtp import GtpServer
-from podzero.tools.play.gtp_syntax import parse
+from podzero.tools.play.gtp import GtpServer, parse
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient, WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
 
-from podzero.tools.play.guard import COOKIE, MAX_BODY_BYTES, Guard
+from podzero.tools.play.server import COOKIE, MAX_BODY_BYTES, Guard
 
 TOKEN = "secret-token"
 

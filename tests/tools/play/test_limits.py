@@ -1,6 +1,6 @@
 import pytest
 
-from podzero.tools.play.limits import OVERHEAD_S, GoLimits, GtpClock, parse_go, share_of_clock
+from podzero.tools.play.timed_search import OVERHEAD_S, GoLimits, GtpClock, parse_go, share_of_clock
 
 
 def test_a_clock_is_never_overdrawn():

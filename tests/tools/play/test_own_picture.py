@@ -9,11 +9,10 @@ from PIL import Image
 
 from podzero.config import SimulatorConfig
 from podzero.envs import make_env
+from podzero.tools.play.command import Video, is_watched
 from podzero.tools.play.drawing import drawing_of
 from podzero.tools.play.game import Game
-from podzero.tools.play.own_picture import OwnPicture
-from podzero.tools.play.picture import BoardPicture, Marks
-from podzero.tools.play.watch_command import Video, is_watched
+from podzero.tools.play.picture import BoardPicture, Marks, OwnPicture
 
 NIM = '''
 import numpy as np

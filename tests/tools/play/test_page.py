@@ -8,8 +8,7 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from podzero.evaluation.games import PlayedGame
-from podzero.evaluation.kept_games import GamesFolder
+from podzero.evaluation.games import GamesFolder, PlayedGame
 from podzero.workdir import Workdir
 
 pytestmark = MARKS

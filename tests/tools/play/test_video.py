@@ -8,11 +8,9 @@ import pytest
 from PIL import Image
 
 from podzero.errors import ConfigError
-from podzero.tools.play.curves import described, number
-from podzero.tools.play.episode import Episode, FrameLog, Subject
-from podzero.tools.play.episode_figures import chart_of, cursor_at
-from podzero.tools.play.episode_picture import WIDTH, pictures
-from podzero.tools.play.video import check_file, write_video
+from podzero.tools.play.episode import Episode, FrameLog, Subject, described, number
+from podzero.tools.play.episode_page import chart_of, cursor_at
+from podzero.tools.play.video import WIDTH, check_file, pictures, write_video
 
 SUBJECT = Subject("runs/x@7", "gymnasium/Toy-v0", 0.5, 10.0)
 

@@ -11,8 +11,8 @@ from podzero.config import SimulatorConfig
 from podzero.envs import rendering
 from podzero.evaluation.evaluate import evaluate
 from podzero.launch import cli
-from podzero.tools.play import watching
-from podzero.tools.play.watch_command import Video, is_watched
+from podzero.tools.play import episode as watching
+from podzero.tools.play.command import Video, is_watched
 
 
 @pytest.fixture

@@ -13,11 +13,10 @@ from podzero.envs import make_env
 from podzero.errors import ConfigError
 from podzero.evaluation.arena import Interrupted
 from podzero.evaluation.evaluate import evaluate
-from podzero.evaluation.who import acting
+from podzero.evaluation.resolve import acting
 from podzero.player_names import game_to_play
-from podzero.tools.play import watching
-from podzero.tools.play.episode import FrameLog
-from podzero.tools.play.watching import watcher_of
+from podzero.tools.play import episode as watching
+from podzero.tools.play.episode import FrameLog, watcher_of
 
 SIMULATOR = SimulatorConfig(
     name="gymnasium_simulator", id="CartPole-v1", max_plies=40, reward_scale=0.02, discount=0.99

@@ -4,8 +4,7 @@ import json
 import re
 
 from podzero.config import load
-from podzero.evaluation.games import PlayedGame
-from podzero.evaluation.kept_games import GamesFolder, KeptGame
+from podzero.evaluation.games import GamesFolder, KeptGame, PlayedGame
 from podzero.tools.report.page import make_report
 from podzero.tools.report.record import RunReader
 from podzero.tools.report.sample_games import MOST_GAMES, sample_games

@@ -10,16 +10,8 @@ from podzero.config import GymnasiumConfig, ModelNetworkConfig, NetworkConfig, S
 from podzero.envs import spec_of
 from podzero.errors import ConfigError
 from podzero.evaluation.engines import engine_contestant
-from podzero.evaluation.episodes import Decide
-from podzero.evaluation.players import (
-    Contestant,
-    NetworkPlayers,
-    RandomPlayer,
-    SearchPlayer,
-    SolverPlayer,
-    mcts_player,
-)
-from podzero.evaluation.returns import SearchActors
+from podzero.evaluation.episodes import Decide, SearchActors
+from podzero.evaluation.players import Contestant, NetworkPlayers, RandomPlayer, SearchPlayer, SolverPlayer, mcts_player
 from podzero.evaluation.solvers import make_solver
 from podzero.networks import make_model_network, make_network
 from podzero.networks.matching import check_matches

@@ -1,0 +1,169 @@
+"""Games as files: SGF for Go, Othello and Hex, PGN for the others, and JSON lines that podzero reads again."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, cast
+
+import jax
+import numpy as np
+
+from podzero.envs.boards.chess import CHESS_SIZES, Chess
+from podzero.envs.boards.go import KOMI
+from podzero.envs.notation import notation_of, pieces_of
+from podzero.errors import ConfigError
+from podzero.evaluation.games import PlayedGame
+from podzero.protocols import Env
+from podzero.types import EnvSpec, EnvState
+
+
+def record_suffix(game: str) -> str:
+    """`.sgf` or `.pgn`, for the name of a game."""
+    return ".sgf" if game in SGF_GAMES else ".pgn"
+
+
+def record_text(env: Env, game: PlayedGame, date: str | None = None) -> str:
+    """The record of one game, as `record_suffix` says; a file may hold several, one after another.
+
+    Chess is written in standard algebraic notation, for which the game is replayed; other games in their own notation
+    (`podzero.envs.notation`). `date` is as 2026-01-31.
+    """
+    return sgf_text(env.spec, game, date) if env.spec.name in SGF_GAMES else pgn_text(env, game, date)
+
+
+def write_records(path: Path, env: Env, games: Iterable[PlayedGame], date: str | None = None) -> None:
+    """Writes games to a file, whose folder is made.
+
+    Raises:
+      ConfigError: it cannot be written.
+    """
+    text = "\n".join(record_text(env, game, date) for game in games)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    except OSError as error:
+        raise ConfigError(
+            f"the games cannot be written to {path}: {error.strerror}; choose a file by --records"
+        ) from None
+
+
+_LINE = 79
+"""Longest line of moves."""
+_RESULTS = {1.0: "1-0", 0.5: "1/2-1/2", 0.0: "0-1"}
+"""By the points of White."""
+_GARDNER = {"Variant": "Gardner", "SetUp": "1", "FEN": "rnbqk/ppppp/5/PPPPP/RNBQK w - - 0 1"}
+
+
+def pgn_text(env: Env, played: PlayedGame, date: str | None) -> str:
+    """The record of one game; `date` is as 2026-01-31."""
+    game, moves = env.spec.name, played.moves
+    result = _RESULTS[played.points]
+    tags = {"Event": "podzero", "Site": "?", "Date": (date or "????-??-??").replace("-", "."), "Round": "-"}
+    tags |= {"White": played.first, "Black": played.second, "Result": result}
+    if game == "gardner_chess":
+        tags |= _GARDNER
+    elif game != "chess":
+        tags |= {"Variant": game}
+    if played.given_up:
+        tags |= {"Termination": "abandoned"}
+    in_algebra = game in CHESS_SIZES
+    names = san_moves(env, moves) if in_algebra else notation_of(env.spec).names(moves)
+    text = " ".join(f"{ply // 2 + 1}. {name}" if ply % 2 == 0 else name for ply, name in enumerate(names))
+    lines = textwrap.wrap(f"{text} {result}", _LINE, break_long_words=False, break_on_hyphens=False)
+    return "\n".join([*(f'[{tag} "{_escaped(value)}"]' for tag, value in tags.items()), "", *lines, ""])
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+_Facts = tuple[Any, Any]
+"""Legal actions, and whether the player to move is in check."""
+
+
+def san_moves(env: Env, actions: Sequence[int]) -> list[str]:
+    """The names of the moves of a whole game of `Chess`."""
+    facts, step = _programs(cast(Hashable, env))
+    state = jax.device_get(env.init(jax.random.key(0)))
+    legal, _ = jax.device_get(facts(state))
+    named = []
+    for action in actions:
+        after = jax.device_get(step(state, np.int32(action)))
+        replies, check = jax.device_get(facts(after))
+        mark = "" if not check else "+" if replies.any() else "#"
+        named.append(_move(env, state, np.flatnonzero(legal).tolist(), action) + mark)
+        state, legal = after, replies
+    return named
+
+
+@lru_cache(maxsize=4)
+def _programs(env: Hashable) -> tuple[Callable[[EnvState], _Facts], Callable[[EnvState, Any], EnvState]]:
+    game = cast(Chess, env)
+
+    def facts(state: EnvState) -> _Facts:
+        return game.legal(state.board), game.checks(state.board) > 0
+
+    return jax.jit(facts), jax.jit(game.step)
+
+
+def _move(env: Env, state: EnvState, legal: Sequence[int], action: int) -> str:
+    """The name without the sign of a check."""
+    notation, pieces = notation_of(env.spec), pieces_of(state)
+    name = notation.name(state, action)
+    origin, target, promotion = name[:2], name[2:4], name[4:]
+    piece = pieces[origin].upper()
+    if piece == "K" and abs(ord(origin[0]) - ord(target[0])) == 2:
+        return "O-O" if target[0] == "g" else "O-O-O"
+    takes = "x" if target in pieces or (piece == "P" and origin[0] != target[0]) else ""
+    if piece == "P":
+        return (origin[0] if takes else "") + takes + target + (f"={promotion.upper()}" if promotion else "")
+    others = [notation.name(state, other) for other in legal]
+    rivals = {other[:2] for other in others if other[2:4] == target and pieces[other[:2]].upper() == piece} - {origin}
+    return piece + _distinction(origin, rivals) + takes + target
+
+
+def _distinction(origin: str, rivals: set[str]) -> str:
+    """The file if it tells the piece from its rivals, else the rank if that does, else both."""
+    if not rivals:
+        return ""
+    if all(rival[0] != origin[0] for rival in rivals):
+        return origin[0]
+    return origin[1] if all(rival[1] != origin[1] for rival in rivals) else origin
+
+
+SGF_GAMES = {"go_9x9": 1, "go_19x19": 1, "othello": 2, "hex": 11}
+"""The property GM of each game that the format knows and whose moves it can write."""
+_GO = f"KM[{KOMI}]RU[Tromp-Taylor]"
+
+
+def sgf_text(spec: EnvSpec, game: PlayedGame, date: str | None) -> str:
+    """The game tree of one game; `date` is as 2026-01-31."""
+    size = spec.observation_shape[0]
+    rules = _GO if SGF_GAMES[spec.name] == 1 else ""
+    played_on = f"DT[{date}]" if date else ""
+    names = f"PB[{_escaped_sgf(game.first)}]PW[{_escaped_sgf(game.second)}]"
+    root = f";FF[4]GM[{SGF_GAMES[spec.name]}]CA[UTF-8]AP[podzero]SZ[{size}]{rules}{names}{played_on}"
+    nodes = "".join(f"\n;{'BW'[ply % 2]}[{_point(spec, size, action)}]" for ply, action in enumerate(game.moves))
+    return f"({root}RE[{_result(game)}]{nodes})\n"
+
+
+def _point(spec: EnvSpec, size: int, action: int) -> str:
+    """Column and row as letters, from the top left; in Hex as its notation has it."""
+    if spec.name == "hex":
+        (name,) = notation_of(spec).names([action])
+        return "swap-pieces" if name == "swap" else name
+    row, column = divmod(action, size)
+    return "" if action == size * size else f"{chr(ord('a') + column)}{chr(ord('a') + row)}"
+
+
+def _result(game: PlayedGame) -> str:
+    if game.points == 0.5:
+        return "0"
+    return f"{'B' if game.points == 1 else 'W'}+{'R' if game.given_up else ''}"
+
+
+def _escaped_sgf(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("]", "\\]")

@@ -1,0 +1,385 @@
+"""A JAX function as an ONNX model: its jaxpr with a symbolic batch, operation by operation."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from itertools import count
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import export
+from jax.extend.core import Jaxpr, Literal
+
+from podzero.importing import import_extra
+from podzero.tools.export.functions import BATCH, ExportError, Function
+
+_CALLS = ("jaxpr", "call_jaxpr")
+"""Parameters of the equations that call another jaxpr: jit, custom gradients, rematerialization."""
+
+
+def onnx_model(function: Function, metadata: Mapping[str, Any]) -> Any:
+    """The function as an `onnx.ModelProto` in float32 with a dynamic batch.
+
+    What does not depend on the inputs is computed here, so that the model holds constants instead.
+
+    Args:
+      function: what to write; its parameters become constants.
+      metadata: written into the model.
+
+    Raises:
+      ConfigError: the package `onnx` is not installed.
+      ExportError: the function computes something that cannot be written.
+    """
+    (batch,) = export.symbolic_shape(BATCH)
+    inputs = dict(zip(function.inputs, function.batched(batch), strict=True))
+    jaxpr, shapes = jax.make_jaxpr(function.call, return_shape=True)(function.params, *inputs.values())
+    graph = Graph(inputs)
+    results = _evaluate(graph, jaxpr, [*_named(function.params), *inputs])
+    like = jax.tree_util.tree_leaves_with_path(shapes)
+    outputs = {path[0].key: (value, shape) for (path, shape), value in zip(like, results, strict=True)}
+    return graph.model(outputs, metadata, version("podzero"))
+
+
+def _named(params: Any) -> list[Known]:
+    """All parameters with their paths, as `params/heads/value/kernel`."""
+    return [
+        Known(np.asarray(leaf), "/".join(["params", *(str(entry.key) for entry in path)]))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+    ]
+
+
+def _evaluate(graph: Graph, jaxpr: Jaxpr, inputs: Sequence[Value]) -> list[Value]:
+    """Adds the nodes of a jaxpr; returns the values of its outputs."""
+    values: dict[Any, Value] = dict(zip(jaxpr.invars, inputs, strict=True))
+    values |= {variable: Known(np.asarray(one)) for variable, one in zip(jaxpr.constvars, jaxpr.consts, strict=True)}
+
+    def value_of(atom: Any) -> Value:
+        if not isinstance(atom, Literal):
+            return values[atom]
+        like: Any = atom.aval
+        return Known(np.asarray(atom.val, like.dtype))
+
+    for equation in jaxpr.eqns:
+        given = [value_of(atom) for atom in equation.invars]
+        values |= zip(equation.outvars, _outputs(graph, equation, given), strict=True)
+    return [value_of(atom) for atom in jaxpr.outvars]
+
+
+def _outputs(graph: Graph, equation: Any, inputs: list[Value]) -> list[Value]:
+    """The values of one equation."""
+    for name in _CALLS:
+        if name in equation.params:
+            called = equation.params[name]
+            return _evaluate(graph, called, inputs)
+    known = [value for value in inputs if isinstance(value, Known)]
+    fixed = all(isinstance(size, int) for variable in equation.outvars for size in variable.aval.shape)
+    if fixed and len(known) == len(inputs):
+        return _computed(equation, known)
+    return convert(graph, equation, *inputs)
+
+
+def _computed(equation: Any, inputs: list[Known]) -> list[Value]:
+    """Constants computed from constants; what comes from one parameter keeps its name."""
+    found = equation.primitive.bind(*(value.array for value in inputs), **equation.params)
+    names = [value.name for value in inputs if value.name.startswith("params/")]
+    name = names[0] if len(names) == 1 else "constant"
+    arrays = found if equation.primitive.multiple_results else [found]
+    return [Known(np.asarray(array), name) for array in arrays]
+
+
+_OPSET, _IR_VERSION = 18, 8
+"""Of ONNX 1.13 (2022), the first with axes of all reductions as inputs; newer runtimes read it as well."""
+
+
+class Known(NamedTuple):
+    """A value that does not depend on the inputs."""
+
+    array: np.ndarray[Any, Any]
+    name: str = "constant"
+    """Where it comes from, as `params/heads/value/kernel`."""
+
+
+Value = Known | str
+"""A constant, or the name of a tensor."""
+
+
+class Graph:
+    """Nodes, and the constants that they use. The first axis of the first input is the batch.
+
+    Args:
+      inputs: shape and dtype by name; dimensions may be symbolic.
+
+    Raises:
+      ConfigError: the package `onnx` is not installed.
+    """
+
+    def __init__(self, inputs: Mapping[str, jax.ShapeDtypeStruct]) -> None:
+        self._onnx = import_extra("onnx", "a .onnx file", "export")
+        self._inputs = dict(inputs)
+        self._nodes: list[Any] = []
+        self._constants: list[Any] = []
+        self._taken: Counter[str] = Counter(inputs)
+        self._batch: Value | None = None
+
+    def node(self, operator: str, *inputs: Value, **attributes: Any) -> str:
+        """Adds a node of ONNX's operator set with one output, and returns the name of this tensor."""
+        name = self._unique(operator.lower())
+        names = [self._name_of(value) for value in inputs]
+        self._nodes.append(self._onnx.helper.make_node(operator, names, [name], name, **attributes))
+        return name
+
+    def cast(self, x: Value, dtype: np.dtype[Any]) -> str:
+        """`x` in another dtype."""
+        return self.node("Cast", x, to=self._type_of(dtype))
+
+    def transpose(self, x: Value, permutation: Sequence[int]) -> Value:
+        """`x` with its axes permuted as `numpy.transpose` does."""
+        if list(permutation) == sorted(permutation):
+            return x
+        if isinstance(x, Known):
+            return x._replace(array=np.ascontiguousarray(np.transpose(x.array, permutation)))
+        return self.node("Transpose", x, perm=list(permutation))
+
+    def reshape(self, x: Value, shape: Sequence[Any]) -> Value:
+        """`x` in another shape, of which at most one dimension is symbolic."""
+        sizes = [size if isinstance(size, int) else -1 for size in shape]
+        if isinstance(x, Known):
+            return x._replace(array=x.array.reshape(sizes))
+        return self.node("Reshape", x, indices(*sizes))
+
+    def expand(self, x: Value, shape: Sequence[Any]) -> str:
+        """`x` broadcast to a shape; a dimension of one leaves that of `x` as it is."""
+        if all(isinstance(size, int) for size in shape):
+            return self.node("Expand", x, indices(*shape))
+        if not all(isinstance(size, int) or str(size) == BATCH for size in shape):
+            raise ExportError(f"ONNX: cannot broadcast to {list(shape)}, which is not a batch; write a .stablehlo file")
+        sizes = [indices(size) if isinstance(size, int) else self._batch_size() for size in shape]
+        return self.node("Expand", x, self.node("Concat", *sizes, axis=0))
+
+    def model(self, outputs: Mapping[str, tuple[Value, Any]], metadata: Mapping[str, Any], version: str) -> Any:
+        """The graph as an `onnx.ModelProto`.
+
+        Args:
+          outputs: value, and an object with shape and dtype, by name.
+          metadata: what is not text becomes JSON.
+          version: of podzero.
+        """
+        helper = self._onnx.helper
+        results = []
+        for name, (value, like) in outputs.items():
+            self._nodes.append(helper.make_node("Identity", [self._name_of(value)], [name], f"output_{name}"))
+            results.append(self._described(name, like))
+        inputs = [self._described(name, like) for name, like in self._inputs.items()]
+        graph = helper.make_graph(self._nodes, "podzero", inputs, results, self._constants)
+        model = helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=_IR_VERSION,
+            producer_name="podzero", producer_version=version,
+        )  # fmt: skip
+        props = {name: value if isinstance(value, str) else json.dumps(value) for name, value in metadata.items()}
+        helper.set_model_props(model, props)
+        return model
+
+    def _batch_size(self) -> Value:
+        """The batch size as a vector of one number, `[1]` int64."""
+        if self._batch is None:
+            self._batch = self.node("Shape", next(iter(self._inputs)), start=0, end=1)
+        return self._batch
+
+    def _name_of(self, value: Value) -> str:
+        if isinstance(value, str):
+            return value
+        name = self._unique(value.name)
+        self._constants.append(self._onnx.numpy_helper.from_array(np.array(value.array, order="C"), name))
+        return name
+
+    def _unique(self, name: str) -> str:
+        self._taken[name] += 1
+        return name if self._taken[name] == 1 else f"{name}_{self._taken[name]}"
+
+    def _described(self, name: str, like: Any) -> Any:
+        sizes = [size if isinstance(size, int) else str(size) for size in like.shape]
+        return self._onnx.helper.make_tensor_value_info(name, self._type_of(like.dtype), sizes)
+
+    def _type_of(self, dtype: Any) -> int:
+        return int(self._onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+
+
+def indices(*numbers: int) -> Known:
+    """A vector of axes or sizes, int64."""
+    return Known(np.array(numbers, np.int64))
+
+
+Convert = Callable[..., Value]
+"""`(graph, equation, *inputs)` to the value of the equation's only output."""
+
+_SAME = {
+    "abs": "Abs", "add": "Add", "div": "Div", "eq": "Equal", "exp": "Exp", "gt": "Greater", "logistic": "Sigmoid",
+    "min": "Min", "mul": "Mul", "sign": "Sign", "sqrt": "Sqrt", "sub": "Sub", "tanh": "Tanh",
+}  # fmt: skip
+"""Elementwise operations that ONNX has as they are."""
+_REDUCTIONS = {"reduce_max": "ReduceMax", "reduce_min": "ReduceMin", "reduce_sum": "ReduceSum"}
+_CHANNELS_FIRST, _CHANNELS_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
+
+
+def convert(graph: Graph, equation: Any, *inputs: Value) -> list[Value]:
+    """Adds the nodes of one equation of a jaxpr; returns its outputs.
+
+    Raises:
+      ExportError: the operation, or this form of it, is not known here.
+    """
+    name = equation.primitive.name
+    if name == "unstack":
+        axis, size = equation.params["axis"], len(equation.outvars)
+        return [graph.node("Gather", inputs[0], Known(np.asarray(at, np.int64)), axis=axis) for at in range(size)]
+    if name in _SAME:
+        return [graph.node(_SAME[name], *inputs)]
+    if name in _REDUCTIONS:
+        return [graph.node(_REDUCTIONS[name], inputs[0], indices(*equation.params["axes"]), keepdims=0)]
+    if name not in _OTHERS:
+        raise _unknown(equation)
+    return [_OTHERS[name](graph, equation, *inputs)]
+
+
+def _unknown(equation: Any, what: str = "") -> ExportError:
+    return ExportError(
+        f"the network computes '{equation.primitive.name}'{what}, which podzero cannot write as ONNX; "
+        "write a .stablehlo file"
+    )
+
+
+def _maximum(graph: Graph, equation: Any, x: Value, y: Value) -> Value:
+    if isinstance(y, Known) and y.array.shape == () and y.array == 0:
+        return graph.node("Relu", x)
+    return graph.node("Max", x, y)
+
+
+def _integer_power(graph: Graph, equation: Any, x: Value) -> Value:
+    exponent = np.asarray(equation.params["y"], equation.invars[0].aval.dtype)
+    return graph.node("Pow", x, Known(exponent))
+
+
+def _cast(graph: Graph, equation: Any, x: Value) -> Value:
+    dtype = np.dtype(equation.params["new_dtype"])
+    return x if dtype == equation.invars[0].aval.dtype else graph.cast(x, dtype)
+
+
+def _choose(graph: Graph, equation: Any, which: Value, *cases: Value) -> Value:
+    if len(cases) != 2 or equation.invars[0].aval.dtype != bool:
+        raise _unknown(equation, " of other than two cases")
+    return graph.node("Where", which, cases[1], cases[0])
+
+
+def _reshape(graph: Graph, equation: Any, x: Value) -> Value:
+    if equation.params["dimensions"] is not None:
+        raise _unknown(equation, " with transposition")
+    return graph.reshape(x, equation.params["new_sizes"])
+
+
+def _broadcast(graph: Graph, equation: Any, x: Value) -> Value:
+    before, after = equation.invars[0].aval.shape, equation.params["shape"]
+    ranked: list[Any] = [1] * len(after)
+    for axis, size in zip(equation.params["broadcast_dimensions"], before, strict=True):
+        ranked[axis] = size
+    if ranked != list(before):
+        x = graph.reshape(x, ranked)
+    if ranked == list(after):
+        return x
+    return graph.expand(x, [1 if old == new else new for old, new in zip(ranked, after, strict=True)])
+
+
+def _slice(graph: Graph, equation: Any, x: Value) -> Value:
+    params, shape = equation.params, equation.invars[0].aval.shape
+    starts, ends = params["start_indices"], params["limit_indices"]
+    strides = params["strides"] or (1,) * len(shape)
+    cut = [axis for axis in range(len(shape)) if (starts[axis], ends[axis], strides[axis]) != (0, shape[axis], 1)]
+    if not all(isinstance(ends[axis], int) for axis in cut):
+        raise _unknown(equation, " of the batch")
+    return graph.node("Slice", x, *(indices(*(each[axis] for axis in cut)) for each in (starts, ends)), indices(*cut),
+                      indices(*(strides[axis] for axis in cut)))  # fmt: skip
+
+
+def _gather(graph: Graph, equation: Any, x: Value, where: Value) -> Value:
+    """One entry along one axis, at a constant index, as `x[:, 0]`."""
+    numbers, shape = equation.params["dimension_numbers"], equation.invars[0].aval.shape
+    axes, sizes = numbers.collapsed_slice_dims, equation.params["slice_sizes"]
+    whole = all(size == shape[axis] for axis, size in enumerate(sizes) if axis not in axes)
+    if not isinstance(where, Known) or where.array.size != 1 or numbers.start_index_map != axes or not whole:
+        raise _unknown(equation, " of more than one constant index")
+    return graph.node("Gather", x, Known(where.array.astype(np.int64).reshape(())), axis=axes[0])
+
+
+def _stack(graph: Graph, equation: Any, *parts: Value) -> Value:
+    """Parts of equal shape along a new axis."""
+    axis = equation.params["axis"]
+    return graph.node("Concat", *(graph.node("Unsqueeze", part, indices(axis)) for part in parts), axis=axis)
+
+
+def _product(graph: Graph, equation: Any, x: Value, y: Value) -> Value:
+    """A dense layer as a matrix product, every other product by its letters."""
+    (over_x, over_y), (batch_x, batch_y) = equation.params["dimension_numbers"]
+    rank_x, rank_y = (variable.aval.ndim for variable in equation.invars)
+    if rank_y == 2 and (tuple(over_x), tuple(over_y), tuple(batch_x)) == ((rank_x - 1,), (0,), ()):
+        return graph.node("MatMul", x, y)
+    letters = (chr(ord("a") + number) for number in count())
+    of_x, of_y = [next(letters) for _ in range(rank_x)], [next(letters) for _ in range(rank_y)]
+    for axis_x, axis_y in zip((*over_x, *batch_x), (*over_y, *batch_y), strict=True):
+        of_y[axis_y] = of_x[axis_x]
+    free_x = [of_x[axis] for axis in range(rank_x) if axis not in (*over_x, *batch_x)]
+    free_y = [of_y[axis] for axis in range(rank_y) if axis not in (*over_y, *batch_y)]
+    result = [*(of_x[axis] for axis in batch_x), *free_x, *free_y]
+    return graph.node("Einsum", x, y, equation=f"{''.join(of_x)},{''.join(of_y)}->{''.join(result)}")
+
+
+def _convolve(graph: Graph, equation: Any, x: Value, kernel: Value) -> Value:
+    params = equation.params
+    of_x, of_kernel, of_result = params["dimension_numbers"]
+    if params["batch_group_count"] != 1 or set(params["lhs_dilation"]) != {1}:
+        raise _unknown(equation, " transposed or by groups of the batch")
+    y = graph.node(
+        "Conv", graph.transpose(x, of_x), graph.transpose(kernel, of_kernel),
+        strides=list(params["window_strides"]), dilations=list(params["rhs_dilation"]),
+        pads=[pads[end] for end in (0, 1) for pads in params["padding"]], group=params["feature_group_count"],
+    )  # fmt: skip
+    return graph.transpose(y, np.argsort(of_result).tolist())
+
+
+def _pool_sum(graph: Graph, equation: Any, x: Value) -> Value:
+    """The sum of each window of images `[B, H, W, C]`: the mean with its padding, times the size of the window."""
+    params = equation.params
+    window, strides, padding = (params[name] for name in ("window_dimensions", "window_strides", "padding"))
+    dilated = set(params["base_dilation"]) | set(params["window_dilation"]) != {1}
+    if dilated or len(window) != 4 or (window[0], window[3], strides[0], strides[3]) != (1, 1, 1, 1):
+        raise _unknown(equation, " of other windows than those of images")
+    mean = graph.node(
+        "AveragePool", graph.transpose(x, _CHANNELS_FIRST), kernel_shape=list(window[1:3]), strides=list(strides[1:3]),
+        pads=[pads[end] for end in (0, 1) for pads in padding[1:3]], count_include_pad=1,
+    )  # fmt: skip
+    size = np.asarray(math.prod(window), equation.invars[0].aval.dtype)
+    return graph.transpose(graph.node("Mul", mean, Known(size)), _CHANNELS_LAST)
+
+
+_OTHERS: dict[str, Convert] = {
+    "broadcast_in_dim": _broadcast,
+    "concatenate": lambda graph, equation, *parts: graph.node("Concat", *parts, axis=equation.params["dimension"]),
+    "conv_general_dilated": _convolve,
+    "convert_element_type": _cast,
+    "dot_general": _product,
+    "gather": _gather,
+    "integer_pow": _integer_power,
+    "max": _maximum,
+    "reduce_window_sum": _pool_sum,
+    "reshape": _reshape,
+    "rsqrt": lambda graph, equation, x: graph.node("Reciprocal", graph.node("Sqrt", x)),
+    "select_n": _choose,
+    "slice": _slice,
+    "stack": _stack,
+    "square": lambda graph, equation, x: graph.node("Mul", x, x),
+    "squeeze": lambda graph, equation, x: graph.node("Squeeze", x, indices(*equation.params["dimensions"])),
+    "stop_gradient": lambda graph, equation, x: x,
+    "transpose": lambda graph, equation, x: graph.transpose(x, equation.params["permutation"]),
+}
