@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,23 +12,29 @@ from podzero.markdown import Row, table
 Json = Mapping[str, Any]
 
 
+def machine(measured: Json) -> str:
+    """The processor of a measurement, in few words; every one has two cores and no accelerator."""
+    found = re.search(r"(AMD|Intel) (EPYC|Xeon)(?: \((Zen \d)\)| (with AMX))?", measured["hardware"])
+    assert found is not None, measured["hardware"]
+    return " ".join(word for word in found.groups() if word)
+
+
 def serving(benches: Mapping[str, Json], transports: Json, placements: Mapping[str, Json]) -> list[str]:
-    """The tables of servers, of the ways between two processes, and of training with each placement.
+    """The tables of servers and of training with each placement, and the ways between two processes.
 
     Args:
       benches: what `podzero bench server` printed, by name.
       transports: what `benchmarks/transports.py` printed.
       placements: what `benchmarks/placements.py` wrote.
     """
-    shares = ("of the chip", "of the bare transport", "batches filled")
-    header = ("bench", "actors", "positions/s", *shares, "GB/s", "messages/s")
-    rows = [row for bench in benches.values() for row in _server_rows(bench)]
+    header = ("experiment", "actors", "positions/s", "of the chip", "of the bare transport", "measured")
+    ways = transports["result"]["ways"].items()
+    carried = ", ".join(f"{way.replace('_', ' ')} {found['gb_per_s']:.2f}" for way, found in ways)
     return [
-        *table(header, rows),
+        *table(header, [row for bench in benches.values() for row in _server_rows(bench)]),
         "",
-        *(_limits(bench) for bench in benches.values()),
-        "",
-        *_transports(transports),
+        f"An idle server adds {max(bench['result']['added_latency_ms'] for bench in benches.values()):.1f} ms. GB/s "
+        f"between two processes: {carried} (`benchmarks/transports.py`; {machine(transports)}, {transports['date']}).",
         "",
         *_placements(placements),
     ]
@@ -45,22 +52,15 @@ def feeding(measured: Json, compiled: Mapping[str, Json]) -> list[str]:
             f"`{arguments}`",
             f"{found['moves_per_s']:,.0f}",
             _chips_that_play(found["evaluations_per_s"], arguments, compiled),
-            f"{found['server_chips']:,}",
-            f"{found['server_cores']:,}",
-            f"{found['server_cores'] / found['server_chips']:,.0f}",
-            f"{found['core_moves_per_s']:,.0f}",
+            f"{found['server_chips']:,} and {found['server_cores']:,} cores",
         )
         for arguments, found in measured["experiments"].items()
     ]
-    header = (
-        "experiment", "moves/s", "chips that play", "or chips of servers", "and cores", "cores a chip of a server",
-        "moves/s of a core",
-    )  # fmt: skip
     return [
-        f"`{measured['command']}`. The chips are the compiler's estimates, the cores' moves/s were measured "
-        f"({measured['hardware']}; {measured['date']}).",
+        *table(("experiment", "moves/s", "chips that play", "or chips of servers"), rows),
         "",
-        *table(header, rows),
+        f"`{measured['command']}`: chips by the compiler's estimates, cores by moves/s that were measured "
+        f"({machine(measured)}, {measured['date']}).",
     ]
 
 
@@ -76,48 +76,17 @@ def _chips_that_play(evaluations_per_s: float, config: str, compiled: Mapping[st
 
 
 def _server_rows(bench: Json) -> list[Row]:
+    (experiment,) = re.findall(r"--config (\S+)", bench["command"])
     return [
         (
-            f"`{bench['command']}`",
+            f"`{experiment}`",
             actors,
             f"{found['positions_per_s']:,.0f}",
             f"{found['share_of_device']:.2f}",
             f"{found['share_of_transport']:.2f}",
-            f"{found['fill']:.2f}",
-            f"{found['gb_per_s']:.2f}",
-            f"{found['messages_per_s']:,.0f}",
+            f"{machine(bench)}, {bench['date']}",
         )
         for actors, found in bench["result"]["actors"].items()
-    ]
-
-
-def _limits(bench: Json) -> str:
-    result = bench["result"]
-    return (
-        f"- `{bench['command']}`: the chip could evaluate {result['device_positions_per_s']:,.0f} positions/s; a "
-        f"request has {result['positions_per_request']:,} positions of {result['row_bytes']} bytes, and answers of "
-        f"{result['answer_bytes']} bytes each. An idle server adds {result['added_latency_ms']:.2f} ms (median). "
-        f"{bench['hardware']}; {bench['date']}."
-    )
-
-
-def _transports(measured: Json) -> list[str]:
-    result = measured["result"]
-    rows = [
-        (
-            way.replace("_", " "),
-            f"{found['requests_per_s']:,.0f}",
-            f"{found['gb_per_s']:.2f}",
-            f"{found['latency_ms']:.2f} ms",
-        )
-        for way, found in result["ways"].items()
-    ]
-    return [
-        f"`{measured['command']}`: requests of {result['request_bytes']:,} bytes and answers of "
-        f"{result['answer_bytes']:,} between two processes, two in flight, answered at once. {measured['hardware']}; "
-        f"{measured['date']}.",
-        "",
-        *table(("way", "requests/s", "GB/s", "latency of a single one (median)"), rows),
     ]
 
 
@@ -125,18 +94,16 @@ def _placements(runs: Mapping[str, Json]) -> list[str]:
     rows = [
         (
             f"`{name}`",
-            f"`{run['command']}`" + (f" with `XLA_FLAGS={run['flags']}`" if run["flags"] else ""),
-            f"{run['steps']:,}",
             f"{run['seconds'] / 60:.1f} minutes",
             f"{run['keeps_value']:.1%} ({run['interval'][0]:.1%} to {run['interval'][1]:.1%})",
-            f"{run['hardware']}; {run['date']}",
         )
         for name, run in runs.items()
     ]
-    header = ("placement", "training", "learner steps", "time", "moves that keep the value of the game", "measured")
+    first = next(iter(runs.values()))
     return [
-        "The same number of learner steps with each placement, on the same machine, one after the other "
-        "(`uv run --group dev python benchmarks/placements.py runs/placements`); a perfect solver judges:",
+        "All placements learn alike within their intervals: "
+        f"{first['steps']:,} learner steps of connect four with each, on two CPU cores "
+        f"(`uv run --group dev python benchmarks/placements.py runs/placements`; {machine(first)}, {first['date']}).",
         "",
-        *table(header, rows),
+        *table(("`actors.inference`", "time", "moves that keep the game's value"), rows),
     ]
