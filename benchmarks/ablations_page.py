@@ -38,7 +38,7 @@ def ablations_page(results: Mapping[str, Json]) -> str:
         "",
         "Each row compares one choice with the default on the day of the run. Points are percentage points of moves "
         "that keep the game's value in connect four, as a perfect solver judges them. A choice whose interval contains "
-        "zero has no measured effect.",
+        "zero has no measured effect. Some of these settings have been removed since, because they gained nothing.",
         "",
         *table(("choice", "what it changed", "difference (95% interval)", "on what"), rows),
         "",
