@@ -23,10 +23,9 @@ from podzero.evaluation.players import make_decide
 from podzero.evaluation.positions import MAX_PLY, Positions, judged_positions, random_games, replay
 from podzero.evaluation.solvers import game_values, make_solver
 from podzero.inference.evaluation_cache import EvaluationCache
-from podzero.inference.layers import layers_of
-from podzero.inference.openvino_model import float_model
-from podzero.inference.runtime import CpuCompiler, infer
+from podzero.inference.openvino_model import CpuCompiler, float_model, infer
 from podzero.networks import make_inference
+from podzero.networks.resnet import layers_of
 from podzero.networks.snapshots import load_snapshot
 from podzero.protocols import Env
 from podzero.types import Array, EnvState, Params

@@ -1,14 +1,15 @@
 """Environments. Create them with `make_env` or `make_vector_env`; nothing in this package knows Ray or Reverb."""
 
-from podzero.envs.callback_errors import SimulatorError as SimulatorError
-from podzero.envs.callback_errors import simulator_errors as simulator_errors
 from podzero.envs.faults import EnvironmentFailed as EnvironmentFailed
+from podzero.envs.faults import SimulatorError as SimulatorError
 from podzero.envs.faults import faults_of as faults_of
+from podzero.envs.faults import simulator_errors as simulator_errors
 from podzero.envs.gymnasium_envs import Rendering as Rendering
 from podzero.envs.gymnasium_envs import Step as Step
 from podzero.envs.gymnasium_envs import VectorEnv as VectorEnv
 from podzero.envs.gymnasium_envs import observed_picture as observed_picture
 from podzero.envs.host import HostEnv as HostEnv
+from podzero.envs.notation.registry import notation_for as notation_for
 from podzero.envs.packing import pack_states as pack_states
 from podzero.envs.packing import unpack_states as unpack_states
 from podzero.envs.pgx_games import PgxGame as PgxGame
@@ -22,5 +23,4 @@ from podzero.envs.replaying import renders as renders
 from podzero.envs.simulator import NamedSimulator as NamedSimulator
 from podzero.envs.simulator import RenderedSimulator as RenderedSimulator
 from podzero.envs.simulator import Simulator as Simulator
-from podzero.envs.simulator_check import check_simulator as check_simulator
-from podzero.envs.simulator_names import notation_for as notation_for
+from podzero.envs.simulator import check_simulator as check_simulator

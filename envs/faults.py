@@ -1,12 +1,59 @@
-"""Counts the failures of environments and gives up after too many in a row."""
+"""When foreign code fails or hangs: errors of simulators in callbacks, counted failures, and calls with a deadline."""
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import queue
+import threading
 import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import jax
 
 from podzero.config import EnvConfig, GameConfig
 from podzero.errors import PodzeroError
+
+
+class SimulatorError(PodzeroError, RuntimeError):
+    """A simulator failed during play; the message names the game, the seed, the moves so far and the error."""
+
+
+_recent: deque[SimulatorError] = deque(maxlen=16)
+"""The last errors raised by callbacks of this process, in any thread; bounded, since not all are re-raised."""
+
+
+@contextmanager
+def kept_errors() -> Iterator[None]:
+    """Decorates a callback: keeps the `SimulatorError` that it raises, for `simulator_errors`."""
+    try:
+        yield
+    except SimulatorError as error:
+        _recent.append(error)
+        raise
+
+
+@contextmanager
+def simulator_errors() -> Iterator[None]:
+    """Where a computation fails because a callback raised a `SimulatorError`, re-raises that `SimulatorError`.
+
+    JAX's error contains the whole message of the callback's exception, which tells apart the errors of several
+    environments and threads.
+    """
+    try:
+        yield
+    except (jax.errors.JaxRuntimeError, ValueError) as failure:  # depending on how the program was dispatched
+        text = str(failure)
+        error = next((recent for recent in list(_recent) if str(recent) in text), None)
+        if error is None:
+            raise
+        with suppress(ValueError):  # another thread may have removed it
+            _recent.remove(error)
+        raise error from error.__cause__
+
 
 log = logging.getLogger(__name__)
 
@@ -67,3 +114,73 @@ class Faults:
 def faults_of(env: EnvConfig) -> Faults:
     """The failure counter of one process that plays `env`. Games in JAX are allowed no failure."""
     return Faults(env.title, 0 if isinstance(env, GameConfig) else env.max_failures)
+
+
+class Abandoned(BaseException):
+    """Raised inside an abandoned thread, at whatever Python code it is executing, to end it."""
+
+
+class DeadlineThread:
+    """A thread that makes calls one after another; the caller waits a limited time for each.
+
+    The two thread switches of a call cost about 20 us.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._begin()
+
+    def call[A, R](self, function: Callable[[A], R], argument: A, timeout_s: float) -> R:
+        """Returns `function(argument)`, or raises what it raised.
+
+        Raises:
+          TimeoutError: it took longer than `timeout_s`. Do not use the objects it works on again: it may still be
+            running.
+          RuntimeError: it raised something that is not an `Exception`, such as `SystemExit`.
+        """
+        self._calls.put((function, argument))
+        try:
+            result, error = self._results.get(timeout=timeout_s)
+        except queue.Empty:
+            self._abandon()
+            raise TimeoutError(f"no answer within {timeout_s:g} s") from None
+        except BaseException:  # the caller was interrupted
+            self._abandon()
+            raise
+        if isinstance(error, Exception):
+            raise error
+        if error is not None:
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
+        answer: R = result
+        return answer
+
+    def stop(self) -> None:
+        """Ends the thread after its current call."""
+        self._calls.put(None)
+
+    def _begin(self) -> None:
+        self._calls: queue.SimpleQueue[tuple[Callable[[Any], Any], Any] | None] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=_serve, args=(self._calls, self._results), name=self._name, daemon=True)
+        self._thread.start()
+
+    def _abandon(self) -> None:
+        """Starts a new thread. The old one ends when its call returns, or at once if that is executing Python code."""
+        self.stop()
+        # The exception is raised at the thread's next bytecode; Python cannot interrupt a blocking call.
+        ident = ctypes.c_ulong(self._thread.ident or 0)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(Abandoned))
+        self._begin()
+
+
+def _serve(
+    calls: queue.SimpleQueue[tuple[Callable[[Any], Any], Any] | None],
+    results: queue.SimpleQueue[tuple[Any, BaseException | None]],
+) -> None:
+    while (call := calls.get()) is not None:
+        function, argument = call
+        try:
+            results.put((function(argument), None))
+        except BaseException as error:
+            results.put((None, error))
+        del call, function, argument  # a waiting thread must not keep objects alive

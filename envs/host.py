@@ -12,8 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podzero.deadline import DeadlineThread
-from podzero.envs.callback_errors import SimulatorError, kept_errors
+from podzero.envs.faults import DeadlineThread, SimulatorError, kept_errors
 from podzero.envs.packing import packed_bytes
 from podzero.envs.simulator import LimitedSimulator, NamedSimulator, Simulator
 from podzero.errors import ConfigError

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from podzero.envs.simulator_check import CHANCE_ADVICE
+from podzero.envs.simulator import CHANCE_ADVICE
 from podzero.errors import ConfigError, nearest
 from podzero.importing import import_extra
 

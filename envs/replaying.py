@@ -7,11 +7,10 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from podzero.config import GymnasiumConfig, SimulatorConfig
-from podzero.deadline import DeadlineThread
-from podzero.envs.callback_errors import SimulatorError
+from podzero.envs.faults import DeadlineThread, SimulatorError
 from podzero.envs.gymnasium_envs import picture, rendering_of
+from podzero.envs.registry import make_simulator
 from podzero.envs.simulator import RenderedSimulator
-from podzero.envs.simulators import make_simulator
 from podzero.errors import ConfigError, PodzeroError
 from podzero.importing import import_class
 

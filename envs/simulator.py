@@ -1,11 +1,14 @@
-"""The protocols of games written in plain Python."""
+"""The protocols of games written in plain Python, and a check that a game satisfies them."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
+
+from podzero.errors import ConfigError
 
 
 @runtime_checkable
@@ -90,3 +93,215 @@ class RenderedSimulator(Simulator, Protocol):
     def render(self) -> np.ndarray[Any, Any]:
         """The position as pixels `[height, width, 3]` uint8; the size never changes."""
         ...
+
+
+CHANCE_ADVICE = "only games whose chance is decided at the start can be searched"
+"""What a message about chance events ends with."""
+
+
+def check_simulator(
+    simulator: Simulator,
+    name: str,
+    games: int = 3,
+    max_plies: int = 24,
+    seed: int = 0,
+    *,
+    discount: float = 1.0,
+    reward_scale: float | None = None,
+) -> None:
+    """Plays random games and checks the contract of `Simulator` in every position.
+
+    In each position it calls all methods. Their results must be valid, must be the same for a clone, must not change
+    while a clone is played, and must be the same when the game is played again with the same seed and moves. Where
+    games with other seeds start alike, the same moves must lead to the same positions.
+
+    Args:
+      simulator: the game; it is reset and played.
+      name: of the game, for messages.
+      games: number of games.
+      max_plies: most moves of each game.
+      seed: seed of the games and of the random moves.
+      discount: discount factor per move.
+      reward_scale: rewards are multiplied by it; if given, no discounted sum of them may leave [-1, 1].
+
+    Raises:
+      ConfigError: the contract is violated; says how, and after which moves.
+    """
+    choose = random.Random(seed)
+    form: np.ndarray[Any, Any] | None = None
+    for game in range(seed, seed + games):
+        moves: list[int] = []
+        try:
+            _check_attributes(simulator)
+            simulator.reset(game)
+            form = _Snapshot.of(simulator).observation if form is None else form
+            snapshots = _check_game(simulator, game, max_plies, choose, moves, form)
+            _check_chance(simulator, snapshots, game, moves)
+            if snapshots[0].done:
+                raise _Violation("done() is true before the first move")
+            if reward_scale is not None:
+                _check_range(snapshots, discount, reward_scale)
+        except _Violation as violation:
+            raise ConfigError(
+                f"{name} violates the contract of podzero.envs.Simulator: {_located(violation, game, moves)}"
+            ) from None
+        except Exception as error:
+            what = f"it raised {type(error).__name__}: {error}"
+            raise ConfigError(f"{name} cannot be played: {_located(what, game, moves)}") from error
+
+
+_OTHER_SEEDS = 4
+
+
+class _Violation(Exception):
+    pass
+
+
+class _Snapshot(NamedTuple):
+    """What all methods of a simulator return in one position."""
+
+    observation: np.ndarray[Any, Any]
+    legal: tuple[int, ...]
+    player: int
+    rewards: tuple[float, ...]
+    done: bool
+
+    @staticmethod
+    def of(simulator: Simulator) -> _Snapshot:
+        done = bool(simulator.done())
+        return _Snapshot(
+            observation=np.array(simulator.observation()),
+            legal=() if done else tuple(map(int, simulator.legal_actions())),
+            player=0 if done else int(simulator.player()),
+            rewards=tuple(map(float, simulator.rewards())),
+            done=done,
+        )
+
+    def difference(self, other: _Snapshot) -> str | None:
+        """The first field that differs, or None."""
+        if not np.array_equal(self.observation, other.observation):
+            return "observation"
+        return next((field for field in self._fields[1:] if getattr(self, field) != getattr(other, field)), None)
+
+
+def _check_attributes(simulator: Simulator) -> None:
+    if not isinstance(simulator.num_actions, int | np.integer) or simulator.num_actions < 1:
+        raise _Violation(f"num_actions = {simulator.num_actions!r}: expected a positive number")
+    if simulator.players not in (1, 2):
+        raise _Violation(f"players = {simulator.players!r}: expected 1 or 2")
+
+
+def _check_range(snapshots: list[_Snapshot], discount: float, scale: float) -> None:
+    """Checks that the return from each position of a game lies in [-1, 1], as values do.
+
+    If the game is not over, the rewards so far are a difference of two values and may sum to at most 2.
+    """
+    most, returns = (1.0 if snapshots[-1].done else 2.0), np.zeros(len(snapshots[-1].rewards))
+    for snapshot in reversed(snapshots[1:]):
+        returns = scale * np.array(snapshot.rewards) + discount * returns
+        if (worst := float(np.abs(returns).max())) > most + 1e-6:
+            raise _Violation(
+                f"the rewards of a random game sum to {worst:.6g}, but values must lie in [-1, 1]; set "
+                f"env.reward_scale to {scale * most / worst:.2g} or less, so that this holds for every game"
+            )
+
+
+def _check_game(
+    simulator: Simulator, seed: int, max_plies: int, choose: random.Random, moves: list[int], form: Any
+) -> list[_Snapshot]:
+    """Plays one random game and returns the snapshot of each position; appends each move to `moves`."""
+    simulator.reset(seed)
+    snapshots = [_valid_snapshot(simulator, form)]
+    while not snapshots[-1].done and len(moves) < max_plies:
+        action = choose.choice(snapshots[-1].legal)
+        stepped, untouched = simulator.clone(), simulator.clone()
+        _require_equal(snapshots[-1], stepped, "a clone differs from its original")
+        stepped.step(action)
+        _require_equal(snapshots[-1], simulator, "clones are not independent: a step of the clone changed the original")
+        simulator.step(action)
+        _require_equal(snapshots[-1], untouched, "clones are not independent: a step of the original changed the clone")
+        moves.append(action)
+        snapshots.append(_valid_snapshot(simulator, form))
+        _require_equal(snapshots[-1], stepped, "the same action led the clone and the original to different positions")
+        _play_randomly(stepped, choose)
+        _require_equal(snapshots[-1], simulator, "clones are not independent: moves of the clone changed the original")
+    replayed = simulator.clone()
+    replayed.reset(seed)
+    for ply, snapshot in enumerate(snapshots):
+        _require_equal(
+            snapshot, replayed, f"seed and moves do not determine the game: the position after {ply} moves differs"
+        )
+        if ply < len(moves):
+            replayed.step(moves[ply])
+    return snapshots
+
+
+def _check_chance(simulator: Simulator, snapshots: list[_Snapshot], seed: int, moves: list[int]) -> None:
+    """Checks that games that start alike with other seeds do not differ after the same moves."""
+    for other in range(seed + 1, seed + 1 + _OTHER_SEEDS):
+        replayed = simulator.clone()
+        replayed.reset(other)
+        if snapshots[0].difference(_Snapshot.of(replayed)):
+            continue
+        for move, snapshot in zip(moves, snapshots[1:], strict=True):
+            replayed.step(move)
+            if field := snapshot.difference(_Snapshot.of(replayed)):
+                raise _Violation(
+                    f"it has chance events: after the same moves, {field}() differs between seeds {seed} and {other}. "
+                    f"Tree search plays clones, so it would foresee them; {CHANCE_ADVICE}"
+                )
+
+
+def _play_randomly(simulator: Simulator, choose: random.Random, plies: int = 4) -> None:
+    for _ in range(plies):
+        if simulator.done():
+            return
+        simulator.step(choose.choice(tuple(map(int, simulator.legal_actions()))))
+
+
+def _check_names(simulator: Simulator, legal: Sequence[int]) -> None:
+    if not isinstance(simulator, NamedSimulator):
+        return
+    names = ["".join(simulator.action_name(action).split()) for action in legal]
+    if not all(names) or len(set(names)) < len(names):
+        raise _Violation(f"action_name() of the legal actions gives {names}: expected distinct names")
+
+
+def _valid_snapshot(simulator: Simulator, form: np.ndarray[Any, Any]) -> _Snapshot:
+    """The snapshot of the current position, after checking that every part of it is valid."""
+    snapshot = _Snapshot.of(simulator)
+    if (snapshot.observation.shape, snapshot.observation.dtype) != (form.shape, form.dtype):
+        raise _Violation(
+            f"the observation was {form.dtype} of shape {list(form.shape)} at the start, and is now "
+            f"{snapshot.observation.dtype} of shape {list(snapshot.observation.shape)}"
+        )
+    if snapshot.observation.dtype.kind not in "biuf" or not np.isfinite(snapshot.observation).all():
+        raise _Violation(f"the observation ({form.dtype}) must contain only finite numbers")
+    if len(snapshot.rewards) != simulator.players or not np.isfinite(snapshot.rewards).all():
+        raise _Violation(f"rewards() = {snapshot.rewards}: expected {simulator.players} finite numbers")
+    if simulator.players == 2 and abs(sum(snapshot.rewards)) > 1e-6:
+        raise _Violation(f"rewards() = {snapshot.rewards}: the rewards of two players must sum to zero")
+    if snapshot.done:
+        return snapshot
+    if not snapshot.legal:
+        raise _Violation("legal_actions() is empty, but done() is false")
+    known = set(range(simulator.num_actions))
+    if len(set(snapshot.legal)) < len(snapshot.legal) or not known.issuperset(snapshot.legal):
+        raise _Violation(
+            f"legal_actions() = {list(snapshot.legal)}: expected distinct numbers below {simulator.num_actions}, "
+            "not a mask"
+        )
+    if snapshot.player not in range(simulator.players):
+        raise _Violation(f"player() = {snapshot.player}: expected a number below {simulator.players}")
+    _check_names(simulator, snapshot.legal)
+    return snapshot
+
+
+def _require_equal(expected: _Snapshot, simulator: Simulator, violation: str) -> None:
+    if field := expected.difference(_Snapshot.of(simulator)):
+        method = "legal_actions" if field == "legal" else field
+        raise _Violation(f"{violation}; {method}() differs")
+
+
+def _located(what: object, seed: int, moves: list[int]) -> str:
+    return f"{what} (seed {seed}, moves so far {moves})"

@@ -14,8 +14,7 @@ from podzero.evaluation.episodes import Decide, SearchActors
 from podzero.evaluation.players import Contestant, NetworkPlayers, RandomPlayer, SearchPlayer, SolverPlayer, mcts_player
 from podzero.evaluation.solvers import make_solver
 from podzero.networks import make_model_network, make_network
-from podzero.networks.matching import check_matches
-from podzero.networks.snapshots import load_snapshot
+from podzero.networks.snapshots import check_matches, load_snapshot
 from podzero.player_names import EnginePlayer, TrainedPlayer, full_name, parse_player
 from podzero.protocols import Env
 

@@ -3,15 +3,15 @@ TPUs with its tower in int8.
 """
 
 from podzero.inference.agreement import Agreement as Agreement
+from podzero.inference.agreement import Positions as Positions
+from podzero.inference.agreement import RecentPositions as RecentPositions
 from podzero.inference.agreement import agreement as agreement
+from podzero.inference.agreement import random_positions as random_positions
 from podzero.inference.background import BackgroundSource as BackgroundSource
 from podzero.inference.host_resnet import host_resnet as host_resnet
-from podzero.inference.instructions import has_bfloat16_instructions as has_bfloat16_instructions
-from podzero.inference.instructions import has_int8_instructions as has_int8_instructions
 from podzero.inference.int8_network import Int8Network as Int8Network
 from podzero.inference.int8_network import NotingWriter as NotingWriter
-from podzero.inference.positions import Positions as Positions
-from podzero.inference.positions import RecentPositions as RecentPositions
-from podzero.inference.positions import random_positions as random_positions
+from podzero.inference.openvino_model import has_bfloat16_instructions as has_bfloat16_instructions
+from podzero.inference.openvino_model import has_int8_instructions as has_int8_instructions
 from podzero.inference.quantized import QuantizedNetwork as QuantizedNetwork
 from podzero.inference.quantized import calibration_size as calibration_size

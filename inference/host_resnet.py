@@ -1,20 +1,182 @@
-"""The ResNet to train on a CPU: its tower in bfloat16 by OpenVINO, everything else as in `podzero.networks`."""
+"""The ResNet for training on a CPU: OpenVINO computes its tower and the gradients in bfloat16, JAX all the rest."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import cast
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from podzero.config import ResNetConfig
-from podzero.inference.residual_tower import make_tower
+from podzero.importing import import_openvino
+from podzero.inference.openvino_model import FROM_CHANNELS_LAST, TO_CHANNELS_LAST, CpuCompiler, infer
 from podzero.networks import make_network
-from podzero.networks.heads import Heads, Outputs
-from podzero.networks.standardized import convolve, fold
+from podzero.networks.layers import Heads, Outputs, convolve, fold
 from podzero.types import Array, EnvSpec, Network, Params, Prediction
+
+Tower = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+"""Maps activations `[B, H, W, C]`, kernels `[2 N, 3, 3, C, C]` and biases `[2 N, C]` of N blocks to `[B, H, W, C]`; all
+float32."""
+
+_Build = Callable[[tuple[int, ...], int], Any]
+
+_TO_OUT_IN, _TO_IN_OUT = (3, 2, 0, 1), (2, 3, 0, 1)
+"""From kernels `[3, 3, in, out]`."""
+
+
+def make_tower(threads: int) -> Tower:
+    """The tower as a differentiable function, for JAX programs on one CPU device.
+
+    Each block is `x + conv(relu(conv(relu(x))))`. Activations and their gradients are rounded to bfloat16, products are
+    summed in float32.
+
+    Args:
+      threads: OpenVINO's compute threads.
+
+    Raises:
+      ConfigError: OpenVINO is not installed.
+    """
+    compiler, one_at_a_time = CpuCompiler(threads, "bf16"), threading.Lock()
+
+    @cache
+    def engine(build: _Build, shape: tuple[int, ...], layers: int) -> Any:
+        return compiler.compile(build(shape, layers))
+
+    def call(build: _Build, like: Sequence[jax.Array], *inputs: jax.Array) -> Any:
+        """The results of a model, which have the shapes of `like`."""
+
+        def on_host(*arrays: Any) -> list[np.ndarray[Any, Any]]:
+            activations, kernels, *_ = arrays
+            with one_at_a_time:  # XLA may call for several microbatches at once; a request serves one call
+                return infer(engine(build, activations.shape, len(kernels)), *map(np.asarray, arrays))
+
+        return jax.pure_callback(on_host, list(like), *inputs)
+
+    @jax.custom_vjp
+    def tower(x: jax.Array, kernels: jax.Array, biases: jax.Array) -> jax.Array:
+        return cast(jax.Array, call(forward_model, [x], x, kernels, biases)[0])
+
+    def forward(*inputs: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+        return tower(*inputs), inputs
+
+    def backward(inputs: tuple[jax.Array, ...], gradient: jax.Array) -> tuple[jax.Array, ...]:
+        return tuple(call(backward_model, inputs, *inputs, gradient))
+
+    tower.defvjp(forward, backward)
+    return tower
+
+
+def forward_model(shape: tuple[int, ...], layers: int) -> Any:
+    """An OpenVINO model of `Tower`.
+
+    Args:
+      shape: of the activations, `(B, H, W, C)`.
+      layers: 2 N, the number of convolutions.
+    """
+    tower = _TowerBuilder(shape, layers)
+    return tower.model([tower.result()])
+
+
+def backward_model(shape: tuple[int, ...], layers: int) -> Any:
+    """A model that maps the inputs of `Tower` and the gradient of its result to the gradients of these inputs.
+
+    It computes the activations again, which costs less than to send them to JAX and back.
+    """
+    tower = _TowerBuilder(shape, layers)
+    gradient = tower.parameter(*shape)
+    return tower.model(tower.gradients(gradient), gradient)
+
+
+class _TowerBuilder:
+    """The tower in operations of OpenVINO's opset. Tensors are `[B, C, H, W]` in bfloat16."""
+
+    def __init__(self, shape: tuple[int, ...], layers: int) -> None:
+        self._openvino = import_openvino()
+        self._ops = ops = self._openvino.opset13
+        self._shape, self._channels = shape, shape[-1]
+        x = self.parameter(*shape)
+        kernels = self.parameter(layers, 3, 3, self._channels, self._channels)
+        biases = self.parameter(layers, self._channels)
+        self._inputs = (x, kernels, biases)
+        self._zero = self._bfloat16(ops.constant(np.float32(0)))
+        self._kernels = [ops.squeeze(one, [0]) for one in ops.split(self._bfloat16(kernels), 0, layers).outputs()]
+        rows = ops.reshape(self._bfloat16(biases), [layers, self._channels, 1, 1], False)
+        self._biases = ops.split(rows, 0, layers).outputs()
+        self._activations: list[Any] = []
+        """The input of each convolution, after relu."""
+        self._y = self._tower(ops.transpose(self._bfloat16(x), FROM_CHANNELS_LAST))
+
+    def parameter(self, *shape: int) -> Any:
+        """An input in float32."""
+        return self._ops.parameter(list(shape), np.float32)
+
+    def model(self, outputs: Sequence[Any], *more_inputs: Any) -> Any:
+        """The model of `outputs`, in float32."""
+        return self._openvino.Model([self._ops.convert(one, "f32") for one in outputs], [*self._inputs, *more_inputs])
+
+    def result(self) -> Any:
+        """The tower's result, `[B, H, W, C]`."""
+        return self._ops.transpose(self._y, TO_CHANNELS_LAST)
+
+    def gradients(self, gradient: Any) -> list[Any]:
+        """The gradients of the three inputs, given that of `result`."""
+        ops = self._ops
+        gradient = ops.transpose(self._bfloat16(gradient), FROM_CHANNELS_LAST)
+        kernels, biases = [], []
+        for last in reversed(range(1, len(self._kernels), 2)):
+            branch = gradient
+            for layer in (last, last - 1):
+                kernels.append(self._kernel_gradient(layer, branch))
+                biases.append(ops.reduce_sum(branch, [0, 2, 3], False))
+                branch = self._input_gradient(layer, branch)
+            gradient = ops.add(gradient, branch)
+        stacked = [ops.concat([ops.unsqueeze(one, [0]) for one in reversed(each)], 0) for each in (kernels, biases)]
+        return [ops.transpose(gradient, TO_CHANNELS_LAST), *stacked]
+
+    def _tower(self, x: Any) -> Any:
+        for index in range(0, len(self._kernels), 2):
+            x = self._ops.add(x, self._layer(self._layer(x, index), index + 1))
+        return x
+
+    def _layer(self, x: Any, layer: int) -> Any:
+        """`conv(relu(x))` with bias."""
+        self._activations.append(self._ops.relu(x))
+        kernel = self._ops.transpose(self._kernels[layer], _TO_OUT_IN)
+        return self._ops.add(self._convolve(self._activations[-1], kernel), self._biases[layer])
+
+    def _input_gradient(self, layer: int, gradient: Any) -> Any:
+        """The gradient of a layer's input: convolved with the kernel turned by 180 degrees, where relu passes it."""
+        ops, shape = self._ops, [9, self._channels, self._channels]
+        turned = ops.gather(ops.reshape(self._kernels[layer], shape, False), np.arange(8, -1, -1), 0)
+        kernel = ops.transpose(ops.reshape(turned, [3, 3, *shape[1:]], False), _TO_IN_OUT)
+        passes = ops.greater(self._activations[layer], self._zero)
+        return ops.select(passes, self._convolve(gradient, kernel), self._zero)
+
+    def _kernel_gradient(self, layer: int, gradient: Any) -> Any:
+        """The gradient of a kernel, `[3, 3, in, out]`: one matrix product for each of its nine places."""
+        ops, (_, height, width, channels) = self._ops, self._shape
+        padded = ops.pad(self._activations[layer], [0, 0, 1, 1], [0, 0, 1, 1], "constant", self._zero)
+        rows, products = self._rows(gradient), []
+        for top, left in np.ndindex(3, 3):
+            shifted = ops.slice(padded, [top, left], [top + height, left + width], [1, 1], [2, 3])
+            products.append(ops.unsqueeze(ops.matmul(self._rows(shifted), rows, True, False), [0]))
+        return ops.reshape(ops.concat(products, 0), [3, 3, channels, channels], False)
+
+    def _convolve(self, x: Any, kernel: Any) -> Any:
+        """A same-padded convolution; the kernel is `[out, in, 3, 3]`."""
+        return self._ops.convolution(x, kernel, [1, 1], [1, 1], [1, 1], [1, 1])
+
+    def _rows(self, x: Any) -> Any:
+        """`[B, C, H, W]` as `[B * H * W, C]`."""
+        return self._ops.reshape(self._ops.transpose(x, TO_CHANNELS_LAST), [-1, self._channels], False)
+
+    def _bfloat16(self, x: Any) -> Any:
+        return self._ops.convert(x, "bf16")
 
 
 def host_resnet(config: ResNetConfig, spec: EnvSpec) -> Network:

@@ -1,31 +1,159 @@
-"""A network whose tower TPUs compute in int8: quantized, calibrated and compared version by version."""
+"""A network whose residual tower TPUs compute in int8: the JAX program, its quantization, and its calibration.
+
+Kernels are quantized symmetrically with one scale per output channel, the input of each convolution with one scale for
+the whole tensor (Jacob et al. 2018, without zero points, because inputs come out of relu). Sums of products are int32.
+The stem, the residual stream, pooling and the heads keep the network's own dtype.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from podzero.config import Int8Config, ResNetConfig
-from podzero.inference.agreement import AgreementCheck, agreement
-from podzero.inference.int8_resnet import (
-    Evaluation,
-    Int8Params,
-    convolutions,
-    float_evaluation,
-    int8_evaluation,
-    quantize,
-)
-from podzero.inference.layers import layers_of
-from podzero.inference.positions import Positions, RecentPositions
+from podzero.inference.agreement import AgreementCheck, Positions, RecentPositions, agreement
 from podzero.networks import make_inference
-from podzero.networks.boards import compute_dtype
+from podzero.networks.layers import Heads, compute_dtype, convolve, pooled
+from podzero.networks.resnet import Layer, layers_of
 from podzero.protocols import ReplayWriter
 from podzero.types import Array, EnvSpec, Params, Sample, StoredState, Window
+
+LARGEST = 127
+"""Of quantized numbers."""
+_LEAST = 1e-6
+"""Least range: a channel, or an activation in all calibration positions, can be zero."""
+_HEADS = "heads/"
+
+Evaluation = tuple[jax.Array, jax.Array]
+"""Logits `[B, A]` and values `[B]`, float32."""
+_Convolve = Callable[[str, jax.Array], jax.Array]
+"""A convolution of the tower, by its name, of relu of its argument."""
+
+
+class Int8Convolution(NamedTuple):
+    """A 3x3 convolution of the tower."""
+
+    kernel: Array
+    """`[3, 3, in, out]` int8."""
+    scale: Array
+    """`[out]` float32, what one in the sums stands for."""
+    bias: Array
+    """`[out]` float32."""
+    unit: Array
+    """`[]` float32, what one in the quantized input stands for."""
+
+
+class Int8Params(NamedTuple):
+    """The parameters of a network with its tower in int8."""
+
+    tower: Mapping[str, Int8Convolution]
+    """By names such as `block_0/conv_1`."""
+    others: Mapping[str, Layer]
+    """All other layers, by names as in `layers_of`."""
+
+
+def float_evaluation(
+    config: ResNetConfig, spec: EnvSpec, params: Params, observation: Array
+) -> tuple[Evaluation, dict[str, jax.Array]]:
+    """The network without int8, and the ranges by which `quantize` quantizes.
+
+    Args:
+      config: of the network `resnet` or `haiku_resnet`.
+      spec: of the game.
+      params: what the `fold` of `podzero.networks.make_inference` returned.
+      observation: `[B, H, W, P]`.
+
+    Returns:
+      the evaluation; and the greatest input of each convolution of the tower, `[]` float32 by its name.
+    """
+    layers, largest = layers_of(params), dict[str, jax.Array]()
+
+    def convolved(name: str, x: jax.Array) -> jax.Array:
+        x = jax.nn.relu(x)
+        largest[name] = jnp.max(x).astype(jnp.float32)
+        return convolve(x, layers[name].kernel, layers[name].bias)
+
+    return _evaluation(config, spec, layers, observation, convolved), largest
+
+
+def int8_evaluation(config: ResNetConfig, spec: EnvSpec, params: Int8Params, observation: Array) -> Evaluation:
+    """The network with its tower in int8; arguments and result as of `float_evaluation`."""
+    dtype = compute_dtype(config.compute_dtype)
+
+    def convolved(name: str, x: jax.Array) -> jax.Array:
+        kernel, scale, bias, unit = params.tower[name]
+        quantized = jnp.clip(jnp.round(x.astype(jnp.float32) / unit), 0, LARGEST).astype(jnp.int8)
+        return (_sums(quantized, jnp.asarray(kernel)) * scale + bias).astype(dtype)
+
+    return _evaluation(config, spec, params.others, observation, convolved)
+
+
+def quantize(params: Params, largest: Mapping[str, Array]) -> Int8Params:
+    """The parameters for `int8_evaluation`.
+
+    Args:
+      params: what the `fold` of `podzero.networks.make_inference` returned.
+      largest: of the calibration positions, from `float_evaluation`.
+    """
+    layers = layers_of(params)
+
+    def quantized(name: str) -> Int8Convolution:
+        kernel, bias = layers[name]
+        ranges = jnp.maximum(jnp.max(jnp.abs(kernel), axis=(0, 1, 2)), _LEAST)
+        unit = jnp.maximum(largest[name], _LEAST) / LARGEST
+        values = jnp.round(kernel / (ranges / LARGEST)).astype(jnp.int8)
+        return Int8Convolution(values, unit * ranges / LARGEST, jnp.asarray(bias), unit)
+
+    tower = convolutions(layers)
+    return Int8Params(
+        {name: quantized(name) for name in tower}, {name: layers[name] for name in layers if name not in tower}
+    )
+
+
+def convolutions(layers: Mapping[str, Layer]) -> list[str]:
+    """The names of the tower's convolutions."""
+    return [name for name in layers if name.endswith(("/conv_0", "/conv_1"))]
+
+
+def _sums(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """Sums of products of int8, as float32. XLA has no fast ones for CPUs, where the products are those of float32: the
+    sums are the same below 2^24, and off by rounding above.
+    """
+
+    def convolved(x: jax.Array, kernel: jax.Array, sums: Any) -> jax.Array:
+        layout = ("NHWC", "HWIO", "NHWC")
+        return lax.conv_general_dilated(
+            x, kernel, (1, 1), "SAME", dimension_numbers=layout, preferred_element_type=sums
+        ).astype(jnp.float32)
+
+    def in_float(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        return convolved(x.astype(jnp.float32), kernel.astype(jnp.float32), jnp.float32)
+
+    return cast(jax.Array, lax.platform_dependent(x, kernel, cpu=in_float, default=partial(convolved, sums=jnp.int32)))
+
+
+def _evaluation(
+    config: ResNetConfig, spec: EnvSpec, layers: Mapping[str, Layer], observation: Array, convolved: _Convolve
+) -> Evaluation:
+    """The network as in `podzero.networks`, whose tower convolves by `convolved`."""
+    x = jnp.asarray(observation, compute_dtype(config.compute_dtype))
+    x = convolve(x, layers["stem"].kernel, layers["stem"].bias)
+    for index in range(config.blocks):
+        y = convolved(f"block_{index}/conv_0", x)
+        if (pooling := layers.get(f"block_{index}/pooling")) is not None:
+            board = pooled(jax.nn.relu(y).reshape(y.shape[0], -1, config.channels))
+            y += (board @ pooling.kernel.astype(y.dtype) + pooling.bias.astype(y.dtype))[:, None, None]
+        x += convolved(f"block_{index}/conv_1", y)
+    features = jax.nn.relu(x).reshape(x.shape[0], -1, config.channels)
+    heads = {name.removeprefix(_HEADS): layer._asdict() for name, layer in layers.items() if name.startswith(_HEADS)}
+    module = Heads(spec.num_actions, config.value_hidden, pooled="policy_pooled" in heads)
+    return cast(Evaluation, module.apply({"params": heads}, features))
 
 
 class Int8Network:

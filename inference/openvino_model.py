@@ -1,16 +1,76 @@
-"""A folded ResNet as an OpenVINO model, in float32 or in int8."""
+"""A folded ResNet on the host's CPU by OpenVINO, in float32 or int8: the models, and how they are compiled and run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
 from podzero.importing import import_openvino
-from podzero.inference.layers import Layer
-from podzero.inference.runtime import FROM_CHANNELS_LAST, TO_CHANNELS_LAST
-from podzero.networks.pooling import side_factor
+from podzero.networks.layers import side_factor
+from podzero.networks.resnet import Layer
+
+INT8_INSTRUCTIONS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
+"""Flags of /proc/cpuinfo, of which one suffices."""
+BFLOAT16_INSTRUCTIONS = frozenset({"avx512_bf16", "amx_bf16"})
+"""Flags of /proc/cpuinfo, of which one suffices."""
+CPUINFO = Path("/proc/cpuinfo")
+
+
+def has_int8_instructions(cpuinfo: Path = CPUINFO) -> bool:
+    """Whether the CPU has one of `INT8_INSTRUCTIONS`; False where there is no such file or it lists no flags."""
+    return not INT8_INSTRUCTIONS.isdisjoint(_flags(cpuinfo))
+
+
+def has_bfloat16_instructions(cpuinfo: Path = CPUINFO) -> bool:
+    """Whether the CPU has one of `BFLOAT16_INSTRUCTIONS`; False where there is no such file or it lists no flags."""
+    return not BFLOAT16_INSTRUCTIONS.isdisjoint(_flags(cpuinfo))
+
+
+def _flags(cpuinfo: Path) -> list[str]:
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return []
+    return next((line.partition(":")[2] for line in lines if line.startswith("flags")), "").split()
+
+
+FROM_CHANNELS_LAST, TO_CHANNELS_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
+"""Permutations between JAX's `[B, H, W, C]` and OpenVINO's `[B, C, H, W]`."""
+
+
+class CpuCompiler:
+    """Compiles models for the CPU.
+
+    Args:
+      threads: compute threads.
+      precision: of everything that is not quantized; OpenVINO's own default is bfloat16 where the CPU has it.
+
+    Raises:
+      ConfigError: OpenVINO is not installed.
+    """
+
+    def __init__(self, threads: int, precision: Literal["f32", "bf16"]) -> None:
+        self._core = import_openvino().Core()
+        self._settings = {
+            "PERFORMANCE_HINT": "LATENCY",  # all threads share one batch; "THROUGHPUT" would divide them over several
+            "INFERENCE_NUM_THREADS": threads,
+            "INFERENCE_PRECISION_HINT": precision,
+            "ENABLE_CPU_PINNING": False,  # several processes would be pinned to the same cores
+        }
+
+    def compile(self, model: Any) -> Any:
+        """The inference request of an `openvino.Model`, for `infer`."""
+        return self._core.compile_model(model, "CPU", self._settings).create_infer_request()
+
+
+def infer(request: Any, *inputs: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+    """The outputs of a model, copied out of the request."""
+    outputs = request.infer(dict(enumerate(inputs)), share_inputs=True)
+    return [outputs[index] for index in range(len(outputs))]
+
 
 _LEVELS = 256
 """Values of a quantized activation."""
@@ -112,7 +172,7 @@ class _Builder:
         return ops.reshape(ops.transpose(planes, TO_CHANNELS_LAST), [batch, -1], False)
 
     def _pooled(self, x: Any) -> Any:
-        """As `podzero.networks.pooling.pooled`, `[B, 3 * C]`."""
+        """As `podzero.networks.layers.pooled`, `[B, 3 * C]`."""
         ops, (_, _, height, width) = self._ops, x.get_output_shape(0)
         mean, maximum = (reduce(x, [2, 3], False) for reduce in (ops.reduce_mean, ops.reduce_max))
         return ops.concat([mean, ops.multiply(mean, np.float32(side_factor(height * width))), maximum], 1)

@@ -9,12 +9,10 @@ import jax
 import numpy as np
 
 from podzero.config import Int8Config
-from podzero.inference.agreement import AgreementCheck, agreement
+from podzero.inference.agreement import AgreementCheck, Positions, RecentPositions, agreement
 from podzero.inference.evaluation_cache import EvaluationCache
-from podzero.inference.layers import layers_of
-from podzero.inference.openvino_model import float_model, int8_model
-from podzero.inference.positions import Positions, RecentPositions
-from podzero.inference.runtime import CpuCompiler, infer
+from podzero.inference.openvino_model import CpuCompiler, float_model, infer, int8_model
+from podzero.networks.resnet import layers_of
 from podzero.protocols import Env
 from podzero.search import Evaluate
 from podzero.types import Array, EnvSpec, EnvState, Params

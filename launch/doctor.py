@@ -148,7 +148,7 @@ def ray() -> Check:
 def replay_server() -> Check:
     """Whether the environment of the replay server is there or can be made, which this does, and has Reverb."""
     from podzero.replay import EnvironmentUnusable, server_python
-    from podzero.replay.environment import VARIABLE
+    from podzero.replay.process import VARIABLE
 
     try:
         interpreter = server_python()

@@ -1,5 +1,68 @@
 """The neural networks, in Flax and Haiku: `make_network`, `make_inference` and `make_model_network` build them."""
 
-from podzero.networks.registry import make_inference as make_inference
-from podzero.networks.registry import make_model_network as make_model_network
-from podzero.networks.registry import make_network as make_network
+from collections.abc import Callable
+
+from podzero.config import (
+    MLPConfig,
+    ModelNetworkConfig,
+    MuZeroMLPConfig,
+    MuZeroResNetConfig,
+    NetworkConfig,
+    ResNetConfig,
+    TransformerConfig,
+)
+from podzero.errors import ConfigError
+from podzero.networks.haiku import folded_haiku_resnet, haiku_resnet
+from podzero.networks.mlp import mlp
+from podzero.networks.muzero import muzero_mlp, muzero_resnet
+from podzero.networks.resnet import fold_resnet, folded_resnet, resnet
+from podzero.networks.transformer import transformer
+from podzero.types import EnvSpec, ModelNetwork, Network, Params
+
+
+def make_network(config: NetworkConfig, spec: EnvSpec) -> Network:
+    """The network to train for a game with known rules.
+
+    Raises:
+      ConfigError: the network does not support such observations, or learns a model.
+    """
+    match config:
+        case ResNetConfig():
+            return haiku_resnet(config, spec) if config.name == "haiku_resnet" else resnet(config, spec)
+        case TransformerConfig():
+            return transformer(config, spec)
+        case MLPConfig():
+            return mlp(config, spec)
+        case MuZeroMLPConfig() | MuZeroResNetConfig():
+            raise ConfigError(
+                f"network.name = '{config.name}' learns the rules of '{spec.name}', which are known here; set "
+                "network.name to resnet, transformer or mlp"
+            )
+
+
+def make_inference(config: NetworkConfig, spec: EnvSpec) -> tuple[Callable[[Params], Params], Network]:
+    """The network for acting, and `fold`, which converts trained parameters into its parameters.
+
+    `network.apply(fold(params), observation)` equals `make_network(...).apply(params, observation)` up to rounding.
+    For a network with nothing to fold, `fold` is the identity.
+
+    Raises:
+      ConfigError: the network does not support such observations, or learns a model.
+    """
+    if isinstance(config, ResNetConfig):
+        folded = folded_haiku_resnet if config.name == "haiku_resnet" else folded_resnet
+        return fold_resnet, folded(config, spec)
+    return lambda params: params, make_network(config, spec)
+
+
+def make_model_network(config: ModelNetworkConfig, spec: EnvSpec) -> ModelNetwork:
+    """The networks that learn a model of an environment.
+
+    Raises:
+      ConfigError: they do not support such observations.
+    """
+    match config:
+        case MuZeroMLPConfig():
+            return muzero_mlp(config, spec)
+        case MuZeroResNetConfig():
+            return muzero_resnet(config, spec)

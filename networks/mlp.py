@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from podzero.config import MLPConfig
-from podzero.networks.boards import compute_dtype, flax_network
-from podzero.networks.heads import LAST_LAYER_SCALE
+from podzero.networks.layers import LAST_LAYER_SCALE, compute_dtype, flax_network
 from podzero.types import EnvSpec, Network
 
 

@@ -1,21 +1,32 @@
-"""What MuZero's networks for vectors and images have in common (Schrittwieser et al. 2020, appendices F and G)."""
+"""MuZero's networks in Haiku (Schrittwieser et al. 2020, https://arxiv.org/abs/1911.08265, appendices F and G).
+
+First what all of them share: `model_network`, the layers, the categorical distribution of values and rewards, and the
+running statistics of observations; then the networks for vectors (`muzero_mlp`) and for images (`muzero_resnet`).
+
+Haiku names parameters after modules. Each module has an explicit `name`, so that renaming a class does not break
+checkpoints.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import haiku as hk
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
 
-from podzero.config import ModelNetworkConfig
-from podzero.networks.categorical import decode, encode
-from podzero.networks.haiku_layers import Dense, layer_norm
-from podzero.networks.heads import LAST_LAYER_SCALE
+from podzero.config import ModelNetworkConfig, MuZeroMLPConfig, MuZeroResNetConfig
+from podzero.errors import ConfigError
+from podzero.networks.haiku import Dense, HaikuBlock, HaikuConv, HaikuMLP, layer_norm
+from podzero.networks.layers import LAST_LAYER_SCALE, POLICY_PLANES, VALUE_PLANES, compute_dtype
+from podzero.networks.resnet import residual_start
 from podzero.types import Array, EnvSpec, ModelNetwork, Params
 
 MEAN_BOUND = 3.0
@@ -28,7 +39,7 @@ the uniform distribution on [-1, 1]."""
 _MIN_RANGE = 1e-5
 
 
-class Parts(NamedTuple):
+class ModelParts(NamedTuple):
     """The functions of a `ModelNetwork` that depend on the observations; `model_network` adds the projection."""
 
     represent: Callable[[Array], jax.Array]
@@ -46,7 +57,7 @@ class _AllParts(NamedTuple):
 
 
 def model_network(
-    build: Callable[[], Parts],
+    build: Callable[[], ModelParts],
     config: ModelNetworkConfig,
     spec: EnvSpec,
     observe: Callable[[Params, Array], Params] | None = None,
@@ -146,3 +157,288 @@ def action_features(action: Array, spec: EnvSpec) -> jax.Array:
     if spec.action_shape:
         return jnp.asarray(action, jnp.float32)
     return math.sqrt(spec.num_actions) * jax.nn.one_hot(action, spec.num_actions)
+
+
+EPSILON = 1e-3
+"""Coefficient of the linear term, which keeps the derivative of the inverse scaling bounded."""
+
+
+def scale(x: Array) -> jax.Array:
+    """`h(x) = sign(x) * (sqrt(|x| + 1) - 1) + EPSILON * x`, elementwise."""
+    return jnp.sign(x) * (jnp.sqrt(jnp.abs(x) + 1.0) - 1.0) + EPSILON * x
+
+
+def unscale(y: Array) -> jax.Array:
+    """The inverse of `scale`: `sign(y) * (((sqrt(1 + 4 e (|y| + 1 + e)) - 1) / (2 e)) ** 2 - 1)`, e = EPSILON.
+
+    Written with the root in the denominator: the difference of nearly equal numbers would cost float32 its digits.
+    """
+    shifted = jnp.abs(y) + 1.0 + EPSILON
+    root = 2.0 * shifted / (jnp.sqrt(1.0 + 4.0 * EPSILON * shifted) + 1.0)
+    return jnp.sign(y) * (root - 1.0) * (root + 1.0)
+
+
+def encode(x: Array, support: int) -> jax.Array:
+    """The two-hot distribution of `x`: all probability lies on the two bins next to the scaled value.
+
+    Args:
+      x: `[...]`; scaled values beyond the outermost bins are clipped to them.
+      support: S.
+
+    Returns:
+      `[..., 2 * S + 1]` float32, sums to one; its mean over the bins is `scale(x)`.
+    """
+    position = jnp.clip(scale(jnp.asarray(x, jnp.float32)), -support, support)
+    return jnp.maximum(0.0, 1.0 - jnp.abs(position[..., None] - _bins(support)))
+
+
+def decode(logits: Array, support: int) -> jax.Array:
+    """The value that logits over the bins represent: the inverse scaling of their distribution's mean.
+
+    Args:
+      logits: `[..., 2 * S + 1]`.
+      support: S.
+
+    Returns:
+      `[...]` float32.
+    """
+    probabilities = jax.nn.softmax(jnp.asarray(logits, jnp.float32), axis=-1)
+    # A sum instead of a matrix product, for which some accelerators would round the probabilities to bfloat16.
+    return unscale(jnp.sum(probabilities * _bins(support), axis=-1))
+
+
+def _bins(support: int) -> jax.Array:
+    """`[2 * S + 1]` float32, the positions of the bins on the scaled axis."""
+    return jnp.arange(-support, support + 1, dtype=jnp.float32)
+
+
+CLIP = 10.0
+"""Normalized observations are clipped to this many standard deviations."""
+MAX_COUNT = 1e7
+"""The count of observations is capped here, below the integers of float32. Statistics that forget soon would follow the
+policy: the better it balances, the narrower its observations, and the network would see the same state ever larger."""
+_EPSILON = 1e-6
+
+
+class Normalization(hk.Module):
+    """`clip((x - mean) / sqrt(variance))` with the running statistics, which start at mean 0 and variance 1."""
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps `[B, width]` float32 to the same shape."""
+        hk.get_parameter("count", (1,), init=jnp.zeros)
+        mean = lax.stop_gradient(hk.get_parameter("mean", x.shape[-1:], init=jnp.zeros))
+        variance = lax.stop_gradient(hk.get_parameter("variance", x.shape[-1:], init=jnp.ones))
+        return jnp.clip((x - mean) * lax.rsqrt(variance + _EPSILON), -CLIP, CLIP)
+
+
+def merge(statistics: Mapping[str, Array], x: Array) -> dict[str, jax.Array]:
+    """Adds observations to running statistics (Chan, Golub & LeVeque 1983).
+
+    With count n, mean m and variance v so far, and N, M, V of the new observations: the count becomes n + N, the mean
+    `m + (M - m) * N / (n + N)`, the variance `(n v + N V + (M - m)^2 n N / (n + N)) / (n + N)`. n is capped at
+    `MAX_COUNT`, so that new observations keep their influence. A feature whose new statistics would not be finite,
+    because its square overflows float32, keeps the old ones.
+
+    Args:
+      statistics: `count` `[1]`, `mean` and `variance` `[width]`, all float32.
+      x: `[N, width]` float32.
+    """
+    old, new = jnp.minimum(statistics["count"], MAX_COUNT), x.shape[0]
+    total = old + new
+    shift = jnp.mean(x, axis=0) - statistics["mean"]
+    squares = old * statistics["variance"] + new * jnp.var(x, axis=0) + shift**2 * old * new / total
+    mean, variance = statistics["mean"] + shift * new / total, squares / total
+    finite = jnp.isfinite(mean) & jnp.isfinite(variance)
+    return {
+        "count": total,
+        "mean": jnp.where(finite, mean, statistics["mean"]),
+        "variance": jnp.where(finite, variance, statistics["variance"]),
+    }
+
+
+_STATISTICS = "representation/normalization"
+"""The Haiku module that holds the running statistics."""
+
+
+@dataclass
+class VectorRepresentation(hk.Module):
+    """Observations, flattened and normalized, to latent states."""
+
+    config: MuZeroMLPConfig
+    name: str = "representation"
+
+    def __call__(self, observation: Array) -> jax.Array:
+        """Maps `[B, ...]` to `[B, latent]` float32 in [0, 1]."""
+        config, x = self.config, _flat(observation)
+        if config.normalize:
+            x = Normalization("normalization")(x)
+        x = x.astype(compute_dtype(config.compute_dtype))
+        x = HaikuMLP(config.width, config.layers, "trunk")(x)
+        return unit_range(Dense(config.latent, 1.0, "latent")(x))
+
+
+@dataclass
+class VectorDynamics(hk.Module):
+    """A latent state and an action to the next latent state, as a change of the old one, and the reward."""
+
+    config: MuZeroMLPConfig
+    spec: EnvSpec
+    name: str = "dynamics"
+
+    def __call__(self, latent: jax.Array, action: Array) -> tuple[jax.Array, jax.Array]:
+        """Maps `[B, latent]` and actions to `[B, latent]` float32 in [0, 1] and reward logits `[B, bins]`."""
+        config = self.config
+        x = jnp.concatenate([latent, action_features(action, self.spec)], axis=-1)
+        x = x.astype(compute_dtype(config.compute_dtype))
+        x = HaikuMLP(config.width, config.layers, "trunk")(x)
+        change = Dense(config.latent, 1.0, "change")(x)
+        return unit_range(latent + change.astype(jnp.float32)), bins_layer(config.bins, "reward")(x)
+
+
+@dataclass
+class VectorPrediction(hk.Module):
+    """A latent state to policy and value."""
+
+    config: MuZeroMLPConfig
+    spec: EnvSpec
+    name: str = "prediction"
+
+    def __call__(self, latent: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Maps `[B, latent]` to the policy and value logits `[B, bins]`."""
+        x = latent.astype(compute_dtype(self.config.compute_dtype))
+        x = HaikuMLP(self.config.width, self.config.layers, "trunk")(x)
+        return PolicyLayer(self.spec)(x), bins_layer(self.config.bins, "value")(x)
+
+
+def muzero_mlp(config: MuZeroMLPConfig, spec: EnvSpec) -> ModelNetwork:
+    """The network for observations of any shape, which it flattens."""
+
+    def build() -> ModelParts:
+        return ModelParts(VectorRepresentation(config), VectorPrediction(config, spec), VectorDynamics(config, spec))
+
+    def observe(params: Params, observations: Array) -> Params:
+        return {**params, _STATISTICS: merge(params[_STATISTICS], _flat(observations))}
+
+    return model_network(build, config, spec, observe if config.normalize else None)
+
+
+def _flat(observation: Array) -> jax.Array:
+    """`[B, ...]` of any real dtype to `[B, width]` float32."""
+    x = jnp.asarray(observation, jnp.float32)
+    return x.reshape(x.shape[0], -1)
+
+
+STRIDED_STAGES = 2
+"""So many of the first downsampling stages are convolutions of stride 2, the first of them with half of the channels;
+later stages average."""
+
+
+@dataclass
+class LatentTower(hk.Module):
+    """Residual blocks, then relu."""
+
+    blocks: int
+    name: str = "tower"
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Maps `[B, h, w, C]` to the same shape."""
+        for index in range(self.blocks):
+            x = HaikuBlock(False, residual_start(self.blocks), f"block_{index}")(x)
+        return jax.nn.relu(x)
+
+
+@dataclass
+class ImageRepresentation(hk.Module):
+    """Images to latent states: stages that halve both sides, each with a residual block, then a tower."""
+
+    config: MuZeroResNetConfig
+    name: str = "representation"
+
+    def __call__(self, observation: Array) -> jax.Array:
+        """Maps `[B, H, W, C]`, or `[B, C, H, W]` where channels come first, to `[B, h, w, channels]` float32 in [0, 1].
+
+        h is `ceil(H / downsample)`, w likewise.
+        """
+        config = self.config
+        x = _pixels(observation, compute_dtype(config.compute_dtype))
+        if config.channels_first:
+            x = jnp.moveaxis(x, 1, -1)
+        halvings = config.downsample.bit_length() - 1
+        if halvings == 0:
+            x = HaikuConv(config.channels, False, "stem")(x)
+        for stage in range(halvings):
+            if stage < STRIDED_STAGES:
+                narrow = stage == 0 and halvings > 1
+                channels = max(1, config.channels // 2) if narrow else config.channels
+                x = HaikuConv(channels, False, f"halving_{stage}", stride=2)(x)
+            else:
+                x = nn.avg_pool(x, (3, 3), (2, 2), "SAME")  # type: ignore[no-untyped-call]
+            x = HaikuBlock(False, 1.0, f"stage_{stage}")(x)
+        return unit_range(LatentTower(config.blocks)(x))
+
+
+@dataclass
+class ImageDynamics(hk.Module):
+    """A latent state and an action, one plane per feature, to the next latent state and the reward."""
+
+    config: MuZeroResNetConfig
+    spec: EnvSpec
+    name: str = "dynamics"
+
+    def __call__(self, latent: jax.Array, action: Array) -> tuple[jax.Array, jax.Array]:
+        """Maps latent states `[B, h, w, channels]` and actions to the next ones and reward logits `[B, bins]`."""
+        config = self.config
+        features = action_features(action, self.spec)
+        planes = jnp.broadcast_to(features[:, None, None, :], (*latent.shape[:3], features.shape[-1]))
+        x = jnp.concatenate([latent, planes], axis=-1).astype(compute_dtype(config.compute_dtype))
+        x = latent.astype(x.dtype) + HaikuConv(config.channels, False, "stem")(x)
+        x = LatentTower(config.blocks)(x)
+        return unit_range(x), bins_layer(config.bins, "reward")(_head(x, VALUE_PLANES, config.hidden, "reward"))
+
+
+@dataclass
+class ImagePrediction(hk.Module):
+    """A latent state to policy and value."""
+
+    config: MuZeroResNetConfig
+    spec: EnvSpec
+    name: str = "prediction"
+
+    def __call__(self, latent: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Maps `[B, h, w, channels]` to the policy and value logits `[B, bins]`."""
+        config = self.config
+        x = latent.astype(compute_dtype(config.compute_dtype))
+        policy = PolicyLayer(self.spec)(_head(x, POLICY_PLANES, config.hidden, "policy"))
+        return policy, bins_layer(config.bins, "value")(_head(x, VALUE_PLANES, config.hidden, "value"))
+
+
+def muzero_resnet(config: MuZeroResNetConfig, spec: EnvSpec) -> ModelNetwork:
+    """The network for images `[H, W, C]`, or `[C, H, W]` if `config.channels_first`.
+
+    Sides that `downsample` does not divide are padded with zeros.
+
+    Raises:
+      ConfigError: the observations are not images.
+    """
+    if len(spec.observation_shape) != 3:
+        raise ConfigError(
+            f"network.name = '{config.name}' reads images [height, width, channels], but the observations of "
+            f"'{spec.name}' have shape {list(spec.observation_shape)}; set network.name=muzero_mlp, which reads any"
+        )
+
+    def build() -> ModelParts:
+        return ModelParts(ImageRepresentation(config), ImagePrediction(config, spec), ImageDynamics(config, spec))
+
+    return model_network(build, config, spec)
+
+
+def _pixels(observation: Array, dtype: np.dtype[np.generic]) -> jax.Array:
+    """Converts observations to `dtype`; bytes are scaled to [0, 1]."""
+    x = jnp.asarray(observation)
+    return x.astype(dtype) / 255 if x.dtype == jnp.uint8 else x.astype(dtype)
+
+
+def _head(x: jax.Array, planes: int, hidden: int, name: str) -> jax.Array:
+    """A few features of each pixel through one hidden layer: `[B, h, w, C]` to `[B, hidden]`."""
+    x = jax.nn.relu(Dense(planes, 2.0, f"{name}_planes")(x))
+    return jax.nn.relu(Dense(hidden, 2.0, f"{name}_hidden")(x.reshape(x.shape[0], -1)))

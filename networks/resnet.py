@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import math
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from podzero.config import ResNetConfig
-from podzero.networks.boards import check_boards, compute_dtype, flax_network
-from podzero.networks.heads import Heads, Outputs, without_auxiliary
-from podzero.networks.pooling import actions_are_squares, pooled
-from podzero.networks.standardized import convolve, fold, standardize
+from podzero.networks.layers import (
+    Heads,
+    Outputs,
+    actions_are_squares,
+    check_boards,
+    compute_dtype,
+    convolve,
+    flax_network,
+    fold,
+    pooled,
+    standardize,
+    without_auxiliary,
+)
 from podzero.types import EnvSpec, Network, Params
 
 
@@ -124,3 +134,28 @@ def fold_resnet(params: Params) -> Params:
 def _module(config: ResNetConfig, spec: EnvSpec, folded: bool = False) -> ResNet:
     pooled_heads = config.global_pooling and actions_are_squares(spec)
     return ResNet(config, spec.num_actions, pooled_heads, folded)
+
+
+class Layer(NamedTuple):
+    """A convolution or a dense layer."""
+
+    kernel: Any
+    """`[3, 3, in, out]` of a convolution, `[in, out]` of a dense layer; float32, of NumPy or JAX."""
+    bias: Any
+    """`[out]` float32."""
+
+
+def layers_of(params: Params) -> dict[str, Layer]:
+    """The layers of a folded ResNet, in Flax or in Haiku, where they are.
+
+    Args:
+      params: what the `fold` of `podzero.networks.make_inference` returned.
+
+    Returns:
+      layers by names such as `stem`, `block_0/conv_1` and `heads/policy_logits`.
+    """
+    leaves: dict[str, dict[str, Any]] = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        *modules, kind = (str(entry.key) for entry in path)
+        leaves.setdefault("/".join(modules).removeprefix("resnet/"), {})[kind] = leaf
+    return {name: Layer(**layer) for name, layer in leaves.items()}

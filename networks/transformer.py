@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from podzero.config import TransformerConfig
-from podzero.networks.boards import check_boards, compute_dtype, flax_network
-from podzero.networks.heads import Heads
+from podzero.networks.layers import Heads, check_boards, compute_dtype, flax_network
 from podzero.types import EnvSpec, Network
 
 
@@ -31,7 +30,7 @@ class Attention(nn.Module):
         return nn.DenseGeneral(width, axis=(-2, -1), dtype=x.dtype, kernel_init=start, name="out")(mixed)
 
 
-class Mlp(nn.Module):
+class FeedForward(nn.Module):
     """Two dense layers with gelu between them, applied to each square separately."""
 
     ratio: int
@@ -46,7 +45,7 @@ class Mlp(nn.Module):
         return nn.Dense(width, dtype=x.dtype, kernel_init=start, name="out")(hidden)
 
 
-class Layer(nn.Module):
+class TransformerLayer(nn.Module):
     """Attention, then the MLP, each with layer normalization before it and a residual connection around it."""
 
     config: TransformerConfig
@@ -59,7 +58,7 @@ class Layer(nn.Module):
         y = nn.LayerNorm(dtype=x.dtype, name="attention_norm")(x)
         x = x + Attention(config.heads, scale, name="attention")(y)
         y = nn.LayerNorm(dtype=x.dtype, name="mlp_norm")(x)
-        return x + Mlp(config.mlp_ratio, scale, name="mlp")(y)
+        return x + FeedForward(config.mlp_ratio, scale, name="mlp")(y)
 
 
 class Transformer(nn.Module):
@@ -78,7 +77,7 @@ class Transformer(nn.Module):
         x = nn.Dense(config.width, dtype=dtype, name="embed")(tokens)
         position = self.param("position", nn.initializers.normal(0.5), (height * width, config.width))
         x = x + position.astype(dtype)
-        layer = nn.remat(Layer) if config.remat else Layer
+        layer = nn.remat(TransformerLayer) if config.remat else TransformerLayer
         for index in range(config.layers):
             x = layer(config, name=f"layer_{index}")(x)
         x = nn.LayerNorm(dtype=dtype, name="norm")(x)

@@ -8,7 +8,6 @@ from podzero.replay.batches import BatchReader as BatchReader
 from podzero.replay.batches import StateReader as StateReader
 from podzero.replay.batches import make_reader as make_reader
 from podzero.replay.batches import make_state_reader as make_state_reader
-from podzero.replay.environment import server_python as server_python
 from podzero.replay.errors import EnvironmentUnusable as EnvironmentUnusable
 from podzero.replay.errors import PortTaken as PortTaken
 from podzero.replay.errors import ReplayMismatch as ReplayMismatch
@@ -18,13 +17,14 @@ from podzero.replay.errors import SaveUnderWay as SaveUnderWay
 from podzero.replay.errors import ServerFailed as ServerFailed
 from podzero.replay.errors import SignatureError as SignatureError
 from podzero.replay.errors import WrongServer as WrongServer
-from podzero.replay.limits import Limits as Limits
 from podzero.replay.priorities import priorities_of as priorities_of
+from podzero.replay.process import server_python as server_python
 from podzero.replay.server import ReplayServer as ReplayServer
 from podzero.replay.signature import SampleSignature as SampleSignature
 from podzero.replay.tables import REANALYSED as REANALYSED
 from podzero.replay.tables import SAMPLES as SAMPLES
 from podzero.replay.tables import STATES as STATES
+from podzero.replay.tables import Limits as Limits
 from podzero.replay.tables import Table as Table
 from podzero.replay.tables import tables_of as tables_of
 from podzero.replay.writer import ShardedWriter as ShardedWriter

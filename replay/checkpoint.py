@@ -1,19 +1,25 @@
-"""A shard's checkpoint on disk: Reverb's files, and a manifest with the server's identity, settings and all digests.
+"""A shard's checkpoint on disk: Reverb's files, a manifest, and the link through which Reverb writes them.
 
-Reverb alone does not refuse every bad checkpoint: a corrupt record raises, but a missing DONE file silently gives an
-empty table, and saved settings silently replace the experiment's. So the manifest is checked before Reverb restores.
+The manifest holds the server's identity, the tables' settings and a digest of every file. Reverb alone does not refuse
+every bad checkpoint: a corrupt record raises, but a missing DONE file silently gives an empty table, and saved settings
+silently replace the experiment's. So the manifest is checked before Reverb restores.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import logging
+import os
+import shutil
+import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from podzero.replay.errors import ReplayMismatch, ReplayRestoreError
-from podzero.replay.limits import Settings
-from podzero.replay.tables import Table
+from podzero.replay.tables import Settings, Table
 from podzero.storage import SHARD_MANIFEST, checkpoint_of, read_saved, reading, sealed, unsealed
 from podzero.workdir import write_atomically
 
@@ -98,3 +104,64 @@ def _compare(where: str, found: _SavedTable, table: Table) -> None:
 def _digest(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+log = logging.getLogger(__name__)
+
+_PREFIX = "podzero-replay-"
+_LOCK = "lock"
+
+
+class CheckpointLink:
+    """A symbolic link in a temporary folder, which exists until `remove`.
+
+    Reverb takes the folder of its checkpoints once, when it starts. This name for it leads to an empty folder at first,
+    and to another one for each checkpoint: nothing is written into the temporary folder, which may be in memory.
+
+    A process that is killed leaves its folder behind. Each one therefore holds a lock on a file in its folder, which
+    ends with it, and deletes the folders whose locks nobody holds. Process ids would not do: containers may share the
+    folder and number their processes anew.
+    """
+
+    def __init__(self) -> None:
+        remove_abandoned(Path(tempfile.gettempdir()))
+        self._folder = tempfile.TemporaryDirectory(prefix=_PREFIX)
+        self._lock = _lock(Path(self._folder.name))
+        self._nowhere = Path(self._folder.name) / "nowhere"
+        self._nowhere.mkdir()
+        self.path = Path(self._folder.name) / "data"
+        """The name to write to."""
+        self.lead_nowhere()
+
+    def lead_to(self, folder: Path) -> None:
+        """Lets the name lead to `folder`."""
+        new = self.path.with_name("new")
+        new.symlink_to(folder.absolute())
+        os.replace(new, self.path)
+
+    def lead_nowhere(self) -> None:
+        """Lets the name lead to an empty folder."""
+        self.lead_to(self._nowhere)
+
+    def remove(self) -> None:
+        """Deletes the name and its folder; may be called twice."""
+        self._folder.cleanup()
+        self._lock.close()
+
+
+def remove_abandoned(parent: Path) -> None:
+    """Deletes the temporary folders below `parent` of processes that are gone; those of other users stay."""
+    for lock in parent.glob(f"{_PREFIX}*/{_LOCK}"):
+        with suppress(OSError), lock.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while its process lives
+            shutil.rmtree(lock.parent)
+            log.info("deleted %s, the temporary folder of a replay server that was killed", lock.parent)
+
+
+def _lock(folder: Path) -> IO[bytes]:
+    """Locks a new temporary folder; ends with the returned file."""
+    new = folder / f"{_LOCK}.new"
+    file = new.open("wb")
+    fcntl.flock(file, fcntl.LOCK_EX)
+    new.rename(folder / _LOCK)  # so that no other process finds it before it is locked
+    return file

@@ -1,25 +1,203 @@
-"""A Reverb server as a child process, in an environment of its own."""
+"""A Reverb server as a child process, and the Python environment in which it runs.
+
+Reverb needs TensorFlow and Python 3.11. To keep both out of the rest of a run, its server has its own environment,
+described by the project `replay/reverb_server/`. uv makes it from that project's lock file in the user's cache, within
+seconds if uv has the packages already.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
 import logging
 import os
 import queue
+import shutil
 import socket
 import subprocess
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psutil
 
-from podzero.replay.environment import PROJECT
-from podzero.replay.errors import CheckpointRefused, ServerFailed
+from podzero.replay.errors import CheckpointRefused, EnvironmentUnusable, ServerFailed
+from podzero.user_cache import user_cache
+from podzero.waiting import Wait
 
 log = logging.getLogger(__name__)
+
+VARIABLE = "PODZERO_REPLAY_PYTHON"
+"""Names the interpreter of an environment that is there already, as in a container image."""
+PROJECT = Path(__file__).parent / "reverb_server"
+"""The project of the environment, with its lock file and the program of the server."""
+_PYTHON = "3.11"
+_MAKE_S = 1800.0
+"""Longest time that uv may take, which may have to download 600 MB."""
+_MESSAGE_S = 10.0
+"""A wait of this length, for uv or for another process that makes the environment, is logged."""
+_POLL_S = 0.2
+_NO_PYTHON = "no interpreter found"
+"""What uv says where it has no Python of the version."""
+
+
+def server_python(environment: Mapping[str, str] = os.environ) -> Path:
+    """The interpreter of the replay server's environment, which is made if it is not there yet.
+
+    Args:
+      environment: where `PODZERO_REPLAY_PYTHON` and `XDG_CACHE_HOME` are looked up.
+
+    Raises:
+      EnvironmentUnusable: the named interpreter does not exist, or the environment could not be made.
+    """
+    named = environment.get(VARIABLE)
+    if named:
+        if not os.access(named, os.X_OK):
+            raise EnvironmentUnusable(
+                f"{VARIABLE}={named}: there is no such program; name the Python of an environment with dm-reverb and "
+                "TensorFlow, or unset the variable, and podzero makes one"
+            )
+        return Path(named)
+    folder = environment_folder(environment)
+    if not _is_whole(folder):
+        with _alone(folder) as lock:
+            if not _is_whole(folder):
+                _make(folder, lock)
+    return _python(folder)
+
+
+def environment_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """Where the environment of this version of podzero is made: another lock file has another folder."""
+    digest = hashlib.sha256((PROJECT / "uv.lock").read_bytes()).hexdigest()
+    return user_cache(environment) / f"replay-server-{digest[:12]}"
+
+
+def _python(folder: Path) -> Path:
+    return folder / "bin" / "python"
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether the environment was made to its end; an interrupted one has another name."""
+    return _python(folder).exists()
+
+
+def _make(folder: Path, lock: IO[str]) -> None:
+    """Makes the environment under another name and renames it at last, so that it is whole or not there.
+
+    uv inherits the `lock`, so that nobody else begins before it ends, also if this process is killed.
+    """
+    began = folder.with_name(folder.name + ".new")
+    shutil.rmtree(began, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    log.info("making the environment of the replay server, once, in %s", folder)
+    try:
+        _sync(began, lock)
+        began.rename(folder)
+    except OSError as error:
+        raise EnvironmentUnusable(
+            f"the environment of the replay server cannot be made in {folder}: {error}; free some space (it needs "
+            f"1.2 GB), or name another cache with XDG_CACHE_HOME"
+        ) from None
+    finally:
+        shutil.rmtree(began, ignore_errors=True)
+
+
+def _sync(folder: Path, lock: IO[str]) -> None:
+    """Lets uv make the environment of `PROJECT` in `folder`, with a Python that uv or else pyenv has.
+
+    Raises:
+      EnvironmentUnusable: it could not; the message has what uv said.
+    """
+    said = ""
+    for python in (_PYTHON, *_pythons_of_pyenv()):
+        shutil.rmtree(folder, ignore_errors=True)
+        done = _run_uv(folder, python, lock)
+        if done.returncode == 0:
+            return
+        said = said or done.stderr
+        if _NO_PYTHON not in done.stderr.lower():
+            break
+    raise EnvironmentUnusable(_explanation(said, folder))
+
+
+def _run_uv(folder: Path, python: str, lock: IO[str]) -> subprocess.CompletedProcess[str]:
+    import uv
+
+    command = [uv.find_uv_bin(), "sync", "--project", str(PROJECT), "--frozen", "--no-progress", "--python", python]
+    variables = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "UV_PYTHON")}
+    variables["UV_PROJECT_ENVIRONMENT"] = str(folder)
+    try:
+        return subprocess.run(
+            command, env=variables, capture_output=True, text=True, timeout=_MAKE_S, check=False,
+            pass_fds=(lock.fileno(),),
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise EnvironmentUnusable(
+            f"the environment of the replay server was not made within {_MAKE_S / 60:.0f} minutes: is the network "
+            f"slow? Try it by hand: {_by_hand(folder)}"
+        ) from None
+
+
+def _pythons_of_pyenv() -> list[str]:
+    """Interpreters that pyenv has installed; uv sees only the one that pyenv has switched on."""
+    root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
+    return sorted(map(str, root.glob(f"versions/{_PYTHON}*/bin/python{_PYTHON}")))
+
+
+def _explanation(said: str, folder: Path) -> str:
+    """What it means that uv failed."""
+    last = " ".join(said.split())[-800:]
+    if _NO_PYTHON in said.lower():
+        return (
+            f"the replay server needs Python {_PYTHON}, and this machine has none: uv looked for its own, the system's "
+            f"and pyenv's, and could not download one. Install it (`uv python install {_PYTHON}`, or your system's "
+            f"package python{_PYTHON}), or name an environment made from {PROJECT} with {VARIABLE}. uv said: {last}"
+        )
+    return (
+        f"the environment of the replay server could not be made. Without a network, make it elsewhere and name its "
+        f"Python with {VARIABLE}. By hand: {_by_hand(folder)}. uv said: {last}"
+    )
+
+
+def _by_hand(folder: Path) -> str:
+    return f"UV_PROJECT_ENVIRONMENT={folder.with_suffix('')} uv sync --project {PROJECT} --frozen"
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[IO[str]]:
+    """Waits until no other process makes the environment; that one's end lets this one look again.
+
+    Raises:
+      EnvironmentUnusable: another process makes it for too long, or the folder cannot be locked.
+    """
+    wait = Wait(_MESSAGE_S, _MAKE_S)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        opened = folder.with_name(folder.name + ".lock").open("w")
+    except OSError as error:
+        raise EnvironmentUnusable(
+            f"the environment of the replay server cannot be made in {folder}: {error}; name another cache with "
+            f"XDG_CACHE_HOME, or an environment made from {PROJECT} with {VARIABLE}"
+        ) from None
+    with opened as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if wait.over:
+                    raise EnvironmentUnusable(
+                        f"another process has been making {folder} for {_MAKE_S / 60:.0f} minutes; end it, or wait"
+                    ) from None
+                if wait.message_due():
+                    log.info("has waited %s for another process that makes %s", wait, folder)
+                time.sleep(_POLL_S)
+        yield lock
+
 
 _STOP_S = 10.0
 """Longest wait for a server that was asked to end, before it is killed."""

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from podzero.config import Experiment
 from podzero.replay import checkpoint
-from podzero.replay.environment import server_python
+from podzero.replay.checkpoint import CheckpointLink
 from podzero.replay.errors import (
     CheckpointRefused,
     PortTaken,
@@ -20,11 +20,9 @@ from podzero.replay.errors import (
     SaveUnderWay,
     ServerFailed,
 )
-from podzero.replay.limits import Limits
-from podzero.replay.link import CheckpointLink
-from podzero.replay.process import ServerProcess, free_port
+from podzero.replay.process import ServerProcess, free_port, server_python
 from podzero.replay.shard import IDENTITY, Address, Shard
-from podzero.replay.tables import REANALYSED, SAMPLES, STATES, Table, tables_of
+from podzero.replay.tables import REANALYSED, SAMPLES, STATES, Limits, Table, tables_of
 from podzero.types import EnvSpec
 
 log = logging.getLogger(__name__)

@@ -6,8 +6,7 @@ import time
 from typing import NamedTuple
 
 from podzero.replay.errors import MalformedAnswer, ReplayTimeout, ReplayUnavailable, WrongServer
-from podzero.replay.limits import Limits, limits_of
-from podzero.replay.tables import Table
+from podzero.replay.tables import Limits, Table, limits_of
 from podzero.replay.wire import reverb_pb2 as pb
 from podzero.replay.wire.connection import Connection
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from podzero.replay.errors import ReplayUnavailable, WrongServer
 from podzero.replay.priorities import importance
 from podzero.replay.shard import Address, Shard
+from podzero.replay.wire.connection import SampleStream
 from podzero.replay.wire.items import Items
-from podzero.replay.wire.streams import SampleStream
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from podzero.replay.errors import MalformedAnswer, ReplayTimeout, RequestRefused
 from podzero.replay.shard import Address, Shard
 from podzero.replay.signature import Stored
 from podzero.replay.tables import SAMPLES, Table, tables_of
-from podzero.replay.wire.streams import InsertStream
+from podzero.replay.wire.connection import InsertStream
 from podzero.types import EnvSpec
 from podzero.waiting import Wait
 

@@ -79,7 +79,7 @@ def _start(
 ) -> Run:
     """Starts Ray and the workers; `stack` ends them. Writes the experiment last, so that a failed start leaves none."""
     if address is None:
-        from podzero.replay.environment import server_python
+        from podzero.replay.process import server_python
 
         server_python()  # where it must be made first, that is seen before everything else waits for it
     writers = start_writers(experiment, workdir)

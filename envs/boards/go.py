@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podzero.envs.boards.chains import beside, chains_beside, placed
-from podzero.envs.boards.rules import BoardGame, Played
+from podzero.envs.boards.rules import BoardGame, Played, beside, chains_beside, placed
 from podzero.types import Array
 
 _NEIGHBOURS = ((-1, 0), (1, 0), (0, -1), (0, 1))
@@ -25,7 +24,7 @@ class Board(NamedTuple):
     """A position with its history. S squares; M plies at most."""
 
     chains: Array
-    """`[S]` int16, as in `podzero.envs.boards.chains`."""
+    """`[S]` int16, as in `podzero.envs.boards.rules`."""
     first: Array
     """`[8, W]` uint32, the stones of the first player in the last positions, the newest first: bits of W words."""
     second: Array

@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podzero.envs.boards.chains import placed
-from podzero.envs.boards.rules import BoardGame, Played
+from podzero.envs.boards.rules import BoardGame, Played, placed
 from podzero.types import Array
 
 _SIZE = 11
@@ -22,7 +21,7 @@ class Board(NamedTuple):
     """The chains, and how many plies have been played."""
 
     chains: Array
-    """`[121]` int8, as in `podzero.envs.boards.chains`."""
+    """`[121]` int8, as in `podzero.envs.boards.rules`."""
     plies: Array
     """`[]` int8; the first player joins the top and the bottom row, the second the left and the right column."""
 

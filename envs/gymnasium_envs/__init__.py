@@ -4,7 +4,7 @@ Nothing here needs JAX. The code that the processes of `vectorization: async` ru
 import nothing but gymnasium and the environment itself.
 """
 
-from podzero.envs.gymnasium_envs.interface import interface_of as interface_of
+from podzero.envs.gymnasium_envs.making import interface_of as interface_of
 from podzero.envs.gymnasium_envs.rendering import Rendering as Rendering
 from podzero.envs.gymnasium_envs.rendering import observed_picture as observed_picture
 from podzero.envs.gymnasium_envs.rendering import picture as picture

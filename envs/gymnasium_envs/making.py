@@ -1,4 +1,4 @@
-"""Makes gymnasium environments from an `env` section, and explains in a `ConfigError` what cannot be made."""
+"""Makes gymnasium environments from an `env` section and reads their spaces; a `ConfigError` explains what fails."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ import importlib.metadata
 import inspect
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 from gymnasium.envs import registration
-from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode
 
 from podzero.config import GymnasiumConfig, WrapperConfig
+from podzero.envs.gymnasium_envs.spaces import Actions, Observations, mismatch
 from podzero.errors import ConfigError, nearest
 from podzero.importing import how_to_install, import_class, import_place
+from podzero.types import EnvSpec
 
 REGISTERED_BY = {"ALE": "ale_py", "MinAtar": "minatar"}
 """Namespaces of ids, and the module that registers each; the extra `envs` installs both."""
@@ -70,7 +73,7 @@ def make_own(config: GymnasiumConfig, count: int) -> gymnasium.vector.VectorEnv[
     return own
 
 
-def find(identifier: str, module: str | None) -> EnvSpec:
+def find(identifier: str, module: str | None) -> registration.EnvSpec:
     """The registration of an id.
 
     Imports `module` first, if given. If that does not register the id, calls the functions that the module's
@@ -153,3 +156,66 @@ def _wrapper_class(name: str) -> type[gymnasium.Wrapper[Any, Any, Any, Any]]:
     if not (isinstance(kind, type) and issubclass(kind, gymnasium.Wrapper)):
         raise ConfigError(f"env.wrappers: '{name}' is not a gymnasium.Wrapper")
     return kind
+
+
+class Interface(NamedTuple):
+    """An environment's spaces, with their conversion to and from podzero's arrays."""
+
+    name: str
+    observations: Observations
+    actions: Actions
+
+    @property
+    def spec(self) -> EnvSpec:
+        """Shapes and dtypes."""
+        return EnvSpec(
+            name=self.name,
+            observation_shape=self.observations.shape,
+            observation_dtype=self.observations.dtype.name,
+            num_actions=self.actions.count,
+            players=1,
+            action_bounds=self.actions.bounds,
+        )
+
+
+def interface_of(config: GymnasiumConfig, seed: int | None = None) -> Interface:
+    """Makes an environment, reads its spaces and closes it; given a `seed`, checks its first observation too.
+
+    Raises:
+      ConfigError: the environment cannot be made, its spaces are not supported, or its first observation is not in its
+        observation space.
+    """
+    if config.vectorization == "own":
+        with closing(make_own(config, 1)) as own:
+            interface = _interface(config, own.single_observation_space, own.single_action_space)
+            if seed is not None:
+                batch = _first_observation(interface, own, seed)
+                for one in gymnasium.vector.utils.iterate(own.observation_space, batch):
+                    _check(interface, one)
+            return interface
+    with closing(Factory(config)()) as env:
+        interface = _interface(config, env.observation_space, env.action_space)
+        if seed is not None:
+            _check(interface, _first_observation(interface, env, seed))
+        return interface
+
+
+def _interface(config: GymnasiumConfig, observations: Any, actions: Any) -> Interface:
+    name = f"gymnasium/{config.id}"
+    return Interface(name, Observations(observations, name), Actions(actions, name))
+
+
+def _first_observation(interface: Interface, env: Any, seed: int) -> Any:
+    try:
+        return env.reset(seed=seed)[0]
+    except Exception as error:
+        raise ConfigError(f"{interface.name}: its first reset failed: {type(error).__name__}: {error}") from error
+
+
+def _check(interface: Interface, first: Any) -> None:
+    space = interface.observations.source
+    if (wrong := mismatch(space, first, bounds=True)) is not None:
+        raise ConfigError(
+            f"{interface.name}: its first observation is not in its observation space {space}: {wrong}. "
+            "Fix the environment, or convert its observations with a wrapper"
+        )

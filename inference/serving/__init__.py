@@ -1,16 +1,16 @@
 """Inference servers: processes with accelerators that evaluate positions for the searches of many actors."""
 
+from podzero.inference.serving.client import ServedParams as ServedParams
 from podzero.inference.serving.client import ServerClient as ServerClient
 from podzero.inference.serving.client import ServerLost as ServerLost
-from podzero.inference.serving.device import BatchDevice as BatchDevice
+from podzero.inference.serving.client import served_evaluation as served_evaluation
 from podzero.inference.serving.device import NetworkDevice as NetworkDevice
-from podzero.inference.serving.encoding import Encoding as Encoding
-from podzero.inference.serving.encoding import encoding_of as encoding_of
+from podzero.inference.serving.device import NetworkServer as NetworkServer
+from podzero.inference.serving.messages import Encoding as Encoding
 from podzero.inference.serving.messages import Hello as Hello
 from podzero.inference.serving.messages import Identity as Identity
+from podzero.inference.serving.messages import encoding_of as encoding_of
 from podzero.inference.serving.messages import identity_of as identity_of
-from podzero.inference.serving.network_server import NetworkServer as NetworkServer
-from podzero.inference.serving.served import ServedParams as ServedParams
-from podzero.inference.serving.served import served_evaluation as served_evaluation
+from podzero.inference.serving.server import BatchDevice as BatchDevice
 from podzero.inference.serving.server import InferenceServer as InferenceServer
 from podzero.inference.serving.server import ServerHung as ServerHung

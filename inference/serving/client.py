@@ -1,4 +1,4 @@
-"""An actor's connection to inference servers: evaluates positions there, and survives the loss of a server."""
+"""An actor's connection to inference servers, which survives the loss of a server, and its use by the search."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from typing import Any
 
+import jax
+import numpy as np
 import zmq
 
 from podzero.config import ServerConfig
@@ -21,6 +24,7 @@ from podzero.inference.serving.messages import (
     REFUSED,
     WELCOME,
     Answer,
+    Encoding,
     Hello,
     copies,
     hello_frames,
@@ -29,6 +33,8 @@ from podzero.inference.serving.messages import (
     read_welcome,
     request_frames,
 )
+from podzero.search import Evaluate
+from podzero.types import Array, EnvState, Params, Versioned
 from podzero.waiting import Wait
 
 log = logging.getLogger(__name__)
@@ -254,3 +260,44 @@ class ServerClient:
     def _check_open(self) -> None:
         if self._closed.is_set():
             raise ServerLost(f"{self._hello.name} was stopped while it waited for {self._server}")
+
+
+class ServedParams:
+    """A `ParamSource` for an actor whose servers have the parameters: it knows their version only."""
+
+    def __init__(self, client: ServerClient) -> None:
+        self._client = client
+        self._returned = -1
+
+    def wait(self, timeout_s: float) -> Versioned:
+        """The version of a server's parameters; waits until one has some.
+
+        Raises:
+          ConfigError, ServerLost: as `ServerClient.await_version`.
+        """
+        self._returned = self._client.await_version(timeout_s)
+        return Versioned(self._returned, np.int32(self._returned))
+
+    def poll(self) -> Versioned | None:
+        """The version of the newest answer, if it is another than that returned last; never waits."""
+        version = self._client.version
+        if version == self._returned:
+            return None
+        self._returned = version
+        return Versioned(version, np.int32(version))
+
+
+def served_evaluation(encoding: Encoding, outputs: int, client: ServerClient) -> Evaluate:
+    """The evaluation of states by a server, for a search whose parameters are the version of `ServedParams`."""
+
+    def on_host(version: Any, rows: Any) -> Rows:
+        return client.evaluate(int(version), np.asarray(rows))
+
+    def evaluate(params: Params, key: Array, states: EnvState) -> tuple[jax.Array, jax.Array]:
+        del key
+        rows = encoding.encode(states)
+        like = np.zeros((rows.shape[0], outputs), np.float32)
+        evaluations = jax.pure_callback(on_host, like, params, rows)
+        return evaluations[:, :-1], evaluations[:, -1]
+
+    return evaluate

@@ -6,7 +6,7 @@ import pytest
 
 from podzero.config import SimulatorConfig
 from podzero.envs import make_env
-from podzero.envs.gymnasium_simulator import GymnasiumSimulator
+from podzero.envs.copied import GymnasiumSimulator
 from podzero.errors import ConfigError
 
 

@@ -5,9 +5,8 @@ import pytest
 
 from podzero.config import SimulatorConfig
 from podzero.envs import make_env
-from podzero.envs.copying import copy_of
+from podzero.envs.copied import PettingZooGame, copy_of
 from podzero.envs.open_spiel import OpenSpielGame
-from podzero.envs.pettingzoo_games import PettingZooGame
 from podzero.errors import ConfigError
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from podzero.config import SimulatorConfig, load
 from podzero.envs import check_simulator, make_env
-from podzero.envs.simulators import make_simulator
+from podzero.envs.registry import make_simulator
 from podzero.errors import ConfigError
 
 ADAPTED = [

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 
 from podzero.envs import SimulatorError
-from podzero.envs.callback_errors import kept_errors
+from podzero.envs.faults import kept_errors
 
 
 def fail_in_callback(message):

@@ -9,9 +9,9 @@ import pytest
 
 from podzero.config import ResNetConfig
 from podzero.inference import host_resnet
-from podzero.inference.residual_tower import make_tower
+from podzero.inference.host_resnet import make_tower
 from podzero.networks import make_network
-from podzero.networks.standardized import convolve
+from podzero.networks.layers import convolve
 from podzero.types import EnvSpec
 
 SPEC = EnvSpec("connect_four", (6, 7, 2), "bool", 7)

@@ -11,7 +11,7 @@ import pytest
 
 from podzero.config import Int8Config, ResNetConfig
 from podzero.inference import Int8Network, NotingWriter, Positions, RecentPositions, agreement
-from podzero.inference.int8_resnet import Int8Params, float_evaluation, quantize
+from podzero.inference.int8_network import Int8Params, float_evaluation, quantize
 from podzero.networks import make_inference, make_network
 from podzero.types import EnvSpec, Sample
 

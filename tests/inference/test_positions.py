@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from podzero.inference.positions import EVERY, Positions, RecentPositions
+from podzero.inference.agreement import EVERY, Positions, RecentPositions
 
 
 def numbered(numbers):

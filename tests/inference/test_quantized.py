@@ -14,8 +14,8 @@ from podzero.config import Int8Config, ResNetConfig, SearchConfig
 from podzero.envs import make_env
 from podzero.errors import ConfigError
 from podzero.inference import Positions, QuantizedNetwork, agreement
+from podzero.inference.agreement import EVERY
 from podzero.inference.openvino_model import quantize_weights
-from podzero.inference.positions import EVERY
 from podzero.networks import make_inference, make_network
 from podzero.search import make_search, network_evaluation, rules_model
 from podzero.types import EnvSpec, Exploration

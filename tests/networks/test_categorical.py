@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from podzero.networks.categorical import decode, encode, scale, unscale
+from podzero.networks.muzero import decode, encode, scale, unscale
 
 SUPPORT = 30
 

@@ -16,8 +16,7 @@ from podzero.config import (
 from podzero.errors import ConfigError
 from podzero.learner.optimizers import make_optimizer
 from podzero.networks import make_inference, make_model_network, make_network
-from podzero.networks.muzero import LOG_STD_BOUNDS, MEAN_BOUND
-from podzero.networks.normalization import merge
+from podzero.networks.muzero import LOG_STD_BOUNDS, MEAN_BOUND, merge
 from podzero.types import EnvSpec
 
 CONFIGS: dict[str, ModelNetworkConfig] = {

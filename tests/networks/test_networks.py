@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from podzero.config import ResNetConfig, TransformerConfig
 from podzero.errors import ConfigError
 from podzero.networks import make_inference, make_network
-from podzero.networks.pooling import pooled
+from podzero.networks.layers import RELU_GAIN, fold, pooled, standardize
 from podzero.networks.resnet import residual_start
-from podzero.networks.standardized import RELU_GAIN, fold, standardize
 from podzero.types import EnvSpec
 
 BOARD = EnvSpec("connect_four", (6, 7, 2), "bool", 7)

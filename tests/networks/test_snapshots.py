@@ -14,11 +14,11 @@ from fsyncs import check_before_renames
 
 from podzero.config import Experiment, GameConfig, ResNetConfig, TransformerConfig
 from podzero.networks import make_network
-from podzero.networks.matching import check_matches
 from podzero.networks.snapshots import (
     MANIFEST_FILE,
     PARAMS_FILE,
     SnapshotError,
+    check_matches,
     load_snapshot,
     save_snapshot,
     snapshot_experiment,

@@ -12,7 +12,7 @@ from warm_replay_server import warm
 
 from podzero.config import Experiment, parse
 from podzero.replay import ReplayServer, make_reader, make_writer, server_python
-from podzero.replay.environment import VARIABLE
+from podzero.replay.process import VARIABLE
 from podzero.types import EnvSpec, Sample
 
 SPEC = EnvSpec("line", (3,), "float32", 4)

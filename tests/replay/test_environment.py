@@ -8,7 +8,7 @@ import pytest
 import uv
 
 from podzero.replay import EnvironmentUnusable, environment, server_python
-from podzero.replay.environment import VARIABLE, environment_folder
+from podzero.replay.process import VARIABLE, environment_folder
 
 MAKE = 'mkdir -p "$UV_PROJECT_ENVIRONMENT/bin"; touch "$UV_PROJECT_ENVIRONMENT/bin/python"'
 """What uv does, in shell."""

@@ -1,4 +1,4 @@
-from podzero.replay.limits import Limits, Settings, TableUsers
+from podzero.replay.tables import Limits, Settings, TableUsers
 
 SETTINGS = Settings(
     capacity=100_000,

@@ -8,11 +8,11 @@ import tempfile
 
 import pytest
 
-from podzero.replay.link import CheckpointLink
+from podzero.replay.checkpoint import CheckpointLink
 
 HOLD = """
 import sys, tempfile
-from podzero.replay.link import CheckpointLink
+from podzero.replay.checkpoint import CheckpointLink
 
 tempfile.tempdir = sys.argv[1]
 link = CheckpointLink()

@@ -10,9 +10,8 @@ import psutil
 import pytest
 
 from podzero.replay import ServerFailed
-from podzero.replay.environment import PROJECT
 from podzero.replay.errors import CheckpointRefused
-from podzero.replay.process import ServerProcess
+from podzero.replay.process import PROJECT, ServerProcess
 
 
 def interpreter(tmp_path, script):

@@ -4,8 +4,7 @@ import pytest
 
 from podzero.config import parse
 from podzero.replay import REANALYSED, SAMPLES, STATES, tables_of
-from podzero.replay.limits import Settings
-from podzero.replay.tables import UNBOUNDED
+from podzero.replay.tables import UNBOUNDED, Settings
 from podzero.types import EnvSpec
 
 SPEC = EnvSpec("line", (3,), "float32", 4, state_bytes=5)

@@ -28,7 +28,6 @@ from podzero.config import Experiment, ServerConfig
 from podzero.envs import make_env
 from podzero.errors import ConfigError
 from podzero.inference.serving import Hello, Identity, InferenceServer, ServerClient, identity_of
-from podzero.inference.serving.encoding import encoding_of
 from podzero.inference.serving.messages import (
     ANSWER,
     HELLO,
@@ -36,6 +35,7 @@ from podzero.inference.serving.messages import (
     Welcome,
     answer_frames,
     copies,
+    encoding_of,
     hello_frames,
     request_frames,
     welcome_frames,

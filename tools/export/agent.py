@@ -15,8 +15,7 @@ from podzero.config import EnvConfig, Experiment, GymnasiumConfig
 from podzero.envs import make_env, make_vector_env, simulator_errors, spec_of
 from podzero.errors import ConfigError, nearest
 from podzero.inference import random_positions
-from podzero.networks.matching import check_matches
-from podzero.networks.snapshots import load_snapshot
+from podzero.networks.snapshots import check_matches, load_snapshot
 from podzero.player_names import TrainedPlayer, full_name, parse_player
 from podzero.tools.export.files import FORMATS, Arrays, Call, Format, PartialFiles, check_writable
 from podzero.tools.export.functions import BATCH, ExportError, Function, functions_of, trainable_network

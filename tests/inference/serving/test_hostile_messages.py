@@ -24,7 +24,7 @@ from podzero.inference.serving.messages import (
     refused_frames,
     request_frames,
 )
-from podzero.inference.serving.sessions import Refusal, Sessions
+from podzero.inference.serving.server import Refusal, Sessions
 
 GREETING = ["actor-0", 8, list(IDENTITY)]
 VALUES = st.recursive(

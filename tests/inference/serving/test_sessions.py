@@ -3,7 +3,7 @@
 import pytest
 
 from podzero.inference.serving.messages import CREDITS, Hello, Identity
-from podzero.inference.serving.sessions import LEASE_S, Refusal, Sessions
+from podzero.inference.serving.server import LEASE_S, Refusal, Sessions
 
 IDENTITY = Identity("run", "hex", "resnet 1234", 16, 10)
 

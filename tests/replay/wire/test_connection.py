@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from podzero.replay.errors import MalformedAnswer, ReplayUnavailable, RequestRefused
 from podzero.replay.wire import reverb_pb2 as pb
-from podzero.replay.wire.connection import Connection
-from podzero.replay.wire.streams import InsertStream, SampleStream
+from podzero.replay.wire.connection import Connection, InsertStream, SampleStream
 
 NAMES = ("ServerInfo", "MutatePriorities", "Checkpoint", "Reset", "InsertStream", "SampleStream")
 STREAMS = ("InsertStream", "SampleStream")

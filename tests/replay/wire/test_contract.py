@@ -10,9 +10,8 @@ import pytest
 from podzero.replay import server_python
 from podzero.replay.errors import RequestRefused
 from podzero.replay.process import ServerProcess
-from podzero.replay.wire.connection import Connection
+from podzero.replay.wire.connection import Connection, InsertStream, SampleStream
 from podzero.replay.wire.items import Inserter
-from podzero.replay.wire.streams import InsertStream, SampleStream
 
 SIZE = 33
 RATIO = {"samples_per_insert": 2.0, "min_size": 4, "min_diff": 0.0, "max_diff": 40.0}

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from podzero.deadline import DeadlineThread
+from podzero.envs.faults import DeadlineThread
 
 
 def loop(started):

@@ -1,0 +1,239 @@
+"""What the networks share: checks and dtypes, standardized convolutions, global pooling, and the Flax heads.
+
+Scaled weight standardization normalizes weights instead of activations. Batch statistics would make a network stateful,
+and layer normalization cannot be folded away. A convolution whose kernel is standardized (Brock, De and Smith 2021,
+"Characterizing signal propagation to close the performance gap in unnormalized ResNets") needs neither: the normalized
+kernel is a function of the parameters alone. `fold` computes it once, and inference runs a plain convolution with bias.
+The Flax and the Haiku networks share these functions. Their convolutions have the parameters `kernel [h, w, in, out]`,
+`gain [out]` and `bias [out]`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, cast
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from podzero.errors import ConfigError
+from podzero.types import Array, EnvSpec, Network, Params, Prediction
+
+
+def check_boards(spec: EnvSpec, network: str) -> None:
+    """Checks that the observations of `spec` are boards `[H, W, C]`.
+
+    Raises:
+      ConfigError: the observations are not boards.
+    """
+    if len(spec.observation_shape) != 3:
+        raise ConfigError(
+            f"network.name = '{network}' reads boards [height, width, planes], but the observations of "
+            f"'{spec.name}' have shape {list(spec.observation_shape)}; choose an environment with board observations"
+        )
+
+
+def compute_dtype(name: str) -> np.dtype[np.generic]:
+    """The dtype in which a network computes: `auto` is bfloat16 on accelerators and float32 on CPU.
+
+    This initializes JAX's default backend. So call it while tracing, never at construction: a process that only builds
+    a network must not acquire the chips.
+    """
+    if name == "auto":
+        name = "float32" if jax.default_backend() == "cpu" else "bfloat16"
+    return jnp.dtype(name)
+
+
+def flax_network(module: nn.Module, spec: EnvSpec, auxiliary: bool = False) -> Network:
+    """Turns a Flax module that maps observations of `spec` to logits and values into pure functions.
+
+    With `auxiliary` the module takes an argument of that name, and then has auxiliary heads.
+    """
+
+    def init(key: Array) -> Params:
+        observation = jnp.zeros((1, *spec.observation_shape), spec.observation_dtype)
+        options: dict[str, Any] = {"auxiliary": True} if auxiliary else {}
+        return module.init(jnp.asarray(key), observation, **options)["params"]
+
+    def apply(params: Params, observation: Array) -> tuple[jax.Array, jax.Array]:
+        return cast(tuple[jax.Array, jax.Array], module.apply({"params": params}, observation))
+
+    def apply_all(params: Params, observation: Array) -> tuple[jax.Array, jax.Array, Prediction]:
+        outputs = module.apply({"params": params}, observation, auxiliary=True)
+        return cast(tuple[jax.Array, jax.Array, Prediction], outputs)
+
+    return Network(init, apply, apply_all if auxiliary else None)
+
+
+RELU_GAIN = math.sqrt(2.0 / (1.0 - 1.0 / math.pi))
+"""With this gain, about 1.71, relu of a standard normal variable has variance one."""
+
+_EPSILON = 1e-4
+
+
+def standardize(kernel: jax.Array, gain: jax.Array) -> jax.Array:
+    """The kernel with which a standardized convolution convolves.
+
+    `RELU_GAIN * gain * (W - mean) / sqrt(max(fan_in * var, 1e-4))`, mean and variance taken for each output channel.
+
+    Args:
+      kernel: `[h, w, in, out]`.
+      gain: `[out]`.
+
+    Returns:
+      `[h, w, in, out]`; with gain one each output channel has zero mean and squared norm `RELU_GAIN ** 2`.
+    """
+    fan_in = math.prod(kernel.shape[:-1])
+    mean = jnp.mean(kernel, axis=(0, 1, 2), keepdims=True)
+    variance = jnp.var(kernel, axis=(0, 1, 2), keepdims=True)
+    scale = lax.rsqrt(jnp.maximum(fan_in * variance, _EPSILON))
+    return (kernel - mean) * (RELU_GAIN * scale * gain)
+
+
+def fold(params: Params) -> Params:
+    """Turns every standardized convolution of a parameter tree into a plain one.
+
+    Args:
+      params: nested mappings; a mapping with `kernel` and `gain` is a standardized convolution.
+
+    Returns:
+      The same tree of dicts with standardized kernels and without gains.
+    """
+    if not isinstance(params, Mapping):
+        return params
+    if "gain" in params and "kernel" in params:
+        rest: dict[str, Any] = {name: leaf for name, leaf in params.items() if name != "gain"}
+        return rest | {"kernel": standardize(params["kernel"], params["gain"])}
+    return {name: fold(child) for name, child in params.items()}
+
+
+def convolve(x: jax.Array, kernel: jax.Array, bias: jax.Array, stride: int = 1) -> jax.Array:
+    """A same-padded convolution plus bias, in the dtype of `x`.
+
+    Args:
+      x: `[B, H, W, in]`.
+      kernel: `[h, w, in, out]`.
+      bias: `[out]`.
+      stride: in pixels, along both sides.
+
+    Returns:
+      `[B, ceil(H / stride), ceil(W / stride), out]`.
+    """
+    strides, layout = (stride, stride), ("NHWC", "HWIO", "NHWC")
+    y = lax.conv_general_dilated(x, kernel.astype(x.dtype), strides, "SAME", dimension_numbers=layout)
+    return y + bias.astype(x.dtype)
+
+
+USUAL_SIDE = 14.0
+"""Side of a board where the scaled mean is zero."""
+SIDE_SCALE = 0.1
+"""Slope of its factor."""
+
+
+def pooled(features: jax.Array) -> jax.Array:
+    """The mean, the mean scaled by the size of the board, and the maximum of each channel.
+
+    The scaled mean is `(b - 14) / 10` times the mean, `b` the square root of the number of squares. It lets what
+    follows depend on sums as well as on means.
+
+    Args:
+      features: `[B, S, C]` of S squares.
+
+    Returns:
+      `[B, 3 * C]`.
+    """
+    mean = jnp.mean(features, axis=1)
+    return jnp.concatenate([mean, side_factor(features.shape[1]) * mean, jnp.max(features, axis=1)], axis=-1)
+
+
+def side_factor(squares: int) -> float:
+    """The factor of the scaled mean on a board with so many squares."""
+    return SIDE_SCALE * (math.sqrt(squares) - USUAL_SIDE)
+
+
+def actions_are_squares(spec: EnvSpec) -> bool:
+    """Whether each square of the board is an action, and there is at most one more (a pass)."""
+    return spec.num_actions - math.prod(spec.observation_shape[:2]) in (0, 1)
+
+
+POLICY_PLANES = 16
+"""Features of each square that the policy's dense layer receives."""
+VALUE_PLANES = 8
+"""Features of each square that the value's hidden layer receives."""
+POOLED_PLANES = 32
+"""Features of each square in both heads, where they are pooled."""
+LAST_LAYER_SCALE = 1e-2
+"""Variance scale of both last layers. An untrained network must have a nearly uniform policy and values near zero, or
+search would only amplify its noise."""
+LAST = nn.initializers.variance_scaling(LAST_LAYER_SCALE, "fan_in", "truncated_normal")
+"""Initializer of both last layers."""
+HIDDEN = nn.initializers.he_normal()
+"""Initializer of the layers before them."""
+
+Outputs = tuple[jax.Array, jax.Array] | tuple[jax.Array, jax.Array, Prediction]
+"""Logits and values, and the auxiliary predictions if they are asked for."""
+
+
+class Heads(nn.Module):
+    """A few features per square give the policy logits and, by one hidden layer and tanh, the value.
+
+    The features are flattened, and each logit depends on all of them. With `pooled` they are pooled instead, and the
+    logit of a square depends on the features there and on the pooled ones; the parameters then suit boards of any size.
+    The last layers compute in float32, whatever the dtype of the tower.
+    """
+
+    num_actions: int
+    value_hidden: int
+    pooled: bool = False
+    """The actions are the squares, and at most one more."""
+
+    @nn.compact
+    def __call__(self, features: jax.Array, auxiliary: bool = False) -> Outputs:
+        """Maps features `[B, S, C]` of the S squares to float32 logits `[B, A]` and values `[B]` in [-1, 1], and with
+        `auxiliary` to a `Prediction`.
+        """
+        policy_planes = self._planes(features, POOLED_PLANES if self.pooled else POLICY_PLANES, "policy_planes")
+        logits = self._logits(policy_planes, "policy")
+
+        planes = self._planes(features, POOLED_PLANES if self.pooled else VALUE_PLANES, "value_planes")
+        board = pooled(planes) if self.pooled else planes.reshape(planes.shape[0], -1)
+        hidden = nn.relu(nn.Dense(self.value_hidden, dtype=board.dtype, kernel_init=HIDDEN, name="value_hidden")(board))
+        hidden = hidden.astype(jnp.float32)
+        value = jnp.tanh(nn.Dense(1, kernel_init=LAST, name="value")(hidden)[:, 0])
+        if not auxiliary:
+            return logits, value
+        prediction = Prediction(
+            outcome=nn.Dense(3, kernel_init=LAST, name="auxiliary_outcome")(hidden),
+            moves_left=nn.softplus(nn.Dense(1, kernel_init=LAST, name="auxiliary_moves_left")(hidden)[:, 0]),
+            reply=self._logits(policy_planes, "auxiliary_reply"),
+        )
+        return logits, value, prediction
+
+    def _planes(self, features: jax.Array, count: int, name: str) -> jax.Array:
+        """Features of each square, `[B, S, count]`."""
+        return nn.relu(nn.Dense(count, dtype=features.dtype, kernel_init=HIDDEN, name=name)(features))
+
+    def _logits(self, planes: jax.Array, name: str) -> jax.Array:
+        """Logits of the actions, `[B, A]` float32."""
+        planes = planes.astype(jnp.float32)
+        if not self.pooled:
+            flat = planes.reshape(planes.shape[0], -1)
+            return nn.Dense(self.num_actions, kernel_init=LAST, name=f"{name}_logits")(flat)
+        board, (_, squares, channels) = pooled(planes), planes.shape
+        bias = nn.Dense(channels, kernel_init=HIDDEN, name=f"{name}_pooled")(board)
+        logits = nn.Dense(1, kernel_init=LAST, name=f"{name}_squares")(nn.relu(planes + bias[:, None]))[..., 0]
+        if self.num_actions == squares:
+            return logits
+        other = nn.Dense(1, kernel_init=LAST, name=f"{name}_other")(board)
+        return jnp.concatenate([logits, other], axis=-1)
+
+
+def without_auxiliary(params: Params) -> Params:
+    """The parameters (nested mappings) without those of auxiliary heads."""
+    if not isinstance(params, Mapping):
+        return params
+    return {name: without_auxiliary(child) for name, child in params.items() if not name.startswith("auxiliary_")}
