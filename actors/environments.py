@@ -14,13 +14,13 @@ from podzero.actors.exploration import explore
 from podzero.actors.windows import CutWindows, Outcome, Position, WindowCutter
 from podzero.clock import REPORT_EVERY_S, StageClock
 from podzero.config import Experiment
-from podzero.envs import Step, VectorEnv
+from podzero.envs import VectorEnv, VectorStep
 from podzero.replay import priorities_of
 from podzero.search import ModelSearch, ModelSearchResult
 from podzero.types import EnvSpec
 from podzero.waiting import first_params
 
-_Transition = tuple[Position, Step]
+_Transition = tuple[Position, VectorStep]
 """A position, and the step that the actions there led to."""
 
 
@@ -124,7 +124,7 @@ class EnvironmentActor:
                 self._clients.write(cut.windows, cut.states, priorities_of(cut.errors))
 
 
-def _position(step: Step, result: ModelSearchResult, version: int) -> Position:
+def _position(step: VectorStep, result: ModelSearchResult, version: int) -> Position:
     return Position(
         observation=step.observation,
         action=result.action,
@@ -147,7 +147,7 @@ class _Metrics:
         self._failures = 0
         self._version = 0
 
-    def add(self, position: Position, step: Step, cut: CutWindows | None) -> None:
+    def add(self, position: Position, step: VectorStep, cut: CutWindows | None) -> None:
         self._return = np.where(step.started, 0.0, self._return + step.reward)
         self._length = np.where(step.started, 0, self._length + 1)
         for slot in np.flatnonzero(step.terminated | step.truncated):

@@ -5,8 +5,8 @@ from podzero.envs.faults import SimulatorError as SimulatorError
 from podzero.envs.faults import faults_of as faults_of
 from podzero.envs.faults import simulator_errors as simulator_errors
 from podzero.envs.gymnasium_envs import Rendering as Rendering
-from podzero.envs.gymnasium_envs import Step as Step
 from podzero.envs.gymnasium_envs import VectorEnv as VectorEnv
+from podzero.envs.gymnasium_envs import VectorStep as VectorStep
 from podzero.envs.gymnasium_envs import observed_picture as observed_picture
 from podzero.envs.host import HostEnv as HostEnv
 from podzero.envs.notation.registry import notation_for as notation_for
@@ -18,7 +18,7 @@ from podzero.envs.registry import make_env as make_env
 from podzero.envs.registry import make_vector_env as make_vector_env
 from podzero.envs.registry import rendering as rendering
 from podzero.envs.registry import spec_of as spec_of
-from podzero.envs.replaying import Replay as Replay
+from podzero.envs.replaying import SimulatorReplay as SimulatorReplay
 from podzero.envs.replaying import renders as renders
 from podzero.envs.simulator import NamedSimulator as NamedSimulator
 from podzero.envs.simulator import RenderedSimulator as RenderedSimulator

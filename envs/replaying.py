@@ -27,7 +27,7 @@ class Shown(NamedTuple):
     """Of the move that led here, unscaled; 0 at the start."""
 
 
-class Replay:
+class SimulatorReplay:
     """Plays the games of one simulator again, whose seed and moves determine them, and renders their positions."""
 
     def __init__(self, config: SimulatorConfig) -> None:

@@ -1,9 +1,11 @@
-"""The network beside plain JAX: on the host's CPU by OpenVINO, in int8 for actors and in bfloat16 for the learner; on
-TPUs with its tower in int8.
+"""Faster evaluations of the network than plain JAX gives.
+
+On CPUs: OpenVINO in int8 for actors, and in bfloat16 for the learner. On TPUs: JAX with the tower in int8. `serving/`
+holds the inference servers.
 """
 
 from podzero.inference.agreement import Agreement as Agreement
-from podzero.inference.agreement import Positions as Positions
+from podzero.inference.agreement import CalibrationPositions as CalibrationPositions
 from podzero.inference.agreement import RecentPositions as RecentPositions
 from podzero.inference.agreement import agreement as agreement
 from podzero.inference.agreement import random_positions as random_positions

@@ -20,16 +20,16 @@ from podzero.protocols import Env
 from podzero.types import Array, EnvState
 
 EVERY = 64
-"""A batch is kept of so many that were evaluated. A move evaluates simulations + 1 batches, which is often 33, so that
-batches of all depths of the tree are kept."""
+"""One of this many evaluated batches is kept. A move evaluates simulations + 1 batches, often 33; a number without a
+common factor samples all depths of the tree."""
 HELD_BACK = 4
-"""Of so many positions one is held back from calibration, so that the comparison shows what calibration missed."""
+"""One of this many positions is held back from calibration, to show in the comparison what calibration missed."""
 _LONGEST = 256
-"""Plies after which random play ends."""
+"""Number of plies after which random play ends."""
 
 
-class Positions(NamedTuple):
-    """N positions."""
+class CalibrationPositions(NamedTuple):
+    """N positions for calibrating and comparing int8."""
 
     observation: np.ndarray[Any, Any]
     """`[N, *observation_shape]`."""
@@ -37,23 +37,23 @@ class Positions(NamedTuple):
     """`[N, A]` bool; all False where the game is over."""
 
 
-Decode = Callable[[Any], Positions]
-"""From a batch to its positions."""
+Decode = Callable[[Any], CalibrationPositions]
+"""Converts a batch into its positions."""
 _Play = tuple[jax.Array, EnvState, tuple[jax.Array, jax.Array]]
-"""The number of plies played, the games, and the observation and legal actions kept of each."""
+"""Plies played so far, the states of the games, and the observation and legal actions kept from each."""
 
 
 class RecentPositions:
-    """A ring of N positions, a sample of the batches that were seen last; thread-safe.
+    """A ring of N positions sampled from recent batches; thread-safe.
 
     Args:
-      first: N positions, which recent ones replace.
-      every: one batch is kept of so many.
-      decode: gives the positions of a batch that is kept, if batches are something else.
+      first: N positions to start with; recent ones replace them.
+      every: one of this many batches is kept.
+      decode: extracts the positions of a kept batch.
     """
 
-    def __init__(self, first: Positions, every: int = EVERY, decode: Decode = lambda batch: batch) -> None:
-        self._positions = Positions(*(field.copy() for field in first))
+    def __init__(self, first: CalibrationPositions, every: int = EVERY, decode: Decode = lambda batch: batch) -> None:
+        self._positions = CalibrationPositions(*(field.copy() for field in first))
         self._every = every
         self._decode = decode
         self._lock = threading.Lock()
@@ -61,7 +61,7 @@ class RecentPositions:
         self._next = 0
 
     def add(self, batch: Any) -> None:
-        """Takes a batch and keeps up to N positions of each `every`-th."""
+        """Keeps up to N positions of every `every`-th batch."""
         self._batches += 1
         if self._batches % self._every:
             return
@@ -73,19 +73,19 @@ class RecentPositions:
                 field[places] = new[:count]
             self._next = (self._next + count) % size
 
-    def split(self) -> tuple[Positions, Positions]:
-        """Copies of the positions for calibration, and of those held back from it: one of `HELD_BACK`."""
+    def split(self) -> tuple[CalibrationPositions, CalibrationPositions]:
+        """Copies of the positions for calibration, and of those held back from it (one in `HELD_BACK`)."""
         held_back = np.arange(len(self._positions.legal)) % HELD_BACK == HELD_BACK - 1
         with self._lock:
             calibration, others = ([field[mask] for field in self._positions] for mask in (~held_back, held_back))
-        return Positions(*calibration), Positions(*others)
+        return CalibrationPositions(*calibration), CalibrationPositions(*others)
 
 
-def random_positions(env: Env, key: Array, count: int) -> Positions:
-    """`count` positions of games of uniformly random legal moves, none of which is over.
+def random_positions(env: Env, key: Array, count: int) -> CalibrationPositions:
+    """`count` positions, none of them terminal, from games of uniformly random legal moves.
 
-    From each of `count` games one position before its end is drawn uniformly (reservoir sampling). Games end after
-    `_LONGEST` plies at the latest.
+    One position of each of `count` games is drawn uniformly by reservoir sampling. Games are cut off after `_LONGEST`
+    plies.
     """
     view, step = jax.vmap(env.view), jax.vmap(env.step)
 
@@ -110,13 +110,13 @@ def random_positions(env: Env, key: Array, count: int) -> Positions:
         kept = jnp.asarray(seen.observation), jnp.asarray(seen.legal)
         return jax.lax.while_loop(goes_on, ply, (jnp.zeros((), jnp.int32), states, kept))[2]
 
-    return Positions(*jax.device_get(jax.jit(play)()))
+    return CalibrationPositions(*jax.device_get(jax.jit(play)()))
 
 
 log = logging.getLogger(__name__)
 
 _ILLEGAL = -1e30
-"""The logit of an illegal action; finite, so that differences are numbers."""
+"""Logit of an illegal action; finite, so that differences are never NaN."""
 
 
 class Agreement(NamedTuple):
@@ -135,10 +135,10 @@ class Agreement(NamedTuple):
 
 
 class AgreementCheck:
-    """Decides for each version of the parameters whether int8 may evaluate it, and reports how far it was off.
+    """Decides for each version of the parameters whether int8 may evaluate it, and reports the errors.
 
     Args:
-      limits: of the differences.
+      limits: the largest errors allowed.
     """
 
     def __init__(self, limits: Int8Config) -> None:
@@ -147,11 +147,11 @@ class AgreementCheck:
         self._warned = False
 
     def accepts(self, found: Agreement, reference: str) -> bool:
-        """Whether the newest version may be evaluated in int8; the first one that may not is a warning.
+        """Whether the newest version may be evaluated in int8; logs a warning for the first one that may not.
 
         Args:
-          found: on positions that were held back from calibration.
-          reference: the dtype that int8 is compared with, and in which a version that differs more is evaluated.
+          found: the agreement on positions held back from calibration.
+          reference: the dtype that int8 is compared with; rejected versions are evaluated in it.
         """
         accepted = found.within(self._limits)
         metrics = {f"int8/{name}": value for name, value in found._asdict().items()}
@@ -167,7 +167,7 @@ class AgreementCheck:
         return accepted
 
     def metrics(self) -> dict[str, float]:
-        """The newest version's agreement; `int8/quantized`: 1, or 0 if it was not accepted. Empty before the first."""
+        """The newest version's agreement, and `int8/quantized`, 1 if it was accepted. Empty at first."""
         return dict(self._metrics)
 
 
@@ -180,10 +180,10 @@ def agreement(
     quantized policy q. Logits of illegal actions are not trained, and a search does not use them.
 
     Args:
-      reference: the evaluations of which the others are to be near.
-      quantized: the others.
-      legal: `[N, A]` bool. Positions without a legal action, where a game is over, are left out; if there are no
-        others, nothing is known (NaN).
+      reference: the exact evaluations.
+      quantized: the evaluations in int8.
+      legal: `[N, A]` bool. Positions of finished games, without a legal action, are left out; if none remain, the
+        result is NaN.
     """
     goes_on = legal.any(axis=1)
     if not goes_on.any():
@@ -198,7 +198,7 @@ def agreement(
 
 
 def _log_policy(logits: np.ndarray[Any, Any], legal: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Log-probabilities of the legal actions; those of illegal ones are very small numbers."""
+    """Log-probabilities `[N, A]`; those of illegal actions are very large negative numbers."""
     masked = np.where(legal, logits, _ILLEGAL)
     shifted = masked - masked.max(axis=1, keepdims=True)
     normalized: np.ndarray[Any, Any] = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))

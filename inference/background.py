@@ -1,4 +1,4 @@
-"""Published parameters that are prepared for searches in the background, while the games go on."""
+"""Prepares published parameters for searches in a background thread, while games continue."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from podzero.protocols import ParamSource
 from podzero.types import Params, Versioned
 
 SHARE = 0.05
-"""Largest share of the time that preparations take, so that versions that come often do not slow the games down."""
+"""Largest share of the time to spend on preparations: frequent versions must not slow the games down."""
 
 
 class BackgroundSource:
-    """A `ParamSource` whose parameters have gone through `prepare`, in a thread.
+    """A `ParamSource` that passes the parameters of another one through `prepare`, in a thread.
 
-    `poll` returns a version once it is prepared, so the version and the parameters that are searched with always belong
-    together. Versions that are published during a preparation, and until preparations have taken no more than `share`
-    of the time since it began, are skipped, except for the newest.
+    `poll` returns a version only once it is prepared, so that a version always matches the parameters in use. After a
+    preparation that took t seconds, none starts before t / `share` seconds have passed since its beginning; then only
+    the newest version is prepared.
 
     Args:
-      source: of the published parameters.
-      prepare: turns them into those that the search takes; called for one version at a time.
-      share: of the time, in (0, 1].
+      source: provides the published parameters.
+      prepare: converts them into the search's parameters; called for one version at a time.
+      share: largest share of the time to spend in `prepare`, in (0, 1].
     """
 
     def __init__(self, source: ParamSource, prepare: Callable[[Params], Params], share: float = SHARE) -> None:
@@ -34,14 +34,14 @@ class BackgroundSource:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="prepare-params")
         self._pending: Future[Versioned] | None = None
         self._awaited: tuple[int, Future[Versioned]] | None = None
-        """The step of the version that `wait` waits for, and its preparation."""
+        """Version that `wait` waits for, and the future of its preparation."""
 
     def wait(self, timeout_s: float) -> Versioned:
-        """The newest parameters; waits until there are any, and until they are prepared.
+        """Waits for the newest parameters to be published and prepared.
 
         Raises:
-          TimeoutError: nothing was published within `timeout_s`, or it was not prepared within that time; the next call
-            goes on waiting for it.
+          TimeoutError: they were not published, or not prepared, within `timeout_s`; the next call keeps waiting for
+            the same preparation.
         """
         if self._pending is not None:
             self._pending.cancel()
@@ -56,7 +56,7 @@ class BackgroundSource:
         return preparation.result()
 
     def poll(self) -> Versioned | None:
-        """Parameters newer than those returned last, if they are prepared, or None; never waits."""
+        """Parameters newer than those returned last, once they are prepared, else None; never waits."""
         if self._pending is None:
             newer = self._source.poll() if time.monotonic() >= self._next else None
             self._pending = None if newer is None else self._pool.submit(self._paced, newer)

@@ -1,7 +1,7 @@
-"""A cache of network evaluations, so that few positions are evaluated twice by one version of the parameters.
+"""A cache of network evaluations, so that one version of the parameters rarely evaluates a position twice.
 
-Search meets most positions again: by transposition, in the tree of the next move, in other games, and at the end of a
-game, where each further visit is another evaluation.
+Search revisits most positions: by transposition, in the tree of the next move, in other games, and at the end of a
+game, where every visit is an evaluation.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ _FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
 _SCRATCH = 4093
-"""Places by which equal rows of a batch find one another."""
+"""Size of the scratch table with which equal rows of a batch find one another."""
 
 
 class EvaluationCache:
-    """A direct-mapped table: a new evaluation takes the place of that in its slot.
+    """A direct-mapped table: a new evaluation replaces the one in its slot.
 
-    A position is known by a hash of 63 bits, so two positions are confused with probability 2**-63.
+    Positions are identified by a hash of 63 bits, so two positions are confused with probability 2**-63.
 
     Args:
-      mebibytes: of the table, at most.
-      outputs: numbers of one evaluation.
+      mebibytes: largest size of the table.
+      outputs: how many numbers an evaluation has.
     """
 
     def __init__(self, mebibytes: float, outputs: int) -> None:
@@ -39,17 +39,17 @@ class EvaluationCache:
         self._evaluations = np.zeros((2**bits, outputs), np.float32)
         self._scratch = np.zeros(_SCRATCH, np.int64)
         self.asked = 0
-        """Evaluations that were asked for."""
+        """Number of evaluations requested so far."""
         self.found = 0
-        """Those that the table had."""
+        """Number of those that the table held."""
 
     def __call__(self, version: int, observations: Rows, evaluate: Callable[[Rows], Rows]) -> Rows:
-        """The evaluations of B observations by a version of the parameters, `[B, outputs]` float32.
+        """The evaluations of B observations with a version of the parameters, `[B, outputs]` float32.
 
         Args:
-          version: any number.
+          version: number of the version.
           observations: `[B, ...]`.
-          evaluate: evaluates those that the table lacks, equal ones once (seldom twice).
+          evaluate: evaluates the rows that the table lacks; equal rows usually once.
         """
         keys = hashes(observations, version)
         slots = (keys >> self._shift).astype(np.int64)
@@ -66,7 +66,7 @@ class EvaluationCache:
         return evaluations
 
     def _one_of_equals(self, keys: Rows, rows: Rows) -> Rows:
-        """For each of `rows`, one of them that has the same key; itself where others contend for a place in scratch.
+        """For each of `rows`, a row with the same key; the row itself if another key took its place in scratch.
 
         Three times as fast as a sort.
         """
@@ -78,9 +78,10 @@ class EvaluationCache:
 
 
 def hashes(rows: Rows, seed: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """A hash of each of B rows, `[B]` uint64, never zero: each 8 bytes and their place are mixed by the finalizer of
-    SplitMix64 (Steele et al. 2014, https://doi.org/10.1145/2714064.2660195), and their exclusive or once more. Rows of
-    bool are packed to bits before.
+    """Hashes B rows: `[B]` uint64, never zero.
+
+    The finalizer of SplitMix64 (Steele et al. 2014, https://doi.org/10.1145/2714064.2660195) mixes each 8 bytes with
+    their position, and then the exclusive or of all of them. Rows of bool are packed to bits first.
     """
     flat = rows.reshape(len(rows), -1)
     data = np.packbits(flat, axis=1) if flat.dtype == np.bool_ else np.ascontiguousarray(flat).view(np.uint8)
@@ -92,7 +93,7 @@ def hashes(rows: Rows, seed: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
 
 @lru_cache(maxsize=8)
 def _places(words: int, seed: int) -> Rows:
-    """A number for each word of a row, `[words]` uint64."""
+    """A random number for each word of a row, `[words]` uint64."""
     return _mix(np.arange(1, words + 1, dtype=np.uint64) * _GAMMA + np.uint64(seed))
 
 

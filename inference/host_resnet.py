@@ -16,7 +16,7 @@ from podzero.config import ResNetConfig
 from podzero.importing import import_openvino
 from podzero.inference.openvino_model import FROM_CHANNELS_LAST, TO_CHANNELS_LAST, CpuCompiler, infer
 from podzero.networks import make_network
-from podzero.networks.layers import Heads, Outputs, convolve, fold
+from podzero.networks.layers import HeadOutputs, Heads, convolve, fold
 from podzero.types import Array, EnvSpec, Network, Params, Prediction
 
 Tower = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
@@ -26,7 +26,7 @@ float32."""
 _Build = Callable[[tuple[int, ...], int], Any]
 
 _TO_OUT_IN, _TO_IN_OUT = (3, 2, 0, 1), (2, 3, 0, 1)
-"""From kernels `[3, 3, in, out]`."""
+"""Permutations of kernels `[3, 3, in, out]`."""
 
 
 def make_tower(threads: int) -> Tower:
@@ -48,7 +48,7 @@ def make_tower(threads: int) -> Tower:
         return compiler.compile(build(shape, layers))
 
     def call(build: _Build, like: Sequence[jax.Array], *inputs: jax.Array) -> Any:
-        """The results of a model, which have the shapes of `like`."""
+        """Runs a model; its results have the shapes of `like`."""
 
         def on_host(*arrays: Any) -> list[np.ndarray[Any, Any]]:
             activations, kernels, *_ = arrays
@@ -75,7 +75,7 @@ def forward_model(shape: tuple[int, ...], layers: int) -> Any:
     """An OpenVINO model of `Tower`.
 
     Args:
-      shape: of the activations, `(B, H, W, C)`.
+      shape: shape of the activations, `(B, H, W, C)`.
       layers: 2 N, the number of convolutions.
     """
     tower = _TowerBuilder(shape, layers)
@@ -83,9 +83,9 @@ def forward_model(shape: tuple[int, ...], layers: int) -> Any:
 
 
 def backward_model(shape: tuple[int, ...], layers: int) -> Any:
-    """A model that maps the inputs of `Tower` and the gradient of its result to the gradients of these inputs.
+    """A model from the inputs of `Tower` and the gradient of its result to the gradients of those inputs.
 
-    It computes the activations again, which costs less than to send them to JAX and back.
+    It recomputes the activations, which costs less than sending them to JAX and back.
     """
     tower = _TowerBuilder(shape, layers)
     gradient = tower.parameter(*shape)
@@ -116,7 +116,7 @@ class _TowerBuilder:
         return self._ops.parameter(list(shape), np.float32)
 
     def model(self, outputs: Sequence[Any], *more_inputs: Any) -> Any:
-        """The model of `outputs`, in float32."""
+        """A model that returns `outputs` in float32."""
         return self._openvino.Model([self._ops.convert(one, "f32") for one in outputs], [*self._inputs, *more_inputs])
 
     def result(self) -> Any:
@@ -150,7 +150,7 @@ class _TowerBuilder:
         return self._ops.add(self._convolve(self._activations[-1], kernel), self._biases[layer])
 
     def _input_gradient(self, layer: int, gradient: Any) -> Any:
-        """The gradient of a layer's input: convolved with the kernel turned by 180 degrees, where relu passes it."""
+        """The gradient of a layer's input: a convolution with the kernel rotated by 180 degrees, masked by relu."""
         ops, shape = self._ops, [9, self._channels, self._channels]
         turned = ops.gather(ops.reshape(self._kernels[layer], shape, False), np.arange(8, -1, -1), 0)
         kernel = ops.transpose(ops.reshape(turned, [3, 3, *shape[1:]], False), _TO_IN_OUT)
@@ -158,7 +158,7 @@ class _TowerBuilder:
         return ops.select(passes, self._convolve(gradient, kernel), self._zero)
 
     def _kernel_gradient(self, layer: int, gradient: Any) -> Any:
-        """The gradient of a kernel, `[3, 3, in, out]`: one matrix product for each of its nine places."""
+        """The gradient of a kernel, `[3, 3, in, out]`: one matrix product for each of its nine taps."""
         ops, (_, height, width, channels) = self._ops, self._shape
         padded = ops.pad(self._activations[layer], [0, 0, 1, 1], [0, 0, 1, 1], "constant", self._zero)
         rows, products = self._rows(gradient), []
@@ -182,8 +182,8 @@ class _TowerBuilder:
 def host_resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
     """The network `resnet` for training on a CPU.
 
-    Parameters, results and gradients equal those of `make_network` up to the rounding of bfloat16. Where JAX has an
-    accelerator, or several devices, XLA computes the whole network.
+    Parameters, results and gradients equal those of `make_network` up to the rounding of bfloat16. If JAX has an
+    accelerator or several devices, XLA computes the whole network instead.
 
     Raises:
       ConfigError: OpenVINO is not installed, or the observations are not boards.
@@ -191,7 +191,7 @@ def host_resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
     network, heads = make_network(config, spec), Heads(spec.num_actions, config.value_hidden)
     tower = make_tower(threads=len(os.sched_getaffinity(0)))
 
-    def evaluate(params: Params, observation: Array, auxiliary: bool) -> Outputs:
+    def evaluate(params: Params, observation: Array, auxiliary: bool) -> HeadOutputs:
         if jax.default_backend() != "cpu" or jax.device_count() > 1:
             return network.apply_all(params, observation) if network.apply_all else network.apply(params, observation)
         layers = cast(Mapping[str, Mapping[str, Params]], fold(params))
@@ -199,7 +199,7 @@ def host_resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
         convolutions = [layers[f"block_{block}"][f"conv_{half}"] for block in range(config.blocks) for half in (0, 1)]
         x = tower(x, *(jnp.stack([layer[name] for layer in convolutions]) for name in ("kernel", "bias")))
         features = jax.nn.relu(x).reshape(x.shape[0], -1, config.channels)
-        return cast(Outputs, heads.apply({"params": layers["heads"]}, features, auxiliary))
+        return cast(HeadOutputs, heads.apply({"params": layers["heads"]}, features, auxiliary))
 
     def apply(params: Params, observation: Array) -> tuple[jax.Array, jax.Array]:
         logits, value, *_ = evaluate(params, observation, auxiliary=False)

@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 
 from podzero.config import Int8Config, ResNetConfig
-from podzero.inference.agreement import AgreementCheck, Positions, RecentPositions, agreement
+from podzero.inference.agreement import AgreementCheck, CalibrationPositions, RecentPositions, agreement
 from podzero.networks import make_inference
 from podzero.networks.layers import Heads, compute_dtype, convolve, pooled
 from podzero.networks.resnet import Layer, layers_of
@@ -25,15 +25,15 @@ from podzero.protocols import ReplayWriter
 from podzero.types import Array, EnvSpec, Params, Sample, StoredState, Window
 
 LARGEST = 127
-"""Of quantized numbers."""
+"""Largest quantized number."""
 _LEAST = 1e-6
-"""Least range: a channel, or an activation in all calibration positions, can be zero."""
+"""Smallest range: a channel, or an activation in all calibration positions, may be zero."""
 _HEADS = "heads/"
 
-Evaluation = tuple[jax.Array, jax.Array]
+_Evaluation = tuple[jax.Array, jax.Array]
 """Logits `[B, A]` and values `[B]`, float32."""
 _Convolve = Callable[[str, jax.Array], jax.Array]
-"""A convolution of the tower, by its name, of relu of its argument."""
+"""Applies relu and then the tower's convolution of the given name."""
 
 
 class Int8Convolution(NamedTuple):
@@ -42,35 +42,35 @@ class Int8Convolution(NamedTuple):
     kernel: Array
     """`[3, 3, in, out]` int8."""
     scale: Array
-    """`[out]` float32, what one in the sums stands for."""
+    """`[out]` float32, the value of one unit in the sums."""
     bias: Array
     """`[out]` float32."""
     unit: Array
-    """`[]` float32, what one in the quantized input stands for."""
+    """`[]` float32, the value of one unit in the quantized input."""
 
 
 class Int8Params(NamedTuple):
     """The parameters of a network with its tower in int8."""
 
     tower: Mapping[str, Int8Convolution]
-    """By names such as `block_0/conv_1`."""
+    """Convolutions by names such as `block_0/conv_1`."""
     others: Mapping[str, Layer]
-    """All other layers, by names as in `layers_of`."""
+    """All other layers, by their names in `layers_of`."""
 
 
 def float_evaluation(
     config: ResNetConfig, spec: EnvSpec, params: Params, observation: Array
-) -> tuple[Evaluation, dict[str, jax.Array]]:
-    """The network without int8, and the ranges by which `quantize` quantizes.
+) -> tuple[_Evaluation, dict[str, jax.Array]]:
+    """The network without int8, and the ranges that `quantize` needs.
 
     Args:
-      config: of the network `resnet` or `haiku_resnet`.
-      spec: of the game.
+      config: the network `resnet` or `haiku_resnet`.
+      spec: the game's shapes.
       params: what the `fold` of `podzero.networks.make_inference` returned.
       observation: `[B, H, W, P]`.
 
     Returns:
-      the evaluation; and the greatest input of each convolution of the tower, `[]` float32 by its name.
+      The evaluation, and the largest input of each of the tower's convolutions, `[]` float32 by name.
     """
     layers, largest = layers_of(params), dict[str, jax.Array]()
 
@@ -82,8 +82,8 @@ def float_evaluation(
     return _evaluation(config, spec, layers, observation, convolved), largest
 
 
-def int8_evaluation(config: ResNetConfig, spec: EnvSpec, params: Int8Params, observation: Array) -> Evaluation:
-    """The network with its tower in int8; arguments and result as of `float_evaluation`."""
+def int8_evaluation(config: ResNetConfig, spec: EnvSpec, params: Int8Params, observation: Array) -> _Evaluation:
+    """The network with its tower in int8; see `float_evaluation` for the arguments and the result."""
     dtype = compute_dtype(config.compute_dtype)
 
     def convolved(name: str, x: jax.Array) -> jax.Array:
@@ -99,7 +99,7 @@ def quantize(params: Params, largest: Mapping[str, Array]) -> Int8Params:
 
     Args:
       params: what the `fold` of `podzero.networks.make_inference` returned.
-      largest: of the calibration positions, from `float_evaluation`.
+      largest: largest inputs on the calibration positions, from `float_evaluation`.
     """
     layers = layers_of(params)
 
@@ -122,8 +122,9 @@ def convolutions(layers: Mapping[str, Layer]) -> list[str]:
 
 
 def _sums(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Sums of products of int8, as float32. XLA has no fast ones for CPUs, where the products are those of float32: the
-    sums are the same below 2^24, and off by rounding above.
+    """A convolution of int8 with exact sums, returned as float32.
+
+    XLA has no fast int8 convolution for CPUs. There it is computed in float32, which is exact for sums below 2^24.
     """
 
     def convolved(x: jax.Array, kernel: jax.Array, sums: Any) -> jax.Array:
@@ -140,8 +141,8 @@ def _sums(x: jax.Array, kernel: jax.Array) -> jax.Array:
 
 def _evaluation(
     config: ResNetConfig, spec: EnvSpec, layers: Mapping[str, Layer], observation: Array, convolved: _Convolve
-) -> Evaluation:
-    """The network as in `podzero.networks`, whose tower convolves by `convolved`."""
+) -> _Evaluation:
+    """The network of `podzero.networks.resnet` with `convolved` as the tower's convolutions."""
     x = jnp.asarray(observation, compute_dtype(config.compute_dtype))
     x = convolve(x, layers["stem"].kernel, layers["stem"].bias)
     for index in range(config.blocks):
@@ -153,20 +154,20 @@ def _evaluation(
     features = jax.nn.relu(x).reshape(x.shape[0], -1, config.channels)
     heads = {name.removeprefix(_HEADS): layer._asdict() for name, layer in layers.items() if name.startswith(_HEADS)}
     module = Heads(spec.num_actions, config.value_hidden, pooled="policy_pooled" in heads)
-    return cast(Evaluation, module.apply({"params": heads}, features))
+    return cast(_Evaluation, module.apply({"params": heads}, features))
 
 
 class Int8Network:
-    """A network for acting, as `podzero.networks.make_inference` makes it, whose tower is computed in int8.
+    """The acting network of `podzero.networks.make_inference` with its tower in int8.
 
-    The parameters of a version that int8 would change too much stay as they are, and `apply` evaluates these without
-    int8. Programs that call `apply` are then compiled once more.
+    If int8 changes a version's evaluations too much, `fold` leaves its parameters in float and `apply` evaluates them
+    so. Programs that call `apply` are then compiled once more.
 
     Args:
-      config: of the network `resnet` or `haiku_resnet`.
-      spec: of the game.
-      limits: of the differences.
-      positions: the first positions for calibration and comparison; called by the first `fold`.
+      config: the network `resnet` or `haiku_resnet`.
+      spec: the game's shapes.
+      limits: largest errors allowed.
+      positions: makes the first positions for calibration and comparison; called by the first `fold`.
     """
 
     def __init__(
@@ -183,12 +184,12 @@ class Int8Network:
         self._first_positions = positions
 
     def init(self, key: Array) -> Int8Params:
-        """Parameters in int8, quantized without calibration; traceable, for the shapes."""
+        """Parameters in int8, quantized without calibration: for their shapes. Traceable."""
         params = self._network.init(key)
         return quantize(params, dict.fromkeys(convolutions(layers_of(params)), jnp.ones(())))
 
     def fold(self, params: Params) -> Params:
-        """Turns published parameters into those of `apply`: in int8, or not where that differs too much."""
+        """Converts published parameters into those for `apply`, in int8 unless that differs too much."""
         folded, (calibration, held_back) = self._fold(params), self._positions.split()
         _, largest = self._in_float(folded, calibration.observation)
         quantized = self._quantize(folded, largest)
@@ -197,22 +198,22 @@ class Int8Network:
         found = agreement(_side_by_side(expected), _side_by_side(evaluated), held_back.legal)
         return quantized if self._check.accepts(found, compute_dtype(self._dtype).name) else folded
 
-    def apply(self, params: Params, observation: Array) -> Evaluation:
+    def apply(self, params: Params, observation: Array) -> _Evaluation:
         """Observations `[B, H, W, P]` to logits `[B, A]` and values `[B]`, float32; traceable."""
         if isinstance(params, Int8Params):
             return self._in_int8(params, observation)
         return self._network.apply(params, observation)
 
     def note(self, batch: Any) -> None:
-        """Shows what was played or evaluated, of which later calibrations take a sample; thread-safe.
+        """Offers a batch of played or evaluated positions to later calibrations; thread-safe.
 
         Args:
-          batch: `Positions`, or what `decode` of the `RecentPositions` turns into them.
+          batch: `CalibrationPositions`, or whatever the `decode` of the `RecentPositions` accepts.
         """
         self._positions.add(batch)
 
     def metrics(self) -> dict[str, float]:
-        """As `AgreementCheck.metrics`."""
+        """See `AgreementCheck.metrics`."""
         return self._check.metrics()
 
     @cached_property
@@ -220,32 +221,32 @@ class Int8Network:
         return self._first_positions()
 
     @cached_property
-    def _jitted(self) -> Callable[[Int8Params, Array], Evaluation]:
+    def _jitted(self) -> Callable[[Int8Params, Array], _Evaluation]:
         return jax.jit(self._in_int8)
 
 
 class NotingWriter:
-    """A `ReplayWriter` of samples that shows their positions to `note`."""
+    """A `ReplayWriter` that also passes the positions of its samples to `note`."""
 
-    def __init__(self, writer: ReplayWriter, note: Callable[[Positions], None]) -> None:
+    def __init__(self, writer: ReplayWriter, note: Callable[[CalibrationPositions], None]) -> None:
         self._writer = writer
         self._note = note
 
     def write(self, samples: Sample | Window | StoredState, priorities: np.ndarray[Any, Any] | None = None) -> None:
-        """As `ReplayWriter.write`."""
+        """See `ReplayWriter.write`."""
         assert isinstance(samples, Sample)
-        self._note(Positions(np.asarray(samples.observation), np.asarray(samples.legal)))
+        self._note(CalibrationPositions(np.asarray(samples.observation), np.asarray(samples.legal)))
         self._writer.write(samples, priorities)
 
     def flush(self) -> None:
-        """As `ReplayWriter.flush`."""
+        """See `ReplayWriter.flush`."""
         self._writer.flush()
 
     def close(self) -> None:
-        """As `ReplayWriter.close`."""
+        """See `ReplayWriter.close`."""
         self._writer.close()
 
 
-def _side_by_side(evaluation: Evaluation) -> np.ndarray[Any, Any]:
+def _side_by_side(evaluation: _Evaluation) -> np.ndarray[Any, Any]:
     logits, value = jax.device_get(evaluation)
     return np.concatenate([logits, value[:, None]], axis=1)

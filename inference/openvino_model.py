@@ -13,19 +13,19 @@ from podzero.networks.layers import side_factor
 from podzero.networks.resnet import Layer
 
 INT8_INSTRUCTIONS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
-"""Flags of /proc/cpuinfo, of which one suffices."""
+"""Flags in /proc/cpuinfo; one of them suffices."""
 BFLOAT16_INSTRUCTIONS = frozenset({"avx512_bf16", "amx_bf16"})
-"""Flags of /proc/cpuinfo, of which one suffices."""
+"""Flags in /proc/cpuinfo; one of them suffices."""
 CPUINFO = Path("/proc/cpuinfo")
 
 
 def has_int8_instructions(cpuinfo: Path = CPUINFO) -> bool:
-    """Whether the CPU has one of `INT8_INSTRUCTIONS`; False where there is no such file or it lists no flags."""
+    """Whether the CPU has one of `INT8_INSTRUCTIONS`; False if the file is missing or lists no flags."""
     return not INT8_INSTRUCTIONS.isdisjoint(_flags(cpuinfo))
 
 
 def has_bfloat16_instructions(cpuinfo: Path = CPUINFO) -> bool:
-    """Whether the CPU has one of `BFLOAT16_INSTRUCTIONS`; False where there is no such file or it lists no flags."""
+    """Whether the CPU has one of `BFLOAT16_INSTRUCTIONS`; False if the file is missing or lists no flags."""
     return not BFLOAT16_INSTRUCTIONS.isdisjoint(_flags(cpuinfo))
 
 
@@ -46,7 +46,7 @@ class CpuCompiler:
 
     Args:
       threads: compute threads.
-      precision: of everything that is not quantized; OpenVINO's own default is bfloat16 where the CPU has it.
+      precision: precision of everything not quantized; OpenVINO would default to bfloat16 if the CPU has it.
 
     Raises:
       ConfigError: OpenVINO is not installed.
@@ -67,16 +67,16 @@ class CpuCompiler:
 
 
 def infer(request: Any, *inputs: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-    """The outputs of a model, copied out of the request."""
+    """Runs a model and returns its outputs, copied out of the request."""
     outputs = request.infer(dict(enumerate(inputs)), share_inputs=True)
     return [outputs[index] for index in range(len(outputs))]
 
 
 _LEVELS = 256
-"""Values of a quantized activation."""
+"""Number of values of a quantized activation."""
 _LARGEST_WEIGHT = 127
 _LEAST_RANGE = 1e-6
-"""Least range of an activation: a channel of relu can be zero in all calibration positions."""
+"""Smallest range of an activation: relu may give zero in all calibration positions."""
 
 
 def float_model(layers: Mapping[str, Layer], batch: int, board: tuple[int, ...], dtype: str) -> Any:

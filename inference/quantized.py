@@ -1,4 +1,4 @@
-"""The network on the host in int8: built, calibrated, compared with float32, and called from JAX programs."""
+"""The network in int8 on the host's CPU: built, calibrated, compared with float32, and called from JAX programs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from podzero.config import Int8Config
-from podzero.inference.agreement import AgreementCheck, Positions, RecentPositions, agreement
+from podzero.inference.agreement import AgreementCheck, CalibrationPositions, RecentPositions, agreement
 from podzero.inference.evaluation_cache import EvaluationCache
 from podzero.inference.openvino_model import CpuCompiler, float_model, infer, int8_model
 from podzero.networks.resnet import layers_of
@@ -18,36 +18,38 @@ from podzero.search import Evaluate
 from podzero.types import Array, EnvSpec, EnvState, Params
 
 PIECE = 64
-"""Positions that OpenVINO evaluates at once, at most. Of 128 asked for, the cache leaves about 50 to be evaluated in
-training. Fewer at once are not faster with a 64x5 network, and slower with smaller ones: 32x3 took 11 us a position
-with 16, 8 us with 32, 6.5 us with 64 and 6 us with 128."""
+"""Most positions that OpenVINO evaluates at once. In training, the cache answers all but about 50 of 128 requests.
+Smaller batches are not faster for a 64x5 network and are slower for smaller ones: with 32x3, a position took 11 us in
+batches of 16, 8 us in 32, 6.5 us in 64 and 6 us in 128."""
 _KEPT = 2
-"""Loaded versions that are kept: the one that is searched with, and the next."""
+"""Number of loaded versions to keep: the one in use, and the next."""
 
 _Evaluation = np.ndarray[Any, Any]
 """Logits and value side by side, `[N, A + 1]` float32."""
 
 
 class QuantizedNetwork:
-    """Loads versions of the parameters and evaluates positions by them.
+    """Loads versions of the parameters and evaluates positions with them.
 
-    Each loaded version has a token, which takes the place of the parameters in a JAX program. So a search that has
-    begun with one version evaluates all its positions by it, whatever is loaded meanwhile.
+    Each loaded version has a token that replaces the parameters in a JAX program. A search that began with one version
+    therefore evaluates all its positions with that version, even if newer ones are loaded meanwhile.
 
-    `load` may run in another thread than evaluations. Evaluations are made by one program at a time.
+    `load` may run in another thread than evaluations, but only one program may evaluate at a time.
 
     Args:
-      spec: of the game; its observations are boards.
-      config: the bounds of quantization errors, and the size of the cache.
+      spec: the game's shapes; observations must be boards.
+      config: limits of the quantization errors, and the size of the cache.
       threads: OpenVINO's compute threads.
-      batch: positions that a search evaluates at once; those that OpenVINO does are at most `PIECE`.
-      positions: the first N positions for calibration and comparison, N as `calibration_size` says.
+      batch: number of positions that a search evaluates at once; OpenVINO evaluates at most `PIECE` of them at once.
+      positions: the first `calibration_size` positions for calibration and comparison.
 
     Raises:
       ConfigError: OpenVINO is not installed.
     """
 
-    def __init__(self, spec: EnvSpec, config: Int8Config, threads: int, batch: int, positions: Positions) -> None:
+    def __init__(
+        self, spec: EnvSpec, config: Int8Config, threads: int, batch: int, positions: CalibrationPositions
+    ) -> None:
         self._spec = spec
         self._piece = min(PIECE, batch)
         self._cache = EvaluationCache(config.cache_mib, spec.num_actions + 1) if config.cache_mib else None
@@ -85,9 +87,7 @@ class QuantizedNetwork:
         return np.int32(self._loaded)
 
     def evaluation(self, env: Env) -> Evaluate:
-        """The evaluation of states of a game by the version of a token, for searches; a sample of the states is kept
-        for later calibrations.
-        """
+        """The evaluation for searches, with a token's version; it samples the states for later calibrations."""
 
         def evaluate(token: Params, key: Array, states: EnvState) -> tuple[jax.Array, jax.Array]:
             del key
@@ -108,8 +108,8 @@ class QuantizedNetwork:
         return self._cache(int(token), observations, evaluate) if self._cache else evaluate(observations)
 
     def metrics(self) -> dict[str, float]:
-        """The newest version's agreement with float32; `int8/quantized`: 1, or 0 if it is evaluated in float32; and
-        `int8/cached`: the share of evaluations, of all versions, that the cache had.
+        """The newest version's agreement with float32; `int8/quantized` (0 if it is evaluated in float32); and
+        `int8/cached`, the share of evaluations of all versions that the cache answered.
         """
         cache = self._cache
         cached = cache.found / cache.asked if cache and cache.asked else 0.0
@@ -117,7 +117,7 @@ class QuantizedNetwork:
         return metrics | {"int8/cached": cached} if metrics else {}
 
     def _noted(self, token: Array, observation: Array, legal: Array) -> _Evaluation:
-        self._positions.add(Positions(np.asarray(observation), np.asarray(legal)))
+        self._positions.add(CalibrationPositions(np.asarray(observation), np.asarray(legal)))
         return self.evaluate(token, observation)
 
     def _evaluations(self, engine: Any, observations: np.ndarray[Any, Any]) -> _Evaluation:

@@ -35,16 +35,16 @@ def make_network(config: NetworkConfig, spec: EnvSpec) -> Network:
             return mlp(config, spec)
         case MuZeroMLPConfig() | MuZeroResNetConfig():
             raise ConfigError(
-                f"network.name = '{config.name}' learns the rules of '{spec.name}', which are known here; set "
+                f"network.name = '{config.name}' learns the rules of '{spec.name}', but they are known; set "
                 "network.name to resnet, transformer or mlp"
             )
 
 
 def make_inference(config: NetworkConfig, spec: EnvSpec) -> tuple[Callable[[Params], Params], Network]:
-    """The network for acting, and `fold`, which converts trained parameters into its parameters.
+    """`fold`, which converts trained parameters into those for acting, and the network that takes them.
 
     `network.apply(fold(params), observation)` equals `make_network(...).apply(params, observation)` up to rounding.
-    For a network with nothing to fold, `fold` is the identity.
+    `fold` is the identity for networks that have nothing to fold.
 
     Raises:
       ConfigError: the network does not support such observations, or learns a model.

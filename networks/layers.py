@@ -40,8 +40,8 @@ def check_boards(spec: EnvSpec, network: str) -> None:
 def compute_dtype(name: str) -> np.dtype[np.generic]:
     """The dtype in which a network computes: `auto` is bfloat16 on accelerators and float32 on CPU.
 
-    This initializes JAX's default backend. So call it while tracing, never at construction: a process that only builds
-    a network must not acquire the chips.
+    Call it only while tracing: it initializes JAX's default backend, and a process that merely builds a network must
+    not acquire the chips.
     """
     if name == "auto":
         name = "float32" if jax.default_backend() == "cpu" else "bfloat16"
@@ -49,9 +49,9 @@ def compute_dtype(name: str) -> np.dtype[np.generic]:
 
 
 def flax_network(module: nn.Module, spec: EnvSpec, auxiliary: bool = False) -> Network:
-    """Turns a Flax module that maps observations of `spec` to logits and values into pure functions.
+    """Turns a Flax module that maps observations to logits and values into pure functions.
 
-    With `auxiliary` the module takes an argument of that name, and then has auxiliary heads.
+    With `auxiliary` the module takes an argument of that name, which switches its auxiliary heads on.
     """
 
     def init(key: Array) -> Params:
@@ -70,15 +70,15 @@ def flax_network(module: nn.Module, spec: EnvSpec, auxiliary: bool = False) -> N
 
 
 RELU_GAIN = math.sqrt(2.0 / (1.0 - 1.0 / math.pi))
-"""With this gain, about 1.71, relu of a standard normal variable has variance one."""
+"""About 1.71: with this gain, relu of a standard normal variable has variance one."""
 
 _EPSILON = 1e-4
 
 
 def standardize(kernel: jax.Array, gain: jax.Array) -> jax.Array:
-    """The kernel with which a standardized convolution convolves.
+    """Standardizes the kernel of a convolution.
 
-    `RELU_GAIN * gain * (W - mean) / sqrt(max(fan_in * var, 1e-4))`, mean and variance taken for each output channel.
+    `RELU_GAIN * gain * (W - mean) / sqrt(max(fan_in * var, 1e-4))`, with mean and variance per output channel.
 
     Args:
       kernel: `[h, w, in, out]`.
@@ -87,6 +87,7 @@ def standardize(kernel: jax.Array, gain: jax.Array) -> jax.Array:
     Returns:
       `[h, w, in, out]`; with gain one each output channel has zero mean and squared norm `RELU_GAIN ** 2`.
     """
+    assert gain.shape == kernel.shape[-1:], (kernel.shape, gain.shape)
     fan_in = math.prod(kernel.shape[:-1])
     mean = jnp.mean(kernel, axis=(0, 1, 2), keepdims=True)
     variance = jnp.var(kernel, axis=(0, 1, 2), keepdims=True)
@@ -118,40 +119,44 @@ def convolve(x: jax.Array, kernel: jax.Array, bias: jax.Array, stride: int = 1) 
       x: `[B, H, W, in]`.
       kernel: `[h, w, in, out]`.
       bias: `[out]`.
-      stride: in pixels, along both sides.
+      stride: pixels between outputs, along both sides.
 
     Returns:
       `[B, ceil(H / stride), ceil(W / stride), out]`.
     """
+    assert x.ndim == 4, x.shape
+    assert kernel.shape[2:] == (x.shape[-1], *bias.shape), (x.shape, kernel.shape, bias.shape)
     strides, layout = (stride, stride), ("NHWC", "HWIO", "NHWC")
     y = lax.conv_general_dilated(x, kernel.astype(x.dtype), strides, "SAME", dimension_numbers=layout)
     return y + bias.astype(x.dtype)
 
 
 USUAL_SIDE = 14.0
-"""Side of a board where the scaled mean is zero."""
+"""Side of the board on which the scaled mean is zero."""
 SIDE_SCALE = 0.1
-"""Slope of its factor."""
+"""Growth of the scaled mean's factor per unit of the side."""
 
 
 def pooled(features: jax.Array) -> jax.Array:
     """The mean, the mean scaled by the size of the board, and the maximum of each channel.
 
-    The scaled mean is `(b - 14) / 10` times the mean, `b` the square root of the number of squares. It lets what
-    follows depend on sums as well as on means.
+    Global pooling (Wu 2020, KataGo, section 3.3) summarizes the board in numbers that do not depend on its size. The
+    scaled mean is `(b - 14) / 10` times the mean, where b is the square root of the number of squares. It lets later
+    layers depend on sums as well as on means.
 
     Args:
-      features: `[B, S, C]` of S squares.
+      features: `[B, S, C]`, the features of S squares.
 
     Returns:
       `[B, 3 * C]`.
     """
+    assert features.ndim == 3, features.shape
     mean = jnp.mean(features, axis=1)
     return jnp.concatenate([mean, side_factor(features.shape[1]) * mean, jnp.max(features, axis=1)], axis=-1)
 
 
 def side_factor(squares: int) -> float:
-    """The factor of the scaled mean on a board with so many squares."""
+    """The factor of the scaled mean on a board with this number of squares."""
     return SIDE_SCALE * (math.sqrt(squares) - USUAL_SIDE)
 
 
@@ -161,41 +166,44 @@ def actions_are_squares(spec: EnvSpec) -> bool:
 
 
 POLICY_PLANES = 16
-"""Features of each square that the policy's dense layer receives."""
+"""Features per square that enter the policy's dense layer."""
 VALUE_PLANES = 8
-"""Features of each square that the value's hidden layer receives."""
+"""Features per square that enter the value's hidden layer."""
 POOLED_PLANES = 32
-"""Features of each square in both heads, where they are pooled."""
+"""Features per square in both heads, if they are pooled."""
 LAST_LAYER_SCALE = 1e-2
-"""Variance scale of both last layers. An untrained network must have a nearly uniform policy and values near zero, or
-search would only amplify its noise."""
+"""Variance scale of both last layers. An untrained network must have a nearly uniform policy and values near zero;
+otherwise search would only amplify its noise."""
 LAST = nn.initializers.variance_scaling(LAST_LAYER_SCALE, "fan_in", "truncated_normal")
 """Initializer of both last layers."""
 HIDDEN = nn.initializers.he_normal()
 """Initializer of the layers before them."""
 
-Outputs = tuple[jax.Array, jax.Array] | tuple[jax.Array, jax.Array, Prediction]
-"""Logits and values, and the auxiliary predictions if they are asked for."""
+HeadOutputs = tuple[jax.Array, jax.Array] | tuple[jax.Array, jax.Array, Prediction]
+"""Logits and values, and the auxiliary predictions if requested."""
 
 
 class Heads(nn.Module):
-    """A few features per square give the policy logits and, by one hidden layer and tanh, the value.
+    """Policy and value heads of the Flax networks.
 
-    The features are flattened, and each logit depends on all of them. With `pooled` they are pooled instead, and the
-    logit of a square depends on the features there and on the pooled ones; the parameters then suit boards of any size.
-    The last layers compute in float32, whatever the dtype of the tower.
+    A few features per square give the policy logits and, through one hidden layer and tanh, the value. Normally they
+    are flattened, and each logit depends on all of them. With `pooled` the logit of a square depends on the features
+    of that square and on pooled features of the board, so that the parameters fit boards of any size. The last layers
+    compute in float32, whatever the tower's dtype.
     """
 
     num_actions: int
     value_hidden: int
     pooled: bool = False
-    """The actions are the squares, and at most one more."""
+    """Requires that the actions are the squares, and at most one more."""
 
     @nn.compact
-    def __call__(self, features: jax.Array, auxiliary: bool = False) -> Outputs:
-        """Maps features `[B, S, C]` of the S squares to float32 logits `[B, A]` and values `[B]` in [-1, 1], and with
-        `auxiliary` to a `Prediction`.
+    def __call__(self, features: jax.Array, auxiliary: bool = False) -> HeadOutputs:
+        """Maps features `[B, S, C]` of S squares to float32 logits `[B, A]` and values `[B]` in [-1, 1].
+
+        With `auxiliary` it returns a `Prediction` as well.
         """
+        assert features.ndim == 3, features.shape
         policy_planes = self._planes(features, POOLED_PLANES if self.pooled else POLICY_PLANES, "policy_planes")
         logits = self._logits(policy_planes, "policy")
 
@@ -204,6 +212,7 @@ class Heads(nn.Module):
         hidden = nn.relu(nn.Dense(self.value_hidden, dtype=board.dtype, kernel_init=HIDDEN, name="value_hidden")(board))
         hidden = hidden.astype(jnp.float32)
         value = jnp.tanh(nn.Dense(1, kernel_init=LAST, name="value")(hidden)[:, 0])
+        assert logits.shape == (features.shape[0], self.num_actions), logits.shape
         if not auxiliary:
             return logits, value
         prediction = Prediction(
@@ -214,7 +223,7 @@ class Heads(nn.Module):
         return logits, value, prediction
 
     def _planes(self, features: jax.Array, count: int, name: str) -> jax.Array:
-        """Features of each square, `[B, S, count]`."""
+        """`count` features per square, `[B, S, count]`."""
         return nn.relu(nn.Dense(count, dtype=features.dtype, kernel_init=HIDDEN, name=name)(features))
 
     def _logits(self, planes: jax.Array, name: str) -> jax.Array:

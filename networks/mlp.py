@@ -35,5 +35,5 @@ class MLP(nn.Module):
 
 
 def mlp(config: MLPConfig, spec: EnvSpec) -> Network:
-    """The network for observations of any shape, which it flattens; there is nothing to fold."""
+    """The network for observations of any shape, which it flattens. It has nothing to fold."""
     return flax_network(MLP(config, spec.num_actions), spec)

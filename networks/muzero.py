@@ -30,7 +30,7 @@ from podzero.networks.resnet import residual_start
 from podzero.types import Array, EnvSpec, ModelNetwork, Params
 
 MEAN_BOUND = 3.0
-"""Bound of the means of continuous policies before squashing: tanh(3) = 0.995."""
+"""Bound of a continuous policy's means before squashing: tanh(3) = 0.995."""
 LOG_STD_BOUNDS = (-3.0, 0.5)
 """Bounds of the log standard deviations of continuous policies."""
 START_STD = math.pi / (2.0 * math.sqrt(3.0))
@@ -40,7 +40,7 @@ _MIN_RANGE = 1e-5
 
 
 class ModelParts(NamedTuple):
-    """The functions of a `ModelNetwork` that depend on the observations; `model_network` adds the projection."""
+    """The parts of a `ModelNetwork` that depend on the kind of observations; `model_network` adds the projection."""
 
     represent: Callable[[Array], jax.Array]
     predict: Callable[[jax.Array], tuple[jax.Array, jax.Array]]
@@ -66,9 +66,9 @@ def model_network(
 
     Args:
       build: makes the modules; called while tracing.
-      config: of the network.
-      spec: of the environment.
-      observe: `ModelNetwork.observe`; by default the parameters hold no statistics.
+      config: the network's configuration.
+      spec: the environment's shapes.
+      observe: `ModelNetwork.observe`; None if the parameters hold no statistics.
     """
 
     def modules() -> tuple[Callable[[Array, Array], Any], _AllParts]:
@@ -115,7 +115,7 @@ class Projection(hk.Module):
 
 @dataclass
 class PolicyLayer(hk.Module):
-    """The last layer of a policy, computed in float32; untrained, the policy is nearly uniform over the actions."""
+    """The last layer of a policy, in float32. An untrained policy is nearly uniform over the actions."""
 
     spec: EnvSpec
     name: str = "policy"
@@ -135,7 +135,7 @@ class PolicyLayer(hk.Module):
 
 
 def bins_layer(bins: int, name: str) -> Callable[[jax.Array], jax.Array]:
-    """The last layer of a value or reward, computed in float32. Its kernel starts at zero: so do values and rewards."""
+    """The last layer of values or rewards, in float32. Its kernel starts at zero, and so do they."""
     layer = Dense(bins, 0.0, name)
     return lambda features: layer(features.astype(jnp.float32))
 
@@ -151,8 +151,8 @@ def unit_range(x: jax.Array) -> jax.Array:
 def action_features(action: Array, spec: EnvSpec) -> jax.Array:
     """The input of the dynamics network for an action: `[B, A]` or `[B, D]` float32.
 
-    Discrete actions become one-hot vectors times sqrt(A). Their mean square is then one, so that they weigh as much as
-    the features of the latent state.
+    Discrete actions become one-hot vectors times sqrt(A): their mean square is then one, as large as that of the latent
+    state's features.
     """
     if spec.action_shape:
         return jnp.asarray(action, jnp.float32)
@@ -160,7 +160,8 @@ def action_features(action: Array, spec: EnvSpec) -> jax.Array:
 
 
 EPSILON = 1e-3
-"""Coefficient of the linear term, which keeps the derivative of the inverse scaling bounded."""
+"""Coefficient of the linear term of the scaling (Pohlen et al. 2018, https://arxiv.org/abs/1805.11593). It keeps the
+derivative of the inverse bounded."""
 
 
 def scale(x: Array) -> jax.Array:
@@ -171,7 +172,7 @@ def scale(x: Array) -> jax.Array:
 def unscale(y: Array) -> jax.Array:
     """The inverse of `scale`: `sign(y) * (((sqrt(1 + 4 e (|y| + 1 + e)) - 1) / (2 e)) ** 2 - 1)`, e = EPSILON.
 
-    Written with the root in the denominator: the difference of nearly equal numbers would cost float32 its digits.
+    Computed with the root in the denominator: a difference of nearly equal numbers would lose float32's digits.
     """
     shifted = jnp.abs(y) + 1.0 + EPSILON
     root = 2.0 * shifted / (jnp.sqrt(1.0 + 4.0 * EPSILON * shifted) + 1.0)
@@ -179,7 +180,9 @@ def unscale(y: Array) -> jax.Array:
 
 
 def encode(x: Array, support: int) -> jax.Array:
-    """The two-hot distribution of `x`: all probability lies on the two bins next to the scaled value.
+    """The two-hot distribution of `x`: all probability is on the two bins next to the scaled value.
+
+    As in MuZero (appendix F) there are `2 * S + 1` bins, at the integers from -S to S of the scaled axis.
 
     Args:
       x: `[...]`; scaled values beyond the outermost bins are clipped to them.
@@ -193,7 +196,7 @@ def encode(x: Array, support: int) -> jax.Array:
 
 
 def decode(logits: Array, support: int) -> jax.Array:
-    """The value that logits over the bins represent: the inverse scaling of their distribution's mean.
+    """The value of logits over the bins: the inverse scaling of the distribution's mean.
 
     Args:
       logits: `[..., 2 * S + 1]`.
@@ -202,6 +205,7 @@ def decode(logits: Array, support: int) -> jax.Array:
     Returns:
       `[...]` float32.
     """
+    assert logits.shape[-1] == 2 * support + 1, logits.shape
     probabilities = jax.nn.softmax(jnp.asarray(logits, jnp.float32), axis=-1)
     # A sum instead of a matrix product, for which some accelerators would round the probabilities to bfloat16.
     return unscale(jnp.sum(probabilities * _bins(support), axis=-1))
@@ -215,13 +219,17 @@ def _bins(support: int) -> jax.Array:
 CLIP = 10.0
 """Normalized observations are clipped to this many standard deviations."""
 MAX_COUNT = 1e7
-"""The count of observations is capped here, below the integers of float32. Statistics that forget soon would follow the
-policy: the better it balances, the narrower its observations, and the network would see the same state ever larger."""
+"""Cap of the count of observations, within the exact integers of float32. With a lower cap the statistics would follow
+the policy: as it improves, its observations narrow, and the network would see the same state ever more magnified."""
 _EPSILON = 1e-6
 
 
 class Normalization(hk.Module):
-    """`clip((x - mean) / sqrt(variance))` with the running statistics, which start at mean 0 and variance 1."""
+    """`clip((x - mean) / sqrt(variance))` with running statistics, which start at mean 0 and variance 1.
+
+    The statistics are stored among the parameters, but no optimizer changes them: their gradient is zero, and weight
+    decay skips arrays of one dimension.
+    """
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps `[B, width]` float32 to the same shape."""
@@ -236,14 +244,15 @@ def merge(statistics: Mapping[str, Array], x: Array) -> dict[str, jax.Array]:
 
     With count n, mean m and variance v so far, and N, M, V of the new observations: the count becomes n + N, the mean
     `m + (M - m) * N / (n + N)`, the variance `(n v + N V + (M - m)^2 n N / (n + N)) / (n + N)`. n is capped at
-    `MAX_COUNT`, so that new observations keep their influence. A feature whose new statistics would not be finite,
-    because its square overflows float32, keeps the old ones.
+    `MAX_COUNT`, so that new observations keep their influence. A feature whose square overflows float32 keeps its old
+    statistics.
 
     Args:
       statistics: `count` `[1]`, `mean` and `variance` `[width]`, all float32.
       x: `[N, width]` float32.
     """
     old, new = jnp.minimum(statistics["count"], MAX_COUNT), x.shape[0]
+    assert x.shape[1:] == statistics["mean"].shape, (x.shape, statistics["mean"].shape)
     total = old + new
     shift = jnp.mean(x, axis=0) - statistics["mean"]
     squares = old * statistics["variance"] + new * jnp.var(x, axis=0) + shift**2 * old * new / total
@@ -262,7 +271,7 @@ _STATISTICS = "representation/normalization"
 
 @dataclass
 class VectorRepresentation(hk.Module):
-    """Observations, flattened and normalized, to latent states."""
+    """Flattens and normalizes observations and maps them to latent states."""
 
     config: MuZeroMLPConfig
     name: str = "representation"
@@ -279,7 +288,7 @@ class VectorRepresentation(hk.Module):
 
 @dataclass
 class VectorDynamics(hk.Module):
-    """A latent state and an action to the next latent state, as a change of the old one, and the reward."""
+    """Maps a latent state and an action to the next latent state, as a change of the old one, and the reward."""
 
     config: MuZeroMLPConfig
     spec: EnvSpec
@@ -297,7 +306,7 @@ class VectorDynamics(hk.Module):
 
 @dataclass
 class VectorPrediction(hk.Module):
-    """A latent state to policy and value."""
+    """Maps a latent state to policy and value."""
 
     config: MuZeroMLPConfig
     spec: EnvSpec
@@ -329,8 +338,8 @@ def _flat(observation: Array) -> jax.Array:
 
 
 STRIDED_STAGES = 2
-"""So many of the first downsampling stages are convolutions of stride 2, the first of them with half of the channels;
-later stages average."""
+"""Number of downsampling stages that are convolutions of stride 2, the first with half of the channels; later stages
+average."""
 
 
 @dataclass
@@ -349,13 +358,13 @@ class LatentTower(hk.Module):
 
 @dataclass
 class ImageRepresentation(hk.Module):
-    """Images to latent states: stages that halve both sides, each with a residual block, then a tower."""
+    """Maps images to latent states: stages that halve both sides, each with a residual block, then a tower."""
 
     config: MuZeroResNetConfig
     name: str = "representation"
 
     def __call__(self, observation: Array) -> jax.Array:
-        """Maps `[B, H, W, C]`, or `[B, C, H, W]` where channels come first, to `[B, h, w, channels]` float32 in [0, 1].
+        """Maps `[B, H, W, C]`, or `[B, C, H, W]` if channels come first, to `[B, h, w, channels]` float32 in [0, 1].
 
         h is `ceil(H / downsample)`, w likewise.
         """
@@ -379,7 +388,7 @@ class ImageRepresentation(hk.Module):
 
 @dataclass
 class ImageDynamics(hk.Module):
-    """A latent state and an action, one plane per feature, to the next latent state and the reward."""
+    """Maps a latent state and an action, one plane per feature, to the next latent state and the reward."""
 
     config: MuZeroResNetConfig
     spec: EnvSpec
@@ -398,7 +407,7 @@ class ImageDynamics(hk.Module):
 
 @dataclass
 class ImagePrediction(hk.Module):
-    """A latent state to policy and value."""
+    """Maps a latent state to policy and value."""
 
     config: MuZeroResNetConfig
     spec: EnvSpec
@@ -423,7 +432,7 @@ def muzero_resnet(config: MuZeroResNetConfig, spec: EnvSpec) -> ModelNetwork:
     if len(spec.observation_shape) != 3:
         raise ConfigError(
             f"network.name = '{config.name}' reads images [height, width, channels], but the observations of "
-            f"'{spec.name}' have shape {list(spec.observation_shape)}; set network.name=muzero_mlp, which reads any"
+            f"'{spec.name}' have shape {list(spec.observation_shape)}; set network.name=muzero_mlp, which accepts any"
         )
 
     def build() -> ModelParts:
@@ -439,6 +448,6 @@ def _pixels(observation: Array, dtype: np.dtype[np.generic]) -> jax.Array:
 
 
 def _head(x: jax.Array, planes: int, hidden: int, name: str) -> jax.Array:
-    """A few features of each pixel through one hidden layer: `[B, h, w, C]` to `[B, hidden]`."""
+    """One hidden layer on a few features per pixel: `[B, h, w, C]` to `[B, hidden]`."""
     x = jax.nn.relu(Dense(planes, 2.0, f"{name}_planes")(x))
     return jax.nn.relu(Dense(hidden, 2.0, f"{name}_hidden")(x.reshape(x.shape[0], -1)))

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 from podzero.config import ResNetConfig
 from podzero.networks.layers import (
+    HeadOutputs,
     Heads,
-    Outputs,
     actions_are_squares,
     check_boards,
     compute_dtype,
@@ -29,8 +29,8 @@ from podzero.types import EnvSpec, Network, Params
 def residual_start(blocks: int) -> float:
     """The initial gain of each of `blocks` residual branches: `1 / sqrt(blocks)`.
 
-    A branch adds its squared gain times the variance of its input. So the variance grows at most e-fold over the whole
-    tower, however deep. The gain is learned per channel. Starting it at zero (SkipInit, De and Smith 2020) is stable at
+    A branch adds its squared gain times the variance of its input, so the variance grows at most e-fold over a tower of
+    any depth. The gain is learned per channel. Starting it at zero (SkipInit, De and Smith 2020) is stable at
     any depth but learns more slowly: on solved connect-four positions, a 32x3 tower reached a value loss of 0.46 after
     120 steps from an initial gain of 0.5, of 0.49 from 0.2, and of 0.53 from zero.
     """
@@ -60,7 +60,7 @@ class Conv(nn.Module):
 class Block(nn.Module):
     """A pre-activation residual block: `x + conv(relu(conv(relu(x))))`.
 
-    With `pooling` the inner convolution also has a bias for each channel from its pooled output. It starts at zero.
+    With `pooling`, a bias per channel computed from the pooled inner activations is added; it starts at zero.
     """
 
     folded: bool
@@ -90,7 +90,7 @@ class ResNet(nn.Module):
     folded: bool = False
 
     @nn.compact
-    def __call__(self, observation: jax.Array, auxiliary: bool = False) -> Outputs:
+    def __call__(self, observation: jax.Array, auxiliary: bool = False) -> HeadOutputs:
         """Maps `[B, H, W, C]` of any real dtype or bool to the outputs of `Heads`."""
         x = jnp.asarray(observation, compute_dtype(self.config.compute_dtype))
         x = Conv(self.config.channels, self.folded, name="stem")(x)
@@ -99,9 +99,10 @@ class ResNet(nn.Module):
         for index in range(self.config.blocks):
             pooling = self.config.global_pooling and index % 2 == 1
             x = block(self.folded, start, pooling, name=f"block_{index}")(x)
+        assert x.shape == (*observation.shape[:3], self.config.channels), x.shape
         features = nn.relu(x).reshape(x.shape[0], -1, self.config.channels)
         heads = Heads(self.num_actions, self.config.value_hidden, self.pooled_heads, name="heads")
-        outputs: Outputs = heads(features, auxiliary)
+        outputs: HeadOutputs = heads(features, auxiliary)
         return outputs
 
 
@@ -137,7 +138,7 @@ def _module(config: ResNetConfig, spec: EnvSpec, folded: bool = False) -> ResNet
 
 
 class Layer(NamedTuple):
-    """A convolution or a dense layer."""
+    """A convolution or a dense layer of a folded network."""
 
     kernel: Any
     """`[3, 3, in, out]` of a convolution, `[in, out]` of a dense layer; float32, of NumPy or JAX."""
@@ -146,13 +147,13 @@ class Layer(NamedTuple):
 
 
 def layers_of(params: Params) -> dict[str, Layer]:
-    """The layers of a folded ResNet, in Flax or in Haiku, where they are.
+    """The layers of a folded ResNet, of Flax or Haiku, by name.
 
     Args:
       params: what the `fold` of `podzero.networks.make_inference` returned.
 
     Returns:
-      layers by names such as `stem`, `block_0/conv_1` and `heads/policy_logits`.
+      Layers by names such as `stem`, `block_0/conv_1` and `heads/policy_logits`.
     """
     leaves: dict[str, dict[str, Any]] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):

@@ -33,20 +33,20 @@ _PARTIAL = ".partial-"
 
 
 class SnapshotError(PodzeroError, RuntimeError):
-    """A snapshot is missing, damaged, cannot be read, or is of another network; the message says which and where."""
+    """A snapshot is missing, damaged, unreadable, or belongs to another network; the message says which and where."""
 
 
 def save_snapshot(folder: Path, step: int, params: Params, experiment: Experiment) -> Path:
     """Writes the snapshot of a step; an existing one is replaced.
 
-    Whenever the process or the machine dies, the folder of the step is complete or missing. Only one process at a time
-    may write to `folder`; any number may read.
+    If the process or the machine dies at any time, the step's folder is either complete or missing. Only one process at
+    a time may write to `folder`; any number may read.
 
     Args:
       folder: `Workdir.snapshots`; made if missing.
       step: learner step of the parameters.
       params: nested mappings with string keys, of device or host arrays.
-      experiment: with which they were trained; it is saved in the snapshot.
+      experiment: the experiment they were trained with; it is saved in the snapshot.
 
     Returns:
       The folder of the snapshot.
@@ -81,10 +81,10 @@ def load_snapshot(folder: Path, step: int | None = None) -> Versioned:
 
     Args:
       folder: `Workdir.snapshots`.
-      step: of the snapshot; None for the newest intact one, with a warning for each damaged one that is skipped.
+      step: the snapshot's step; None for the newest intact one, with a warning for each damaged one.
 
     Raises:
-      SnapshotError: the step asked for is missing or damaged, or no snapshot is intact.
+      SnapshotError: the requested step is missing or damaged, or no snapshot is intact.
     """
     if step is not None:
         return _read(folder, step)
@@ -102,7 +102,7 @@ def snapshot_steps(folder: Path) -> list[int]:
 
 
 def snapshot_experiment(folder: Path, step: int) -> Experiment:
-    """The experiment that is saved in the snapshot of a step.
+    """The experiment saved in the snapshot of a step.
 
     Raises:
       SnapshotError: it is missing or damaged, or this version of podzero cannot read it.
@@ -151,7 +151,7 @@ def _bytes(file: Path) -> bytes:
     """The content of a file of a snapshot.
 
     Raises:
-      SnapshotError: it is missing, so that the snapshot is damaged, or the storage cannot be read now.
+      SnapshotError: it is missing, which means the snapshot is damaged, or the storage cannot be read.
     """
     try:
         return file.read_bytes()
@@ -168,14 +168,14 @@ def _digest(leaf: np.ndarray[Any, Any]) -> str:
 
 
 def _as_dicts(params: Params) -> Any:
-    """Plain dicts of arrays, whatever mappings the network's library uses."""
+    """Converts the mappings of the network's library into plain dicts of arrays."""
     if isinstance(params, Mapping):
         return {name: _as_dicts(child) for name, child in params.items()}
     return np.asarray(params)
 
 
 def _leaves(tree: Params, path: str = "") -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """Every array of nested dicts with its path, as `heads/value/kernel`."""
+    """Every array of nested dicts with its path, such as `heads/value/kernel`."""
     if isinstance(tree, Mapping):
         for name, child in tree.items():
             yield from _leaves(child, f"{path}/{name}" if path else name)
@@ -187,17 +187,17 @@ _ABSENT = "nothing"
 
 
 def check_matches(params: Params, network: Network | ModelNetwork, origin: str) -> None:
-    """Compares names, shapes and dtypes of all leaves with those of `network`, without computing any.
+    """Checks that names, shapes and dtypes of all leaves are those of `network`, without computing any.
 
-    The shapes of a network depend on observations and actions, so parameters of another game are refused as well.
+    A network's shapes depend on observations and actions, so parameters of most other games are refused as well.
 
     Args:
       params: nested dicts of arrays.
-      network: of the experiment that uses them.
+      network: the network that is to use them.
       origin: where the parameters come from, for the message.
 
     Raises:
-      SnapshotError: they are of another network; the message names the first leaf that differs.
+      SnapshotError: they belong to another network; the message names the first leaf that differs.
     """
     expected = _signature(jax.eval_shape(network.init, jax.random.key(0)))
     found = _signature(params)
@@ -211,7 +211,7 @@ def check_matches(params: Params, network: Network | ModelNetwork, origin: str) 
 
 
 def _signature(params: Params) -> dict[str, str]:
-    """`float32[3, 3, 2, 64]` by path, as `heads/value/kernel`."""
+    """Dtypes and shapes such as `float32[3, 3, 2, 64]`, by paths such as `heads/value/kernel`."""
     return {
         "/".join(str(getattr(key, "key", key)) for key in path): f"{leaf.dtype}{list(leaf.shape)}"
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)

@@ -71,7 +71,7 @@ class Transformer(nn.Module):
     def __call__(self, observation: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Maps `[B, H, W, C]` of any real dtype or bool to float32 logits `[B, A]` and values `[B]` in [-1, 1]."""
         config = self.config
-        batch, height, width, planes = observation.shape
+        batch, height, width, planes = observation.shape  # one token per square
         dtype = compute_dtype(config.compute_dtype)
         tokens = jnp.asarray(observation, dtype).reshape(batch, height * width, planes)
         x = nn.Dense(config.width, dtype=dtype, name="embed")(tokens)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from podzero.replay.errors import ReplayMismatch, ReplayRestoreError
-from podzero.replay.tables import Settings, Table
+from podzero.replay.tables import Table, TableSettings
 from podzero.storage import SHARD_MANIFEST, checkpoint_of, read_saved, reading, sealed, unsealed
 from podzero.workdir import write_atomically
 
@@ -56,7 +56,7 @@ def unseal(folder: Path, tables: Mapping[str, Table]) -> tuple[Path, str]:
             raise ReplayRestoreError(f"replay checkpoint {folder}: {SHARD_MANIFEST} is missing")
         manifest = unsealed(text)
         found = {
-            name: _SavedTable(table["layout"], Settings(**table["settings"]))
+            name: _SavedTable(table["layout"], TableSettings(**table["settings"]))
             for name, table in manifest["tables"].items()
         }
         identity, files = str(manifest["identity"]), dict(manifest["files"])
@@ -82,7 +82,7 @@ class _SavedTable(NamedTuple):
     """What a manifest says of a table."""
 
     layout: str
-    settings: Settings
+    settings: TableSettings
 
 
 def _compare(where: str, found: _SavedTable, table: Table) -> None:
@@ -93,7 +93,7 @@ def _compare(where: str, found: _SavedTable, table: Table) -> None:
     if found.settings != table.settings:
         changed = ", ".join(
             f"{name} {old} (now {new})"
-            for name, old, new in zip(Settings._fields, found.settings, table.settings, strict=True)
+            for name, old, new in zip(TableSettings._fields, found.settings, table.settings, strict=True)
             if old != new
         )
         raise ReplayMismatch(

@@ -17,7 +17,7 @@ from podzero.samples import sample_like, stored_state_like
 from podzero.types import EnvSpec
 
 
-class Settings(NamedTuple):
+class TableSettings(NamedTuple):
     """The settings of one shard's table; sizes are counted in samples."""
 
     capacity: int
@@ -41,13 +41,13 @@ class TableUsers(NamedTuple):
     writers: str
     reader: str
     min_size_from: str
-    """Where `Settings.min_size` comes from."""
+    """The settings that determine `TableSettings.min_size`."""
 
 
 class Limits(NamedTuple):
     """The state of a table at one time."""
 
-    settings: Settings
+    settings: TableSettings
     size: int
     """The number of samples that it holds."""
     inserted: int
@@ -118,7 +118,7 @@ def limits_of(info: pb.TableInfo, samples_per_item: int, users: TableUsers) -> L
     limiter, sampler = info.rate_limiter_info, info.sampler_options
     prioritized = sampler.HasField("prioritized")
     return Limits(
-        settings=Settings(
+        settings=TableSettings(
             capacity=info.max_size * samples_per_item,
             min_size=limiter.min_size_to_sample * samples_per_item,
             samples_per_insert=limiter.samples_per_insert,
@@ -149,7 +149,7 @@ class Table(NamedTuple):
 
     name: str
     signature: SampleSignature
-    settings: Settings
+    settings: TableSettings
     users: TableUsers
     """For messages."""
 
@@ -186,18 +186,18 @@ def tables_of(experiment: Experiment, spec: EnvSpec) -> dict[str, Table]:
     return {table.name: table for table in tables}
 
 
-def _samples(experiment: Experiment) -> Settings:
+def _samples(experiment: Experiment) -> TableSettings:
     replay = experiment.replay
     return _limited(experiment, replay.capacity, replay.min_size, experiment.replay_tolerance)
 
 
-def _reanalysed(experiment: Experiment) -> Settings:
+def _reanalysed(experiment: Experiment) -> TableSettings:
     return _limited(
         experiment, experiment.reanalyse.capacity, experiment.reanalysed_min_size, experiment.reanalysed_tolerance
     )
 
 
-def _states(experiment: Experiment) -> Settings:
+def _states(experiment: Experiment) -> TableSettings:
     """Writes never block. Reads block until a shard holds half of its part of `replay.min_size`, so that reanalysers do
     not search the first few states repeatedly.
 
@@ -206,7 +206,7 @@ def _states(experiment: Experiment) -> Settings:
     reanalysers read from any shard.
     """
     replay = experiment.replay
-    return Settings(
+    return TableSettings(
         capacity=_whole(replay.capacity / replay.shards, replay.samples_per_item),
         min_size=_whole(replay.min_size / replay.shards / 2, replay.samples_per_item),
         samples_per_insert=1.0,
@@ -217,12 +217,12 @@ def _states(experiment: Experiment) -> Settings:
     )
 
 
-def _limited(experiment: Experiment, capacity: int, min_size: int, tolerance: float) -> Settings:
+def _limited(experiment: Experiment, capacity: int, min_size: int, tolerance: float) -> TableSettings:
     """One shard's part of a table whose limiter keeps samples per insert; sizes are rounded up to whole items."""
     replay = experiment.replay
     min_size = _whole(min_size / replay.shards, replay.samples_per_item)
     center, tolerance = replay.samples_per_insert * min_size, tolerance / replay.shards
-    return Settings(
+    return TableSettings(
         capacity=_whole(capacity / replay.shards, replay.samples_per_item),
         min_size=min_size,
         samples_per_insert=replay.samples_per_insert,

@@ -11,7 +11,7 @@ import numpy as np
 
 from podzero.config import Experiment, ResNetConfig
 from podzero.envs import make_env
-from podzero.inference import Int8Network, Positions, RecentPositions, random_positions
+from podzero.inference import CalibrationPositions, Int8Network, RecentPositions, random_positions
 from podzero.inference.serving import encoding_of
 from podzero.networks import make_inference
 from podzero.protocols import Env
@@ -53,9 +53,9 @@ def _int8_network(experiment: Experiment, env: Env) -> PlacedNetwork:
     assert encoding.legal is not None
     observed, legal = jax.jit(encoding.decode), jax.jit(encoding.legal)
 
-    def decode(rows: np.ndarray[Any, Any]) -> Positions:
+    def decode(rows: np.ndarray[Any, Any]) -> CalibrationPositions:
         sent = rows.any(axis=1)
-        return Positions(np.asarray(observed(rows))[sent], np.asarray(legal(rows))[sent])
+        return CalibrationPositions(np.asarray(observed(rows))[sent], np.asarray(legal(rows))[sent])
 
     def positions() -> RecentPositions:
         first = random_positions(env, jax.random.key(seed), limits.positions)

@@ -19,10 +19,10 @@ from podzero.envs.boards.chess_moves import (
     ROOK,
     UNDERPROMOTIONS,
     ChessMoves,
-    Guard,
+    KingSafety,
     Pieces,
 )
-from podzero.envs.boards.rules import BoardGame, Played, State
+from podzero.envs.boards.rules import BoardGame, BoardState, PlyResult
 from podzero.types import Array
 
 _QUIET = 100
@@ -45,7 +45,7 @@ _ZOBRIST_OTHER = np.random.default_rng(65).integers(1, 2**32, 5 + 64, np.uint32)
 """Of the player to move, the four castling rights, and the square for taking en passant."""
 
 
-class Board(NamedTuple):
+class ChessBoard(NamedTuple):
     """A position with its history. Squares are those of the player to move, whose pawns go up."""
 
     history: Bits
@@ -90,9 +90,9 @@ class Chess(BoardGame):
         self.shape = (size, size, 14 * _HISTORY + (7 if size == 8 else 3))
         self.actions = size * size * self._planes
 
-    def start(self) -> Board:
+    def start(self) -> ChessBoard:
         """The initial position."""
-        board = Board(
+        board = ChessBoard(
             history=self._initial_history(),
             castling=np.full((2, 2), self._size == 8),
             en_passant=np.full((), _NOWHERE, np.int8),
@@ -102,7 +102,7 @@ class Chess(BoardGame):
         )
         return board._replace(hashes=jnp.asarray(board.hashes).at[0].set(position_hash(board)))
 
-    def play(self, board: Board, action: Array) -> Played:
+    def play(self, board: ChessBoard, action: Array) -> PlyResult:
         """Moves a piece."""
         index, plane = action // self._planes, action % self._planes
         origin = 8 * (index // self._size) + index % self._size
@@ -117,7 +117,7 @@ class Chess(BoardGame):
         mine = (pieces.mine & ~start) | Bits(*(word[None] for word in end)).when(arrives)
         mine = _castled(mine, king & (origin == _KING_HOME) & (self._size == 8), target)
         double = pawn & (jnp.abs(target - origin) == 2)
-        after = Board(
+        after = ChessBoard(
             history=self._remembered(board, mine, pieces.theirs & ~removed),
             castling=_castling(board.castling, origin, target)[::-1],
             en_passant=jnp.where(double, ((origin + target) // 2) ^ 7, _NOWHERE).astype(jnp.int8),
@@ -127,9 +127,9 @@ class Chess(BoardGame):
         )
         number = position_hash(after)
         after = after._replace(hashes=jnp.concatenate([number[None], board.hashes[:-1]]))
-        return Played(after, *self._ending(after))
+        return PlyResult(after, *self._ending(after))
 
-    def step(self, state: State, action: Array) -> State:
+    def step(self, state: BoardState, action: Array) -> BoardState:
         """Plays a legal action; see `BoardGame.step`.
 
         Whether the game is over is asked again of the board that `view` sees, so that XLA computes what the two share
@@ -140,7 +140,7 @@ class Chess(BoardGame):
         reward = jnp.where(state.player == 0, result, -result)
         return after._replace(reward=jnp.where(state.done, 0, reward).astype(jnp.int8), done=state.done | done)
 
-    def _ending(self, board: Board) -> tuple[jax.Array, jax.Array]:
+    def _ending(self, board: ChessBoard) -> tuple[jax.Array, jax.Array]:
         """`[]` int8, 1 if the player who moved has won; `[]` bool, whether the game is over."""
         seen = self._pieces(board)
         guard = self._moves.guard(seen)
@@ -150,16 +150,16 @@ class Chess(BoardGame):
         done = stuck | (board.quiet >= _QUIET) | _cannot_mate(seen) | repeated | (board.plies >= self.max_plies)
         return mate.astype(jnp.int8), done
 
-    def legal(self, board: Board) -> jax.Array:
+    def legal(self, board: ChessBoard) -> jax.Array:
         """The legal moves."""
         pieces = self._pieces(board)
         return self._origins(board, pieces, self._moves.guard(pieces)).members(self._squares).T.reshape(-1)
 
-    def checks(self, board: Board) -> jax.Array:
+    def checks(self, board: ChessBoard) -> jax.Array:
         """How many pieces give check to the player to move, `[]` int32."""
         return self._moves.guard(self._pieces(board)).checks
 
-    def observe(self, board: Board) -> jax.Array:
+    def observe(self, board: ChessBoard) -> jax.Array:
         """Own and the opponent's pieces in the last eight positions, each with its repetition; whose turn it is, plies,
         castling rights, and plies without progress.
         """
@@ -195,17 +195,17 @@ class Chess(BoardGame):
         seen = turned(squares)
         return seen if self._size == 8 else seen.down(8 - self._size)
 
-    def _pieces(self, board: Board) -> Pieces:
+    def _pieces(self, board: ChessBoard) -> Pieces:
         """The pieces as the player to move sees them."""
         first, second = _sets(Bits(board.history.low[0], board.history.high[0]))
         turn = board.plies % 2 == 1
         return Pieces(either(turn, self._turned(second), first), either(turn, self._turned(first), second))
 
-    def _origins(self, board: Board, pieces: Pieces, guard: Guard) -> Bits:
+    def _origins(self, board: ChessBoard, pieces: Pieces, guard: KingSafety) -> Bits:
         """The origins of the legal moves of each plane, `[planes]`."""
         return self._moves.legal(pieces, guard, board.castling[0], single(board.en_passant.astype(jnp.int32)))
 
-    def _remembered(self, board: Board, mine: Bits, theirs: Bits) -> Bits:
+    def _remembered(self, board: ChessBoard, mine: Bits, theirs: Bits) -> Bits:
         """The history with a new position, in which the player who moved has the pieces `mine`."""
         turn = board.plies % 2 == 1
         first, second = either(turn, self._turned(theirs), mine), either(turn, self._turned(mine), theirs)
@@ -256,7 +256,7 @@ def _castling(rights: Array, origin: Array, target: Array) -> jax.Array:
     return jnp.asarray(rights & jnp.stack([keeps_mine, keeps_theirs]))
 
 
-def position_hash(board: Board) -> jax.Array:
+def position_hash(board: ChessBoard) -> jax.Array:
     """The Zobrist hash of a position, `[]` uint32."""
     squares = np.arange(64, dtype=np.int32)
     sides = _sets(Bits(board.history.low[0], board.history.high[0]))

@@ -27,7 +27,7 @@ PAWN, KNIGHT, BISHOP, ROOK, QUEEN, KING = range(6)
 """The kinds of pieces."""
 KINDS = 6
 
-Step = tuple[int, int]
+ChessStep = tuple[int, int]
 """Files and ranks of a move."""
 Steps = np.ndarray[Any, np.dtype[np.int_]]
 """Files and ranks of moves, `[n, 2]`, or of one move, `[2]`."""
@@ -81,7 +81,7 @@ def _sliders(pieces: Bits) -> Bits:
     return either(_STRAIGHT, _of_kinds(pieces, ROOK, QUEEN), _of_kinds(pieces, BISHOP, QUEEN))
 
 
-class Guard(NamedTuple):
+class KingSafety(NamedTuple):
     """What concerns the safety of one's king."""
 
     checks: jax.Array
@@ -109,7 +109,7 @@ class ChessMoves:
         self._lines = _DIRECTIONS[:, None] * self._distances[..., None]
         promotions = [_DIRECTIONS[_PROMOTIONS[plane % 3]] for plane in range(UNDERPROMOTIONS)]
         steps = np.array([*promotions, *self._lines.reshape(-1, 2), *_KNIGHT_STEPS])
-        self.steps: list[Step] = [(files, ranks) for files, ranks in steps.tolist()]
+        self.steps: list[ChessStep] = [(files, ranks) for files, ranks in steps.tolist()]
         """Files and ranks of the moves of each plane."""
 
     def _rank(self, number: int) -> Bits:
@@ -154,7 +154,7 @@ class ChessMoves:
             self.moved(king, _DIRECTIONS[_CAPTURES]).joined() & pieces.other(PAWN),
         ])  # fmt: skip
 
-    def guard(self, pieces: Pieces) -> Guard:
+    def guard(self, pieces: Pieces) -> KingSafety:
         """The checks, attacks and pins of a position."""
         king, empty, sliders = pieces.own(KING), pieces.empty, _sliders(pieces.theirs)
         rays = self._rays(king, empty)
@@ -168,14 +168,14 @@ class ChessMoves:
             self.moved(pieces.other(PAWN), -_DIRECTIONS[_CAPTURES]).joined(),
             self.moved(pieces.other(KING), _DIRECTIONS).joined(),
         ])  # fmt: skip
-        return Guard(
+        return KingSafety(
             checks,
             attacked,
             self._inside(np.zeros(2, int)).when(checks == 0) | ends.when(checks == 1),
             blockers.when((self._rays(blockers, empty) & sliders).any()),
         )
 
-    def legal(self, pieces: Pieces, guard: Guard, castling: jax.Array, en_passant: Bits) -> Bits:
+    def legal(self, pieces: Pieces, guard: KingSafety, castling: jax.Array, en_passant: Bits) -> Bits:
         """The origins of the legal moves of each plane, `[planes]`.
 
         Args:
@@ -207,7 +207,7 @@ class ChessMoves:
             path = path & either(self._distances <= passed, ~EMPTY, clear)
         return _for_distances(sliders) & path & self.moved(targets, -self._lines)
 
-    def _kings(self, pieces: Pieces, guard: Guard) -> Bits:
+    def _kings(self, pieces: Pieces, guard: KingSafety) -> Bits:
         """The king, in the directions in which it may move, `[8]`."""
         return pieces.own(KING) & self.moved(~guard.attacked & ~pieces.own(), -_DIRECTIONS)
 
@@ -244,7 +244,7 @@ def _either_way(pinned: Bits) -> Bits:
     return Bits(low, high)
 
 
-def _castled(pieces: Pieces, guard: Guard, castling: jax.Array) -> Bits:
+def _castled(pieces: Pieces, guard: KingSafety, castling: jax.Array) -> Bits:
     """The king in the directions in which it may castle, `[8]`."""
     found = EMPTY
     for side, (way, rook, between, crossed) in enumerate(_CASTLINGS):

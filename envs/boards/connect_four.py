@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from podzero.envs.boards.bits import EMPTY, Bits, constant
-from podzero.envs.boards.rules import BoardGame, Played
+from podzero.envs.boards.rules import BoardGame, PlyResult
 from podzero.types import Array
 
 _HEIGHT, _WIDTH = 6, 7
@@ -23,7 +23,7 @@ _LINES = (1, _COLUMN, _COLUMN - 1, _COLUMN + 1)
 _FULL = constant(sum(1 << int(square) for square in _SQUARES.ravel()))
 
 
-class Board(NamedTuple):
+class ConnectFourBoard(NamedTuple):
     """The stones."""
 
     mine: Bits
@@ -37,11 +37,11 @@ class ConnectFour(BoardGame):
     name, shape, actions = "connect_four", (_HEIGHT, _WIDTH, 2), _WIDTH
     max_plies = _HEIGHT * _WIDTH
 
-    def start(self) -> Board:
+    def start(self) -> ConnectFourBoard:
         """The empty board."""
-        return Board(EMPTY, EMPTY)
+        return ConnectFourBoard(EMPTY, EMPTY)
 
-    def play(self, board: Board, action: Array) -> Played:
+    def play(self, board: ConnectFourBoard, action: Array) -> PlyResult:
         """Drops a stone into a column."""
         occupied = board.mine | board.theirs
         column = jnp.arange(_WIDTH) == action
@@ -54,13 +54,13 @@ class ConnectFour(BoardGame):
         mine = board.mine | stone
         won = _has_line(mine)
         done = won | ~(_FULL & ~(mine | board.theirs)).any()
-        return Played(Board(board.theirs, mine), won.astype(jnp.int8), done)
+        return PlyResult(ConnectFourBoard(board.theirs, mine), won.astype(jnp.int8), done)
 
-    def legal(self, board: Board) -> jax.Array:
+    def legal(self, board: ConnectFourBoard) -> jax.Array:
         """The columns that are not full."""
         return ~(board.mine | board.theirs).members(_TOPS)
 
-    def observe(self, board: Board) -> jax.Array:
+    def observe(self, board: ConnectFourBoard) -> jax.Array:
         """Own and other stones, `[6, 7, 2]`."""
         return jnp.stack([board.mine.members(_SQUARES), board.theirs.members(_SQUARES)], axis=-1)
 

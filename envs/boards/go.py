@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podzero.envs.boards.rules import BoardGame, Played, beside, chains_beside, placed
+from podzero.envs.boards.rules import BoardGame, PlyResult, beside, chains_beside, placed
 from podzero.types import Array
 
 _NEIGHBOURS = ((-1, 0), (1, 0), (0, -1), (0, 1))
@@ -20,7 +20,7 @@ _NONE = -1
 _WORD = 32
 
 
-class Board(NamedTuple):
+class GoBoard(NamedTuple):
     """A position with its history. S squares; M plies at most."""
 
     chains: Array
@@ -58,15 +58,15 @@ class Go(BoardGame):
         self.shape = (size, size, 2 * _HISTORY + 1)
         self.actions = self._squares + 1
 
-    def start(self) -> Board:
+    def start(self) -> GoBoard:
         """The empty board."""
         history = np.zeros((_HISTORY, self._words), np.uint32)
         hashes = np.zeros(self.max_plies, np.uint32)
         chains = np.zeros(self._squares, np.int16)
         ko, passes, plies = np.full((), _NONE, np.int16), np.zeros((), np.int8), np.zeros((), np.int16)
-        return Board(chains, history, history, hashes, ko, passes, plies)
+        return GoBoard(chains, history, history, hashes, ko, passes, plies)
 
-    def play(self, board: Board, action: Array) -> Played:
+    def play(self, board: GoBoard, action: Array) -> PlyResult:
         """Places a stone and takes the opponent's chains that have no liberty left, or passes."""
         stone, passes = jnp.arange(self._squares) == action, action == self._squares
         taken = self._taken(board.chains, action) & ~passes
@@ -78,7 +78,7 @@ class Go(BoardGame):
         first, second = (jnp.where(first_moves, one, other) for one, other in ((chains, -chains), (-chains, chains)))
         number = self._hash(first > 0, second > 0)
         repeated = ~passes & jnp.any(board.hashes == number)
-        after = Board(
+        after = GoBoard(
             chains=-chains,
             first=self._remember(board.first, first > 0),
             second=self._remember(board.second, second > 0),
@@ -91,9 +91,9 @@ class Go(BoardGame):
         lead = self._area(chains, done)
         won = jnp.where(first_moves, lead > KOMI, lead > -KOMI)
         result = jnp.where(won & ~repeated, 1, -1) * done
-        return Played(after, result.astype(jnp.int8), done)
+        return PlyResult(after, result.astype(jnp.int8), done)
 
-    def legal(self, board: Board) -> jax.Array:
+    def legal(self, board: GoBoard) -> jax.Array:
         """Empty squares without suicide and immediate recapture of a ko, and the pass."""
         chains, empty = board.chains, board.chains == 0
         least, most = self._outer_liberties(chains)
@@ -102,7 +102,7 @@ class Go(BoardGame):
         allowed = empty & self._any_beside(safe) & (jnp.arange(self._squares) != board.ko)
         return jnp.append(allowed, True)
 
-    def observe(self, board: Board) -> jax.Array:
+    def observe(self, board: GoBoard) -> jax.Array:
         """Own and the opponent's stones in the last eight positions, and whether the second player is to move."""
         squares = np.arange(self._squares)
         first, second = (
@@ -115,7 +115,7 @@ class Go(BoardGame):
         turn = jnp.broadcast_to(second_moves, (1, self._squares))
         return jnp.concatenate([planes, turn]).T.reshape(self.shape)
 
-    def lead(self, board: Board) -> jax.Array:
+    def lead(self, board: GoBoard) -> jax.Array:
         """How much more area the player to move has, `[]` int32, if all stones are alive; without komi."""
         return self._area(jnp.asarray(board.chains), jnp.ones((), bool))
 

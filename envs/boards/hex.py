@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from podzero.envs.boards.rules import BoardGame, Played, placed
+from podzero.envs.boards.rules import BoardGame, PlyResult, placed
 from podzero.types import Array
 
 _SIZE = 11
@@ -17,7 +17,7 @@ _SWAP = _SQUARES
 _NEIGHBOURS = ((0, -1), (1, -1), (-1, 0), (1, 0), (-1, 1), (0, 1))
 
 
-class Board(NamedTuple):
+class HexBoard(NamedTuple):
     """The chains, and how many plies have been played."""
 
     chains: Array
@@ -32,24 +32,24 @@ class Hex(BoardGame):
     name, shape, actions = "hex", (_SIZE, _SIZE, 4), _SQUARES + 1
     max_plies = _SQUARES + 1
 
-    def start(self) -> Board:
+    def start(self) -> HexBoard:
         """The empty board."""
-        return Board(np.zeros(_SQUARES, np.int8), np.zeros((), np.int8))
+        return HexBoard(np.zeros(_SQUARES, np.int8), np.zeros((), np.int8))
 
-    def play(self, board: Board, action: Array) -> Played:
+    def play(self, board: HexBoard, action: Array) -> PlyResult:
         """Places a stone; the swap turns the opponent's first stone into one's own on the mirrored square."""
         chains = placed(board.chains, action, _SIZE, _NEIGHBOURS)
         mirrored = chains.reshape(_SIZE, _SIZE).T.reshape(-1)
         numbers = jnp.arange(1, _SQUARES + 1, dtype=jnp.int8)
         chains = jnp.where(action == _SWAP, jnp.where(mirrored != 0, numbers, 0), chains)
         won = _joins(chains, (action + 1).astype(jnp.int8), board.plies % 2 == 0)
-        return Played(Board(-chains, board.plies + 1), won.astype(jnp.int8), won)
+        return PlyResult(HexBoard(-chains, board.plies + 1), won.astype(jnp.int8), won)
 
-    def legal(self, board: Board) -> jax.Array:
+    def legal(self, board: HexBoard) -> jax.Array:
         """The empty squares, and the swap."""
         return jnp.append(board.chains == 0, board.plies == 1)
 
-    def observe(self, board: Board) -> jax.Array:
+    def observe(self, board: HexBoard) -> jax.Array:
         """Own stones, the opponent's, whether the second player is to move, and whether the swap is legal."""
         mine, theirs = board.chains > 0, board.chains < 0
         second, swap = (jnp.broadcast_to(flag, mine.shape) for flag in (board.plies % 2 == 1, board.plies == 1))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from podzero.envs.boards.bits import Bits, Distance, constant, single
-from podzero.envs.boards.rules import BoardGame, Played
+from podzero.envs.boards.rules import BoardGame, PlyResult
 from podzero.types import Array
 
 _SIZE = 8
@@ -24,7 +24,7 @@ _INSIDE = Bits(*np.array([_INNER_COLUMNS, _ALL, _INNER_COLUMNS, _INNER_COLUMNS],
 """The squares over which a line in each direction may run: it would run over the left or right edge otherwise."""
 
 
-class Board(NamedTuple):
+class OthelloBoard(NamedTuple):
     """The discs, and whether the last ply was a pass."""
 
     mine: Bits
@@ -40,11 +40,11 @@ class Othello(BoardGame):
     name, shape, actions = "othello", (_SIZE, _SIZE, 2), _PASS + 1
     max_plies = 2 * (_SIZE * _SIZE - 4) + 2  # each disc after a pass, and two passes
 
-    def start(self) -> Board:
+    def start(self) -> OthelloBoard:
         """The four discs in the middle."""
-        return Board(constant(1 << 28 | 1 << 35), constant(1 << 27 | 1 << 36), np.zeros((), bool))
+        return OthelloBoard(constant(1 << 28 | 1 << 35), constant(1 << 27 | 1 << 36), np.zeros((), bool))
 
-    def play(self, board: Board, action: Array) -> Played:
+    def play(self, board: OthelloBoard, action: Array) -> PlyResult:
         """Puts a disc on a square and turns the enclosed ones, or passes."""
         disc = single(action)
         turned = _turned(disc, board.mine, board.theirs)
@@ -52,14 +52,14 @@ class Othello(BoardGame):
         passes = action == _PASS
         done = ~(~(mine | theirs)).any() | ~theirs.any() | (board.passed & passes)
         lead = jnp.sign(mine.size() - theirs.size()).astype(jnp.int8)
-        return Played(Board(theirs, mine, passes), jnp.where(done, lead, 0).astype(jnp.int8), done)
+        return PlyResult(OthelloBoard(theirs, mine, passes), jnp.where(done, lead, 0).astype(jnp.int8), done)
 
-    def legal(self, board: Board) -> jax.Array:
+    def legal(self, board: OthelloBoard) -> jax.Array:
         """The squares from which discs are enclosed, or the pass."""
         squares = _moves(board.mine, board.theirs)
         return jnp.append(squares.members(_SQUARES), ~squares.any())
 
-    def observe(self, board: Board) -> jax.Array:
+    def observe(self, board: OthelloBoard) -> jax.Array:
         """Own and other discs, `[8, 8, 2]`."""
         shape = _SQUARES.reshape(_SIZE, _SIZE)
         return jnp.stack([board.mine.members(shape), board.theirs.members(shape)], axis=-1)

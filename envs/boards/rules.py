@@ -19,10 +19,10 @@ from podzero.envs.symmetries import symmetries_of
 from podzero.types import Array, EnvSpec, Symmetry, View
 
 Board = Any
-"""A pytree of arrays, whatever the game needs besides `State.player`."""
+"""A pytree of arrays, whatever the game needs besides `BoardState.player`."""
 
 
-class State(NamedTuple):
+class BoardState(NamedTuple):
     """One state of a game of two players."""
 
     board: Board
@@ -34,7 +34,7 @@ class State(NamedTuple):
     """`[]` bool, whether the game is over."""
 
 
-class Played(NamedTuple):
+class PlyResult(NamedTuple):
     """A board after a ply."""
 
     board: Board
@@ -61,7 +61,7 @@ class BoardGame(ABC):
         """The board at the beginning."""
 
     @abstractmethod
-    def play(self, board: Board, action: Array) -> Played:
+    def play(self, board: Board, action: Array) -> PlyResult:
         """Plays a legal action `[]` int32."""
 
     @abstractmethod
@@ -84,21 +84,21 @@ class BoardGame(ABC):
         """The symmetries without the identity; empty if the game has none."""
         return symmetries_of(self.name)
 
-    def init(self, key: Array) -> State:
+    def init(self, key: Array) -> BoardState:
         """Starts a game; the key decides which player begins."""
         board = jax.tree.map(jnp.asarray, self.start())
         player = jax.random.bernoulli(key).astype(jnp.int32)
-        return State(board, player, jnp.zeros((), jnp.int8), jnp.zeros((), bool))
+        return BoardState(board, player, jnp.zeros((), jnp.int8), jnp.zeros((), bool))
 
-    def step(self, state: State, action: Array) -> State:
+    def step(self, state: BoardState, action: Array) -> BoardState:
         """Plays a legal action; a state that is over stays the same, with zero rewards."""
         board, result, done = self.play(state.board, action)
         reward = jnp.where(state.player == 0, result, -result).astype(jnp.int8)
-        after = State(board, 1 - state.player, reward, done)
+        after = BoardState(board, 1 - state.player, reward, done)
         over = state._replace(reward=jnp.zeros((), jnp.int8))
-        return State(*jax.tree.map(lambda kept, new: jnp.where(state.done, kept, new), over, after))
+        return BoardState(*jax.tree.map(lambda kept, new: jnp.where(state.done, kept, new), over, after))
 
-    def view(self, state: State) -> View:
+    def view(self, state: BoardState) -> View:
         """The view of `state`, from the perspective of the player to move."""
         reward = state.reward.astype(jnp.float32)
         return View(
@@ -111,11 +111,11 @@ class BoardGame(ABC):
         )
 
 
-Step = tuple[int, int]
+Neighbour = tuple[int, int]
 """Rows and columns from a square to a neighbour."""
 
 
-def beside(squares: Array, size: int, step: Step, outside: int = 0) -> jax.Array:
+def beside(squares: Array, size: int, step: Neighbour, outside: int = 0) -> jax.Array:
     """What each square's neighbour has: entry i is that of the square one `step` from square i.
 
     Args:
@@ -129,7 +129,7 @@ def beside(squares: Array, size: int, step: Step, outside: int = 0) -> jax.Array
     return board[rows : rows + size, columns : columns + size].reshape(-1)
 
 
-def chains_beside(board: Array, square: Array, size: int, steps: Sequence[Step]) -> list[jax.Array]:
+def chains_beside(board: Array, square: Array, size: int, steps: Sequence[Neighbour]) -> list[jax.Array]:
     """The chains of the neighbours of a square, each `[]`; zero for none.
 
     Args:
@@ -146,7 +146,7 @@ def chains_beside(board: Array, square: Array, size: int, steps: Sequence[Step])
     return found
 
 
-def placed(board: Array, square: Array, size: int, steps: Sequence[Step]) -> jax.Array:
+def placed(board: Array, square: Array, size: int, steps: Sequence[Neighbour]) -> jax.Array:
     """The board with a new stone of the player to move, joined with its own neighbours to one chain.
 
     Args:

@@ -9,5 +9,5 @@ from podzero.envs.gymnasium_envs.rendering import Rendering as Rendering
 from podzero.envs.gymnasium_envs.rendering import observed_picture as observed_picture
 from podzero.envs.gymnasium_envs.rendering import picture as picture
 from podzero.envs.gymnasium_envs.rendering import rendering_of as rendering_of
-from podzero.envs.gymnasium_envs.vector import Step as Step
 from podzero.envs.gymnasium_envs.vector import VectorEnv as VectorEnv
+from podzero.envs.gymnasium_envs.vector import VectorStep as VectorStep

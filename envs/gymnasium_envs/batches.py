@@ -1,4 +1,4 @@
-"""Gymnasium's vector environments: built, killed and copied; `Guard` contains the failures of each environment."""
+"""Gymnasium's vector environments: built, killed and copied; `GuardedEnv` contains the failures of each environment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from podzero.config import GymnasiumConfig
 from podzero.envs.faults import Abandoned
 from podzero.envs.gymnasium_envs.making import Factory, make_own
 from podzero.envs.gymnasium_envs.rendering import picture, rendered
-from podzero.envs.gymnasium_envs.spaces import Actions, Array, Observations
+from podzero.envs.gymnasium_envs.spaces import Actions, HostArray, Observations
 from podzero.errors import ConfigError
 
 FAULTS = "podzero_faults"
@@ -35,7 +35,7 @@ _NOT_A_FAULT = (KeyboardInterrupt, GeneratorExit, Abandoned)
 """Raised into an environment from outside. Every other exception is a fault of the environment, even `SystemExit`."""
 
 
-class Guard(gymnasium.Env[Any, Any]):
+class GuardedEnv(gymnasium.Env[Any, Any]):
     """One environment, which is recreated whenever it raises an exception.
 
     Observations have the shape and dtype of `Observations`; `info` contains only `FAULTS` and `ERROR`. A step that
@@ -139,17 +139,19 @@ def _failure_info(faults: int, error: BaseException | None) -> _Info:
     return {FAULTS: faults, ERROR: f"{type(error).__name__}: {error}"} if faults else {}
 
 
-Batch = gymnasium.vector.VectorEnv[Any, Any, Any]
+GymnasiumVector = gymnasium.vector.VectorEnv[Any, Any, Any]
 
 
-def build(config: GymnasiumConfig, count: int, observations: Observations, actions: Actions) -> Batch:
+def build(config: GymnasiumConfig, count: int, observations: Observations, actions: Actions) -> GymnasiumVector:
     """Builds a vector of `count` environments in the autoreset mode `NEXT_STEP`.
 
-    Each environment is wrapped in a `Guard`, except with `vectorization: own`, which has no single environments.
+    Each environment is wrapped in a `GuardedEnv`, except with `vectorization: own`, which has no single environments.
     """
     if config.vectorization == "own":
         return make_own(config, count)
-    guarded: Callable[[], Guard] = partial(Guard, Factory(config), observations, actions, config.max_failures + 1)
+    guarded: Callable[[], GuardedEnv] = partial(
+        GuardedEnv, Factory(config), observations, actions, config.max_failures + 1
+    )
     mode = AutoresetMode.NEXT_STEP
     if config.vectorization == "sync":
         return SyncVectorEnv([guarded] * count, copy=False, autoreset_mode=mode)
@@ -172,7 +174,7 @@ def no_orphans() -> Iterator[None]:
         raise
 
 
-def kill(batch: Batch) -> None:
+def kill(batch: GymnasiumVector) -> None:
     """Kills the processes of `batch`, if it has any."""
     if isinstance(batch, AsyncVectorEnv):
         for process in batch.processes:
@@ -182,7 +184,7 @@ def kill(batch: Batch) -> None:
         batch.closed = True
 
 
-def peek(batch: Batch, actions: Actions, candidates: Array, idle: Array) -> Array:
+def peek(batch: GymnasiumVector, actions: Actions, candidates: HostArray, idle: HostArray) -> HostArray:
     """The rewards `[B, C]` float32 of candidate actions, each stepped in a copy of its environment in a `sync` batch.
 
     Args:
@@ -203,7 +205,7 @@ def peek(batch: Batch, actions: Actions, candidates: Array, idle: Array) -> Arra
     return rewards
 
 
-def render(batch: Batch, title: str) -> list[Array]:
+def render(batch: GymnasiumVector, title: str) -> list[HostArray]:
     """The frames of the environments of a `sync` or `own` batch: B arrays `[H, W, 3]` uint8.
 
     Raises:
@@ -237,7 +239,7 @@ def _reward(env: gymnasium.Env[Any, Any], action: Any) -> float:
 
 @contextlib.contextmanager
 def _by_value() -> Iterator[None]:
-    """Pickles the code of `Guard` by value. Subprocesses that imported it would also import JAX and pgx."""
+    """Pickles the code of `GuardedEnv` by value. Subprocesses that imported it would also import JAX and pgx."""
     modules = [sys.modules[name] for name in (__name__.rpartition(".")[0], Abandoned.__module__)]
     for module in modules:
         cloudpickle.register_pickle_by_value(module)

@@ -41,7 +41,7 @@ class Factory:
         config = self.config
         find(config.id, config.module)
         with explained(f"env: '{config.id}'", config.kwargs):
-            # `Guard` checks every step itself; gymnasium's checker would only add warnings and a call per step.
+            # `GuardedEnv` checks every step itself; gymnasium's checker would only add warnings and a call per step.
             env = gymnasium.make(config.id, **{"disable_env_checker": True, **config.kwargs})
         for wrapper in config.wrappers:
             env = _wrap(env, wrapper)

@@ -10,7 +10,7 @@ import numpy as np
 
 from podzero.config import GymnasiumConfig
 from podzero.envs.gymnasium_envs.making import Factory, make_own
-from podzero.envs.gymnasium_envs.spaces import Array
+from podzero.envs.gymnasium_envs.spaces import HostArray
 from podzero.errors import ConfigError
 from podzero.importing import how_to_install
 
@@ -71,7 +71,7 @@ def rendered(env: Any, title: str) -> Any:
         raise ConfigError(f"{title} cannot be rendered: {type(error).__name__}: {error}") from error
 
 
-def picture(frame: Any, title: str) -> Array:
+def picture(frame: Any, title: str) -> HostArray:
     """A rendered frame as `[H, W, 3]` uint8; floats are taken for colours in [0, 1].
 
     Raises:
@@ -88,7 +88,7 @@ def picture(frame: Any, title: str) -> Array:
     return pixels.astype(np.uint8)
 
 
-def observed_picture(observation: Array) -> Array:
+def observed_picture(observation: HostArray) -> HostArray:
     """An observation that is an image, as `[H, W, 3]` uint8; of a stack `[frames, H, W]` the newest one."""
     newest = observation if observation.shape[-1] == _COLOURS else observation[-1]
     return newest if newest.ndim == _COLOURS else np.repeat(newest[..., None], _COLOURS, axis=-1)

@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from podzero.errors import ConfigError
 
-Array = np.ndarray[Any, Any]
+HostArray = np.ndarray[Any, Any]
 
 MAX_JOINT_ACTIONS = 4096
 """Most combinations of a MultiDiscrete or MultiBinary action space."""
@@ -55,7 +55,7 @@ class Observations:
         info: Any = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
         return spaces.Box(info.min, info.max, self.shape, dtype)
 
-    def convert(self, observation: Any) -> Array:
+    def convert(self, observation: Any) -> HostArray:
         """Converts one observation, to `[*shape]`.
 
         Raises:
@@ -71,7 +71,7 @@ class Observations:
             raise ValueError(mismatch(self.source, array, bounds=False) or f"{array.dtype} is not {self.dtype}")
         return array.astype(self.dtype, copy=False).reshape(self.shape)
 
-    def convert_all(self, observations: Any, batch_space: spaces.Space[Any]) -> Array:
+    def convert_all(self, observations: Any, batch_space: spaces.Space[Any]) -> HostArray:
         """Converts B observations of a vector environment, to a new array `[B, *shape]`; raises as `convert` does."""
         if self.flattens:
             return np.stack([self.convert(one) for one in gymnasium.vector.utils.iterate(batch_space, observations)])
@@ -80,7 +80,7 @@ class Observations:
             raise ValueError(mismatch(self.source, array[0], bounds=False) or f"{array.dtype} is not {self.dtype}")
         return np.array(array, self.dtype).reshape(-1, *self.shape)
 
-    def valid(self, observations: Array) -> Array:
+    def valid(self, observations: HostArray) -> HostArray:
         """Which of B converted observations are valid: `[B]` bool.
 
         Floats must be finite and at most `NOMINAL_WIDTHS` outside finite bounds, integers within their bounds. Where
@@ -88,18 +88,18 @@ class Observations:
         """
         if self._low is None or self._high is None:
             return np.ones(len(observations), bool)
-        inside: Array = ~self._outside(observations).reshape(len(observations), -1).any(axis=1)
+        inside: HostArray = ~self._outside(observations).reshape(len(observations), -1).any(axis=1)
         return inside
 
-    def invalid_value(self, observation: Array) -> str | None:
+    def invalid_value(self, observation: HostArray) -> str | None:
         """The first invalid value of one converted observation and its valid range, or None."""
         if self._low is None or self._high is None or not (outside := self._outside(observation)).any():
             return None
         low, high = self._low[outside][0], self._high[outside][0]
         return f"{observation[outside][0]}, outside the range {low:g} to {high:g}"
 
-    def _outside(self, observations: Array) -> Array:
-        inside: Array = (observations >= self._low) & (observations <= self._high)  # false for NaN
+    def _outside(self, observations: HostArray) -> HostArray:
+        inside: HostArray = (observations >= self._low) & (observations <= self._high)  # false for NaN
         return ~inside
 
 
@@ -128,17 +128,17 @@ class Actions:
                 f"{where}: its action space is {space}; podzero supports Discrete, MultiDiscrete, MultiBinary and Box"
             )
 
-    def decode(self, actions: Any) -> Array:
+    def decode(self, actions: Any) -> HostArray:
         """B actions `[B]` int32 or `[B, D]` float32, converted for a vector environment."""
         if self.bounds is not None:
             fraction = (np.clip(actions, -1.0, 1.0) + 1.0) * 0.5
             values = self._low + fraction * (self._high - self._low)
-            decoded: Array = values.astype(self.source.dtype).reshape(-1, *self.source.shape)
+            decoded: HostArray = values.astype(self.source.dtype).reshape(-1, *self.source.shape)
             return decoded
         chosen = np.asarray(actions)
         if not isinstance(self.source, spaces.Discrete):
             chosen = np.stack(np.unravel_index(chosen, self._parts), axis=-1).reshape(-1, *self.source.shape)
-        discrete: Array = (chosen + getattr(self.source, "start", 0)).astype(self.source.dtype)
+        discrete: HostArray = (chosen + getattr(self.source, "start", 0)).astype(self.source.dtype)
         return discrete
 
     def _joint(self, space: spaces.MultiDiscrete | spaces.MultiBinary, where: str) -> int:
@@ -184,7 +184,7 @@ def mismatch(space: spaces.Space[Any], value: Any, *, bounds: bool) -> str | Non
     return next((f"{name}: {wrong}" for name, wrong in found if wrong), None)
 
 
-def _box_mismatch(space: spaces.Box, value: Array, bounds: bool) -> str | None:
+def _box_mismatch(space: spaces.Box, value: HostArray, bounds: bool) -> str | None:
     if value.shape != space.shape:
         return f"shape {list(value.shape)} instead of {list(space.shape)}"
     if not _casts(value, space):
@@ -201,12 +201,12 @@ def _box_mismatch(space: spaces.Box, value: Array, bounds: bool) -> str | None:
     return None
 
 
-def _casts(value: Array, space: spaces.Space[Any]) -> bool:
+def _casts(value: HostArray, space: spaces.Space[Any]) -> bool:
     assert space.dtype is not None
     return np.can_cast(value.dtype, space.dtype, "same_kind")
 
 
-def _limits(box: spaces.Box, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Array | None, Array | None]:
+def _limits(box: spaces.Box, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[HostArray | None, HostArray | None]:
     """Lowest and highest values that `valid` accepts, `[*shape]` in `dtype`; None if it accepts all of the dtype."""
     low, high = (limit.reshape(shape).astype(np.float64) for limit in (box.low, box.high))
     if dtype.kind == "f":

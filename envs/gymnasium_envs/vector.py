@@ -17,7 +17,7 @@ from podzero.envs.faults import DeadlineThread, EnvironmentFailed, faults_of
 from podzero.envs.gymnasium_envs import batches
 from podzero.envs.gymnasium_envs.batches import ERROR, FAULTS, REBUILD
 from podzero.envs.gymnasium_envs.making import Interface, interface_of
-from podzero.envs.gymnasium_envs.spaces import Array
+from podzero.envs.gymnasium_envs.spaces import HostArray
 from podzero.errors import ConfigError
 from podzero.types import EnvSpec
 
@@ -38,7 +38,7 @@ class TimedBatch:
         self._seed = seed
         self._resets = 0
         self._thread = DeadlineThread(config.title)
-        self._batch: batches.Batch | None = None
+        self._batch: batches.GymnasiumVector | None = None
         self.interface: Interface
         """The environment's spaces, once `probe` has read them."""
 
@@ -53,7 +53,7 @@ class TimedBatch:
         with batches.no_orphans():
             self._batch = self._call("build_timeout_s", make)
 
-    def reset(self) -> tuple[Array, _Info]:
+    def reset(self) -> tuple[HostArray, _Info]:
         """Starts an episode in each environment, with new seeds."""
         seeds = self._next_seeds()
         # A vector environment that is registered with the id takes one seed for all.
@@ -61,23 +61,23 @@ class TimedBatch:
         observation, info = self._call("step_timeout_s", partial(self._running().reset, seed=seed))
         return self._converted(observation), info
 
-    def rebuild(self, which: Array) -> tuple[Array, _Info]:
+    def rebuild(self, which: HostArray) -> tuple[HostArray, _Info]:
         """Recreates some environments (`[B]` bool) and starts an episode in each of them."""
         options = {"reset_mask": which, REBUILD: True}
         observation, info = self._call("step_timeout_s", partial(self._running().reset, options=options))
         return self._converted(observation), info
 
-    def step(self, actions: Array) -> tuple[Array, Array, Array, Array, _Info]:
+    def step(self, actions: HostArray) -> tuple[HostArray, HostArray, HostArray, HostArray, _Info]:
         """Steps each environment; takes the actions that `Actions.decode` gives."""
         observation, *rest = self._call("step_timeout_s", partial(self._running().step, actions))
         return self._converted(observation), *rest
 
-    def peek(self, candidates: Array, idle: Array) -> Array:
+    def peek(self, candidates: HostArray, idle: HostArray) -> HostArray:
         """See `batches.peek`; may take as long as one step for each candidate."""
         peek = partial(batches.peek, self._running(), self.interface.actions, candidates, idle)
         return self._call("step_timeout_s", peek, times=candidates.shape[1])
 
-    def render(self) -> list[Array]:
+    def render(self) -> list[HostArray]:
         """See `batches.render`."""
         render = partial(batches.render, self._running(), self._config.title)
         return self._call("step_timeout_s", render)
@@ -102,13 +102,13 @@ class TimedBatch:
                 self._thread.call(lambda batch: batch.close(), batch, _CLOSE_TIMEOUT_S)
             batches.kill(batch)
 
-    def _running(self) -> batches.Batch:
+    def _running(self) -> batches.GymnasiumVector:
         if self._batch is None:
             raise RuntimeError("the environments were discarded after a failure")
         return self._batch
 
-    def _converted(self, observations: Any) -> Array:
-        """A copy of the observations; a `Guard` has already converted its own."""
+    def _converted(self, observations: Any) -> HostArray:
+        """A copy of the observations; a `GuardedEnv` has already converted its own."""
         if self._config.vectorization == "own":
             return self.interface.observations.convert_all(observations, self._running().observation_space)
         return np.array(observations)
@@ -127,24 +127,24 @@ class TimedBatch:
         return [int(state >> 1) for state in states]
 
 
-class Step(NamedTuple):
+class VectorStep(NamedTuple):
     """The results of one action in each of B environments; the caller may keep and change the arrays.
 
     When an episode ends, its final observation is returned. The next step ignores the action and returns the first
     observation of a new episode, with reward zero: gymnasium's autoreset mode `NEXT_STEP`.
     """
 
-    observation: Array
+    observation: HostArray
     """`[B, *observation_shape]` in the environment's dtype."""
-    reward: Array
+    reward: HostArray
     """`[B]` float32."""
-    terminated: Array
+    terminated: HostArray
     """`[B]` bool, whether the episode reached a terminal state with this observation."""
-    truncated: Array
+    truncated: HostArray
     """`[B]` bool, whether the episode was cut off here, for example by a time limit. Never true with `terminated`."""
-    started: Array
+    started: HostArray
     """`[B]` bool, whether this observation is the first of a new episode; the action was ignored."""
-    failed: Array
+    failed: HostArray
     """`[B]` bool, whether the running episode was lost and must be discarded; `started` is then true as well."""
 
 
@@ -156,8 +156,8 @@ class VectorEnv:
     dies, or if the environments are one object (`vectorization: own`), all running episodes are lost and all
     environments are recreated.
 
-    Each environment's `Guard` checks shape, dtype and the range of integers. Floats are checked after each step, for
-    all environments at once; `Observations.valid` says which values are accepted.
+    Each environment's `GuardedEnv` checks shape, dtype and the range of integers. Floats are checked after each step,
+    for all environments at once; `Observations.valid` says which values are accepted.
     """
 
     def __init__(self, config: GymnasiumConfig, count: int, seed: int) -> None:
@@ -204,7 +204,7 @@ class VectorEnv:
         """Message of the last failure."""
         return self._faults.last
 
-    def reset(self) -> Step:
+    def reset(self) -> VectorStep:
         """Starts a new episode in each environment and drops the running ones.
 
         Raises:
@@ -220,7 +220,7 @@ class VectorEnv:
             observation = self._replace_all(error)
         return self._all_started(observation, failed=np.zeros(self._count, bool))
 
-    def step(self, actions: Any) -> Step:
+    def step(self, actions: Any) -> VectorStep:
         """Takes one action in each environment.
 
         Args:
@@ -250,9 +250,9 @@ class VectorEnv:
         self._ended = terminated | truncated
         if self._faults.in_a_row and self._ended.any():
             self._faults.completed()
-        return Step(observation, reward, terminated, truncated, started | failed, failed & ~started)
+        return VectorStep(observation, reward, terminated, truncated, started | failed, failed & ~started)
 
-    def peek(self, actions: Any) -> Array:
+    def peek(self, actions: Any) -> HostArray:
         """The rewards `[B, C]` float32 that each of C actions would get next, found by stepping copies.
 
         They are zero where an episode has just ended. A copy has the same state of its random generator as the
@@ -275,7 +275,7 @@ class VectorEnv:
             self._batch.discard(error)
             raise EnvironmentFailed(f"{self.spec.name}: looking one step ahead: {error}") from None
 
-    def render(self) -> list[Array]:
+    def render(self) -> list[HostArray]:
         """What the environments look like now: B frames `[H, W, 3]` uint8. See `rendering_of` for the config.
 
         Raises:
@@ -294,7 +294,9 @@ class VectorEnv:
         self._batch.close()
         self._closed = True
 
-    def _checked(self, observation: Array, reward: Array, info: Mapping[str, Any]) -> tuple[Array, Array]:
+    def _checked(
+        self, observation: HostArray, reward: HostArray, info: Mapping[str, Any]
+    ) -> tuple[HostArray, HostArray]:
         """Recreates environments with invalid results.
 
         Returns:
@@ -316,16 +318,16 @@ class VectorEnv:
             invalid = ~self._batch.interface.observations.valid(observation)
         return observation, failed
 
-    def _reported(self, info: Mapping[str, Any]) -> Array:
+    def _reported(self, info: Mapping[str, Any]) -> HostArray:
         """Counts the failures that guards report in `info`; returns which environments (`[B]` bool) failed."""
         if FAULTS not in info:
             return np.zeros(self._count, bool)
-        faults: Array = np.asarray(info[FAULTS])
+        faults: HostArray = np.asarray(info[FAULTS])
         self._faults.add(next(filter(None, info[ERROR])), episodes=int(faults.sum()), rounds=int(faults.max()))
-        failed: Array = faults > 0
+        failed: HostArray = faults > 0
         return failed
 
-    def _replace_all(self, error: Exception) -> Array:
+    def _replace_all(self, error: Exception) -> HostArray:
         """Replaces all environments after `error`; returns the first observations of the new ones."""
         lost = int((~self._ended).sum())
         while True:
@@ -339,13 +341,13 @@ class VectorEnv:
             except Exception as again:
                 error, lost = again, 1
 
-    def _all_started(self, observation: Array, failed: Array) -> Step:
+    def _all_started(self, observation: HostArray, failed: HostArray) -> VectorStep:
         self._ended = np.zeros(self._count, bool)
         reward = np.zeros(self._count, np.float32)
         ended = np.zeros((2, self._count), bool)
-        return Step(observation, reward, ended[0], ended[1], np.ones(self._count, bool), failed)
+        return VectorStep(observation, reward, ended[0], ended[1], np.ones(self._count, bool), failed)
 
-    def _first(self) -> Array:
+    def _first(self) -> HostArray:
         """Starts an episode in each environment; returns the first observations."""
         observation, info = self._batch.reset()
         return self._checked(observation, np.zeros(self._count, np.float32), info)[0]

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from podzero.envs.boards.bits import Bits
-from podzero.envs.boards.chess import Board, Chess, position_hash
-from podzero.envs.boards.chess_moves import UNDERPROMOTIONS, ChessMoves, Step
-from podzero.envs.boards.rules import State
+from podzero.envs.boards.chess import Chess, ChessBoard, position_hash
+from podzero.envs.boards.chess_moves import UNDERPROMOTIONS, ChessMoves, ChessStep
+from podzero.envs.boards.rules import BoardState
 from podzero.envs.notation.names import NotationError
 from podzero.types import EnvState
 
@@ -36,7 +36,7 @@ class ChessNames:
         self._start = sum(1 << 8 * file + rank for file in range(size) for rank in (1, size - 2))
 
     @cached_property
-    def _planes(self) -> dict[tuple[Step, str], int]:
+    def _planes(self) -> dict[tuple[ChessStep, str], int]:
         """The plane of a step, as the player to move sees it, and an underpromotion."""
         return {
             (step, _PROMOTIONS[plane // 3] if plane < UNDERPROMOTIONS else ""): plane
@@ -124,7 +124,7 @@ _LATEST_PLY = 200
 
 def fen_of(state: EnvState, size: int) -> str:
     """The FEN of a state of `Chess`; the square for taking en passant stands in it after each double step."""
-    board: Board = state.board
+    board: ChessBoard = state.board
     second = not white_to_move(state)
     pieces = pieces_of(state)
     ranks = ("".join(pieces.get(f"{file}{rank}", ".") for file in _FILES[:size]) for rank in range(size, 0, -1))
@@ -148,7 +148,7 @@ def pieces_of(state: EnvState) -> dict[str, str]:
     }
 
 
-def state_of(fen: str, size: int) -> State:
+def state_of(fen: str, size: int) -> BoardState:
     """The state of `Chess` that a FEN describes, of which no earlier position is known.
 
     The last two fields may be missing. Castling rights without king and rook at home are dropped.
@@ -176,7 +176,7 @@ def state_of(fen: str, size: int) -> State:
         )
     )
     board = board._replace(hashes=jnp.zeros_like(board.hashes).at[0].set(position_hash(board)))
-    return State(board, jnp.int32(second), jnp.zeros((), jnp.int8), jnp.zeros((), bool))
+    return BoardState(board, jnp.int32(second), jnp.zeros((), jnp.int8), jnp.zeros((), bool))
 
 
 def _bits(history: Bits, plane: int) -> int:

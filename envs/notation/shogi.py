@@ -1,5 +1,6 @@
-"""The moves of shogi and animal shogi as USI writes them (http://hgm.nubati.net/usi.html): origin and target, as 7g7f,
-with a + after a promotion; a piece and its target for a drop, as P*5e.
+"""The moves of shogi and animal shogi in USI notation (http://hgm.nubati.net/usi.html).
+
+A move is its origin and target, such as 7g7f, with a + if the piece promotes. A drop is a piece and its target: P*5e.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ import numpy as np
 from podzero.envs.notation.names import NotationError
 from podzero.types import EnvState
 
-Board = np.ndarray[Any, np.dtype[np.int64]]
-"""`[squares]`: the kind of a piece of the player to move, that kind plus the number of kinds for a piece of the other,
--1 for none. Squares are numbered down the files, from the right one on, as the player to move sees them.
+ShogiBoard = np.ndarray[Any, np.dtype[np.int64]]
+"""`[squares]`: the kind of the piece on each square, plus the number of kinds if the opponent owns it; -1 if empty.
+Squares are numbered down the files, starting at the right one, as the player to move sees them.
 """
 
 _FORM = re.compile(r"(?:[A-Z]\*|[1-9][a-i])([1-9])([a-i])\+?", re.IGNORECASE)
@@ -25,14 +26,14 @@ class ShogiMove(NamedTuple):
     """An action, as the player to move sees it."""
 
     origin: int | None
-    """Its square; None for a drop."""
+    """Square of the piece; None for a drop."""
     target: int
     piece: int
-    """The kind, before a promotion."""
+    """Kind of the piece before a promotion."""
     promoted: int
-    """The kind on the target."""
+    """Kind of the piece on the target square."""
     marked: bool = False
-    """Whether the name says that it is promoted; in animal shogi it always is where it can be."""
+    """Whether the name ends in +. Animal shogi has no +: a chick that can promote always does."""
 
 
 class ShogiGame(NamedTuple):
@@ -41,15 +42,15 @@ class ShogiGame(NamedTuple):
     files: int
     ranks: int
     letters: tuple[str, ...]
-    """Of each kind of piece, for the first player."""
+    """The letter of each kind of piece of the first player."""
     start: str
-    """The first position, as in SFEN."""
-    decode: Callable[[Board, int], ShogiMove | None]
-    """The move of an action; None if no piece can make it."""
+    """Initial position in SFEN."""
+    decode: Callable[[ShogiBoard, int], ShogiMove | None]
+    """Decodes an action; None if no piece can make the move."""
     actions_to: Callable[[int], Iterable[int]]
     """All actions that might lead to a square."""
     position: Callable[[Any], tuple[Any, Any, Any]]
-    """Board, hands `[2, kinds in hand]` of the player to move and the other, and who moves (0: first), of a state."""
+    """From a state: the board, the hands `[2, kinds in hand]` (the player to move first), and who moves (0: first)."""
 
     @property
     def kinds(self) -> int:
@@ -70,7 +71,7 @@ _ANIMAL_STEPS = ((-1, -1), (-1, 0), (-1, 1), (0, -1), (0, 1), (1, -1), (1, 0), (
 _CHICK, _HEN = 0, 4
 
 
-def _shogi_move(board: Board, action: int) -> ShogiMove | None:
+def _shogi_move(board: ShogiBoard, action: int) -> ShogiMove | None:
     """An action is a direction, with or without promotion, or a piece to drop; and the target."""
     direction, target = divmod(action, 81)
     if direction >= 20:
@@ -88,7 +89,7 @@ def _shogi_move(board: Board, action: int) -> ShogiMove | None:
     return None
 
 
-def _animal_move(board: Board, action: int) -> ShogiMove | None:
+def _animal_move(board: ShogiBoard, action: int) -> ShogiMove | None:
     """An action is a step and its origin, or a piece to drop and its target."""
     kind, square = divmod(action, 12)
     if kind >= len(_ANIMAL_STEPS):
@@ -116,7 +117,7 @@ SHOGI_GAMES = {
 
 
 class ShogiNames:
-    """The names of moves. Actions are numbered as the player to move sees the board, names as the first player does."""
+    """Names of moves. Actions are numbered from the mover's side of the board, names from the first player's."""
 
     def __init__(self, name: str) -> None:
         self._name, self._game = name, SHOGI_GAMES[name]
@@ -136,7 +137,7 @@ class ShogiNames:
             for action in self._game.actions_to(square):
                 if self._named(board, second, action).lower() == name.lower():
                     return action
-        raise NotationError(f"'{name}' is no move of {self._name} in this position; moves are named as 1c1b or P*2b")
+        raise NotationError(f"'{name}' is not a move of {self._name} in this position; moves look like 1c1b or P*2b")
 
     def names(self, actions: Sequence[int]) -> list[str]:
         """See `LineNotation`. Follows the pieces."""
@@ -146,12 +147,12 @@ class ShogiNames:
             board = self._after(board, action)
         return named
 
-    def _position(self, state: EnvState) -> tuple[Board, bool]:
+    def _position(self, state: EnvState) -> tuple[ShogiBoard, bool]:
         board, _, mover = self._game.position(state)
         return np.asarray(board).astype(np.int64), bool(mover)
 
-    def _named(self, board: Board, second: bool, action: int) -> str:
-        """The name; empty where no piece can make the move."""
+    def _named(self, board: ShogiBoard, second: bool, action: int) -> str:
+        """The name of an action; empty if no piece can make the move."""
         move = self._game.decode(board, action)
         if move is None:
             return ""
@@ -162,7 +163,7 @@ class ShogiNames:
         file, rank = divmod(square_seen_first(self._game, square, second), self._game.ranks)
         return f"{file + 1}{chr(ord('a') + rank)}"
 
-    def _after(self, board: Board, action: int) -> Board:
+    def _after(self, board: ShogiBoard, action: int) -> ShogiBoard:
         """The board as the other player sees it after the move."""
         move, kinds = self._game.decode(board, action), self._game.kinds
         assert move is not None
@@ -174,12 +175,12 @@ class ShogiNames:
 
 
 def square_seen_first(game: ShogiGame, square: int, second: bool) -> int:
-    """A square that one player sees, as the first player sees it, and the other way round."""
+    """Converts a square between the view of one player and that of the first player, in both directions."""
     return game.squares - 1 - square if second else square
 
 
-def board_of(game: ShogiGame) -> Board:
-    """The first position."""
+def board_of(game: ShogiGame) -> ShogiBoard:
+    """The initial position of a game."""
     board = np.full((game.files, game.ranks), -1, np.int64)
     for rank, row in enumerate(game.start.split("/")):
         expanded = "".join(" " * int(letter) if letter.isdigit() else letter for letter in row)

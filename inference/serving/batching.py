@@ -18,9 +18,9 @@ from podzero.inference.serving.messages import Answer
 Rows = np.ndarray[Any, Any]
 
 RUNNING = 2
-"""Batches on the device at once: one is computed while the next one is sent there."""
+"""Number of batches on the device at once: one is computed while the next one is transferred."""
 FILLED = 0.75
-"""Share of a batch that must be filled; otherwise a smaller one is taken, and the rest goes into the next batch."""
+"""Smallest filled share of a batch; below it a smaller size is taken, and the rest waits for the next batch."""
 
 
 @dataclass(eq=False)
@@ -28,17 +28,17 @@ class Request:
     """Positions that one client wants evaluated together."""
 
     client: bytes
-    """Who asked."""
+    """The client that asked."""
     number: int
-    """Of the request; the answer carries it."""
+    """Number of the request; the answer carries it."""
     rows: Rows
     """`[B, S]` uint8."""
     arrived: float
-    """When, in seconds."""
+    """Time of arrival in seconds."""
     evaluations: Rows | None = None
     """`[B, outputs]` float32, of which `missing` rows are not filled yet."""
     version: int | None = None
-    """The oldest version of the parameters that evaluated some of them."""
+    """The oldest version of the parameters that evaluated any of the rows."""
     missing: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -80,7 +80,7 @@ class EvaluationBatch(NamedTuple):
         return rows
 
     def answer(self, version: int, evaluations: Rows) -> list[Request]:
-        """Hands the evaluations `[size, outputs]` out; returns the requests that are complete now."""
+        """Distributes the evaluations `[size, outputs]`; returns the requests that are now complete."""
         complete, end = [], 0
         for request, start, stop in self.pieces:
             part = evaluations[end : end + stop - start]
@@ -99,13 +99,13 @@ class EvaluationBatch(NamedTuple):
 
 
 class Batcher:
-    """The queue of a server. Positions are evaluated in the order in which they arrived.
+    """The queue of a server. Positions are evaluated in order of arrival.
 
-    A batch starts when it is full; when nobody is left who could add to it; or, while the device is idle, when the
-    oldest position has waited for the deadline. While the device is busy, waiting for a full batch costs nothing.
+    A batch starts when it is full, when no client is left that could add to it, or, if the device is idle, when the
+    oldest position has waited until the deadline. While the device is busy, waiting for a full batch costs nothing.
 
     Args:
-      sizes: of the batches that are compiled, ascending.
+      sizes: the compiled batch sizes, ascending.
       deadline_s: longest wait of a position for others while the device is idle.
     """
 
@@ -114,9 +114,9 @@ class Batcher:
         self._deadline_s = deadline_s
         self._queue: deque[Piece] = deque()
         self.queued = 0
-        """Positions that wait for a batch."""
+        """Number of positions waiting for a batch."""
         self.running = 0
-        """Batches on the device."""
+        """Number of batches on the device."""
 
     def add(self, request: Request) -> None:
         """Appends the positions of a request."""
@@ -124,16 +124,16 @@ class Batcher:
         self.queued += len(request.rows)
 
     def drop(self, client: bytes) -> None:
-        """Removes what a client asked for, except for what is being evaluated."""
+        """Removes a client's positions from the queue; those being evaluated stay."""
         self._queue = deque(piece for piece in self._queue if piece.request.client != client)
         self.queued = sum(piece.stop - piece.start for piece in self._queue)
 
     def take(self, now: float, others_may_ask: bool) -> EvaluationBatch | None:
-        """The batch that is to start now, if there is one; `done` must be called after it.
+        """The batch to start now, or None; `done` must be called after it.
 
         Args:
-          now: the present time.
-          others_may_ask: whether a client has no unanswered request, so that another one may arrive soon.
+          now: the time in seconds.
+          others_may_ask: whether some client has no unanswered request, so that another request may arrive soon.
         """
         if not self.queued or self.running >= RUNNING:
             return None
@@ -149,7 +149,7 @@ class Batcher:
         self.running -= 1
 
     def wait_s(self, now: float) -> float | None:
-        """Seconds until `take` may start a batch without a further request; None if only an event can start one."""
+        """Seconds until `take` may start a batch without another request; None if only an event can start one."""
         if not self.queued or self.running:
             return None
         return max(0.0, self._queue[0].request.arrived + self._deadline_s - now)
@@ -175,11 +175,11 @@ class Batcher:
 
 
 _LATENCIES = 10_000
-"""Most latencies between two reports from which quantiles are computed; those after them are left out."""
+"""Most latencies per report that enter the quantiles; later ones are left out."""
 
 
 class ServerMetrics:
-    """Counts positions, how far batches were filled, how long devices were busy, and how long requests took."""
+    """Metrics between two reports: positions, how full batches were, how busy devices, how long requests took."""
 
     def __init__(self) -> None:
         self._running = 0

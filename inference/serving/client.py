@@ -40,13 +40,13 @@ from podzero.waiting import Wait
 log = logging.getLogger(__name__)
 
 _SLICE_S = 0.2
-"""Longest wait without a look whether the client was closed."""
+"""Longest wait before checking whether the client was closed."""
 _PAUSE_S = 0.5
 """Pause between two attempts to find a server, or the first parameters."""
 _RETURN_S = 60.0
-"""Time after which a client that has gone to another server looks whether its own one is back."""
+"""Time after which a client of another server checks whether its preferred one is back."""
 _REFRESH_S = 2.0
-"""Time without an answer after which a position is sent although it is cached: answers carry the version."""
+"""Time without an answer after which a cached position is sent anyway, because answers carry the version."""
 
 
 class ServerLost(PodzeroError, TimeoutError):
@@ -54,13 +54,13 @@ class ServerLost(PodzeroError, TimeoutError):
 
 
 class ServerClient:
-    """One connection, for one thread at a time; goes to another server when one does not answer.
+    """One connection, for one thread at a time; it moves to another server if one does not answer.
 
     Args:
       hello: how it introduces itself.
-      servers: finds the addresses of the present servers, by name.
+      servers: returns the addresses of the running servers by name.
       config: timeouts and the size of the cache.
-      preferred: number of its own server, counted over the sorted names. It goes to others only while this one fails.
+      preferred: index of its preferred server among the sorted names; it uses others only while this one fails.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class ServerClient:
         self._failures = 0
         self._connected_at = self._answered_at = time.monotonic()
         self.failure: Exception | None = None
-        """Why the last evaluation failed: JAX keeps the text of an error in a callback only."""
+        """Why the last evaluation failed; of an exception in a callback, JAX keeps only the text."""
         self._numbers = itertools.count()
         self._socket: zmq.Socket[bytes] | None = None
         self._server = "no server"
@@ -99,10 +99,10 @@ class ServerClient:
         return self.version
 
     def evaluate(self, version: int, rows: Rows) -> Rows:
-        """Evaluates positions `[B, S]` uint8: `[B, outputs]` float32. Those that were evaluated before are not sent.
+        """Evaluates positions `[B, S]` uint8: `[B, outputs]` float32. Cached positions are not sent.
 
         Args:
-          version: with which cached evaluations must have been asked for.
+          version: the version of the parameters; only evaluations cached for it are used.
           rows: the positions, at most as many as announced.
 
         Raises:
@@ -121,7 +121,7 @@ class ServerClient:
         return evaluations
 
     def metrics(self) -> dict[str, float]:
-        """`server/cached`, the share of evaluations that the cache had."""
+        """`server/cached`, the share of evaluations that the cache answered."""
         cache = self._cache
         return {"server/cached": cache.found / cache.asked} if cache and cache.asked else {}
 
@@ -141,7 +141,7 @@ class ServerClient:
                 return answer.evaluations
 
     def _await_answer(self, number: int, deadline: float) -> Answer | None:
-        """The answer to a request; None, without a connection, if it does not come."""
+        """The answer to a request; None if it does not come, after disconnecting."""
         until, silence = self._patience(deadline)
         while frames := self._receive(until):
             if frames[0] == ANSWER:
@@ -155,7 +155,7 @@ class ServerClient:
         return None
 
     def _connect(self, deadline: float) -> None:
-        """Introduces itself to one server after the other until one welcomes it; logs a long wait."""
+        """Tries one server after the other until one welcomes it; logs a long wait."""
         wait = Wait()
         while True:
             try:
@@ -174,7 +174,7 @@ class ServerClient:
             self._pause(deadline, why)
 
     def _return_if_possible(self) -> None:
-        """Goes back to its own server, if that was lost and may be back."""
+        """Disconnects to try its preferred server again, if that failed a while ago."""
         if self._failures and time.monotonic() - self._connected_at > _RETURN_S:
             self._failures = 0
             self._disconnect()
@@ -182,8 +182,8 @@ class ServerClient:
     def _greet(self, address: str, deadline: float) -> str:
         """Connects to a server; returns why that failed, or an empty string.
 
-        At the start of a run, servers without parameters are waited for. Later, others have some, so that an unready
-        server counts as failed.
+        At the start of a run no server has parameters, and the client waits. Later, a server without parameters counts
+        as failed, because others have some.
         """
         self._disconnect()
         self._socket = zmq.Context.instance().socket(zmq.DEALER)
@@ -208,14 +208,14 @@ class ServerClient:
     def _reply_to_hello(self, deadline: float) -> list[bytes] | None:
         """The welcome or refusal of a server; None after the deadline.
 
-        An answer to a request before it may arrive first: the client keeps its ZeroMQ identity when it reconnects.
+        Answers to earlier requests may arrive first: the client keeps its ZeroMQ identity when it reconnects.
         """
         while (frames := self._receive(deadline)) and frames[0] not in (WELCOME, REFUSED):
             pass
         return frames
 
     def _patience(self, deadline: float) -> tuple[float, str]:
-        """Until when one message is waited for, and that time in words."""
+        """Until when to wait for one message, and that time in words."""
         now, timeout_s = time.monotonic(), self._config.timeout_s
         if now + timeout_s <= deadline:
             return now + timeout_s, f"{timeout_s:g} s (server.timeout_s)"
@@ -248,7 +248,7 @@ class ServerClient:
         self._closed.wait(_PAUSE_S)
 
     def _leave(self, why: str) -> None:
-        log.warning("%s leaves %s: %s; its games go on with the next server", self._hello.name, self._server, why)
+        log.warning("%s leaves %s: %s; its games continue with the next server", self._hello.name, self._server, why)
         self._failures += 1
         self._disconnect()
 
@@ -263,23 +263,23 @@ class ServerClient:
 
 
 class ServedParams:
-    """A `ParamSource` for an actor whose servers have the parameters: it knows their version only."""
+    """A `ParamSource` for an actor whose servers hold the parameters: the parameters are just the version."""
 
     def __init__(self, client: ServerClient) -> None:
         self._client = client
         self._returned = -1
 
     def wait(self, timeout_s: float) -> Versioned:
-        """The version of a server's parameters; waits until one has some.
+        """Waits until a server has parameters and returns their version.
 
         Raises:
-          ConfigError, ServerLost: as `ServerClient.await_version`.
+          ConfigError, ServerLost: see `ServerClient.await_version`.
         """
         self._returned = self._client.await_version(timeout_s)
         return Versioned(self._returned, np.int32(self._returned))
 
     def poll(self) -> Versioned | None:
-        """The version of the newest answer, if it is another than that returned last; never waits."""
+        """The version of the newest answer if it differs from the one returned last; never waits."""
         version = self._client.version
         if version == self._returned:
             return None
@@ -288,7 +288,7 @@ class ServedParams:
 
 
 def served_evaluation(encoding: Encoding, outputs: int, client: ServerClient) -> Evaluate:
-    """The evaluation of states by a server, for a search whose parameters are the version of `ServedParams`."""
+    """Evaluates states on a server, for a search whose parameters are the version of `ServedParams`."""
 
     def on_host(version: Any, rows: Any) -> Rows:
         return client.evaluate(int(version), np.asarray(rows))

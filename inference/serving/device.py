@@ -23,12 +23,12 @@ from podzero.waiting import first_params
 
 log = logging.getLogger(__name__)
 
-Apply = Callable[[Params, Array], tuple[jax.Array, jax.Array]]
+_Apply = Callable[[Params, Array], tuple[jax.Array, jax.Array]]
 """`Network.apply`."""
 
 
-def evaluation_of(encoding: Encoding, apply: Apply) -> Callable[[Params, Array], jax.Array]:
-    """The program of a server: parameters and rows `[B, S]` to logits and value side by side, `[B, A + 1]` float32."""
+def evaluation_of(encoding: Encoding, apply: _Apply) -> Callable[[Params, Array], jax.Array]:
+    """A server's program: from parameters and rows `[B, S]` to logits and value side by side, `[B, A + 1]` float32."""
 
     def evaluate(params: Params, rows: Array) -> jax.Array:
         logits, value = apply(params, encoding.decode(rows))
@@ -38,14 +38,14 @@ def evaluation_of(encoding: Encoding, apply: Apply) -> Callable[[Params, Array],
 
 
 class NetworkDevice:
-    """The network on some devices, which share each batch.
+    """The network on several devices, which share each batch.
 
     Args:
-      encoding: of positions.
+      encoding: the encoding of positions.
       apply: the network for inference.
-      sizes: of the batches; each must be a multiple of the number of devices.
-      devices: of this process.
-      note: is shown the rows of every batch, from several threads.
+      sizes: batch sizes, each a multiple of the number of devices.
+      devices: devices of this process.
+      note: called with the rows of every batch, from several threads.
 
     Raises:
       ConfigError: a size cannot be shared by the devices.
@@ -54,7 +54,7 @@ class NetworkDevice:
     def __init__(
         self,
         encoding: Encoding,
-        apply: Apply,
+        apply: _Apply,
         sizes: Sequence[int],
         devices: Sequence[jax.Device],
         note: Callable[[Rows], None] | None = None,
@@ -80,11 +80,12 @@ class NetworkDevice:
         return -1 if self._current is None else self._current.version
 
     def load(self, newest: Versioned) -> None:
-        """Moves parameters to the devices; batches that start afterwards use them. The first ones, and the first ones
-        of another kind, compile all programs.
+        """Moves parameters to the devices; later batches use them.
+
+        All programs are compiled for the first parameters, and again for the first ones of another structure.
 
         Args:
-          newest: those that `apply` takes.
+          newest: parameters for `apply`.
 
         Raises:
           ConfigError: a batch does not fit into the devices' memory.
@@ -97,7 +98,7 @@ class NetworkDevice:
         self._current = loaded
 
     def evaluate(self, rows: Rows) -> tuple[int, Rows]:
-        """As `BatchDevice`."""
+        """See `BatchDevice`."""
         assert self._current is not None, "load must be called first"
         version, params = self._current
         if self._note is not None:
@@ -122,18 +123,18 @@ class NetworkDevice:
 
 
 _LOOK_EVERY_S = 0.05
-"""Time between two looks for newer parameters."""
+"""Interval at which newer parameters are polled."""
 _STOP_TIMEOUT_S = 10.0
 
 
 class NetworkServer:
-    """Serves, and loads newer parameters meanwhile, in a thread.
+    """An inference server that loads newer parameters in a thread while it serves.
 
     Args:
-      server: answers requests by `device`.
-      device: gets the parameters.
-      source: of the published parameters.
-      fold: turns them into those that the device takes.
+      server: answers requests with `device`.
+      device: receives the parameters.
+      source: provides the published parameters.
+      fold: converts them into the device's parameters.
     """
 
     def __init__(

@@ -24,11 +24,11 @@ from podzero.protocols import Env
 from podzero.types import Array, EnvState
 
 HELLO, WELCOME, REQUEST, ANSWER, REFUSED = b"hello", b"welcome", b"request", b"answer", b"refused"
-"""The kinds of messages, as their first frame."""
+"""The kinds of messages: their first frames."""
 CREDITS = 2
-"""Requests of a client that may be unanswered at the same time."""
+"""Most unanswered requests of a client."""
 HELLO_BYTES = 2**16
-"""Most bytes of a frame that greets."""
+"""Largest greeting in bytes."""
 _LARGE = 2**17
 """Bytes from which a copy takes longer than what it saves."""
 _NUMBERS = struct.Struct("<Qq")
@@ -108,7 +108,7 @@ def read_hello(frames: Sequence[bytes]) -> Hello:
     """The inverse of `hello_frames`.
 
     Raises:
-      MessageError: it is not a `Hello`, whatever the frames hold.
+      MessageError: it is not a valid `Hello`; the frames may hold anything.
     """
     try:
         _, content = frames
@@ -123,10 +123,10 @@ def read_hello(frames: Sequence[bytes]) -> Hello:
 
 
 def _check_kinds(given: tuple[Any, ...], example: tuple[Any, ...]) -> None:
-    """Checks that each value is of the kind of the example's, and that numbers are positive and fit into 64 bits.
+    """Checks that each value has the type of the example's, and that numbers are positive and fit into 64 bits.
 
     Raises:
-      ValueError: one is not.
+      ValueError: a value does not.
     """
     for value, like in zip(given, example, strict=True):
         if isinstance(like, tuple):
@@ -149,7 +149,7 @@ def read_welcome(frames: Sequence[bytes]) -> Welcome:
 
 
 def request_frames(number: int, rows: np.ndarray[Any, Any]) -> list[Any]:
-    """Positions `[B, S]` uint8 as frames, without a copy where they are contiguous."""
+    """Positions `[B, S]` uint8 as frames, without a copy if they are contiguous."""
     return [REQUEST, struct.pack("<Q", number), np.ascontiguousarray(rows)]
 
 
@@ -157,7 +157,7 @@ def read_request(frames: Sequence[Any], row_bytes: int) -> tuple[int, np.ndarray
     """The number of a request, and its positions `[B, S]` uint8.
 
     Raises:
-      MessageError: it is not a request, or not of such positions, whatever the frames hold.
+      MessageError: it is not a valid request; the frames may hold anything.
     """
     try:
         _, head, data = frames
@@ -166,7 +166,7 @@ def read_request(frames: Sequence[Any], row_bytes: int) -> tuple[int, np.ndarray
         raise MessageError(f"this request cannot be read ({error}); is the actor of another version?") from None
     size = memoryview(data).nbytes
     if not size or size % row_bytes:
-        raise MessageError(f"{size} bytes are no whole number of positions of {row_bytes} bytes")
+        raise MessageError(f"{size} bytes: expected a positive multiple of the {row_bytes} bytes of a position")
     return number, np.frombuffer(data, np.uint8).reshape(-1, row_bytes)
 
 
@@ -186,7 +186,7 @@ def refused_frames(sentence: str, elsewhere: bool) -> list[bytes]:
 
     Args:
       sentence: why.
-      elsewhere: whether another server, or this one after a new `Hello`, may serve the client.
+      elsewhere: whether another server, or this one after a new `Hello`, could serve the client.
     """
     return [REFUSED, bytes([elsewhere]), sentence.encode(errors="backslashreplace")]
 
@@ -197,7 +197,7 @@ def read_refused(frames: Sequence[bytes]) -> tuple[str, bool]:
 
 
 class Encoding(NamedTuple):
-    """How a position travels: in the fewest bytes from which the server can make its observation."""
+    """How a position is sent: in the fewest bytes from which the server can compute its observation."""
 
     name: str
     """`bits` of a boolean observation, the packed `state` of the game, or the `values` of an observation."""
@@ -212,7 +212,7 @@ class Encoding(NamedTuple):
 
 
 def encoding_of(env: Env, with_legal: bool = False) -> Encoding:
-    """The encoding of a game's positions; `with_legal` their legal actions travel too, for comparisons of policies."""
+    """The encoding of a game's positions; `with_legal` adds the legal actions, for comparisons of policies."""
     encoding = _encoding(env)
     if not with_legal or encoding.legal is not None:
         return encoding

@@ -41,9 +41,9 @@ from podzero.inference.serving.messages import (
 from podzero.protocols import Report
 
 LEASE_S = 120.0
-"""Time without a message after which a client may lose its place to another one."""
+"""Silence after which a client may lose its place to another one."""
 _ACTIVE_S = 1.0
-"""Time since its last message in which a client is expected to ask again soon."""
+"""Time after its last message during which a client is expected to ask again."""
 
 
 class Refusal(Exception):
@@ -52,7 +52,7 @@ class Refusal(Exception):
     def __init__(self, sentence: str, elsewhere: bool = False) -> None:
         super().__init__(sentence)
         self.elsewhere = elsewhere
-        """Whether another server may serve it."""
+        """Whether another server could serve it."""
 
 
 @dataclass
@@ -64,13 +64,13 @@ class _Session:
 
 
 class Sessions:
-    """The clients of a server, by ZeroMQ's identity of their connection.
+    """The clients of a server, by the ZeroMQ identity of their connection.
 
     Args:
-      name: of the server.
-      identity: which clients must have as well.
-      request_positions: the most that a request of a client may have.
-      most_positions: that may be in flight, over all clients.
+      name: the server's name.
+      identity: the identity that clients must share.
+      request_positions: most positions in one request.
+      most_positions: most positions in flight, over all clients.
     """
 
     def __init__(self, name: str, identity: Identity, request_positions: int, most_positions: int) -> None:
@@ -81,17 +81,17 @@ class Sessions:
         self._open: dict[bytes, _Session] = {}
         self._idle: set[bytes] = set()
         self.promised = 0
-        """Positions of the requests that all clients together may have in flight."""
+        """Number of positions that all clients together may have in flight."""
 
     def active(self, now: float) -> int:
-        """The number of clients that were heard of within `LEASE_S`."""
+        """Number of clients heard from within `LEASE_S`."""
         return sum(now - session.heard < LEASE_S for session in self._open.values())
 
     def admit(self, client: bytes, hello: Hello, now: float) -> list[bytes]:
-        """Begins a session, anew if the client has one; returns the clients that lost their places to it.
+        """Begins a session, replacing the client's old one; returns the clients that lost their places to it.
 
         Raises:
-          Refusal: it is of another run, game or network, or its requests might exceed the memory of the queue.
+          Refusal: it belongs to another run, game or network, or its requests might exceed the queue's memory.
         """
         if hello.identity.run != self._identity.run:
             raise Refusal(f"{self._name} belongs to another run than {hello.name}", elsewhere=True)
@@ -120,7 +120,7 @@ class Sessions:
         return lost
 
     def _places(self, client: bytes, needed: int, now: float) -> tuple[list[bytes], int]:
-        """The silent clients whose places a client needs, and the positions that are promised then."""
+        """The silent clients whose places a client needs, and the positions promised after it has them."""
         own, lost = self._open.get(client), []
         promised = self.promised + needed - (CREDITS * own.hello.positions if own else 0)
         for other in sorted(self._open.keys() - {client}, key=lambda name: self._open[name].heard):
@@ -136,8 +136,7 @@ class Sessions:
 
         Raises:
           KeyError: the client has no session.
-          Refusal: it has too many unanswered requests, or one of this number, or the request has more positions than it
-            announced.
+          Refusal: it has too many unanswered requests, reuses a number, or sends more positions than it announced.
         """
         session = self._open[client]
         session.heard = now
@@ -153,14 +152,14 @@ class Sessions:
         self._idle.discard(client)
 
     def answered(self, client: bytes, number: int) -> None:
-        """Notes an answer; also one to a request of an earlier session, which counts for nothing."""
+        """Notes an answer; one to a request of an earlier session is ignored."""
         if session := self._open.get(client):
             session.unanswered.discard(number)
             if not session.unanswered:
                 self._idle.add(client)
 
     def others_may_ask(self, now: float) -> bool:
-        """Whether a client that was heard of lately has no unanswered request."""
+        """Whether a recently active client has no unanswered request."""
         return any(now - self._open[client].heard < _ACTIVE_S for client in self._idle)
 
     def _close(self, client: bytes) -> None:
@@ -172,17 +171,17 @@ class Sessions:
 log = logging.getLogger(__name__)
 
 _LONGEST_WAIT_S = 0.5
-"""Time after which the loop looks at the clock, if nothing happens."""
+"""Longest wait for an event before the loop looks at the clock."""
 _MESSAGES = 256
-"""Most messages that are read before batches are started and answered again."""
+"""Most messages read before batches are started and answered again."""
 
 
 class ServerHung(PodzeroError, RuntimeError):
-    """A batch is on the devices for too long."""
+    """A batch has been on the devices for too long."""
 
 
 class BatchDevice(Protocol):
-    """What evaluates the batches of a server."""
+    """Evaluates the batches of a server."""
 
     def evaluate(self, rows: Rows) -> tuple[int, Rows]:
         """Evaluates `[size, S]` uint8; returns the version of the parameters, and `[size, outputs]` float32.
@@ -196,15 +195,15 @@ class InferenceServer:
     """Serves on one port until `stop`; `run` is a loop over messages, finished batches and the clock.
 
     Args:
-      name: of the server in metrics and messages, as `inference-0`.
+      name: the server's name in metrics and messages, such as `inference-0`.
       host: name or IP at which actors reach it.
-      identity: what actors must have in common with it.
+      identity: the identity that actors must share.
       device: evaluates batches.
       version: learner step of its parameters now; -1 before the first ones.
       config: batch sizes, deadline, memory of the queue.
-      request_positions: the most positions of one request. A client that sends a larger frame is cut off unread.
-      report: of metrics.
-      announce: is called with the address every few seconds, for actors that look for a server.
+      request_positions: most positions in one request. Larger frames are not read: their client is disconnected.
+      report: called with the metrics.
+      announce: called with the address every few seconds, for actors that look for a server.
     """
 
     def __init__(
@@ -251,7 +250,7 @@ class InferenceServer:
         os.eventfd_write(self._wake, 1)
 
     def run(self) -> None:
-        """Serves until `stop` is called; then no request is answered any more.
+        """Serves until `stop` is called; requests that are open then stay unanswered.
 
         Raises:
           ServerHung: a batch took longer than `server.hang_s`.
@@ -288,10 +287,10 @@ class InferenceServer:
                 self._send(client, refused_frames(str(error), elsewhere=getattr(error, "elsewhere", False)))
 
     def _handle(self, client: bytes, frames: list[bytes], now: float) -> None:
-        """Answers a message or takes note of it. Anybody may have sent it: it may hold anything.
+        """Handles one message. Anybody may have sent it, so it may hold anything.
 
         Raises:
-          MessageError, Refusal: it cannot be read, or not be served.
+          MessageError, Refusal: it cannot be read, or cannot be served.
         """
         match frames[0]:
             case kind if kind == HELLO:
@@ -345,7 +344,7 @@ class InferenceServer:
                 self._metrics.answered(now - request.arrived)
 
     def _send(self, client: bytes, frames: list[Any]) -> None:
-        """Sends without waiting; what a client that is gone does not take is dropped."""
+        """Sends without waiting; messages to clients that are gone are dropped."""
         try:
             self._socket.send_multipart([client, *frames], zmq.NOBLOCK, copy=copies(frames))
         except zmq.ZMQError as error:
@@ -358,7 +357,7 @@ class InferenceServer:
         oldest = min((began for _, began in self._started.values()), default=now)
         if now - oldest > self._config.hang_s:
             raise ServerHung(
-                f"{self._name}: a batch is on the devices for more than {self._config.hang_s:g} s (server.hang_s)"
+                f"{self._name}: a batch has been on the devices for more than {self._config.hang_s:g} s (server.hang_s)"
             )
         if self._metrics.elapsed_s(now) >= REPORT_EVERY_S:
             queued, clients = self._batcher.queued, self._sessions.active(now)
@@ -370,5 +369,5 @@ class InferenceServer:
 
 
 def _milliseconds(seconds: float) -> int:
-    """Rounded up, so that the time has passed after a wait."""
+    """Milliseconds, rounded up, so that the time has passed after a wait."""
     return math.ceil(1000 * min(seconds, _LONGEST_WAIT_S))

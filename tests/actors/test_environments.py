@@ -6,7 +6,7 @@ import pytest
 
 from podzero.actors import ActorClients, EnvironmentActor
 from podzero.config import parse
-from podzero.envs import Step
+from podzero.envs import VectorStep
 from podzero.replay import priorities_of
 from podzero.search import ModelSearchResult
 from podzero.types import EnvSpec, Versioned
@@ -39,7 +39,7 @@ class Counting:
 
     def _step(self, reward, started):
         every = np.ones(ENVIRONMENTS, bool)
-        return Step(
+        return VectorStep(
             observation=self._at[:, None].astype(np.float32),
             reward=np.broadcast_to(np.float32(reward), ENVIRONMENTS),
             terminated=every & (self._at[0] == 3),

@@ -38,7 +38,7 @@ def toy(**config):
 
 
 def random_play(vector, steps, seed=5):
-    """The reset and T random steps as one `Step` of arrays `[T + 1, B, ...]`."""
+    """The reset and T random steps as one `VectorStep` of arrays `[T + 1, B, ...]`."""
     rng = np.random.default_rng(seed)
     seen = [vector.reset()]
     for _ in range(steps):

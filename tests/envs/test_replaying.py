@@ -3,7 +3,7 @@
 import pytest
 
 from podzero.config import SimulatorConfig
-from podzero.envs import Replay, SimulatorError, renders
+from podzero.envs import SimulatorError, SimulatorReplay, renders
 from podzero.errors import ConfigError
 
 COUNTER = '''
@@ -72,7 +72,7 @@ def replay():
     made = []
 
     def make(config):
-        made.append(Replay(config))
+        made.append(SimulatorReplay(config))
         return made[-1]
 
     yield make

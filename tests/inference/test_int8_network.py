@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from podzero.config import Int8Config, ResNetConfig
-from podzero.inference import Int8Network, NotingWriter, Positions, RecentPositions, agreement
+from podzero.inference import CalibrationPositions, Int8Network, NotingWriter, RecentPositions, agreement
 from podzero.inference.int8_network import Int8Params, float_evaluation, quantize
 from podzero.networks import make_inference, make_network
 from podzero.types import EnvSpec, Sample
@@ -71,7 +71,7 @@ def test_the_float_evaluation_is_that_of_the_network(actions, dtype, global_pool
     evaluation, largest = float_evaluation(config, spec, params, boards)
     np.testing.assert_allclose(side_by_side(evaluation), expected, rtol=1e-5, atol=1e-5)
     assert min(largest.values()) > 0
-    played = Positions(boards, np.ones((32, actions), bool))
+    played = CalibrationPositions(boards, np.ones((32, actions), bool))
     int8 = Int8Network(config, spec, Int8Config(max_policy_kl=1, max_value_error=1), lambda: RecentPositions(played))
     evaluated = side_by_side(int8.apply(quantize(params, largest), boards))
     assert agreement(expected, evaluated, played.legal).policy_kl < 0.02
@@ -110,7 +110,7 @@ def test_products_are_those_of_rounded_kernels_and_inputs():
     np.testing.assert_allclose(convolution.unit, 2.0 / 127, rtol=1e-6)
     np.testing.assert_allclose(convolution.scale, 2.0 / 127 * scale, rtol=1e-6)
     boards = draw.random((4, 3, 3, 2)) < 0.5
-    played = Positions(boards, np.ones((4, 9), bool))
+    played = CalibrationPositions(boards, np.ones((4, 9), bool))
     int8 = Int8Network(config, spec, Int8Config(), lambda: RecentPositions(played))
     stem = params | {"block_0": {"conv_0": params["block_0"]["conv_0"], "conv_1": zeroed(params, "conv_1")}}
     without = side_by_side(network.apply(stem, boards))
@@ -137,7 +137,7 @@ def test_what_only_held_back_positions_show_counts_as_an_error(config, env, publ
     """Every fourth position is held back. Ranges of empty boards alone clip what other boards need."""
     held_back, errors = np.arange(len(played.legal)) % 4 == 3, []
     for boards in (played.observation, played.observation & held_back[:, None, None, None]):
-        recent = RecentPositions(Positions(boards, played.legal))
+        recent = RecentPositions(CalibrationPositions(boards, played.legal))
         int8 = Int8Network(config, env.spec, Int8Config(), lambda recent=recent: recent)
         int8.fold(published)
         errors.append(int8.metrics()["int8/value_error"])
@@ -147,7 +147,7 @@ def test_what_only_held_back_positions_show_counts_as_an_error(config, env, publ
 def test_later_versions_are_calibrated_on_what_was_noted(network, published, played, positions):
     found = network()
     before = found.fold(published).tower["block_0/conv_0"].unit
-    found.note(Positions(np.zeros_like(positions), played.legal))
+    found.note(CalibrationPositions(np.zeros_like(positions), played.legal))
     after = found.fold(published).tower["block_0/conv_0"].unit
     assert after < before
 

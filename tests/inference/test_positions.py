@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from podzero.inference.agreement import EVERY, Positions, RecentPositions
+from podzero.inference.agreement import EVERY, CalibrationPositions, RecentPositions
 
 
 def numbered(numbers):
     """Positions whose observations are the numbers, and whose legal actions are their two lowest bits."""
     column = np.array(numbers, np.uint8).reshape(-1, 1)
-    return Positions(column, np.concatenate([column & 1, column & 2], axis=1) > 0)
+    return CalibrationPositions(column, np.concatenate([column & 1, column & 2], axis=1) > 0)
 
 
 def all_of(recent):

@@ -13,7 +13,7 @@ import pytest
 from podzero.config import Int8Config, ResNetConfig, SearchConfig
 from podzero.envs import make_env
 from podzero.errors import ConfigError
-from podzero.inference import Positions, QuantizedNetwork, agreement
+from podzero.inference import CalibrationPositions, QuantizedNetwork, agreement
 from podzero.inference.agreement import EVERY
 from podzero.inference.openvino_model import quantize_weights
 from podzero.networks import make_inference, make_network
@@ -66,7 +66,7 @@ def test_global_pooling_agrees_with_float32(actions):
     start = make_network(config, spec).init(jax.random.key(0))
     params = jax.tree.map(lambda leaf: leaf + 0.1 * draw.standard_normal(leaf.shape).astype(np.float32), fold(start))
     boards = draw.random((BATCH, 9, 9, 17)) < 0.3
-    played = Positions(boards, np.ones((BATCH, actions), bool))
+    played = CalibrationPositions(boards, np.ones((BATCH, actions), bool))
     quantized = QuantizedNetwork(spec, Int8Config(max_policy_kl=1e-12), 1, 16, played)
     expected = side_by_side(*network.apply(params, boards))
     np.testing.assert_allclose(quantized.evaluate(quantized.load(params), boards), expected, rtol=1e-3, atol=1e-3)
@@ -105,7 +105,7 @@ def test_what_only_held_back_positions_show_counts_as_an_error(env, trained, pos
     held_back = np.arange(len(positions)) % 4 == 3
     errors = []
     for boards in (positions, np.where(held_back[:, None, None, None], positions, empty)):
-        network = QuantizedNetwork(env.spec, Int8Config(), 1, 16, Positions(boards, legal))
+        network = QuantizedNetwork(env.spec, Int8Config(), 1, 16, CalibrationPositions(boards, legal))
         network.load(trained)
         errors.append(network.metrics()["int8/value_error"])
     assert errors[1] > 3 * errors[0]
@@ -183,7 +183,7 @@ def test_a_board_of_real_numbers_is_quantized_as_well(played, positions):
     fold, inference = make_inference(config, spec)
     params = fold(make_network(config, spec).init(jax.random.key(0)))
     boards = positions.astype(np.float32) - 0.5
-    network = QuantizedNetwork(spec, Int8Config(), 1, 16, Positions(boards, played.legal))
+    network = QuantizedNetwork(spec, Int8Config(), 1, 16, CalibrationPositions(boards, played.legal))
     found = evaluate_all(network, network.load(params), boards)
     assert agreement(side_by_side(*inference.apply(params, boards)), found, played.legal).policy_kl < 1e-3
 

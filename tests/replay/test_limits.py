@@ -1,6 +1,6 @@
-from podzero.replay.tables import Limits, Settings, TableUsers
+from podzero.replay.tables import Limits, TableSettings, TableUsers
 
-SETTINGS = Settings(
+SETTINGS = TableSettings(
     capacity=100_000,
     min_size=4_096,
     samples_per_insert=4.0,

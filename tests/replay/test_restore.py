@@ -175,7 +175,7 @@ def test_other_settings_are_refused_and_listed(serve, make_experiment, saved, fi
 def test_other_settings_in_reverbs_own_files_are_refused(serve, make_experiment, saved):
     """The manifest has other settings than Reverb's files."""
     rewrite(saved, lambda manifest: manifest["tables"]["samples"]["settings"].update(capacity=500))
-    with pytest.raises(ReplayRestoreError, match=r"restored Settings.*1000.*expected Settings.*500"):
+    with pytest.raises(ReplayRestoreError, match=r"restored TableSettings.*1000.*expected TableSettings.*500"):
         serve(make_experiment(capacity=500), restore_from=saved)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from podzero.config import parse
 from podzero.replay import REANALYSED, SAMPLES, STATES, tables_of
-from podzero.replay.tables import UNBOUNDED, Settings
+from podzero.replay.tables import UNBOUNDED, TableSettings
 from podzero.types import EnvSpec
 
 SPEC = EnvSpec("line", (3,), "float32", 4, state_bytes=5)
@@ -27,7 +27,7 @@ def test_without_reanalyse_there_is_one_table(make_experiment):
 
 def test_shards_divide_sizes_and_tolerance(make_experiment):
     tables = tables_of(make_experiment(shards=3, capacity=100, min_size=10, tolerance=15), SPEC)
-    assert tables[SAMPLES].settings == Settings(
+    assert tables[SAMPLES].settings == TableSettings(
         capacity=34,
         min_size=4,
         samples_per_insert=2.0,
@@ -59,7 +59,7 @@ def test_reanalysed_samples_have_their_part_of_the_tolerance_and_states_never_bl
         shards=2, min_size=50, tolerance=40, reanalyse={"share": 0.25, "games": 4, "capacity": 300}
     )
     tables = tables_of(experiment, SPEC)
-    assert tables[REANALYSED].settings == Settings(
+    assert tables[REANALYSED].settings == TableSettings(
         capacity=150,
         min_size=3,
         samples_per_insert=2.0,
@@ -68,7 +68,7 @@ def test_reanalysed_samples_have_their_part_of_the_tolerance_and_states_never_bl
         priority_exponent=None,
         samples_per_item=1,
     )
-    assert tables[STATES].settings == Settings(
+    assert tables[STATES].settings == TableSettings(
         capacity=500, min_size=13, samples_per_insert=1.0, min_diff=-UNBOUNDED, max_diff=UNBOUNDED,
         priority_exponent=None, samples_per_item=1,
     )  # fmt: skip
