@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import uv
 
-from podzero.replay import EnvironmentUnusable, environment, server_python
+from podzero.replay import EnvironmentUnusable, process, server_python
 from podzero.replay.process import VARIABLE, environment_folder
 
 MAKE = 'mkdir -p "$UV_PROJECT_ENVIRONMENT/bin"; touch "$UV_PROJECT_ENVIRONMENT/bin/python"'
@@ -30,7 +30,7 @@ def made(monkeypatch):
         folders.append(folder)
         make(folder)
 
-    monkeypatch.setattr(environment, "_sync", sync)
+    monkeypatch.setattr(process, "_sync", sync)
     return folders
 
 
@@ -81,14 +81,14 @@ def test_an_installation_that_fails_leaves_nothing(cache, monkeypatch):
         (folder / "lib").mkdir(parents=True)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(environment, "_sync", fail)
+    monkeypatch.setattr(process, "_sync", fail)
     with pytest.raises(EnvironmentUnusable, match="No space left on device"):
         server_python(cache)
     assert [path for path in environment_folder(cache).parent.iterdir() if path.is_dir()] == []
 
 
 def test_of_two_processes_one_makes_it_and_the_other_waits_and_says_so(cache, monkeypatch, caplog):
-    monkeypatch.setattr(environment, "_MESSAGE_S", 0.01)
+    monkeypatch.setattr(process, "_MESSAGE_S", 0.01)
     caplog.set_level("INFO", "podzero")
     begun, go_on, folders = threading.Event(), threading.Event(), []
 
@@ -99,7 +99,7 @@ def test_of_two_processes_one_makes_it_and_the_other_waits_and_says_so(cache, mo
         go_on.wait(10)
         make(folder)
 
-    monkeypatch.setattr(environment, "_sync", slow)
+    monkeypatch.setattr(process, "_sync", slow)
     found = []
     threads = [threading.Thread(target=lambda: found.append(server_python(cache))) for _ in range(2)]
     threads[0].start()
