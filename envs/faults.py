@@ -23,7 +23,8 @@ class SimulatorError(PodzeroError, RuntimeError):
 
 
 _recent: deque[SimulatorError] = deque(maxlen=16)
-"""The last errors raised by callbacks of this process, in any thread; bounded, since not all are re-raised."""
+"""The last errors that callbacks of this process raised, in any thread. JAX reports only their text, so the exceptions
+are kept here; bounded, because not all are re-raised."""
 
 
 @contextmanager
@@ -38,7 +39,7 @@ def kept_errors() -> Iterator[None]:
 
 @contextmanager
 def simulator_errors() -> Iterator[None]:
-    """Where a computation fails because a callback raised a `SimulatorError`, re-raises that `SimulatorError`.
+    """Re-raises the `SimulatorError` of a callback if the computation in the block failed because of it.
 
     JAX's error contains the whole message of the callback's exception, which tells apart the errors of several
     environments and threads.
@@ -69,7 +70,7 @@ class Faults:
 
     Args:
       name: the environment's name, for messages.
-      most_in_a_row: how many failures in a row are allowed.
+      most_in_a_row: number of failures in a row that are allowed.
     """
 
     def __init__(self, name: str, most_in_a_row: int) -> None:
@@ -87,9 +88,9 @@ class Faults:
         """Counts a failure and logs it, at most once a second.
 
         Args:
-          what: message of the (last) failure.
-          episodes: how many episodes were lost.
-          rounds: how many failures followed one another.
+          what: message of the last failure.
+          episodes: number of lost episodes.
+          rounds: number of consecutive failures.
 
         Raises:
           EnvironmentFailed: there were more failures in a row than allowed.

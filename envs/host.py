@@ -26,12 +26,12 @@ _SUM_TOLERANCE = 1e-4
 
 
 class HostState(NamedTuple):
-    """A position as a complete value: seed and moves determine it, and its view is included."""
+    """A position as a value: the seed and the moves that determine it, and its view."""
 
     seed: Array
     """`[]` uint32, the argument of the simulator's `reset`."""
     moves: Array
-    """`[max_plies]` int16, the actions played; zero from `plies` on."""
+    """`[max_plies]` int16, the actions played; zeros after the first `plies`."""
     plies: Array
     """`[]` int32, number of actions played."""
     view: View
@@ -48,11 +48,11 @@ class HostEnv:
 
     Args:
       simulator: the game; it is reset once, and from then on only its clones are played.
-      name: of the game, for the spec and for messages.
-      max_plies: a game that is not over after so many moves is truncated.
-      reward_scale: rewards are multiplied by it.
+      name: name of the game, for the spec and for messages.
+      max_plies: number of moves after which a game is truncated.
+      reward_scale: factor applied to rewards.
       step_timeout_s: time limit of one callback.
-      cache_size: number of positions whose simulators are cached; a search visits games times simulations positions.
+      cache_size: number of cached positions; a search visits games times simulations positions.
 
     Raises:
       ConfigError: the game has more actions than int16 can number.
@@ -139,11 +139,11 @@ class HostEnv:
 
     @property
     def names_actions(self) -> bool:
-        """Whether the simulator has names of its actions."""
+        """Whether the simulator names its actions."""
         return isinstance(self._simulator, NamedSimulator)
 
     def ask[Answer](self, state: HostState, question: Callable[[Any], Answer]) -> Answer:
-        """What the simulator of one position answers within the time limit; the question must not change it."""
+        """Asks the simulator of one position, within the time limit; the question must not change it."""
         key = np.asarray(state.seed).tobytes() + np.asarray(state.moves)[: int(state.plies)].tobytes()
         return self._in_time(lambda key: question(self._simulator_at(key)), key)
 
@@ -206,7 +206,7 @@ class HostEnv:
         return views
 
     def _simulator_at(self, key: bytes) -> Simulator:
-        """The simulator of a position: from the cache, or played on from the nearest cached earlier position."""
+        """The simulator of a position, from the cache or replayed from the nearest cached earlier position."""
         cache = self._cache
         found = cache.get(key)
         if found is not None:

@@ -1,4 +1,4 @@
-"""Games of simulators, played again to be shown."""
+"""Replays games of simulators to render them."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from podzero.errors import ConfigError, PodzeroError
 from podzero.importing import import_class
 
 STEPS_PER_SECOND = 5.0
-"""The speed at which simulators are shown that do not say how fast they want to be."""
+"""Speed for simulators that declare none."""
 
 
 class Shown(NamedTuple):
     """A position of a replayed game."""
 
     frame: Any
-    """`[H, W, 3]` uint8; None where none was asked for."""
+    """`[H, W, 3]` uint8; None if none was requested."""
     reward: float
-    """Of the move that led here, unscaled; 0 at the start."""
+    """Unscaled reward of the move that led here; 0 at the start."""
 
 
 class SimulatorReplay:
-    """Plays the games of one simulator again, whose seed and moves determine them, and renders their positions."""
+    """Replays games of one simulator from their seeds and moves, and renders the positions."""
 
     def __init__(self, config: SimulatorConfig) -> None:
         """Makes the simulator.
@@ -44,7 +44,7 @@ class SimulatorReplay:
             self._thread.stop()
             raise
         self.steps_per_second: float = getattr(self._simulator, "steps_per_second", STEPS_PER_SECOND)
-        """The speed at which the game wants to be shown."""
+        """Speed at which to show the game."""
 
     def positions(self, seed: int, moves: Sequence[int], most_frames: int) -> Iterator[Shown]:
         """The T + 1 positions of a game with T moves, of which the first `most_frames` have frames.
@@ -61,7 +61,7 @@ class SimulatorReplay:
         """The position after these moves, as pixels `[H, W, 3]` uint8.
 
         Raises:
-          ConfigError, SimulatorError: as `positions`; the time limit is that of all moves together.
+          ConfigError, SimulatorError: see `positions`; the time limit is for all moves together.
         """
 
         def play() -> None:

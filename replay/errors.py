@@ -8,7 +8,7 @@ class SignatureError(ValueError):
 
 
 class ReplayTimeout(PodzeroError, TimeoutError):
-    """Replay did not answer, or not give or take samples, in time; the message says who waited for whom, and why."""
+    """Replay did not answer, deliver or accept samples in time; the message says who waited for whom, and why."""
 
 
 class ReplayRestoreError(PodzeroError, RuntimeError):
@@ -16,11 +16,11 @@ class ReplayRestoreError(PodzeroError, RuntimeError):
 
 
 class ReplayMismatch(PodzeroError, RuntimeError):
-    """A replay checkpoint is whole, but its tables are not those of the experiment."""
+    """A replay checkpoint is intact, but its tables are not the experiment's."""
 
 
 class SaveUnderWay(PodzeroError, RuntimeError):
-    """A shard still writes the checkpoint before the one that it was asked for."""
+    """A shard is still writing an earlier checkpoint."""
 
 
 class PortTaken(PodzeroError, RuntimeError):
@@ -28,19 +28,19 @@ class PortTaken(PodzeroError, RuntimeError):
 
 
 class WrongServer(PodzeroError, RuntimeError):
-    """Another server answers at the address than the one that the address is of."""
+    """A different server answers at the address."""
 
 
 class ReplayUnavailable(PodzeroError, ConnectionError):
-    """A replay server does not answer, or has gone while it was asked."""
+    """A replay server does not answer, or went away during a request."""
 
 
 class RequestRefused(PodzeroError, RuntimeError):
-    """A replay server answers that it does not do what it was asked for; the message has its reason."""
+    """A replay server refuses a request; the message has its reason."""
 
 
 class MalformedAnswer(PodzeroError, RuntimeError):
-    """What answers at the address of a replay server does not speak Reverb's protocol, or holds other items."""
+    """The program at a replay server's address does not speak Reverb's protocol, or sends other items."""
 
 
 class ServerFailed(PodzeroError, RuntimeError):
@@ -48,7 +48,7 @@ class ServerFailed(PodzeroError, RuntimeError):
 
 
 class CheckpointRefused(ServerFailed):
-    """A replay server did not start, because it could not read the checkpoint that it should begin with."""
+    """A replay server did not start because it could not read the checkpoint to restore."""
 
 
 class EnvironmentUnusable(PodzeroError, RuntimeError):

@@ -57,7 +57,7 @@ class ReplayServer:
 
         Args:
           experiment: what to serve; shard K listens on `replay.port + K`, or on a free port if that is 0.
-          spec: of the environment whose samples are stored.
+          spec: the shapes of the environment whose samples are stored.
           shard: index of this shard.
           restore_from: a folder that `checkpoint` made, `replay/shard-K` below the folder of a whole checkpoint.
           host: the name or IP by which others reach this machine. At loopback, processes of this machine alone do.

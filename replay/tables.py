@@ -151,7 +151,7 @@ class Table(NamedTuple):
     signature: SampleSignature
     settings: TableSettings
     users: TableUsers
-    """For messages."""
+    """Who writes and reads it, for messages."""
 
 
 def tables_of(experiment: Experiment, spec: EnvSpec) -> dict[str, Table]:
@@ -159,7 +159,7 @@ def tables_of(experiment: Experiment, spec: EnvSpec) -> dict[str, Table]:
 
     Args:
       experiment: the experiment to train.
-      spec: of the environment whose samples are stored.
+      spec: the shapes of the environment whose samples are stored.
     """
     learned = SampleSignature(spec.name, sample_like(experiment, spec), experiment.replay.samples_per_item)
     tables = [

@@ -41,7 +41,7 @@ _DOWN, _UP, _LEFT, _RIGHT, _UP_RIGHT, _UP_LEFT = 0, 1, 2, 3, 5, 6
 _PROMOTIONS = [_UP, _UP_RIGHT, _UP_LEFT]
 """Directions of planes 0 to 2, to a rook, and again of 3 to 5 (bishop) and 6 to 8 (knight)."""
 _CAPTURES = [_UP_LEFT, _UP_RIGHT]
-"""Of pawns."""
+"""Directions in which pawns capture."""
 _KNIGHT_STEPS = np.array([(-2, -1), (-2, 1), (-1, -2), (-1, 2), (2, -1), (2, 1), (1, -2), (1, 2)])
 UNDERPROMOTIONS = 9
 _KING_HOME = constant(1 << 32)
@@ -82,7 +82,7 @@ def _sliders(pieces: Bits) -> Bits:
 
 
 class KingSafety(NamedTuple):
-    """What concerns the safety of one's king."""
+    """Checks, attacks and pins: what decides whether a move leaves the king safe."""
 
     checks: jax.Array
     """`[]` int32, the number of attackers."""

@@ -27,7 +27,7 @@ class ConnectFourBoard(NamedTuple):
     """The stones."""
 
     mine: Bits
-    """Of the player to move."""
+    """Those of the player to move."""
     theirs: Bits
 
 

@@ -28,7 +28,7 @@ class OthelloBoard(NamedTuple):
     """The discs, and whether the last ply was a pass."""
 
     mine: Bits
-    """Of the player to move."""
+    """Those of the player to move."""
     theirs: Bits
     passed: Array
     """`[]` bool."""

@@ -29,7 +29,7 @@ class BoardState(NamedTuple):
     player: jax.Array
     """`[]` int32, who moves next: 0 or 1."""
     reward: jax.Array
-    """`[]` int8, what player 0 got for the last ply; player 1 got the negative."""
+    """`[]` int8, player 0's reward for the last ply; player 1's is its negative."""
     done: jax.Array
     """`[]` bool, whether the game is over."""
 
@@ -39,7 +39,7 @@ class PlyResult(NamedTuple):
 
     board: Board
     result: jax.Array
-    """`[]` int8, for the player who moved: 1 won, -1 lost, 0 drew or goes on."""
+    """`[]` int8, for the player who moved: 1 for a win, -1 for a loss, 0 for a draw or an unfinished game."""
     done: jax.Array
     """`[]` bool, whether the game is over."""
 
@@ -49,12 +49,12 @@ class BoardGame(ABC):
 
     name: str
     shape: tuple[int, ...]
-    """Of an observation."""
+    """Shape of an observation."""
     dtype: str = "bool"
-    """Of an observation."""
+    """Dtype of an observation."""
     actions: int
     max_plies: int
-    """Plies after which every game is over."""
+    """Largest number of plies of a game."""
 
     @abstractmethod
     def start(self) -> Board:
@@ -116,14 +116,15 @@ Neighbour = tuple[int, int]
 
 
 def beside(squares: Array, size: int, step: Neighbour, outside: int = 0) -> jax.Array:
-    """What each square's neighbour has: entry i is that of the square one `step` from square i.
+    """The value at each square's neighbour: entry i is that of the square one `step` from square i.
 
     Args:
-      squares: `[S]` of a board of `size` rows and columns.
-      size: of the board.
-      step: to the neighbour, at most one row and one column.
-      outside: what neighbours beyond the edge have.
+      squares: `[S]`, values of a board of `size` rows and columns.
+      size: rows and columns of the board.
+      step: offset of the neighbour, at most one row and one column.
+      outside: value of neighbours beyond the edge.
     """
+    assert squares.shape == (size * size,), squares.shape
     board = jnp.pad(squares.reshape(size, size), 1, constant_values=outside)
     rows, columns = 1 + step[0], 1 + step[1]
     return board[rows : rows + size, columns : columns + size].reshape(-1)
@@ -136,7 +137,7 @@ def chains_beside(board: Array, square: Array, size: int, steps: Sequence[Neighb
       board: `[S]`.
       square: `[]` int32; its neighbours are found by comparison, which is no slower than a lookup on a vector unit.
       size: rows and columns of the board.
-      steps: to the neighbours.
+      steps: offsets of the neighbours.
     """
     row, column, numbers, found = square // size, square % size, jnp.arange(size * size), []
     for down, right in steps:
@@ -151,9 +152,9 @@ def placed(board: Array, square: Array, size: int, steps: Sequence[Neighbour]) -
 
     Args:
       board: `[S]`.
-      square: `[]` int32; beyond the board for no stone.
+      square: `[]` int32; a number beyond the board places no stone.
       size: rows and columns of the board.
-      steps: to all neighbours.
+      steps: offsets of all neighbours.
     """
     joined = jnp.arange(size * size) == square
     for chain in chains_beside(board, square, size, steps):

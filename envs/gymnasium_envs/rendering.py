@@ -17,7 +17,7 @@ from podzero.importing import how_to_install
 MODE = "rgb_array"
 """Gymnasium's render mode whose frames are arrays of pixels."""
 STEPS_PER_SECOND = 15.0
-"""Of environments that do not say how fast they are shown. Atari games at four frames per step run at this speed."""
+"""Speed for environments that declare none. Atari games at four frames per step run at this speed."""
 _MOST_PIXELS = 4_000_000
 _COLOURS = 3
 
@@ -37,7 +37,7 @@ def rendering_of(config: GymnasiumConfig) -> Rendering:
     """Makes an environment, asks it how it renders, and closes it.
 
     Raises:
-      ConfigError: it cannot be made, or renders no frames and its observation is no image.
+      ConfigError: it cannot be made, or it renders no frames and its observation is not an image.
     """
     if config.vectorization != "own":
         config = config.model_copy(update={"vectorization": "sync"})  # frames of other processes cannot be fetched
@@ -75,7 +75,7 @@ def picture(frame: Any, title: str) -> HostArray:
     """A rendered frame as `[H, W, 3]` uint8; floats are taken for colours in [0, 1].
 
     Raises:
-      ConfigError: it is no picture.
+      ConfigError: it is not a picture.
     """
     pixels = np.asarray(frame)
     if pixels.ndim != 3 or pixels.shape[2] != _COLOURS or not 0 < pixels[..., 0].size <= _MOST_PIXELS:
@@ -89,7 +89,7 @@ def picture(frame: Any, title: str) -> HostArray:
 
 
 def observed_picture(observation: HostArray) -> HostArray:
-    """An observation that is an image, as `[H, W, 3]` uint8; of a stack `[frames, H, W]` the newest one."""
+    """Converts an image observation to `[H, W, 3]` uint8; a stack `[frames, H, W]` gives its newest frame."""
     newest = observation if observation.shape[-1] == _COLOURS else observation[-1]
     return newest if newest.ndim == _COLOURS else np.repeat(newest[..., None], _COLOURS, axis=-1)
 

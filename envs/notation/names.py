@@ -11,7 +11,7 @@ from podzero.types import EnvState
 
 
 class NotationError(ConfigError):
-    """A text that names no move or position of the game."""
+    """A text does not name a move or position of the game."""
 
 
 class Notation(Protocol):
@@ -39,7 +39,7 @@ class LineNotation(Notation, Protocol):
 
 
 def names_in_text(text: str) -> list[str]:
-    """The names of moves that a person wrote, separated by spaces or commas; in parentheses these belong to a name."""
+    """Splits what a person typed into names of moves, at spaces and commas outside parentheses."""
     return re.findall(r"(?:[^\s,(]|\([^)]*\)|\()+", text)
 
 
@@ -47,7 +47,7 @@ class FixedNames:
     """One name for each action in all positions."""
 
     def __init__(self, game: str, names: Sequence[str], also: Mapping[str, int] | None = None) -> None:
-        """`names` are those of actions 0, 1, ...; `also` holds further names that are understood."""
+        """`names` are the names of actions 0, 1, ...; `also` holds other accepted names."""
         self._game, self._names = game, tuple(names)
         self._actions = {name.lower(): action for action, name in enumerate(names)} | dict(also or {})
 

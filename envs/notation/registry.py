@@ -18,7 +18,7 @@ from podzero.protocols import Env
 from podzero.types import EnvSpec, EnvState
 
 _SHOWN = 5
-"""Names that a message lists."""
+"""Number of names that a message lists."""
 
 
 class SimulatorNames:
@@ -72,11 +72,11 @@ def notation_for(env: Env) -> Notation:
 
 _LETTERS = "abcdefghijk"
 _GO_LETTERS = "ABCDEFGHJKLMNOPQRST"
-"""Of columns, without I."""
+"""Column letters of Go, which has no I."""
 
 
 _COLUMNS = {str(column + 1): column for column in range(7)}
-"""Of connect four, counted from 1."""
+"""Connect four's columns, counted from 1."""
 
 
 def _squares(size: int) -> list[str]:
