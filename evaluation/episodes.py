@@ -13,7 +13,7 @@ import numpy as np
 import optax
 
 from podzero.config import EnvConfig, Experiment, GymnasiumConfig, ModelNetworkConfig, SearchConfig, SimulatorConfig
-from podzero.envs import Step, VectorEnv, make_vector_env, spec_of
+from podzero.envs import VectorEnv, VectorStep, make_vector_env, spec_of
 from podzero.errors import ConfigError, nearest
 from podzero.evaluation.arena import Interrupted
 from podzero.evaluation.players import NetworkPlayers, Player
@@ -83,7 +83,7 @@ def play_episodes(
     key: Array,
     keep_going: Callable[[], bool] = lambda: True,
     max_steps: int = MAX_STEPS,
-    watch: Callable[[Step], None] = lambda step: None,
+    watch: Callable[[VectorStep], None] = lambda step: None,
 ) -> EpisodesResult:
     """Plays `episodes` whole episodes, after a reset.
 

@@ -13,9 +13,9 @@ from PIL import Image
 
 from podzero.config import GymnasiumConfig, SimulatorConfig
 from podzero.envs import (
-    Replay,
-    Step,
+    SimulatorReplay,
     VectorEnv,
+    VectorStep,
     make_env,
     make_vector_env,
     observed_picture,
@@ -251,7 +251,7 @@ class _Recording:
         self.values.append(None if value is None else float(value[0]))
         return action
 
-    def watch(self, step: Step) -> None:
+    def watch(self, step: VectorStep) -> None:
         """Takes the result of a step."""
         self._newest = step.observation
         if step.failed[0]:
@@ -287,7 +287,7 @@ class SimulatorWatcher:
         if isinstance(player, MovesPlayer):
             raise ConfigError(f"player '{who}' only plays matches; it cannot act in {config.title}")
         self._player, self._config = player, config
-        with closing(Replay(config)) as replay:
+        with closing(SimulatorReplay(config)) as replay:
             self.subject = Subject(player.name, config.title, config.discount, replay.steps_per_second)
 
     @simulator_errors()
@@ -296,7 +296,7 @@ class SimulatorWatcher:
         played = _Played(self._player)
         play_alone(self._env, played, 1, jax.random.key(seed), lambda: goes_on(len(played.moves)))
         log, rewards = FrameLog(), []
-        with closing(Replay(self._config)) as replay:
+        with closing(SimulatorReplay(self._config)) as replay:
             for ply, position in enumerate(replay.positions(played.seed, played.moves, MAX_FRAMES)):
                 if not goes_on(ply):
                     raise Interrupted

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from podzero.config import SimulatorConfig
-from podzero.envs import Replay
+from podzero.envs import SimulatorReplay
 from podzero.tools.play.drawing import Drawing, Square
 from podzero.tools.play.game import Game
 
@@ -203,7 +203,7 @@ class OwnPicture:
     """
 
     def __init__(self, config: SimulatorConfig) -> None:
-        self._replay = Replay(config)
+        self._replay = SimulatorReplay(config)
 
     def __call__(self, game: Game) -> str:
         """The address of an image of the position.
