@@ -91,9 +91,11 @@ def parse(tree: dict[str, Any], origin: str) -> Experiment:
     raise ConfigError("\n  ".join([f"{origin}: this experiment cannot be run:", *lines])) from None
 
 
-def _without_gone(tree: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def _without_gone(tree: Any) -> tuple[Any, list[str]]:
     """The tree without the settings of `GONE`, and a line for each of them that was not at its default."""
-    faults = []
+    faults: list[str] = []
+    if not isinstance(tree, dict):
+        return tree, faults  # the schema says what is wrong with it
     for name, (default, advice) in GONE.items():
         section, _, field = name.partition(".")
         given = tree.get(section)
