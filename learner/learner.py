@@ -124,18 +124,29 @@ class Learner:
         try:
             with self._prefetcher, jax.transfer_guard_host_to_device("disallow"):
                 self._publish()
+                batch: Batch | None = None
                 in_flight: _InFlight | None = None
-                while (host_batch := self._next_batch()) is not None:
-                    with self._clock("host_to_device"):
-                        batch = self._training.put(host_batch._replace(keys=None))
-                    with self._clock("step"):
-                        self._state, sums, errors = self._device_clock(self._state, batch)
-                        # This dispatch is queued, so the device does not idle while the loop waits for the last one.
-                        self._complete(in_flight)
-                    in_flight = _InFlight(sums, errors, host_batch.keys)
-                    self._step += self._steps_per_dispatch
-                    if self._step % self._publish_every < self._steps_per_dispatch:
-                        self._publish()
+                while True:
+                    if self._failure is not None:
+                        raise self._failure
+                    if time.perf_counter() - self._reported >= REPORT_EVERY_S:
+                        self._report_metrics()
+                    if batch is None:
+                        with self._clock("wait_replay"):
+                            batch = self._prefetcher.poll(_POLL_S)
+                    match self._next_command(has_batch=batch is not None):
+                        case Command("step", progress=progress):
+                            assert batch is not None  # every host proposes a step only with its part of the batch
+                            in_flight = self._dispatch(batch, progress, in_flight)
+                            batch = None
+                            if self._step % self._publish_every < self._steps_per_dispatch:
+                                self._publish()
+                        case Command("save", folder):
+                            self._save(Path(folder))
+                        case Command("stop"):
+                            break
+                        case None:  # some host has no batch yet
+                            pass
                 self._complete(in_flight)
                 self._publish()
         except BaseException as failure:
@@ -189,27 +200,10 @@ class Learner:
         self._checkpoints.close()
         self._device_clock.close()
 
-    def _next_batch(self) -> Batch | None:
-        """This host's next batch once all hosts have theirs, or None to stop; reports and saves while it waits."""
-        batch: Batch | None = None
-        while True:
-            if self._failure is not None:
-                raise self._failure
-            if time.perf_counter() - self._reported >= REPORT_EVERY_S:
-                self._report_metrics()
-            if batch is None:
-                with self._clock("wait_replay"):
-                    batch = self._prefetcher.poll(_POLL_S)
-            with self._clock("wait_hosts"):
-                command = self._host_sync.next(self._proposal(batch is not None), 0.0 if batch is None else _POLL_S)
-            match command:
-                case Command("step", progress=progress):
-                    self._state = with_progress(self._state, progress)
-                    return batch
-                case Command("save", folder):
-                    self._save(Path(folder))
-                case Command("stop"):
-                    return None
+    def _next_command(self, has_batch: bool) -> Command | None:
+        """What all hosts do next; None while some host has no batch."""
+        with self._clock("wait_hosts"):
+            return self._host_sync.next(self._proposal(has_batch), _POLL_S if has_batch else 0.0)
 
     def _proposal(self, has_batch: bool) -> Command | None:
         """What this host proposes to do next; only host 0 proposes to save and to stop."""
@@ -225,6 +219,17 @@ class Learner:
     def _requested_saves(self) -> list[Path]:
         """The folders of saves that have not started; call it with the lock held."""
         return [folder for folder, future in self._saves.items() if _waiting(future)]
+
+    def _dispatch(self, host_batch: Batch, progress: float, in_flight: _InFlight | None) -> _InFlight:
+        """Starts the next dispatch, and waits for the one before it."""
+        with self._clock("host_to_device"):
+            batch = self._training.put(host_batch._replace(keys=None))
+        with self._clock("step"):
+            self._state, sums, errors = self._device_clock(with_progress(self._state, progress), batch)
+            # This dispatch is queued, so the device does not idle while the loop waits for the last one.
+            self._complete(in_flight)
+        self._step += self._steps_per_dispatch
+        return _InFlight(sums, errors, host_batch.keys)
 
     def _complete(self, dispatch: _InFlight | None) -> None:
         """Waits for a dispatch, adds its metrics and updates priorities."""
