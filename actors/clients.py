@@ -1,7 +1,8 @@
-"""An actor's clients of parameters, replay and metrics."""
+"""An actor's clients of parameters, replay and metrics, and the metrics of self-play between two reports."""
 
 from __future__ import annotations
 
+import logging
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,3 +40,91 @@ class ActorClients(NamedTuple):
         if self.states is not None and states is not None:
             self.states.write(states)
         self.writer.write(samples, priorities)
+
+
+log = logging.getLogger(__name__)
+
+
+class SelfPlayMetrics:
+    """Adds up what an actor plays.
+
+    Args:
+      games: the number of games that it plays in parallel.
+      failures: how many games on the host have failed until now.
+    """
+
+    def __init__(self, games: int, failures: int = 0) -> None:
+        self._parallel_games = games
+        self._failures = failures
+        self._abs_root_value = 0.0
+        self._version = 0
+        self._depth: float | None = None
+        self._warned = False
+        self._start()
+
+    def _start(self) -> None:
+        self._moves = self._evaluations = self._samples = self._games = 0
+        self._dropped: int | None = None
+
+    def add(
+        self,
+        *,
+        moves: int,
+        evaluations: int,
+        samples: int,
+        games: int,
+        abs_root_value: float,
+        version: int,
+        dropped: int | None = None,
+        depth: float | None = None,
+    ) -> None:
+        """Adds some moves of all games.
+
+        Args:
+          moves: moves of each game.
+          evaluations: evaluations of the network for each game.
+          samples: samples of the games that ended, one for each of their searched plies.
+          games: games that ended.
+          abs_root_value: mean absolute root value of the last move.
+          version: version of the parameters.
+          dropped: legal actions without a slot; None without `search.slots`.
+          depth: depth of the trees, as in `SearchResult`.
+        """
+        self._moves += moves
+        self._evaluations += evaluations
+        self._samples += samples
+        self._games += games
+        if dropped is not None:
+            self._dropped = (self._dropped or 0) + dropped
+            self._warn_of_dropped(dropped)
+        self._abs_root_value, self._version, self._depth = abs_root_value, version, depth
+
+    def _warn_of_dropped(self, dropped: int) -> None:
+        """Says once that `search.slots` is too small for some positions."""
+        if dropped and not self._warned:
+            self._warned = True
+            log.warning(
+                "search.slots is too small for the legal actions of some positions: those with the smallest prior are "
+                "left out of the search (metric count/dropped_actions); raise search.slots if they are many"
+            )
+
+    def flush(self, failures: int = 0) -> dict[str, float]:
+        """The metrics since the last call; `failures` of games on the host until now."""
+        metrics = {
+            "count/moves": float(self._moves * self._parallel_games),
+            "count/evaluations": float(self._evaluations * self._parallel_games),
+            "count/games": float(self._games),
+            "count/samples": float(self._samples),
+            "count/failed_episodes": float(failures - self._failures),
+            "selfplay/abs_root_value": self._abs_root_value,
+            "selfplay/version": float(self._version),
+        }
+        if self._games:
+            metrics["selfplay/plies_per_game"] = self._samples / self._games
+        if self._dropped is not None:
+            metrics["count/dropped_actions"] = float(self._dropped)
+        if self._depth is not None:
+            metrics["selfplay/depth"] = self._depth
+        self._failures = failures
+        self._start()
+        return metrics

@@ -8,11 +8,10 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from podzero.actors.exploration import explore
 from podzero.config import ActorsConfig
 from podzero.envs import pack_states
 from podzero.protocols import Env, Search
-from podzero.types import Array, EnvState, Move, Params
+from podzero.types import Array, EnvState, Exploration, Move, Params
 
 
 class StartPool(NamedTuple):
@@ -132,3 +131,10 @@ class SelfPlayCore:
 
         opened: tuple[EnvState, jax.Array] = jax.lax.fori_loop(0, jnp.max(length), ply, (games, jnp.zeros_like(length)))
         return opened
+
+
+def explore(config: ActorsConfig, age: Array) -> Exploration:
+    """The exploration of B games or episodes after `age` `[B]` moves, on which only the temperature depends."""
+    first = True if config.temperature_plies is None else age < config.temperature_plies
+    temperature = jnp.broadcast_to(jnp.where(first, config.temperature, 0.0), jnp.shape(age))
+    return Exploration(jnp.full(temperature.shape, config.noise, jnp.float32), temperature.astype(jnp.float32))

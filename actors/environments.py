@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from podzero.actors.clients import ActorClients
-from podzero.actors.exploration import explore
+from podzero.actors.core import explore
 from podzero.actors.windows import CutWindows, Outcome, Position, WindowCutter
 from podzero.clock import REPORT_EVERY_S, StageClock
 from podzero.config import Experiment

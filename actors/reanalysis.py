@@ -1,20 +1,138 @@
-"""The reanalyser's loop: read stored samples, search them with the newest parameters, write them with new targets."""
+"""Reanalysis: new searches with newer parameters replace the targets of stored positions."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import numpy.typing as npt
 
-from podzero.actors.reanalyse_targets import Reanalyse
+from podzero.actors.assembly import value_targets
+from podzero.actors.core import explore
+from podzero.actors.windows import value_errors
 from podzero.clock import REPORT_EVERY_S, StageClock
-from podzero.config import Experiment
-from podzero.envs import SimulatorError, faults_of, simulator_errors
-from podzero.protocols import ParamSource, ReplayWriter, Report, StateReader
+from podzero.config import ActorsConfig, Experiment
+from podzero.envs import SimulatorError, faults_of, simulator_errors, unpack_states
+from podzero.protocols import Env, ParamSource, ReplayWriter, Report, Search, StateReader
 from podzero.replay import priorities_of
-from podzero.types import Params, StoredState, Window
+from podzero.samples import observations_kept
+from podzero.search import ModelSearch, ModelSearchResult
+from podzero.types import Array, ModelNetwork, Params, Sample, SearchResult, StoredState, View, Window
 from podzero.waiting import first_params
+
+
+class Reanalysed(NamedTuple):
+    """Samples with new targets."""
+
+    samples: Sample | Window
+    """`[N, ...]` on every field, in the order of the stored samples."""
+    errors: npt.NDArray[np.float32] | None
+    """`[N]`, value errors for the priorities, as of `CutWindows`; None if there are none."""
+
+
+Reanalyse = Callable[[Params, int, int, Any], Reanalysed]
+"""`(params, their version, batch index, stored samples [N, ...])` to samples with new targets. The batch index is
+folded into the PRNG key, so each batch needs another one."""
+
+
+def position_reanalysis(
+    env: Env, search: Search, config: ActorsConfig, seed: int, auxiliary_targets: bool = False
+) -> Reanalyse:
+    """Reanalyses AlphaZero's positions (`StoredState`): policy and root value are new. Outcome and lambda-return
+    are those of the game as it was played.
+
+    The search explores as an actor's does at the beginning of a game. Without noise it would not try actions to which
+    the prior gives little probability, and only new samples could correct the prior.
+
+    Args:
+      env: the game.
+      search: over it.
+      config: of the actors, for their exploration and value targets.
+      seed: of the exploration.
+      auxiliary_targets: whether samples have the targets of auxiliary heads; only the outcome is known.
+    """
+    key, like = jax.random.key(seed), jax.eval_shape(env.init, jax.random.key(0))
+
+    @jax.jit
+    def search_positions(params: Params, index: Array, packed: Array) -> tuple[SearchResult, View]:
+        states = unpack_states(packed, like)
+        exploration = explore(config, jnp.zeros(packed.shape[0]))
+        return search(params, jax.random.fold_in(key, index), states, exploration), jax.vmap(env.view)(states)
+
+    def reanalyse(params: Params, version: int, index: int, states: StoredState) -> Reanalysed:
+        result, view = jax.device_get(search_positions(params, index, states.state))
+        samples = Sample(
+            observation=view.observation,
+            legal=view.legal,
+            policy_target=result.policy,
+            value_target=value_targets(np.asarray(states.lambda_return), result.value, config.root_value_weight),
+            version=np.full(len(states.outcome), version, np.int32),
+        )
+        if auxiliary_targets:
+            unknown = np.full(len(states.outcome), -1, np.int32)
+            outcome = np.where(states.truncated, unknown, np.sign(states.outcome).astype(np.int32) + 1)
+            samples = samples._replace(outcome=outcome, moves_left=unknown, reply=unknown)
+        return Reanalysed(samples, None)
+
+    return reanalyse
+
+
+def window_reanalysis(experiment: Experiment, network: ModelNetwork, search: ModelSearch, seed: int) -> Reanalyse:
+    """Reanalyses MuZero's windows, stored with all observations (Schrittwieser et al. 2020, MuZero Reanalyze).
+
+    Positions 0 to K get the policy and value of a new search, which explores as an actor's does at the beginning of an
+    episode. With continuous actions they also get new candidates, sampled from the new policy. The n positions after K,
+    whose values are only bootstrapped from, get the value of the network: searching them as well would cost more than
+    the rest together. Rewards, actions and the end of the episode are unchanged.
+
+    Args:
+      experiment: the experiment.
+      network: the model.
+      search: over it.
+      seed: of the exploration.
+    """
+    key, config = jax.random.key(seed), experiment.muzero
+    searched, kept = config.unroll_steps + 1, observations_kept(experiment)
+
+    @jax.jit
+    def search_windows(params: Params, index: Array, observation: jax.Array) -> tuple[ModelSearchResult, jax.Array]:
+        roots, later = (jax.lax.collapse(part, 0, 2) for part in jnp.split(observation, [searched], axis=1))
+        exploration = explore(experiment.actors, jnp.zeros(roots.shape[0]))
+        result = search(params, jax.random.fold_in(key, index), roots, exploration)
+        _, value = network.predict(params, network.represent(params, later))
+        return result, network.decode(value)
+
+    def reanalyse(params: Params, version: int, index: int, states: Window) -> Reanalysed:
+        result, later_value = jax.device_get(search_windows(params, index, states.observation))
+        count, length = len(states.length), np.asarray(states.length)[:, None]
+
+        def split(positions: Array) -> npt.NDArray[Any]:
+            """Reshapes `[N * T, ...]` to `[N, T, ...]`."""
+            return np.asarray(positions).reshape(count, -1, *positions.shape[1:])
+
+        def masked(field: Array) -> npt.NDArray[Any]:
+            """Reshapes a result `[N * (K + 1), ...]` to `[N, K + 1, ...]`, zero where no action follows."""
+            values = split(field)
+            acted = np.arange(searched) < length
+            return np.where(acted.reshape(acted.shape + (1,) * (values.ndim - 2)), values, np.zeros((), values.dtype))
+
+        positions = np.arange(states.value.shape[1])
+        has_value = (positions < length) | ((positions == length) & ~np.asarray(states.terminated)[:, None])
+        value = np.concatenate([split(result.value), split(later_value)], axis=1)
+        windows = states._replace(
+            observation=states.observation[:, :kept],
+            value=np.where(has_value, value, np.float32(0.0)),
+            policy=masked(result.policy),
+            candidates=states.candidates if result.candidates.ndim == 2 else masked(result.candidates),
+            version=np.full(count, version, np.int32),
+        )
+        return Reanalysed(windows, value_errors(windows, experiment.env.discount, config.td_steps))
+
+    return reanalyse
 
 
 class ReanalysisActor:

@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from podzero.config import Experiment
-from podzero.returns import nstep_returns
-from podzero.samples import observations_kept, window_steps
+from podzero.samples import nstep_returns, observations_kept, window_steps
 from podzero.types import Array, EnvSpec, Window
 
 Floats = npt.NDArray[np.float32]

@@ -20,12 +20,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from podzero.actors.shuffling import rows_of
+from podzero.actors.assembly import rows_of
 from podzero.config import Experiment, load
 from podzero.envs import make_env
 from podzero.evaluation.positions import MAX_PLY, random_games
 from podzero.evaluation.solvers import game_values, make_solver
-from podzero.learner.state import with_progress
+from podzero.learner.step import with_progress
 from podzero.learner.training import Training, make_training
 from podzero.networks.snapshots import save_snapshot
 from podzero.protocols import Env

@@ -27,9 +27,9 @@ from podzero.inference.openvino_model import CpuCompiler, float_model, infer
 from podzero.networks import make_inference
 from podzero.networks.resnet import layers_of
 from podzero.networks.snapshots import load_snapshot
+from podzero.player_names import zoo_workdir
 from podzero.protocols import Env
 from podzero.types import Array, EnvState, Params
-from podzero.zoo_agents import zoo_workdir
 
 SEED = 77
 """Of the judged positions, as in `benchmarks/diagnose.py`."""

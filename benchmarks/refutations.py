@@ -10,8 +10,7 @@ import numpy as np
 
 from podzero.evaluation.solvers import Solver, game_values
 from podzero.protocols import Env
-from podzero.searched_nodes import SearchedNodes
-from podzero.types import EnvState, SearchResult
+from podzero.types import EnvState, SearchedNodes, SearchResult
 
 NEVER_VISITED = "never visited"
 VALUE_WRONG = "visited, value wrong"

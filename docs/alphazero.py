@@ -19,11 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from podzero.actors.exploration import explore
+from podzero.actors.core import explore
 from podzero.config import Experiment, GameConfig, load
 from podzero.envs import make_env
-from podzero.learner.augment import make_augment
 from podzero.learner.losses import alphazero_loss
+from podzero.learner.objectives import make_augment
 from podzero.networks import make_network
 from podzero.networks.snapshots import save_snapshot
 from podzero.protocols import Env

@@ -37,11 +37,10 @@ from podzero.evaluation.positions import BandResult, Judge, JudgeResult, all_pos
 from podzero.evaluation.records import record_suffix, write_records
 from podzero.evaluation.resolve import acting, resolve
 from podzero.evaluation.solvers import SOLVED
-from podzero.player_names import TrainedPlayer, game_to_play, parse_player
+from podzero.player_names import PREFIX, TrainedPlayer, game_to_play, parse_player
 from podzero.protocols import Env
 from podzero.reading import read_ahead
 from podzero.types import Array, EnvState
-from podzero.zoo_agents import PREFIX
 
 POSITIONS = 1000
 """Positions that a solver judges by default."""

@@ -24,8 +24,8 @@ from podzero.evaluation.players import Player, SearchPlayer, random_actions
 from podzero.evaluation.solvers import Scores, Solver, game_values, known_game, make_solver
 from podzero.intervals import wilson
 from podzero.protocols import Env
+from podzero.storage import user_cache
 from podzero.types import Array, EnvState
-from podzero.user_cache import user_cache
 
 log = logging.getLogger(__name__)
 

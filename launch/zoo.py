@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from podzero.launch.options import Json
 from podzero.launch.output import print_json
-from podzero.zoo_agents import PREFIX, zoo_card, zoo_names
+from podzero.player_names import PREFIX, zoo_card, zoo_names
 
 
 def zoo(as_json: Json = False) -> None:

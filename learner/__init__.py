@@ -5,12 +5,12 @@ from podzero.learner.checkpoints import CheckpointMismatch as CheckpointMismatch
 from podzero.learner.checkpoints import LearnerCheckpoints as LearnerCheckpoints
 from podzero.learner.devices import check_chips as check_chips
 from podzero.learner.devices import explained as explained
-from podzero.learner.hang import run_watched as run_watched
+from podzero.learner.devices import run_watched as run_watched
 from podzero.learner.hosts import HostInfo as HostInfo
 from podzero.learner.hosts import HostLost as HostLost
 from podzero.learner.hosts import join as join
 from podzero.learner.learner import Learner as Learner
 from podzero.learner.metrics import TrainingDiverged as TrainingDiverged
-from podzero.learner.prefetching import Prefetcher as Prefetcher
+from podzero.learner.publishing import Prefetcher as Prefetcher
 from podzero.learner.training import Training as Training
 from podzero.learner.training import make_training as make_training

@@ -1,4 +1,4 @@
-"""The learner's devices: their number, memory and busy time, and the checks that all chips are found."""
+"""The learner's devices: their number, memory and busy time, and the checks that all chips are found and none hangs."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from threading import Thread
 from typing import NamedTuple
 
 import jax
 
 from podzero.chips import Slice, chip_of_kind
 from podzero.errors import ConfigError, PodzeroError
-from podzero.learner.state import TrainState
-from podzero.learner.step import StepOutput, StepSums, TrainStep
+from podzero.learner.step import StepOutput, StepSums, TrainState, TrainStep
 from podzero.types import Batch
 
 _MEMORY = {
@@ -171,3 +172,48 @@ class DeviceClock:
                     self._busy_s += now - since
                     self._dispatches += 1
                 self._free_at = now
+
+
+DISPATCH_TIMEOUT_S = 1800.0
+"""Longest time that the devices may execute one dispatch: far more than any that a checkpoint can wait for."""
+_POLL_S = 1.0
+
+
+class DevicesHang(PodzeroError, RuntimeError):
+    """The devices of a learner have executed one dispatch for so long that they must hang; the message names it."""
+
+
+def run_watched(
+    run: Callable[[], None], dispatch_s: Callable[[], float], name: str, limit_s: float = DISPATCH_TIMEOUT_S
+) -> None:
+    """Calls `run` in a thread, and returns or raises what it does.
+
+    Args:
+      run: trains.
+      dispatch_s: how long the devices have executed the present dispatch, in seconds; 0 while there is none.
+      name: of the learner's process.
+      limit_s: longest time of one dispatch.
+
+    Raises:
+      DevicesHang: a dispatch has lasted longer. `run` still waits for it then: the process has to be ended.
+    """
+    ended: Future[None] = Future()
+
+    def work() -> None:
+        try:
+            run()
+        except BaseException as failure:
+            ended.set_exception(failure)
+        else:
+            ended.set_result(None)
+
+    Thread(target=work, name="learner", daemon=True).start()
+    while not wait([ended], _POLL_S).done:
+        if (lasted_s := dispatch_s()) > limit_s:
+            raise DevicesHang(
+                f"the devices of {name} have executed one dispatch for {lasted_s:.0f} s (limit {limit_s:.0f} s): they "
+                "hang, or those of another host with which they exchange gradients do. Look for device errors in the "
+                "log, and restart the hosts if they do not answer. If a dispatch takes that long, lower "
+                "learner.steps_per_dispatch"
+            )
+    ended.result()

@@ -12,20 +12,17 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from podzero.clock import REPORT_EVERY_S, StageClock
+from podzero.clock import REPORT_EVERY_S, Progress, StageClock
 from podzero.config import Experiment
 from podzero.learner.calibration import chip_metrics
 from podzero.learner.checkpoints import LearnerCheckpoints
 from podzero.learner.devices import DeviceClock, memory_metrics
 from podzero.learner.hosts import Command, HostSync, SingleHost
 from podzero.learner.metrics import LearnerMetrics
-from podzero.learner.prefetching import Prefetcher
-from podzero.learner.publishing import Publisher
+from podzero.learner.publishing import Prefetcher, Publisher
 from podzero.learner.sharding import local_part
-from podzero.learner.state import TrainState, with_progress
-from podzero.learner.step import StepSums
+from podzero.learner.step import StepSums, TrainState, with_progress
 from podzero.learner.training import make_training
-from podzero.progress import Progress
 from podzero.protocols import ParamSink, ReplayReader, Report
 from podzero.types import Batch, EnvSpec, Keys, ModelNetwork, Network, Symmetry, Versioned
 
@@ -127,10 +124,7 @@ class Learner:
                 batch: Batch | None = None
                 in_flight: _InFlight | None = None
                 while True:
-                    if self._failure is not None:
-                        raise self._failure
-                    if time.perf_counter() - self._reported >= REPORT_EVERY_S:
-                        self._report_metrics()
+                    self._fail_or_report()
                     if batch is None:
                         with self._clock("wait_replay"):
                             batch = self._prefetcher.poll(_POLL_S)
@@ -199,6 +193,13 @@ class Learner:
         self._publisher.close()
         self._checkpoints.close()
         self._device_clock.close()
+
+    def _fail_or_report(self) -> None:
+        """Raises what `fail` was given, and reports when it is time."""
+        if self._failure is not None:
+            raise self._failure
+        if time.perf_counter() - self._reported >= REPORT_EVERY_S:
+            self._report_metrics()
 
     def _next_command(self, has_batch: bool) -> Command | None:
         """What all hosts do next; None while some host has no batch."""

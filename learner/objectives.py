@@ -1,12 +1,15 @@
-"""The training objectives of AlphaZero and MuZero behind one signature."""
+"""The training objectives of AlphaZero and MuZero behind one signature, and the augmentation of samples."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
 from podzero.config import Experiment, LearnerConfig, MuZeroConfig
-from podzero.learner.augment import Augment, make_augment
 from podzero.learner.losses import LossOutput, alphazero_loss
 from podzero.learner.muzero import muzero_loss
 from podzero.types import Array, Batch, EnvSpec, ModelNetwork, Network, Params, Sample, Symmetry, Window
@@ -68,3 +71,31 @@ def _positions(batch: Batch) -> Sample:
 def _windows(batch: Batch) -> Window:
     assert isinstance(batch.samples, Window)
     return batch.samples
+
+
+Augment = Callable[[Array, Sample], Sample]
+"""Maps a PRNG key and a batch of samples to a batch of the same shapes."""
+
+
+def make_augment(symmetries: Sequence[Symmetry], num_actions: int) -> Augment:
+    """Transforms each sample by one of the symmetries or the identity, drawn uniformly."""
+    if not symmetries:
+        return lambda key, batch: batch
+    observations = [lambda observation: observation, *(symmetry.observation for symmetry in symmetries)]
+    actions = np.stack([np.arange(num_actions), *(symmetry.actions for symmetry in symmetries)])
+    moved_to = np.argsort(actions, axis=1)  # the inverse permutations
+
+    def one(choice: jax.Array, sample: Sample) -> Sample:
+        order, reply = jnp.asarray(actions)[choice], sample.reply
+        return sample._replace(
+            reply=None if reply is None else jnp.where(reply < 0, reply, jnp.asarray(moved_to)[choice, reply]),
+            observation=jax.lax.switch(choice, observations, sample.observation),
+            legal=sample.legal[order],
+            policy_target=sample.policy_target[order],
+        )
+
+    def augment(key: Array, batch: Sample) -> Sample:
+        choices = jax.random.randint(key, (batch.legal.shape[0],), 0, len(observations))
+        return jax.vmap(one)(choices, batch)
+
+    return augment

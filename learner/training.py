@@ -13,8 +13,7 @@ from podzero.config import Experiment
 from podzero.learner.objectives import make_objective
 from podzero.learner.optimizers import make_optimizer, make_rate
 from podzero.learner.sharding import batch_sharding, check_batch, make_mesh, placed, put_batch, state_shardings
-from podzero.learner.state import TrainState, init_state
-from podzero.learner.step import TrainStep, TrainStepSpec, make_train_step
+from podzero.learner.step import TrainState, TrainStep, TrainStepSpec, init_state, make_train_step
 from podzero.samples import sample_like, with_axes
 from podzero.types import Batch, EnvSpec, ModelNetwork, Network, Symmetry
 

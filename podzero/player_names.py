@@ -18,12 +18,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import NamedTuple, get_args
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+import yaml
 
 from podzero.config import EnvConfig, Game, load
 from podzero.errors import ConfigError, nearest
 from podzero.workdir import Workdir, split_step, step_folders
-from podzero.zoo_agents import PREFIX, zoo_workdir
 
 _WITHOUT_NUMBER = ("random", "solver", "greedy")
 
@@ -185,3 +187,35 @@ def _snapshot_player(name: str, workdir: Workdir, step: int) -> TrainedPlayer:
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit()
+
+
+PREFIX = "zoo:"
+"""Of the names of these agents as players."""
+_FOLDER = Path(__file__).parent / "zoo"
+
+
+def zoo_names() -> list[str]:
+    """The names of all agents, sorted."""
+    return sorted(card.parent.name for card in _FOLDER.glob("*/card.yaml"))
+
+
+def zoo_workdir(name: str) -> Workdir:
+    """The working directory of an agent.
+
+    Raises:
+      ConfigError: there is no agent of this name.
+    """
+    names = zoo_names()
+    if name not in names:
+        raise ConfigError(f"no agent '{name}' comes with podzero{nearest(name, names)}; there are: {', '.join(names)}")
+    return Workdir(_FOLDER / name)
+
+
+def zoo_card(name: str) -> dict[str, Any]:
+    """How an agent was trained and judged.
+
+    Returns:
+      `game`, `network`, `command`, `commit`, `date`, `hours`, `hardware`, `games`, and `judged`, a list of sentences.
+    """
+    card: dict[str, Any] = yaml.safe_load((zoo_workdir(name).root / "card.yaml").read_text())
+    return card | {"date": str(card["date"])}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -104,3 +105,8 @@ def unsealed(text: str) -> dict[str, Any]:
 
 def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def user_cache(environment: Mapping[str, str] = os.environ) -> Path:
+    """`$XDG_CACHE_HOME/podzero`, else `~/.cache/podzero`; it may not exist yet."""
+    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "podzero"

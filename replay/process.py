@@ -26,7 +26,7 @@ from typing import IO, Any
 import psutil
 
 from podzero.replay.errors import CheckpointRefused, EnvironmentUnusable, ServerFailed
-from podzero.user_cache import user_cache
+from podzero.storage import user_cache
 from podzero.waiting import Wait
 
 log = logging.getLogger(__name__)

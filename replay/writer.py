@@ -94,7 +94,7 @@ class ShardedWriter:
         Args:
           samples: at least one; checked before anything is sent. Each `replay.samples_per_item` consecutive samples
             make one item, which is always read as a whole, so they should come from different games
-            (`actors/shuffling.py`).
+            (`actors/assembly.py`).
           priorities: `[T]` for a prioritized table (whose items hold one sample), not negative; 1 by default.
 
         Raises:

@@ -1,7 +1,7 @@
 """Tree search, in trees of mctx or dense ones: `make_search` combines a model with an algorithm that searches it."""
 
 from podzero.search.algorithms import make_search as make_search
-from podzero.search.growth import DESCENT as DESCENT
+from podzero.search.dense_tree import DESCENT as DESCENT
 from podzero.search.learned import ModelSearch as ModelSearch
 from podzero.search.learned import ModelSearchResult as ModelSearchResult
 from podzero.search.learned import make_model_search as make_model_search

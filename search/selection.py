@@ -14,7 +14,162 @@ import jax.numpy as jnp
 import numpy as np
 
 from podzero.config import SearchConfig
-from podzero.search.qvalues import MAXVISIT_INIT, TINY, Edges, Transform
+from podzero.types import Array
+
+TINY = np.finfo(np.float32).tiny
+"""The least normal float32: a divisor that may be zero is replaced by it."""
+MAXVISIT_INIT = 50.0
+"""`c_visit` of Danihelka et al. 2022, equation 8: what is added to the visits of the most visited action."""
+_EPSILON = 1e-8
+"""Lower bound of the range of a node's Q-values, as in mctx."""
+
+
+class Edges(NamedTuple):
+    """What a search knows of nodes and their actions. What a node has once has size 1 along the axis of actions."""
+
+    logits: jax.Array
+    """Of the prior; the least float where an action is illegal."""
+    prior: jax.Array
+    """Their softmax."""
+    visits: jax.Array
+    """Of each action, an integer."""
+    total_visits: jax.Array
+    """Of all actions of the node together."""
+    qvalues: jax.Array
+    """Of the visited actions; undefined elsewhere."""
+    raw_value: jax.Array
+    """The network's value of the node."""
+    value: jax.Array
+    """The mean of the node's own and its later values."""
+    tree_range: jax.Array
+    """The range of the values of all nodes of the tree."""
+
+
+Transform = Callable[[Edges, int], jax.Array]
+"""`(edges, axis)` to a number for each action."""
+
+
+def mixed_value(edges: Edges, axis: int) -> jax.Array:
+    """The value of an unvisited action: Danihelka et al. 2022, appendix D, equation 33."""
+    visited = edges.visits > 0
+    prior = jnp.where(visited, jnp.maximum(edges.prior, TINY), 0.0)
+    mass = jnp.sum(prior, axis=axis, keepdims=True)
+    weighted = jnp.sum(jnp.where(visited, prior * edges.qvalues, 0.0), axis=axis, keepdims=True)
+    mean = weighted / jnp.maximum(mass, TINY)
+    return (edges.raw_value + edges.total_visits * mean) / (edges.total_visits + 1)
+
+
+def completed(edges: Edges, axis: int = -1) -> jax.Array:
+    """The completed Q-values: those of visited actions, and the mixed value of the others."""
+    return jnp.where(edges.visits > 0, edges.qvalues, mixed_value(edges, axis))
+
+
+def gumbel_transform(
+    config: SearchConfig, bounds: tuple[float, float] | None, min_range: float, some_actions: bool = False
+) -> Transform:
+    """What Gumbel's search adds to the logits of a node: `sigma` of Danihelka et al. 2022, equation 8, over scaled
+    completed Q-values.
+
+    Args:
+      config: `q_scale` and `value_scale`; `bounds` only where they are known.
+      bounds: least and greatest value of a position; None if they are not known.
+      min_range: lower bound of the range of a node or a tree.
+      some_actions: the nodes hold only some of the actions; the others count as unvisited, as illegal actions do.
+
+    Returns:
+      `sigma` less its largest value, since only differences matter: beside large values float32 would round away the
+      noise and the logits that are added to them.
+    """
+    scale = config.q_scale or ("tree" if bounds is None else "node")
+
+    def transform(edges: Edges, axis: int) -> jax.Array:
+        unvisited = mixed_value(edges, axis)
+        values = jnp.where(edges.visits > 0, edges.qvalues, unvisited)
+        highest = jnp.max(values, axis=axis, keepdims=True)
+        lowest = jnp.min(values, axis=axis, keepdims=True)
+        if some_actions:
+            highest, lowest = jnp.maximum(highest, unvisited), jnp.minimum(lowest, unvisited)
+        visits = jnp.max(edges.visits, axis=axis, keepdims=True)
+        weight = config.value_scale * (MAXVISIT_INIT + visits)
+        if scale == "bounds" and bounds is not None:
+            width = jnp.asarray(bounds[1] - bounds[0])
+        else:
+            width = jnp.maximum(highest - lowest if scale == "node" else edges.tree_range, min_range)
+        return (values - highest) * (weight / width)
+
+    return transform
+
+
+def tree_range(values: Array, exists: Array, axis: int) -> jax.Array:
+    """The range of the values of those nodes that exist; `axis` is that of the nodes, and stays with size 1.
+
+    As in the pseudocode of MuZero, each value is for the player to move in its node: with two players the range is that
+    of the values and their negatives.
+    """
+    lowest = jnp.min(jnp.where(exists, values, jnp.inf), axis=axis, keepdims=True)
+    highest = jnp.max(jnp.where(exists, values, -jnp.inf), axis=axis, keepdims=True)
+    return highest - lowest
+
+
+def puct_transform(config: SearchConfig, bounds: tuple[float, float] | None) -> Transform:
+    """Q-values in [0, 1] for PUCT, those of unvisited actions by first-play urgency.
+
+    Without known bounds they are rescaled by the range at each node, as mctx does by default; in the paper
+    (Schrittwieser et al. 2020, appendix B) the range is that of the whole tree.
+
+    Args:
+      config: `first_play_urgency`.
+      bounds: least and greatest value of a position; None if they are not known.
+    """
+
+    def transform(edges: Edges, axis: int) -> jax.Array:
+        visited = edges.visits > 0
+        lowest, highest = _range_of_node(edges, axis) if bounds is None else bounds
+        width = jnp.maximum(highest - lowest, _EPSILON)
+        unvisited = _first_play(config, edges, (edges.value - lowest) / width)
+        return jnp.where(visited, (edges.qvalues - lowest) / width, unvisited)
+
+    return transform
+
+
+def _range_of_node(edges: Edges, axis: int) -> tuple[jax.Array, jax.Array]:
+    """The least and the greatest of a node's value and the Q-values of its visited actions."""
+    known = jnp.where(edges.visits > 0, edges.qvalues, edges.value)
+    lowest = jnp.minimum(edges.value, jnp.min(known, axis=axis, keepdims=True))
+    highest = jnp.maximum(edges.value, jnp.max(known, axis=axis, keepdims=True))
+    return lowest, highest
+
+
+def _first_play(config: SearchConfig, edges: Edges, parent: jax.Array) -> Array:
+    """The scaled Q-values of unvisited actions; `parent` is the scaled value of their node.
+
+    Illegal actions, whose prior is zero, keep that of a loss: they have no term of exploration, by which legal ones
+    would stay above them.
+    """
+    if config.first_play_urgency == "loss":
+        return jnp.zeros_like(edges.qvalues)
+    return jnp.where(edges.prior > 0, parent, 0.0)
+
+
+def root_value(config: SearchConfig, root: Edges, policy: Array, action: Array) -> jax.Array:
+    """The value of B roots after search, `[B]`, as `search.root_value` says.
+
+    Args:
+      config: `root_value` and `algorithm`.
+      root: B roots, actions last.
+      policy: `[B, A]`, the policy target.
+      action: `[B]`, the selected action.
+    """
+    match config.root_value or ("policy" if config.algorithm == "gumbel" else "mean"):
+        case "mean":
+            return root.value[:, 0]
+        case "action":
+            return jnp.take_along_axis(root.qvalues, action[:, None], axis=1)[:, 0]
+        case "policy":
+            return jnp.sum(policy * completed(root), axis=1)
+        case "network":
+            return root.raw_value[:, 0]
+
 
 PB_C_BASE = 19652.0
 """Constant `c2` of PUCT's exploration term (Schrittwieser et al. 2020, appendix B)."""

@@ -6,8 +6,8 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping
 
+from podzero.clock import share_of_rest
 from podzero.config import Experiment
-from podzero.progress import share_of_rest
 from podzero.runtime.monitoring.bottleneck import bottleneck
 from podzero.runtime.monitoring.rates import RateWindow
 from podzero.runtime.monitoring.reports import merge_metrics

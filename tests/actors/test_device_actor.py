@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from podzero.actors import ActorClients, DeviceActor, GameAssembler, RolloutCore, SelfPlayCore
-from podzero.actors.chips import ChipRollouts, chip_keys, finish
+from podzero.actors.device_actor import ChipRollouts, chip_keys, finish
 from podzero.config import parse
 from podzero.envs import make_env
 from podzero.errors import ConfigError

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from podzero.actors.exploration import explore
+from podzero.actors.core import explore
 from podzero.config import ActorsConfig, parse
 
 

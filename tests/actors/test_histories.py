@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from podzero.actors import assembly
-from podzero.actors.histories import Plies, ends, in_game, targets_of
+from podzero.actors.rollouts import Plies, ends, in_game, targets_of
 from podzero.config import ActorsConfig
 
 ROWS, GAMES, ACTIONS = 24, 16, 5

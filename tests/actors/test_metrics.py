@@ -1,6 +1,6 @@
 """What actors report of self-play."""
 
-from podzero.actors.metrics import SelfPlayMetrics
+from podzero.actors.clients import SelfPlayMetrics
 
 MOVE = {
     "moves": 1, "evaluations": 9, "samples": 14, "games": 2, "abs_root_value": 0.5, "version": 3,

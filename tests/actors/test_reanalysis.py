@@ -8,7 +8,7 @@ import pytest
 from failing_callback import fail_in_callback
 
 from podzero.actors import ActorClients, ReanalysisActor, SelfPlayActor, SelfPlayCore
-from podzero.actors.reanalyse_targets import Reanalysed
+from podzero.actors.reanalysis import Reanalysed
 from podzero.config import SimulatorConfig, parse
 from podzero.envs import EnvironmentFailed, make_env, unpack_states
 from podzero.replay import priorities_of

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podzero.actors.shuffling import SampleShuffler
+from podzero.actors.assembly import SampleShuffler
 from podzero.types import Sample
 
 LENGTHS = st.lists(st.lists(st.integers(1, 12), max_size=4), max_size=12)

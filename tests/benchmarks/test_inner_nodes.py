@@ -8,8 +8,7 @@ from podzero.benchmarks.refutations import NEVER_VISITED, NOT_CHOSEN, SEEN_TO_TH
 from podzero.envs import make_env
 from podzero.evaluation.positions import replay
 from podzero.evaluation.solvers import make_solver
-from podzero.searched_nodes import SearchedNodes
-from podzero.types import SearchResult
+from podzero.types import SearchedNodes, SearchResult
 
 MUST_BLOCK_2 = [0, 4, 1]
 """Tic-tac-toe: the player to move draws at 2 and loses elsewhere, at once to a move at 2."""

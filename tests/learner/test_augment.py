@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from podzero.envs import make_env
-from podzero.learner.augment import make_augment
+from podzero.learner.objectives import make_augment
 from podzero.types import Sample, Symmetry
 
 # A game on a strip of three squares; actions are squares. One symmetry mirrors the strip, the other rotates it by one.

@@ -11,7 +11,7 @@ from podzero.learner.checkpoints import CheckpointDamaged, CheckpointMismatch, L
 from podzero.learner.devices import DoesNotFit
 from podzero.learner.optimizers import make_optimizer
 from podzero.learner.sharding import make_mesh, placed, state_shardings
-from podzero.learner.state import init_state
+from podzero.learner.step import init_state
 from podzero.storage import StorageError
 from podzero.types import Network
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from podzero.learner.fingerprint import as_text, fingerprint
+from podzero.learner.checkpoints import as_text, fingerprint
 
 
 def of(array):

@@ -6,9 +6,8 @@ import pytest
 
 from podzero.config import LearnerConfig, load
 from podzero.envs import make_env
-from podzero.learner.augment import make_augment
-from podzero.learner.flops import flops_of, training_flops
-from podzero.learner.objectives import alphazero_objective
+from podzero.learner.calibration import flops_of, training_flops
+from podzero.learner.objectives import alphazero_objective, make_augment
 from podzero.networks import make_network
 from podzero.samples import position_like, with_axes
 from podzero.types import Batch, EnvSpec, Network

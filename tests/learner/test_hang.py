@@ -5,8 +5,7 @@ import threading
 import pytest
 
 from podzero.learner import hang
-from podzero.learner.devices import DeviceClock
-from podzero.learner.hang import DevicesHang, run_watched
+from podzero.learner.devices import DeviceClock, DevicesHang, run_watched
 from podzero.learner.step import StepOutput
 
 

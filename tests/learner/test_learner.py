@@ -7,7 +7,7 @@ import pytest
 
 from podzero.errors import ConfigError
 from podzero.learner import Learner, Prefetcher, TrainingDiverged, publishing
-from podzero.learner.hang import run_watched
+from podzero.learner.devices import run_watched
 
 
 @pytest.fixture

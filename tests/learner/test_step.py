@@ -6,12 +6,17 @@ import numpy as np
 import pytest
 
 from podzero.config import LearnerConfig, MeshConfig, OptimizerConfig
-from podzero.learner.augment import make_augment
-from podzero.learner.objectives import alphazero_objective
+from podzero.learner.objectives import alphazero_objective, make_augment
 from podzero.learner.optimizers import make_optimizer, make_rate
 from podzero.learner.sharding import batch_sharding, make_mesh, put_batch, state_shardings
-from podzero.learner.state import init_state, with_progress
-from podzero.learner.step import TrainStepSpec, ema_decay_at, make_train_step, with_relative_weights
+from podzero.learner.step import (
+    TrainStepSpec,
+    ema_decay_at,
+    init_state,
+    make_train_step,
+    with_progress,
+    with_relative_weights,
+)
 from podzero.types import Network
 
 METRICS = ("loss", "policy_kl", "policy_loss", "value_loss")

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podzero.learner.targets import nstep_targets
+from podzero.learner.muzero import nstep_targets
 from podzero.types import Window
 
 K, N = 2, 3

@@ -2,7 +2,7 @@
 
 import pytest
 
-from podzero.progress import Progress, share_of_rest
+from podzero.clock import Progress, share_of_rest
 
 
 @pytest.mark.parametrize(

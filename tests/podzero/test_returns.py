@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from podzero.returns import nstep_returns
+from podzero.samples import nstep_returns
 
 REWARD = [[1.0, 2.0, 3.0, 0.0]]
 VALUE = [[0.0, 10.0, 20.0, 0.0, 0.0]]

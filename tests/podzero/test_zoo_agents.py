@@ -4,8 +4,7 @@ import pytest
 
 from podzero.errors import ConfigError
 from podzero.networks.snapshots import load_snapshot, snapshot_steps
-from podzero.player_names import game_to_play, parse_player
-from podzero.zoo_agents import zoo_card, zoo_names, zoo_workdir
+from podzero.player_names import game_to_play, parse_player, zoo_card, zoo_names, zoo_workdir
 
 
 @pytest.mark.parametrize("name", zoo_names())

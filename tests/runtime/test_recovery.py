@@ -11,7 +11,7 @@ from fake_cluster import PENDING, cpu_node, saves_learner
 
 from podzero.errors import ClusterError, ConfigError
 from podzero.learner import CheckpointMismatch, HostLost, TrainingDiverged
-from podzero.learner.hang import DevicesHang
+from podzero.learner.devices import DevicesHang
 from podzero.replay import PortTaken, ReplayTimeout
 from podzero.runtime import recovery, saving
 from podzero.runtime import run as run_module

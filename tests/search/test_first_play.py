@@ -8,7 +8,7 @@ import pytest
 
 from podzero.config import SearchConfig
 from podzero.search import Model, make_search
-from podzero.search.qvalues import Edges, puct_transform
+from podzero.search.selection import Edges, puct_transform
 from podzero.types import Exploration
 
 ACTIONS, WINNING = 82, 57

@@ -8,7 +8,7 @@ import pytest
 from podzero.config import SearchConfig
 from podzero.envs import make_env
 from podzero.search import make_search, rules_model
-from podzero.search.qvalues import Edges, gumbel_transform, root_value
+from podzero.search.selection import Edges, gumbel_transform, root_value
 from podzero.types import Exploration
 
 GAME = (-1.0, 1.0)

@@ -13,13 +13,12 @@ from podzero.errors import ConfigError
 from podzero.evaluation.evaluate import discount_of
 from podzero.evaluation.players import GIVES_UP, MovesPlayer, Player, SearchPlayer, Turn
 from podzero.evaluation.resolve import resolve
-from podzero.player_names import TrainedPlayer, game_to_play, parse_player
+from podzero.player_names import PREFIX, TrainedPlayer, game_to_play, parse_player
 from podzero.protocols import Env
 from podzero.tools.api.results import Evaluation, FinishedGame, Search
 from podzero.tools.play.game import Game
 from podzero.tools.play.searching import PositionSearch, Searched, batch_of_one, usual_simulations, with_simulations
 from podzero.types import EnvSpec
-from podzero.zoo_agents import PREFIX
 
 
 def load(who: str | Path, game: str | None = None, simulations: int | None = None) -> Agent:

@@ -6,9 +6,9 @@ from collections import Counter
 from pathlib import Path
 
 from podzero.errors import ConfigError, nearest
+from podzero.player_names import PREFIX, zoo_workdir
 from podzero.tools.report.history import History, MetricsTail, Values
 from podzero.workdir import Workdir, WorkdirError
-from podzero.zoo_agents import PREFIX, zoo_workdir
 
 _OF_EACH_KIND = ("time/", "count/")
 """Metrics that each kind of worker has of its own."""

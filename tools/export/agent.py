@@ -16,11 +16,10 @@ from podzero.envs import make_env, make_vector_env, simulator_errors, spec_of
 from podzero.errors import ConfigError, nearest
 from podzero.inference import random_positions
 from podzero.networks.snapshots import check_matches, load_snapshot
-from podzero.player_names import TrainedPlayer, full_name, parse_player
+from podzero.player_names import PREFIX, TrainedPlayer, full_name, parse_player, zoo_card
 from podzero.tools.export.files import FORMATS, Arrays, Call, Format, PartialFiles, check_writable
 from podzero.tools.export.functions import BATCH, ExportError, Function, functions_of, trainable_network
 from podzero.types import EnvSpec, Params
-from podzero.zoo_agents import PREFIX, zoo_card
 
 MOST_BYTES = 2**31 - 2**24
 """Of all parameters: neither kind of file may have two GiB (a limit of Protocol Buffers and FlatBuffers)."""

@@ -20,12 +20,11 @@ from podzero.evaluation.players import MovesPlayer, Player
 from podzero.evaluation.resolve import resolve
 from podzero.importing import how_to_install, import_extra
 from podzero.listen_address import free_address
-from podzero.player_names import BuiltinPlayer, EnginePlayer, TrainedPlayer, game_to_play, parse_player
+from podzero.player_names import PREFIX, BuiltinPlayer, EnginePlayer, TrainedPlayer, game_to_play, parse_player
 from podzero.protocols import Env
 from podzero.tools.play.game import Game
 from podzero.tools.play.searching import PositionSearch
 from podzero.tools.play.terminal import TerminalGame
-from podzero.zoo_agents import PREFIX
 
 if TYPE_CHECKING:
     from podzero.tools.play.episode import Episode, Watcher

@@ -12,11 +12,11 @@ from nicegui.events import KeyEventArguments, MouseEventArguments
 from podzero.envs.notation import NotationError, names_in_text
 from podzero.evaluation.games import KeptGame, PlayedGame, game_title
 from podzero.protocols import Env
-from podzero.searched_nodes import SearchedNodes
 from podzero.tools.play.drawing import Drawing, Square, drawing_of, last_squares
 from podzero.tools.play.game import Game
 from podzero.tools.play.picture import MARGIN, BoardPicture, Marks, heat_of
 from podzero.tools.play.searching import SIMULATIONS, Branch, PositionSearch, Searched, branches
+from podzero.types import SearchedNodes
 
 SIDES = {0: "first", 1: "second", 2: "both", 3: "none"}
 """Which side the person plays, by the turn of the player; `none` lets the player play both."""

@@ -11,8 +11,7 @@ import numpy as np
 
 from podzero.evaluation.players import Player, SearchPlayer
 from podzero.player_names import BuiltinPlayer, EnginePlayer, TrainedPlayer
-from podzero.searched_nodes import SearchedNodes
-from podzero.types import EnvState, SearchResult
+from podzero.types import EnvState, SearchedNodes, SearchResult
 
 SIMULATIONS = (1, 8, 32, 128, 512, 2048)
 """The numbers of simulations that are offered, because each is compiled."""

@@ -4,10 +4,10 @@ import numpy as np
 
 from podzero.envs import make_env
 from podzero.evaluation.players import RandomPlayer, mcts_player
-from podzero.searched_nodes import SearchedNodes
 from podzero.tools.play.game import Game
 from podzero.tools.play.page import tree_of, value_chart
 from podzero.tools.play.searching import PositionSearch, branches, most_visited
+from podzero.types import SearchedNodes
 
 ENV = make_env("tic_tac_toe")
 
