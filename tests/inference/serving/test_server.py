@@ -119,7 +119,7 @@ def test_positions_of_another_size_are_refused():
         socket = zmq.Context.instance().socket(zmq.DEALER)
         socket.connect(server.address)
         for frames, message in (
-            (request_frames(0, np.zeros((2, 3), np.uint8)), b"6 bytes are no whole number of positions of 4 bytes"),
+            (request_frames(0, np.zeros((2, 3), np.uint8)), b"6 bytes"),
             ([b"request"], b"cannot be read"),
             ([b"hello", b"{"], b"cannot be read"),
             ([b"what"], b"does not know messages of the kind"),
@@ -318,7 +318,7 @@ def test_a_batch_that_hangs_ends_the_server_with_its_name():
         client.evaluate(0, rows_of(0, 2))
     server.thread.join(10.0)
     assert isinstance(server.failure, ServerHung)
-    assert "inference-0: a batch is on the devices for more than 0.3 s" in str(server.failure)
+    assert "server.hang_s" in str(server.failure)
     server.device.gate.set()
 
 
