@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import jax
 
@@ -97,13 +97,28 @@ def make_actor(
     """The actor on a CPU host for the environment of an experiment: self-play for games, acting for Gymnasium
     environments.
     """
-    common: dict[str, Any] = {"experiment": experiment, "name": name, "seed": seed, "clients": clients}
-    if not isinstance(experiment.env, GymnasiumConfig):
-        return SelfPlayActor(**common | _actor_arguments(actor_parts(experiment), clients))
-    spec = spec_of(experiment.env)
-    environments = partial(make_vector_env, experiment.env, experiment.actors.games, seed)
-    search = model_search(experiment, spec)
-    return EnvironmentActor(spec=spec, make_environments=environments, search=search, **common)
+    if isinstance(experiment.env, GymnasiumConfig):
+        spec = spec_of(experiment.env)
+        return EnvironmentActor(
+            experiment=experiment,
+            name=name,
+            seed=seed,
+            spec=spec,
+            make_environments=partial(make_vector_env, experiment.env, experiment.actors.games, seed),
+            search=model_search(experiment, spec),
+            clients=clients,
+        )
+    core, fold, quantized = actor_parts(experiment)
+    if quantized is not None:
+        # The source folds, which makes the int8 version, in the background: the actor takes what it gave as it is.
+        source = BackgroundSource(clients.source, fold)
+        clients = clients._replace(source=source, report=with_metrics(clients.report, quantized))
+        fold = _unchanged
+    return SelfPlayActor(experiment=experiment, name=name, seed=seed, core=core, fold=fold, clients=clients)
+
+
+def _unchanged(params: Params) -> Params:
+    return params
 
 
 def model_search(experiment: Experiment, spec: EnvSpec) -> ModelSearch:
@@ -194,17 +209,6 @@ def selfplay_core(experiment: Experiment, env: Env, evaluate: Evaluate) -> SelfP
     """The self-play step, whose searches evaluate states by `evaluate`."""
     search = _search(experiment, env, evaluate)
     return SelfPlayCore(env, search, experiment.actors, keep_states=experiment.reanalyse.share > 0)
-
-
-def _actor_arguments(parts: ActorParts, clients: ActorClients) -> dict[str, Any]:
-    """The core, `fold` and clients of an actor; int8 versions are made in the background, their metrics reported."""
-    quantized = parts.quantized
-    if quantized is None:
-        return {"core": parts.core, "fold": parts.fold, "clients": clients}
-
-    source = BackgroundSource(clients.source, parts.fold)
-    connected = clients._replace(source=source, report=with_metrics(clients.report, quantized))
-    return {"core": parts.core, "fold": lambda token: token, "clients": connected}
 
 
 def with_metrics(report: Report, of: HasMetrics) -> Report:

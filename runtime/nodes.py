@@ -17,12 +17,12 @@ from podzero.runtime.cluster.placement import (
     Placement,
     actor_nodes,
     place,
-    reserved_cpus,
     without_room,
 )
 from podzero.runtime.cluster.preflight import Preflight
 from podzero.runtime.cluster.ray_cluster import Cluster
 from podzero.runtime.cluster.remote import START_TIMEOUT_S
+from podzero.runtime.program import reserved_cpus
 
 log = logging.getLogger(__name__)
 

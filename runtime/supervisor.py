@@ -3,40 +3,46 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from podzero.config import Experiment
 from podzero.runtime.checkpoints import Checkpoint, SavedShard
-from podzero.runtime.cluster.accelerators import described
 from podzero.runtime.cluster.directory import start_directory
 from podzero.runtime.cluster.placement import MEMORY, Node
 from podzero.runtime.cluster.ray_cluster import Cluster
-from podzero.runtime.cluster.remote import START_TIMEOUT_S, STOP_TIMEOUT_S, RemoteActor
-from podzero.runtime.learner_group import LearnerGroup
+from podzero.runtime.cluster.remote import STOP_TIMEOUT_S, RemoteActor
+from podzero.runtime.cluster.scheduling import Bundle, PlacementGroup
+from podzero.runtime.cluster.stale_processes import RUN_VARIABLE
+from podzero.runtime.failures import SHARD, Failures
+from podzero.runtime.learner_group import LearnerFailed, LearnerGroup
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport
 from podzero.runtime.nodes import RunNodes
-from podzero.runtime.producers import ActorProcess, ReanalysisProcess
-from podzero.runtime.reconcile import Reconciler
-from podzero.runtime.replay_shards import ReplayShards
-from podzero.runtime.spawner import CPU_ONLY, Spawner
-from podzero.runtime.worker import Patience, Worker, await_end, last_reports
-from podzero.runtime.worker_group import WorkerGroup
+from podzero.runtime.processes.process import Process, RunContext, hosted
+from podzero.runtime.processes.replay import ReplayProcess
+from podzero.runtime.program import CPU_ONLY, Kind, program, start_order
+from podzero.runtime.replay_shards import MoveAnnouncer, ReplayShards
+from podzero.runtime.worker import Worker, WorkerGroup, await_end, last_reports
 from podzero.workdir import Workdir
 
 log = logging.getLogger(__name__)
 
+LOOK_EVERY_S = 2.0
+"""Time between two looks for nodes with room for the workers that are missing."""
+
 
 class Supervisor:
-    """All workers of a run.
+    """All workers of a run, as the table of `program` describes them.
 
     Args:
       cluster: where they run.
-      experiment: of the run.
-      workdir: of the run.
+      experiment: what is run.
+      workdir: the working directory.
       store: handle of the parameter store.
       stopping: set when the run shall end, which also ends a wait for nodes.
       home: id of the driver's node.
@@ -52,6 +58,7 @@ class Supervisor:
         home: str,
     ) -> None:
         self.learner: LearnerGroup | None = None
+        self.shards = ReplayShards(self._spawn_shard)
         self.ladder: dict[str, Any] = {}
         """The rating ladder as the evaluator gave it last; a restarted evaluator continues it."""
         self.nodes_since = time.monotonic()
@@ -59,24 +66,28 @@ class Supervisor:
         self._cluster = cluster
         self._stopping = stopping
         self._nodes = RunNodes(cluster, experiment, home, CPU_ONLY)
+        self._failures = Failures(experiment.restarts, self._nodes.describe)
         directory = start_directory(home) if experiment.actors.inference == "server" else None
-        self._spawner = Spawner(cluster, experiment, workdir, store, directory)
-        self.shards = ReplayShards(self._spawn_shard)
-        self._servers = self._inference_servers(experiment)
-        actors = experiment.actors
-        self._actors = self._producers(ActorProcess, "actor", actors.processes, actors.cpus, actors.resources)
-        reanalyse = experiment.reanalyse
-        self._reanalysers = self._producers(ReanalysisProcess, "reanalyser", reanalyse.processes, reanalyse.cpus)
-        self._evaluators = WorkerGroup(
-            ["evaluator"],
-            experiment.evaluation.cpus,
-            lambda name, _, node: self._spawner.evaluator(name, node, self.ladder),
-        )
+        self._context = RunContext(experiment, workdir, "", store, directory)
+        self._program = {kind.name: kind for kind in program(experiment)}
+        # The shards and the learner are started in ways of their own; all others alone, wherever there is room.
+        self._groups = {
+            name: WorkerGroup(kind, self._spawn_alone)
+            for name, kind in self._program.items()
+            if name not in ("replay", "learner")
+        }
+        self._samplers = (self._groups["actor"], self._groups["reanalyser"])
+        self._evaluators = self._groups["evaluator"]
         self._evaluators.wanted = 0
-        self._reconciler = Reconciler(
-            self._nodes, self.shards, self._servers, self._actors, self._reanalysers, self._evaluators, experiment
-        )
-        self._shard_cpus, self._shard_memory = experiment.replay.cpus, experiment.replay.memory_bytes
+        self._first_attempt = 0
+        self._starts: Counter[str] = Counter()
+        self._learner_resources: PlacementGroup | None = None
+        self._announcer = MoveAnnouncer()
+        self._noted: dict[int, Worker] = {}
+        """By index, the last process of a shard whose loss was noted."""
+        self._homeless: set[int] = set()
+        """Indices of the lost shards for which there is no node."""
+        self._look_at = 0.0
 
     def start(self, checkpoint: Checkpoint | None) -> None:
         """Starts all workers but the evaluator; returns when replay and learner are built.
@@ -91,18 +102,21 @@ class Supervisor:
           NodesAbsent: nodes did not join in time; the message names them.
           ClusterError, WorkerDied: a worker could not be built; no worker is left running.
         """
-        self._spawner.begin_run(checkpoint.step if checkpoint else 0)
+        folder = checkpoint.folder if checkpoint else None
+        # With a new run id, all processes that were started before count as left behind.
+        self._context = replace(self._context, run=uuid.uuid4().hex, restore_from=folder)
+        # Earlier drivers gave the producers the seeds of attempts from their steps on; their counts of starts are gone.
+        self._first_attempt = checkpoint.step if checkpoint else 0
         self.ladder = checkpoint.ladder if checkpoint else {}
         nodes = self._nodes.wait(self._stopping)
         self.nodes_since = time.monotonic()
         try:
             contents = [checkpoint.shard(index) if checkpoint else [] for index in range(len(nodes.shards))]
             self.shards.start(nodes.shards, contents)
-            folder = checkpoint.folder if checkpoint else None
-            with self._nodes.prepared_hosts(nodes.learner, self._spawner.run) as coordinator:
-                learners = self._spawner.learner(nodes.learner, coordinator, self.shards.actors, folder)
-                self.learner = LearnerGroup([Worker(actor) for actor in learners])
-                self._reconciler.scale()
+            with self._nodes.prepared_hosts(nodes.learner, self._context.run) as coordinator:
+                self._context = replace(self._context, coordinator=coordinator)
+                self.learner = LearnerGroup(self._spawn_learner(nodes.learner))
+                self.scale()
                 self.shards.await_ready()
                 self.learner.await_ready()
             self.learner.begin()
@@ -137,7 +151,7 @@ class Supervisor:
     @property
     def failing(self) -> dict[str, str]:
         """The workers that have failed and not worked since, by name: how often in a row, and their last errors."""
-        return self._reconciler.failing
+        return self._failures.failing
 
     def reconcile(self, newest: Callable[[], Checkpoint | None]) -> list[str]:
         """Replaces the workers that ended, the learner's excepted, and starts those for which there is room now.
@@ -152,11 +166,40 @@ class Supervisor:
           RunFailed: workers that training needs have failed too often or cannot do what the experiment asks for.
           LearnerFailed: the learner could not be told that a shard moved.
         """
-        return self._reconciler.reconcile(self._learners, newest)
+
+        def contents(index: int) -> list[SavedShard]:
+            return saved.shard(index) if (saved := newest()) else []
+
+        for worker in [*self.shards.workers, *self._workers]:
+            if worker.worked:
+                self._failures.note_work(worker.actor.name)
+        replaced = self._replace_shards(contents)
+        ended = [name for group in self._groups.values() for name in self._remove_ended(group)]
+        self._announce_moves()
+        ended += [name for group in self._samplers for name in self._remove_ended(group)]
+        if replaced or ended or time.monotonic() >= self._look_at:
+            self.scale()
+        return [*replaced, *ended]
+
+    def scale(self) -> None:
+        """Starts the wanted workers that are not alive, as far as nodes have room and they may start again."""
+        self._look_at = time.monotonic() + LOOK_EVERY_S
+        groups = self._groups.values()
+        nodes = [] if all(group.complete for group in groups) else self._nodes.for_workers()
+        for kind, limit in start_order(group.kind for group in groups):
+            group = self._groups[kind.name]
+            if group in self._samplers and self.shards.lost():
+                continue  # they are built with the addresses of all shards
+            where = self._nodes.with_accelerators() if kind.resources and not group.complete else nodes
+            usable = self._failures.usable(kind.name, [node for node in where if group.could_run_on(node)])
+            for name, node in group.scale(usable, self._taken(), self._failures.may_start, limit).items():
+                log.info("%s starts on %s", name, node)
+        missing = [cpus for group in groups for cpus in group.missing_cpus]
+        self._nodes.request_capacity(self._taken(), missing + [self._program["replay"].cpus] * len(self._homeless))
 
     def listen(self) -> Iterator[MetricsReport | LogReport]:
         """The reports of all workers that have arrived since the last call; never waits for a worker."""
-        for worker in [*self.shards.workers, *self._reconciler.workers, *self._learners]:
+        for worker in [*self.shards.workers, *self._workers, *self._learners]:
             yield from worker.reports()
 
     def stop_actors(self) -> list[MetricsReport | LogReport]:
@@ -165,7 +208,7 @@ class Supervisor:
         Returns:
           the last reports of all of them.
         """
-        workers = [*self._actors.workers.values(), *self._reanalysers.workers.values()]
+        workers = [worker for group in self._samplers for worker in group.workers.values()]
         for worker in workers:
             worker.actor.begin("stop")
         await_end(workers, STOP_TIMEOUT_S / 3)
@@ -173,8 +216,8 @@ class Supervisor:
             worker.ended()
             if worker.failure is not None:
                 log.warning("%s failed before the run ended", worker.actor.name, exc_info=worker.failure)
-        reports = last_reports([*workers, *self._servers.workers.values()])
-        for group in (self._actors, self._reanalysers, self._servers):
+        reports = last_reports([*workers, *self._groups["inference"].workers.values()])
+        for group in (*self._samplers, self._groups["inference"]):
             group.kill()
         return reports
 
@@ -198,13 +241,15 @@ class Supervisor:
 
     def kill(self) -> None:
         """Ends all workers at once and gives the reserved resources back."""
-        for group in (self._actors, self._reanalysers, self._servers):
+        for group in (*self._samplers, self._groups["inference"]):
             group.kill()
         self.stop_evaluator()
         if self.learner is not None:
             self.learner.kill()
         self.shards.kill()
-        self._spawner.release()
+        if self._learner_resources is not None:
+            self._learner_resources.release()
+            self._learner_resources = None
         self._nodes.request_capacity({}, [])
         self.learner = None
 
@@ -212,45 +257,115 @@ class Supervisor:
     def _learners(self) -> list[Worker]:
         return self.learner.workers if self.learner else []
 
+    @property
+    def _workers(self) -> list[Worker]:
+        """All inference servers, actors and reanalysers, and the evaluator."""
+        return [worker for group in self._groups.values() for worker in list(group.workers.values())]
+
+    def _taken(self, except_shard: int | None = None) -> dict[str, float]:
+        """CPUs that the workers have reserved, by node; those of the shard of this index are left out."""
+        shards = [worker for index, worker in enumerate(self.shards.workers) if index != except_shard]
+        reserved = [(worker, group.kind.cpus) for group in self._groups.values() for worker in group.workers.values()]
+        taken: dict[str, float] = defaultdict(float)
+        for worker, cpus in [*reserved, *((worker, self._program["replay"].cpus) for worker in shards)]:
+            if worker.actor.node is not None:
+                taken[worker.actor.node] += cpus
+        return taken
+
+    # Starting a process: the table says what and with which resources, the context what it shares with the others.
+
+    def _spawn_alone(self, kind: Kind, index: int, node: Node) -> RemoteActor:
+        """Starts a process that may be replaced alone."""
+        return self._spawn(kind, self._process(kind, index), node)
+
+    def _spawn_learner(self, hosts: Sequence[Node]) -> list[Worker]:
+        """Starts the learner's processes, one on each host, and reserves the resources of all hosts together.
+
+        Raises:
+          ClusterError: the resources are not free within `cluster.join_minutes`.
+        """
+        kind, bundles = self._program["learner"], list[Bundle | None]([None] * len(hosts))
+        if kind.resources:
+            timeout_s = 60 * self._context.experiment.cluster.join_minutes
+            self._learner_resources = self._cluster.reserve(hosts, kind.resources, timeout_s)
+            bundles = list(self._learner_resources.bundles)
+        places = enumerate(zip(hosts, bundles, strict=True))
+        return [Worker(self._spawn(kind, self._process(kind, rank), node, bundle)) for rank, (node, bundle) in places]
+
     def _spawn_shard(self, index: int, node: Node, contents: Sequence[SavedShard]) -> RemoteActor:
         """Starts a shard, without a reservation if its CPUs or memory were taken: a run needs all its shards."""
-        free = node.cpus - self._reconciler.taken(except_shard=index).get(node.id, 0.0)
+        kind = self._program["replay"]
+        free = node.cpus - self._taken(except_shard=index).get(node.id, 0.0)
         shards = 1 + sum(
             worker.actor.node == node.id for other, worker in enumerate(self.shards.workers) if other != index
         )
-        fits = node.resources.get(MEMORY, 0.0) >= shards * self._shard_memory
-        return self._spawner.shard(index, node, contents, reserve=free >= self._shard_cpus and fits)
+        if free < kind.cpus or node.resources.get(MEMORY, 0.0) < shards * kind.memory:
+            kind = replace(kind, cpus=0.0, memory=0)
+        return self._spawn(kind, ReplayProcess(kind.names[index], self._context, index, contents=contents), node)
 
-    def _inference_servers(self, experiment: Experiment) -> WorkerGroup:
-        """The group of servers `inference-0`, `inference-1`, ...; one that does not answer is replaced."""
-        config = experiment.server
-        return WorkerGroup(
-            [f"inference-{index}" for index in range(experiment.server_processes)],
-            config.cpus,
-            lambda name, _, node: self._spawner.server(name, node),
-            config.resources,
-            Patience(START_TIMEOUT_S, config.hang_s, _advice("server", config.resources)),
+    def _process(self, kind: Kind, index: int) -> Process:
+        """The process of an index as it would start now."""
+        name = kind.names[index]
+        attempt = self._first_attempt + self._starts[name]
+        self._starts[name] += 1
+        context = replace(self._context, shards=tuple(self.shards.actors), ladder=self.ladder)
+        return kind.process(name, context, index, attempt)
+
+    def _spawn(self, kind: Kind, process: Process, node: Node, bundle: Bundle | None = None) -> RemoteActor:
+        return self._cluster.spawn(
+            hosted(type(process)),
+            process.name,
+            process,
+            cpus=kind.cpus,
+            memory=kind.memory,
+            resources=kind.resources,
+            environment={**kind.environment, RUN_VARIABLE: self._context.run},
+            node=node,
+            bundle=bundle,
         )
 
-    def _producers(
-        self,
-        process: type[ActorProcess | ReanalysisProcess],
-        kind: str,
-        count: int,
-        cpus: float,
-        resources: Mapping[str, float] | None = None,
-    ) -> WorkerGroup:
-        """The group of workers `KIND-0`, `KIND-1`, ..., which produce samples."""
+    # Replacing what ended.
 
-        def spawn(name: str, index: int, node: Node) -> RemoteActor:
-            return self._spawner.producer(process, name, index, node, cpus, self.shards.actors)
+    def _remove_ended(self, group: WorkerGroup) -> list[str]:
+        """Removes the workers of a group that ended; returns their names."""
+        ended = group.remove_ended()
+        alive = [*group.workers, *ended]  # each that ended is noted in its turn
+        for name, (node, error) in ended.items():
+            self._failures.note_end(name, node, error, alive)
+        return list(ended)
 
-        patience = Patience(START_TIMEOUT_S, math.inf, _advice("actors", resources)) if resources else None
-        return WorkerGroup([f"{kind}-{index}" for index in range(count)], cpus, spawn, resources, patience)
+    def _replace_shards(self, contents: Callable[[int], list[SavedShard]]) -> list[str]:
+        """Restarts the lost shards that may restart, each with its first whole `contents`; returns their names."""
+        replaced, all_lost = [], self.shards.lost()
+        self._homeless &= {index for index, _ in all_lost}
+        for index, loss in all_lost:
+            name, lost = f"{SHARD}-{index}", self.shards.workers[index]
+            if self._noted.get(index) is not lost:
+                self._noted[index] = lost
+                self._failures.note_end(name, lost.actor.node, loss, [])
+            if not self._failures.may_start(name):
+                continue
+            nodes = self._failures.usable(SHARD, self._nodes.for_workers())
+            if self.shards.replace(index, nodes, contents(index)):
+                self._homeless.discard(index)
+                replaced.append(name)
+            elif index not in self._homeless:
+                self._homeless.add(index)
+                log.warning(
+                    "%s is lost (%s), and no node can run it: it restarts when one joins. Until then its samples are "
+                    "missing",
+                    name,
+                    loss,
+                )
+        return replaced
 
-
-def _advice(section: str, resources: Mapping[str, float]) -> str:
-    """What to do about a process that never answers."""
-    if not resources:
-        return "is its node overloaded?"
-    return f"does another run hold {described(resources)} of its node ({section}.resources)?"
+    def _announce_moves(self) -> None:
+        """Tells readers and writers where restarted shards are; those that could not be told are of no use any more."""
+        users = [*(worker for group in self._samplers for worker in group.workers.values()), *self._learners]
+        self._announcer.announce(self.shards.moves(), users)
+        for worker, failure in self._announcer.failures():
+            if worker in self._learners:
+                raise LearnerFailed(
+                    f"{worker.actor.name} could not be told that a replay shard moved: {failure}"
+                ) from failure
+            worker.failure = failure

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from podzero.config import Experiment, GameConfig
-from podzero.runtime.cluster.placement import host_resources, reserved_cpus
 from podzero.runtime.cluster.ray_cluster import connect
 from podzero.runtime.cluster.remote import current_node_id
 from podzero.runtime.cluster.run_lock import lock_run
@@ -19,6 +18,7 @@ from podzero.runtime.monitoring.log_file import log_to_file
 from podzero.runtime.monitoring.terminal import View
 from podzero.runtime.monitoring.writers import start_writers
 from podzero.runtime.monitoring.writing import WriteAttempts
+from podzero.runtime.program import program
 from podzero.runtime.recovery import first_start
 from podzero.runtime.run import STOPPED, Run
 from podzero.runtime.saving import Saver
@@ -85,8 +85,7 @@ def _start(
     writers = start_writers(experiment, workdir)
     for writer in writers:
         stack.callback(writer.close)
-    learner_cpus = experiment.cluster.learner_hosts * host_resources(experiment.cluster).get("CPU", 0.0)
-    cpus = learner_cpus + sum(reserved_cpus(experiment))
+    cpus = sum(kind.count * kind.cpus for kind in program(experiment))
     cluster = stack.enter_context(connect(address, cpus, f"podzero:{workdir.root}", _environment_extras(experiment)))
     signals.install()  # Ray has replaced the handlers
     lock = lock_run(f"process {os.getpid()} at {socket.gethostname()} trains {workdir.root}")

@@ -1,17 +1,21 @@
-"""One worker of a run: its remote actor, the work that it was given, and the reports that the driver fetches."""
+"""The driver's side of processes: one worker, and all workers of a kind that can be replaced one by one."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from podzero.errors import ClusterError
+from podzero.runtime.cluster.accelerators import accelerator_places
+from podzero.runtime.cluster.placement import Node
 from podzero.runtime.cluster.remote import Call, RemoteActor, WorkerDied
 from podzero.runtime.monitoring.monitor import kind_of
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport
+from podzero.runtime.program import Kind, Patience
 
 log = logging.getLogger(__name__)
 
@@ -26,17 +30,6 @@ _WORK: Mapping[str, str] = {
     "evaluator": "evaluation/step",
 }
 """By kind of worker, the metric that shows that it works: it is reported, and a count is not zero."""
-
-
-class Patience(NamedTuple):
-    """How long a worker may leave a request for its reports unanswered."""
-
-    first_s: float
-    """Seconds until its first answer: Ray may look for a node, and libraries load."""
-    later_s: float
-    """Seconds until each later one."""
-    advice: str
-    """What to do if it never answered at all."""
 
 
 @dataclass(eq=False)
@@ -105,6 +98,95 @@ def _shows_work(report: MetricsReport | LogReport) -> bool:
         return False
     metric = _WORK.get(kind_of(report.worker), "")
     return metric in report.metrics and not (metric.startswith("count/") and not report.metrics[metric])
+
+
+class WorkerEnd(NamedTuple):
+    """How a worker ended."""
+
+    node: str | None
+    """Id of its node, if that is known."""
+    error: Exception
+
+
+class WorkerGroup:
+    """The workers of one kind, as many as are wanted and nodes have room for.
+
+    Args:
+      kind: the row of the program's table.
+      spawn: starts the process of an index on a node.
+    """
+
+    def __init__(self, kind: Kind, spawn: Callable[[Kind, int, Node], RemoteActor]) -> None:
+        self.kind = kind
+        self.wanted = kind.count
+        """How many of the names shall have a worker, from the first on."""
+        self.workers: dict[str, Worker] = {}
+        """The workers by name; one for which no node has room yet is absent."""
+        self._spawn = spawn
+
+    @property
+    def complete(self) -> bool:
+        """Whether every wanted worker has been started."""
+        return len(self.workers) >= self.wanted
+
+    @property
+    def missing_cpus(self) -> list[float]:
+        """CPUs of each wanted worker that has not been started."""
+        return [self.kind.cpus] * max(0, self.wanted - len(self.workers))
+
+    def could_run_on(self, node: Node) -> bool:
+        """Whether a worker fits onto the node when nothing else runs there."""
+        has, needed = node.resources, self.kind.resources
+        return node.cpus >= self.kind.cpus and all(has.get(name, 0.0) >= amount for name, amount in needed.items())
+
+    def scale(
+        self,
+        nodes: Sequence[Node],
+        taken: Mapping[str, float],
+        may_start: Callable[[str], bool],
+        limit: int,
+    ) -> dict[str, Node]:
+        """Starts the wanted workers that are absent, as far as nodes have room.
+
+        Args:
+          nodes: where workers may be started.
+          taken: CPUs that the run uses already, by node id.
+          may_start: whether the worker of a name may start now.
+          limit: considers only this number of workers, from the first on.
+
+        Returns:
+          the nodes of the started workers, by name.
+        """
+        wanted = self.kind.names[: min(self.wanted, limit)]
+        absent = [index for index, name in enumerate(wanted) if name not in self.workers and may_start(name)]
+        started = {}
+        running = Counter(worker.actor.node for worker in self.workers.values() if worker.actor.node is not None)
+        places = accelerator_places(nodes, taken, running, self.kind.cpus, self.kind.resources, len(absent))
+        for index, node in zip(absent, places, strict=False):
+            actor = self._spawn(self.kind, index, node)
+            self.workers[wanted[index]] = Worker(actor, actor.begin("run"))
+            started[wanted[index]] = node
+        return started
+
+    def remove_ended(self) -> dict[str, WorkerEnd]:
+        """Removes the workers that ended by themselves or are silent for too long; returns their ends, by name."""
+        if self.kind.patience is not None:
+            for worker in self.workers.values():
+                worker.check_silence(self.kind.patience)
+        ended = {
+            name: WorkerEnd(worker.actor.node, error)
+            for name, worker in self.workers.items()
+            if (error := worker.ended()) is not None
+        }
+        for name in ended:
+            self.workers.pop(name).actor.kill()
+        return ended
+
+    def kill(self) -> None:
+        """Ends all workers at once."""
+        for worker in self.workers.values():
+            worker.actor.kill()
+        self.workers = {}
 
 
 def await_end(workers: Sequence[Worker], timeout_s: float) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from podzero.chips import Slice
 from podzero.config import Experiment
 from podzero.errors import ConfigError
-from podzero.runtime.cluster.placement import reserved_cpus
+from podzero.runtime.program import reserved_cpus
 
 
 class Generation(NamedTuple):

@@ -25,7 +25,7 @@ from podzero.launch.targets.plan import (
     template,
     workdir_of,
 )  # fmt: skip
-from podzero.runtime.cluster.placement import reserved_cpus
+from podzero.runtime.program import reserved_cpus
 
 
 def plan(experiment: Experiment, site: Site) -> Plan:

@@ -95,18 +95,6 @@ def _check_room(nodes: Sequence[Node], shards: Sequence[Node], experiment: Exper
         )
 
 
-def reserved_cpus(experiment: Experiment) -> list[float]:
-    """CPUs of each process that reserves some: replay shards, inference servers, actors, reanalysers and evaluator."""
-    replay, actors, reanalyse = experiment.replay, experiment.actors, experiment.reanalyse
-    return [
-        *[replay.cpus] * replay.shards,
-        *[experiment.server.cpus] * experiment.server_processes,
-        *[actors.cpus] * actors.processes,
-        *[reanalyse.cpus] * reanalyse.processes,
-        experiment.evaluation.cpus,
-    ]
-
-
 def learner_nodes(nodes: Sequence[Node], config: ClusterConfig, driver_node: str) -> tuple[Node, ...]:
     """The nodes of the learner's hosts, by rank; those whose resources others have reserved are taken last.
 

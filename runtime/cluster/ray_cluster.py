@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import podzero
 from podzero.errors import ClusterError, ConfigError
@@ -39,7 +38,7 @@ class Cluster:
         self,
         process: type,
         name: str,
-        *,
+        *arguments: object,
         cpus: float,
         environment: Mapping[str, str],
         memory: int = 0,
@@ -48,13 +47,13 @@ class Cluster:
         node: Node | None = None,
         bundle: Bundle | None = None,
         use_node_python: bool = False,
-        **arguments: Any,
     ) -> RemoteActor:
-        """Starts `process(name, **arguments)` as a Ray actor; returns before it is up.
+        """Starts `process(name, *arguments)` as a Ray actor; returns before it is up.
 
         Args:
           process: a plain class.
           name: its name in messages and metrics.
+          arguments: further arguments of its constructor.
           cpus: CPUs that Ray reserves for it; those of `bundle` if there is one.
           environment: environment variables of the process.
           memory: bytes of memory that Ray reserves for it, unless it has a bundle.
@@ -63,7 +62,6 @@ class Cluster:
           node: the node that it runs on; without one, Ray spreads such processes over the nodes.
           bundle: the bundle that it takes, of a placement group that `reserve` returned.
           use_node_python: whether it runs by the Python of its node, even where podzero installs environments.
-          arguments: keyword arguments of the constructor.
         """
         import ray
 
@@ -76,7 +74,7 @@ class Cluster:
                 runtime_env={"env_vars": dict(environment), **(NODE_PYTHON if use_node_python else {})},
                 scheduling_strategy=bundle.strategy if bundle else node_affinity(node.id) if node else "SPREAD",
             )
-            .remote(name, **arguments)
+            .remote(name, *arguments)
         )
         if cpus and not bundle:
             self._reserved_cpus[actor._actor_id.hex()] = cpus

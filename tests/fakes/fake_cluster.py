@@ -7,8 +7,12 @@ from types import SimpleNamespace
 from podzero.errors import ClusterError
 from podzero.runtime.cluster.placement import Node
 from podzero.runtime.cluster.preflight import PreflightCheck, versions
-from podzero.runtime.processes import EvaluatorProcess, InferenceProcess, LearnerProcess, ReplayProcess
-from podzero.runtime.producers import ActorProcess, ReanalysisProcess
+from podzero.runtime.processes.actor import ActorProcess
+from podzero.runtime.processes.evaluator import EvaluatorProcess
+from podzero.runtime.processes.inference import InferenceProcess
+from podzero.runtime.processes.learner import LearnerProcess
+from podzero.runtime.processes.reanalyser import ReanalysisProcess
+from podzero.runtime.processes.replay import ReplayProcess
 from podzero.storage import LEARNER_FOLDER, LEARNER_MANIFEST, SHARD_MANIFEST
 
 PENDING = object()
@@ -97,8 +101,10 @@ class FakeCluster:
         self.listed, self.joined = list(nodes), joined
         self.processes = []
         """All processes that were started, in order, without preflight checks."""
-        self.arguments = {}
-        """The arguments with which the last process of each name was started."""
+        self.started = {}
+        """The last process of each name, as it was sent to its node."""
+        self.options = {}
+        """What it reserved there, and its environment."""
         self.placement_groups, self.requests, self.history = [], [], []
         self.answers = {
             PreflightCheck: {"versions": versions, "end_stale_processes": [], "reserve_port": 4321},
@@ -114,14 +120,14 @@ class FakeCluster:
     def nodes(self):
         return list(self.listed)
 
-    def spawn(self, process, name, *, node, **arguments):
-        answers = dict(self.answers[process])
-        if process is PreflightCheck:
+    def spawn(self, host, name, process=None, *, node, **options):
+        answers = dict(self.answers[type(process) if process else host])
+        if host is PreflightCheck:
             return FakeRemoteActor(name, node.id, self.history, **answers)
-        if process is ReplayProcess:
+        if isinstance(process, ReplayProcess):
             answers.setdefault("address", f"{name}:{sum(made.name == name for made in self.processes)}")
         self.processes.append(FakeRemoteActor(name, node.id, self.history, **answers))
-        self.arguments[name] = arguments
+        self.started[name], self.options[name] = process, options
         return self.processes[-1]
 
     def reserve(self, nodes, resources, timeout_s):

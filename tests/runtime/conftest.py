@@ -9,7 +9,7 @@ import pytest
 from fake_cluster import FakeCluster
 
 from podzero.config import parse
-from podzero.runtime import reconcile, supervisor
+from podzero.runtime import supervisor
 from podzero.runtime.cluster.placement import POD_TYPE, SLICE_NAME, WORKER_ID, Node
 from podzero.runtime.supervisor import Supervisor
 from podzero.workdir import Workdir
@@ -62,7 +62,7 @@ def experiment():
 @pytest.fixture
 def make_supervisor(monkeypatch, tmp_path, experiment):
     """Makes a supervisor that is not started, and its cluster of nodes, the first of which is the driver's."""
-    monkeypatch.setattr(reconcile, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(supervisor, "LOOK_EVERY_S", 0.0)
     monkeypatch.setattr(supervisor, "STOP_TIMEOUT_S", 0.1)
     monkeypatch.setattr(supervisor, "start_directory", lambda node: f"the directory on {node}")
 

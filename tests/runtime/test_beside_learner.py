@@ -7,8 +7,8 @@ import numpy as np
 import zmq
 from number_server import Running, client_of, expected, rows_of
 
-from podzero.runtime import beside_learner as module
-from podzero.runtime.beside_learner import running_beside
+from podzero.runtime.processes import learner as module
+from podzero.runtime.processes.learner import running_beside
 
 
 class Actor:
@@ -45,7 +45,7 @@ def test_training_is_told_of_a_failure_of_the_actor():
 
 
 def test_an_actor_that_does_not_end_is_left_behind(monkeypatch, caplog):
-    monkeypatch.setattr(module, "STOP_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(module, "COMPANION_END_S", 0.05)
     caplog.set_level("INFO")
     actor = Actor(deaf=True)
     with running_beside(actor, fail=lambda _: None):

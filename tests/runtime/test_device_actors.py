@@ -8,8 +8,8 @@ from fake_cluster import PENDING, FakeRemoteActor, cpu_node
 
 from podzero.errors import ClusterError
 from podzero.runtime.cluster.remote import START_TIMEOUT_S
-from podzero.runtime.devices import NoAccelerator, own_devices
 from podzero.runtime.learner_group import RunFailed
+from podzero.runtime.processes.process import NoAccelerator, own_devices
 
 DEVICE = {"inference": "device", "resources": {"TPU": 4}}
 
@@ -23,7 +23,7 @@ def test_they_run_on_hosts_with_chips_beside_the_slice_of_the_learner(make_super
     )  # fmt: skip
     supervisor.start(None)
     assert {cluster.named(f"actor-{index}").node for index in range(2)} == {"a", "b"}
-    actor = cluster.arguments["actor-0"]
+    actor = cluster.options["actor-0"]
     assert (actor["resources"], actor["cpus"]) == ({"TPU": 4.0}, 2.0)
     assert "JAX_PLATFORMS" not in actor["environment"]
     assert cluster.named("replay-0").node == "home"
@@ -36,7 +36,7 @@ def test_those_that_find_no_chips_start_when_a_host_joins(make_supervisor):
     supervisor.start(None)
     assert cluster.alive("actor") == ["actor-0"]
     cluster.listed.append(cpu_node("b", 24, TPU=4.0))
-    supervisor._reconciler.scale()
+    supervisor.scale()
     assert cluster.named("actor-1").node == "b"
 
 

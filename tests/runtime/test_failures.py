@@ -10,8 +10,8 @@ from podzero.errors import ConfigError
 from podzero.runtime.cluster.remote import NodeLost, WorkerDied
 from podzero.runtime.learner_group import RunFailed
 from podzero.runtime.monitoring.reports import MetricsReport
-from podzero.runtime.processes import ReplayProcess
-from podzero.runtime.producers import ActorProcess
+from podzero.runtime.processes.actor import ActorProcess
+from podzero.runtime.processes.replay import ReplayProcess
 
 DEFAULTS = RestartsConfig()
 DAY_S = 86_400.0

@@ -9,11 +9,23 @@ from types import SimpleNamespace
 import pytest
 
 from podzero.replay.errors import ReplayRestoreError, ReplayTimeout, WrongServer
-from podzero.runtime import processes, producers
 from podzero.runtime.checkpoints import SavedShard
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport
-from podzero.runtime.processes import SILENT_DRAINS, LearnerProcess, ReplayProcess
+from podzero.runtime.processes import actor, learner, replay
+from podzero.runtime.processes.learner import LearnerProcess
+from podzero.runtime.processes.process import Host, Process, RunContext, hosted
+from podzero.runtime.processes.replay import SILENT_DRAINS, ReplayProcess
+from podzero.workdir import Workdir
+
+
+def context(experiment=None, **parts):
+    return RunContext(experiment, Workdir("run"), "run", "the store", **parts)
+
+
+def host(process):
+    """The process as Ray holds it."""
+    return hosted(type(process))(process.name, process)
 
 
 @pytest.fixture
@@ -21,11 +33,11 @@ def checkpoint():
     """The future of the next checkpoint, and the learner's process that is asked for it."""
     future = Future()
 
-    class Process(LearnerProcess):
-        def _build(self):
-            self._learner = SimpleNamespace(request_checkpoint=lambda folder: future)
+    class Saving(LearnerProcess):
+        def build(self):
+            self.learner = SimpleNamespace(request_checkpoint=lambda folder: future)
 
-    return future, Process("learner")
+    return future, host(Saving("learner", context()))
 
 
 def test_a_checkpoint_that_takes_too_long_names_the_worker_and_the_time(checkpoint):
@@ -49,11 +61,24 @@ def test_a_failed_checkpoint_raises_the_learners_own_error(checkpoint):
 
 def test_an_error_of_the_constructor_keeps_its_type():
     class Broken(LearnerProcess):
-        def _build(self):
+        def build(self):
             raise ValueError("the mesh does not fit")
 
-    with pytest.raises(ValueError, match="the mesh does not fit"):
-        Broken("learner").ready()
+    broken = host(Broken("learner", context()))
+    for call in (broken.ready, broken.run):
+        with pytest.raises(ValueError, match="the mesh does not fit"):
+            call()
+    assert broken.drain() == []
+
+
+@pytest.mark.parametrize("process", [ReplayProcess, LearnerProcess])
+def test_the_actor_of_ray_has_the_name_and_the_calls_of_its_process(process):
+    ray_class = hosted(process)
+    assert issubclass(ray_class, Host)
+    assert ray_class.__name__ == process.__name__
+    calls = {name for name in dir(process) if not name.startswith("_")} - {"build", "refresh"}
+    assert calls - {"index", "attempt", "contents"} <= set(dir(ray_class))
+    assert not hasattr(Process("p", context()), "reports")  # which must not travel
 
 
 class Shards:
@@ -70,13 +95,13 @@ class Shards:
 def test_actors_wait_for_a_shard_as_long_as_the_driver_does():
     """Otherwise a replay that restores for longer could never be resumed from."""
     shard = Shards()
-    producers._addresses([shard])
+    actor.shard_nodes([shard])
     assert shard.waits == [BUILD_TIMEOUT_S]
 
 
 def test_the_learner_waits_for_a_shard_as_long_as_the_driver_does(monkeypatch):
     shard = Shards()
-    monkeypatch.setattr(processes, "watch_for_notices", lambda announce: None)
+    monkeypatch.setattr(learner, "watch_for_notices", lambda announce: None)
     monkeypatch.setattr("podzero.learner.join", lambda membership, experiment: None)
     monkeypatch.setattr("podzero.runtime.build.learner_parts", lambda experiment: (None, None, None))
 
@@ -85,10 +110,8 @@ def test_the_learner_waits_for_a_shard_as_long_as_the_driver_does(monkeypatch):
 
     monkeypatch.setattr("podzero.replay.make_reader", stop)
     experiment = SimpleNamespace(cluster=SimpleNamespace(learner_hosts=1, tpu=None))
-    arguments = dict.fromkeys(("store", "directory", "snapshots", "restore_from"))
-    process = LearnerProcess("l", rank=0, coordinator="", experiment=experiment, shards=[shard], **arguments)
     with pytest.raises(InterruptedError):
-        process.ready()
+        host(LearnerProcess("learner", context(experiment, shards=(shard,)))).ready()
     assert shard.waits == [BUILD_TIMEOUT_S]
 
 
@@ -96,24 +119,26 @@ def test_the_learner_waits_for_a_shard_as_long_as_the_driver_does(monkeypatch):
 def shard():
     """The process of a replay shard whose server answers from a list: metrics, or an exception that it raises."""
 
-    class Process(ReplayProcess):
-        def _build(self):
-            self.answers = []
-            self._server = SimpleNamespace(info=self._answer)
+    answers = []
 
-        def _answer(self):
-            answer = self.answers.pop(0)
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
+    def info():
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
-    return Process("replay-0")
+    class Answering(ReplayProcess):
+        def build(self):
+            self.server = SimpleNamespace(info=info)
+
+    return host(Answering("replay-0", context())), answers
 
 
 def test_a_shard_that_is_slow_to_answer_keeps_its_other_reports_and_goes_on(shard):
+    shard, answers = shard
     slow = ReplayTimeout("replay at 10.0.0.1:7 did not answer within 30 s")
     for _ in range(2):  # the count begins anew after an answer
-        shard.answers = [slow] * (SILENT_DRAINS - 1) + [{"replay/size": 3.0}]
+        answers[:] = [slow] * (SILENT_DRAINS - 1) + [{"replay/size": 3.0}]
         logged = [shard.drain()[-1].text for _ in range(SILENT_DRAINS - 1)]
         assert all("did not answer within 30 s" in text for text in logged)
         (report,) = shard.drain()
@@ -121,7 +146,8 @@ def test_a_shard_that_is_slow_to_answer_keeps_its_other_reports_and_goes_on(shar
 
 
 def test_a_shard_that_never_answers_fails(shard):
-    shard.answers = [ReplayTimeout("replay did not answer")] * SILENT_DRAINS
+    shard, answers = shard
+    answers[:] = [ReplayTimeout("replay did not answer")] * SILENT_DRAINS
     for _ in range(SILENT_DRAINS - 1):
         shard.drain()
     with pytest.raises(ReplayTimeout):
@@ -141,8 +167,8 @@ def restored(monkeypatch):
 
         monkeypatch.setattr("podzero.envs.spec_of", lambda env: None)
         monkeypatch.setattr("podzero.replay.ReplayServer", serve)
-        monkeypatch.setattr(processes, "own_address", lambda: "here")
-        return ReplayProcess("replay-1", experiment=SimpleNamespace(env=None), shard=1, contents=contents)
+        monkeypatch.setattr(replay, "own_address", lambda: "here")
+        return host(ReplayProcess("replay-1", context(SimpleNamespace(env=None)), 1, contents=contents))
 
     return start
 
@@ -154,23 +180,24 @@ NEW, OLD = SavedShard(Path("20"), 100), SavedShard(Path("10"), 70)
     ("damaged", "found", "missing", "said"),
     [
         ([], Path("20"), None, ""),
-        ([Path("20")], Path("10"), 30.0, "replay-1 goes on with the older contents of 10: 30 of 100 of the samples"),
-        ([Path("20"), Path("10")], None, 100.0, "replay-1 goes on empty: 100 of 100 of the samples of 20 are missing"),
+        ([Path("20")], Path("10"), 30.0, "with the older contents of 10: 30 of 100"),
+        ([Path("20"), Path("10")], None, 100.0, "empty: 100 of 100"),
     ],
 )
 def test_a_shard_takes_the_newest_contents_that_are_whole_and_counts_what_is_missing(
     restored, damaged, found, missing, said
 ):
-    process = restored([NEW, OLD], damaged)
-    process.ready()
-    assert process._server.folder == found
-    reports = process.drain()
+    shard = restored([NEW, OLD], damaged)
+    shard.ready()
+    assert shard.process.server.folder == found
+    reports = shard.drain()
     counted = [report.metrics for report in reports if isinstance(report, MetricsReport) and report.metrics]
     assert counted == ([] if missing is None else [{"count/damaged_shards": 1.0, "count/missing_samples": missing}])
     assert said in " ".join(report.text for report in reports if isinstance(report, LogReport))
 
 
 def test_another_server_at_the_port_of_a_shard_is_a_failure_at_once(shard):
-    shard.answers = [WrongServer("another server answers")]
+    shard, answers = shard
+    answers[:] = [WrongServer("another server answers")]
     with pytest.raises(WrongServer):
         shard.drain()

@@ -14,7 +14,7 @@ from podzero.replay.errors import PortTaken
 from podzero.runtime.checkpoints import Checkpoint
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S, START_TIMEOUT_S, NodeLost, WorkerDied
 from podzero.runtime.learner_group import LearnerFailed, RunFailed
-from podzero.runtime.processes import ReplayProcess
+from podzero.runtime.processes.replay import ReplayProcess
 from podzero.runtime.replay_shards import MOVE_ATTEMPTS
 from podzero.storage import StorageError
 
@@ -53,22 +53,22 @@ def test_replay_shards_reserve_cpus_and_memory_beside_the_actors(start):
     replay = TWO_SHARDS | {"cpus": 0.5, "memory_gib": 1.5}
     nodes = [cpu_node("a", 4, memory=2.0 * 2**30), cpu_node("b", 2, memory=2.0 * 2**30)]
     _, cluster = start(*nodes, actors={"count": 6}, replay=replay)
-    assert [cluster.arguments[f"replay-{index}"]["memory"] for index in (0, 1)] == [1.5 * 2**30] * 2
-    assert [cluster.arguments[f"replay-{index}"]["cpus"] for index in (0, 1)] == [0.5, 0.5]
+    assert [cluster.options[f"replay-{index}"]["memory"] for index in (0, 1)] == [1.5 * 2**30] * 2
+    assert [cluster.options[f"replay-{index}"]["cpus"] for index in (0, 1)] == [0.5, 0.5]
     assert sorted(cluster.places("actor").values()) == ["a", "a", "a", "b"]
 
 
 @pytest.mark.parametrize("name", ["actor-1", "reanalyser-1"])
 def test_a_dead_worker_is_replaced_once_and_its_successor_differs_in_its_seed(start, name, caplog):
     supervisor, cluster = start(cpu_node("home", 8), reanalyse=REANALYSE)
-    first, before = cluster.named(name), cluster.arguments[name]
+    first, before = cluster.named(name), cluster.started[name]
     first.die(WorkerDied(f"{name} is gone: SIGKILL"))
     with caplog.at_level(logging.WARNING, "podzero"):
         assert supervisor.reconcile(nothing_saved) == [name]
     assert any(record.exc_info and "SIGKILL" in str(record.exc_info[1]) for record in caplog.records)
     assert first.killed
     assert cluster.named(name) is not first
-    assert cluster.arguments[name]["attempt"] != before["attempt"]
+    assert cluster.started[name].attempt != before.attempt
     assert supervisor.reconcile(nothing_saved) == []
 
 
@@ -119,7 +119,7 @@ def test_the_evaluator_is_started_when_it_is_wanted_and_continues_its_ladder_aft
     supervisor.ladder = {"rounds": 3}
     cluster.named("evaluator").die(WorkerDied("evaluator is gone"))
     assert supervisor.reconcile(nothing_saved) == ["evaluator"]
-    assert cluster.arguments["evaluator"]["ladder"] == {"rounds": 3}
+    assert cluster.started["evaluator"].context.ladder == {"rounds": 3}
     assert cluster.alive("evaluator") == ["evaluator"]
 
 
@@ -165,7 +165,7 @@ def test_a_lost_shard_restarts_on_another_node_from_the_checkpoint_and_all_users
     found = cluster.named("replay-1")
     assert found is not lost
     assert found.node != lost.node
-    assert cluster.arguments["replay-1"]["contents"] == SAVED.shard(1)
+    assert cluster.started["replay-1"].contents == SAVED.shard(1)
     for name in ("learner", "actor-0", "actor-1", "reanalyser-0", "reanalyser-1"):
         assert cluster.named(name).last("moved").args == ("replay-1:0", "replay-1:1")
 
@@ -176,7 +176,7 @@ def test_a_lost_shard_restarts_without_a_reservation_where_actors_took_its_cpus(
     cluster.listed = [cpu_node("a", 1.5)]
     lose_shard(supervisor, cluster, "replay-1", NodeLost("replay-1 is gone"))
     assert supervisor.reconcile(nothing_saved) == ["replay-1"]
-    assert (cluster.named("replay-1").node, cluster.arguments["replay-1"]["cpus"]) == ("a", 0.0)
+    assert (cluster.named("replay-1").node, cluster.options["replay-1"]["cpus"]) == ("a", 0.0)
 
 
 def test_a_shard_whose_checkpoint_was_deleted_meanwhile_takes_its_contents_from_the_next(start):
@@ -189,7 +189,7 @@ def test_a_shard_whose_checkpoint_was_deleted_meanwhile_takes_its_contents_from_
     newer = SAVED._replace(step=80, folder=Path("saves/80"))
     assert supervisor.reconcile(lambda: newer) == []
     assert supervisor.reconcile(lambda: newer) == ["replay-0"]
-    assert cluster.arguments["replay-0"]["contents"] == newer.shard(0)
+    assert cluster.started["replay-0"].contents == newer.shard(0)
 
 
 def test_a_restarted_shard_that_never_listens_is_a_failure_that_is_tried_again(start, clock, caplog):
@@ -230,7 +230,7 @@ def test_a_shard_that_fails_otherwise_keeps_its_contents_for_the_next_attempt(st
     assert supervisor.reconcile(lambda: SAVED) == ["replay-0"]
     del cluster.answers[ReplayProcess]["address"]
     assert supervisor.reconcile(lambda: SAVED) == ["replay-0"]
-    assert cluster.arguments["replay-0"]["contents"] == SAVED.shard(0)
+    assert cluster.started["replay-0"].contents == SAVED.shard(0)
 
 
 def test_a_restarted_shard_that_cannot_be_built_is_a_failure_that_is_tried_again(start):

@@ -21,7 +21,7 @@ from podzero.runtime.cluster.remote import NodeLost, WorkerDied
 from podzero.runtime.learner_group import LearnerFailed, RunFailed
 from podzero.runtime.monitoring.reports import MetricsReport
 from podzero.runtime.nodes import NodesAbsent
-from podzero.runtime.processes import LearnerProcess
+from podzero.runtime.processes.learner import LearnerProcess
 from podzero.runtime.recovery import LearnerFailures, first_start
 from podzero.runtime.run import STOPPED, Run
 from podzero.runtime.saving import Saver

@@ -12,7 +12,8 @@ from podzero.runtime.checkpoints import Checkpoint
 from podzero.runtime.cluster.preflight import PreflightCheck
 from podzero.runtime.cluster.remote import NodeLost
 from podzero.runtime.cluster.stale_processes import RUN_VARIABLE
-from podzero.runtime.processes import LearnerProcess, ReplayProcess
+from podzero.runtime.processes.learner import LearnerProcess
+from podzero.runtime.processes.replay import ReplayProcess
 
 REANALYSE = {"share": 0.5, "count": 2, "cpus": 2.0}
 SAVED = Checkpoint(40, Path("saves/40"), {}, {"rounds": 7}, [100])
@@ -31,15 +32,15 @@ def test_a_start_starts_replay_learner_and_actors(make_supervisor):
     assert sorted(cluster.alive()) == ["actor-0", "actor-1", "learner", "replay-0", "replay-1"]
     assert supervisor.learning
     assert cluster.named("actor-0").last("run").args == ()
-    assert cluster.arguments["actor-1"]["store"] == "the store"
+    assert cluster.started["actor-1"].context.store == "the store"
 
 
 def test_reanalysers_are_started_where_a_share_is_reanalysed(make_supervisor):
     supervisor, cluster = make_supervisor(cpu_node("home", 8), reanalyse=REANALYSE)
     supervisor.start(None)
     assert cluster.alive("reanalyser") == ["reanalyser-0", "reanalyser-1"]
-    arguments = cluster.arguments["reanalyser-1"]
-    assert (arguments["index"], arguments["store"]) == (1, "the store")
+    process = cluster.started["reanalyser-1"]
+    assert (process.index, process.context.store) == (1, "the store")
     without, cluster = make_supervisor(cpu_node("home", 8), reanalyse={"count": 2})
     without.start(None)
     assert cluster.alive("reanalyser") == []
@@ -48,7 +49,7 @@ def test_reanalysers_are_started_where_a_share_is_reanalysed(make_supervisor):
 def test_only_the_learner_may_use_accelerators_and_all_processes_carry_the_run_id(make_supervisor):
     supervisor, cluster = make_supervisor(cpu_node("home", 8), actors={"cpus": 2.0}, reanalyse=REANALYSE)
     supervisor.start(None)
-    environments = {name: arguments["environment"] for name, arguments in cluster.arguments.items()}
+    environments = {name: options["environment"] for name, options in cluster.options.items()}
     assert {name for name, found in environments.items() if found.get("JAX_PLATFORMS") != "cpu"} == {"learner"}
     assert len({found[RUN_VARIABLE] for found in environments.values()}) == 1
     assert environments["actor-0"]["NPROC"] == environments["reanalyser-1"]["NPROC"] == "2"
@@ -57,8 +58,8 @@ def test_only_the_learner_may_use_accelerators_and_all_processes_carry_the_run_i
 def test_learner_replay_and_evaluator_continue_from_a_checkpoint(make_supervisor):
     supervisor, cluster = make_supervisor(cpu_node("home", 4))
     supervisor.start(SAVED)
-    assert cluster.arguments["learner"]["restore_from"] == SAVED.folder
-    assert cluster.arguments["replay-0"]["contents"] == SAVED.shard(0)
+    assert cluster.started["learner"].context.restore_from == SAVED.folder
+    assert cluster.started["replay-0"].contents == SAVED.shard(0)
     assert supervisor.ladder == {"rounds": 7}
 
 
@@ -66,7 +67,7 @@ def test_actors_and_reanalysers_of_a_resumed_run_play_with_other_seeds_than_from
     def attempts(checkpoint):
         supervisor, cluster = make_supervisor(cpu_node("home", 8), reanalyse=REANALYSE)
         supervisor.start(checkpoint)
-        return [cluster.arguments[name]["attempt"] for name in ("actor-0", "actor-1", "reanalyser-0")]
+        return [cluster.started[name].attempt for name in ("actor-0", "actor-1", "reanalyser-0")]
 
     assert attempts(None) == [0, 0, 0]
     assert attempts(SAVED) == [40, 40, 40]
@@ -79,9 +80,9 @@ def test_the_hosts_of_a_slice_are_reserved_together_and_know_host_0(pod):
     assert [node.id for node in group.nodes] == ["tpu-0", "tpu-1", "tpu-2", "tpu-3"]
     assert group.resources == {"TPU": 4.0}
     for rank, name in enumerate(["learner", "learner-1", "learner-2", "learner-3"]):
-        arguments = cluster.arguments[name]
-        assert (arguments["rank"], arguments["bundle"]) == (rank, f"bundle tpu-{rank}")
-        assert arguments["coordinator"] == "10.0.1.0:4321"
+        process = cluster.started[name]
+        assert (process.index, cluster.options[name]["bundle"]) == (rank, f"bundle tpu-{rank}")
+        assert process.context.coordinator == "10.0.1.0:4321"
 
 
 def test_the_coordinators_port_is_reserved_until_all_hosts_are_built(pod):
@@ -132,7 +133,7 @@ def test_kill_ends_all_processes_host_0_last_and_gives_resources_back(pod):
 def test_a_killed_supervisor_starts_again_on_other_nodes_as_another_run(pod):
     supervisor, cluster = pod
     supervisor.start(None)
-    before = cluster.arguments["learner"]["environment"][RUN_VARIABLE]
+    before = cluster.options["learner"]["environment"][RUN_VARIABLE]
     supervisor.kill()
     cluster.listed[2] = cluster.listed[2]._replace(id="tpu-1-new")
     supervisor.start(SAVED)
@@ -141,7 +142,7 @@ def test_a_killed_supervisor_starts_again_on_other_nodes_as_another_run(pod):
     assert learners == ["tpu-0", "tpu-1-new", "tpu-2", "tpu-3"]
     assert not cluster.placement_groups[1].released
     assert len(cluster.alive("replay")) == 4
-    assert cluster.arguments["learner"]["environment"][RUN_VARIABLE] != before
+    assert cluster.options["learner"]["environment"][RUN_VARIABLE] != before
 
 
 def test_the_loss_of_a_learner_node_is_raised(make_supervisor):
@@ -155,7 +156,7 @@ def test_the_loss_of_a_learner_node_is_raised(make_supervisor):
 def test_reports_arrive_from_all_workers_and_a_silent_one_delays_no_other(make_supervisor):
     supervisor, cluster = make_supervisor(cpu_node("home", 8), reanalyse=REANALYSE)
     supervisor.start(None)
-    names = ["replay-0", "actor-0", "reanalyser-0", "learner"]
+    names = ["replay-0", "reanalyser-0", "actor-0", "learner"]
     for name in names:
         cluster.named(name).answers["drain"] = [f"report of {name}"]
     cluster.named("actor-1").answers["drain"] = PENDING
@@ -214,15 +215,15 @@ def test_the_last_reports_of_learner_and_replay_are_read(make_supervisor):
 
 def test_inference_servers_start_before_the_actors_that_they_serve(make_supervisor):
     supervisor, cluster = make_supervisor(
-        cpu_node("home", 8), actors={"inference": "server", "cpus": 1.0}, server={"count": 2, "batches": 4}
+        cpu_node("home", 8), actors={"inference": "server", "cpus": 1.0}, server={"count": 2, "groups": 4}
     )
     supervisor.start(None)
     assert cluster.alive("inference") == ["inference-0", "inference-1"]
     names = [process.name for process in cluster.processes]
     assert max(map(names.index, ("inference-0", "inference-1"))) < names.index("actor-0")
     directory = "the directory on home"
-    assert all(cluster.arguments[name]["directory"] == directory for name in ("inference-0", "actor-0", "learner"))
-    environments = {name: cluster.arguments[name]["environment"] for name in ("inference-0", "actor-0")}
+    assert all(cluster.started[name].context.directory == directory for name in ("inference-0", "actor-0", "learner"))
+    environments = {name: cluster.options[name]["environment"] for name in ("inference-0", "actor-0")}
     assert environments["inference-0"]["JAX_PLATFORMS"] == "cpu"
     assert environments["actor-0"]["NPROC"] == "4"  # each group of games may hold a thread
     cluster.named("inference-0").answers["drain"] = ["last report of inference-0"]
@@ -236,7 +237,7 @@ def test_servers_with_resources_run_on_nodes_that_have_them_on_their_devices(mak
         actors={"inference": "server"}, server={"resources": {"GPU": 1}, "cpus": 2.0, "count": 2},
     )  # fmt: skip
     supervisor.start(None)
-    server = cluster.arguments["inference-0"]
+    server = cluster.options["inference-0"]
     assert {cluster.named(f"inference-{index}").node for index in range(2)} == {"gpus"}
     assert (server["resources"], server["cpus"]) == ({"GPU": 1.0}, 2.0)
     assert "JAX_PLATFORMS" not in server["environment"]
@@ -259,4 +260,4 @@ def test_servers_beside_the_learner_have_no_processes(make_supervisor):
     )
     supervisor.start(None)
     assert cluster.alive("inference") == []
-    assert cluster.arguments["learner"]["directory"] == "the directory on home"
+    assert cluster.started["learner"].context.directory == "the directory on home"

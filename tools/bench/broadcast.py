@@ -140,9 +140,11 @@ def _start_readers(cluster: Cluster, store: Any, processes: int, readers: int) -
     import ray
 
     home = ray.get_runtime_context().get_node_id()
-    arguments = {"cpus": 0.0, "environment": {"JAX_PLATFORMS": "cpu"}, "store": store, "readers": readers}
+    environment = {"JAX_PLATFORMS": "cpu"}
     probes = [
-        cluster.spawn(Readers, f"readers-{node.id[:6]}-{index}", node=node, **arguments)
+        cluster.spawn(
+            Readers, f"readers-{node.id[:6]}-{index}", store, readers, cpus=0.0, environment=environment, node=node
+        )
         for node in cluster.nodes()
         if node.id != home
         for index in range(processes)
@@ -199,7 +201,7 @@ def _count_received() -> dict[str, float]:
 class Readers:
     """A process with several readers, each in a thread."""
 
-    def __init__(self, name: str, *, store: Any, readers: int) -> None:
+    def __init__(self, name: str, store: Any, readers: int) -> None:
         from podzero.runtime.ray_params import RayParamSource
 
         del name

@@ -59,8 +59,10 @@ def _measure(experiment: Experiment, cluster: Cluster, seconds: float) -> dict[s
     params = jax.device_get(params)
     sink = RayParamSink(store)
     sink.publish(0, params)
-    arguments = {"cpus": 1, "environment": {"JAX_PLATFORMS": "cpu"}, "experiment": experiment, "store": store}
-    probes = [cluster.spawn(probe, probe.__name__, **arguments) for probe in (ActorProbe, Listener)]
+    probes = [
+        cluster.spawn(probe, probe.__name__, experiment, store, cpus=1, environment={"JAX_PLATFORMS": "cpu"})
+        for probe in (ActorProbe, Listener)
+    ]
     work = [probe.begin("run") for probe in probes]
     log.info("waiting for the actor, which has %g s to start, to compile and to play", START_S)
     until = time.monotonic() + START_S
@@ -122,7 +124,7 @@ def spread(seconds: list[float]) -> dict[str, float]:
 class ActorProbe:
     """A self-play actor that records when it begins to use parameters. Its samples are dropped."""
 
-    def __init__(self, name: str, *, experiment: Experiment, store: Any) -> None:
+    def __init__(self, name: str, experiment: Experiment, store: Any) -> None:
         import jax
 
         from podzero.actors import ActorClients, SelfPlayActor
@@ -195,7 +197,7 @@ class ActorProbe:
 class Listener:
     """A process that only waits for parameters."""
 
-    def __init__(self, name: str, *, experiment: Experiment, store: Any) -> None:
+    def __init__(self, name: str, experiment: Experiment, store: Any) -> None:
         from podzero.runtime.ray_params import RayParamSource
 
         del name, experiment

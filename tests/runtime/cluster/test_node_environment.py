@@ -101,7 +101,9 @@ def test_the_archive_of_this_checkout_is_complete_small_and_without_tests():
     files = archived_files(PACKAGE)
     assert {name.split("/")[1] for name in files if name.count("/") > 1} == {*PACKAGES, "config"}
     assert {name.split("/")[0] for name in files} == {"podzero", "pyproject.toml", "uv.lock"}
-    assert {"podzero/py.typed", "podzero/configs/connect_four.yaml", "podzero/driver/processes.py"} <= set(files)
+    assert {"podzero/py.typed", "podzero/configs/connect_four.yaml", "podzero/runtime/processes/replay.py"} <= set(
+        files
+    )
     assert not [name for name in files if "test_" in name or "token" in name]
     assert sum(file.stat().st_size for file in files.values()) < 10 * 2**20
 
@@ -176,7 +178,7 @@ class FakeInstallers:
         self.started = []
         self.killed = []
 
-    def spawn(self, process, name, *, node, use_node_python, **arguments):
+    def spawn(self, process, name, *, node, use_node_python, **options):
         assert process is EnvironmentInstaller
         assert use_node_python
         self.started.append(node.id)

@@ -19,9 +19,9 @@ from podzero.runtime.cluster.placement import (
     host_resources,
     learner_nodes,
     place,
-    reserved_cpus,
     without_room,
 )
+from podzero.runtime.program import reserved_cpus
 
 
 def tpu_host(worker, slice_name="x", kind="v5litepod-16", chips=4.0, cpus=100.0):

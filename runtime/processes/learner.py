@@ -1,0 +1,180 @@
+"""The learner's process on one host, and what runs on its devices in turns with training."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import wait
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S
+from podzero.runtime.preemption import watch_for_notices
+from podzero.runtime.processes.actor import SampleWriters, seed_of
+from podzero.runtime.processes.inference import inference_server
+from podzero.runtime.processes.process import Process
+
+if TYPE_CHECKING:
+    from podzero.runtime.local_params import LocalParams
+
+log = logging.getLogger(__name__)
+
+COMPANION_END_S = 10.0
+"""Longest wait for the end of the last program, or of a write to replay."""
+
+
+@dataclass(eq=False)
+class LearnerProcess(Process):
+    """The learner's process on the host of rank `index`."""
+
+    def build(self) -> None:
+        """Joins the other hosts, waits for the replay shards, and builds the learner and its companion."""
+        from podzero.learner import HostInfo, Learner, check_chips, join
+
+        context, experiment, rank = self.context, self.context.experiment, self.index
+        hosts = experiment.cluster.learner_hosts
+        watch_for_notices(self.reports.announce)
+        host_sync = join(HostInfo(rank, hosts, context.coordinator), experiment)  # before anything that uses JAX
+        if experiment.cluster.tpu is not None:
+            check_chips(experiment.cluster.tpu)
+
+        from podzero.replay import make_reader
+        from podzero.runtime.build import learner_parts
+        from podzero.runtime.local_params import LocalParams
+        from podzero.runtime.ray_params import RayParamSink
+
+        network, spec, symmetries = learner_parts(experiment)
+        addresses = [shard.ask("address", timeout_s=BUILD_TIMEOUT_S) for shard in context.shards[rank::hosts]]
+        self._reader = make_reader(addresses, spec, experiment, hosts)
+        local = LocalParams() if experiment.uses_learner_devices else None
+        self.learner = Learner(
+            experiment,
+            network,
+            spec,
+            symmetries,
+            reader=self._reader,
+            sink=RayParamSink(context.store) if rank == 0 else None,
+            report=self.reports.report,
+            restore_from=context.restore_from,
+            host_sync=host_sync,
+            local_sink=local,
+        )
+        self._writers: SampleWriters | None = None
+        self._beside = running_beside(self._companion(local), self.learner.fail) if local else nullcontext()
+
+    def _companion(self, local: LocalParams) -> Companion:
+        """The actor or inference server on the learner's devices, with the parameters that it publishes here."""
+        import jax
+
+        from podzero.runtime.build import make_device_actor
+
+        context, experiment, rank = self.context, self.context.experiment, self.index
+        if experiment.actors.beside_learner:
+            self._writers = SampleWriters(experiment, context.shards)
+            clients = self._writers.clients(local, self.reports.report)
+            seed = seed_of(experiment.seed, rank, attempt=self.learner.step)  # other games after a resumption
+            return make_device_actor(experiment, f"actor-{rank}", seed, clients, jax.local_devices())
+        # This server waits for its devices for ever: they train as well, and `run` watches that.
+        server = experiment.server.model_copy(update={"hang_s": math.inf})
+        patient = experiment.model_copy(update={"server": server})
+        return inference_server(patient, context, f"inference-{rank}", local, self.reports.report)
+
+    def run(self) -> None:
+        """Trains until stopped, or until all steps are done; plays or serves beside it, if the experiment says so.
+
+        Raises:
+          DevicesHang: the devices have executed one dispatch for too long; this process has to be ended.
+          Exception: what else ended the training.
+        """
+        from podzero.learner import explained, run_watched
+
+        try:
+            run_watched(self._train, lambda: self.learner.dispatch_s, self.name)
+        except Exception as failure:
+            raise explained(failure) from failure
+
+    def _train(self) -> None:
+        with self._beside:
+            self.learner.run()
+
+    def moved(self, old: str, new: str) -> None:
+        """Takes note that the replay shard at the address `old` was restarted at `new`."""
+        self._reader.moved(old, new)
+        if self._writers is not None:
+            self._writers.moved(old, new)
+
+    def stop(self) -> None:
+        """Asks `run` to end."""
+        self.learner.stop()
+
+    def advance(self, share: float) -> None:
+        """As `Progress.tell` of the learner."""
+        self.learner.progress.tell(share)
+
+    def checkpoint(self, folder: Path, timeout_s: float) -> int:
+        """Writes this host's part of the learner's state below `folder`; returns the step once it is complete.
+
+        Raises:
+          TimeoutError: it was not complete within `timeout_s`.
+        """
+        future = self.learner.request_checkpoint(folder)
+        wait([future], timeout_s)
+        if not future.done():
+            raise TimeoutError(
+                f"waited {timeout_s:g} s for {self.name} to write a checkpoint: it may still be waiting for samples, "
+                "or the file system is slow"
+            )
+        return future.result()
+
+    def snapshot(self) -> int:
+        """Writes the parameters published last as a snapshot; returns their step, -1 if none were published yet."""
+        from podzero.networks.snapshots import save_snapshot
+
+        newest = self.learner.acting_params()
+        if newest is None:
+            return -1
+        save_snapshot(self.context.workdir.snapshots, newest.version, newest.params, self.context.experiment)
+        return newest.version
+
+
+class Companion(Protocol):
+    """An actor or an inference server."""
+
+    def run(self) -> None:
+        """Works until `stop` is called."""
+        ...
+
+    def stop(self) -> None:
+        """Ends `run`; thread-safe, returns at once."""
+        ...
+
+
+@contextmanager
+def running_beside(companion: Companion, fail: Callable[[Exception], None]) -> Iterator[None]:
+    """Runs the companion in a thread until the end of the block.
+
+    Args:
+      companion: the actor or server.
+      fail: is called with the exception if the companion fails; returns at once. It ends the block with it.
+    """
+
+    def work() -> None:
+        try:
+            companion.run()
+        except Exception as failure:
+            log.error("what runs beside the learner has failed", exc_info=failure)
+            fail(failure)
+
+    thread = threading.Thread(target=work, name="beside-learner", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        companion.stop()
+        thread.join(COMPANION_END_S)
+        if thread.is_alive():
+            log.info("what ran beside the learner did not end within %g s: its games are lost", COMPANION_END_S)

@@ -1,0 +1,170 @@
+"""What every process of a run is: a value that travels to its node, and the Ray actor that holds it there."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from podzero.config import Experiment
+from podzero.errors import PodzeroError
+from podzero.runtime.cluster.remote import RemoteActor
+from podzero.runtime.freed_memory import FreedMemory
+from podzero.runtime.monitoring.reports import LogReport, MetricsReport, ReportBuffer
+from podzero.workdir import Workdir
+
+if TYPE_CHECKING:
+    import jax
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What all processes share that the driver starts together.
+
+    Attributes:
+      experiment: what is run.
+      workdir: the working directory, on a file system that all nodes share.
+      run: the id of the run. It changes when all processes start again, which tells them from those left behind.
+      store: Ray handle of the parameter store.
+      directory: Ray handle of the directory of addresses; None in a run without inference servers.
+      restore_from: folder of the checkpoint from which the learner continues; None starts from nothing.
+      coordinator: address at which learner host 0 coordinates the others; empty for one host on this machine.
+      shards: the remote actors of the replay shards, by index.
+      ladder: the rating ladder that the evaluator continues.
+    """
+
+    experiment: Experiment
+    workdir: Workdir
+    run: str
+    store: Any
+    directory: Any = None
+    restore_from: Path | None = None
+    coordinator: str = ""
+    shards: tuple[RemoteActor, ...] = ()
+    ladder: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Process:
+    """One process of a run. Its fields travel to the node, where `build` makes what the process runs.
+
+    Heavy imports stand inside the methods, so that a process loads only what it needs, and the driver none of it.
+
+    Attributes:
+      name: names it in messages and metrics.
+      context: what it shares with the other processes.
+      index: its number among those of its kind, from 0.
+      attempt: differs from that of its predecessors, so that their random numbers are not drawn again.
+      reports: metrics and log lines for the driver; `Host` makes it before `build`.
+    """
+
+    name: str
+    context: RunContext
+    index: int = 0
+    attempt: int = 0
+    reports: ReportBuffer = field(init=False, repr=False)
+
+    def build(self) -> None:
+        """Makes the object that this process runs."""
+        raise NotImplementedError
+
+    def run(self) -> None:
+        """Works until stopped. A process that only answers calls returns at once."""
+
+    def stop(self) -> None:
+        """Asks `run` to end; thread-safe, returns at once."""
+
+    def refresh(self) -> None:
+        """Reports what the driver should learn with its next `drain`."""
+
+
+class Host:
+    """The Ray actor of a process.
+
+    Ray reports an exception of a constructor as a dead process and drops its type. The constructor therefore keeps
+    the exception, and `ready` raises it.
+    """
+
+    def __init__(self, name: str, process: Process) -> None:
+        self.process = process
+        process.reports = ReportBuffer(name)
+        logger = logging.getLogger("podzero")
+        logger.setLevel(logging.INFO)
+        logger.addHandler(process.reports)
+        self._failure: Exception | None = None
+        began = time.monotonic()
+        try:
+            process.build()
+        except Exception as failure:
+            self._failure = failure
+        else:
+            log.info("built in %.1f s", time.monotonic() - began)
+        self._freed_memory = FreedMemory() if "jax" in sys.modules else None
+
+    def ready(self) -> None:
+        """Returns once the process is built.
+
+        Raises:
+          Exception: whatever kept it from being built.
+        """
+        if self._failure is not None:
+            raise self._failure
+
+    def drain(self) -> list[MetricsReport | LogReport]:
+        """Metrics and log lines since the last call; also gives free memory back."""
+        if self._failure is None:
+            self.process.refresh()
+        if self._freed_memory is not None:
+            self._freed_memory.give_back()
+        return self.process.reports.drain()
+
+
+def hosted(process: type[Process]) -> type[Host]:
+    """`Host` with the public methods of a class of processes, and its name, which `ps` and Ray show."""
+    methods = {
+        name: _forwarded(name)
+        for name in dir(process)
+        if not name.startswith("_") and name not in ("build", "refresh") and callable(getattr(process, name))
+    }
+    return type(process.__name__, (Host,), methods)
+
+
+def _forwarded(method: str) -> Callable[..., Any]:
+    def call(self: Host, *args: Any) -> Any:
+        self.ready()
+        return getattr(self.process, method)(*args)
+
+    call.__name__ = method
+    return call
+
+
+class NoAccelerator(PodzeroError, RuntimeError):
+    """A process has reserved accelerators that JAX does not find."""
+
+
+def own_devices(name: str, section: str, resources: Mapping[str, float]) -> list[jax.Device]:
+    """All devices of this process.
+
+    Args:
+      name: the name of the process.
+      section: the section of the experiment that reserves accelerators for it.
+      resources: what it has reserved.
+
+    Raises:
+      NoAccelerator: it has reserved GPUs or TPUs, and JAX found only CPUs.
+    """
+    import jax
+
+    reserved = [resource for resource in resources if resource in ("GPU", "TPU")]
+    if reserved and jax.default_backend() == "cpu":
+        raise NoAccelerator(
+            f"{name} has reserved a {reserved[0]} ({section}.resources), but JAX found only CPUs: the extra for it is "
+            "missing there (`uv sync --inexact --extra cuda` or `--extra tpu`), or another process holds the chips"
+        )
+    return list(jax.local_devices())

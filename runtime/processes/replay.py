@@ -1,0 +1,97 @@
+"""The process of one replay shard."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from podzero.runtime.checkpoints import SavedShard
+from podzero.runtime.cluster.remote import own_address
+from podzero.runtime.processes.process import Process
+
+if TYPE_CHECKING:
+    from podzero.replay import ReplayServer
+
+log = logging.getLogger(__name__)
+
+SILENT_DRAINS = 4
+"""Requests for metrics in a row that a replay server may fail to answer before it counts as failed.
+
+Each waits half a minute. A server that swaps, or whose disk is slow, still holds its samples; a new one would have
+those of the last checkpoint only.
+"""
+
+
+@dataclass(eq=False)
+class ReplayProcess(Process):
+    """One shard of replay, which takes the first of its `contents` that is whole, or is empty."""
+
+    contents: Sequence[SavedShard] = ()
+    server: ReplayServer = field(init=False, repr=False)
+    _silent: int = field(default=0, init=False, repr=False)
+    """Requests for metrics in a row that the server has not answered."""
+
+    def build(self) -> None:
+        """Starts the Reverb server."""
+        from podzero.envs import spec_of
+        from podzero.replay import ReplayRestoreError, ReplayServer
+
+        experiment = self.context.experiment
+        spec = spec_of(experiment.env)
+        server, found = None, None
+        for content in self.contents:
+            try:
+                server, found = ReplayServer(experiment, spec, self.index, content.folder, own_address()), content
+                break
+            except ReplayRestoreError as damage:
+                log.warning("the contents of a replay shard are damaged", exc_info=damage)
+        self.server = server or ReplayServer(experiment, spec, self.index, host=own_address())
+        if self.contents and found != self.contents[0]:
+            self._report_loss(self.contents[0], found)
+
+    def _report_loss(self, wanted: SavedShard, found: SavedShard | None) -> None:
+        """Says and counts which samples are missing after the contents `wanted` were damaged."""
+        missing = max(0, wanted.samples - self.server.limits().size)
+        log.warning(
+            "%s continues %s: %s of the samples of %s are missing",
+            self.name,
+            f"with the older contents of {found.folder}" if found else "empty",
+            f"{missing:,} of {wanted.samples:,}" if wanted.samples else "an unknown number",
+            wanted.folder,
+        )
+        self.reports.report(self.name, {"count/damaged_shards": 1.0, "count/missing_samples": float(missing)})
+
+    def address(self) -> Any:
+        """The address at which writers and readers reach this shard."""
+        return self.server.address()
+
+    def refresh(self) -> None:
+        """Reports the metrics of the tables.
+
+        Raises:
+          ReplayTimeout: the server has not answered `SILENT_DRAINS` requests in a row.
+        """
+        from podzero.replay.errors import ReplayTimeout
+
+        try:
+            self.reports.report(self.name, self.server.info())
+        except ReplayTimeout as timeout:
+            self._silent += 1
+            if self._silent >= SILENT_DRAINS:
+                raise
+            log.warning("metrics are missing, request %d of %d: %s", self._silent, SILENT_DRAINS, timeout)
+        else:
+            self._silent = 0
+
+    def checkpoint(self, folder: Path) -> int:
+        """Writes the shard's contents into `folder`; returns how many samples there were when it began.
+
+        Raises:
+          SaveUnderWay: it still writes another checkpoint.
+        """
+        samples = self.server.limits().size
+        self.server.checkpoint(folder)
+        return samples

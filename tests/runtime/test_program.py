@@ -1,0 +1,89 @@
+"""The table of a run's processes, what follows from it, and its figure."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import pytest
+
+from podzero.config import load
+from podzero.runtime.processes.process import RunContext
+from podzero.runtime.program import figure, program, reserved_cpus, start_order
+from podzero.workdir import Workdir
+
+SETTINGS = [
+    [],
+    ["actors.inference=server", "server.count=2"],
+    ["actors.inference=device", "actors.resources={TPU: 4}"],
+    ["reanalyse.share=0.5", "reanalyse.count=3", "actors.count=2"],
+    ["cluster.slice=v5e-16", "replay.shards=4"],
+]
+
+
+@pytest.fixture(params=SETTINGS, ids=" ".join)
+def experiment(request):
+    return load("connect_four", request.param)
+
+
+def rows(experiment):
+    return {kind.name: kind for kind in program(experiment)}
+
+
+def test_each_kind_is_fed_by_kinds_of_the_table_and_says_what_a_restart_means(experiment):
+    table = rows(experiment)
+    assert len(table) == len(program(experiment))
+    for kind in table.values():
+        assert kind.fed_by.keys() <= table.keys()
+        assert kind.restart
+        assert len(set(kind.names)) == kind.count
+
+
+def test_the_names_of_processes_begin_with_their_kind():
+    table = rows(load("connect_four", ["cluster.slice=v5e-16", "replay.shards=4", "actors.count=2"]))
+    assert table["learner"].names == ["learner", "learner-1", "learner-2", "learner-3"]
+    assert table["actor"].names == ["actor-0", "actor-1"]
+    assert table["evaluator"].names == ["evaluator"]
+
+
+def test_all_processes_start_and_one_reanalyser_before_the_actors(experiment):
+    table, limits = rows(experiment), {}
+    for kind, limit in start_order(table.values()):
+        assert limit >= limits.get(kind.name, 0)
+        limits[kind.name] = limit
+    assert limits == {kind.name: kind.count for kind in table.values()}
+    order = [(kind.name, limit) for kind, limit in start_order(table.values())]
+    assert order.index(("reanalyser", min(1, table["reanalyser"].count))) < order.index(("actor", table["actor"].count))
+
+
+def test_reserved_cpus_are_those_of_all_processes_but_the_learner():
+    experiment = load("connect_four", ["cluster.host_resources={CPU: 7}", "replay.cpus=0.5", "actors.count=2"])
+    assert rows(experiment)["learner"].cpus == 7.0
+    expected = 0.5 * experiment.replay.shards + 2 * experiment.actors.cpus + experiment.evaluation.cpus
+    assert sum(reserved_cpus(experiment)) == expected
+
+
+def test_any_process_is_made_from_the_table_and_travels(experiment):
+    context = RunContext(experiment, Workdir("run"), "0123", "store")
+    for kind in program(experiment):
+        for index, name in enumerate(kind.names):
+            process = pickle.loads(pickle.dumps(kind.process(name, context, index, 40)))
+            assert (process.name, process.index, process.attempt) == (name, index, 40)
+            assert process.context.experiment == experiment
+
+
+def test_the_figure_has_all_kinds_with_processes_and_what_flows_between_them(experiment):
+    table = rows(experiment)
+    drawn = figure(table.values())
+    for kind in table.values():
+        assert (f'{kind.name}["' in drawn) == (kind.count > 0)
+        for source, what in kind.fed_by.items():
+            assert (f"{source} -- {what} --> {kind.name}" in drawn) == (kind.count > 0 and table[source].count > 0)
+
+
+def test_the_figure_follows_the_table():
+    table = rows(load("connect_four"))
+    other = replace(table["evaluator"], count=2, fed_by={"replay": "games"})
+    drawn = figure([*table.values(), other])
+    assert 'evaluator["evaluator x 2"]' in drawn
+    assert "replay -- games --> evaluator" in drawn
