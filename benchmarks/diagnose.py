@@ -18,7 +18,7 @@ from podzero.benchmarks.value_targets import target_errors
 from podzero.config import Experiment
 from podzero.envs import make_env
 from podzero.evaluation.players import Decide, make_decide
-from podzero.evaluation.positions import Positions, judge_actions, judged_positions, replay
+from podzero.evaluation.positions import JudgedPositions, judge_actions, judged_positions, replay
 from podzero.evaluation.solvers import game_values, make_solver
 from podzero.networks import make_inference
 from podzero.networks.snapshots import load_snapshot
@@ -48,7 +48,7 @@ class Subject:
     def __init__(self, workdir: str, count: int) -> None:
         self.experiment: Experiment = Workdir(workdir).experiment()
         self.env: Env = make_env(self.experiment.env)
-        self.positions: Positions = judged_positions(self.env, count, SEED, "validation")
+        self.positions: JudgedPositions = judged_positions(self.env, count, SEED, "validation")
         self.values = game_values(np.nanmax(self.positions.scores, axis=1))
         fold, network = make_inference(self.experiment.network, self.env.spec)
         self.published: Params = load_snapshot(Workdir(workdir).snapshots, None).params
@@ -59,10 +59,10 @@ class Subject:
         """The share of moves in the first `count` positions that keep the game's value, in all plies and by band."""
         results = self._search(evaluate, count, settings)
         actions = np.concatenate([result.action for result in results])
-        positions = Positions(*(field[: len(actions)] for field in self.positions))
+        positions = JudgedPositions(*(field[: len(actions)] for field in self.positions))
         found = judge_actions(actions, positions)
         bands = {
-            name: judge_actions(actions[inside], Positions(*(field[inside] for field in positions)))
+            name: judge_actions(actions[inside], JudgedPositions(*(field[inside] for field in positions)))
             for name, inside in bands_of(positions)
         }
         return settings | {
@@ -95,7 +95,7 @@ class Subject:
         return [jax.device_get(decide(self.params, jax.random.key(0), states)) for states in pieces]
 
 
-def bands_of(positions: Positions) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+def bands_of(positions: JudgedPositions) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
     """Which of the positions lie in each band: `[N]` bool."""
     for name, (first, last) in BANDS.items():
         yield name, (positions.plies >= first) & (positions.plies <= last)

@@ -20,7 +20,7 @@ from podzero.benchmarks.refutations import Refutations
 from podzero.config import Experiment
 from podzero.envs import make_env
 from podzero.evaluation.players import make_decide
-from podzero.evaluation.positions import MAX_PLY, Positions, judged_positions, random_games, replay
+from podzero.evaluation.positions import MAX_PLY, JudgedPositions, judged_positions, random_games, replay
 from podzero.evaluation.solvers import game_values, make_solver
 from podzero.inference.evaluation_cache import EvaluationCache
 from podzero.inference.openvino_model import CpuCompiler, float_model, infer
@@ -101,7 +101,7 @@ class Subject:
         workdir = zoo_workdir(agent)
         self._experiment: Experiment = workdir.experiment()
         self._env = make_env(self._experiment.env)
-        self.positions: Positions = judged_positions(self._env, count, SEED, "validation")
+        self.positions: JudgedPositions = judged_positions(self._env, count, SEED, "validation")
         fold, _ = make_inference(self._experiment.network, self._env.spec)
         self.network = HostNetwork(self._env, fold(load_snapshot(workdir.snapshots, None).params), threads)
         self._refutations = Refutations(self._env, make_solver(self._env.spec.name), self.network.logits)
@@ -113,7 +113,7 @@ class Subject:
         errors: list[Json] = []
         plies = self.positions.plies
         for start in range(0, count, PIECE):
-            piece = Positions(*(field[start : min(start + PIECE, count)] for field in self.positions))
+            piece = JudgedPositions(*(field[start : min(start + PIECE, count)] for field in self.positions))
             states = replay(self._env, piece.moves)
             result = jax.device_get(decide(None, jax.random.key(0), states))
             for error in self._refutations(states, piece.scores, result):

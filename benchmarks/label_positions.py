@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from podzero.envs import make_env
-from podzero.evaluation.positions import LABELS, Part, Positions, draw_positions
+from podzero.evaluation.positions import LABELS, JudgedPositions, Part, draw_positions
 from podzero.evaluation.solvers import make_solver
 
 GAME = "connect_four"
@@ -29,7 +29,7 @@ def main() -> None:
     _write("test", positions, np.sort(chosen[VALIDATION:]))
 
 
-def _write(part: Part, positions: Positions, chosen: np.ndarray[Any, Any]) -> None:
+def _write(part: Part, positions: JudgedPositions, chosen: np.ndarray[Any, Any]) -> None:
     file = LABELS / f"{GAME}-{part}.npz"
     moves, scores = positions.moves[chosen].astype(np.int8), positions.scores[chosen].astype(np.float16)
     np.savez_compressed(file, moves=moves, scores=scores)

@@ -30,7 +30,7 @@ from podzero.evaluation.bradley_terry import (
     LEVEL,
     Estimates,
     Floats,
-    Results,
+    PairResults,
     Unit,
     connected,
     covariance,
@@ -45,7 +45,7 @@ from podzero.intervals import Z_95
 
 REPLICATES = 500
 """Replicates of each bootstrap here."""
-Method = Callable[[Results, Floats], Estimates]
+Method = Callable[[PairResults, Floats], Estimates]
 
 
 class Scenario(NamedTuple):
@@ -95,7 +95,7 @@ class Simulation:
         self._counts: Counter[Unit] = Counter()
 
     @property
-    def results(self) -> Results:
+    def results(self) -> PairResults:
         """What was played so far."""
         return results_of(self._counts)
 
@@ -179,7 +179,7 @@ def _largest(simulation: Simulation) -> float:
     return float(estimate(results, simulation.anchors, replicates=REPLICATES).error.max())
 
 
-def fisher(results: Results, anchors: Floats) -> Estimates:
+def fisher(results: PairResults, anchors: Floats) -> Estimates:
     """The ratings, and 1.96 standard deviations from the Fisher information."""
     fixed = anchors / ELO_PER_NAT
     points = results.points_of(len(anchors), results.count)
@@ -188,7 +188,7 @@ def fisher(results: Results, anchors: Floats) -> Estimates:
     return Estimates(ELO_PER_NAT * ratings, ELO_PER_NAT * (ratings - spread), ELO_PER_NAT * (ratings + spread))
 
 
-def drawn_again(results: Results, anchors: Floats, method: str) -> Estimates:
+def drawn_again(results: PairResults, anchors: Floats, method: str) -> Estimates:
     """Intervals by `scipy.stats.bootstrap`: units are drawn again, and rated by Firth's likelihood."""
     fixed, players = anchors / ELO_PER_NAT, len(anchors)
     units = np.repeat(np.arange(len(results.count)), results.count.astype(int))

@@ -58,7 +58,7 @@ class Unit(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Results:
+class PairResults:
     """Different units, and how often each was seen. All arrays are `[M]`."""
 
     first: Ints
@@ -89,20 +89,20 @@ class Estimates(NamedTuple):
         return (self.high - self.low) / 2
 
 
-def tally(units: Iterable[Unit]) -> Results:
+def tally(units: Iterable[Unit]) -> PairResults:
     """Counts equal units together, whoever is named first."""
     ordered = (u if u.first < u.second else Unit(u.second, u.first, u.games - u.points, u.games) for u in units)
     return results_of(Counter(ordered))
 
 
-def results_of(counts: Counter[Unit]) -> Results:
+def results_of(counts: Counter[Unit]) -> PairResults:
     """The results in which each unit was seen as often as `counts` says."""
     rows = np.array([(*unit, count) for unit, count in sorted(counts.items())], np.float64).reshape(-1, 5)
     first, second, points, games, count = rows.T
-    return Results(first.astype(np.intp), second.astype(np.intp), points, games, count)
+    return PairResults(first.astype(np.intp), second.astype(np.intp), points, games, count)
 
 
-def estimate(results: Results, anchors: Floats, seed: int = 0, replicates: int = REPLICATES) -> Estimates:
+def estimate(results: PairResults, anchors: Floats, seed: int = 0, replicates: int = REPLICATES) -> Estimates:
     """Ratings and their intervals.
 
     Args:
@@ -175,7 +175,7 @@ def _newton_step(ratings: Floats, points: Floats, free: Ints) -> Floats:
 
 
 def bayesian_bootstrap(
-    results: Results,
+    results: PairResults,
     fixed: Floats,
     ratings: Floats,
     leverages: Floats,
@@ -211,7 +211,7 @@ def difference_variances(covariances: Floats) -> Floats:
     return of_differences
 
 
-def effective_units(results: Results, ratings: Floats, covariances: Floats) -> Floats:
+def effective_units(results: PairResults, ratings: Floats, covariances: Floats) -> Floats:
     """How many equally important units each rating depends on: `[N]`, zero for anchors.
 
         (sum of v_u)^2 / (sum of v_u^2),   v_u = the part of unit u in the variance of the rating
@@ -269,8 +269,12 @@ class Surprise(NamedTuple):
     """Probability of so large a difference if the model holds, times the number of pairs tested (Bonferroni)."""
 
 
-def surprises(results: Results, fixed: Floats) -> list[Surprise]:
-    """The pairs of players that are flagged, least probable first.
+def surprises(results: PairResults, fixed: Floats) -> list[Surprise]:
+    """The pairs of players whose games contradict the ratings, least probable first.
+
+    Each pair's own games are held against what all other games say about the same two players (node splitting: Dias et
+    al. 2010, https://doi.org/10.1002/sim.3767). Both are log-odds with a variance; their difference is zero if the
+    Bradley-Terry model holds.
 
     Args:
       results: of all games.
@@ -296,7 +300,7 @@ def surprises(results: Results, fixed: Floats) -> list[Surprise]:
     return sorted(found, key=lambda surprise: surprise.p_value)
 
 
-def cycles(results: Results, found: list[Surprise], players: int) -> list[tuple[int, int, int]]:
+def cycles(results: PairResults, found: list[Surprise], players: int) -> list[tuple[int, int, int]]:
     """Triples i, j, k in which i scores more than half against j, j against k, and k against i, with a pair among the
     surprises: intransitive by more than chance. The lowest index is named first.
     """
@@ -312,7 +316,7 @@ def cycles(results: Results, found: list[Surprise], players: int) -> list[tuple[
     return [(i, j, k) for i, j, k in triples if ahead[i, j] and ahead[j, k] and ahead[k, i]]
 
 
-def dispersion(results: Results) -> float:
+def dispersion(results: PairResults) -> float:
     """The variance of the units about the mean of their pair of players, relative to independent games without draws;
     1 if there are too few games to tell.
     """
@@ -366,7 +370,8 @@ _POWER = 4
 def next_pair(
     points: Floats, fixed: Floats, games: int, among: Collection[int] = (), barred: Collection[tuple[int, int]] = ()
 ) -> tuple[int, int] | None:
-    """The pair of players to play next.
+    """The pair of players to play next: the one whose games are expected to reduce the uncertainty of the ratings most
+    (Glickman & Jensen 2005, https://doi.org/10.1016/j.jspi.2003.09.022).
 
     With the covariance C of the ratings (anchors zero), a match of n games of i and j, which has the Fisher information
     w = n p (1 - p), reduces the variance of rating k by

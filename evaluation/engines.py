@@ -1,4 +1,8 @@
-"""Engines outside of podzero as players: GNU Go by GTP, Stockfish and Fairy-Stockfish by UCI."""
+"""Engines outside of podzero as players: GNU Go by GTP, Stockfish and Fairy-Stockfish by UCI.
+
+A few processes serve all games of a player. A process that fails costs only the game in which it fails, and no call
+waits for it longer than its timeout.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +86,7 @@ class Engine(Protocol):
 class EngineContestant:
     """A `MovesPlayer` that asks an engine.
 
-    An engine that ends, does not answer in time, or answers what is no legal move forfeits the game. The log says why,
+    An engine that ends, does not answer in time, or answers with an illegal move forfeits the game. The log says why,
     and a new process plays the other games.
     """
 
@@ -270,7 +274,7 @@ _COLOURS = ("b", "w")
 
 
 class GtpClient:
-    """The controller's end of the protocol."""
+    """The controller's side of the Go Text Protocol, version 2 (Farnebäck 2002, https://www.lysator.liu.se/~gunnar/gtp/)."""
 
     def __init__(self, command: Sequence[str], timeout_s: float) -> None:
         """Starts the engine; `timeout_s` limits the wait for each answer."""
@@ -348,7 +352,7 @@ class GtpEngine:
         try:
             return self._notation.action(turn.state, answer.strip())
         except NotationError as error:
-            raise EngineFailed(f"it answered genmove with something else than a move: {error}") from None
+            raise EngineFailed(f"its answer to genmove is not a move: {error}") from None
 
     def close(self) -> None:
         """Ends the engine."""
@@ -356,7 +360,10 @@ class GtpEngine:
 
 
 class UciEngine:
-    """A chess engine that is given the whole game before each of its moves, so that it may serve several games."""
+    """A chess engine, by the Universal Chess Interface (Huber & Meyer-Kahlen 2006).
+
+    It is given the whole game before each of its moves, so that it may serve several games.
+    """
 
     def __init__(
         self, command: Sequence[str], notation: LineNotation, options: Mapping[str, str], nodes: int, timeout_s: float
@@ -393,7 +400,7 @@ class UciEngine:
         try:
             return self._notation.action(turn.state, name)
         except NotationError as error:
-            raise EngineFailed(f"it answered go with something else than a move: {error}") from None
+            raise EngineFailed(f"its answer to go is not a move: {error}") from None
 
     def close(self) -> None:
         """Ends the engine."""

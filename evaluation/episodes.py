@@ -27,7 +27,7 @@ Choose = Callable[[Array, Array], Array]
 """A policy: `(key, observations [B, *observation_shape])` to actions `[B]` int32 or `[B, D]` float32 in
 [-1, 1]. `key` is consumed."""
 
-Decide = Callable[[Array, Array], tuple[Array, Array]]
+ActAndValue = Callable[[Array, Array], tuple[Array, Array]]
 """A policy that values what it sees: as `Choose`, to actions and `[B]` float32, the discounted returns it expects."""
 
 BASELINES = ("random", "greedy")
@@ -221,7 +221,7 @@ class SearchActors:
         decide = self.decider(params)
         return lambda key, observation: decide(key, observation)[0]
 
-    def decider(self, params: Params) -> Decide:
+    def decider(self, params: Params) -> ActAndValue:
         """The same action, and the value at the root of its search."""
         placed = jax.device_put(params)
         return lambda key, observation: cast(

@@ -1,4 +1,10 @@
-"""The evaluator: judges the newest snapshot periodically while training goes on."""
+"""The evaluator: judges the newest snapshot periodically during training.
+
+In board games a round plays matches, asks the solver if there is one, and updates the ratings. Matches are chosen as in
+a tournament, by how much they reduce the uncertainty of the newest snapshot's rating; two opponents may be matched too.
+The interval of a rating in a run is that of its difference from the rating of the snapshot before it: how far random
+play lies below the first snapshots is uncertain by hundreds of Elo points, but that shifts all snapshots alike.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Finished games, and their counts."""
+"""Finished games: what is known of each, match results, and the files (JSON lines) in which a run or a tournament keeps
+them for people to look at.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ class PlayedGame(NamedTuple):
     moves: tuple[int, ...]
     """All actions from the initial position, those of a random opening included."""
     points: float
-    """Of the player who moved first: 1 won, 0.5 drew, 0 lost."""
+    """The first player's points: 1 for a win, 0.5 for a draw, 0 for a loss."""
     opening_plies: int = 0
     """Random actions at the beginning."""
     position: str = ""
@@ -148,7 +150,7 @@ _MOST_BYTES = 32 << 20
 
 
 class KeptGame(NamedTuple):
-    """A game, and where it is from."""
+    """A game and its origin."""
 
     origin: str
     """`step 2,932`, or the name of a tournament's folder."""

@@ -43,7 +43,7 @@ _FORMAT = 3
 """Version of the way in which positions are drawn: part of the cache's key."""
 
 
-class Positions(NamedTuple):
+class JudgedPositions(NamedTuple):
     """N positions whose legal moves differ in value, with the exact score of each move."""
 
     moves: np.ndarray[Any, Any]
@@ -57,12 +57,12 @@ class Positions(NamedTuple):
         plies: np.ndarray[Any, Any] = (self.moves >= 0).sum(axis=1)
         return plies
 
-    def first(self, count: int) -> Positions:
+    def first(self, count: int) -> JudgedPositions:
         """The first positions."""
-        return Positions(self.moves[:count], self.scores[:count])
+        return JudgedPositions(self.moves[:count], self.scores[:count])
 
 
-def judged_positions(env: Env, count: int, seed: int, part: Part = "test", max_ply: int = MAX_PLY) -> Positions:
+def judged_positions(env: Env, count: int, seed: int, part: Part = "test", max_ply: int = MAX_PLY) -> JudgedPositions:
     """`count` solved positions, the same for the same arguments.
 
     They come from the labels of the game, as long as these suffice, chosen evenly over the plies; otherwise from
@@ -86,16 +86,16 @@ def judged_positions(env: Env, count: int, seed: int, part: Part = "test", max_p
     return positions
 
 
-def read_labels(game: str, part: Part) -> Positions | None:
+def read_labels(game: str, part: Part) -> JudgedPositions | None:
     """The labelled positions of a game that come with podzero; None for other games."""
     file = LABELS / f"{known_game(game)}-{part}.npz"
     if not file.is_file():
         return None
     with np.load(file) as arrays:
-        return Positions(arrays["moves"].astype(np.int32), arrays["scores"].astype(np.float32))
+        return JudgedPositions(arrays["moves"].astype(np.int32), arrays["scores"].astype(np.float32))
 
 
-def all_positions(env: Env, max_ply: int) -> Positions:
+def all_positions(env: Env, max_ply: int) -> JudgedPositions:
     """All positions up to a ply in which legal moves differ in value, each once, whatever moves lead to it.
 
     For small games: each ply is held in memory.
@@ -115,14 +115,14 @@ def all_positions(env: Env, max_ply: int) -> Positions:
         scores = solver.scores(view.observation[open_])
         values = game_values(scores)
         differ = np.nanmax(values, axis=1) > np.nanmin(values, axis=1)
-        found.append(Positions(moves[differ], scores[differ]))
+        found.append(JudgedPositions(moves[differ], scores[differ]))
         rows, actions = np.nonzero(legal)
         moves = moves[rows]
         moves[:, ply : ply + 1] = actions[:, None]
-    return Positions(*(np.concatenate(field) for field in zip(*found, strict=True)))
+    return JudgedPositions(*(np.concatenate(field) for field in zip(*found, strict=True)))
 
 
-def draw_positions(env: Env, solver: Solver, count: int, seed: int, max_ply: int = MAX_PLY) -> Positions:
+def draw_positions(env: Env, solver: Solver, count: int, seed: int, max_ply: int = MAX_PLY) -> JudgedPositions:
     """Draws positions by uniformly random legal play and solves them; any first part of them is even over the plies.
 
     Each position is drawn once, whatever moves lead to it. Terminal positions, and positions in which all legal moves
@@ -182,7 +182,7 @@ class _Drawn:
         if len(np.unique(game_values(scores[~np.isnan(scores)]))) > 1:
             self._held[ply].append((moves, scores))
 
-    def positions(self) -> Positions:
+    def positions(self) -> JudgedPositions:
         """All of them: the first of each ply, the second of each ply, and so on."""
         found = [
             entry
@@ -190,13 +190,13 @@ class _Drawn:
             for of_ply in self._held
             for entry in of_ply[round_ : round_ + 1]
         ]
-        return Positions(np.stack([moves for moves, _ in found]), np.stack([scores for _, scores in found]))
+        return JudgedPositions(np.stack([moves for moves, _ in found]), np.stack([scores for _, scores in found]))
 
     def _sizes(self) -> np.ndarray[Any, Any]:
         return np.array([len(of_ply) for of_ply in self._held])
 
 
-def _ordered(positions: Positions, rng: np.random.Generator) -> Positions:
+def _ordered(positions: JudgedPositions, rng: np.random.Generator) -> JudgedPositions:
     """The positions in random order, but so that any first part of them is even over the plies."""
     shuffled = rng.permutation(len(positions.moves))
     plies = positions.plies[shuffled]
@@ -204,7 +204,7 @@ def _ordered(positions: Positions, rng: np.random.Generator) -> Positions:
     for ply in np.unique(plies):
         rounds[plies == ply] = np.arange((plies == ply).sum())
     order = shuffled[np.lexsort((plies, rounds))]
-    return Positions(positions.moves[order], positions.scores[order])
+    return JudgedPositions(positions.moves[order], positions.scores[order])
 
 
 def replay(env: Env, moves: np.ndarray[Any, Any]) -> EnvState:
@@ -252,17 +252,17 @@ def random_games(env: Env, max_ply: int) -> Callable[[Array, Array], RandomGames
     return compiled
 
 
-def _load(file: Path, count: int) -> Positions | None:
+def _load(file: Path, count: int) -> JudgedPositions | None:
     """The cached positions; None if there are none or the file is damaged."""
     try:
         with np.load(file) as arrays:
-            held = Positions(arrays["moves"], arrays["scores"])
+            held = JudgedPositions(arrays["moves"], arrays["scores"])
     except (OSError, ValueError, KeyError, EOFError, BadZipFile):
         return None
     return held if len(held.moves) == len(held.scores) == count else None
 
 
-def _save(file: Path, positions: Positions) -> None:
+def _save(file: Path, positions: JudgedPositions) -> None:
     """Replaces the cache file atomically. If it cannot be written, the next run solves the positions again."""
     temporary = file.with_name(f".{os.getpid()}-{file.name}")
     try:
@@ -313,7 +313,7 @@ class JudgeResult(NamedTuple):
 class Judge:
     """Judges players on the same positions, so that a player is compiled once for all rounds."""
 
-    def __init__(self, env: Env, positions: Positions) -> None:
+    def __init__(self, env: Env, positions: JudgedPositions) -> None:
         self._positions = positions
         self._states = replay(env, positions.moves)
 
@@ -331,7 +331,7 @@ class Judge:
         return judge_actions(np.asarray(policy).argmax(axis=1), self._positions)
 
 
-def judge_actions(actions: np.ndarray[Any, Any], positions: Positions) -> JudgeResult:
+def judge_actions(actions: np.ndarray[Any, Any], positions: JudgedPositions) -> JudgeResult:
     """Judges one action (`[N]`) for each position."""
     kept = _is_best(actions, game_values(positions.scores))
     exact = _is_best(actions, positions.scores)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from podzero.errors import PodzeroError
-from podzero.evaluation.bradley_terry import ELO_PER_NAT, Floats, Results, Unit, connected, estimate, results_of
+from podzero.evaluation.bradley_terry import ELO_PER_NAT, Floats, PairResults, Unit, connected, estimate, results_of
 from podzero.evaluation.games import MatchResult
 
 ANCHOR = "random"
@@ -84,7 +84,7 @@ class Ladder:
         """Games of one player."""
         return sum(held.result.games for pair, held in self._meetings.items() if name in pair)
 
-    def results(self, names: list[str]) -> Results:
+    def results(self, names: list[str]) -> PairResults:
         """The games of these players against each other; players are their indices in `names`."""
         index = {name: i for i, name in enumerate(names)}
         counts: Counter[Unit] = Counter()

@@ -58,7 +58,10 @@ _GARDNER = {"Variant": "Gardner", "SetUp": "1", "FEN": "rnbqk/ppppp/5/PPPPP/RNBQ
 
 
 def pgn_text(env: Env, played: PlayedGame, date: str | None) -> str:
-    """The record of one game; `date` is as 2026-01-31."""
+    """The game in Portable Game Notation (Edwards 1994); games other than chess use their own names of moves.
+
+    `date` is as 2026-01-31.
+    """
     game, moves = env.spec.name, played.moves
     result = _RESULTS[played.points]
     tags = {"Event": "podzero", "Site": "?", "Date": (date or "????-??-??").replace("-", "."), "Round": "-"}
@@ -140,7 +143,10 @@ _GO = f"KM[{KOMI}]RU[Tromp-Taylor]"
 
 
 def sgf_text(spec: EnvSpec, game: PlayedGame, date: str | None) -> str:
-    """The game tree of one game; `date` is as 2026-01-31."""
+    """The game in the Smart Game Format, version 4 (Hollosi 1999, https://www.red-bean.com/sgf/).
+
+    `date` is as 2026-01-31.
+    """
     size = spec.observation_shape[0]
     rules = _GO if SGF_GAMES[spec.name] == 1 else ""
     played_on = f"DT[{date}]" if date else ""

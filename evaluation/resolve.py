@@ -1,4 +1,4 @@
-"""From the name of a player to the player: see `podzero.player_names` for the names."""
+"""Makes players from their names; `podzero.player_names` lists the names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from podzero.config import GymnasiumConfig, ModelNetworkConfig, NetworkConfig, S
 from podzero.envs import spec_of
 from podzero.errors import ConfigError
 from podzero.evaluation.engines import engine_contestant
-from podzero.evaluation.episodes import Decide, SearchActors
+from podzero.evaluation.episodes import ActAndValue, SearchActors
 from podzero.evaluation.players import Contestant, NetworkPlayers, RandomPlayer, SearchPlayer, SolverPlayer, mcts_player
 from podzero.evaluation.solvers import make_solver
 from podzero.networks import make_model_network, make_network
@@ -29,7 +29,7 @@ def resolve(
       env: the game to play.
       simulations: simulations per move of a trained player; None takes as many as in training.
       discount: the discount per move for `mcts:N`; trained players use that of their experiment.
-      keep_nodes: the results of a player that searches have the nodes of its trees.
+      keep_nodes: whether search results keep the nodes of their trees.
 
     Raises:
       ConfigError: there is no such player, it cannot play this game, or its program is not installed.
@@ -52,7 +52,7 @@ def resolve(
             raise ConfigError(f"player '{name}' acts only in gymnasium environments, not in {env.spec.name}")
 
 
-def acting(name: str, env: GymnasiumConfig, simulations: int | None = None) -> tuple[str, Decide]:
+def acting(name: str, env: GymnasiumConfig, simulations: int | None = None) -> tuple[str, ActAndValue]:
     """The full name and the policy, with its values, of the agent that was trained in a working directory.
 
     Args:

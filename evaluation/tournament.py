@@ -1,4 +1,13 @@
-"""Tournaments: matches chosen by uncertainty, until the ratings are known well enough. Every game is kept."""
+"""Tournaments: matches chosen by uncertainty until the ratings are certain enough, and their folders.
+
+The folder holds the settings (`tournament.json`) and the games (`games.jsonl`), one JSON object a line:
+
+    {"batch": 3, "pair": 17, "players": ["mcts:20", "random"], "moves": [4, 0, 2], "opening_plies": 0,
+     "position": "5feceb66ffc86f38", "points": [1.0, 0.0], "end": "over", "seed": 0}
+
+The fields are those of `podzero.evaluation.games.game_to_tree`. The games of one `pair` have the same opening. Random
+numbers are those of batch `batch` of the tournament with this `seed`.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +42,7 @@ class TournamentError(PodzeroError, RuntimeError):
     """The folder of a tournament cannot be used; the message says why and what to do."""
 
 
-class Settings(NamedTuple):
+class TournamentSettings(NamedTuple):
     """What is played. A tournament is resumed only with the same settings."""
 
     game: Any
@@ -68,7 +77,7 @@ class _Line(NamedTuple):
 class TournamentFiles:
     """The folder of one tournament."""
 
-    def __init__(self, folder: Path, settings: Settings) -> None:
+    def __init__(self, folder: Path, settings: TournamentSettings) -> None:
         """Makes the folder, or checks that it holds the same tournament; reserves it until `close`.
 
         Raises:
@@ -191,8 +200,8 @@ OPENINGS = 8
 """Openings in a match; each is played from both sides."""
 
 
-class Progress(NamedTuple):
-    """What a tournament reports after each match."""
+class TournamentProgress(NamedTuple):
+    """The state of a tournament after a match."""
 
     games: int
     """Games of the tournament so far, those of earlier processes included."""
@@ -211,7 +220,7 @@ class Tournament:
         players: Sequence[Contestant],
         anchors: Mapping[str, float],
         files: TournamentFiles,
-        settings: Settings,
+        settings: TournamentSettings,
     ) -> None:
         """Reads the games so far.
 
@@ -255,7 +264,7 @@ class Tournament:
         games: int,
         until: float | None = None,
         keep_going: Callable[[], bool] = lambda: True,
-        report: Callable[[Progress], None] = lambda progress: None,
+        report: Callable[[TournamentProgress], None] = lambda progress: None,
     ) -> str:
         """Plays matches and says why it ended.
 
@@ -283,7 +292,7 @@ class Tournament:
             self._files.append(played)
             for one in played:
                 self._count(one)
-            report(Progress(self.games, first, second, self.largest_error()))
+            report(TournamentProgress(self.games, first, second, self.largest_error()))
         return "the most games were played"
 
     def write_records(self, path: Path) -> None:
@@ -418,13 +427,13 @@ def open_tournament(
         raise ConfigError(f"a tournament needs at least two players, each named once; got {', '.join(who)}")
     names = tuple(player.name for player in players)
     plies = OPENING_PLIES if sum(player.deterministic for player in players) > 1 else 0
-    settings = Settings(_plain(where), names, simulations, plies, OPENINGS, seed)
+    settings = TournamentSettings(_plain(where), names, simulations, plies, OPENINGS, seed)
     known = _anchors(anchors, who, {name: player.name for name, player in called.items()})
     files = TournamentFiles(folder or default_folder(env.spec.name, settings), settings)
     return Tournament(env, players, known, files, settings)
 
 
-def default_folder(game: str, settings: Settings) -> Path:
+def default_folder(game: str, settings: TournamentSettings) -> Path:
     """`tournaments/GAME-DIGEST`; the digest follows from the settings, so that the same command resumes."""
     digest = hashlib.sha256(json.dumps(settings._asdict()).encode()).hexdigest()[:8]
     return Path("tournaments") / f"{game}-{digest}"

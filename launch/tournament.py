@@ -23,7 +23,7 @@ from podzero.workdir import refuse_url
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from podzero.evaluation.tournament import Progress
+    from podzero.evaluation.tournament import TournamentProgress
 
 
 def tournament(
@@ -124,7 +124,7 @@ def until_interrupted() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-def show_progress(progress: Progress) -> None:
+def show_progress(progress: TournamentProgress) -> None:
     """A line on the error output."""
     error = progress.largest_error
     known = "not all connected yet" if error is None else f"largest interval ±{error:.0f} Elo"

@@ -8,11 +8,18 @@ import pytest
 from podzero.evaluation.bradley_terry import (
     ELO_PER_NAT,
     Unit,
+    connected,
+    covariance,
+    cycles,
+    dispersion,
     effective_units,
     estimate,
+    expected_reductions,
     firth,
     maximum_likelihood,
+    next_pair,
     results_of,
+    surprises,
     tally,
 )
 
@@ -102,3 +109,125 @@ def test_equal_units_are_counted_together_whoever_is_named_first():
     found = tally([Unit(1, 0, 1.5), Unit(0, 1, 0.5), Unit(0, 1, 2.0)])
     assert found.first.tolist() == [0, 0]
     assert dict(zip(found.points.tolist(), found.count.tolist(), strict=True)) == {0.5: 2, 2.0: 1}
+
+
+def decided(first, second, won, lost):
+    """Openings of which a player wins both games, or loses both."""
+    return {Unit(first, second, 2.0): won, Unit(first, second, 0.0): lost}
+
+
+def results(*matches):
+    counts = Counter()
+    for match in matches:
+        counts.update(match)
+    return results_of(counts)
+
+
+CYCLE = results(decided(0, 1, 30, 10), decided(1, 2, 30, 10), decided(0, 2, 10, 30))
+FIXED = np.array([0, NAN, NAN])
+
+
+def test_a_cycle_is_flagged_and_named():
+    found = surprises(CYCLE, FIXED)
+    assert {frozenset((one.first, one.second)) for one in found} == {frozenset(p) for p in ((0, 1), (1, 2), (0, 2))}
+    assert cycles(CYCLE, found, 3) == [(0, 1, 2)]
+    assert cycles(CYCLE, [], 3) == []
+
+
+def test_the_surprise_says_what_was_expected():
+    first = next(one for one in surprises(CYCLE, FIXED) if {one.first, one.second} == {0, 2})
+    assert (first.first, first.second, first.score) == (2, 0, 0.75)
+    # By the other games 0 is above 1 and 1 above 2, each by about ln 3: 2 scores 1 / (1 + 9).
+    assert first.expected == pytest.approx(0.1, abs=0.01)
+
+
+def test_results_that_the_ratings_explain_are_not_flagged():
+    """Log-odds of ln 3 each add up to ln 9."""
+    assert surprises(results(decided(0, 1, 30, 10), decided(1, 2, 30, 10), decided(0, 2, 36, 4)), FIXED) == []
+
+
+def test_few_games_are_not_enough():
+    assert surprises(results(decided(0, 1, 3, 1), decided(1, 2, 3, 1), decided(0, 2, 1, 3)), FIXED) == []
+
+
+def test_a_chain_of_players_cannot_contradict_itself():
+    assert surprises(results(decided(0, 1, 30, 0), decided(1, 2, 0, 30)), FIXED) == []
+
+
+def test_anchors_can_contradict_the_games():
+    """Both are known to be equal, but one beats the other through a third, who loses to one and beats the other."""
+    played = results(decided(0, 1, 30, 10), decided(1, 2, 30, 10))
+    assert surprises(played, FIXED) == []
+    assert {one.first for one in surprises(played, np.array([0, NAN, 0.0]))} == {0, 1}
+
+
+def test_openings_that_favour_a_side_vary_less_and_others_more():
+    assert dispersion(results({Unit(0, 1, 1.0): 20})) == 0
+    assert dispersion(results(decided(0, 1, 10, 10))) == pytest.approx(2 * 20 / 19)
+
+
+def test_connection():
+    met = np.zeros((4, 4), bool)
+    met[0, 2] = met[2, 0] = True
+    assert connected(met, 2).tolist() == [0, 2]
+    assert connected(met, 3).tolist() == [3]
+
+
+def level(players, games):
+    """Everyone has drawn so many games with everyone."""
+    return games / 2 * (1 - np.eye(players))
+
+
+def test_the_player_with_the_fewest_games_is_next():
+    points = level(4, 20)
+    points[3, :] = points[:, 3] = 0
+    assert 3 in next_pair(points, np.array([0, NAN, NAN, NAN]), 16)
+
+
+def test_equals_are_paired_rather_than_those_whose_game_is_decided():
+    """Player 2 has few games; it is level with player 1, and far above the anchor."""
+    points = np.array([[0, 4, 0.5], [96, 0, 4], [7.5, 4, 0]])
+    assert next_pair(points, np.array([0, NAN, NAN]), 16) == (1, 2)
+
+
+def test_every_player_is_met_before_anyone_is_well_known():
+    points, fixed = np.zeros((6, 6)), np.array([0] + [NAN] * 5)
+    for _ in range(6):
+        i, j = next_pair(points, fixed, 16)
+        points[i, j] += 8
+        points[j, i] += 8
+    assert ((points + points.T).sum(axis=1) > 0).all()
+
+
+def test_the_reduction_is_what_the_inverse_information_says():
+    """The match itself is added to the information, and the sums of fourth powers compared; the imagined games are
+    too few to matter."""
+    points, fixed = level(3, 5000), np.array([0, NAN, NAN])
+    before = np.diagonal(covariance(np.zeros(3), points, fixed))
+    points_after = points.copy()
+    points_after[0, 1] += 500
+    points_after[1, 0] += 500
+    after = np.diagonal(covariance(np.zeros(3), points_after, fixed))
+    expected = (before**4).sum() - (after**4).sum()
+    np.testing.assert_allclose(expected_reductions(points, fixed, 1000)[0, 1], expected, rtol=0.01)
+
+
+def test_only_the_players_that_matter_are_looked_at():
+    """Player 2 is hardly known, but player 1 is asked for; games with player 2 tell nothing about it."""
+    points = level(3, 40)
+    points[2, :] = points[:, 2] = 0
+    assert next_pair(points, np.array([0, NAN, NAN]), 16) in ((0, 2), (1, 2))
+    assert next_pair(points, np.array([0, NAN, NAN]), 16, among=[1]) == (0, 1)
+
+
+def test_a_match_of_others_is_chosen_if_it_tells_more():
+    """Player 2 is known well relative to player 1, which is hardly known relative to the anchor."""
+    points = np.array([[0, 2, 0], [2, 0, 500], [0, 500, 0.0]])
+    assert next_pair(points, np.array([0, NAN, NAN]), 16, among=[2]) in ((0, 1), (0, 2))
+    assert next_pair(points, np.array([0, NAN, NAN]), 16, among=[2], barred=[(0, 2)]) == (0, 1)
+
+
+def test_barred_pairs_do_not_play():
+    fixed = np.array([0, NAN, NAN])
+    assert next_pair(np.zeros((3, 3)), fixed, 16, barred=[(0, 1), (0, 2)]) == (1, 2)
+    assert next_pair(np.zeros((3, 3)), fixed, 16, barred=[(0, 1), (0, 2), (1, 2)]) is None

@@ -6,7 +6,7 @@ import pytest
 from podzero.envs import make_env
 from podzero.evaluation.evaluator import judgement_metrics
 from podzero.evaluation.players import RandomPlayer, SolverPlayer
-from podzero.evaluation.positions import BandResult, Judge, Positions, draw_positions, judge_actions
+from podzero.evaluation.positions import BandResult, Judge, JudgedPositions, draw_positions, judge_actions
 from podzero.evaluation.solvers import game_values, make_solver
 from podzero.intervals import wilson
 
@@ -36,7 +36,7 @@ def test_random_play_keeps_the_share_of_moves_that_keep_the_value(game):
 
 
 def test_shares_by_hand():
-    positions = Positions(
+    positions = JudgedPositions(
         moves=np.array([[-1, -1], [3, -1], [4, -1], [3, 3]], np.int32),
         scores=np.array([[5, 2, -1, NAN], [0, -3, NAN, -1], [-2, -4, 1, NAN], [0, 1, 3, 3]], np.float32),
     )
@@ -52,7 +52,7 @@ def test_the_judgement_by_bands_of_plies_by_hand():
     moves = np.full((5, 30), -1, np.int32)
     for row, plies in enumerate((0, 9, 9, 20, 30)):
         moves[row, :plies] = 0
-    result = judge_actions(np.array([0, 0, 1, 0, 1]), Positions(moves, np.array([[1, -1]] * 5, np.float32)))
+    result = judge_actions(np.array([0, 0, 1, 0, 1]), JudgedPositions(moves, np.array([[1, -1]] * 5, np.float32)))
     assert [(band.first, band.positions, band.exact) for band in result.bands] == [(0, 3, 2 / 3), (20, 2, 1 / 2)]
     assert judgement_metrics(result) == {
         "evaluation/keeps_value": 3 / 5,
@@ -64,7 +64,7 @@ def test_the_judgement_by_bands_of_plies_by_hand():
 
 
 def test_an_illegal_move_keeps_nothing():
-    positions = Positions(np.array([[-1]], np.int32), np.array([[NAN, 1, 0]], np.float32))
+    positions = JudgedPositions(np.array([[-1]], np.int32), np.array([[NAN, 1, 0]], np.float32))
     assert judge_actions(np.array([0]), positions).keeps_value == 0
 
 

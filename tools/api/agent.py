@@ -16,7 +16,7 @@ from podzero.evaluation.resolve import resolve
 from podzero.player_names import PREFIX, TrainedPlayer, game_to_play, parse_player
 from podzero.protocols import Env
 from podzero.tools.api.results import Evaluation, FinishedGame, Search
-from podzero.tools.play.game import Game
+from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.searching import PositionSearch, Searched, batch_of_one, usual_simulations, with_simulations
 from podzero.types import EnvSpec
 
@@ -53,8 +53,8 @@ def load(who: str | Path, game: str | None = None, simulations: int | None = Non
 class Agent:
     """A player of one game, trained or not.
 
-    A position is a `Game`, as `new_game` makes it, or the names of the moves that lead there from the beginning, as
-    "E5 C3". Each number of simulations is compiled when it is used first, which takes some seconds.
+    A position is a `PlayableGame`, as `new_game` makes it, or the names of the moves that lead there from the
+    beginning, as "E5 C3". Each number of simulations is compiled when it is used first, which takes some seconds.
     """
 
     def __init__(self, who: str, env: Env, simulations: int | None = None, discount: float = 1.0) -> None:
@@ -65,7 +65,7 @@ class Agent:
         """Of each search, unless another number is given there."""
         self._player = resolve(who, env, self.simulations, discount)
         self._search = PositionSearch(self._made)
-        self._new_game = Game(env)
+        self._new_game = PlayableGame(env)
 
     @property
     def name(self) -> str:
@@ -80,7 +80,7 @@ class Agent:
         """The name of its game."""
         return self._env.spec.name
 
-    def new_game(self, moves: str = "") -> Game:
+    def new_game(self, moves: str = "") -> PlayableGame:
         """A game at its beginning, or after moves that are named in order, as "E5 C3".
 
         Raises:
@@ -91,7 +91,7 @@ class Agent:
         return game
 
     @simulator_errors()
-    def evaluate(self, position: Game | str = "") -> Evaluation:
+    def evaluate(self, position: PlayableGame | str = "") -> Evaluation:
         """What the network alone says of a position, without a search.
 
         Raises:
@@ -103,7 +103,7 @@ class Agent:
         return Evaluation(game, policy[0], float(value[0]))
 
     @simulator_errors()
-    def search(self, position: Game | str = "", simulations: int | None = None) -> Search:
+    def search(self, position: PlayableGame | str = "", simulations: int | None = None) -> Search:
         """Searches a position as the agent does when it plays.
 
         Raises:
@@ -122,7 +122,9 @@ class Agent:
         return Search(game, found.policy, found.value, found.action, found.visits, simulations)
 
     @simulator_errors()
-    def play(self, opponent: Agent | None = None, position: Game | str = "", second: bool = False) -> FinishedGame:
+    def play(
+        self, opponent: Agent | None = None, position: PlayableGame | str = "", second: bool = False
+    ) -> FinishedGame:
         """Plays a game to its end.
 
         Args:
@@ -161,7 +163,7 @@ class Agent:
             )
         return self._player
 
-    def _choice(self, game: Game) -> Searched | None:
+    def _choice(self, game: PlayableGame) -> Searched | None:
         """The move in a position; None if the agent gives up."""
         if not isinstance(self._player, MovesPlayer):
             return self._search(game.state, self.simulations)
@@ -179,13 +181,13 @@ class Agent:
         assert not isinstance(player, MovesPlayer)
         return player
 
-    def _copy(self, position: Game | str) -> Game:
+    def _copy(self, position: PlayableGame | str) -> PlayableGame:
         if isinstance(position, str):
             return self.new_game(position)
         self._check_same(position.env.spec)
         return position.copy()
 
-    def _going_on(self, position: Game | str) -> Game:
+    def _going_on(self, position: PlayableGame | str) -> PlayableGame:
         game = self._copy(position)
         if game.over:
             raise ConfigError(

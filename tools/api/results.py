@@ -13,7 +13,7 @@ from podzero.errors import ConfigError
 from podzero.evaluation.games import PlayedGame
 from podzero.evaluation.records import record_text, write_records
 from podzero.tools.play.drawing import Drawing, drawing_of
-from podzero.tools.play.game import Game
+from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.picture import heat_of
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
@@ -24,7 +24,7 @@ Integers = np.ndarray[Any, np.dtype[np.int32]]
 class Evaluation:
     """A policy and a value of a position."""
 
-    game: Game
+    game: PlayableGame
     """A copy of the game, which shows the position."""
     policy: Floats
     """`[A]` float32, the probability of each action; zero for illegal ones."""
@@ -92,7 +92,7 @@ class Search(Evaluation):
 class FinishedGame:
     """A game between two agents."""
 
-    game: Game
+    game: PlayableGame
     """At its end; `game.show(ply)` steps through it."""
     players: tuple[str, str]
     """Their names; who began comes first."""
@@ -148,7 +148,7 @@ class FinishedGame:
         return f"<{first} against {second}: {self.result} after {len(self.game.moves)} moves>"
 
 
-def board(game: Game) -> Drawing:
+def board(game: PlayableGame) -> Drawing:
     """The position that a game shows, as values to be drawn.
 
     Returns:

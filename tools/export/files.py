@@ -1,4 +1,6 @@
-"""The kinds of files: how a function is written, and how a written one is called."""
+"""Exported files: how a function is encoded and loaded in each format, and files that get their names only when all are
+complete and checked.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from podzero.importing import how_to_install, import_extra
 from podzero.listen_address import free_address
 from podzero.player_names import PREFIX, BuiltinPlayer, EnginePlayer, TrainedPlayer, game_to_play, parse_player
 from podzero.protocols import Env
-from podzero.tools.play.game import Game
+from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.searching import PositionSearch
 from podzero.tools.play.terminal import TerminalGame
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from podzero.tools.play.episode import Episode, Watcher
 
 USUAL_SIMULATIONS = 128
-"""Of a search in a game, unless the person asks for another number."""
+"""Simulations per search in a game, unless the person gives another number."""
 
 
 class PageOptions(NamedTuple):
-    """What was asked for of the page."""
+    """The options of the web page."""
 
     others: Sequence[str] = ()
     """Players that are asked about each position of a game as well."""
@@ -105,7 +105,7 @@ def play(
         address = free_address(page.host, page.port)
         _page().serve_game(env, players, simulations, address, _kept(page.kept, players), _own_picture(where))
     else:
-        TerminalGame(Game(env), players[who], simulations, int(second), Console()).run()
+        TerminalGame(PlayableGame(env), players[who], simulations, int(second), Console()).run()
     return None
 
 
@@ -114,7 +114,7 @@ def _refuse(title: str, why: str, options: list[str], or_else: str = "") -> None
         raise ConfigError(f"{title} {why}: remove {' '.join([*options, or_else]).strip()}")
 
 
-def _own_picture(where: str | EnvConfig) -> Callable[[Game], str] | None:
+def _own_picture(where: str | EnvConfig) -> Callable[[PlayableGame], str] | None:
     if not isinstance(where, SimulatorConfig) or not renders(where):
         return None
     import_extra("PIL", "the picture of a game of your own")
@@ -162,7 +162,7 @@ def _made(name: str, env: Env, discount: float, built_in: bool, simulations: int
 
 
 class Video(NamedTuple):
-    """What was asked for of episodes; None where nothing was."""
+    """The options of a video; None where an option was not given."""
 
     file: Path | None = None
     """Where the video is written."""

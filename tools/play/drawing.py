@@ -1,4 +1,8 @@
-"""The drawing of a position."""
+"""Boards as plain values and as text: the owner and the label of each square, and the squares of each action.
+
+Pieces of chess and shogi come from their notation; the stones of games whose rules are not known here from their
+observations, `[rows, columns, planes]`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from rich.text import Text
 from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.notation import SHOGI_GAMES, ShogiGame, fen_of, notation_of, square_seen_first
 from podzero.envs.registry import GAMES
-from podzero.tools.play.game import Game
+from podzero.tools.play.game import PlayableGame
 from podzero.types import EnvSpec
 
 Square = tuple[int, int]
@@ -59,7 +63,7 @@ class Drawing(NamedTuple):
         return not self.hands <= square[1] < self.size[1] - self.hands
 
 
-def drawing_of(game: Game) -> Drawing | None:
+def drawing_of(game: PlayableGame) -> Drawing | None:
     """The board of the position that is shown; None if its observation is not one of a board."""
     spec = game.env.spec
     if spec.name in CHESS_SIZES:
@@ -75,7 +79,7 @@ def drawing_of(game: Game) -> Drawing | None:
     return Drawing(owner, text, rows, columns, _squares_to_fill(game, height, width))
 
 
-def last_squares(game: Game) -> tuple[Square, ...]:
+def last_squares(game: PlayableGame) -> tuple[Square, ...]:
     """Where the last move went: what was drawn before it, for the squares of that action."""
     if game.last_move is None:
         return ()
@@ -93,14 +97,14 @@ _Contents = tuple[np.ndarray[Any, Any], tuple[tuple[str, ...], ...]]
 """The owner of each square and what is written in it, as in a `Drawing`."""
 
 
-def _known_stones(game: Game, observation: np.ndarray[Any, Any]) -> _Contents:
+def _known_stones(game: PlayableGame, observation: np.ndarray[Any, Any]) -> _Contents:
     """The stones of a game of the registry, whose first planes are those of the player to move and of the other."""
     owner, mover = np.full(observation.shape[:2], -1, np.int8), game.turn
     owner[observation[..., 0] != 0], owner[observation[..., 1] != 0] = mover, 1 - mover
     return owner, _blank(owner)
 
 
-def _observed(game: Game, observation: np.ndarray[Any, Any]) -> _Contents:
+def _observed(game: PlayableGame, observation: np.ndarray[Any, Any]) -> _Contents:
     """Stones where the observation of an unknown game shows them, else the number of the first plane in each square."""
     owner = owners(game)
     if owner is not None:
@@ -114,7 +118,7 @@ def _blank(owner: np.ndarray[Any, Any]) -> tuple[tuple[str, ...], ...]:
     return tuple(("",) * owner.shape[1] for _ in owner)
 
 
-def _squares_to_fill(game: Game, height: int, width: int) -> dict[int, tuple[Square, ...]]:
+def _squares_to_fill(game: PlayableGame, height: int, width: int) -> dict[int, tuple[Square, ...]]:
     """Where each legal action puts a stone: in a square of its own, or in any of its column."""
     actions = game.env.spec.num_actions
     if actions == width:
@@ -141,7 +145,7 @@ _PIECES = dict(zip("KQRBNPkqrbnp", "♔♕♖♗♘♙♚♛♜♝♞♟", stric
 _SQUARE_NAME = re.compile(r"([a-h])([0-9])")
 
 
-def chess_drawing(game: Game) -> Drawing:
+def chess_drawing(game: PlayableGame) -> Drawing:
     """The board of chess, white below."""
     size = CHESS_SIZES[game.env.spec.name]
     ranks = fen_of(game.state, size).split()[0].split("/")
@@ -157,7 +161,7 @@ def chess_drawing(game: Game) -> Drawing:
     return Drawing(owner, text, rows, tuple("abcdefgh"[:size]), squares, moves_pieces=True)
 
 
-def shogi_drawing(game: Game) -> Drawing:
+def shogi_drawing(game: PlayableGame) -> Drawing:
     """The board of shogi or animal shogi, the first player below; captured pieces with their number at the sides.
 
     Pieces have the letters of SFEN, those of the second player in lower case.
@@ -230,7 +234,7 @@ class Stones(NamedTuple):
         return owner[::-1] if self.upside_down else owner
 
 
-def owners(game: Game) -> Owners | None:
+def owners(game: PlayableGame) -> Owners | None:
     """The owner of each stone in the position that is shown; None if its planes show more than stones."""
     stones, planes = _stones(cast(Hashable, game.env)), _planes(game)
     if stones is None or not _only_stones(planes, stones.varying):
@@ -274,9 +278,9 @@ def _stones(env: Any) -> Stones | None:
     return stones._replace(upside_down=falls)
 
 
-def _random_game(env: Any) -> tuple[Game, list[Planes]]:
+def _random_game(env: Any) -> tuple[PlayableGame, list[Planes]]:
     """A game and the planes of its positions, except for the end."""
-    game, choose = Game(env), np.random.default_rng(0)
+    game, choose = PlayableGame(env), np.random.default_rng(0)
     seen = [_planes(game)]
     while not game.over and game.ply < _LONGEST_GAME:
         game.play(int(choose.choice(game.legal)))
@@ -284,7 +288,7 @@ def _random_game(env: Any) -> tuple[Game, list[Planes]]:
     return game, seen
 
 
-def _alternate(stones: Stones, game: Game, seen: Sequence[Planes]) -> bool:
+def _alternate(stones: Stones, game: PlayableGame, seen: Sequence[Planes]) -> bool:
     """Whether each player's stones come to new squares in this player's moves, and in no others."""
     owned = [stones.owners(planes, game.turn_at(ply)) for ply, planes in enumerate(seen)]
     came = [
@@ -296,7 +300,7 @@ def _alternate(stones: Stones, game: Game, seen: Sequence[Planes]) -> bool:
     )
 
 
-def _planes(game: Game) -> Planes:
+def _planes(game: PlayableGame) -> Planes:
     """`[rows, columns, planes]` of the position that is shown, where they are not zero."""
     return cast(Planes, np.asarray(game.position.view.observation) != 0)
 
@@ -315,7 +319,7 @@ _COLOURS = ("bold red", "bold cyan")
 _STONES = "XO"
 
 
-def board_text(game: Game) -> Text:
+def board_text(game: PlayableGame) -> Text:
     """The board with the labels of rows and columns; the moves of a game without one.
 
     Stones are X for the player who began the game, and O for the other.

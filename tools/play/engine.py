@@ -1,4 +1,4 @@
-"""The command `engine`: a player as an engine of another program."""
+"""The command `engine`: serves a player to another program, by GTP or UCI on standard input and output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from podzero.evaluation.players import MovesPlayer, Player
 from podzero.evaluation.resolve import resolve
 from podzero.player_names import BuiltinPlayer, EnginePlayer, TrainedPlayer, game_to_play, parse_player
 from podzero.reading import standard_input
-from podzero.tools.play.game import Game
+from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.gtp import GtpServer
 from podzero.tools.play.searching import usual_simulations, with_simulations
 from podzero.tools.play.timed_search import STEP, EngineParts, TimedSearch
@@ -53,7 +53,7 @@ def _served_game(who: str, protocol: str, game: str | None) -> str:
     where = game_to_play(game, who)
     title = where if isinstance(where, str) else where.title
     if isinstance(where, GymnasiumConfig):
-        raise ConfigError(f"{title} is no game for two: engines play board games")
+        raise ConfigError(f"{title} is a single-agent environment: engines play board games")
     if isinstance(parse_player(who), EnginePlayer):
         raise ConfigError(f"player '{who}' is an engine itself: other programs can use it without podzero")
     if protocol == "uci" and title not in VARIANTS:
@@ -80,7 +80,7 @@ def make_parts(who: str, simulations: int | None, game: str | None) -> EnginePar
         usual = most = simulations or usual
     else:
         most = usual
-    parts = EngineParts(Game(env), TimedSearch(player, usual, most))
+    parts = EngineParts(PlayableGame(env), TimedSearch(player, usual, most))
     parts.search.prepare(parts.game.beginning)
     parts.game.copy().play(parts.game.legal[0])  # compiles a step, too
     return parts

@@ -1,4 +1,7 @@
-"""A recorded episode: what an environment looked like, what it paid, and what the agent expected."""
+"""Episodes of an agent, recorded to be watched: frames, rewards, values, and curves.
+
+Player, search and seeds are those of `podzero evaluate --games 1`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,15 @@ from podzero.envs import (
 )
 from podzero.errors import ConfigError
 from podzero.evaluation.arena import Interrupted
-from podzero.evaluation.episodes import BASELINES, Choose, Decide, baseline, play_alone, play_episodes, reward_scale
+from podzero.evaluation.episodes import (
+    BASELINES,
+    ActAndValue,
+    Choose,
+    baseline,
+    play_alone,
+    play_episodes,
+    reward_scale,
+)
 from podzero.evaluation.players import MovesPlayer, Player, SearchPlayer
 from podzero.evaluation.resolve import acting, resolve
 from podzero.tools.play.picture import png_of
@@ -38,14 +49,14 @@ MAX_FRAME_BYTES = 256 * 2**20
 Numbers = np.ndarray[Any, Any]
 
 
-class Subject(NamedTuple):
-    """Who acts where."""
+class WatchedAgent(NamedTuple):
+    """The agent and the environment that are shown."""
 
     player: str
     """The full name, as RUN@STEP."""
     environment: str
     discount: float
-    """Of values, per step."""
+    """The discount of `values`, per step."""
     steps_per_second: float
     """The speed at which the environment wants to be shown."""
 
@@ -53,7 +64,7 @@ class Subject(NamedTuple):
 class Episode(NamedTuple):
     """One episode of T steps, of which the first F positions (F at most T + 1) have frames."""
 
-    subject: Subject
+    subject: WatchedAgent
     seed: int
     frames: tuple[bytes, ...]
     """PNG files; frame t shows what the agent saw before step t, and frame T the end."""
@@ -81,7 +92,7 @@ class Episode(NamedTuple):
 
     @property
     def cut(self) -> str | None:
-        """What is said if frames are missing."""
+        """A sentence that says how many frames are missing; None if all are there."""
         if len(self.frames) > self.steps:
             return None
         return f"frames of the first {len(self.frames):,} of {self.steps:,} steps only: more are not kept"
@@ -166,15 +177,15 @@ GoesOn = Callable[[int], bool]
 False."""
 
 ValuedPolicy = Callable[[Array, Array], tuple[Array, Array | None]]
-"""`Decide`, or a policy without values."""
+"""`ActAndValue`, or a policy without values."""
 
 
 class Watcher(Protocol):
     """Records episodes of one player in one environment."""
 
     @property
-    def subject(self) -> Subject:
-        """Who acts where."""
+    def subject(self) -> WatchedAgent:
+        """The agent and the environment that are shown."""
         ...
 
     def episode(self, seed: int, goes_on: GoesOn) -> Episode:
@@ -210,13 +221,13 @@ class GymnasiumWatcher:
     def __init__(self, who: str, env: GymnasiumConfig, simulations: int | None) -> None:
         if who == "greedy":
             env = env.model_copy(update={"vectorization": "sync"})  # as `podzero evaluate greedy` does
-        self._decide: Decide | None = None
+        self._decide: ActAndValue | None = None
         name = who
         if who not in BASELINES:
             name, self._decide = acting(who, env, simulations)
         self._rendering = rendering(env)
         self._who = who
-        self.subject = Subject(name, env.title, env.discount, self._rendering.steps_per_second)
+        self.subject = WatchedAgent(name, env.title, env.discount, self._rendering.steps_per_second)
 
     def episode(self, seed: int, goes_on: GoesOn) -> Episode:
         """See `Watcher`. An episode that fails is forgotten and played again, as in evaluations."""
@@ -288,7 +299,7 @@ class SimulatorWatcher:
             raise ConfigError(f"player '{who}' only plays matches; it cannot act in {config.title}")
         self._player, self._config = player, config
         with closing(SimulatorReplay(config)) as replay:
-            self.subject = Subject(player.name, config.title, config.discount, replay.steps_per_second)
+            self.subject = WatchedAgent(player.name, config.title, config.discount, replay.steps_per_second)
 
     @simulator_errors()
     def episode(self, seed: int, goes_on: GoesOn) -> Episode:

@@ -16,7 +16,7 @@ from podzero.protocols import Env
 from podzero.types import EnvState, View
 
 
-class Position(NamedTuple):
+class ShownPosition(NamedTuple):
     """One position of the line, on the host and without a batch axis."""
 
     state: EnvState
@@ -25,7 +25,7 @@ class Position(NamedTuple):
     """`[2]` float32, what both players of the environment got on the way to it."""
 
 
-class Game:
+class PlayableGame:
     """A game from its beginning: `moves` have been played, and `ply` of them lead to the position that is shown.
 
     Everything that is asked of a game concerns the position that is shown, which is the last one after each move.
@@ -60,7 +60,7 @@ class Game:
             except NotationError as error:
                 raise NotationError(f"move {number + 1}: {error}") from None
 
-    def copy(self) -> Game:
+    def copy(self) -> PlayableGame:
         """Another game with the moves before the position that is shown."""
         other = copy(self)
         other.moves, other._positions = self.moves[: self.ply], self._positions[: self.ply + 1]
@@ -77,7 +77,7 @@ class Game:
         return self._positions[0] is self._beginning
 
     @property
-    def position(self) -> Position:
+    def position(self) -> ShownPosition:
         """The position that is shown."""
         return self._positions[self.ply]
 
@@ -232,9 +232,9 @@ class Game:
         """The player of the environment who began; in some games that is drawn."""
         return int(self._positions[0].view.player)
 
-    def _position(self, state: EnvState, returns: np.ndarray[Any, Any]) -> Position:
+    def _position(self, state: EnvState, returns: np.ndarray[Any, Any]) -> ShownPosition:
         state, view = jax.device_get((state, self._view(state)))
-        return Position(state, view, returns + view.rewards)
+        return ShownPosition(state, view, returns + view.rewards)
 
 
 @lru_cache(maxsize=16)

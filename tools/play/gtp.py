@@ -17,7 +17,7 @@ from podzero.envs.boards.go import KOMI, Go
 from podzero.envs.notation import NotationError, fen_of
 from podzero.reading import End, read_ahead
 from podzero.tools.play.drawing import board_text
-from podzero.tools.play.game import Game
+from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.timed_search import EngineParts, GtpClock, Line, SearchedLines
 
 COLOURS = {"b": True, "black": True, "w": False, "white": False}
@@ -30,7 +30,7 @@ class GtpError(Exception):
     """A command that fails, with the message for the controller."""
 
 
-class Command(NamedTuple):
+class GtpCommand(NamedTuple):
     """A line of the controller."""
 
     number: str
@@ -38,12 +38,12 @@ class Command(NamedTuple):
     arguments: list[str]
 
 
-def parse(line: str) -> Command | None:
+def parse(line: str) -> GtpCommand | None:
     """The command of a line, without comments and control characters; None if there is none."""
     text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "", line.partition("#")[0].replace("\t", " "))
     words = text.split()
     number = words.pop(0) if words and words[0].isdecimal() else ""
-    return Command(number, words[0], words[1:]) if words else None
+    return GtpCommand(number, words[0], words[1:]) if words else None
 
 
 def word_at(words: list[str], place: int, expected: str) -> str:
@@ -78,10 +78,10 @@ _KGS = ("none", "absolute", "byoyomi", "canadian")
 
 
 class GtpServer:
-    """The engine's end of the protocol."""
+    """The engine's side of the protocol."""
 
     def __init__(self, who: str, parts: Future[EngineParts], write: Callable[[str], None]) -> None:
-        """`parts` may still be in the making: the first command that needs it waits."""
+        """`parts` may still be loading: the first command that needs it waits."""
         self._who, self._parts, self._write = who, parts, write
         self._komi = KOMI
         self._clocks = {True: GtpClock(), False: GtpClock()}
@@ -108,7 +108,7 @@ class GtpServer:
         self._analyses = {"lz-analyze": leela_info, "kata-analyze": kata_info}
 
     @property
-    def _game(self) -> Game:
+    def _game(self) -> PlayableGame:
         return self._parts.result().game
 
     def run(self, lines: Iterable[str]) -> None:
@@ -133,7 +133,7 @@ class GtpServer:
             if command.name == "quit":
                 return
 
-    def _answer(self, command: Command) -> None:
+    def _answer(self, command: GtpCommand) -> None:
         try:
             if command.name == "quit":
                 text = ""
@@ -257,7 +257,7 @@ class GtpServer:
         self._clocks[first].left(number_at(words, 1, "seconds"), int(number_at(words, 2, "stones")))
         return ""
 
-    def _analyze(self, command: Command) -> None:
+    def _analyze(self, command: GtpCommand) -> None:
         """Writes what growing searches find, and the last result at each interval, until another command arrives."""
         try:
             first, interval = self._analysis_arguments(command.arguments)
@@ -301,7 +301,7 @@ def _visited(searched: SearchedLines) -> list[Line]:
     return [line for line in searched.lines if line.visits] or searched.lines[:1]
 
 
-def leela_info(searched: SearchedLines, game: Game) -> str:
+def leela_info(searched: SearchedLines, game: PlayableGame) -> str:
     """As Leela Zero writes it: rates and policies in ten-thousandths."""
     return " ".join(
         f"info move {game.name(line.action)} visits {line.visits} winrate {round(5000 * (line.value + 1))} "
@@ -311,7 +311,7 @@ def leela_info(searched: SearchedLines, game: Game) -> str:
     )
 
 
-def kata_info(searched: SearchedLines, game: Game) -> str:
+def kata_info(searched: SearchedLines, game: PlayableGame) -> str:
     """As KataGo writes it: rates and policies as fractions."""
     return " ".join(
         f"info move {game.name(line.action)} visits {line.visits} utility {line.value:.6f} "
@@ -321,7 +321,7 @@ def kata_info(searched: SearchedLines, game: Game) -> str:
     )
 
 
-def final_score(game: Game, komi: float) -> str | None:
+def final_score(game: PlayableGame, komi: float) -> str | None:
     """`B+3.5`, `W+3.5` or `0`; in games other than Go the winner alone, and None while they go on.
 
     Go is scored by area, as if all stones on the board were alive.

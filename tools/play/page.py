@@ -13,7 +13,7 @@ from podzero.envs.notation import NotationError, names_in_text
 from podzero.evaluation.games import KeptGame, PlayedGame, game_title
 from podzero.protocols import Env
 from podzero.tools.play.drawing import Drawing, Square, drawing_of, last_squares
-from podzero.tools.play.game import Game
+from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.picture import MARGIN, BoardPicture, Marks, heat_of
 from podzero.tools.play.searching import SIMULATIONS, Branch, PositionSearch, Searched, branches
 from podzero.types import SearchedNodes
@@ -39,9 +39,9 @@ class GamePage:
         players: Mapping[str, PositionSearch],
         simulations: int,
         kept: Sequence[KeptGame] = (),
-        own_picture: Callable[[Game], str] | None = None,
+        own_picture: Callable[[PlayableGame], str] | None = None,
     ) -> None:
-        self._game = Game(env)
+        self._game = PlayableGame(env)
         self._players = dict(players)
         self._opponent = next(iter(players))
         self._simulations = min(SIMULATIONS, key=lambda offered: abs(offered - simulations))
@@ -295,7 +295,7 @@ SHOWN_MOVES = 12
 """Moves in the table of a search."""
 
 
-def list_moves(game: Game, name: str, found: Searched | None) -> None:
+def list_moves(game: PlayableGame, name: str, found: Searched | None) -> None:
     """The best moves of a player's search of the shown position, and the moves of the game."""
     if found is not None and found.value is not None and found.visits is not None:
         ui.label(f"{name}: value {found.value:+.3f} for the player to move").classes("font-medium break-all")
@@ -310,8 +310,8 @@ def list_moves(game: Game, name: str, found: Searched | None) -> None:
     ui.label(" ".join(game.names)).classes("font-mono text-sm break-words")
 
 
-def show_without_board(game: Game, picture: str | None) -> None:
-    """A game whose observations are no boards: its own picture, or the names of its moves."""
+def show_without_board(game: PlayableGame, picture: str | None) -> None:
+    """Shows a game without a board: its own picture, or the names of its moves."""
     if picture is None:
         ui.label(" ".join(game.names) or "no move yet").classes("font-mono break-words")
     else:
@@ -339,15 +339,15 @@ def choose_game(kept: Sequence[KeptGame], load: Callable[[PlayedGame], None]) ->
     choice.on_value_change(lambda event: None if event.value is None else load(kept[event.value].game))
 
 
-def compare(game: Game, others: Mapping[str, Searched | None]) -> None:
-    """What other players say of the shown position."""
+def compare(game: PlayableGame, others: Mapping[str, Searched | None]) -> None:
+    """Lists the moves and values that other players choose in the shown position."""
     for name, found in others.items():
         if found is not None:
             value = "" if found.value is None else f", value {found.value:+.3f}"
             ui.label(f"{name}: {game.name(found.action)}{value}").classes("break-all")
 
 
-def tree_of(game: Game, nodes: SearchedNodes) -> list[dict[str, Any]]:
+def tree_of(game: PlayableGame, nodes: SearchedNodes) -> list[dict[str, Any]]:
     """The most visited nodes of a search of the shown position: `id`, `label` and `children` of each."""
     looked = _Paths(game)
     return [_node(branch, looked) for branch in branches(nodes, looked.exists)]
@@ -356,14 +356,14 @@ def tree_of(game: Game, nodes: SearchedNodes) -> list[dict[str, Any]]:
 class _Paths:
     """The positions below the one that is shown, by the actions that lead to them."""
 
-    def __init__(self, game: Game) -> None:
-        self._games: dict[tuple[int, ...], Game] = {(): game.copy()}
+    def __init__(self, game: PlayableGame) -> None:
+        self._games: dict[tuple[int, ...], PlayableGame] = {(): game.copy()}
 
     def exists(self, path: tuple[int, ...]) -> bool:
         """Whether the game was not over before the last action of a path."""
         return not (path and self[path[:-1]].over)
 
-    def __getitem__(self, path: tuple[int, ...]) -> Game:
+    def __getitem__(self, path: tuple[int, ...]) -> PlayableGame:
         if path not in self._games:
             found = self[path[:-1]].copy()
             found.play(path[-1])
@@ -380,7 +380,7 @@ def _node(branch: Branch, looked: _Paths) -> dict[str, Any]:
     }
 
 
-def value_points(game: Game, searched: Mapping[int, Searched]) -> list[tuple[int, float]]:
+def value_points(game: PlayableGame, searched: Mapping[int, Searched]) -> list[tuple[int, float]]:
     """The values of all searched positions of a game, by ply, for the player who began it."""
     points = []
     for ply, found in sorted(searched.items()):

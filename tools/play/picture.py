@@ -13,7 +13,7 @@ import numpy as np
 from podzero.config import SimulatorConfig
 from podzero.envs import SimulatorReplay
 from podzero.tools.play.drawing import Drawing, Square
-from podzero.tools.play.game import Game
+from podzero.tools.play.game import PlayableGame
 
 CELL, MARGIN = 60, 34
 """Size of a square, and of the border with labels, in units of the picture."""
@@ -205,7 +205,7 @@ class OwnPicture:
     def __init__(self, config: SimulatorConfig) -> None:
         self._replay = SimulatorReplay(config)
 
-    def __call__(self, game: Game) -> str:
+    def __call__(self, game: PlayableGame) -> str:
         """The address of an image of the position.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Searches of single positions, with all that a person may want to see of them."""
+"""Searches of single positions, and the parts of their result that people look at."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def usual_simulations(player: BuiltinPlayer | EnginePlayer | TrainedPlayer) -> i
 
 
 def with_simulations(who: str, simulations: int) -> str:
-    """The name of a player with another number of simulations, for those that have it in their name."""
+    """`who` with another number of simulations, if its name holds one (`mcts:N`)."""
     return f"mcts:{simulations}" if who.startswith("mcts:") else who
 
 
 class Searched(NamedTuple):
-    """What a player says of a position."""
+    """A player's answer for one position."""
 
     action: int
     policy: np.ndarray[Any, Any] | None = None

@@ -1,4 +1,4 @@
-"""The server of the page, with a random token in its address."""
+"""The web server of `play --web`, and its guard: a random token, the header `Host`, and the body's size."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from podzero.listen_address import ListenAddress
 from podzero.protocols import Env
 from podzero.tools.play.episode import watcher_of
 from podzero.tools.play.episode_page import EpisodePage, Recordings
-from podzero.tools.play.game import Game
+from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.page import GamePage
 from podzero.tools.play.searching import PositionSearch
 
@@ -30,7 +30,7 @@ def serve_game(
     simulations: int,
     where: ListenAddress,
     kept: Sequence[KeptGame] = (),
-    own_picture: Callable[[Game], str] | None = None,
+    own_picture: Callable[[PlayableGame], str] | None = None,
 ) -> None:
     """Serves the page of a game; the arguments are those of `GamePage` and `serve`."""
     title = f"{env.spec.name} against {next(iter(players))}"
@@ -40,14 +40,14 @@ def serve_game(
 def watch(
     who: str, env: GymnasiumConfig | SimulatorConfig, simulations: int | None, seed: int, where: ListenAddress
 ) -> None:
-    """Serves the page of a player in an environment for one.
+    """Serves the page on which an agent is watched in a single-agent environment.
 
     Args:
       who: see `podzero.player_names`.
       env: the environment.
       simulations: per step; None takes as many as in training.
-      seed: of the first episode.
-      where: the server listens.
+      seed: the seed of the first episode.
+      where: the address to listen on.
 
     Raises:
       ConfigError, WorkdirError, SnapshotError: as `watcher_of`.
@@ -62,13 +62,13 @@ def serve(name: str, title: str, build: Callable[[], object], where: ListenAddre
     """Serves a page until the process ends (Ctrl-C); prints its address.
 
     Args:
-      name: of the page, in the browser.
+      name: the page's name, in the browser.
       title: what is printed before the address.
       build: builds the page of one browser.
-      where: the server listens.
+      where: the address to listen on.
     """
     token = secrets.token_urlsafe(16)
-    app.add_middleware(Guard, token=token, hosts=where.accepted_hosts)
+    app.add_middleware(RequestGuard, token=token, hosts=where.accepted_hosts)
 
     @ui.page("/", title=f"podzero: {name}")
     def page() -> None:
@@ -90,7 +90,7 @@ MAX_BODY_BYTES = 1_000_000
 """Largest body of a request, and message of a socket."""
 
 
-class Guard:
+class RequestGuard:
     """Refuses requests with another host (DNS rebinding), without the token, or with a large body.
 
     The first request has the token in its address, as `/?token=...`, and gets it as a cookie, which later ones send.

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from podzero.envs.notation import NotationError
 from podzero.tools.play.drawing import board_text
-from podzero.tools.play.game import Game
+from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.searching import PositionSearch
 
 HELP = "a move by its name, or: hint, undo, moves, new, quit"
@@ -32,7 +32,7 @@ class TerminalGame:
 
     def __init__(
         self,
-        game: Game,
+        game: PlayableGame,
         player: PositionSearch,
         simulations: int,
         side: int,

@@ -1,4 +1,6 @@
-"""Searching within limits: one of a few numbers of simulations, all compiled before the clock runs."""
+"""Search within a limit of time: a few numbers of simulations, each compiled and timed before the clock runs, and the
+limits and clocks of UCI and GTP that choose among them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ import jax
 import numpy as np
 
 from podzero.evaluation.players import Player, SearchPlayer
-from podzero.tools.play.game import Game
+from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.searching import batch_of_one, most_visited
 from podzero.types import EnvState, SearchResult
 
@@ -21,7 +23,7 @@ STEP = 4
 COUNT = 4
 """How many there are."""
 MARGIN = 1.2
-"""How much longer than measured a search is expected to take."""
+"""A search is expected to take the time measured before, times this factor."""
 _POLL_S = 0.01
 """Seconds between two questions whether a search shall be given up."""
 
@@ -33,7 +35,7 @@ class Line(NamedTuple):
     value: float
     """In [-1, 1], for the player to move."""
     probability: float
-    """Of the search's policy."""
+    """The search's policy for the action."""
     visits: int
     moves: tuple[int, ...]
     """The action and those that the search expects to follow; it may go on below the end of a game."""
@@ -56,8 +58,8 @@ class TimedSearch:
 
         Args:
           make: the player with a number of simulations per move.
-          usual: simulations without any limit of time.
-          most: simulations at most.
+          usual: the number of simulations when there is no time limit.
+          most: the most simulations.
         """
         self._make, self._usual, self._most = make, usual, most
         self._players: dict[int, Player] = {}
@@ -270,5 +272,5 @@ class GtpClock:
 class EngineParts(NamedTuple):
     """What an engine needs to play: a game, and a player of it."""
 
-    game: Game
+    game: PlayableGame
     search: TimedSearch

@@ -11,23 +11,23 @@ import numpy as np
 
 from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.notation import NotationError, fen_of, state_of, white_to_move
-from podzero.tools.play.game import Game
+from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.timed_search import EngineParts, GoLimits, Line, SearchedLines, parse_go
 
 VARIANTS = {"chess": "chess", "gardner_chess": "gardner"}
 """The value of the option UCI_Variant of each game."""
 _MOST_LINES = 218
-"""More legal moves has no position of chess."""
+"""No chess position has more legal moves."""
 _MOST_SIMULATIONS = 1_000_000
 _NOTHING = "(none)"
-"""The best move where there is none."""
+"""The answer when there is no legal move."""
 
 
 class UciServer:
-    """The engine's end of the protocol. Searches run in a thread, so that `stop` and `isready` are heard."""
+    """The engine's side of the protocol. Searches run in a thread, so that `stop` and `isready` are heard."""
 
     def __init__(self, who: str, game: str, parts: Future[EngineParts], write: Callable[[str], None]) -> None:
-        """`parts` may still be in the making: `isready` waits for it."""
+        """`parts` may still be loading: `isready` waits for it."""
         self._who, self._game, self._parts = who, game, parts
         self._write, self._writing = write, Lock()
         self._stop, self._search = Event(), Thread()
@@ -124,7 +124,7 @@ class UciServer:
         except NotationError as error:
             self._say(f"info string position: {error}")
 
-    def _resume(self, game: Game) -> None:
+    def _resume(self, game: PlayableGame) -> None:
         """Goes on after a draw by podzero's rules: programs need not claim one. The search forgets the past."""
         if game.over:
             size = CHESS_SIZES[self._game]

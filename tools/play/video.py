@@ -126,14 +126,14 @@ def _not_writable(path: Path, error: OSError) -> ConfigError:
 
 
 WIDTH = 640
-"""Of the pictures, in pixels."""
+"""The width of the pictures, in pixels."""
 TALLEST = 520
-"""Most height of the frame in them."""
+"""The greatest height of the frame in them."""
 _MARGIN, _HEADER, _TITLE = 20, 40, 32
 _CURVE_WIDTH, _CURVE_HEIGHT, _DOT = WIDTH - 2 * _MARGIN - 56, 64, 5
 _PANEL = _CURVE_HEIGHT + 2 * _DOT
 _FINE = 3
-"""The curves are drawn so many times larger and then made smaller, which smooths them."""
+"""Curves are drawn this many times larger and then reduced, which smooths them."""
 _PAPER, _INK, _QUIET, _RULE = "#ffffff", "#1f2937", "#6b7280", "#e5e7eb"
 _FUTURE = "#cbd5e1"
 

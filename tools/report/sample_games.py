@@ -16,7 +16,7 @@ from podzero.errors import PodzeroError
 from podzero.evaluation.games import KeptGame, PlayedGame, game_title
 from podzero.protocols import Env
 from podzero.tools.play.drawing import drawing_of, last_squares
-from podzero.tools.play.game import Game
+from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.picture import BoardPicture, Marks
 from podzero.tools.report.figures import GameReplay, ReportSection
 
@@ -58,7 +58,7 @@ def _env(settings: str, kind: type[EnvConfig]) -> Env:
 @lru_cache(maxsize=4 * MOST_GAMES)
 def _replay(env: Any, kept: KeptGame) -> GameReplay | None:
     """The boards of a game; None if they cannot be drawn or the moves are not legal in this game."""
-    game = Game(env)
+    game = PlayableGame(env)
     try:
         game.restart(kept.game.moves)
     except NotationError:

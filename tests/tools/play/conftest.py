@@ -12,7 +12,7 @@ from podzero.envs import make_env, spec_of
 from podzero.evaluation.players import SearchPlayer
 from podzero.networks import make_model_network
 from podzero.networks.snapshots import save_snapshot
-from podzero.tools.play.game import Game
+from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.timed_search import EngineParts, TimedSearch
 from podzero.types import SearchResult
 from podzero.workdir import Workdir
@@ -24,7 +24,7 @@ def game_of(name):
     """The same compiled game for all tests of a process, at its beginning, and its compiled legal actions."""
     if name not in GAMES:
         env = make_env(name)
-        GAMES[name] = Game(env), jax.jit(jax.vmap(lambda state: env.view(state).legal))
+        GAMES[name] = PlayableGame(env), jax.jit(jax.vmap(lambda state: env.view(state).legal))
     game, legal = GAMES[name]
     game.restart()
     return game, legal

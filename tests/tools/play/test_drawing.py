@@ -9,7 +9,7 @@ import pytest
 from podzero.config import SimulatorConfig
 from podzero.envs import GAMES, make_env
 from podzero.tools.play.drawing import drawing_of
-from podzero.tools.play.game import Game
+from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.picture import BoardPicture, Marks, heat_of
 
 TURNED = '''
@@ -61,7 +61,7 @@ made = cache(make_env)
 
 
 def random_game(name, plies, seed=0):
-    game, rng = Game(made(name)), np.random.default_rng(seed)
+    game, rng = PlayableGame(made(name)), np.random.default_rng(seed)
     for _ in range(plies):
         if not game.over:
             game.play(int(rng.choice(game.legal)))
@@ -132,7 +132,7 @@ def test_captured_pieces_are_beside_the_board_and_dropped_from_there():
 
 
 def open_spiel(name):
-    return Game(make_env(SimulatorConfig(name="open_spiel", id=name)))
+    return PlayableGame(make_env(SimulatorConfig(name="open_spiel", id=name)))
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_stones_of_foreign_games_fall_to_the_lowest_row():
 
 @pytest.mark.parametrize("name", ["connect_four_v3", "tictactoe_v3"])
 def test_stones_that_are_seen_by_the_player_to_move_keep_their_owners(name):
-    game = Game(make_env(SimulatorConfig(name="pettingzoo", id=name)))
+    game = PlayableGame(make_env(SimulatorConfig(name="pettingzoo", id=name)))
     game.play(game.legal[0])
     first = drawing_of(game).owner
     game.play(game.legal[1])
@@ -186,7 +186,7 @@ def test_planes_of_more_than_stones_are_numbered(name):
 def test_boards_that_are_turned_to_the_player_to_move_are_numbered(tmp_path, monkeypatch):
     (tmp_path / "turned.py").write_text(TURNED)
     monkeypatch.chdir(tmp_path)
-    game = Game(make_env(SimulatorConfig(name="simulator", id="turned.py:Turned", max_plies=20)))
+    game = PlayableGame(make_env(SimulatorConfig(name="simulator", id="turned.py:Turned", max_plies=20)))
     game.play(game.legal[0])
     assert (drawing_of(game).owner < 0).all()
 

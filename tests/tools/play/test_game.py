@@ -6,7 +6,7 @@ from podzero.config import SimulatorConfig
 from podzero.envs import HostEnv, SimulatorError, make_env
 from podzero.envs.notation import NotationError, names_in_text
 from podzero.envs.open_spiel import OpenSpielGame
-from podzero.tools.play.game import Game
+from podzero.tools.play.game import PlayableGame
 
 ENV = make_env("connect_four")
 
@@ -14,7 +14,7 @@ ENV = make_env("connect_four")
 @pytest.fixture
 def game():
     """A game of connect four."""
-    return Game(ENV)
+    return PlayableGame(ENV)
 
 
 def test_a_won_game_names_the_winner_and_takes_no_more_moves(game):
@@ -57,7 +57,7 @@ def test_who_began_is_first_even_where_the_start_draws_the_player():
     env = make_env("tic_tac_toe")
     began = set()
     for seed in range(6):
-        game = Game(env, seed)
+        game = PlayableGame(env, seed)
         began.add(int(game.position.view.player))
         game.restart(game.read("a1 b1 a2 b2"))
         game.play("a3")
@@ -123,7 +123,7 @@ def test_a_line_is_named_up_to_the_end_of_the_game_and_not_played(game):
 
 
 def test_moves_have_the_names_of_a_simulator_that_names_them():
-    game = Game(make_env(SimulatorConfig(name="open_spiel", id="tic_tac_toe")))
+    game = PlayableGame(make_env(SimulatorConfig(name="open_spiel", id="tic_tac_toe")))
     assert game.name(4) == "x(1,1)"
     game.play("X(1, 1)")  # in any case, with any white space
     with pytest.raises(NotationError, match=r"'x\(0,0\)' is no legal move of .*: o\(0,0\), o\(0,1\)"):
@@ -133,13 +133,13 @@ def test_moves_have_the_names_of_a_simulator_that_names_them():
 
 def test_names_that_differ_by_case_alone_are_told_apart(monkeypatch):
     monkeypatch.setattr(OpenSpielGame, "action_name", lambda self, action: "aA"[action] if action < 2 else str(action))
-    game = Game(HostEnv(OpenSpielGame("tic_tac_toe", {}), "cased", max_plies=9))
+    game = PlayableGame(HostEnv(OpenSpielGame("tic_tac_toe", {}), "cased", max_plies=9))
     assert (game.action("a"), game.action("A")) == (0, 1)
 
 
 def test_a_simulator_whose_names_fail_is_named(monkeypatch):
     monkeypatch.setattr(OpenSpielGame, "action_name", lambda self, action: {}[action])
-    game = Game(HostEnv(OpenSpielGame("tic_tac_toe", {}), "failing", max_plies=9))
+    game = PlayableGame(HostEnv(OpenSpielGame("tic_tac_toe", {}), "failing", max_plies=9))
     with pytest.raises(SimulatorError, match="failing: action_name raised KeyError: 4"):
         game.name(4)
 

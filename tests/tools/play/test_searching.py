@@ -4,7 +4,7 @@ import numpy as np
 
 from podzero.envs import make_env
 from podzero.evaluation.players import RandomPlayer, mcts_player
-from podzero.tools.play.game import Game
+from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.page import tree_of, value_chart
 from podzero.tools.play.searching import PositionSearch, branches, most_visited
 from podzero.types import SearchedNodes
@@ -44,7 +44,7 @@ def test_the_principal_variation_follows_the_most_visited_children():
 
 
 def test_the_tree_of_a_search_has_the_names_and_visits_of_its_moves():
-    game = Game(ENV)
+    game = PlayableGame(ENV)
     game.restart(game.read("b2 a1 a2"))  # the second player must play c2
     search = PositionSearch(lambda simulations: mcts_player(ENV, simulations, keep_nodes=True))
     found = search(game.state, 256)
@@ -55,7 +55,7 @@ def test_the_tree_of_a_search_has_the_names_and_visits_of_its_moves():
 
 
 def test_a_player_that_does_not_search_gives_a_move_alone():
-    game = Game(ENV)
+    game = PlayableGame(ENV)
     found = PositionSearch(lambda simulations: RandomPlayer(ENV))(game.state, 8)
     assert found.action in game.legal
     assert found.policy is None

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from podzero.envs import make_env
 from podzero.evaluation.players import mcts_player
-from podzero.tools.play.game import Game
+from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.searching import PositionSearch
 from podzero.tools.play.terminal import TerminalGame
 
@@ -21,7 +21,7 @@ def played():
 
     def run(*lines, side=0):
         shown, waiting = io.StringIO(), iter(lines)
-        game = Game(ENV)
+        game = PlayableGame(ENV)
 
         def read(prompt):
             try:

@@ -8,11 +8,11 @@ import pytest
 from PIL import Image
 
 from podzero.errors import ConfigError
-from podzero.tools.play.episode import Episode, FrameLog, Subject, described, number
+from podzero.tools.play.episode import Episode, FrameLog, WatchedAgent, described, number
 from podzero.tools.play.episode_page import chart_of, cursor_at
 from podzero.tools.play.video import WIDTH, check_file, pictures, write_video
 
-SUBJECT = Subject("runs/x@7", "gymnasium/Toy-v0", 0.5, 10.0)
+SUBJECT = WatchedAgent("runs/x@7", "gymnasium/Toy-v0", 0.5, 10.0)
 
 
 @pytest.fixture

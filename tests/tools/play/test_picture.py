@@ -11,7 +11,7 @@ from podzero.config import SimulatorConfig
 from podzero.envs import make_env
 from podzero.tools.play.command import Video, is_watched
 from podzero.tools.play.drawing import drawing_of
-from podzero.tools.play.game import Game
+from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.picture import BoardPicture, Marks, OwnPicture
 
 NIM = '''
@@ -69,7 +69,7 @@ def pixels(address):
 
 
 def test_the_position_that_is_shown_is_drawn_by_its_game(nim):
-    game, picture = Game(make_env(nim)), OwnPicture(nim)
+    game, picture = PlayableGame(make_env(nim)), OwnPicture(nim)
     for action in (2, 0, 4):
         game.play(action)
     assert pixels(picture(game)).shape == (4, 20, 3)
@@ -79,7 +79,7 @@ def test_the_position_that_is_shown_is_drawn_by_its_game(nim):
 
 
 def test_marks_and_clicks_fit_a_picture_without_a_margin(nim):
-    game = Game(make_env(nim))
+    game = PlayableGame(make_env(nim))
     board = BoardPicture("nim", drawing_of(game).size, margin=0)
     assert board.extent == (300, 60)
     assert board.square_at(130, 59) == (0, 2)

@@ -22,9 +22,9 @@ from podzero.evaluation.engines import EngineContestant, EngineFailed, GtpEngine
 from podzero.evaluation.games import match_result
 from podzero.evaluation.players import RandomPlayer, Turn
 from podzero.evaluation.resolve import resolve
-from podzero.evaluation.tournament import Settings, Tournament, TournamentFiles
+from podzero.evaluation.tournament import Tournament, TournamentFiles, TournamentSettings
 
-FAKE = str(Path(__file__).parents[2] / "fakes" / "fake_engine.py")
+FAKE = str(Path(__file__).parents[1] / "fakes" / "fake_engine.py")
 
 
 @pytest.fixture(scope="module")
@@ -234,7 +234,7 @@ def test_chess_engines_play_from_the_moves_of_a_game(name, game, moves, answers)
 
 def test_an_engine_that_resigns_loses_its_games_of_a_tournament(env, fake, tmp_path):
     contestant, _ = fake("resigns")
-    settings = Settings("tic_tac_toe", ("fake", "random"), None, 0, 2, 0)
+    settings = TournamentSettings("tic_tac_toe", ("fake", "random"), None, 0, 2, 0)
     files = TournamentFiles(tmp_path / "t", settings)
     with closing(Tournament(env, [contestant, RandomPlayer(env)], {"random": 0.0}, files, settings)) as tournament:
         tournament.play(4)

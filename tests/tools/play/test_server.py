@@ -7,7 +7,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.testclient import TestClient, WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
 
-from podzero.tools.play.server import COOKIE, MAX_BODY_BYTES, Guard
+from podzero.tools.play.server import COOKIE, MAX_BODY_BYTES, RequestGuard
 
 TOKEN = "secret-token"
 
@@ -26,7 +26,7 @@ async def echo(websocket):
 def browser():
     """Makes a browser with an address; each has cookies of its own."""
     app = Starlette(routes=[Route("/", page, methods=["GET", "POST"]), WebSocketRoute("/ws", echo)])
-    app.add_middleware(Guard, token=TOKEN, hosts=("127.0.0.1:8000", "localhost:8000"))
+    app.add_middleware(RequestGuard, token=TOKEN, hosts=("127.0.0.1:8000", "localhost:8000"))
     return lambda host="127.0.0.1:8000": TestClient(app, base_url=f"http://{host}")
 
 
@@ -77,7 +77,7 @@ def test_oversized_bodies_are_refused(browser, length, status):
 
 def test_beyond_this_machine_any_name_is_answered_to_those_with_the_token():
     app = Starlette(routes=[Route("/", page)])
-    app.add_middleware(Guard, token=TOKEN, hosts=None)
+    app.add_middleware(RequestGuard, token=TOKEN, hosts=None)
     client = TestClient(app, base_url="http://elsewhere.example:8000")
     assert client.get("/").status_code == 403
     assert client.get("/", params={"token": TOKEN}).text == "the page"
