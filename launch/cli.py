@@ -1,28 +1,26 @@
-"""The command line. A command imports what it needs when it runs, so that wrong arguments are refused at once."""
+"""The command line: the program, its exit codes, and the commands that list or check something.
+
+A command imports what it needs when it runs, so that help and wrong arguments are answered at once.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
 
 from podzero.errors import PodzeroError
-from podzero.launch.compiling import compile_for
-from podzero.launch.export import export
-from podzero.launch.options import Json, Overrides, Version
-from podzero.launch.output import print_json, print_result
+from podzero.launch.options import Json, Version, print_json
 from podzero.launch.platforms import choose_platform
-from podzero.launch.play import play
-from podzero.launch.playing import analyze, engine, evaluate
-from podzero.launch.report import report
-from podzero.launch.targets.verb import launch
+from podzero.launch.play import analyze, engine, evaluate, play
+from podzero.launch.targets.command import launch
+from podzero.launch.tools import bench, compile_experiment, export, report
 from podzero.launch.tournament import tournament
-from podzero.launch.training import train
-from podzero.launch.zoo import zoo
+from podzero.launch.train import train
 from podzero.workdir import Workdir
 
 EXIT_CODES = (
@@ -38,11 +36,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-Stage = Literal[
-    "selfplay", "int8", "tree", "server", "simulators", "acting", "learner", "replay", "publish", "actors", "broadcast",
-    "mesh", "analyze",
-]  # fmt: skip
 
 
 def main() -> None:
@@ -65,7 +58,7 @@ def main() -> None:
 def podzero(
     _version: Version = False,
 ) -> None:
-    """The options of the program itself; the help text is that of `app`."""
+    """The options of the program itself; its help text is the one given to `app`."""
 
 
 @app.command()
@@ -73,7 +66,7 @@ def configs(as_json: Json = False) -> None:
     """List the experiments that come with podzero."""
     from rich.console import Console
 
-    from podzero.launch.experiments import builtin_table, list_builtin
+    from podzero.launch.listings import builtin_table, list_builtin
 
     experiments = list_builtin()
     if as_json:
@@ -92,7 +85,7 @@ def settings(
     from rich.console import Console
     from rich.markdown import Markdown
 
-    from podzero.launch.settings import settings_page
+    from podzero.launch.listings import settings_page
 
     page, console = settings_page(section), Console()
     if console.is_terminal:
@@ -110,7 +103,7 @@ def status(
     as_json: Json = False,
 ) -> None:
     """Show the status of a run, from its files: while it runs and after its end."""
-    from podzero.launch.runs import show_statuses, watch_status
+    from podzero.launch.listings import show_statuses, watch_status
     from podzero.runtime.monitoring.status import read_status
 
     workdir = Workdir(directory)
@@ -125,7 +118,7 @@ def runs(
     """List the runs in a directory with state, step and newest metrics."""
     from rich.console import Console
 
-    from podzero.launch.runs import find_runs, runs_table
+    from podzero.launch.listings import find_runs, runs_table
 
     found = find_runs(directory)
     if as_json:
@@ -135,31 +128,27 @@ def runs(
 
 
 @app.command()
-def bench(
-    stage: Annotated[Stage, typer.Argument(help="The stage to measure.")],
-    overrides: Overrides = None,
-    config: Annotated[str, typer.Option(help="The experiment whose sizes are used.")] = "connect_four",
-    seconds: Annotated[
-        float,
-        typer.Option(
-            min=0.1,
-            help="Time of measurement, without start and compilation; the round under way is finished, "
-            "and one round is measured in any case.",
-        ),
-    ] = 20.0,
-    as_json: Json = False,
-) -> None:
-    """Measure the throughput of a stage and, in the same run, the limit that it could reach.
+def zoo(as_json: Json = False) -> None:
+    """List the trained agents that come with podzero, to play against at once."""
+    from podzero.player_names import PREFIX, zoo_card, zoo_names
 
-    What it is doing is told on the error output, unless with --json.
-    """
-    from podzero.launch.bench import run_stage
+    cards = {f"{PREFIX}{name}": zoo_card(name) for name in zoo_names()}
+    if as_json:
+        print_json(cards)
+        return
+    from rich.console import Console
 
-    print_result(run_stage(stage, config, overrides or [], seconds, tell=not as_json), as_json)
+    console = Console()
+    for name, card in cards.items():
+        console.print(f"[bold cyan]{name}[/]  {card['network']}; {card['hours']:g} h on {card['hardware']}")
+        for sentence in card["judged"]:
+            console.print(f"  {sentence}", highlight=False)
+        console.print(f"  {card['command']}  (commit {card['commit']}, {card['date']})", highlight=False, style="dim")
+    console.print(f"\nPlay: podzero play {next(iter(cards))} --web", highlight=False)
 
 
-app.command("compile")(compile_for)
-for _command in (train, evaluate, tournament, analyze, play, engine, zoo, report, export, launch):
+app.command("compile")(compile_experiment)
+for _command in (train, evaluate, tournament, analyze, play, engine, bench, report, export, launch):
     app.command()(_command)
 
 

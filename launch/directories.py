@@ -18,22 +18,22 @@ from podzero.workdir import Workdir, WorkdirError, split_step, step_folders, unu
 RUNS = Path("runs")
 """Where working directories are made by default."""
 MAX_NAMED = 3
-"""The most settings after which a directory is named; one that differs in more gets a number."""
+"""An experiment with more changed settings gets a directory with a number instead of one named after the settings."""
 _NAMEABLE = re.compile(r"[\w.+-]{1,60}")
 _SHOWN = 3
 """The most settings that a reason lists."""
 
 
-class Placement(NamedTuple):
-    """A directory for an experiment."""
+class ChosenDirectory(NamedTuple):
+    """The directory of an experiment."""
 
     name: str
     reason: str
-    """For people, as a sentence: which directory this is, and why it was chosen."""
+    """A sentence for people that says which directory this is and why it was chosen."""
 
 
 class Start(NamedTuple):
-    """What `podzero train` does."""
+    """What `podzero train` starts."""
 
     experiment: Experiment
     root: Path
@@ -44,20 +44,20 @@ class Start(NamedTuple):
 
 
 def find_start(config: str, overrides: Iterable[str], workdir: Path | None, runs: Path = RUNS) -> Start:
-    """Finds the experiment and the working directory of a command.
+    """Finds the experiment and the working directory that a command means.
 
-    A working directory as `config` is resumed with the experiment that it holds. An experiment without `workdir` goes
-    to the directory below `runs` that holds it, or to a new one (`place`).
+    If `config` is a working directory, its run is resumed. An experiment without `workdir` gets the directory below
+    `runs` that holds it, or a new one (see `place`).
 
     Args:
       config: the name of an experiment, a YAML file, a working directory `DIR`, or `DIR@STEP`.
-      overrides: `section.field=value` items.
-      workdir: the working directory that the user chose.
-      runs: where directories are made otherwise.
+      overrides: settings as `section.field=value`.
+      workdir: the working directory that the user chose, if any.
+      runs: the folder for all other working directories.
 
     Raises:
       ConfigError: there is no such experiment, checkpoint or setting.
-      WorkdirError: the directory holds another experiment, or no run, or is no folder.
+      WorkdirError: the directory holds another experiment or no run, or is not a folder.
     """
     overrides = tuple(overrides)
     found = None if config in builtin_configs() or Path(config).expanduser().is_file() else split_step(config)
@@ -74,20 +74,22 @@ def find_start(config: str, overrides: Iterable[str], workdir: Path | None, runs
     return Start(experiment, workdir, None, reason + _changed(Workdir(workdir), experiment))
 
 
-def place(experiment: Experiment, standing: Experiment | None, held: Mapping[str, Experiment | None]) -> Placement:
-    """Chooses the directory of an experiment. Pure, and the same again once the experiment is in that directory.
+def place(
+    experiment: Experiment, standing: Experiment | None, held: Mapping[str, Experiment | None]
+) -> ChosenDirectory:
+    """Chooses the directory of an experiment. The choice stays the same once the experiment is in that directory.
 
-    An experiment as it stands in its file, apart from settings that do not change what is learned, is in the directory
-    of its name. One with a few other settings is in a directory that is named after them, as `cartpole-seed1`. Where
-    another experiment is in that directory, a number is added.
+    An experiment without overrides goes to the directory of its name, and so does one whose overrides do not change
+    what is learned. A few other overrides name the directory, for example `cartpole-seed1`. If another experiment
+    occupies that directory, a number is added.
 
     Args:
-      experiment: what is run.
-      standing: the same without overrides; None if that cannot be run.
-      held: the experiments of the directories that may hold it, by name; None for one that cannot be read.
+      experiment: the experiment to run.
+      standing: the same experiment without overrides; None if that is not valid.
+      held: the experiments in the directories that may hold it, by name; None for one that cannot be read.
 
     Returns:
-      the placement; `{runs}` in its reason stands for the folder of the directories.
+      The choice. `{runs}` in its reason stands for the parent folder.
     """
     name = Path(experiment.name).name
     differing = [] if standing is None else _other_settings(standing, experiment)
@@ -97,7 +99,7 @@ def place(experiment: Experiment, standing: Experiment | None, held: Mapping[str
     mine = [found for found, other in held.items() if other is not None and not _other_settings(other, experiment)]
     if mine:
         chosen = preferred if preferred in mine else min(mine, key=lambda found: (len(found), found))
-        return Placement(chosen, f"Resuming the run in {{runs}}/{chosen}, which holds this experiment")
+        return ChosenDirectory(chosen, f"Resuming the run in {{runs}}/{chosen}, which holds this experiment")
     chosen = next(candidate for candidate in _numbered(preferred) if held.get(candidate) is None)
     reason = f"New run in {{runs}}/{chosen}"
     if chosen != preferred:
@@ -108,17 +110,17 @@ def place(experiment: Experiment, standing: Experiment | None, held: Mapping[str
         reason += f", named after what differs from {name}: " + ", ".join(
             f"{change.setting}={change.new}" for change in changes
         )
-    return Placement(chosen, reason)
+    return ChosenDirectory(chosen, reason)
 
 
 def go_on(experiment: Experiment, root: Path, done: Mapping[str, float] | None) -> str:
-    """The arguments of the command that goes on with a run that has ended.
+    """The arguments of `podzero train` that continue a run that has ended.
 
     Args:
-      experiment: of the run.
-      root: its working directory.
-      done: the minutes, steps and games of the run, as far as known, which has reached a limit: the command sets twice
-        as high ones. None if it ended for another reason.
+      experiment: the run's experiment.
+      root: the run's working directory.
+      done: the minutes, steps and games of a run that has reached a limit, as far as they are known; the command
+        doubles the limits. None if the run ended for another reason.
     """
     limits = {} if done is None else experiment.stop.model_dump(exclude_none=True)
     higher = [f"stop.{name}={math.ceil(2 * max(limit, (done or {}).get(name, 0)))}" for name, limit in limits.items()]
@@ -126,11 +128,11 @@ def go_on(experiment: Experiment, root: Path, done: Mapping[str, float] | None) 
 
 
 def _resumption(folder: Path, step: int | None, overrides: tuple[str, ...], workdir: Path | None) -> Start:
-    """The start that goes on with the run in `folder`."""
+    """The start that resumes the run in `folder`."""
     if workdir is not None and workdir.expanduser().absolute() != Workdir(folder).root:
         raise ConfigError(
-            f"podzero train {folder} goes on with the run in that directory: leave out --workdir {workdir}; for a new "
-            f"run with its experiment give {folder / 'experiment.yaml'} and a --workdir"
+            f"podzero train {folder} resumes the run in that directory: leave out --workdir {workdir}; to start a new "
+            f"run with its experiment, give {folder / 'experiment.yaml'} and a --workdir"
         )
     held = Workdir(folder)
     if not held.is_run:
@@ -138,7 +140,7 @@ def _resumption(folder: Path, step: int | None, overrides: tuple[str, ...], work
             f"{folder} holds no experiment.yaml, so it is not the working directory of a run: give the name of an "
             "experiment (`podzero configs` lists them), a YAML file, or a working directory (`podzero runs` lists them)"
         )
-    held.experiment()  # its error names the file
+    held.experiment()  # raises an error that names the file
     experiment = load(str(held.experiment_file), overrides)
     try:
         held.check(experiment)
@@ -149,7 +151,7 @@ def _resumption(folder: Path, step: int | None, overrides: tuple[str, ...], work
         reason = f"Resuming the run in {folder}"
     else:
         _check_step(held, folder, step)
-        reason = f"Resuming the run in {folder} from its checkpoint of step {step}; what is later is set aside"
+        reason = f"Resuming the run in {folder} from its checkpoint of step {step}; everything later is set aside"
     return Start(experiment, folder, step, reason + _changed(held, experiment))
 
 
@@ -165,7 +167,7 @@ def _check_step(workdir: Workdir, folder: Path, step: int) -> None:
 
 
 def _as_it_stands(config: str) -> Experiment | None:
-    """The experiment without overrides; None if it needs some of them."""
+    """The experiment without overrides; None if it is not valid without them."""
     try:
         return load(config)
     except ConfigError:
@@ -173,7 +175,7 @@ def _as_it_stands(config: str) -> Experiment | None:
 
 
 def _held(home: Path) -> dict[str, Experiment | None]:
-    """The experiments in the directory `home` and in those whose names begin with its name."""
+    """The experiments in the directory `home` and in all whose names start with its name."""
     folders = sorted(home.parent.glob(f"{glob.escape(home.name)}*"))
     runs = [Workdir(folder) for folder in folders if f"{folder.name}-".startswith(f"{home.name}-")]
     return {run.root.name: _readable(run) for run in runs if run.is_run}
@@ -187,12 +189,12 @@ def _readable(run: Workdir) -> Experiment | None:
 
 
 def _other_settings(one: Experiment, other: Experiment) -> list[Change]:
-    """The settings, apart from the neutral ones, that make two experiments different."""
+    """The settings in which two experiments differ, except those that do not change what is learned."""
     return differences(one, other, NEUTRAL)
 
 
 def _suffix(changes: list[Change]) -> str:
-    """What names a directory after the settings that differ; empty if there are none, or too many or too long ones."""
+    """The settings that differ, as part of a directory's name; empty if they are too many or too long."""
     suffix = "-".join(f"{change.setting.rpartition('.')[2]}{_value(change.new)}" for change in changes)
     return suffix if len(changes) <= MAX_NAMED and _NAMEABLE.fullmatch(suffix) else ""
 
@@ -210,7 +212,7 @@ def _numbered(name: str) -> Iterator[str]:
 
 
 def _changed(workdir: Workdir, experiment: Experiment) -> str:
-    """The settings that this start changes in a run that is resumed, as the end of a sentence."""
+    """The settings that change when the run is resumed, as the end of a sentence."""
     changes = differences(workdir.experiment(), experiment) if workdir.is_run else []
     return f"; changed: {_listed(changes)}" if changes else ""
 

@@ -1,4 +1,4 @@
-"""Checks whether this machine can train: each part that a run needs is tried, with advice where it fails."""
+"""Checks whether this machine can train: tries each part that a run needs, and gives advice where it fails."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from typing import Literal, NamedTuple
 
 from packaging.requirements import Requirement
 
-Verdict = Literal["ok", "warn", "fail"]
+CheckVerdict = Literal["ok", "warn", "fail"]
 PROBE_TIMEOUT_S = 120.0
-"""Longest time for importing a library in its own process."""
+"""The longest time for importing a library in its own process."""
 PYTHONS = ((3, 12), (3, 13))
-"""Versions of Python that the tests run on."""
+"""The versions of Python on which podzero is tested."""
 MIN_MEMORY_GIB = 4.0
 MIN_DISK_GIB = 5.0
 
@@ -29,19 +29,19 @@ class Check(NamedTuple):
     """The result of one check."""
 
     name: str
-    verdict: Verdict
+    verdict: CheckVerdict
     found: str
     hint: str = ""
-    """What to do; empty if the verdict is `ok`."""
+    """Advice; empty if the verdict is `ok`."""
 
     @property
     def failed(self) -> bool:
-        """Whether podzero cannot train on this machine because of this."""
+        """Whether this check means that podzero cannot train on this machine."""
         return self.verdict == "fail"
 
 
 def examine() -> list[Check]:
-    """Runs all checks, two at a time. Importing the libraries takes most of the time."""
+    """Runs all checks, two at a time, since importing the libraries takes seconds."""
     checks: list[Callable[[], Check]] = [
         python, packages, cores, memory, disk, ports, jax_devices, ray, replay_server, tpu_library,
     ]  # fmt: skip
@@ -50,7 +50,7 @@ def examine() -> list[Check]:
 
 
 def show(checks: list[Check]) -> None:
-    """Prints the results for people."""
+    """Prints the results as a table."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -70,7 +70,7 @@ def show(checks: list[Check]) -> None:
 
 
 def python() -> Check:
-    """The interpreter."""
+    """The version of Python."""
     found = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     if sys.version_info[:2] not in PYTHONS:
         return Check("Python", "fail", found, "podzero needs Python 3.12 or 3.13; `uv run` installs one")
@@ -78,7 +78,7 @@ def python() -> Check:
 
 
 def packages() -> Check:
-    """The installed versions against those that podzero declares."""
+    """The installed versions of packages, compared with those that podzero declares."""
     wrong = [*_differing()]
     if wrong:
         return Check("packages", "warn", "; ".join(wrong), "`uv sync --locked --inexact` installs the tested versions")
@@ -94,7 +94,7 @@ def cores() -> Check:
 
 
 def memory() -> Check:
-    """The memory that is free now."""
+    """The free memory."""
     lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
     gib = {words[0].rstrip(":"): int(words[1]) / 2**20 for words in lines}
     free = gib["MemAvailable"]
@@ -129,9 +129,9 @@ def ports() -> Check:
 
 
 def jax_devices() -> Check:
-    """The devices that the learner uses."""
+    """The devices that JAX finds for the learner."""
     code = "import jax; d = jax.devices(); print(jax.__version__, len(d), d[0].platform, d[0].device_kind, sep='|')"
-    answer, error = _probe(code)
+    answer, error = probe(code)
     if error:
         return Check(
             "JAX", "fail", error, "run `uv sync --locked --inexact`; the driver of an accelerator may be missing"
@@ -146,7 +146,7 @@ def ray() -> Check:
 
 
 def replay_server() -> Check:
-    """Whether the environment of the replay server is there or can be made, which this does, and has Reverb."""
+    """Whether the environment of the replay server has Reverb. It is made first if it is missing."""
     from podzero.replay import EnvironmentUnusable, server_python
     from podzero.replay.process import VARIABLE
 
@@ -155,7 +155,7 @@ def replay_server() -> Check:
     except EnvironmentUnusable as error:
         return Check("replay server", "fail", str(error), "no experiment can be trained without it")
     code = "import reverb, tensorflow; from importlib.metadata import version; print('dm-reverb', version('dm-reverb'))"
-    answer, error_text = _probe(code, interpreter)
+    answer, error_text = probe(code, interpreter)
     if error_text:
         hint = (
             f"{VARIABLE} names it: it needs dm-reverb 0.14 and its TensorFlow; or unset {VARIABLE}"
@@ -172,7 +172,7 @@ def tpu_library() -> Check:
         return Check("TPU library", "ok", f"libtpu {importlib.metadata.version('libtpu')}")
     except importlib.metadata.PackageNotFoundError:
         chips = [*Path("/dev").glob("accel*"), *Path("/dev/vfio").glob("[0-9]*")]
-        verdict: Verdict = "warn" if chips else "ok"
+        verdict: CheckVerdict = "warn" if chips else "ok"
         return Check(
             "TPU library",
             verdict,
@@ -182,14 +182,14 @@ def tpu_library() -> Check:
 
 
 def _importable(name: str, code: str) -> Check:
-    answer, error = _probe(code)
+    answer, error = probe(code)
     if error:
         return Check(name, "fail", error, "`uv sync --locked --inexact` installs the tested versions")
     return Check(name, "ok", answer)
 
 
-def _probe(code: str, interpreter: str | Path = sys.executable) -> tuple[str, str]:
-    """Runs Python code in its own process; returns the last line of its output, or the error."""
+def probe(code: str, interpreter: str | Path = sys.executable) -> tuple[str, str]:
+    """Runs Python code in its own process. Returns the last line of its output and the error, one of them empty."""
     environment = os.environ | {"TF_CPP_MIN_LOG_LEVEL": "2"}
     command = [str(interpreter), "-c", code]
     try:
@@ -205,7 +205,7 @@ def _probe(code: str, interpreter: str | Path = sys.executable) -> tuple[str, st
 
 
 def _differing() -> Iterator[str]:
-    """One text for each package that is missing or has another version."""
+    """A text for each package that is missing or has another version."""
     for requirement in _declared():
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue

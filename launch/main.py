@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it."""
+"""The exit code after Ctrl-C, by the convention of shells."""
 
 
 def main() -> None:

@@ -1,10 +1,12 @@
-"""Arguments and options that several commands share."""
+"""What the commands share: arguments, options, and the printing of results."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,7 +14,7 @@ from podzero.config import builtin_configs
 
 
 def config_names() -> list[str]:
-    """The values that shell completion offers."""
+    """The names of experiments that shell completion offers."""
     return list(builtin_configs())
 
 
@@ -64,10 +66,50 @@ ListenHost = Annotated[
     typer.Option(
         "--host",
         metavar="ADDRESS",
-        help="Of the page: the address to listen on; 0.0.0.0 lets other machines in, as a container needs.",
+        help="The address on which the page is served; 0.0.0.0 lets other machines in, as a container needs.",
         show_default="127.0.0.1, this machine alone",
     ),
 ]
 ListenPort = Annotated[
-    int | None, typer.Option("--port", min=1, max=65535, help="Of the page.", show_default="a free one")
+    int | None, typer.Option("--port", min=1, max=65535, help="The port of the page.", show_default="a free one")
 ]
+
+
+def print_json(result: Mapping[str, Any]) -> None:
+    """Prints one JSON object on one line."""
+    print(json.dumps(result, allow_nan=False), flush=True)
+
+
+def print_result(result: Mapping[str, Any], as_json: bool) -> None:
+    """Prints a result as one line of JSON, or as one aligned line per value for people."""
+    if as_json:
+        print_json(result)
+        return
+    result = _flat(result)
+    width = max(map(len, result), default=0)
+    for name, value in result.items():
+        print(f"{name:<{width}}  {readable(value)}")
+
+
+def _flat(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The result with nested results flattened; a nested value gets a name such as `network keeps_value`."""
+    flat: dict[str, Any] = {}
+    for name, value in result.items():
+        if isinstance(value, dict) and any(isinstance(inner, dict | list) for inner in value.values()):
+            flat |= {f"{name} {inner}": found for inner, found in _flat(value).items()}
+        else:
+            flat[name] = value
+    return flat
+
+
+def readable(value: Any) -> str:
+    """A value as people read it: numbers with four digits, items separated by commas."""
+    match value:
+        case float():
+            return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+        case list() | tuple():
+            return ", ".join(readable(item) for item in value)
+        case dict():
+            return ", ".join(f"{key}: {readable(item)}" for key, item in value.items())
+        case _:
+            return str(value)

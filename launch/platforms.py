@@ -1,4 +1,4 @@
-"""Which platforms JAX looks for, and where it keeps compiled programs; decided before JAX is imported."""
+"""Settings of JAX that must be made before it is imported: its platforms, and the cache of compiled programs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _TPU = ("accel*", "vfio")
 _GPU = ("nvidia*", "kfd", "dxg")
 """Device files of NVIDIA, AMD, and GPUs in the Windows Subsystem for Linux."""
 _CACHE_BYTES = 2**30
-"""Of compiled programs; the least recently used ones are deleted."""
+"""The size of the cache, from which the least recently used programs are deleted."""
 
 
 def choose_platform(devices: Path, environment: MutableMapping[str, str]) -> None:
     """Sets JAX_PLATFORMS=cpu on a machine without TPUs and GPUs, unless the user has set it.
 
-    If libtpu is installed, as it is for `podzero compile`, JAX would otherwise search for TPUs on every machine. libtpu
-    would then print errors, and query Google's metadata server, for minutes where that cannot be reached.
+    `podzero compile` needs libtpu. Where libtpu is installed, JAX would search for TPUs on every machine: libtpu would
+    print errors and query Google's metadata server, for minutes if that cannot be reached.
 
     Args:
       devices: the directory of the device files, `/dev`.
@@ -35,21 +35,19 @@ def choose_platform(devices: Path, environment: MutableMapping[str, str]) -> Non
 def keep_compiled_programs(
     environment: MutableMapping[str, str] = os.environ, cpus: Path = Path("/proc/cpuinfo")
 ) -> None:
-    """Lets JAX keep XLA's programs in the user's cache from one command to the next, unless the user has said where.
-
-    Programs for one kind of CPU may fail on another, and people share their home between machines, so each kind has a
-    folder of its own.
+    """Lets JAX keep compiled programs in the user's cache between commands, unless the user has set a place.
 
     Args:
       environment: the environment variables to change.
-      cpus: what the CPUs of this machine can do.
+      cpus: the file that describes the CPUs of this machine.
     """
     if "JAX_COMPILATION_CACHE_DIR" in environment:
         return
     try:
         flags = re.search(r"^(flags|Features)\s*:.*$", cpus.read_text(), re.MULTILINE)
     except OSError:
-        return  # no Linux
+        return  # not Linux
+    # A program compiled for one kind of CPU may fail on another, and machines may share a home directory.
     kind = hashlib.sha256(flags[0].encode() if flags else b"").hexdigest()[:12]
     cache = Path(environment.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     environment["JAX_COMPILATION_CACHE_DIR"] = str(cache / "podzero" / "xla" / kind)

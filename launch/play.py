@@ -1,19 +1,29 @@
-"""The command `play`."""
+"""The commands in which players play: `play`, `evaluate`, `analyze` and `engine`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from podzero.launch.options import GameOption, Json, ListenHost, ListenPort, Who
-from podzero.launch.output import print_result
+from podzero.launch.options import (
+    GameOption,
+    Json,
+    ListenHost,
+    ListenPort,
+    Records,
+    Simulations,
+    Who,
+    print_json,
+    print_result,
+)
 from podzero.launch.platforms import keep_compiled_programs
 from podzero.player_names import game_to_play
+from podzero.reading import standard_input
 
 MOST_GAMES = 100
-"""Episodes of one video."""
+"""The most episodes of one video."""
 
 
 def play(
@@ -53,14 +63,14 @@ def play(
         int | None, typer.Option(min=1, max=MOST_GAMES, help="Where you watch: episodes.", show_default="1")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Where you watch: of the first episode.", show_default="0")
+        int | None, typer.Option(min=0, help="Where you watch: the seed of the first episode.", show_default="0")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Play against an agent in the terminal or on a page, or watch it.
 
-    In single-player environments you watch: a video is written,
-    or with --web a page shows an episode step by step.
+    In single-player environments you watch: the command writes a video,
+    or with --web shows an episode on a page, step by step.
     """
     game_to_play(game, who, *(others or ()))  # refuses wrong names before JAX is imported
     keep_compiled_programs()
@@ -71,3 +81,82 @@ def play(
     written = run(who, game, simulations, second, web, page, video)
     if written is not None:
         print_result(written, as_json)
+
+
+def evaluate(
+    who: Who,
+    opponent: Annotated[
+        str | None,
+        typer.Option(
+            help="Another player, as WHO.", show_default="a solver that checks moves; without one mcts:200, then random"
+        ),
+    ] = None,
+    games: Annotated[
+        int, typer.Option(min=1, help="Games of each match, half of them as the first player; or episodes.")
+    ] = 100,
+    simulations: Simulations = None,
+    positions: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Positions that the solver checks; more than 5000 of connect four need the extra `solver`.",
+            show_default="1000; all in tic-tac-toe",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of openings, positions and all random choices.")] = 0,
+    game: GameOption = None,
+    records: Records = None,
+    as_json: Json = False,
+) -> None:
+    """Measure how well a player plays, with confidence intervals.
+
+    With --opponent it plays a match.
+    Otherwise a solver checks its moves in solved positions,
+    with search and by the network alone.
+    In games without a solver it plays a match against mcts:200 and one against random.
+    In single-player environments it plays episodes.
+    """
+    game_to_play(game, who, opponent)  # refuses wrong names before JAX is imported
+    keep_compiled_programs()
+    from podzero.evaluation.evaluate import evaluate as run
+
+    print_result(run(who, opponent, games, simulations, positions, seed, game, records), as_json)
+
+
+def analyze(who: Who, simulations: Simulations = None, game: GameOption = None) -> None:
+    """Search the positions on standard input.
+
+    Each line is a JSON object with the moves of a game, such as
+    {"id": 1, "moves": [3, 3, 4]}
+
+    Each answer is a line of JSON with the move, the policy, the visit counts,
+    and the value for the player to move.
+    """
+    game_to_play(game, who)  # refuses wrong names before JAX is imported
+    keep_compiled_programs()
+    from podzero.evaluation.evaluate import analyze as run
+
+    for answer in run(who, standard_input(), simulations, game):
+        print_json(answer)
+
+
+def engine(
+    who: Who,
+    protocol: Annotated[Literal["gtp", "uci"], typer.Option(help="gtp for Go and other games, uci for chess.")],
+    simulations: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="The most simulations per move, under a clock. Without one a trained player takes as many as in "
+            "training, or this number if it is smaller.",
+            show_default="4 times the number in training; N for mcts:N",
+        ),
+    ] = None,
+    game: GameOption = None,
+) -> None:
+    """Serve as an engine to other programs, over standard input and output."""
+    game_to_play(game, who)  # refuses wrong names before JAX is imported
+    keep_compiled_programs()
+    from podzero.tools.play.engine import serve
+
+    serve(who, protocol, simulations, game)

@@ -1,4 +1,4 @@
-"""The command `tournament`: its arguments, and what people see of its result."""
+"""The command `tournament`: its options, and its result as tables."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ import typer
 
 from podzero.errors import ConfigError
 from podzero.launch.main import INTERRUPTED
-from podzero.launch.options import GameOption, Json, Simulations
-from podzero.launch.output import print_json
+from podzero.launch.options import GameOption, Json, Simulations, print_json
 from podzero.launch.platforms import keep_compiled_programs
 from podzero.player_names import game_to_play
 from podzero.workdir import refuse_url
@@ -56,9 +55,9 @@ def tournament(
 ) -> None:
     """Rate players by games against each other, with 95% intervals.
 
-    Who plays next is chosen by what is least certain.
-    Each opening is played from both sides, and every game is kept as a line of games.jsonl.
-    Ctrl-C ends it; the same command goes on.
+    The pair whose ratings are least certain plays next, each opening from both sides.
+    Every game is kept as a line of games.jsonl.
+    Ctrl-C ends the tournament; the same command resumes it.
     """
     if workdir is not None:
         refuse_url(workdir)
@@ -86,10 +85,10 @@ def tournament(
 
 
 def parse_anchors(given: Sequence[str]) -> dict[str, float]:
-    """The ratings of `WHO=ELO`, by player.
+    """The ratings by player, from texts of the form `WHO=ELO`.
 
     Raises:
-      ConfigError: one of them has another form, or a player occurs twice.
+      ConfigError: a text has another form, or a player occurs twice.
     """
     anchors: dict[str, float] = {}
     for text in given:
@@ -108,7 +107,7 @@ def parse_anchors(given: Sequence[str]) -> dict[str, float]:
 
 @contextmanager
 def until_interrupted() -> Iterator[Callable[[], bool]]:
-    """Gives a function that returns False after Ctrl-C; a second Ctrl-C interrupts at once."""
+    """Yields a function that returns False after Ctrl-C. A second Ctrl-C interrupts at once."""
     pressed = False
 
     def press(number: int, frame: object) -> None:
@@ -125,7 +124,7 @@ def until_interrupted() -> Iterator[Callable[[], bool]]:
 
 
 def show_progress(progress: TournamentProgress) -> None:
-    """A line on the error output."""
+    """Prints a line of progress on standard error."""
     error = progress.largest_error
     known = "not all connected yet" if error is None else f"largest interval ±{error:.0f} Elo"
     players = " - ".join(map(short_name, (progress.first, progress.second)))
@@ -133,7 +132,7 @@ def show_progress(progress: TournamentProgress) -> None:
 
 
 def show(result: Mapping[str, Any]) -> None:
-    """Prints ratings, cross table and findings for people."""
+    """Prints the ratings, the cross table and the findings."""
     from rich.console import Console
 
     console = Console()
@@ -149,7 +148,7 @@ def show(result: Mapping[str, Any]) -> None:
 
 
 def standings_table(result: Mapping[str, Any]) -> Table:
-    """A row for each player, strongest first."""
+    """The ratings: a row for each player, the strongest first."""
     table = _table()
     for column in ("", "player", "Elo", "95% interval", "games", "score"):
         table.add_column(column, justify="left" if column == "player" else "right")
@@ -165,7 +164,7 @@ def standings_table(result: Mapping[str, Any]) -> Table:
 
 
 def cross_table(result: Mapping[str, Any]) -> Table:
-    """Results of each player (row) against each other (column)."""
+    """The results of each player (row) against each other player (column)."""
     table = _table()
     flagged = {frozenset((surprise["first"], surprise["second"])) for surprise in result["surprises"]}
     names = [player["name"] for player in result["players"]]
@@ -180,7 +179,7 @@ def cross_table(result: Mapping[str, Any]) -> Table:
 
 
 def findings(result: Mapping[str, Any]) -> list[str]:
-    """Sentences about what the ratings do not explain, and about games that a limit ended."""
+    """Sentences about results that the ratings do not explain, and about games that were cut off."""
     lines = [
         f"{short_name(one['first'])} scores {100 * one['score']:.0f}% against {short_name(one['second'])}; all other "
         f"games predict {100 * one['expected']:.0f}% (p = {one['p_value']:.2g})"
@@ -196,7 +195,7 @@ def findings(result: Mapping[str, Any]) -> list[str]:
 
 
 def short_name(name: str) -> str:
-    """A player's name, with the path of a working directory relative to the present one where that is shorter."""
+    """A player's name, with the path of a working directory relative to the current folder if that is shorter."""
     return min(name, os.path.relpath(name), key=len) if name.startswith("/") else name
 
 

@@ -17,9 +17,9 @@ from podzero.launch.targets.plan import (
     NOT_TRAINING,
     RUN_FILES,
     TOKEN,
+    LaunchStep,
     Plan,
     Site,
-    Step,
     name_of,
     only_if_found,
     run_files,
@@ -33,19 +33,19 @@ HEAD_MACHINE = "n2-standard-8"
 WORKER_MACHINES = (2, 4, 8, 16, 32, 48, 64, 80, 96, 128)
 """The sizes of Google's `n2-standard` machines, in CPUs."""
 _FIRST_AUTOSCALER = ("RAY_UP_enable_autoscaler_v2=0",)
-"""Keeps `ray up` of Ray 2.60 from the second version of its autoscaler, to which each host of a slice is a node of the
-slice's type: beyond `max_workers`, which counts slices, it ends the hosts of a healthy slice."""
+"""Makes `ray up` of Ray 2.60 use the first version of its autoscaler. The second one counts each host of a slice as a
+node, exceeds `max_workers`, which counts slices, and deletes hosts of a healthy slice."""
 DISK_GB = 100
 OS_IMAGE = "projects/ubuntu-os-cloud/global/images/family/ubuntu-2204-lts"
 SCOPES = ["https://www.googleapis.com/auth/cloud-platform"]
-"""Leaves it to the roles of a service account what it may do."""
+"""All of Google Cloud: the roles of the service account limit what a machine may do."""
 
 
 def plan(experiment: Experiment, site: Site) -> Plan:
-    """The launch of `experiment`.
+    """The plan for launching `experiment`.
 
     Raises:
-      ConfigError: no slice is set, no machine has that number of CPUs, or an actor does not fit on one.
+      ConfigError: no slice is set, no machine has that number of CPUs, or an actor does not fit on a machine.
     """
     if site.worker_cpus not in WORKER_MACHINES:
         sizes = ", ".join(map(str, WORKER_MACHINES))
@@ -66,26 +66,28 @@ def plan(experiment: Experiment, site: Site) -> Plan:
         machines=(f"1 {HEAD_MACHINE}: the head", f"{pool.workers} n2-standard-{pool.cpus}", hosts.words),
         up=(
             TOKEN,
-            Step(
+            LaunchStep(
                 if_head_runs(NO_RUN), "check that no run is under way: `ray up` would restart its Ray", NO_RUN_FAILURE
             ),
-            Step(
+            LaunchStep(
                 ("env", *_FIRST_AUTOSCALER, "ray", "up", "--yes", "cluster.yaml"),
                 "create the head, which creates the other machines",
             ),
-            Step(
+            LaunchStep(
                 head("start"),
                 "start the run, which waits for the other machines, and wait until it trains, for at most half an hour",
                 NOT_TRAINING,
             ),
         ),
         watch=(
-            Step(head("status"), "show the state of the run"),
-            Step(head("log"), "follow its log until Ctrl-C"),
-            Step(("ray", "exec", "cluster.yaml", "ray status"), "list the machines that have joined"),
+            LaunchStep(head("status"), "show the state of the run"),
+            LaunchStep(head("log"), "follow its log until Ctrl-C"),
+            LaunchStep(("ray", "exec", "cluster.yaml", "ray status"), "list the machines that have joined"),
         ),
-        stop=Step(if_head_runs(stop_on_host(workdir)), "end the run with a checkpoint and wait until it has ended"),
-        down=Step(
+        stop=LaunchStep(
+            if_head_runs(stop_on_host(workdir)), "end the run with a checkpoint and wait until it has ended"
+        ),
+        down=LaunchStep(
             ("ray", "down", "--yes", "cluster.yaml"),
             "delete all machines (`Docker stop failed` is harmless: only the head is reachable from here)",
         ),
@@ -95,7 +97,7 @@ def plan(experiment: Experiment, site: Site) -> Plan:
 
 
 def cluster(experiment: Experiment, site: Site, pool: Pool, hosts: TpuHosts) -> dict[str, Any]:
-    """The cluster file of Ray's cluster launcher, as a tree."""
+    """The content of the cluster file for Ray's cluster launcher."""
     name = name_of(experiment)
     return {
         "cluster_name": name,
@@ -154,7 +156,7 @@ def cluster(experiment: Experiment, site: Site, pool: Pool, hosts: TpuHosts) -> 
 
 
 def _running_head(experiment: Experiment, site: Site) -> tuple[str, ...]:
-    """Prints the name of the head if Ray's cluster launcher has set one up and it is running."""
+    """A command that prints the name of the head if Ray's cluster launcher has set one up and it is running."""
     labels = {"ray-cluster-name": name_of(experiment), "ray-node-type": "head", "ray-node-status": "up-to-date"}
     conditions = [f"labels.{name}={value}" for name, value in labels.items()]
     assert site.project is not None
@@ -166,10 +168,8 @@ def _running_head(experiment: Experiment, site: Site) -> tuple[str, ...]:
 
 
 def _head(site: Site) -> dict[str, Any]:
-    """The only machine with an external address, and the only one that may create others.
-
-    Its service account is the one that Ray's cluster launcher creates and gives to a head for which none is set.
-    """
+    """The only machine with an external address, and the only one that may create others."""
+    # No service account is set: Ray's cluster launcher then creates one with the roles that a head needs.
     machine = _machine(site, HEAD_MACHINE)
     machine["networkInterfaces"][0]["accessConfigs"] = [{"name": "External NAT", "type": "ONE_TO_ONE_NAT"}]
     return machine
@@ -185,7 +185,7 @@ def _worker(site: Site, cpus: int) -> dict[str, Any]:
 
 
 def _machine(site: Site, machine_type: str) -> dict[str, Any]:
-    """A machine of Compute Engine without external address and without service account."""
+    """A Compute Engine machine without external address and without service account."""
     subnet = f"projects/{site.project}/regions/{site.region}/subnetworks/{site.subnet}"
     return {
         "machineType": machine_type,
@@ -202,7 +202,7 @@ def _machine(site: Site, machine_type: str) -> dict[str, Any]:
 
 
 def _slice(site: Site, hosts: TpuHosts) -> dict[str, Any]:
-    """A slice of Cloud TPU without external addresses."""
+    """A Cloud TPU slice without external addresses."""
     tpu: dict[str, Any] = {
         "acceleratorType": hosts.accelerator_type,
         "runtimeVersion": hosts.runtime,
@@ -215,7 +215,7 @@ def _slice(site: Site, hosts: TpuHosts) -> dict[str, Any]:
 
 
 def _prepare(site: Site) -> list[str]:
-    """Commands for each machine before its container starts: Docker, the shared storage, access to the image."""
+    """The commands that each machine runs before its container starts: Docker, shared storage, access to the image."""
     apt = "sudo apt-get -o DPkg::Lock::Timeout=300"
     commands = [
         f"{apt} update -q && {apt} install -q -y nfs-common",

@@ -1,6 +1,6 @@
 """Google Kubernetes Engine through KubeRay: a RayCluster with a CPU group and a multi-host TPU group.
 
-Written for an Autopilot cluster with the Ray operator. Autopilot creates the nodes that the pods need and deletes them
+It needs an Autopilot cluster with the Ray operator. Autopilot creates the nodes that the pods need and deletes them
 afterwards. KubeRay makes the token and gives it to every container (`authOptions`, since KubeRay 1.5.1).
 """
 
@@ -15,9 +15,9 @@ from podzero.launch.targets.plan import (
     MOUNT,
     NOT_TRAINING,
     RUN_FILES,
+    LaunchStep,
     Plan,
     Site,
-    Step,
     name_of,
     only_if_found,
     run_files,
@@ -30,14 +30,14 @@ HEAD = {"cpu": "4", "memory": "16Gi"}
 _RUNNING = ("--field-selector", "status.phase=Running", "--output", "name")
 _SPOT = {"cloud.google.com/gke-spot": "true"}
 _NOT_EVICTED = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
-"""Keeps Autopilot from evicting a pod for scale-downs, and for upgrades of its node for up to seven days. It has no
-effect on spot pods (https://cloud.google.com/kubernetes-engine/docs/how-to/extended-duration-pods)."""
+"""Keeps Autopilot from evicting a pod to scale down, and for up to seven days to upgrade its node. Has no effect on
+spot pods (https://cloud.google.com/kubernetes-engine/docs/how-to/extended-duration-pods)."""
 SHARE_OF_HOST = 0.75
-"""The share of a TPU host's CPUs and memory that its pod requests; the rest is left to Kubernetes' own pods."""
+"""The share of a TPU host's CPUs and memory that its pod requests; Kubernetes' own pods need the rest."""
 
 
 def plan(experiment: Experiment, site: Site) -> Plan:
-    """The launch of `experiment`.
+    """The plan for launching `experiment`.
 
     Raises:
       ConfigError: no slice is set, or an actor does not fit on a worker.
@@ -51,7 +51,7 @@ def plan(experiment: Experiment, site: Site) -> Plan:
     ]
 
     assert site.project is not None
-    # The context that get-credentials makes: no command acts on another cluster, whichever is the current one.
+    # Name the context that get-credentials makes, so that no command acts on whichever cluster is the current one.
     kubectl = ("kubectl", "--context", f"gke_{site.project}_{site.region}_{site.cluster}")
     pods = (*kubectl, "get", "pods", "--selector", f"ray.io/cluster={name}")
 
@@ -70,23 +70,25 @@ def plan(experiment: Experiment, site: Site) -> Plan:
             hosts.words,
         ),
         up=(
-            Step((*credentials, "--project", site.project, "--location", site.region), "give kubectl access to GKE"),
-            Step(
+            LaunchStep(
+                (*credentials, "--project", site.project, "--location", site.region), "give kubectl access to GKE"
+            ),
+            LaunchStep(
                 (*kubectl, "apply", "--filename", "cluster.yaml"), "create storage and pods; GKE creates their machines"
             ),
-            Step(
+            LaunchStep(
                 (*kubectl, "wait", "--for=condition=RayClusterProvisioned", f"raycluster/{name}", "--timeout=3600s"),
                 "wait until all pods are ready",
             ),
-            Step(head("start"), "start the run and wait until it trains, for at most half an hour", NOT_TRAINING),
+            LaunchStep(head("start"), "start the run and wait until it trains, for at most half an hour", NOT_TRAINING),
         ),
         watch=(
-            Step(head("status"), "show the state of the run"),
-            Step(head("log"), "follow its log until Ctrl-C"),
-            Step(pods, "list the pods of the cluster"),
+            LaunchStep(head("status"), "show the state of the run"),
+            LaunchStep(head("log"), "follow its log until Ctrl-C"),
+            LaunchStep(pods, "list the pods of the cluster"),
         ),
-        stop=Step(stop, "end the run with a checkpoint and wait until it has ended"),
-        down=Step(
+        stop=LaunchStep(stop, "end the run with a checkpoint and wait until it has ended"),
+        down=LaunchStep(
             (*kubectl, "delete", "--filename", "cluster.yaml", "--ignore-not-found"),
             "delete the pods, after which GKE deletes their machines; files on the share stay",
         ),
@@ -95,7 +97,7 @@ def plan(experiment: Experiment, site: Site) -> Plan:
 
 
 def ray_cluster(name: str, site: Site, pool: Pool, hosts: TpuHosts, disk_gib: int) -> dict[str, Any]:
-    """The RayCluster, as a tree; each pod asks for `disk_gib` of its machine's disk."""
+    """The content of the RayCluster; each pod requests `disk_gib` of its machine's disk."""
     disk = {"ephemeral-storage": f"{disk_gib}Gi"}
     actors = disk | {"cpu": str(pool.cpus), "memory": f"{pool.memory_gib}Gi"}
     slice_host = disk | {
@@ -127,7 +129,7 @@ def ray_cluster(name: str, site: Site, pool: Pool, hosts: TpuHosts, disk_gib: in
 
 
 def _group(name: str, replicas: int, hosts: int, pod: dict[str, Any]) -> dict[str, Any]:
-    """A group of workers of fixed size; each replica has `hosts` pods."""
+    """A worker group of fixed size, with `hosts` pods per replica."""
     return {
         "groupName": name,
         "replicas": replicas,
@@ -166,7 +168,7 @@ def _pod(
 
 
 def _storage(name: str, site: Site) -> list[dict[str, Any]]:
-    """The share as a volume and a claim on it; deleting both keeps the files on the share."""
+    """A volume for the share and a claim on it; deleting both keeps the files on the share."""
     assert site.share is not None
     server, _, path = site.share.partition(":")
     common = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}

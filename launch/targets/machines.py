@@ -20,15 +20,15 @@ class Generation(NamedTuple):
     """Google's names for a generation of TPUs, and the size of its machines with four chips."""
 
     accelerator: str
-    """The first part of an accelerator type, as `v5litepod` in `v5litepod-16`."""
+    """The first part of an accelerator type, for example `v5litepod` in `v5litepod-16`."""
     runtime: str | None
-    """The runtime version of its TPU VMs for JAX; None where the TPU API does not have the generation."""
+    """The runtime version of its TPU VMs for JAX; None if the TPU API does not have the generation."""
     gke: str
     """The value of the node label `cloud.google.com/gke-tpu-accelerator`."""
     cpus: int
-    """Of a machine with four chips."""
+    """The CPUs of a machine with four chips."""
     memory_gib: int
-    """Of a machine with four chips."""
+    """The memory of a machine with four chips."""
 
 
 GENERATIONS = {
@@ -40,20 +40,20 @@ GENERATIONS = {
 }
 
 _OTHER_HOSTS = {("v5e", 1): (24, 44), ("v5e", 8): (224, 357), ("v6e", 1): (44, 163), ("v6e", 8): (180, 1341)}
-"""CPUs and GiB of the machines with one and with eight chips, by generation and chips."""
+"""CPUs and GiB of the machines with one and eight chips, by generation and number of chips."""
 
 ACTOR_GIB = 3.0
 """Memory of an actor or reanalyser: JAX, games and search trees."""
 SHARD_GIB = 2.0
 """Memory of a replay server without its samples."""
 SAMPLE_OVERHEAD = 1.3
-"""Memory of a sample in Reverb over its own bytes; Reverb keeps a chunk until no item refers to it."""
+"""The memory of a sample in Reverb, relative to its own bytes. Reverb keeps a chunk until no item refers to it."""
 LOGS_GIB = 4
-"""Disk for the logs of Ray's processes, of which it keeps five files of 100 MB each."""
+"""Disk for the logs of Ray's processes, of which Ray keeps five files of 100 MB each."""
 MOST_DISK_GIB = 10
-"""The most disk that a pod of Autopilot may ask for."""
+"""The most disk that a pod may request on Autopilot."""
 WORKER_GIB_PER_CPU = 4
-"""Memory of a CPU machine: that of Google's `standard` machine types."""
+"""The memory per CPU of Google's `standard` machine types."""
 
 
 class TpuHosts(NamedTuple):
@@ -62,17 +62,17 @@ class TpuHosts(NamedTuple):
     generation: Generation
     slice: Slice
     number: int
-    """Of hosts."""
+    """The number of hosts."""
     chips: int
-    """On each host."""
+    """Chips of each host."""
     cpus: int
-    """On each host."""
+    """CPUs of each host."""
     memory_gib: int
-    """On each host."""
+    """Memory of each host."""
 
     @property
     def accelerator_type(self) -> str:
-        """The slice's type in Google's TPU API, as `v5litepod-16`."""
+        """The slice's type in Google's TPU API, for example `v5litepod-16`."""
         return f"{self.generation.accelerator}-{self.slice.short_name.rpartition('-')[2]}"
 
     @property
@@ -91,13 +91,13 @@ class TpuHosts(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The machines in words."""
+        """A description for people."""
         hosts = "1 host" if self.number == 1 else f"{self.number} hosts"
         return f"{self.accelerator_type}: {hosts} with {self.chips} chips, {self.cpus} CPUs, {self.memory_gib} GiB each"
 
     @property
     def topology(self) -> str:
-        """The slice's shape in chips, as `4x4`."""
+        """The slice's shape in chips, for example `4x4`."""
         return "x".join(map(str, self.slice.shape))
 
 
@@ -106,11 +106,11 @@ class Pool(NamedTuple):
 
     workers: int
     cpus: int
-    """On each worker."""
+    """CPUs of each worker."""
 
     @property
     def memory_gib(self) -> int:
-        """On each worker."""
+        """Memory of each worker."""
         return WORKER_GIB_PER_CPU * self.cpus
 
 
@@ -133,7 +133,7 @@ def tpu_hosts(experiment: Experiment) -> TpuHosts:
 
 
 def cpu_pool(experiment: Experiment, cpus: int) -> Pool:
-    """As many workers of `cpus` CPUs as all actors and reanalysers, the evaluator and the whole replay need.
+    """The workers of `cpus` CPUs that all actors and reanalysers, the evaluator and the replay need.
 
     Raises:
       ConfigError: an actor does not fit on one worker.
@@ -161,19 +161,14 @@ def memory_gib(experiment: Experiment) -> float:
 
 
 def disk_gib(experiment: Experiment) -> int:
-    """The disk of a machine in GiB: the logs of Ray, and the samples of a replay shard while it is saved or restored.
-
-    At most what Autopilot allows.
-    """
+    """The disk that a machine needs, at most what Autopilot allows."""
+    # A machine holds Ray's logs, and the samples of a replay shard while it is saved or restored.
     shard = experiment.replay.capacity * sample_bytes(experiment) / experiment.replay.shards / 2**30
     return min(LOGS_GIB + math.ceil(shard), MOST_DISK_GIB)
 
 
 def sample_bytes(experiment: Experiment) -> float:
-    """Bytes of a full replay, all tables together, over its capacity in samples.
-
-    Imports JAX, restricted to the CPU, to learn the shapes of the environment.
-    """
+    """The bytes per sample of a full replay, all tables together. Imports JAX to learn the environment's shapes."""
     os.environ.setdefault("JAX_PLATFORMS", "cpu")  # only shapes are needed; looking for other devices takes seconds
     from podzero.envs import spec_of
     from podzero.replay import tables_of

@@ -1,4 +1,4 @@
-"""Runs the commands of a plan, or prints them as a shell script."""
+"""Runs the commands of a launch plan, or prints them as a shell script."""
 
 from __future__ import annotations
 
@@ -10,21 +10,19 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from podzero.errors import PodzeroError
-from podzero.launch.targets.plan import Plan, Step
+from podzero.launch.targets.plan import LaunchStep, Plan
 
 _END = "END-OF-FILE"
 _GITIGNORE = "# Created by podzero launch, which overwrites its files in this folder. It may hold a token.\n*\n"
-"""Keeps the token out of version control, and marks a folder as one that `podzero launch` may write to."""
+"""Keeps the token out of version control, and marks the folder as one that `podzero launch` may write to."""
 
 
 class LaunchFailed(PodzeroError, RuntimeError):
-    """A launch or teardown that did not finish; the message names the failed command and what to do."""
+    """A launch or teardown did not finish; the message names the failed command and the remedy."""
 
 
 def script(plan: Plan, folder: Path, down: bool = False, force: bool = False, notes: Iterable[str] = ()) -> str:
-    """A shell script that does what `perform` or `take_down` would do, with `notes` and the other commands as
-    comments.
-    """
+    """A shell script that does the same as `perform` or `take_down`; `notes` and the other commands are comments."""
     lines = ["set -euo pipefail", *(f"# {line}" for line in notes)]
     lines += [f"mkdir -p {_quote(folder)} && cd {_quote(folder)}"]
     lines += [
@@ -43,11 +41,11 @@ def script(plan: Plan, folder: Path, down: bool = False, force: bool = False, no
 
 
 def perform(plan: Plan, folder: Path) -> None:
-    """Writes the files and runs the commands, each shown before it is run.
+    """Writes the files and runs the commands, printing each command first.
 
     Raises:
-      LaunchFailed: a tool is missing or the folder holds other files, then nothing was run; or a command failed, then
-        none after it was run.
+      LaunchFailed: a tool is missing or the folder holds other files, and nothing was run; or a command failed, and no
+        later command was run.
     """
     _begin(plan, folder)
     for step in plan.up:
@@ -58,7 +56,7 @@ def perform(plan: Plan, folder: Path) -> None:
         if code:
             raise LaunchFailed(
                 f"this command ended with code {code} (in {folder}):\n  {shlex.join(step.command)}\n"
-                "What was created before it still exists and may cost money. Launch again to go on from there, or "
+                "Everything created so far still exists and may cost money. Launch again to continue from there, or "
                 "launch with --down to delete it"
             )
     print(f"\nThe run trains. To see what it does, in {folder}:", *_listed(plan.watch), sep="\n")
@@ -69,39 +67,39 @@ def take_down(plan: Plan, folder: Path, force: bool = False) -> None:
     """Ends the run, waits until it has ended, and deletes the machines.
 
     Args:
-      plan: of the launch.
-      folder: where its files are written.
+      plan: the launch plan.
+      folder: the folder for the launch's files.
       force: whether to delete the machines without ending the run.
 
     Raises:
-      LaunchFailed: nothing was run, as in `perform`; or the run has not ended, or has ended without its last
-        checkpoint, then no machine was deleted; or deleting them failed.
+      LaunchFailed: nothing was run, as in `perform`; or the run has not ended or has no last checkpoint, and no machine
+        was deleted; or deleting the machines failed.
     """
     _begin(plan, folder)
     for step in _teardown(plan, force):
         code = _run(step, folder)
         if code and step is plan.stop:
             raise LaunchFailed(
-                "the run may still be writing a checkpoint, or has ended without its last one, so no machine was "
-                f"deleted. The command that ends the run failed with code {code} (in {folder}):\n"
+                "no machine was deleted, because the run may still be writing a checkpoint, or has ended without its "
+                f"last one. The command that ends the run failed with code {code} (in {folder}):\n"
                 f"  {shlex.join(step.command)}\n"
-                "Its output above says which. Repeat --down to go on waiting for the run; launch again to resume one "
-                "that has ended. Or delete the machines at once with --down --force: everything since the newest "
-                "complete checkpoint is then lost"
+                "Its output above says which it is. Repeat --down to keep waiting for the run, or launch again to "
+                "resume a run that has ended. To delete the machines at once, use --down --force: everything since "
+                "the newest complete checkpoint is then lost"
             )
         if code:
             raise LaunchFailed(
-                f"not everything was deleted, and what is left costs money. This command failed with code {code} "
+                f"not everything was deleted, and the rest still costs money. This command failed with code {code} "
                 f"(in {folder}):\n  {shlex.join(step.command)}\nRepeat --down, or delete the machines by hand"
             )
 
 
-def _teardown(plan: Plan, force: bool = False) -> tuple[Step, ...]:
+def _teardown(plan: Plan, force: bool = False) -> tuple[LaunchStep, ...]:
     return (plan.down,) if force else (plan.stop, plan.down)
 
 
 def _begin(plan: Plan, folder: Path) -> None:
-    """Checks tools and folder, then writes the files."""
+    """Checks the tools and the folder, then writes the files."""
     missing = [tool for tool in plan.tools if shutil.which(tool) is None]
     missing += [f"the Python module {name}" for name in plan.modules if importlib.util.find_spec(name) is None]
     if missing:
@@ -131,12 +129,12 @@ def _files(plan: Plan) -> dict[str, str]:
     return {".gitignore": _GITIGNORE, **plan.files}
 
 
-def _run(step: Step, folder: Path) -> int:
+def _run(step: LaunchStep, folder: Path) -> int:
     print(f"\n# {step.why}\n$ {shlex.join(step.command)}", flush=True)
     return subprocess.run(step.command, cwd=folder, check=False).returncode
 
 
-def _listed(steps: Iterable[Step]) -> list[str]:
+def _listed(steps: Iterable[LaunchStep]) -> list[str]:
     return [f"  {shlex.join(step.command)}  # {step.why}" for step in steps]
 
 

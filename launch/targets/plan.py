@@ -1,4 +1,4 @@
-"""A launch as data: the options of its user, the files that it writes, the commands that it runs."""
+"""A launch as data: its options, the files that it writes and the commands that it runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Site:
-    """A Google Cloud project and what to use in it: options of `podzero launch`."""
+    """A Google Cloud project and what to use of it: the options of `podzero launch`."""
 
     project: str | None = None
     """The project's id."""
@@ -42,9 +42,9 @@ class Site:
     spot: bool = False
     """Whether to use spot machines: cheaper, but Google may preempt them at any time."""
     worker_cpus: int = 16
-    """CPUs of each machine for actors and replay; of the targets `gcp` and `gke`."""
+    """CPUs of each machine for actors and replay (targets `gcp` and `gke`)."""
     cluster: str = "podzero"
-    """The GKE cluster; of the target `gke`."""
+    """The GKE cluster (target `gke`)."""
 
     @property
     def region(self) -> str:
@@ -54,46 +54,46 @@ class Site:
 
     @property
     def registry(self) -> str:
-        """The host of the image's registry if it is one of Google's, which ask for credentials; empty otherwise."""
+        """The host of the image's registry if it is Google's and so asks for credentials; empty otherwise."""
         assert self.image is not None
         host = self.image.partition("/")[0]
         return host if host.endswith(("-docker.pkg.dev", "gcr.io")) else ""
 
     @property
     def worker_account(self) -> str:
-        """The service account of all machines but the head of `gcp`; docs/tpu.md gives it its few roles."""
+        """The service account of all machines except the head of `gcp`; docs/tpu.md says which roles it needs."""
         return f"podzero-worker@{self.project}.iam.gserviceaccount.com"
 
 
-class Step(NamedTuple):
+class LaunchStep(NamedTuple):
     """One command."""
 
     command: tuple[str, ...]
     why: str
     """What the command is for."""
     failure: str = ""
-    """What a failure means and what to do about it; empty where the command's own output says it."""
+    """What a failure means and what to do about it; empty if the command's own output says it."""
 
 
 class Plan(NamedTuple):
-    """The files of a launch, and the commands that are run in their folder, in their order."""
+    """The files of a launch, and the commands that run in their folder."""
 
     files: Mapping[str, str]
-    """Contents by name."""
+    """The contents by file name."""
     machines: tuple[str, ...]
-    """What is rented, in words, one kind a line."""
-    up: tuple[Step, ...]
-    """Start the cluster and the run. All can be repeated; what exists already is used."""
-    watch: tuple[Step, ...]
+    """Descriptions of the rented machines, one for each kind."""
+    up: tuple[LaunchStep, ...]
+    """Start the cluster and the run, in this order. Each can be repeated: what exists already is used."""
+    watch: tuple[LaunchStep, ...]
     """Show what the run does; printed, never run."""
-    stop: Step
+    stop: LaunchStep
     """Ends the run with a checkpoint; succeeds only if no run is left and the last one has written its checkpoint."""
-    down: Step
+    down: LaunchStep
     """Deletes the machines."""
     tools: tuple[str, ...]
-    """Programs that the commands need on this machine."""
+    """The programs that the commands need on this machine."""
     modules: tuple[str, ...] = ()
-    """Python modules that the commands need on this machine."""
+    """The Python modules that the commands need on this machine."""
 
 
 EXAMPLES = {
@@ -115,10 +115,10 @@ _SHAPES = {
 
 
 def check(site: Site, target: str) -> None:
-    """Refuses a site with missing options, or with values that cannot be right.
+    """Checks that all options are given and have plausible values.
 
     Raises:
-      ConfigError: names every missing option, or the first wrong one, with examples.
+      ConfigError: options are missing or one is wrong; the message names them with examples.
     """
     missing = [name for name in EXAMPLES if getattr(site, name) is None]
     if missing:
@@ -132,7 +132,7 @@ def check(site: Site, target: str) -> None:
 
 
 def name_of(experiment: Experiment) -> str:
-    """The name of an experiment's machines, in the letters that every service of Google Cloud accepts."""
+    """The name of an experiment's machines, in characters that every service of Google Cloud accepts."""
     plain = re.sub(r"[^a-z0-9]+", "-", experiment.name.lower()).strip("-")
     return f"podzero-{plain}"[:36].rstrip("-")
 
@@ -153,17 +153,17 @@ def template(name: str) -> str:
 
 
 def to_yaml(*trees: Any) -> str:
-    """YAML documents with texts of several lines as blocks, and without anchors and aliases."""
+    """YAML documents, with multi-line strings as blocks and without anchors and aliases."""
     return yaml.dump_all(trees, Dumper=_ReadableDumper, sort_keys=False, width=120)
 
 
 def run_on_head(verb: str, workdir: str = "") -> str:
-    """The command, in the head's container, for a verb of `run.sh`."""
+    """The command in the head's container that runs a verb of `run.sh`."""
     return f"bash {RUN_FILES}/run.sh {verb} {workdir}".rstrip()
 
 
 def only_if_found(query: Sequence[str], command: Sequence[str], otherwise: str) -> tuple[str, ...]:
-    """A command that runs `command` if `query` prints anything and else prints `otherwise`; fails if `query` fails."""
+    """A command that runs `command` if `query` prints anything, else prints `otherwise`; fails if `query` fails."""
     return (
         "bash",
         "-c",
@@ -182,31 +182,28 @@ class _ReadableDumper(yaml.SafeDumper):
 
 _ReadableDumper.add_representer(str, _ReadableDumper.represent_text)
 
-TOKEN = Step(
+TOKEN = LaunchStep(
     ("bash", "-c", "umask 077; test -s token || openssl rand -hex 32 | tr -d '\\n' > token"),
     "make the token that every process of the Ray cluster must present; only this folder and the machines hold it",
 )
 
 NOT_TRAINING = (
-    "Training has not begun. The output above says whether the run has ended, and why, or is still starting; then it "
-    "goes on by itself. The machines cost money until you launch with --down"
+    "Training has not begun. The output above says whether the run has ended, and why, or is still starting, in which "
+    "case it continues by itself. The machines cost money until you launch with --down"
 )
 """What a failure of `run.sh start` means."""
 
 IN_CONTAINER = "sudo docker exec podzero"
-"""Runs a command in the container of a machine, from the machine's own shell."""
+"""The start of a command in a machine's own shell that runs in the machine's container."""
 NO_RUN = f"! {IN_CONTAINER} {run_on_head('running')}"
-"""A command for the head's own shell; succeeds if no run is under way, also where no container is running."""
+"""A command for the head's own shell that succeeds if no run is under way, or no container is running."""
 NO_RUN_FAILURE = (
     "A run is under way on this cluster, or the head did not answer: see the output above. The machines and their Ray "
-    "cluster were left as they are. If the head did not answer, launch again; to start another run, launch with --down "
-    "first"
+    "cluster were not changed. If the head did not answer, launch again; to start another run, launch with --down first"
 )
 
 
 def stop_on_host(workdir: str) -> str:
-    """The command for the head's own shell that ends the run; succeeds only if no run is left and the last one saved.
-
-    Where no container is running, or `run.sh` was never copied into it, there is no run.
-    """
+    """A command for the head's own shell that ends the run; succeeds only if no run is left and the last one saved."""
+    # Without a container, or without `run.sh` in it, there is no run.
     return f"! {IN_CONTAINER} test -e {RUN_FILES}/run.sh || {IN_CONTAINER} {run_on_head('stop', workdir)}"

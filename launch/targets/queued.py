@@ -16,9 +16,9 @@ from podzero.launch.targets.plan import (
     NO_RUN_FAILURE,
     NOT_TRAINING,
     TOKEN,
+    LaunchStep,
     Plan,
     Site,
-    Step,
     name_of,
     run_files,
     stop_on_host,
@@ -29,7 +29,7 @@ from podzero.runtime.program import reserved_cpus
 
 
 def plan(experiment: Experiment, site: Site) -> Plan:
-    """The launch of `experiment`.
+    """The plan for launching `experiment`.
 
     Raises:
       ConfigError: no slice is set, or its hosts cannot hold the actors and replay.
@@ -70,8 +70,8 @@ def plan(experiment: Experiment, site: Site) -> Plan:
     )
 
 
-def _step(*verb: str, why: str, failure: str = "") -> Step:
-    return Step(("bash", "queued.sh", *verb), why, failure)
+def _step(*verb: str, why: str, failure: str = "") -> LaunchStep:
+    return LaunchStep(("bash", "queued.sh", *verb), why, failure)
 
 
 def _environment(experiment: Experiment, site: Site, hosts: TpuHosts) -> str:
@@ -97,17 +97,17 @@ def _environment(experiment: Experiment, site: Site, hosts: TpuHosts) -> str:
 
 
 def _check_room(experiment: Experiment, hosts: TpuHosts) -> None:
-    """Refuses an experiment that needs more than the slice's hosts have, since there are no other machines."""
+    """Refuses an experiment that needs more than the slice's hosts have, because there are no other machines."""
     cpus = sum(reserved_cpus(experiment))
     if cpus > hosts.number * hosts.cpus:
         raise ConfigError(
-            f"actors, reanalysers and evaluator reserve {cpus:g} CPUs, the {hosts.number} hosts of "
+            f"actors, reanalysers and evaluator reserve {cpus:g} CPUs, but the {hosts.number} hosts of "
             f"{hosts.slice.short_name} have {hosts.number * hosts.cpus}: lower actors.count, or launch with a CPU pool "
             "(gcp, gke)"
         )
     memory = memory_gib(experiment)
     if memory > hosts.number * hosts.memory_gib:
         raise ConfigError(
-            f"actors and replay take about {memory:,.0f} GiB, the {hosts.number} hosts of {hosts.slice.short_name} "
+            f"actors and replay need about {memory:,.0f} GiB, but the {hosts.number} hosts of {hosts.slice.short_name} "
             f"have {hosts.number * hosts.memory_gib:,}: lower replay.capacity or actors.count"
         )

@@ -15,7 +15,7 @@ import yaml
 
 from podzero.config import load, parse
 from podzero.launch import cli
-from podzero.launch.experiments import card
+from podzero.launch.listings import card
 from podzero.player_names import parse_player
 from podzero.runtime.advice import last_checkpoint_failed
 from podzero.runtime.monitoring.status import RunStatus, write_status
@@ -111,7 +111,7 @@ def test_an_unexpected_error_keeps_its_traceback(monkeypatch):
     def fail(*_):
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr("podzero.launch.training.find_start", fail)
+    monkeypatch.setattr("podzero.launch.train.find_start", fail)
     monkeypatch.setattr(sys, "argv", ["podzero", "train", "x"])
     with pytest.raises(RuntimeError, match="a defect"):
         cli.main()
@@ -158,7 +158,7 @@ def test_ctrl_c_is_code_130(command, monkeypatch, options):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("podzero.launch.bench.load", interrupt)
+    monkeypatch.setattr("podzero.launch.tools.load", interrupt)
     code, out, err = command("bench", "learner", *options)
     assert (code, out) == (130, "")
     assert "Traceback" not in err
@@ -275,7 +275,7 @@ def test_a_bench_prints_one_line_with_one_object(command, monkeypatch):
             return {"ratio": 0.97, "sizes": [experiment.learner.batch_size], "seconds": seconds}
 
     benches = {"podzero.tools.bench.learner": Fake}
-    monkeypatch.setattr("podzero.launch.bench.import_module", benches.get)
+    monkeypatch.setattr("podzero.launch.tools.import_module", benches.get)
     code, out, err = command("bench", "learner", "learner.batch_size=64", "--seconds", "3", "--json")
     assert (code, err) == (0, "")
     assert out == '{"ratio": 0.97, "sizes": [64], "seconds": 3.0}\n'

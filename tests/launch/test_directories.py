@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from podzero.changes import NEUTRAL, differences
 from podzero.config import load
 from podzero.errors import ConfigError
-from podzero.launch.checks import check_startable
 from podzero.launch.directories import find_start, go_on, place
+from podzero.launch.train import check_startable
 from podzero.storage import sealed
 from podzero.workdir import Workdir, WorkdirError, step_folder
 

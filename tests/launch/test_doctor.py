@@ -21,7 +21,7 @@ def test_the_devices_of_jax_are_named():
 
 
 def test_a_library_that_cannot_be_imported_fails_with_its_error(monkeypatch):
-    monkeypatch.setattr(doctor, "_probe", lambda *probe: ("", "ImportError: no such library"))
+    monkeypatch.setattr(doctor, "probe", lambda *probe: ("", "ImportError: no such library"))
     for check in (doctor.ray(), doctor.replay_server(), doctor.jax_devices()):
         assert check.failed
         assert check.found.endswith("ImportError: no such library")
@@ -29,14 +29,14 @@ def test_a_library_that_cannot_be_imported_fails_with_its_error(monkeypatch):
 
 
 def test_a_probe_returns_the_answer_or_the_last_line_of_the_error():
-    assert doctor._probe("print('noise'); print('answer')") == ("answer", "")
-    assert doctor._probe("import no_such_library") == ("", "ModuleNotFoundError: No module named 'no_such_library'")
-    assert doctor._probe("import os; os._exit(9)") == ("", "exit code 9")
+    assert doctor.probe("print('noise'); print('answer')") == ("answer", "")
+    assert doctor.probe("import no_such_library") == ("", "ModuleNotFoundError: No module named 'no_such_library'")
+    assert doctor.probe("import os; os._exit(9)") == ("", "exit code 9")
 
 
 def test_a_probe_that_hangs_is_ended(monkeypatch):
     monkeypatch.setattr(doctor, "PROBE_TIMEOUT_S", 0.5)
-    assert doctor._probe("import time; time.sleep(60)") == ("", "no answer within 0 s")
+    assert doctor.probe("import time; time.sleep(60)") == ("", "no answer within 0 s")
 
 
 def test_a_package_of_another_version_and_a_missing_one_are_named(monkeypatch):

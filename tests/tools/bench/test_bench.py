@@ -12,7 +12,7 @@ from podzero.config import load
 from podzero.envs import spec_of
 from podzero.errors import ConfigError
 from podzero.inference import has_int8_instructions
-from podzero.launch.cli import Stage
+from podzero.launch.tools import Stage
 from podzero.tools.bench import server
 from podzero.tools.bench.acting import bench_acting
 from podzero.tools.bench.actor_rates import ReportTotals

@@ -1,36 +1,100 @@
-"""What can be wrong with an experiment and is found out before Ray starts."""
+"""The command `train`, and the checks of an experiment before Ray starts."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import shlex
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import Annotated, Literal
 
-from podzero.config import EvaluationConfig, Experiment, GameConfig, ModelNetworkConfig
+import typer
+
+from podzero.config import EvaluationConfig, Experiment, GameConfig, ModelNetworkConfig, schedule_note
 from podzero.errors import ConfigError
 from podzero.importing import import_openvino
-from podzero.launch.directories import go_on
+from podzero.launch.directories import find_start, go_on
+from podzero.launch.options import Overrides, config_names
+from podzero.launch.platforms import keep_compiled_programs
 from podzero.player_names import ENGINES, EnginePlayer, engine_program
 from podzero.runtime.monitoring.writers import check_packages
 from podzero.workdir import Workdir
 
+
+def train(
+    config: Annotated[
+        str,
+        typer.Argument(
+            metavar="CONFIG",
+            help="The name of an experiment (see `podzero configs`), or a YAML file; or, to resume a run, its working "
+            "directory as DIR, or as DIR@STEP for a checkpoint before the newest.",
+            autocompletion=config_names,
+        ),
+    ],
+    overrides: Overrides = None,
+    workdir: Annotated[
+        Path | None,
+        typer.Option(
+            help="The working directory. A run in it is resumed.",
+            show_default="runs/NAME, or runs/NAME-SETTINGS with other settings",
+        ),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(help="The Ray cluster to join, as HOST:PORT.", show_default="start Ray on this machine"),
+    ] = None,
+    view: Annotated[
+        Literal["auto", "plain", "live"], typer.Option(help="auto: live on a terminal, plain lines otherwise.")
+    ] = "auto",
+    check: Annotated[
+        bool, typer.Option("--check", help="Check the experiment, print it as YAML, and start nothing.")
+    ] = False,
+) -> None:
+    """Train an experiment, or resume a run from its newest checkpoint or from DIR@STEP.
+
+    DIR holds its experiment, whose settings may be replaced where they may change during a run.
+    """
+    experiment, root, step, reason = find_start(config, overrides or (), workdir)
+
+    check_startable(experiment, Workdir(root), step, joins=address is not None)
+    if (note := schedule_note(experiment)) is not None:
+        typer.echo(note, err=True)
+    if check:
+        print(experiment.to_yaml(), end="")
+        return
+    if address is None:
+        keep_compiled_programs()  # inherited by the run's processes; the nodes of a cluster have their own caches
+    print(f"{reason}.", flush=True)
+    from podzero.runtime.monitoring.terminal import make_view
+    from podzero.runtime.train import train as run
+
+    ended = run(experiment, root, address, make_view(view), step)
+    cluster = "" if address is None else f" --address {address}"
+    print(f"The run has ended: {ended.reason}. Its files are in {root}.")
+    print(f"Evaluate it with: podzero evaluate {shlex.quote(str(root))}")
+    print(f"Train on with: podzero train {go_on(experiment, root, None if ended.signal else {})}{cluster}")
+    if ended.signal:
+        raise typer.Exit(128 + ended.signal)
+
+
 IMPORT_TIMEOUT_S = 300.0
-"""Longest time for starting a Python process and importing JAX in it."""
+"""The longest time for starting a Python process and importing JAX in it."""
 
 
 def check_startable(experiment: Experiment, workdir: Workdir, step: int | None = None, joins: bool = False) -> None:
-    """Makes sure that `experiment` can be trained in `workdir`, as far as that is known without Ray and devices.
+    """Checks that `experiment` can be trained in `workdir`, as far as that is known without Ray and devices.
 
     Args:
-      experiment: to be trained.
-      workdir: its working directory.
-      step: of the checkpoint from which it goes on; None takes the newest.
-      joins: whether it is trained in a cluster: then engines may be installed on the evaluator's node only.
+      experiment: the experiment to train.
+      workdir: the run's working directory.
+      step: the step of the checkpoint from which to resume; None takes the newest.
+      joins: whether the run joins a Ray cluster, where engines need to be installed on the evaluator's node only.
 
     Raises:
       ConfigError: a stop limit is already reached, an optional package or an opponent of the evaluation is missing, or
-        the environment or network cannot be made.
+        the environment or the network cannot be made.
     """
     _check_not_ended(experiment, workdir, step)
     _check_engines(experiment, joins)
@@ -84,7 +148,7 @@ def _check_solver(experiment: Experiment, joins: bool) -> None:
     evaluation, game = experiment.evaluation, experiment.env.title
     plays, many = "solver" in (evaluation.opponents or ()), evaluation.positions > EvaluationConfig().positions
     if joins or not (plays or many):
-        return  # nor is anything imported
+        return
     from podzero.evaluation.positions import read_labels
     from podzero.evaluation.solvers import SOLVED, known_game, make_solver
 
@@ -99,7 +163,7 @@ def _check_solver(experiment: Experiment, joins: bool) -> None:
 
 
 def _check_environment(experiment: Experiment) -> None:
-    """Makes environment and network in a process of its own, which holds no device and may run a user's code."""
+    """Makes the environment and the network in a separate process, since this may run a user's code."""
     env = experiment.env
     assert not isinstance(env, GameConfig)
     limit_s = IMPORT_TIMEOUT_S + env.build_timeout_s

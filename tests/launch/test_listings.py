@@ -5,7 +5,7 @@ import json
 import pytest
 
 from podzero.config import load
-from podzero.launch.runs import find_runs, watch_status
+from podzero.launch.listings import find_runs, watch_status
 from podzero.runtime.monitoring.status import RunStatus, write_status
 from podzero.workdir import Workdir, WorkdirError
 

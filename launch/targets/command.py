@@ -1,0 +1,171 @@
+"""The command `launch`: its options, the summary that it prints, and the question that it may ask."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from podzero.config import FOR_SLICES, Experiment, load
+from podzero.errors import ConfigError
+from podzero.launch.options import Config, Overrides
+from podzero.launch.targets.perform import perform, script, take_down
+from podzero.launch.targets.plan import MOUNT, Plan, Site, check, name_of
+from podzero.tools.compile.waiting import rates
+from podzero.workdir import refuse_url
+
+Target = Literal["gcp", "gke", "queued"]
+
+_DEFAULT = Site()
+
+_TargetArgument = Annotated[
+    Target,
+    typer.Argument(
+        help="gcp: Ray's cluster launcher; gke: KubeRay on Google Kubernetes Engine; queued: only a TPU slice, "
+        "through Cloud TPU's queued resources."
+    ),
+]
+_Project = Annotated[str | None, typer.Option(help="The id of the Google Cloud project.")]
+_Zone = Annotated[str | None, typer.Option(help="The zone of all machines, for example europe-west4-b.")]
+_Image = Annotated[str | None, typer.Option(help="The container image; docs/tpu.md says how to build it.")]
+_Share = Annotated[
+    str | None, typer.Option(help="The NFS share that all machines mount, for example 10.0.0.2:/podzero.")
+]
+_RemoteWorkdir = Annotated[
+    str | None, typer.Option(help="The working directory on the machines.", show_default=f"{MOUNT}/NAME")
+]
+_Network = Annotated[str, typer.Option(help="The VPC network.")]
+_Subnet = Annotated[str, typer.Option(help="The network's subnet in the zone's region.")]
+_Spot = Annotated[bool, typer.Option(help="Use spot machines: cheaper, but Google may preempt them at any time.")]
+_WorkerCpus = Annotated[int, typer.Option(min=2, help="CPUs of each machine for actors and replay (gcp and gke).")]
+_Cluster = Annotated[str, typer.Option(help="The GKE cluster (gke only).")]
+_Folder = Annotated[
+    Path | None,
+    typer.Option(
+        help="Where the launch writes its files: a new or empty folder, or one of an earlier launch.",
+        show_default="runs/launch/NAME-TARGET",
+    ),
+]
+_DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the commands as a shell script and run nothing.")]
+_Yes = Annotated[
+    bool, typer.Option("--yes", help="Do not ask, even if the learner will wait more than half of its time.")
+]
+_Down = Annotated[bool, typer.Option("--down", help="End the run with a checkpoint, then delete the machines.")]
+_Force = Annotated[
+    bool,
+    typer.Option(
+        "--force",
+        help="With --down: delete the machines without ending the run first. Everything since its newest complete "
+        "checkpoint is lost.",
+    ),
+]
+
+
+def launch(
+    target: _TargetArgument,
+    config: Config,
+    overrides: Overrides = None,
+    project: _Project = None,
+    zone: _Zone = None,
+    image: _Image = None,
+    share: _Share = None,
+    workdir: _RemoteWorkdir = None,
+    network: _Network = _DEFAULT.network,
+    subnet: _Subnet = _DEFAULT.subnet,
+    spot: _Spot = _DEFAULT.spot,
+    worker_cpus: _WorkerCpus = _DEFAULT.worker_cpus,
+    cluster: _Cluster = _DEFAULT.cluster,
+    folder: _Folder = None,
+    dry_run: _DryRun = False,
+    yes: _Yes = False,
+    down: _Down = False,
+    force: _Force = False,
+) -> None:
+    """Start a cluster on Google Cloud and an experiment on it."""
+    if force and not down:
+        raise ConfigError("--force changes what --down does: give both, or neither")
+    for directory in (workdir, folder):
+        if directory is not None:
+            refuse_url(directory)
+    site = Site(project, zone, image, share, workdir, network, subnet, spot, worker_cpus, cluster)
+    experiment = load(config, overrides or ())
+    check(site, target)
+    plan: Plan = import_module(f"podzero.launch.targets.{target}").plan(experiment, site)
+    where = folder or Path("runs/launch") / f"{name_of(experiment).removeprefix('podzero-')}-{target}"
+    if down:
+        if dry_run:
+            print(script(plan, where, down, force), end="")
+        else:
+            take_down(plan, where, force)
+        return
+    lines = summary(plan, experiment)
+    if dry_run:
+        print(script(plan, where, notes=lines), end="")
+        return
+    print(*lines, sep="\n", flush=True)
+    if not confirm(experiment, yes):
+        print("Nothing was started")
+        raise typer.Exit(1)
+    perform(plan, where)
+
+
+MOST_WAITING = 0.5
+"""If the learner would wait for a larger share of its time, the launch asks for confirmation."""
+
+
+def summary(plan: Plan, experiment: Experiment) -> list[str]:
+    """Lines for people: the machines, their price if it is given, and how the learner spends its time."""
+    price = experiment.cluster.price_per_hour
+    cost = f"{price:,.2f} an hour" if price else "not given (cluster.price_per_hour, of all machines together)"
+    return [f"machines: {'; '.join(plan.machines)}", f"price: {cost}", f"learner: {_learner(experiment)}"]
+
+
+def confirm(experiment: Experiment, yes: bool) -> bool:
+    """Whether to launch. Asks if the learner would wait for more than half of its time.
+
+    Args:
+      experiment: the experiment to launch.
+      yes: whether the user has confirmed with `--yes`.
+
+    Raises:
+      ConfigError: the learner would wait, and there is no terminal to ask on.
+    """
+    found = rates(experiment)
+    if found is None or found.waiting <= MOST_WAITING or yes:
+        return True
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            f"the learner and its chips would wait {waiting_share(found.waiting)} of the time. {_advice(experiment)} "
+            "Nothing was started; --yes starts it anyway"
+        )
+    print(_advice(experiment))
+    return typer.confirm("Launch anyway?")
+
+
+def _learner(experiment: Experiment) -> str:
+    found = rates(experiment)
+    if found is None:
+        return "how long it will wait for actors is unknown; `podzero status` shows it once the run trains"
+    if found.in_turns:
+        moves = f", {found.moves_per_s:,.0f} moves/s" if found.absolute else ""
+        shares = f"play {1 - found.training:.0%} of the time and train {found.training:.0%} of it"
+        return f"its chips {shares}{moves}; none waits ({found.source})"
+    return f"it will wait {waiting_share(found.waiting)} of its time for actors ({found.source})"
+
+
+def waiting_share(waiting: float) -> str:
+    """The share of time as text, which never rounds up to all of the time."""
+    return "more than 99.9%" if waiting > 0.999 else f"{waiting:.1%}"
+
+
+def _advice(experiment: Experiment) -> str:
+    """How to keep the chips busy."""
+    return (
+        "Let the slice's chips play (actors.inference=device, for games in JAX), as the experiments "
+        f"{FOR_SLICES}* do, which `podzero configs` lists; or add actors."
+        if experiment.actors.inference != "device"
+        else "Leave out actors.resources, so that the slice's own chips play; or add actors."
+    )

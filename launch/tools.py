@@ -1,0 +1,245 @@
+"""The commands that belong to the packages of `tools`: `compile`, `bench`, `report` and `export`."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from podzero.config import builtin_configs, load
+from podzero.errors import ConfigError, PodzeroError
+from podzero.launch.options import Json, ListenHost, ListenPort, OptionalConfig, Overrides, print_json, print_result
+from podzero.launch.platforms import keep_compiled_programs
+from podzero.listen_address import ListenAddress, free_address
+from podzero.player_names import parse_player
+from podzero.workdir import Workdir, write_atomically
+
+_SLICE = "v5e-16"
+"""The slice for experiments that name none."""
+
+ProgramName = Literal["learner", "evaluation", "selfplay", "device", "server"]
+
+
+def compile_experiment(
+    config: OptionalConfig = None,
+    overrides: Overrides = None,
+    topology: Annotated[
+        str | None,
+        typer.Option(help="A TPU slice, for example v5e-16 or v5e:4x4.", show_default=f"cluster.slice, or {_SLICE}"),
+    ] = None,
+    program: Annotated[ProgramName | None, typer.Option(help="Only this program.", show_default="all programs")] = None,
+    depth: Annotated[
+        float | None,
+        typer.Option(min=1, help="With device: mean depth of the trees.", show_default="8 for Gumbel, 30 for PUCT"),
+    ] = None,
+    scaling: Annotated[
+        str | None,
+        typer.Option(help="Compare the learner on several slices, for example v5e-4,v5e-256.", show_default=False),
+    ] = None,
+    per_chip: Annotated[
+        int | None,
+        typer.Option(min=1, help="With --scaling: samples per step and chip.", show_default="as on the first slice"),
+    ] = None,
+    table: Annotated[
+        bool, typer.Option("--table", help="Compile all built-in experiments and write docs/compile.md.")
+    ] = False,
+    again: Annotated[bool, typer.Option("--again", help="With --table: compile known results again.")] = False,
+    minutes: Annotated[float, typer.Option(min=0.1, help="With --table: longest time per program.")] = 15.0,
+    as_json: Json = False,
+) -> None:
+    """Compile an experiment for a TPU slice: whether it fits, and its cost. Needs no TPU."""
+    if table:
+        from podzero.tools.compile.table import make_table
+
+        make_table(again, limit_s=60 * minutes)
+        return
+    if config is None:
+        raise ConfigError("no experiment given: name one (see `podzero configs`), or compile all with --table")
+    slices = None if scaling is None else scaling.split(",")
+    if slices is not None and len(slices) < 2:
+        raise ConfigError(f"--scaling {scaling}: expected at least two slices to compare, for example v5e-4,v5e-256")
+    experiment = load(config, overrides or ())
+    from podzero.tools.compile.command import judge_programs, judge_scaling
+
+    found = (
+        judge_programs(experiment, topology or experiment.cluster.slice or _SLICE, program, depth)
+        if slices is None
+        else judge_scaling(experiment, slices, per_chip)
+    )
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        from rich.console import Console
+
+        found.show(Console())
+    raise typer.Exit(0 if found.fits else 1)
+
+
+Stage = Literal[
+    "selfplay", "int8", "tree", "server", "simulators", "acting", "learner", "replay", "publish", "actors", "broadcast",
+    "mesh", "analyze",
+]  # fmt: skip
+
+
+def bench(
+    stage: Annotated[Stage, typer.Argument(help="The stage to measure.")],
+    overrides: Overrides = None,
+    config: Annotated[str, typer.Option(help="The experiment whose sizes are used.")] = "connect_four",
+    seconds: Annotated[
+        float,
+        typer.Option(
+            min=0.1,
+            help="How long to measure, not counting start and compilation. The current round is finished, "
+            "and at least one round is measured.",
+        ),
+    ] = 20.0,
+    as_json: Json = False,
+) -> None:
+    """Measure the throughput of a stage and, in the same run, the limit that it could reach.
+
+    Progress is printed on standard error, except with --json.
+    """
+    print_result(run_stage(stage, config, overrides or [], seconds, verbose=not as_json), as_json)
+
+
+def run_stage(stage: str, config: str, overrides: list[str], seconds: float, verbose: bool) -> dict[str, Any]:
+    """Measures `stage` for about `seconds`; returns its figures.
+
+    Args:
+      stage: the name of the stage.
+      config: the experiment whose sizes are used.
+      overrides: settings that replace those of the experiment.
+      seconds: how long to measure.
+      verbose: whether to print progress on standard error.
+
+    Raises:
+      ConfigError: the experiment or a setting does not exist, or the stage does not apply to the experiment.
+      BenchError: a process of the bench ended or did not answer in time.
+    """
+    for override in overrides:
+        _check_setting(override, stage)
+    experiment = load(config, overrides)
+    keep_compiled_programs()
+    with _shown_log() if verbose else nullcontext():
+        measure = getattr(import_module(f"podzero.tools.bench.{stage}"), f"bench_{stage}")
+        found: dict[str, Any] = measure(experiment, seconds)
+    return found
+
+
+@contextmanager
+def _shown_log() -> Iterator[None]:
+    """Prints the log of the benches, each line with the seconds since the start of the command."""
+    log = logging.getLogger("podzero.tools.bench")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_SinceStart("[%(since)6.1f s] %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+class _SinceStart(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        record.since = record.relativeCreated / 1000
+        return super().format(record)
+
+
+def _check_setting(override: str, stage: str) -> None:
+    """Refuses an experiment given in the place of a setting, where other commands take it."""
+    if "=" in override:
+        return
+    if override in builtin_configs() or override.endswith((".yaml", ".yml")):
+        raise ConfigError(
+            f"'{override}' is an experiment; the option --config takes it: `podzero bench {stage} --config {override}`"
+        )
+
+
+class ReportNotWritten(PodzeroError, RuntimeError):
+    """The file of the report cannot be written."""
+
+
+def report(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The working directory of a run.")],
+    output: Annotated[Path | None, typer.Option(help="The file to write.", show_default="report.html in DIR")] = None,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Serve it as a page that stays up to date, until Ctrl-C.")
+    ] = False,
+    host: ListenHost = None,
+    port: ListenPort = None,
+    as_json: Json = False,
+) -> None:
+    """Write the report of a run as one HTML file: ratings, losses, throughput, settings, faults, cost.
+
+    The file needs no other files and can be sent to others.
+    With --serve it is the dashboard of a running run, for browsers that know its address.
+    """
+    if serve:
+        if output is not None:
+            raise ConfigError("--output and --serve exclude each other: a served report is not written to a file")
+        from podzero.tools.report.server import serve as serve_report
+
+        where = free_address(host, port)
+        serve_report(Workdir(directory), where, partial(_announce, where, as_json=as_json))
+        return
+    if host is not None or port is not None:
+        raise ConfigError("--host and --port need --serve: a report in a file has no address")
+    from podzero.tools.report.page import make_report
+    from podzero.tools.report.record import RunReader
+
+    workdir = Workdir(directory)
+    page = make_report(RunReader(workdir).read())
+    file = workdir.root / "report.html" if output is None else output.expanduser().absolute()
+    try:
+        write_atomically(file, page)
+    except OSError as error:
+        raise ReportNotWritten(f"cannot write {file}: {error.strerror}; name another file by --output") from None
+    if as_json:
+        print_json({"report": str(file), "bytes": len(page.encode())})
+    else:
+        print(f"Report written: {file}")
+
+
+def _announce(where: ListenAddress, address: str, as_json: bool) -> None:
+    if as_json:
+        print_json({"address": address})
+    else:
+        print(
+            f"Report at {address}\nFor {where.readers} that know this address. Ctrl-C ends it.",
+            flush=True,
+        )
+
+
+def export(
+    who: Annotated[
+        str,
+        typer.Argument(metavar="WHO", help="A trained agent: a working directory as DIR or DIR@STEP, or zoo:NAME."),
+    ],
+    to: Annotated[
+        Path, typer.Option(metavar="FILE", help="The file to write: NAME.onnx (extra `export`) or NAME.stablehlo.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Write the network of a trained agent into a file for ONNX Runtime or for jax.export.
+
+    The file takes batches of any size. Its results are compared with JAX's on positions of the game,
+    and the file is deleted if they differ.
+
+    """
+    parse_player(who)  # refuses wrong names before JAX is imported
+    keep_compiled_programs()
+    from podzero.tools.export import export_agent
+
+    result = export_agent(who, to.expanduser().absolute())
+    if as_json:
+        print_json(result)
+    else:
+        print_result(result.pop("metadata") | result, as_json=False)
