@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from podzero.clock import REPORT_EVERY_S
 from podzero.protocols import ParamSource, ReplayWriter, Report
 from podzero.types import Sample, StoredState, Window
 
@@ -22,6 +23,8 @@ class ActorClients(NamedTuple):
     report: Report
     states: ReplayWriter | None = None
     """Writes to the `states` table; None without reanalysis."""
+    report_every_s: float = REPORT_EVERY_S
+    """The least time between two reports."""
 
     def write(
         self,

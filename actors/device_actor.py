@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from podzero.actors.assembly import concatenated, rows_of
 from podzero.actors.clients import ActorClients, Positions, SelfPlayMetrics
 from podzero.actors.rollouts import Finished, Played, RolloutCore, RolloutState
-from podzero.clock import REPORT_EVERY_S, StageClock
+from podzero.clock import StageClock
 from podzero.config import Experiment
 from podzero.types import Params
 from podzero.waiting import first_params
@@ -171,7 +171,7 @@ class DeviceActor:
             version, params = first.version, self._chips.put(self._fold(first.params))
         pieces: list[Any] = []
         while not self._stopping.is_set():
-            if clock.elapsed_s >= REPORT_EVERY_S:
+            if clock.elapsed_s >= self._clients.report_every_s:
                 self._clients.report(self._name, metrics.flush() | clock.flush())
             with clock("search"):
                 state, finished, played = self._chips.play(params, version, state)

@@ -12,7 +12,7 @@ import numpy as np
 from podzero.actors.clients import ActorClients
 from podzero.actors.core import explore
 from podzero.actors.windows import CutWindows, Outcome, Position, WindowCutter
-from podzero.clock import REPORT_EVERY_S, StageClock
+from podzero.clock import StageClock
 from podzero.config import Experiment
 from podzero.envs import VectorEnv, VectorStep
 from podzero.replay import priorities_of
@@ -102,7 +102,7 @@ class EnvironmentActor:
                     transition, age = (position, step), np.where(step.started, 0, age + 1)
                     with clock("params"):
                         version, params = self._clients.source.poll() or (version, params)
-                    if clock.elapsed_s >= REPORT_EVERY_S:
+                    if clock.elapsed_s >= self._clients.report_every_s:
                         report()
                 self._write(transition, cutter, metrics, clock)
             finally:

@@ -12,7 +12,7 @@ import numpy as np
 from podzero.actors.assembly import Game, GameAssembler, SampleShuffler
 from podzero.actors.clients import ActorClients, Positions, SelfPlayMetrics
 from podzero.actors.core import SelfPlayCore, SelfPlayState
-from podzero.clock import REPORT_EVERY_S, StageClock
+from podzero.clock import StageClock
 from podzero.config import Experiment
 from podzero.envs import SimulatorError, faults_of, simulator_errors
 from podzero.types import Move, Params
@@ -79,7 +79,7 @@ class SelfPlayActor:
                     return
                 version, params = first.version, self._fold(first.params)
             while not self._stopping.is_set():
-                if clock.elapsed_s >= REPORT_EVERY_S:
+                if clock.elapsed_s >= self._clients.report_every_s:
                     report()
                 try:
                     state, move = self._play_move(params, state, shuffler, clock)

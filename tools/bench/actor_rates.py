@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from podzero.actors import ActorClients, EnvironmentActor, SelfPlayActor
+from podzero.clock import REPORT_EVERY_S
 from podzero.config import Experiment
 from podzero.replay import ReplayServer, make_writer
 from podzero.runtime.build import make_actor
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 
 LONGEST_S = 10.0
 """The longest turn of the actor; that of the bare calls is half as long."""
+_ROUNDS = 3
+"""Turns are shortened until so many rounds fit."""
 _REPORT_S = 600.0
 """The longest wait for a report, which an actor may send only after it has compiled, and for an actor to end."""
 
@@ -53,7 +56,9 @@ def compare_actor(
         ReplayServer(without_insert_limit(experiment), spec, 0) as server,
         closing(make_writer([server.address()], spec, experiment)) as writer,
     ):
-        clients = ActorClients(FixedParams(params), writer, totals)
+        # A turn of the actor begins and ends with a report, so that reports must not be further apart than it is long.
+        every_s = min(REPORT_EVERY_S, seconds / (2 * _ROUNDS))
+        clients = ActorClients(FixedParams(params), writer, totals, report_every_s=every_s)
         actor = make_actor(experiment, "actor-0", experiment.seed, clients)
 
         def actor_rate(turn_s: float) -> float:
@@ -72,7 +77,7 @@ def compare_actor(
         found = compare(
             {"actor": actor_rate, "bare": bare_rate}, "evaluations_per_s",
             f"evaluations/s, complete actor over {what}", seconds,
-            longest_s=LONGEST_S, rounds=3,
+            longest_s=LONGEST_S, rounds=_ROUNDS,
         )  # fmt: skip
     return found, rounds
 
