@@ -58,7 +58,9 @@ def bench_analyze(experiment: Experiment, seconds: float) -> dict[str, Any]:
         return jax.tree.map(lambda x: x.block_until_ready(), apply(folded, observation))
 
     log.info("compiling: %d positions with %d simulations", POSITIONS, experiment.search.simulations)
-    analyze(seconds), forward()
+    for few in (lines[:1], lines[:BATCH]):  # a batch of one is a program of its own
+        list(analyst.answers(few))
+    forward()
     sides: dict[str, Side] = {"analyze": analyze, "bare": lambda turn_s: BATCH * calls_per_s(forward, turn_s)}
     found = compare(
         sides, "evaluations_per_s", "evaluations/s, analyze over bare forward pass", seconds,
