@@ -34,13 +34,17 @@ from podzero.types import Array, Move, Params, Versioned
 log = logging.getLogger(__name__)
 
 SHARDS = 4
+"""Replay servers, each in a process, whose limiter never blocks."""
 PROCESSES = 8
 """Processes that the actors share, as threads: with JAX in each of 256 processes, memory would not suffice."""
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""Increasing numbers of actors."""
 FULL = 0.9
 """The share of CPU time from which the machine counts as saturated."""
 _RECORDED = 64
 """The number of recorded moves: with dozens of games played at once, enough for games of all lengths."""
+_LEAST_MOVES = 4
+"""A round lasts at least as long as so many searches."""
 _SETTLE_S = 2.0
 """How long new actors play, at most, before counting begins."""
 _GROWTH = 5.0
@@ -52,21 +56,13 @@ _ANSWER_S = 60.0
 _MOVE_S = 60.0
 
 
-def bench_actors(
-    experiment: Experiment,
-    seconds: float,
-    counts: tuple[int, ...] = COUNTS,
-    shards: int = SHARDS,
-    processes: int = PROCESSES,
-) -> dict[str, Any]:
+def bench_actors(experiment: Experiment, seconds: float) -> dict[str, Any]:
     """Measures how writing to replay scales with the number of actors.
 
     Args:
       experiment: its game, network and search are recorded and timed; each actor plays `actors.games` games at once.
-      seconds: how long to measure, for all numbers of actors together, with the time before counting begins.
-      counts: increasing numbers of actors.
-      shards: the number of replay servers, each in a process, whose limiter never blocks.
-      processes: the number of processes among which the actors are divided.
+      seconds: how long to measure, for all numbers of actors together, with the time before counting begins; at least
+        `_LEAST_MOVES` searches for each number.
 
     Returns:
       `ratio`, the lowest efficiency before the machine is saturated (None if it was from the start, or if there is
@@ -75,23 +71,29 @@ def bench_actors(
       all shards and of each one, `efficiency` (samples/s over the number of actors times the samples/s of one actor in
       the first round), `machine`, the share of CPU time that all processes used, and the cores used by all actors and
       by all shards.
+
+    Raises:
+      BenchError: one actor alone has written nothing, or a process has ended or did not answer.
     """
     env = make_env(experiment.env)
     log.info("compiling self-play, and recording %d moves", _RECORDED)
     moves, search_s = record(experiment, _RECORDED)
-    opened = without_insert_limit(experiment, shards)
+    opened = without_insert_limit(experiment, SHARDS)
     with ExitStack() as stack:
-        servers = [stack.enter_context(ReplayServer(opened, env.spec, shard)) for shard in range(shards)]
+        servers = [stack.enter_context(ReplayServer(opened, env.spec, shard)) for shard in range(SHARDS)]
         addresses = [server.address() for server in servers]
         players = [
             stack.enter_context(child_process(_serve, opened, addresses, moves, search_s, index))
-            for index in range(processes)
+            for index in range(PROCESSES)
         ]
         for player in players:
             player.receive()
-        rounds = _rounds(players, servers, counts, seconds / len(counts), max(_GROWTH * seconds, _LEAST_GROW_S))
+        round_s = max(seconds / len(COUNTS), _LEAST_MOVES * search_s)
+        rounds = _rounds(players, servers, COUNTS, round_s, max(_GROWTH * seconds, _LEAST_GROW_S))
+    alone = rounds[0]["samples_per_s"] / rounds[0]["actors"]
+    if not alone:
+        raise BenchError(f"no game has ended within {round_s:g} s: measure for longer (--seconds) or smaller games")
     for entry in rounds:
-        alone = rounds[0]["samples_per_s"] / rounds[0]["actors"]
         entry["efficiency"] = entry["samples_per_s"] / (entry["actors"] * alone)
     return {
         "ratio": min((entry["efficiency"] for entry in rounds[1:] if entry["machine"] < FULL), default=None),
@@ -99,8 +101,8 @@ def bench_actors(
         "full_from": next((entry["actors"] for entry in rounds if entry["machine"] >= FULL), None),
         "search_ms": 1e3 * search_s,
         "games": experiment.actors.games,
-        "actor_processes": processes,
-        "left_out": list(counts[len(rounds) :]),
+        "actor_processes": PROCESSES,
+        "left_out": list(COUNTS[len(rounds) :]),
         "rounds": rounds,
     }
 

@@ -5,13 +5,17 @@ The client runs in the environment of the replay server (`tools/bench/reverb_cli
 
 from __future__ import annotations
 
+import contextlib
 import json
+import select
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from podzero.benchmarks.child_processes import START_S, STOP_S, BenchError
 
 from podzero.config import Experiment
 from podzero.replay import SampleSignature, server_python
@@ -86,21 +90,30 @@ class BareClient:
         """Gives a command; returns its answer.
 
         Raises:
-          RuntimeError: the client has ended; its traceback is in this process's standard error.
+          BenchError: the client did not answer in time, or has ended; then its traceback is on the error output.
         """
         assert self._child.stdin is not None
         assert self._child.stdout is not None
-        self._child.stdin.write(json.dumps({command: table} | arguments) + "\n")
-        self._child.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it has ended, so that there is no answer
+            self._child.stdin.write(json.dumps({command: table} | arguments) + "\n")
+            self._child.stdin.flush()
+        if not select.select([self._child.stdout], [], [], START_S)[0]:
+            raise BenchError(f"Reverb's own client has not answered for {START_S:g} s")
         line = self._child.stdout.readline()
         if not line:
-            raise RuntimeError(f"Reverb's own client ended with exit code {self._child.wait()}")
+            code = self._child.wait(STOP_S)
+            raise BenchError(f"Reverb's own client ended with exit code {code}; what it printed above says why")
         return json.loads(line)
 
     def close(self) -> None:
         """Ends the process."""
         assert self._child.stdin is not None
         assert self._child.stdout is not None
-        self._child.stdin.close()
-        self._child.wait()
+        with contextlib.suppress(BrokenPipeError):  # it has ended
+            self._child.stdin.close()
+        try:
+            self._child.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
         self._child.stdout.close()

@@ -30,7 +30,9 @@ from podzero.types import Params
 log = logging.getLogger(__name__)
 
 NODES = 4
+"""Nodes with readers, besides the publisher's."""
 PROCESSES = 2
+"""Reader processes of each node."""
 READERS = 8
 """Readers of one process, each a thread with a `RayParamSource`."""
 _METRICS_S = 1.0
@@ -43,18 +45,13 @@ _START_S = 120.0
 _RECEIVED = re.compile(r'^ray_object_manager_bytes\{[^}]*Type="Received"[^}]*\} (\S+)$', re.MULTILINE)
 
 
-def bench_broadcast(
-    experiment: Experiment, seconds: float, nodes: int = NODES, processes: int = PROCESSES, readers: int = READERS
-) -> dict[str, Any]:
-    """Measures publications through the parameter store, from one node to readers on `nodes` others.
+def bench_broadcast(experiment: Experiment, seconds: float) -> dict[str, Any]:
+    """Measures publications through the parameter store, from one node to readers on `NODES` others.
 
     Args:
       experiment: its network's parameters are published. They should have more than 100 KB: Ray sends smaller objects
         inside its messages.
       seconds: how long to publish once all readers have their first parameters.
-      nodes: the number of nodes with readers, besides the publisher's.
-      processes: reader processes of each node.
-      readers: of each process.
 
     Returns:
       `ratio`, the bytes of the parameters over the bytes that a node received through Ray's object manager for each
@@ -63,9 +60,9 @@ def bench_broadcast(
       reader holds the arrays (`each`), and until the last one does (`last`); and `missed`, how many times a reader
       skipped a publication because the next one had replaced it.
     """
-    log.info("starting Ray with %d nodes", 1 + nodes)
-    with _ray_nodes(1 + nodes) as address, connect(address, cpus=0) as cluster:
-        return _measure(experiment, cluster, seconds, processes, readers)
+    log.info("starting Ray with %d nodes", 1 + NODES)
+    with _ray_nodes(1 + NODES) as address, connect(address, cpus=0) as cluster:
+        return _measure(experiment, cluster, seconds)
 
 
 @contextmanager
@@ -88,7 +85,7 @@ def _ray_nodes(count: int) -> Iterator[str]:
         ray_nodes.shutdown()
 
 
-def _measure(experiment: Experiment, cluster: Cluster, seconds: float, processes: int, readers: int) -> dict[str, Any]:
+def _measure(experiment: Experiment, cluster: Cluster, seconds: float) -> dict[str, Any]:
     import jax
 
     from podzero.runtime.ray_params import RayParamSink, start_param_store
@@ -99,7 +96,7 @@ def _measure(experiment: Experiment, cluster: Cluster, seconds: float, processes
     sink = RayParamSink(store)
     sink.publish(0, params)
     log.info("starting processes with readers; each has %g s", 2 * _START_S)
-    probes, running = _start_readers(cluster, store, processes, readers)
+    probes, running = _start_readers(cluster, store)
     log.info("waiting until Ray's counts of received bytes stand still, for at most %g s", _SETTLE_S)
     before = _received()
     log.info("publishing for %g s, then waiting for the counts again", seconds)
@@ -135,7 +132,7 @@ def _params(experiment: Experiment) -> Params:
     return jax.device_get(jax.jit(network.init)(jax.random.key(experiment.seed)))
 
 
-def _start_readers(cluster: Cluster, store: Any, processes: int, readers: int) -> tuple[list[RemoteActor], list[Call]]:
+def _start_readers(cluster: Cluster, store: Any) -> tuple[list[RemoteActor], list[Call]]:
     """Starts readers on all other nodes and waits for their first parameters; returns them and their pending `run`."""
     import ray
 
@@ -143,11 +140,11 @@ def _start_readers(cluster: Cluster, store: Any, processes: int, readers: int) -
     environment = {"JAX_PLATFORMS": "cpu"}
     probes = [
         cluster.spawn(
-            Readers, f"readers-{node.id[:6]}-{index}", store, readers, cpus=0.0, environment=environment, node=node
+            Readers, f"readers-{node.id[:6]}-{index}", store, READERS, cpus=0.0, environment=environment, node=node
         )
         for node in cluster.nodes()
         if node.id != home
-        for index in range(processes)
+        for index in range(PROCESSES)
     ]
     for started in [probe.begin("wait", _START_S) for probe in probes]:
         started.result(2 * _START_S)

@@ -40,7 +40,7 @@ def bench_publish(experiment: Experiment, seconds: float) -> dict[str, Any]:
       move, which an actor needs on average to finish the move in progress, over the median of `acting`.
 
     Raises:
-      BenchError: the actor did not play within `START_S`.
+      BenchError: the actor did not play within `START_S`, or took up no publication.
     """
     log.info("starting Ray")
     with connect(None, cpus=2) as cluster:
@@ -114,7 +114,13 @@ def _delays(published: list[float], stamps: dict[int, float]) -> dict[str, float
 
 
 def spread(seconds: list[float]) -> dict[str, float]:
-    """Median and 99th percentile, in milliseconds."""
+    """Median and 99th percentile, in milliseconds.
+
+    Raises:
+      BenchError: there are no `seconds`, because no publication arrived.
+    """
+    if not seconds:
+        raise BenchError(f"no publication was used within {2 * GAP_S[1]:g} s: measure for longer (--seconds)")
     return {
         "median_ms": 1e3 * float(np.median(seconds)),
         "p99_ms": 1e3 * float(np.percentile(seconds, 99)),

@@ -40,7 +40,7 @@ from podzero.inference.serving.messages import (
     request_frames,
     welcome_frames,
 )
-from podzero.tools.bench.child_processes import ChildProcess, answer, child_process
+from podzero.tools.bench.child_processes import START_S, BenchError, ChildProcess, answer, child_process
 from podzero.types import EnvState
 
 CLIENTS = (1, 4, 16, 64)
@@ -51,6 +51,8 @@ ROUND_S = 4.0
 """The longest turn of the server or of the transport; servers report every two seconds."""
 CONNECT_SHARE = 0.25
 """The part of a turn before counting begins, in which all connect and the queue fills."""
+POLL_S = 0.01
+"""How long to wait at once for an answer that is late."""
 POSITIONS = 8192
 """Recorded positions, of which each request sends some."""
 PLIES = 40
@@ -253,6 +255,10 @@ def _positions_per_s(
     """The rate at which so many connections get answers for `seconds`; each repeats its request at once.
 
     One thread serves all connections, because actors, which have a process each, would not share an interpreter.
+    At least one answer is waited for.
+
+    Raises:
+      BenchError: there is none within `START_S`.
     """
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
     poller = zmq.Poller()
@@ -268,16 +274,18 @@ def _positions_per_s(
     answers, began = 0, 0.0
     now = time.perf_counter()
     start_s, end_s = now + CONNECT_SHARE * seconds, now + seconds
-    while (now := time.perf_counter()) < end_s:
+    while (now := time.perf_counter()) < end_s or not (began and answers):
+        if now > end_s + START_S:
+            raise BenchError(f"no answer came within {START_S:g} s: measure smaller requests (actors.games)")
         if not began and now >= start_s:  # all are connected, and the queue is full
             answers, began = 0, now
-        for socket, _ in poller.poll(round(1000 * min(1.0, end_s - now))):
+        for socket, _ in poller.poll(round(1000 * min(1.0, max(end_s - now, POLL_S)))):
             kind, *_ = socket.recv_multipart()
             answers += kind == ANSWER
             socket.send_multipart(frames[socket], copy=copies(frames[socket]))
     for socket in frames:
         socket.close()
-    return answers * request / (now - (began or start_s))
+    return answers * request / (now - began)
 
 
 def _idle_latency(address: str, config: ServerConfig, identity: Identity, rows: Any) -> float:
