@@ -28,6 +28,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ.setdefault("RAY_worker_niceness", "0")
 
 from podzero.config import load
+from podzero.launch import cli
 from podzero.runtime.monitoring.terminal import View
 
 # By default Hypothesis fails a test that is slow, as on a busy machine.
@@ -146,6 +147,20 @@ def outward():
 def tiny():
     """Loads the smallest experiment that goes through the whole loop, with overrides."""
     return lambda *overrides: load("tic_tac_toe", [*TINY, *overrides])
+
+
+@pytest.fixture
+def command(monkeypatch, capfd):
+    """Runs `podzero` in this process; returns exit code, standard output, standard error."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["podzero", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capfd.readouterr()
+        return ended.value.code or 0, out, err
+
+    return run
 
 
 @pytest.fixture(scope="session")

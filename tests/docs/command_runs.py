@@ -187,7 +187,7 @@ def elsewhere(why: str) -> Callable[[str, list[str]], Command]:
 
 RUNNERS: dict[str, Callable[[str, list[str]], Command]] = {
     "analyze": analysis,
-    "bench": elsewhere("tests/tools/bench/test_bench.py runs every stage, small"),
+    "bench": elsewhere("tests/tools/bench/test_stages.py runs every stage, small"),
     "compile": elsewhere("takes minutes of compilation; tests/tools/compile runs it"),
     "configs": plain,
     "doctor": lambda verb, arguments: Command((verb, *arguments)),

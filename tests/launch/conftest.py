@@ -1,14 +1,12 @@
 """What tests of launches share: stand-ins for the cloud's tools, and a folder that plays the head of a cluster."""
 
 import subprocess
-import sys
 from functools import partial
 
 import pytest
 from cloud_tools import BODIES, TRAIN, stand_in
 
 from podzero.config import load
-from podzero.launch import cli
 from podzero.launch.targets import machines, plan
 
 
@@ -28,20 +26,6 @@ def tools(tmp_path, monkeypatch):
     monkeypatch.setattr(machines, "sample_bytes", lambda experiment: 1000)
     monkeypatch.chdir(tmp_path)
     return folder
-
-
-@pytest.fixture
-def command(monkeypatch, capfd):
-    """Runs `podzero` in this process; returns exit code, standard output, standard error."""
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["podzero", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capfd.readouterr()
-        return ended.value.code or 0, out, err
-
-    return run
 
 
 @pytest.fixture
