@@ -9,6 +9,7 @@ from contextlib import closing
 import jax
 import numpy as np
 
+from podzero.actors.assembly import concatenated
 from podzero.actors.clients import ActorClients
 from podzero.actors.core import explore
 from podzero.actors.windows import CutWindows, Outcome, Position, WindowCutter
@@ -22,6 +23,9 @@ from podzero.waiting import first_params
 
 _Transition = tuple[Position, VectorStep]
 """A position, and the step that the actions there led to."""
+
+_AT_ONCE = 48
+"""Windows that are written together: a request costs client and server about as much with one window as with dozens."""
 
 
 class EnvironmentActor:
@@ -88,12 +92,14 @@ class EnvironmentActor:
                     version, params = first
                 step, age, steps = environments.reset(), np.zeros(experiment.actors.games, np.int64), 0
                 transition: _Transition | None = None
+                cuts: list[CutWindows] = []
                 while not self._stopping.is_set():
                     with clock("search"):
                         steps += 1
                         result = self._search(params, self._key, steps, step.observation, age)
                     # Dispatch is asynchronous: the last transition is written while the device searches.
-                    self._write(transition, cutter, metrics, clock)
+                    self._add(transition, cutter, cuts, metrics, clock)
+                    self._write(cuts, _AT_ONCE, clock)
                     with clock("search"):
                         result = jax.device_get(result)
                     position = _position(step, result, version)
@@ -104,14 +110,21 @@ class EnvironmentActor:
                         version, params = self._clients.source.poll() or (version, params)
                     if clock.elapsed_s >= self._clients.report_every_s:
                         report()
-                self._write(transition, cutter, metrics, clock)
+                        self._write(cuts, 1, clock)  # they wait no longer than for a report
+                self._add(transition, cutter, cuts, metrics, clock)
+                self._write(cuts, 1, clock)
             finally:
                 report()  # also if the environments failed too often: the report counts the failures
 
-    def _write(
-        self, transition: _Transition | None, cutter: WindowCutter, metrics: _Metrics, clock: StageClock
+    def _add(
+        self,
+        transition: _Transition | None,
+        cutter: WindowCutter,
+        cuts: list[CutWindows],
+        metrics: _Metrics,
+        clock: StageClock,
     ) -> None:
-        """Adds a transition to the metrics and writes the windows that it completes."""
+        """Adds a transition to the metrics, and the windows that it completes to `cuts`."""
         if transition is None:
             return
         with clock("assemble"):
@@ -120,8 +133,16 @@ class EnvironmentActor:
             cutter.add_outcome(Outcome(step.reward, step.terminated, step.truncated, step.started))
             metrics.add(position, step, cut)
         if cut is not None:
-            with clock("write"):
-                self._clients.write(cut.windows, cut.states, priorities_of(cut.errors))
+            cuts.append(cut)
+
+    def _write(self, cuts: list[CutWindows], least: int, clock: StageClock) -> None:
+        """Writes and removes the windows in `cuts` if there are at least `least`."""
+        if sum(len(cut.errors) for cut in cuts) < least:
+            return
+        with clock("write"):
+            cut = concatenated(cuts)
+            cuts.clear()
+            self._clients.write(cut.windows, cut.states, priorities_of(cut.errors))
 
 
 def _position(step: VectorStep, result: ModelSearchResult, version: int) -> Position:

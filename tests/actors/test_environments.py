@@ -16,13 +16,17 @@ ENVIRONMENTS = 2
 
 
 class Counting:
-    """Episodes of three steps: an observation is the index of the step, a reward is the action."""
+    """Episodes of three steps: an observation is the index of the step, a reward is the action.
+
+    Stops the actor after `steps`.
+    """
 
     count = ENVIRONMENTS
     spec = SPEC
 
-    def __init__(self):
+    def __init__(self, steps):
         self.actions, self.failures, self.closed = [], 0, False
+        self._steps, self.stop = steps, None
 
     def reset(self):
         self._at = np.zeros(ENVIRONMENTS, int)
@@ -30,6 +34,8 @@ class Counting:
 
     def step(self, actions):
         self.actions.append(actions)
+        if len(self.actions) == self._steps:
+            self.stop()
         over = self._at[0] == 3
         self._at = np.zeros(ENVIRONMENTS, int) if over else self._at + 1
         return self._step(0 if over else np.asarray(actions), started=over)
@@ -88,8 +94,8 @@ def search(params, key, observation, exploration):
     )
 
 
-def run_actor(states=None, **sections):
-    """Runs an actor until it has written 12 windows; returns its writer, its reports and the environments."""
+def run_actor(states=None, report_every_s=60.0, steps=None, **sections):
+    """Runs an actor for `steps` or until it writes 12 windows; returns its writer, its reports and the environments."""
     experiment = parse(
         {
             "name": "t",
@@ -101,7 +107,7 @@ def run_actor(states=None, **sections):
         },
         "test",
     )
-    environments, reports, writer = Counting(), [], Writer(12)
+    environments, reports, writer = Counting(steps), [], Writer(12)
     actor = EnvironmentActor(
         experiment=experiment,
         name="actor-0",
@@ -109,9 +115,9 @@ def run_actor(states=None, **sections):
         spec=SPEC,
         make_environments=lambda: environments,
         search=search,
-        clients=ActorClients(Source(), writer, lambda name, metrics: reports.append(metrics), states),
+        clients=ActorClients(Source(), writer, lambda name, metrics: reports.append(metrics), states, report_every_s),
     )
-    writer.stop = actor.stop
+    writer.stop = environments.stop = actor.stop
     actor.run()
     return writer, reports, environments
 
@@ -132,13 +138,21 @@ def test_windows_for_reanalysis_are_written_with_all_observations():
         np.testing.assert_array_equal(stored.value, samples.value)
 
 
-def test_windows_are_written_as_episodes_end(run):
-    writer, _, _ = run
+def test_windows_are_written_as_episodes_end():
+    writer, _, _ = run_actor(report_every_s=0.0)
     first = writer.written[0]  # K + n = 3: the last position completes all windows of its episode
     np.testing.assert_array_equal(first.observation[:, 0, 0], [0, 0, 1, 1, 2, 2])
     np.testing.assert_array_equal(first.length, [3, 3, 2, 2, 1, 1])
     np.testing.assert_array_equal(first.reward[:2], [[1, 1, 1]] * 2)
     assert all(each.terminated.all() for each in writer.written)
+
+
+def test_windows_are_written_by_the_dozen_unless_a_report_or_the_end_is_due(run):
+    assert [len(each.length) for each in run[0].written] == [48]
+    with_reports, _, _ = run_actor(report_every_s=0.0)
+    assert [len(each.length) for each in with_reports.written] == [6, 6]
+    stopped, _, _ = run_actor(steps=8)  # two episodes
+    assert [len(each.length) for each in stopped.written] == [12]
 
 
 def test_windows_have_the_version_that_searched_them(run):
@@ -152,7 +166,7 @@ def test_windows_have_the_version_that_searched_them(run):
 
 def test_priorities_follow_the_value_errors(run):
     writer, _, _ = run
-    np.testing.assert_allclose(writer.errors[0], priorities_of(np.array([2.0, 2.0, 2.0, 2.0, 1.0, 1.0])))
+    np.testing.assert_allclose(writer.errors[0][:6], priorities_of(np.array([2.0, 2.0, 2.0, 2.0, 1.0, 1.0])))
 
 
 def test_the_choice_is_greedy_after_the_temperature_plies(run):

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from podzero.benchmarks.child_processes import START_S, STOP_S, BenchError
+from podzero.tools.bench.child_processes import START_S, STOP_S, BenchError
 
 from podzero.config import Experiment
 from podzero.replay import SampleSignature, server_python

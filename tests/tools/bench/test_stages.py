@@ -9,8 +9,8 @@ import pytest
 
 from podzero.config import load
 from podzero.inference import has_int8_instructions
-from podzero.launch.cli import Stage
-from podzero.tools.bench import pages
+from podzero.launch.tools import Stage
+from podzero.benchmarks import pages
 from podzero.tools.bench.mesh import DEVICES
 
 
