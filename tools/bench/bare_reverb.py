@@ -15,13 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from podzero.tools.bench.child_processes import START_S, STOP_S, BenchError
-
 from podzero.config import Experiment
 from podzero.replay import SampleSignature, server_python
 from podzero.replay.process import ServerProcess, free_port
 from podzero.replay.server import LOOPBACK
 from podzero.samples import sample_like
+from podzero.tools.bench.child_processes import START_S, STOP_S, BenchError
 from podzero.types import EnvSpec, Sample, Window
 
 _PROGRAM = Path(__file__).with_name("reverb_client.py")

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple, get_args
 
 import pytest
 
+from podzero.benchmarks import pages
 from podzero.config import load
 from podzero.inference import has_int8_instructions
 from podzero.launch.tools import Stage
-from podzero.benchmarks import pages
 from podzero.tools.bench.mesh import DEVICES
 
 
