@@ -4,14 +4,14 @@ import threading
 
 import pytest
 
-from podzero.learner import hang
+from podzero.learner import devices
 from podzero.learner.devices import DeviceClock, DevicesHang, run_watched
 from podzero.learner.step import StepOutput
 
 
 @pytest.fixture(autouse=True)
 def short_polls(monkeypatch):
-    monkeypatch.setattr(hang, "_POLL_S", 0.01)
+    monkeypatch.setattr(devices, "_POLL_S", 0.01)
 
 
 def test_what_run_returns_or_raises_is_passed_on():
