@@ -83,9 +83,11 @@ def bench_actors(experiment: Experiment, seconds: float) -> dict[str, Any]:
         servers = [stack.enter_context(ReplayServer(opened, env.spec, shard)) for shard in range(SHARDS)]
         addresses = [server.address() for server in servers]
         players = [
-            stack.enter_context(child_process(_serve, opened, addresses, moves, search_s, index))
-            for index in range(PROCESSES)
+            stack.enter_context(child_process(_serve, opened, addresses, search_s, index)) for index in range(PROCESSES)
         ]
+        for player in players:
+            stack.callback(player.close)  # all at once, before any of them is waited for
+            player.send(moves)  # not with the arguments, since a process starts only when it has read those
         for player in players:
             player.receive()
         round_s = max(seconds / len(COUNTS), _LEAST_MOVES * search_s)
@@ -218,21 +220,28 @@ class _Sleep:
 
 
 class _Players:
-    """The actors of one process, a thread each."""
+    """The actors of one process, a thread each. `parent` is its pipe."""
 
     def __init__(
-        self, experiment: Experiment, addresses: list[str], moves: Move, search_s: float, process: int
+        self,
+        experiment: Experiment,
+        addresses: list[str],
+        moves: Move,
+        search_s: float,
+        process: int,
+        parent: Connection,
     ) -> None:
         self._experiment = experiment
         self._addresses = addresses
         self._core = Playback(moves)
         self._source = _Sleep(search_s)
         self._process = process
+        self._parent = parent
         self._playing: list[tuple[SelfPlayActor, threading.Thread, ShardedWriter]] = []
 
     def grow(self, count: int) -> float:
-        """Starts actors until `count` play; returns the CPU seconds of this process."""
-        while len(self._playing) < count:
+        """Starts actors until `count` play or the pipe is closed; returns the CPU seconds of this process."""
+        while len(self._playing) < count and not self._parent.poll():
             self._start(self._process + 1000 * len(self._playing))
         return time.process_time()
 
@@ -263,11 +272,13 @@ class _Players:
         self._playing.append((actor, thread, writer))
 
 
-def _serve(
-    experiment: Experiment, addresses: list[str], moves: Move, search_s: float, process: int, parent: Connection
-) -> None:
-    """In the child: sends None, then starts as many actors as each request says and answers with its CPU seconds."""
-    players = _Players(experiment, addresses, moves, search_s, process)
+def _serve(experiment: Experiment, addresses: list[str], search_s: float, process: int, parent: Connection) -> None:
+    """In the child: takes the recorded moves and sends None, then starts as many actors as each request says.
+
+    It answers with its CPU seconds.
+    """
+    (moves,) = parent.recv()
+    players = _Players(experiment, addresses, moves, search_s, process, parent)
     players.make_writer().close()  # connects before counting begins
     parent.send(None)
     answer(parent, players.grow)

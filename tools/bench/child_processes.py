@@ -45,17 +45,31 @@ class ChildProcess:
             )
         try:
             return self._pipe.recv()
-        except EOFError:
-            raise BenchError(f"the process {self._name} has ended; what it printed above says why") from None
+        except (EOFError, OSError):
+            raise self._ended() from None
 
     def send(self, *request: Any) -> None:
-        """Sends the arguments of a request; see `answer`."""
-        self._pipe.send(request)
+        """Sends the arguments of a request; see `answer`.
+
+        Raises:
+          BenchError: it has ended.
+        """
+        try:
+            self._pipe.send(request)
+        except OSError:
+            raise self._ended() from None
 
     def ask(self, *request: Any, timeout_s: float = START_S) -> Any:
         """Sends a request and returns the answer; raises the error of `receive`."""
         self.send(*request)
         return self.receive(timeout_s)
+
+    def close(self) -> None:
+        """Lets it end after its present request; returns at once."""
+        self._pipe.close()
+
+    def _ended(self) -> BenchError:
+        return BenchError(f"the process {self._name} has ended; what it printed above says why")
 
 
 def answer(parent: Connection, handle: Callable[..., Any]) -> None:
@@ -63,9 +77,13 @@ def answer(parent: Connection, handle: Callable[..., Any]) -> None:
     while True:
         try:
             request = parent.recv()
-        except EOFError:
+        except (EOFError, OSError):
             return
-        parent.send(handle(*request))
+        found = handle(*request)
+        try:
+            parent.send(found)
+        except OSError:
+            return
 
 
 @contextmanager
@@ -86,10 +104,11 @@ def child_process(
     with mock.patch.dict(os.environ, environment or {}):
         process.start()
     there.close()
+    child = ChildProcess(process.name, here)
     try:
-        yield ChildProcess(process.name, here)
+        yield child
     finally:
-        here.close()  # so that it stops
+        child.close()
         process.join(STOP_S)
         if process.is_alive():
             process.kill()

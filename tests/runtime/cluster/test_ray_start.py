@@ -24,7 +24,7 @@ def received():
 
 
 def run(script, *arguments):
-    """Runs a script in a process of its own: the libraries of other tests may have changed how this one takes signals."""
+    """Runs a script in its own process: libraries of other tests may have changed how this one takes signals."""
     done = subprocess.run(
         [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=60, check=False
     )

@@ -16,7 +16,7 @@ from podzero.tools.bench.acting import bench_acting
 from podzero.tools.bench.actor_rates import ReportTotals
 from podzero.tools.bench.actors import _rounds, record
 from podzero.tools.bench.bare_reverb import one_sample_items
-from podzero.tools.bench.child_processes import BenchError, child_process
+from podzero.tools.bench.child_processes import BenchError, answer, child_process
 from podzero.tools.bench.inputs import random_samples
 from podzero.tools.bench.int8 import bench_int8
 from podzero.tools.bench.moves import moves_per_version
@@ -200,6 +200,21 @@ def _end(parent):
 def test_a_bench_whose_process_ends_says_so():
     with child_process(_end) as child, pytest.raises(BenchError, match="bench-end has ended"):
         child.receive()
+    with child_process(_end) as child, pytest.raises(BenchError, match="bench-end has ended"):
+        child.send(bytes(2**24))  # more than the pipe holds
+
+
+def test_a_child_that_answers_too_late_ends_quietly():
+    here, there = multiprocessing.Pipe()
+    here.send((3,))
+    answered = []
+
+    def handle(number):
+        answered.append(number)
+        here.close()
+
+    answer(there, handle)
+    assert answered == [3]
 
 
 def test_a_stand_in_computes_one_batch_after_the_other():
