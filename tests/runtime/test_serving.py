@@ -26,7 +26,7 @@ def experiment_with(inference, int8=None, **changes):
         "search": {"simulations": 8},
         "actors": {"inference": inference, "games": GAMES},
         "int8": int8 or {},
-        "server": {"batches": 1, "batch_sizes": [8, 16], "cache_mib": 1.0} | changes,
+        "server": {"groups": 1, "batch_sizes": [8, 16], "cache_mib": 1.0} | changes,
     }
     return parse(tree, "test")
 
@@ -116,7 +116,7 @@ def test_all_placements_choose_the_same_moves(params):
 
 
 def test_an_actor_plays_its_groups_at_the_same_time_and_writes_both(params):
-    experiment, reports = experiment_with("server", batches=2), []
+    experiment, reports = experiment_with("server", groups=2), []
     with Serving(experiment, params) as servers:
         finished = [threading.Event() for _ in range(2)]
         writers = [Writer(64, event.set) for event in finished]
