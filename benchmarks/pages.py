@@ -22,7 +22,7 @@ from podzero.benchmarks.tournaments_page import simulated
 from podzero.markdown import Row, table
 from podzero.replay import server_python
 from podzero.tools.bench.rounds import ratios
-from podzero.tools.compile.results import Results
+from podzero.tools.compile.results import StoredResults
 from podzero.tools.compile.table import table_files
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -54,7 +54,7 @@ def main() -> None:
     PERFORMANCE_PAGE.write_text(performance_page(PERFORMANCE_PAGE.read_text()))
     EVALUATION_PAGE.write_text(evaluation_page(EVALUATION_PAGE.read_text()))
     LICENCES_PAGE.write_text(dependencies_page())
-    for path, text in table_files(Results(RESULTS / "compile.json")).items():
+    for path, text in table_files(StoredResults(RESULTS / "compile.json")).items():
         (ROOT / path).write_text(text)
     README.write_text(readme(README.read_text()))
 

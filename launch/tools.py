@@ -66,12 +66,12 @@ def compile_experiment(
     if slices is not None and len(slices) < 2:
         raise ConfigError(f"--scaling {scaling}: expected at least two slices to compare, for example v5e-4,v5e-256")
     experiment = load(config, overrides or ())
-    from podzero.tools.compile.command import judge_programs, judge_scaling
+    from podzero.tools.compile.command import compile_for_slice, compile_for_slices
 
     found = (
-        judge_programs(experiment, topology or experiment.cluster.slice or _SLICE, program, depth)
+        compile_for_slice(experiment, topology or experiment.cluster.slice or _SLICE, program, depth)
         if slices is None
-        else judge_scaling(experiment, slices, per_chip)
+        else compile_for_slices(experiment, slices, per_chip)
     )
     if as_json:
         print_json(found.to_dict())

@@ -42,6 +42,11 @@ class Chip(NamedTuple):
     """JAX devices of one chip. TPU7x shows each of its two TensorCores as one, with half of the chip's memory."""
 
     @property
+    def device_word(self) -> str:
+        """What one JAX device is."""
+        return "core" if self.devices > 1 else "chip"
+
+    @property
     def device(self) -> Chip:
         """The part of the chip that is one JAX device, and runs one program."""
         n = self.devices

@@ -1,4 +1,4 @@
-"""The results of `podzero compile`: the programs of one slice, or the learner on several slices."""
+"""The work of `podzero compile`: compiles the programs for one slice, or the learner for several, and shows them."""
 
 from __future__ import annotations
 
@@ -8,89 +8,87 @@ from functools import cached_property
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 from podzero.chips import Slice, find_slice
 from podzero.config import Experiment
-from podzero.tools.compile.programs import NAMES, devices_of, programs_of
-from podzero.tools.compile.scaling import report, with_batch_per_chip
-from podzero.tools.compile.show import show, show_scaling
-from podzero.tools.compile.verdict import Verdict, judge
+from podzero.tools.compile.compiled import SPACES, CompiledProgram, compile_program, summary
+from podzero.tools.compile.programs import NAMES, devices_of, of_one_device, programs_of
+from podzero.tools.compile.rates import feeding_needs, moves_per_core_s, play_rates, scaling_of, with_batch_per_chip
 
 
 @dataclass(frozen=True)
-class OneSlice:
-    """The verdicts on the programs of an experiment for one slice."""
+class CompiledSlice:
+    """The programs of an experiment, compiled for one slice."""
 
     name: str
     where: Slice
-    verdicts: list[Verdict]
+    programs: list[CompiledProgram]
     experiment: Experiment
 
     @cached_property
     def playing(self) -> dict[str, Any]:
-        """The rates of self-play on the chip, if both its program and the bare evaluation are there and fit."""
-        found = {verdict.program.name: verdict for verdict in self.verdicts if verdict.fits}
+        """The rates of self-play on a chip; empty unless `device` and `evaluation` were compiled and fit."""
+        found = {compiled.program.name: compiled for compiled in self.programs if compiled.fits}
         if not {"device", "evaluation"} <= found.keys():
             return {}
-        from podzero.tools.compile.playing import playing
-
-        return playing(found["device"], found["evaluation"])
+        return play_rates(found["device"], found["evaluation"])
 
     @cached_property
     def feeding(self) -> dict[str, Any]:
-        """What the learner asks for, if all programs are there and fit."""
-        found = {verdict.program.name: verdict for verdict in self.verdicts if verdict.fits}
+        """What the learner needs to be fed; empty unless all programs were compiled and fit."""
+        found = {compiled.program.name: compiled for compiled in self.programs if compiled.fits}
         if not {"learner", "server"} <= found.keys() or not self.playing:
             return {}
-        from podzero.tools.compile.feeding import feeding, moves_per_core_s
-
         rates = self.playing, moves_per_core_s(self.experiment)
-        return {"feeding": feeding(self.experiment, found["learner"], found["server"], *rates)}
+        return {"feeding": feeding_needs(self.experiment, found["learner"], found["server"], *rates)}
 
     @property
     def fits(self) -> bool:
         """Whether all programs fit into the memory of a chip."""
-        return all(verdict.fits for verdict in self.verdicts)
+        return all(compiled.fits for compiled in self.programs)
 
     def to_dict(self) -> dict[str, Any]:
         """The output of `--json`."""
         where = self.where
         return {
             "config": self.name, "topology": where.topology, "chips": where.chips, "hosts": where.hosts,
-            "programs": [verdict.to_dict() for verdict in self.verdicts],
+            "programs": [compiled.to_dict() for compiled in self.programs],
         } | self.playing | self.feeding  # fmt: skip
 
     def show(self, console: Console) -> None:
         """Prints the results as text."""
-        show(console, self.where, self.verdicts, self.playing, self.feeding.get("feeding"))
+        show(console, self.where, self.programs, self.playing, self.feeding.get("feeding"))
 
 
 @dataclass(frozen=True)
-class SeveralSlices:
-    """How the time of the learner's step changes from slice to slice at a fixed batch per chip."""
+class ComparedSlices:
+    """The learner's step on several slices at a fixed batch per chip."""
 
     name: str
-    report: dict[str, Any]
+    scaling: dict[str, Any]
     fits: bool = True
-    """Always true: `judge_scaling` raises an error where the learner does not fit."""
+    """Always true: `compile_for_slices` raises an error if the learner does not fit."""
 
     def to_dict(self) -> dict[str, Any]:
         """The output of `--json`."""
-        return {"config": self.name} | self.report
+        return {"config": self.name} | self.scaling
 
     def show(self, console: Console) -> None:
         """Prints the results as text."""
-        show_scaling(console, self.name, self.report)
+        show_scaling(console, self.name, self.scaling)
 
 
-def judge_programs(experiment: Experiment, where: str, program: str | None, depth: float | None = None) -> OneSlice:
-    """Compiles one program, or all if `program` is None, for the slice named `where`; `device` beside `evaluation`.
+def compile_for_slice(
+    experiment: Experiment, where: str, program: str | None, depth: float | None = None
+) -> CompiledSlice:
+    """Compiles one program, or all if `program` is None, for a slice.
 
     Args:
       experiment: the experiment.
-      where: name of the slice.
-      program: of `NAMES`.
-      depth: of the searches in `device`; by default that of `playing.DEPTH`.
+      where: the name of the slice.
+      program: one of `NAMES`. With `device`, `evaluation` is compiled as well, to compare the two.
+      depth: the mean depth of the searches in `device`; by default `programs.DEPTH`.
 
     Raises:
       ConfigError: the slice is unknown, libtpu is missing, or the experiment cannot run on the slice.
@@ -98,28 +96,132 @@ def judge_programs(experiment: Experiment, where: str, program: str | None, dept
     found = find_slice(where)
     names = NAMES if program is None else ("evaluation", "device") if program == "device" else (program,)
     devices = devices_of(found)
-    from podzero.tools.compile.playing import of_one_chip
-
-    experiment = of_one_chip(experiment, found)
+    experiment = of_one_device(experiment, found)
     programs = programs_of(experiment, devices, names, depth)
-    return OneSlice(experiment.name, found, [judge(program, found) for program in programs], experiment)
+    return CompiledSlice(experiment.name, found, [compile_program(program, found) for program in programs], experiment)
 
 
-def judge_scaling(experiment: Experiment, names: Sequence[str], per_chip: int | None) -> SeveralSlices:
+def compile_for_slices(experiment: Experiment, names: Sequence[str], per_chip: int | None) -> ComparedSlices:
     """Compiles the learner for several slices, with a batch proportional to the number of chips.
 
     Args:
       experiment: the experiment.
-      names: of the slices; each is compared with the first.
-      per_chip: samples per step and chip; None means those of the experiment's batch on the first slice.
+      names: the names of the slices; each is compared with the first.
+      per_chip: samples per step and chip; None takes what the experiment's batch gives on the first slice.
 
     Raises:
       ConfigError: a slice is unknown, libtpu is missing, or the learner cannot run or does not fit on a slice.
     """
     slices = [find_slice(name) for name in names]
     each = per_chip or max(1, experiment.learner.batch_size // slices[0].devices)
-    verdicts = []
+    programs = []
     for where in slices:
         (learner,) = programs_of(with_batch_per_chip(experiment, each, where), devices_of(where), ("learner",))
-        verdicts.append(judge(learner, where))
-    return SeveralSlices(experiment.name, report(verdicts, each))
+        programs.append(compile_program(learner, where))
+    return ComparedSlices(experiment.name, scaling_of(programs, each))
+
+
+# Printing.
+
+
+def show(
+    console: Console,
+    where: Slice,
+    programs: list[CompiledProgram],
+    playing: dict[str, Any],
+    feeding: dict[str, float] | None = None,
+) -> None:
+    """Prints the slice, a table for each program, the rates of self-play on a chip, and what feeds the learner."""
+    chip, word = where.chip, where.chip.device_word
+    cores = f" ({where.devices} cores, each a JAX device)" if chip.devices > 1 else ""
+    console.print(
+        f"[bold]{where.short_name}[/] ({where.topology}): {where.chips} chips{cores} on {where.hosts} hosts; each chip "
+        f"{chip.flops / 1e12:,.0f} TFLOP/s in bfloat16, {amount(chip.hbm_bytes)} of HBM at "
+        f"{chip.hbm_bandwidth / 1e9:,.0f} GB/s, links of {chip.link_bandwidth / 1e9:,.0f} GB/s"
+    )
+    for compiled in programs:
+        console.print(f"\n[bold cyan]{compiled.program.name}[/]  {compiled.program.what}", highlight=False)
+        console.print(_table(compiled))
+    if playing:
+        console.print(
+            f"\nself-play on a {word}: {playing['moves_per_s']:,.0f} moves/s, {playing['evaluations_per_s']:,.0f} "
+            f"evaluations/s: {playing['ratio']:.2f} of the bare network's {playing['bare_evaluations_per_s']:,.0f}; "
+            f"{playing['bytes_per_simulation']:,.0f} bytes of HBM a simulation; trees {playing['depth']:.1f} deep",
+            highlight=False,
+        )
+    if feeding:
+        each = feeding["server_chip_evaluations_per_s"], feeding["core_moves_per_s"]
+        console.print(
+            f"\nthe learner needs {feeding['moves_per_s']:,.0f} moves/s, {feeding['evaluations_per_s']:,.0f} "
+            f"evaluations/s at most: {feeding['device_chips']:,.0f} more such {word}s with actors.inference=device, or "
+            f"{feeding['server_chips']:,.0f} {word}s of inference servers ({each[0]:,.0f} evaluations/s each) and "
+            f"{feeding['server_cores']:,.0f} cores like those of this machine ({each[1]:,.0f} moves/s each, without "
+            "the network) with actors.inference=server",
+            highlight=False,
+        )
+
+
+def _table(compiled: CompiledProgram) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    capacity = compiled.where.chip.device.hbm_bytes
+    share = f"{amount(compiled.bytes_needed)} of {amount(capacity)} ({compiled.bytes_needed / capacity:.1%})"
+    if compiled.cost is None:
+        table.add_row("memory", f"[red]does not fit:[/] {share}. To reduce it: {compiled.program.advice}")
+        return table
+    table.add_row("memory", f"fits: {share}")
+    cost, seconds = compiled.cost, compiled.seconds()
+    moved = ", ".join(f"{amount(b)} {SPACES.get(s, str(s)).upper()}" for s, b in sorted(cost.traffic.items()))
+    intensity = f", {cost.flops / cost.traffic[0]:,.0f} flops per byte of HBM" if cost.traffic[0] else ""
+    table.add_row("cost", f"{cost.flops / 1e9:,.2f} GFLOP; memory traffic {moved}{intensity}")
+    bound = max(seconds, key=lambda name: seconds[name])
+    times = ", ".join(f"{name} {value * 1e3:,.3f} ms" for name, value in seconds.items())
+    table.add_row("lower bound", f"{times}: bound by {bound}, at most {compiled.share_of_peak():.1%} of peak flops")
+    if estimate := compiled.estimated_seconds():
+        peak = f"{seconds['compute'] / estimate:.1%} of peak flops"
+        table.add_row("estimate", f"{estimate * 1e3:,.3f} ms by the compiler, without communication: {peak}")
+    for row in summary(cost):
+        table.add_row(
+            "collective",
+            f"{row['kind']} among {row['group']}: {row['times']:,} times, {amount(row['bytes'])}, "
+            f"each {compiled.where.chip.device_word} sends {amount(row['sent'])}",
+        )
+    table.add_row("host", f"{cost.host_transfers} transfers")
+    if cost.unknown_loops:
+        table.add_row(
+            "note",
+            f"{cost.unknown_loops} loops with an unknown trip count are counted once: cost and times are lower bounds",
+        )
+    return table
+
+
+def amount(size: float) -> str:
+    """A number of bytes with a binary unit."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
+        size /= 1024
+    return f"{size:,.1f} TiB"
+
+
+def show_scaling(console: Console, name: str, scaling: dict[str, Any]) -> None:
+    """Prints the result of `podzero compile --scaling`, one line for each slice."""
+    word = find_slice(scaling["slices"][0]["slice"]).chip.device_word
+    console.print(
+        f"[bold]{name}[/]: the learner's step at {scaling['per_chip']:,} samples a {word}, "
+        f"{amount(scaling['parameter_bytes'])} of parameters, nothing overlapped",
+        highlight=False,
+    )
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for header in ("slice", "computing", "links", "hops", "step", "efficiency", "collectives"):
+        table.add_column(header, justify="left" if header in ("slice", "collectives") else "right")
+    for row in scaling["slices"]:
+        step = row["step"]
+        table.add_row(
+            row["slice"],
+            *(f"{seconds * 1e6:,.1f} us" for seconds in (*step.values(), sum(step.values()))),
+            f"{row['efficiency']:.3f}",
+            "; ".join(f"{c['times']:g} {c['kind']}, {amount(c['bytes'])}" for c in row["collectives"]) or "none",
+        )
+    console.print(table)

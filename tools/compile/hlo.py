@@ -1,6 +1,6 @@
-"""Parses the optimized HLO text of an XLA program: computations, instructions, and shapes with their layout.
+"""Parses the optimized HLO text of an XLA program (`compiled.as_text()`), and finds the trip counts of its loops.
 
-The grammar is that of `compiled.as_text()`. Only what `traffic`, `flops` and `loops` need is kept.
+Only what `podzero.tools.compile.cost` needs is kept.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ BITS = {
     "pred": 8, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16, "s32": 32, "u32": 32, "s64": 64, "u64": 64,
     "f8e4m3fn": 8, "f8e5m2": 8, "f8e4m3b11fnuz": 8, "bf16": 16, "f16": 16, "f32": 32, "f64": 64, "c64": 64, "c128": 128,
 }  # fmt: skip
-"""Bits of each element type; types without data (`token`, `opaque`) are missing."""
+"""The bits of each element type. Types without data (`token`, `opaque`) are left out."""
 
 _ARRAY = re.compile(r"(\w+)\[([^\]]*)\](?:\{([^}]*)\})?")
 _TILE = re.compile(r"T\(([\d,]+)\)")
@@ -25,26 +25,26 @@ _COMMENT = re.compile(r"/\*.*?\*/")
 
 
 @dataclass(frozen=True)
-class Array:
+class HloArray:
     """The shape of one array, with its layout in memory."""
 
     dtype: str
     dims: tuple[int, ...]
     order: tuple[int, ...] = ()
-    """Dimensions from the fastest changing to the slowest."""
+    """The dimensions from the fastest changing to the slowest."""
     tile: tuple[int, ...] = ()
-    """The outermost tile, mostly `(8, 128)`; the dimensions that it covers are padded to its multiples."""
+    """The outermost tile, mostly `(8, 128)`; the dimensions that it covers are padded to multiples of it."""
     space: int = 0
-    """Number of the memory space: 0 is HBM, 1 is VMEM; see `verdict.SPACES`."""
+    """The number of the memory space: 0 is HBM, 1 is VMEM; see `compiled.SPACES`."""
 
     @property
     def elements(self) -> int:
-        """Number of elements, without padding."""
+        """The number of elements, without padding."""
         return math.prod(self.dims)
 
     @cached_property
     def bytes(self) -> int:
-        """Size in memory, padded to whole tiles."""
+        """The size in memory, padded to whole tiles."""
         bits = BITS.get(self.dtype, 0)
         dims = [self.dims[d] for d in reversed(self.order)] if self.order else list(self.dims)
         dims = [1] * (len(self.tile) - len(dims)) + dims
@@ -59,11 +59,11 @@ class Instruction:
 
     name: str
     opcode: str
-    arrays: tuple[Array, ...]
-    """Its result: one array, or the parts of a tuple in order."""
+    arrays: tuple[HloArray, ...]
+    """The result: one array, or the parts of a tuple in order."""
     operands: tuple[str, ...]
     literal: str
-    """The text between its parentheses: the number of a parameter, the value of a constant."""
+    """The text in parentheses: the number of a parameter, or the value of a constant."""
     attributes: str
     """The text after the operands."""
     root: bool
@@ -74,14 +74,14 @@ class Instruction:
         return found.group(1) if found else None
 
     def called(self, key: str) -> list[str]:
-        """Names of computations under an attribute such as `calls` or `branch_computations`."""
+        """The names of the computations in an attribute such as `calls` or `branch_computations`."""
         text = self.attribute(rf"\b{key}=(\{{[^}}]*\}}|%[\w.\-]+)")
         return _NAME.findall(text) if text else []
 
 
 @dataclass
 class Computation:
-    """A computation; its instructions are in scheduled order."""
+    """A computation, with its instructions in scheduled order."""
 
     name: str
     instructions: dict[str, Instruction] = field(default_factory=dict)
@@ -108,14 +108,14 @@ class Computation:
 
 
 @dataclass
-class Module:
+class HloModule:
     """A parsed HLO program."""
 
     computations: dict[str, Computation]
     entry: Computation
 
 
-def parse(text: str) -> Module:
+def parse(text: str) -> HloModule:
     """Parses the result of `compiled.as_text()`.
 
     Raises:
@@ -136,7 +136,7 @@ def parse(text: str) -> Module:
             current.instructions[instruction.name] = instruction
     if entry is None:
         raise ValueError("no entry computation in this HLO text")
-    return Module(computations, entry)
+    return HloModule(computations, entry)
 
 
 def _instruction(line: str) -> Instruction:
@@ -154,7 +154,7 @@ def _instruction(line: str) -> Instruction:
 
 
 def _end_of_shape(text: str) -> int:
-    """Index of the first space outside all brackets."""
+    """The index of the first space outside all brackets."""
     depth = 0
     for place, letter in enumerate(text):
         depth += (letter in "([{") - (letter in ")]}")
@@ -164,7 +164,7 @@ def _end_of_shape(text: str) -> int:
 
 
 def _closing(text: str) -> int:
-    """Index at which the parenthesis that was opened before `text` is closed."""
+    """The index at which a parenthesis that was opened before `text` is closed."""
     depth = 1
     for place, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
@@ -173,11 +173,11 @@ def _closing(text: str) -> int:
     raise ValueError(f"unclosed parenthesis: {text[:200]}")
 
 
-def _array(found: re.Match[str]) -> Array:
+def _array(found: re.Match[str]) -> HloArray:
     dtype, dims, layout = found.groups()
     order, _, rest = (layout or "").partition(":")
     tile, space = _TILE.search(rest), _SPACE.search(rest)
-    return Array(
+    return HloArray(
         dtype=dtype,
         dims=_numbers(dims.replace("<=", "")),
         order=_numbers(order),
@@ -188,3 +188,79 @@ def _array(found: re.Match[str]) -> Array:
 
 def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in text.split(",") if number)
+
+
+# Trip counts.
+
+_SAME_VALUE = frozenset({"copy", "bitcast", "convert"})
+
+
+def trip_count(module: HloModule, computation: Computation, loop: Instruction) -> int | None:
+    """The trip count of a `while` loop; None if it depends on data."""
+    # XLA annotates many loops with their trip count, but the TPU compiler drops the annotation. The loops of `lax.scan`
+    # and `lax.fori_loop` are therefore recognized by their form: one element of the loop state is a counter that starts
+    # at a constant, is incremented by one, and is compared with a constant, or with an element that starts at a
+    # constant and does not change.
+    annotated = loop.attribute(r'known_trip_count":\{"n":"(\d+)"')
+    if annotated is not None:
+        return int(annotated)
+    condition = module.computations[loop.called("condition")[0]]
+    compare = condition.root
+    if compare.opcode != "compare" or "direction=LT" not in compare.attributes:
+        return None
+    counter, bound = (condition.instructions[name] for name in compare.operands)
+    if counter.opcode != "get-tuple-element":
+        return None
+    first, last = _start(computation, loop, counter), _constant(condition, bound)
+    if last is None and _is_unchanged(module, loop, bound):
+        last = _start(computation, loop, bound)
+    if first is None or last is None or not _incremented_by_one(module, loop, counter):
+        return None
+    return max(0, last - first)
+
+
+def _index(element: Instruction) -> int:
+    return int(element.attribute(r"index=(\d+)") or 0)
+
+
+def _start(computation: Computation, loop: Instruction, element: Instruction) -> int | None:
+    """The constant at which an element of the loop state starts, or None."""
+    state = computation.instructions[loop.operands[0]]
+    if element.opcode != "get-tuple-element" or state.opcode != "tuple":
+        return None
+    return _constant(computation, computation.instructions[state.operands[_index(element)]])
+
+
+def _constant(computation: Computation, instruction: Instruction) -> int | None:
+    while instruction.opcode in _SAME_VALUE:
+        instruction = computation.instructions[instruction.operands[0]]
+    if instruction.opcode != "constant" or not instruction.literal.lstrip("-").isdigit():
+        return None
+    return int(instruction.literal)
+
+
+def _body_result(module: HloModule, loop: Instruction, element: Instruction) -> tuple[Computation, Instruction | None]:
+    """The body of a loop, and the instruction that gives an element of the loop state its new value."""
+    body = module.computations[loop.called("body")[0]]
+    if body.root.opcode != "tuple":
+        return body, None
+    return body, body.instructions[body.root.operands[_index(element)]]
+
+
+def _is_unchanged(module: HloModule, loop: Instruction, element: Instruction) -> bool:
+    if element.opcode != "get-tuple-element":
+        return False
+    _, result = _body_result(module, loop, element)
+    return result is not None and result.opcode == "get-tuple-element" and _index(result) == _index(element)
+
+
+def _incremented_by_one(module: HloModule, loop: Instruction, counter: Instruction) -> bool:
+    body, result = _body_result(module, loop, counter)
+    while result is not None and result.opcode in _SAME_VALUE:
+        result = body.instructions[result.operands[0]]
+    if result is None:
+        return False
+    if result.opcode == "fusion":
+        body = module.computations[result.called("calls")[0]]
+        result = body.root
+    return result.opcode == "add" and 1 in [_constant(body, body.instructions[name]) for name in result.operands]

@@ -8,13 +8,19 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from podzero.chips import Slice
+from podzero.chips import Slice, chip_of_kind
 from podzero.config import Experiment, GameConfig
 from podzero.errors import ConfigError
 
 NAMES = ("learner", "evaluation", "selfplay", "device", "server")
 """All programs. The learner depends on the slice, the others only on the chip. Only games in JAX have the last three:
-`selfplay` is one move, as on CPU hosts; `device` is that of actors on accelerators, `server` of inference servers."""
+`selfplay` is one move as on CPU hosts, `device` the program of actors on accelerators, `server` that of inference
+servers."""
+
+
+DEPTH = {"gumbel": 8, "puct": 30}
+"""The mean depth of new nodes assumed for the searches of `device`, by `search.algorithm`. For Gumbel search it is
+rounded up from trained networks (4 to 6 in connect four and Go), for PUCT that of an untrained network in chess."""
 
 
 def names_of(experiment: Experiment) -> tuple[str, ...]:
@@ -27,25 +33,25 @@ class Program(NamedTuple):
 
     name: str
     what: str
-    """Description with sizes."""
+    """A description with sizes."""
     advice: str
     """Settings that reduce its memory, the cheapest first."""
     lower: Callable[[], Any]
     """Returns its `jax.stages.Lowered`."""
     batch: int
-    """Number of samples of a step (learner), positions (evaluation, server) or games (selfplay, device)."""
+    """The number of samples of a step (learner), positions (evaluation, server) or games (selfplay, device)."""
     trip_count: int = 1
     """Steps (learner) or moves (device) per execution."""
     parameter_bytes: int = 0
-    """Bytes of the parameters that it trains."""
+    """The bytes of the parameters that it trains."""
     simulations: int = 0
-    """Of each search (selfplay, device)."""
+    """The simulations of each search (selfplay, device)."""
     depth: float | None = None
-    """Mean depth of the new nodes of its searches (device); see `SearchResult.depth`."""
+    """The mean depth of the new nodes of its searches (device); see `SearchResult.depth`."""
 
     @property
     def mean_trips(self) -> dict[str, float]:
-        """Mean trip counts of loops in which they depend on data, by their named scope."""
+        """The mean trip counts of loops whose trip counts depend on data, by named scope."""
         from podzero.search import DESCENT
 
         return {} if self.depth is None else {DESCENT: self.depth - 1}
@@ -95,13 +101,13 @@ def devices_of(where: Slice) -> list[Any]:
 def programs_of(
     experiment: Experiment, devices: list[Any], names: Collection[str] = NAMES, depth: float | None = None
 ) -> list[Program]:
-    """The experiment's programs: the learner's dispatch for all devices, the others for one chip.
+    """The experiment's programs: the learner's dispatch for all devices, the others for one.
 
     Args:
       experiment: the experiment.
       devices: the devices of the slice, from `devices_of`.
-      names: the requested programs, of `NAMES`; programs that the experiment does not have are left out.
-      depth: of the searches in `device`; by default that of `playing.DEPTH`.
+      names: the requested programs, from `NAMES`; programs that the experiment does not have are left out.
+      depth: the mean depth of the searches in `device`; by default `DEPTH`.
 
     Raises:
       ConfigError: the experiment has none of the requested programs, the learner's mesh does not fit the devices, or
@@ -149,7 +155,7 @@ def _learner(experiment: Experiment, devices: list[Any]) -> Program:
 
     return Program(
         "learner",
-        f"{steps} steps on batches of {batch:,} over {len(devices)} chips",
+        f"{steps} steps on batches of {batch:,} over {len(devices)} {_device_word(devices)}s",
         _advice(experiment, len(devices)),
         lower,
         batch,
@@ -171,10 +177,14 @@ def _evaluation(experiment: Experiment, devices: list[Any]) -> Program:
         params = jax.eval_shape(init, jax.random.key(0))
         struct: Any = jax.ShapeDtypeStruct
         observation = struct((games, *spec.observation_shape), spec.observation_dtype)
-        return jax.jit(predict).lower(*_on_chip((params, observation), devices[0]))
+        return jax.jit(predict).lower(*_on_one((params, observation), devices[0]))
 
     return Program(
-        "evaluation", f"the network on {games:,} positions, one chip", f"actors.games below {games}", lower, games
+        "evaluation",
+        f"the network on {games:,} positions, one {_device_word(devices)}",
+        f"actors.games below {games}",
+        lower,
+        games,
     )
 
 
@@ -193,10 +203,10 @@ def _server(experiment: Experiment, devices: list[Any]) -> Program:
         init, predict = acting_network(experiment, env.spec)
         params = jax.eval_shape(init, jax.random.key(0))
         struct: Any = jax.ShapeDtypeStruct
-        arguments = _on_chip((params, struct((size, encoding.row_bytes), "uint8")), devices[0])
+        arguments = _on_one((params, struct((size, encoding.row_bytes), "uint8")), devices[0])
         return jax.jit(evaluation_of(encoding, predict)).lower(*arguments)
 
-    what = f"the network on {size:,} positions of {encoding.row_bytes} bytes, one chip"
+    what = f"the network on {size:,} positions of {encoding.row_bytes} bytes, one {_device_word(devices)}"
     return Program("server", what, f"server.batch_sizes below {size}", lower, size)
 
 
@@ -214,11 +224,11 @@ def _selfplay(experiment: Experiment, devices: list[Any]) -> Program:
         network = make_network(experiment.network, spec_of(experiment.env))
         params = jax.eval_shape(lambda: fold(network.init(jax.random.key(0))))
         state = jax.eval_shape(core.init, jax.random.key(0))
-        return jax.jit(core.move, donate_argnums=1).lower(*_on_chip((params, state), devices[0]))
+        return jax.jit(core.move, donate_argnums=1).lower(*_on_one((params, state), devices[0]))
 
     return Program(
         "selfplay",
-        f"a move of {games:,} games, {simulations} simulations, one chip",
+        f"a move of {games:,} games, {simulations} simulations, one {_device_word(devices)}",
         f"actors.games below {games}, or search.simulations below {simulations}",
         lower,
         games,
@@ -230,7 +240,6 @@ def _device(experiment: Experiment, devices: list[Any], depth: float | None) -> 
     import jax
 
     from podzero.runtime.build import device_parts
-    from podzero.tools.compile.playing import DEPTH
 
     experiment = on_device(experiment)
     games, moves, simulations = (
@@ -242,12 +251,12 @@ def _device(experiment: Experiment, devices: list[Any], depth: float | None) -> 
         params = jax.eval_shape(placed.init, jax.random.key(0))
         state = jax.eval_shape(core.init, jax.random.key(0))
         struct: Any = jax.ShapeDtypeStruct
-        arguments = _on_chip((params, struct((), "int32"), state), devices[0])
+        arguments = _on_one((params, struct((), "int32"), state), devices[0])
         return jax.jit(core.play, donate_argnums=2).lower(*arguments)
 
     return Program(
         "device",
-        f"{moves} moves of {games:,} games, {simulations} simulations, one chip",
+        f"{moves} moves of {games:,} games, {simulations} simulations, one {_device_word(devices)}",
         f"actors.games below {games}, or search.slots, which limits the actions of a node",
         lower,
         games,
@@ -264,22 +273,42 @@ def on_device(experiment: Experiment) -> Experiment:
     return experiment.model_copy(update={"actors": actors, "search": search})
 
 
-def _on_chip(tree: Any, device: Any) -> Any:
-    """Shapes with a sharding that places them on one chip."""
+def of_one_device(experiment: Experiment, where: Slice) -> Experiment:
+    """The experiment as one device plays it: with `inference=device` those of a process share `actors.games`.
+
+    Args:
+      experiment: the experiment.
+      where: the slice on whose hosts it plays, if it names no resources for actors.
+    """
+    actors = experiment.actors
+    if actors.inference != "device":
+        return experiment
+    chips = int(sum(actors.resources.values())) or where.chips_of_host
+    games = max(1, actors.games // (chips * where.chip.devices))
+    return experiment.model_copy(update={"actors": actors.model_copy(update={"games": games})})
+
+
+def _device_word(devices: list[Any]) -> str:
+    chip = chip_of_kind(devices[0].device_kind)
+    return "device" if chip is None else chip.device_word
+
+
+def _on_one(tree: Any, device: Any) -> Any:
+    """The shapes of `tree` with a sharding that places them on one device."""
     import jax
     from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-    here: Any = NamedSharding(Mesh([device], ("chip",)), PartitionSpec())  # type: ignore[no-untyped-call]
+    here: Any = NamedSharding(Mesh([device], ("device",)), PartitionSpec())  # type: ignore[no-untyped-call]
     struct: Any = jax.ShapeDtypeStruct
     return jax.tree.map(lambda leaf: struct(leaf.shape, leaf.dtype, sharding=here), tree)
 
 
-def _advice(experiment: Experiment, chips: int) -> str:
-    """Settings that reduce the memory of training and are not yet used."""
+def _advice(experiment: Experiment, devices: int) -> str:
+    """Settings that would reduce the memory of training."""
     config = experiment.learner
     switches = []
-    if chips > 1 and not config.mesh.fsdp:
-        switches.append("learner.mesh.fsdp=true, which splits weights and optimizer state over the chips")
+    if devices > 1 and not config.mesh.fsdp:
+        switches.append("learner.mesh.fsdp=true, which splits weights and optimizer state over the devices")
     if not getattr(experiment.network, "remat", True):
         switches.append("network.remat=true, which recomputes activations instead of storing them")
     switches.append(f"learner.microbatches={2 * config.microbatches}, which splits the batch into parts")

@@ -1,4 +1,4 @@
-"""Stored results of compilations: each is kept with a digest of its inputs, so that nothing is compiled twice."""
+"""Stored results of compilations, each with a digest of its inputs, so that nothing is compiled twice."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Job:
     config: str
     """The name of a built-in experiment."""
     slice: str
-    """Short name of the slice; for `scaling` the largest one."""
+    """The short name of the slice; for `scaling`, of the largest one."""
     program: str
-    """As in `podzero compile --program`, or `scaling`."""
+    """A value of `podzero compile --program`, or `scaling`."""
     arguments: tuple[str, ...]
-    """Command-line arguments after `podzero compile`."""
+    """The command-line arguments after `podzero compile`."""
 
     @property
     def key(self) -> str:
@@ -37,48 +37,46 @@ class Job:
         return " ".join(self.arguments)
 
     def digest(self) -> str:
-        """Hash of the experiment, without its comments, and of the compiler's version."""
+        """A hash of the experiment, without its comments, and of the compiler's version."""
         experiment = yaml.safe_load(builtin_configs()[self.config].read_text())
         inputs = json.dumps([experiment, compiler()], sort_keys=True)
         return hashlib.sha256(inputs.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
-class Before:
-    """What another compiler said of a job."""
+class EarlierEstimate:
+    """What another version of the compiler estimated for a job."""
 
     compiler: str
-    """Its version."""
+    """The other compiler's version."""
     seconds: float
-    """Its `estimate_of` the program."""
+    """The `estimate_of` the program."""
 
 
 @dataclass(frozen=True)
-class Result:
+class JobResult:
     """The result of a job."""
 
     outcome: Outcome
     seconds: float
-    """Duration."""
+    """How long it took."""
     digest: str
     report: dict[str, Any] = field(default_factory=dict)
-    """What `--json` printed; empty if the program was not compiled."""
+    """The output of `--json`; empty if the program was not compiled."""
     message: str = ""
     """The error, if there was one."""
     compiler: str = ""
     """The compiler's version."""
-    before: Before | None = None
-    """The figure of the compiler before this one."""
+    before: EarlierEstimate | None = None
+    """The estimate of the previous compiler."""
 
     def is_valid(self, job: Job, limit_s: float) -> bool:
-        """Whether the result is still valid: compiling the job again would give the same, unless podzero's code has
-        changed since, which `--again` is for.
-        """
+        """Whether compiling the job again would give the same result. A change of podzero's code needs `--again`."""
         gave_up = self.outcome == "timeout" and self.seconds < limit_s
         return self.digest == job.digest() and self.outcome != "crashed" and not gave_up
 
 
-class Results:
+class StoredResults:
     """All results, in one JSON file that is rewritten after each result."""
 
     def __init__(self, path: Path) -> None:
@@ -86,7 +84,7 @@ class Results:
         stored = json.loads(path.read_text())["results"] if path.exists() else {}
         self._results = {key: _result(**result) for key, result in stored.items()}
 
-    def get(self, job: Job) -> Result | None:
+    def get(self, job: Job) -> JobResult | None:
         """The stored result of a job, or None."""
         return self._results.get(job.key)
 
@@ -95,15 +93,15 @@ class Results:
         return [job for job in jobs if (found := self.get(job)) is None or not found.is_valid(job, limit_s)]
 
     def fill(
-        self, jobs: Iterable[Job], run: Callable[[Job, float], Result], limit_s: float, tell: Callable[[str], None]
+        self, jobs: Iterable[Job], run: Callable[[Job, float], JobResult], limit_s: float, tell: Callable[[str], None]
     ) -> None:
         """Runs jobs one after the other and saves each result at once.
 
         Args:
           jobs: the jobs.
-          run: runs a job within a time limit; reports its failure in the `Result` instead of raising an exception.
+          run: runs a job within a time limit; returns a failure as a `JobResult` instead of raising an exception.
           limit_s: the time limit of each job in seconds.
-          tell: is called with a line of text about each result.
+          tell: called with a line of text about each result.
         """
         wanted = list(jobs)
         for place, job in enumerate(wanted, 1):
@@ -112,13 +110,13 @@ class Results:
             self._save()
             tell(f"[{place}/{len(wanted)}] {job.key}: {result.outcome} after {result.seconds:.0f} s {result.message}")
 
-    def _before(self, job: Job) -> Before | None:
-        """What the compiler before the present one said of a job, as far as it is known."""
+    def _before(self, job: Job) -> EarlierEstimate | None:
+        """The estimate of the previous compiler for a job, if known."""
         known = self._results.get(job.key)
         if known is None or known.compiler == compiler():
             return None if known is None else known.before
         seconds = estimate_of(job, known.report)
-        return known.before if seconds is None else Before(known.compiler, seconds)
+        return known.before if seconds is None else EarlierEstimate(known.compiler, seconds)
 
     def _save(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -129,10 +127,10 @@ class Results:
 
 
 def estimate_of(job: Job, report: Mapping[str, Any]) -> float | None:
-    """The seconds that a job's program takes by its report, or None if it has no estimate.
+    """The estimated seconds of a job's program, or None if its report has no estimate.
 
-    They are those of a step (`learner`; `scaling`, on the largest slice), of a move of one game (`device`), or of an
-    execution (the others).
+    They are the time of a step (`learner`; `scaling`, on the largest slice), of a move of one game (`device`), or of an
+    execution (the other programs).
     """
     if job.program == "scaling" and report:
         return float(sum(report["slices"][-1]["step"].values()))
@@ -144,9 +142,9 @@ def estimate_of(job: Job, report: Mapping[str, Any]) -> float | None:
     return float(program["estimated_seconds"] / program["trip_count"])
 
 
-def _result(*, before: Mapping[str, Any] | None, **fields: Any) -> Result:
-    """A result as it stands in the file."""
-    return Result(before=None if before is None else Before(**before), **fields)
+def _result(*, before: Mapping[str, Any] | None, **fields: Any) -> JobResult:
+    """A result from its fields in the file."""
+    return JobResult(before=None if before is None else EarlierEstimate(**before), **fields)
 
 
 def compiler() -> str:

@@ -1,16 +1,22 @@
-"""All built-in experiments on all slices of interest: what to compile, and the processes that do it."""
+"""`podzero compile --table`: compiles all experiments for all slices of interest and writes docs/compile.md."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import math
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 from podzero.chips import find_slice
 from podzero.config import (
@@ -23,18 +29,18 @@ from podzero.config import (
     builtin_configs,
     load,
 )
-from podzero.tools.compile import slices
-from podzero.tools.compile.pages import page, rows
+from podzero.markdown import Row, table
 from podzero.tools.compile.programs import check_compiler, names_of
-from podzero.tools.compile.results import Job, Outcome, Result, Results, compiler
+from podzero.tools.compile.results import Job, JobResult, Outcome, StoredResults, compiler, estimate_of
+from podzero.tools.compile.waiting import FILE, figures, of_slice, rates_of, slice_jobs
 
 SLICES = ("v4-16", "v5e-16", "v5e-256", "v5p-16", "v6e-16", "tpu7x-16")
 SCALING = ("v5e-4", "v5e-256")
-"""The slices between which scaling is judged."""
+"""The slices between which scaling is measured."""
 PER_CHIP = (64, 512)
-"""Samples a step and chip for which it is."""
+"""The samples per step and chip for which scaling is measured."""
 ONE_CHIP = "v5e-1"
-"""The slice for which self-play wholly on the chip is compiled."""
+"""The slice for which self-play on the chip alone is compiled."""
 ON_CHIP: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("connect_four", ("actors.games=128",)),
     ("connect_four", ("actors.games=4096",)),
@@ -44,41 +50,41 @@ ON_CHIP: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("gardner_chess", ("actors.games=256", "search.tree=dense", "search.slots=64")),
     ("chess", ("actors.games=256", "search.tree=dense", "search.slots=64")),
 )
-"""The experiments for which it is, with arguments, among them the number of games that is best there; connect four also
-with its own number, which is for CPUs."""
+"""The experiments for which self-play on the chip is compiled, with the number of games that is best there; connect
+four also with its own number, which is for CPUs."""
 IN_INT8 = ("actors.inference=device", "int8.on_tpu=true")
-"""Arguments with which it is compiled once more."""
+"""Arguments with which each of them is compiled once more."""
 PAGE, ROWS = Path("docs/compile.md"), Path("benchmarks/results/compile.csv")
-"""Where the summary goes, and a row for each program, below the working directory."""
+"""The page that sums up the results, and the table with a row for each program, below the current folder."""
 FIGURES = Path("benchmarks/results/compile.json")
-"""Where the compiler's reports are kept."""
-FOR_LAUNCH = Path("tools/compile") / slices.FILE
-"""Where the rates of the experiments for slices go, below the working directory."""
+"""The compiler's reports, below the current folder."""
+FOR_LAUNCH = Path("tools/compile") / FILE
+"""The rates of the experiments for slices, below the current folder."""
 
 _COMMAND = (sys.executable, "-c", "from podzero.launch.cli import main; main()", "compile")
 _LAST_WORDS = re.compile(r"^(?:F\d{4} [^\]]*\]|podzero:|[\w.]+Error:) ?(.*)$", re.MULTILINE)
-"""What libtpu says before it aborts, podzero of a person's mistake, Python of an exception."""
+"""The last line of libtpu before it aborts, of podzero about a user's mistake, or of Python about an exception."""
 
 
 def make_table(again: bool, limit_s: float, tell: Callable[[str], None] | None = None) -> None:
     """Compiles what is missing, one program in one process at a time, and writes all files of the table.
 
     Args:
-      again: whether everything is compiled, whatever is known.
-      limit_s: how long one program may take.
-      tell: takes a line about each program; prints it if None.
+      again: whether to compile everything, including what is known.
+      limit_s: the time limit of each program in seconds.
+      tell: called with a line about each program; None prints the line.
 
     Raises:
       ConfigError: libtpu is missing.
     """
     check_compiler()
     tell = tell or _say
-    jobs, results = [*all_jobs(), *slices.slice_jobs()], Results(FIGURES)
+    jobs, results = [*all_jobs(), *slice_jobs()], StoredResults(FIGURES)
     wanted = jobs if again else results.missing(jobs, limit_s)
     tell(f"{len(wanted)} of {len(jobs)} programs to compile with {compiler()}, at most {limit_s / 60:g} minutes each")
     try:
         results.fill(wanted, compile_apart, limit_s, tell)
-    finally:  # also when somebody has waited long enough
+    finally:  # also after Ctrl-C: what was compiled is kept
         written = table_files(results)
         for path, text in written.items():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,21 +92,19 @@ def make_table(again: bool, limit_s: float, tell: Callable[[str], None] | None =
         tell(f"written: {', '.join(map(str, (FIGURES, *written)))}")
 
 
-def table_files(results: Results) -> dict[Path, str]:
+def table_files(results: StoredResults) -> dict[Path, str]:
     """What is made of the results: the contents of `PAGE`, `ROWS` and `FOR_LAUNCH`."""
-    jobs = [*all_jobs(), *slices.slice_jobs()]
+    jobs = [*all_jobs(), *slice_jobs()]
     return {
         PAGE: page(jobs, results),
         ROWS: rows(jobs, results),
-        FOR_LAUNCH: json.dumps(slices.figures(results), indent=1) + "\n",
+        FOR_LAUNCH: json.dumps(figures(results), indent=1) + "\n",
     }
 
 
 def all_jobs() -> list[Job]:
-    """The experiments that are not made for one slice, each on all slices of interest, the smaller networks first.
-
-    The learner depends on the slice; what one chip runs alone is compiled once for each kind of chip.
-    """
+    """The jobs of all experiments that are not made for one slice, those with the smallest networks first."""
+    # The learner depends on the slice; what one chip runs alone is compiled once for each kind of chip.
     chips: dict[str, str] = {}
     for name in SLICES:
         chips.setdefault(find_slice(name).chip.name, name)
@@ -108,22 +112,26 @@ def all_jobs() -> list[Job]:
         job
         for config in sorted((name for name in builtin_configs() if not name.startswith(FOR_SLICES)), key=_size)
         for job in (
-            *(_program(config, where, "learner") for where in SLICES),
-            *(_program(config, where, "evaluation") for where in chips.values()),
-            *(_program(config, where, "selfplay") for where in chips.values() if "selfplay" in names_of(load(config))),
+            *(_program_job(config, where, "learner") for where in SLICES),
+            *(_program_job(config, where, "evaluation") for where in chips.values()),
             *(
-                _on_chip(name, settings + more)
+                _program_job(config, where, "selfplay")
+                for where in chips.values()
+                if "selfplay" in names_of(load(config))
+            ),
+            *(
+                _on_chip_job(name, settings + more)
                 for name, settings in ON_CHIP
                 if name == config
                 for more in ((), IN_INT8)
             ),
-            *(_scaling(config, per_chip) for per_chip in PER_CHIP),
+            *(_scaling_job(config, per_chip) for per_chip in PER_CHIP),
         )
     ]
 
 
 def _size(config: str) -> int:
-    """About how large its network is: layers times the square of their width."""
+    """The approximate size of the network: layers times the square of their width."""
     match load(config).network:
         case ResNetConfig(blocks=layers, channels=width) | MuZeroResNetConfig(blocks=layers, channels=width):
             return layers * width**2
@@ -133,20 +141,20 @@ def _size(config: str) -> int:
             return layers * width**2
 
 
-def _program(config: str, where: str, program: str) -> Job:
+def _program_job(config: str, where: str, program: str) -> Job:
     return Job(config, where, program, (config, "--topology", where, "--program", program))
 
 
-def _on_chip(config: str, settings: tuple[str, ...]) -> Job:
+def _on_chip_job(config: str, settings: tuple[str, ...]) -> Job:
     return Job(config, ONE_CHIP, "device", (config, *settings, "--topology", ONE_CHIP, "--program", "device"))
 
 
-def _scaling(config: str, per_chip: int) -> Job:
+def _scaling_job(config: str, per_chip: int) -> Job:
     return Job(config, SCALING[-1], "scaling", (config, "--scaling", ",".join(SCALING), "--per-chip", str(per_chip)))
 
 
-def compile_apart(job: Job, limit_s: float) -> Result:
-    """Runs a job in a process of its own, which may crash or hang without harm, for `limit_s` seconds at most."""
+def compile_apart(job: Job, limit_s: float) -> JobResult:
+    """Runs a job in a separate process, which may crash or hang without harm, for at most `limit_s` seconds."""
     start = time.monotonic()
     process = subprocess.Popen(
         (*_COMMAND, *job.arguments, "--json"),
@@ -155,7 +163,7 @@ def compile_apart(job: Job, limit_s: float) -> Result:
     try:
         output, errors = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
-        return Result("timeout", limit_s, job.digest(), message=f"not compiled within {limit_s / 60:g} minutes")
+        return JobResult("timeout", limit_s, job.digest(), message=f"not compiled within {limit_s / 60:g} minutes")
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -164,13 +172,256 @@ def compile_apart(job: Job, limit_s: float) -> Result:
     if output:
         report = json.loads(output)
         if process.returncode == 2:
-            return Result("refused", seconds, job.digest(), message=report["error"])
+            return JobResult("refused", seconds, job.digest(), message=report["error"])
         outcome: Outcome = "compiled" if process.returncode == 0 else "too large"
-        return Result(outcome, seconds, job.digest(), report)
+        return JobResult(outcome, seconds, job.digest(), report)
     said = _LAST_WORDS.findall(errors)
     message = (said[-1] if said else f"exit code {process.returncode}").strip()
-    return Result("refused" if process.returncode == 2 else "crashed", seconds, job.digest(), message=message)
+    return JobResult("refused" if process.returncode == 2 else "crashed", seconds, job.digest(), message=message)
 
 
 def _say(line: str) -> None:
     print(line, flush=True)  # also where a file or a pipe is listening
+
+
+# The page and the rows.
+
+Known = list[tuple[Job, JobResult]]
+
+_COMPARED = "v5e-16"
+"""The slice whose learners the page compares."""
+ENDINGS: dict[Outcome, str] = {
+    "too large": "too large for a chip's memory",
+    "refused": "refused (the batch does not divide among the chips)",
+    "crashed": "crashed the compiler",
+    "timeout": "not compiled in time",
+}
+"""How compilations end that give no program, in words."""
+
+
+def page(jobs: Sequence[Job], results: StoredResults) -> str:
+    """The page; it leaves out what no result says."""
+    known = [(job, result) for job in jobs if (result := results.get(job)) is not None]
+    made = [(job, result) for job, result in known if result.outcome == "compiled"]
+    plays = [(job, result) for job, result in made if "moves_per_s" in result.report]
+    summary = [*_outcomes(len(jobs), known), *_memory(made), *_peak(made), *_scaling(made), *_compilers(known)]
+    sections = [
+        (
+            "Self-play on one chip",
+            "One program plays whole games on a v5e chip (`actors.inference=device`). The share compares its "
+            "evaluations/s with those of the network alone at the same batch. The last column says what int8 "
+            "(`int8.on_tpu`) changes.",
+            ("experiment", "games", "moves/s", "share of the network", "moves/s in int8"),
+            [_play_row(job, result, plays) for job, result in plays if _is_plain_play(job)],
+        ),
+        (
+            "The experiments for slices",
+            "The chips of a slice play and train in turns. Cells hold the moves/s of the whole slice, and the share of "
+            "the time that goes into training. The work of the hosts, replay above all, is not included.",
+            ("experiment", *_slices_of(made)),
+            _slice_rows(made),
+        ),
+    ]
+    return "\n".join([
+        "# What the TPU compiler says",
+        "",
+        "`podzero compile CONFIG --topology SLICE` compiles an experiment for a TPU slice without a TPU. It prints "
+        "memory, operations, traffic, communication and the compiler's estimate of the time. These are estimates: "
+        "nothing on this page was measured on a TPU.",
+        "",
+        *(f"- {sentence}" for sentence in summary),
+        "- The descent of a tree search is a loop whose length depends on data. It counts once, so that figures of "
+        "`selfplay` are lower bounds; `device` counts it at a mean depth (`--depth`).",
+        "",
+        "[compile.csv](../benchmarks/results/compile.csv) has a row for each program, "
+        "[compile.json](../benchmarks/results/compile.json) the whole reports. `podzero compile --table` compiles what "
+        "is missing and writes this page.",
+        "",
+        *(
+            line
+            for title, words, header, rows in sections if rows
+            for line in (f"## {title}", "", words, "", *table(header, rows), "")
+        ),
+    ])  # fmt: skip
+
+
+def _outcomes(wanted: int, known: Known) -> list[str]:
+    counts = Counter(result.outcome for _, result in known)
+    others = [f"{counts[outcome]} {words}" for outcome, words in ENDINGS.items() if counts[outcome]]
+    if wanted > len(known):
+        others.append(f"{wanted - len(known)} not compiled yet")
+    rest = f" The others: {', '.join(others)}." if others else ""
+    return [f"{counts['compiled']} of {wanted} programs compile and fit.{rest}"]
+
+
+def _memory(made: Known) -> list[str]:
+    needs = [
+        (max(one["bytes_per_chip"] / one["hbm_per_chip"] for one in result.report["programs"]), job)
+        for job, result in made
+        if "programs" in result.report
+    ]
+    if not needs:
+        return []
+    share, job = max(needs, key=lambda found: found[0])
+    return [f"The largest needs {share:.0%} of a chip's memory (`{job.config}`, {job.program}, {job.slice})."]
+
+
+def _peak(made: Known) -> list[str]:
+    shares = [
+        (_share_of_peak(result.report["programs"][0]), job.config)
+        for job, result in made
+        if job.program == "learner" and job.slice == _COMPARED
+    ]
+    return [f"A training step on {_COMPARED} reaches {_range(shares, '.1%')} of the chips' peak."] if shares else []
+
+
+def _share_of_peak(program: dict[str, Any]) -> float:
+    return float(program["seconds"]["compute"] / program["estimated_seconds"])
+
+
+def _scaling(made: Known) -> list[str]:
+    found: dict[int, list[tuple[float, str]]] = {}
+    for job, result in made:
+        if job.program == "scaling":
+            efficiency = result.report["slices"][-1]["efficiency"]
+            found.setdefault(result.report["per_chip"], []).append((efficiency, job.config))
+    kept = [f"{_range(shares, '.0%')} with {size} samples a chip" for size, shares in sorted(found.items())]
+    return [f"Training speed per chip on 256 chips, as a share of that on 4: {', '.join(kept)}."] if kept else []
+
+
+def _compilers(known: Known) -> list[str]:
+    counts = Counter(result.compiler for _, result in known)
+    if not counts:
+        return []
+    (first, count), *others = sorted(counts.items(), reverse=True)
+    mixed = [f"{more} of {compiler}" for compiler, more in others]
+    said = [f"{', '.join([f'{count} programs are of {first}', *mixed])}."]
+    changes = [
+        (seconds / result.before.seconds - 1, job.config)
+        for job, result in known
+        if result.before is not None and (seconds := estimate_of(job, result.report)) is not None
+    ]
+    if changes:
+        middle = median(change for change, _ in changes)
+        said.append(
+            f"The newer compiler changes the estimated time of {len(changes)} programs by {_range(changes, '+.0%')}, "
+            f"median {middle:+.0%}."
+        )
+    return said
+
+
+def _range(values: Iterable[tuple[float, str]], digits: str) -> str:
+    """The least and the greatest value, each with the name of its experiment."""
+    (low, first), (high, last) = min(values := list(values)), max(values)
+    return f"{low:{digits}} (`{first}`) to {high:{digits}} (`{last}`)"
+
+
+def _is_plain_play(job: Job) -> bool:
+    return not job.config.startswith(FOR_SLICES) and "int8.on_tpu=true" not in job.arguments
+
+
+def _play_row(job: Job, result: JobResult, plays: Known) -> Row:
+    """Self-play on a chip, beside the same in int8."""
+    report = result.report
+    in_int8 = [
+        other.report["moves_per_s"]
+        for one, other in plays
+        if "int8.on_tpu=true" in one.arguments and set(job.arguments) < set(one.arguments)
+    ]
+    return (
+        f"`{job.config}`", f"{report['programs'][-1]['batch']:,}", f"{report['moves_per_s']:,.0f}",
+        f"{report['ratio']:.0%}", "".join(f"{moves / report['moves_per_s'] - 1:+.0%}" for moves in in_int8),
+    )  # fmt: skip
+
+
+def _slice_pairs(made: Known) -> dict[str, list[JobResult]]:
+    """The compiled learner and play of each experiment that is made for a slice, where both are known."""
+    found: dict[str, list[JobResult]] = {}
+    for job, result in made:
+        if job.config.startswith(FOR_SLICES):
+            found.setdefault(job.config, []).append(result)
+    return {name: pair for name, pair in found.items() if len(pair) == 2}
+
+
+def _slices_of(made: Known) -> list[str]:
+    return sorted({str(load(name).cluster.slice) for name in _slice_pairs(made)})
+
+
+def _slice_rows(made: Known) -> list[Row]:
+    """A row for each game, with a cell for each slice."""
+    cells: dict[str, dict[str, str]] = {}
+    for name, (learner, play) in _slice_pairs(made).items():
+        experiment = load(name)
+        turns = of_slice(experiment, rates_of(learner.report, play.report))
+        where = str(experiment.cluster.slice)
+        family = name.removesuffix("_" + where.replace("-", "_"))
+        cells.setdefault(family, {})[where] = f"{turns.moves_per_s:,.0f} ({turns.training:.0%})"
+    return [(f"`{name}_...`", *(found.get(where, "") for where in _slices_of(made))) for name, found in cells.items()]
+
+
+COLUMNS: dict[str, Callable[[Job, JobResult], object]] = {
+    "experiment": lambda job, result: job.config,
+    "settings": lambda job, result: " ".join(word for word in job.arguments if "=" in word),
+    "slice": lambda job, result: job.slice,
+    "program": lambda job, result: job.program,
+    "outcome": lambda job, result: result.outcome,
+    "samples_or_games": lambda job, result: result.report.get("per_chip") or _last(result).get("batch", ""),
+    "memory_mib": lambda job, result: _number(_last(result).get("bytes_per_chip"), 2**20),
+    "memory_of_chip_mib": lambda job, result: _number(_last(result).get("hbm_per_chip"), 2**20),
+    "gflop": lambda job, result: _number(_each(result, "flops_per_chip"), 1e9),
+    "hbm_traffic_mib": lambda job, result: _number(_each(result, "traffic"), 2**20),
+    "estimate_ms": lambda job, result: _number(estimate_of(job, result.report), 1e-3),
+    "share_of_peak": lambda job, result: _share_of_peak(_last(result)) if _fits(result) else "",
+    "moves_per_s": lambda job, result: _number(result.report.get("moves_per_s"), 1),
+    "share_of_network": lambda job, result: _number(result.report.get("ratio"), 1),
+    "scaling_efficiency": lambda job, result: _number(_efficiency(result), 1),
+    "compiler": lambda job, result: result.compiler,
+    "estimate_before_ms": lambda job, result: _number(result.before.seconds if result.before else None, 1e-3),
+    "message": lambda job, result: result.message,
+}
+"""The columns of the rows. Figures of a learner are those of a chip and a step; of `device`, `estimate_ms` is that of a
+move; of the others, all are those of an execution."""
+
+
+def rows(jobs: Sequence[Job], results: StoredResults) -> str:
+    """A row for each job that has a result, as comma-separated values."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for job in jobs:
+        if (result := results.get(job)) is not None:
+            cells = (make(job, result) for make in COLUMNS.values())
+            writer.writerow(_written(cell) for cell in cells)
+    return text.getvalue()
+
+
+def _written(cell: object) -> object:
+    return cell if not isinstance(cell, float) else f"{cell:.0f}" if cell >= 10_000 else f"{cell:.5g}"
+
+
+def _last(result: JobResult) -> dict[str, Any]:
+    """The program that the job is about; the report of `device` begins with the bare network."""
+    found: dict[str, Any] = result.report.get("programs", [{}])[-1]
+    return found
+
+
+def _fits(result: JobResult) -> bool:
+    return bool(_last(result).get("fits"))
+
+
+def _each(result: JobResult, name: str) -> float | None:
+    """A figure of one step, or of one execution."""
+    program = _last(result)
+    if not program:
+        return None
+    value = program[name]
+    return float(value["hbm"] if isinstance(value, dict) else value) / float(program["trip_count"])
+
+
+def _efficiency(result: JobResult) -> float | None:
+    slices = result.report.get("slices")
+    return slices[-1]["efficiency"] if slices else None
+
+
+def _number(value: float | None, unit: float) -> float | str:
+    return "" if value is None or math.isnan(value) else value / unit

@@ -1,40 +1,129 @@
-"""How much of its time a learner waits for moves: by the compiler's figures where they are stored, or an estimate.
+"""How much of its time a learner waits for moves, from the compiler's stored figures or else an estimate.
 
-Nothing is compiled here, so that `podzero launch` can tell it at once.
+Nothing is compiled here, so `podzero launch` can say it at once. `podzero compile --table` stores the figures of the
+experiments for slices in `slices.json`, each with the settings on which its programs depend: a change of other
+settings, such as the replay ratio, needs no other figures.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from podzero.chips import Slice
-from podzero.config import Experiment
-from podzero.tools.compile.slices import KnownRates, known_rates
+from podzero.config import FOR_SLICES, Experiment, builtin_configs, load
+from podzero.tools.compile.results import Job, StoredResults
+
+FILE = "slices.json"
+"""The name of the file with the stored figures, in this module's folder."""
+
+
+class KnownRates(NamedTuple):
+    """The compiler's figures for an experiment on its slice."""
+
+    samples_per_s: float
+    """The samples/s of the learner while it never waits and its chips do nothing else."""
+    chip_moves_per_s: float
+    """The moves/s of a chip that does nothing but play."""
+
+
+def slice_jobs() -> list[Job]:
+    """What is compiled for the experiments for slices: each learner on its slice, and self-play on one of its chips."""
+    return [job for name in builtin_configs() if name.startswith(FOR_SLICES) for job in _jobs(name)]
+
+
+def _jobs(name: str) -> tuple[Job, Job]:
+    experiment = load(name)
+    assert experiment.cluster.slice is not None
+    where = experiment.cluster.slice
+    learner, device = (
+        Job(name, where, program, (name, "--topology", where, "--program", program))
+        for program in ("learner", "device")
+    )
+    return learner, device
+
+
+def rates_of(learner: Mapping[str, Any], playing: Mapping[str, Any]) -> KnownRates:
+    """The rates in two reports of `podzero compile --json`."""
+    (program,) = learner["programs"]
+    seconds = program["estimated_seconds"] + program["seconds"]["links"]
+    return KnownRates(program["batch"] * program["trip_count"] / seconds, playing["moves_per_s"])
+
+
+def figures(results: StoredResults) -> dict[str, Any]:
+    """The content of the file: settings, compiler and rates of each experiment whose programs were compiled."""
+    found = {}
+    for name in builtin_configs():
+        if name.startswith(FOR_SLICES):
+            learner, play = map(results.get, _jobs(name))
+            if learner and play and learner.outcome == play.outcome == "compiled":
+                rates = rates_of(learner.report, play.report)
+                made = {"settings": settings_of(load(name)), "compiler": learner.compiler}
+                found[name] = made | rates._asdict()
+    return found
+
+
+def known_rates(experiment: Experiment) -> KnownRates | None:
+    """The stored rates of `experiment`; None unless it plays on the learner's chips and its programs were compiled."""
+    if not experiment.actors.beside_learner:
+        return None
+    settings = settings_of(experiment)
+    found = next((one for one in _file().values() if one["settings"] == settings), None)
+    return None if found is None else KnownRates(found["samples_per_s"], found["chip_moves_per_s"])
+
+
+def settings_of(experiment: Experiment) -> dict[str, Any]:
+    """The settings on which the rates of an experiment depend, without those that have default values."""
+    kept: dict[str, set[str]] = {
+        "learner": {"batch_size", "microbatches", "mesh"},
+        "search": {"algorithm", "simulations", "max_considered_actions", "slots"},
+        "actors": {"inference", "games"},
+        "int8": {"on_tpu"},
+    }
+    sections = {
+        name: getattr(experiment, name).model_dump(mode="json", include=fields, exclude_defaults=True)
+        for name, fields in kept.items()
+    }
+    for name in ("env", "network"):
+        section = getattr(experiment, name)
+        sections[name] = {"name": section.name} | section.model_dump(mode="json", exclude_defaults=True)
+    return sections | {"slice": experiment.cluster.slice}
+
+
+@cache
+def _file() -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((Path(__file__).parent / FILE).read_text())
+    return content
+
 
 TRAINING_SHARE = 0.2
-"""Share of a chip's peak that a learner is taken to reach where nothing was compiled. By docs/compile.md it is below
-0.05 for networks of 32 channels, 0.35 for 96 with 256 samples a chip, and 0.6 for 256 channels."""
+"""The assumed share of a chip's peak that a learner reaches if nothing was compiled. In docs/compile.md it is below
+0.05 for networks of 32 channels, 0.35 for 96 channels with 256 samples a chip, and 0.6 for 256 channels."""
 PLAYING_SHARE = 0.3
-"""The same of evaluations on chips: 0.2 for 32 channels, 0.3 for 96, and 0.6 for 256."""
+"""The same share for evaluations on chips. In docs/compile.md it is 0.2 for 32 channels, 0.3 for 96, 0.6 for 256."""
 CORE_FLOPS = {"local": 65e9, "int8": 370e9}
-"""Operations/s at which a CPU core evaluates networks of 64 channels in float32, and in int8 with AMX instructions."""
+"""The operations/s at which a CPU core evaluates networks of 64 channels: in float32, and in int8 with AMX."""
 TRAINING_COST = 3
-"""Evaluations whose operations are as many as those of training on a sample: the backward pass is two of them."""
+"""The operations of training on a sample, in evaluations: the backward pass takes twice as many as the forward pass."""
 
 
 class Rates(NamedTuple):
-    """Moves/s that the learner asks for and that its actors make; multiples of an unknown number if not `absolute`."""
+    """The moves/s that the learner needs and that its actors make."""
 
     asked: float
-    """Moves/s from which the learner never waits."""
+    """The moves/s at which the learner never waits."""
     made: float
-    """Moves/s of all actors together, while replay never blocks them."""
+    """The moves/s of all actors together while replay never blocks them."""
     in_turns: bool
-    """Whether the learner's chips play, in turns with training, so that they have work while the learner waits."""
+    """Whether the learner's chips also play, in turns with training, so that they never wait."""
     source: str
     """Where the numbers come from, in words."""
     absolute: bool
-    """Whether they are moves/s. The estimate leaves out the size of the network, which cancels in their ratio."""
+    """Whether the numbers are moves/s. If not, both are multiples of the same unknown number: the estimate leaves out
+    the size of the network, which cancels in their ratio."""
 
     @property
     def training(self) -> float:
@@ -50,30 +139,30 @@ class Rates(NamedTuple):
 
     @property
     def moves_per_s(self) -> float:
-        """The moves/s that are made and learned from."""
+        """The moves/s that are both made and learned from."""
         return self.asked * self.training
 
 
 def moves_asked(experiment: Experiment, samples_per_s: float) -> float:
-    """Moves/s from which a learner of `samples_per_s` never waits: each sample is learned from
-    `replay.samples_per_insert` times, and each move is a sample.
+    """The moves/s at which a learner never waits.
 
     Args:
-      experiment: of the learner.
-      samples_per_s: fresh samples on which it trains while it never waits.
+      experiment: the learner's experiment.
+      samples_per_s: the fresh samples/s on which the learner trains while it never waits.
     """
+    # Each move is one sample, and each sample is learned from `samples_per_insert` times.
     return samples_per_s / experiment.replay.samples_per_insert
 
 
 def evaluations_per_move(experiment: Experiment) -> int:
-    """Evaluations of the network for a move, the root's included."""
+    """The network evaluations for a move, including that of the root."""
     return 1 + experiment.search.simulations
 
 
 def rates(experiment: Experiment) -> Rates | None:
-    """The rates of an experiment on its `cluster.slice`; None where nothing is known.
+    """The rates of an experiment on its `cluster.slice`; None if they are unknown.
 
-    That is the case without a slice, for networks that learn a model, and for actors on other accelerators than TPUs.
+    They are unknown without a slice, for networks that learn a model, and for actors on accelerators other than TPUs.
     """
     where = experiment.cluster.tpu
     if where is None or experiment.learns_model:
@@ -94,7 +183,7 @@ def rates(experiment: Experiment) -> Rates | None:
 
 
 def of_slice(experiment: Experiment, known: KnownRates) -> Rates:
-    """The rates of an experiment whose learner's chips play, from those of its two programs."""
+    """The rates of an experiment whose learner's chips also play, from the rates of its two programs."""
     where = experiment.cluster.tpu
     assert where is not None
     asked = moves_asked(experiment, known.samples_per_s * _fresh(experiment))
@@ -109,8 +198,9 @@ def _fresh(experiment: Experiment) -> float:
 
 
 def _players(experiment: Experiment, where: Slice) -> tuple[float, str] | None:
-    """Operations/s of all that evaluates the network for actors, and how that is estimated, in words; None on
-    accelerators that are no TPUs, whose speed is not known here.
+    """The operations/s of everything that evaluates the network for actors, and in words how they are estimated.
+
+    None on accelerators other than TPUs, whose speed is unknown here.
     """
     actors, server = experiment.actors, experiment.server
     resources, count = (

@@ -11,8 +11,8 @@ from podzero.chips import find_slice
 from podzero.errors import ConfigError
 from podzero.launch import cli
 from podzero.tools.compile import programs
-from podzero.tools.compile.playing import DEPTH
-from podzero.tools.compile.verdict import _bytes_that_do_not_fit
+from podzero.tools.compile.compiled import bytes_that_do_not_fit
+from podzero.tools.compile.programs import DEPTH
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -176,8 +176,8 @@ def test_without_an_experiment_it_asks_for_one(capsys, monkeypatch):
 
 def test_the_compiler_s_refusal_is_understood():
     message = "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 30.25G of 15.75G hbm. Exceeded by 14.5G."
-    assert _bytes_that_do_not_fit(message) == 30.25 * 2**30
-    assert _bytes_that_do_not_fit("INTERNAL: something else") is None
+    assert bytes_that_do_not_fit(message) == 30.25 * 2**30
+    assert bytes_that_do_not_fit("INTERNAL: something else") is None
 
 
 def test_without_libtpu_it_says_how_to_get_it(monkeypatch):

@@ -9,9 +9,9 @@ import pytest
 
 from podzero.config import FOR_SLICES, GameConfig, builtin_configs, load
 from podzero.tools.compile import results, table
-from podzero.tools.compile.pages import page, rows
-from podzero.tools.compile.results import Job, Result, Results
-from podzero.tools.compile.slices import slice_jobs
+from podzero.tools.compile.results import Job, JobResult, StoredResults
+from podzero.tools.compile.table import page, rows
+from podzero.tools.compile.waiting import slice_jobs
 
 LEARNER = Job("connect_four", "v5e-16", "learner", ("connect_four", "--topology", "v5e-16", "--program", "learner"))
 SELFPLAY = Job("connect_four", "v5e-16", "selfplay", ("connect_four", "--topology", "v5e-16", "--program", "selfplay"))
@@ -33,7 +33,7 @@ def answers(outcome="compiled", seconds=1.0, **report):
 
     def run(job, limit_s):
         run.asked.append(job)
-        return Result(outcome, seconds, job.digest(), report)
+        return JobResult(outcome, seconds, job.digest(), report)
 
     run.asked = []
     return run
@@ -56,10 +56,10 @@ def test_the_jobs_are_all_experiments_on_all_slices_and_each_chip_once():
 
 def test_a_second_call_compiles_only_what_is_missing(path):
     first = answers()
-    Results(path).fill([LEARNER], first, 60, silent)
-    known = Results(path)
+    StoredResults(path).fill([LEARNER], first, 60, silent)
+    known = StoredResults(path)
     assert known.missing([LEARNER, SELFPLAY], 60) == [SELFPLAY]
-    assert known.get(LEARNER) == Result("compiled", 1.0, LEARNER.digest(), compiler=results.compiler())
+    assert known.get(LEARNER) == JobResult("compiled", 1.0, LEARNER.digest(), compiler=results.compiler())
     assert first.asked == [LEARNER]
 
 
@@ -75,40 +75,40 @@ def test_a_second_call_compiles_only_what_is_missing(path):
     ],
 )
 def test_what_could_end_otherwise_is_tried_again(path, outcome, limit_s, again):
-    Results(path).fill([LEARNER], answers(outcome, seconds=60.0), 60, silent)
-    assert (Results(path).missing([LEARNER], limit_s) == [LEARNER]) == again
+    StoredResults(path).fill([LEARNER], answers(outcome, seconds=60.0), 60, silent)
+    assert (StoredResults(path).missing([LEARNER], limit_s) == [LEARNER]) == again
 
 
 def test_another_compiler_or_another_text_makes_it_stale(path, monkeypatch, tmp_path):
-    Results(path).fill([LEARNER], answers(), 60, silent)
+    StoredResults(path).fill([LEARNER], answers(), 60, silent)
     changed = tmp_path / "connect_four.yaml"
     changed.write_text(builtin_configs()["connect_four"].read_text() + "\nseed: 1\n")
     with monkeypatch.context() as patch:
         patch.setattr(results, "builtin_configs", lambda: {"connect_four": changed})
-        assert Results(path).missing([LEARNER], 60) == [LEARNER]
+        assert StoredResults(path).missing([LEARNER], 60) == [LEARNER]
     with monkeypatch.context() as patch:
         patch.setattr(results, "compiler", lambda: "libtpu 9.9.9")
-        assert Results(path).missing([LEARNER], 60) == [LEARNER]
-    assert Results(path).missing([LEARNER], 60) == []
+        assert StoredResults(path).missing([LEARNER], 60) == [LEARNER]
+    assert StoredResults(path).missing([LEARNER], 60) == []
 
 
 def test_a_changed_comment_does_not_make_it_stale(path, monkeypatch, tmp_path):
-    Results(path).fill([LEARNER], answers(), 60, silent)
+    StoredResults(path).fill([LEARNER], answers(), 60, silent)
     commented = tmp_path / "connect_four.yaml"
     commented.write_text("# Another comment.\n" + builtin_configs()["connect_four"].read_text())
     monkeypatch.setattr(results, "builtin_configs", lambda: {"connect_four": commented})
-    assert Results(path).missing([LEARNER], 60) == []
+    assert StoredResults(path).missing([LEARNER], 60) == []
 
 
 def test_each_result_is_on_disk_before_the_next_job_starts(path):
     def run(job, limit_s):
         if job == SELFPLAY:
             raise KeyboardInterrupt
-        return Result("compiled", 1.0, job.digest())
+        return JobResult("compiled", 1.0, job.digest())
 
     with pytest.raises(KeyboardInterrupt):
-        Results(path).fill([LEARNER, SELFPLAY], run, 60, silent)
-    assert Results(path).missing([LEARNER, SELFPLAY], 60) == [SELFPLAY]
+        StoredResults(path).fill([LEARNER, SELFPLAY], run, 60, silent)
+    assert StoredResults(path).missing([LEARNER, SELFPLAY], 60) == [SELFPLAY]
 
 
 @pytest.mark.parametrize(
@@ -156,14 +156,14 @@ SCALED = {
 
 def result(*fields, **more):
     """A result of the present compiler."""
-    return Result(*fields, **{"compiler": results.compiler()} | more)
+    return JobResult(*fields, **{"compiler": results.compiler()} | more)
 
 
 def row(path, job, result):
     """The row of a job, without empty cells."""
     path.parent.mkdir()
     path.write_text(json.dumps({"results": {job.key: asdict(result)}}))
-    (found,) = csv.DictReader(rows([job], Results(path)).splitlines())
+    (found,) = csv.DictReader(rows([job], StoredResults(path)).splitlines())
     del found["compiler"]
     return {name: value for name, value in found.items() if value}
 
@@ -191,7 +191,7 @@ def test_the_row_of_scaling_has_the_step_on_the_largest_slice(path):
 
 
 def test_the_row_of_what_was_not_compiled_says_why(path):
-    found = row(path, LEARNER, Result("crashed", 9, "x", message="Check failed: a, b"))
+    found = row(path, LEARNER, JobResult("crashed", 9, "x", message="Check failed: a, b"))
     assert (found["outcome"], found["message"]) == ("crashed", "Check failed: a, b")
 
 
@@ -199,7 +199,7 @@ def summary(path, found, jobs=None):
     """The page of results by job."""
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps({"results": {job.key: asdict(one) for job, one in found.items()}}))
-    return page(jobs or list(found), Results(path))
+    return page(jobs or list(found), StoredResults(path))
 
 
 def test_the_page_counts_what_compiled_and_what_did_not(path):
@@ -259,12 +259,14 @@ def test_another_compiler_is_compared_with_the_one_before(path, monkeypatch):
     slow, fast = PROGRAM, PROGRAM | {"estimated_seconds": 0.8e-3}
     with monkeypatch.context() as patch:
         patch.setattr(results, "compiler", lambda: "an older one")
-        Results(path).fill([LEARNER], answers(programs=[slow]), 60, silent)
-    assert "newer compiler" not in page([LEARNER], Results(path))
+        StoredResults(path).fill([LEARNER], answers(programs=[slow]), 60, silent)
+    assert "newer compiler" not in page([LEARNER], StoredResults(path))
     for _ in range(2):
-        Results(path).fill([LEARNER], answers(programs=[fast]), 60, silent)
-        assert Results(path).get(LEARNER).before == results.Before("an older one", pytest.approx(0.25e-3))
-        assert "-20%" in page([LEARNER], Results(path))
+        StoredResults(path).fill([LEARNER], answers(programs=[fast]), 60, silent)
+        assert StoredResults(path).get(LEARNER).before == results.EarlierEstimate(
+            "an older one", pytest.approx(0.25e-3)
+        )
+        assert "-20%" in page([LEARNER], StoredResults(path))
 
 
 def test_what_somebody_did_not_wait_for_is_on_the_page_too(path, tmp_path, monkeypatch):

@@ -1,9 +1,9 @@
-"""Counts the memory traffic, flops and communication of an optimized HLO program on one chip, op by op.
+"""Counts the flops, memory traffic and communication of an optimized HLO program on one chip.
 
 XLA's `cost_analysis()` counts the body of a loop once and ignores tile padding. Here a body is multiplied by its trip
-count, and every array has its padded size in memory. Traffic is that of scheduled instructions: a fusion reads its
-operands and writes its results once. If a fusion only slices or gathers from an operand, only the slices are counted as
-read; if it updates a slice in place, only the slice is counted as written.
+count, and every array has its padded size in memory. A fusion reads its operands and writes its results once. If it
+only slices or gathers from an operand, only the slices count as read; if it updates a slice in place, only the slice
+counts as written.
 """
 
 from __future__ import annotations
@@ -14,9 +14,63 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from podzero.tools.compile.flops import flops_of
-from podzero.tools.compile.hlo import Array, Computation, Instruction, Module
-from podzero.tools.compile.loops import trip_count
+from podzero.tools.compile.hlo import Computation, HloArray, HloModule, Instruction, trip_count
+
+
+def flops_of(computation: Computation, instruction: Instruction) -> float:
+    """The flops of a convolution or matrix product, two per multiply-add; zero for all other instructions.
+
+    As in XLA's own cost analysis, products with the zeros of padding and dilation do not count.
+    """
+    operands = [computation.instructions[name].arrays for name in instruction.operands[:2]]
+    if instruction.opcode == "convolution":
+        return _convolution(instruction, operands[0][0].dims, operands[1][0].dims)
+    if instruction.opcode == "dot":
+        contracted = instruction.attribute(r"lhs_contracting_dims=\{([\d,]*)\}") or ""
+        inner = math.prod(operands[0][0].dims[int(d)] for d in contracted.split(",") if d)
+        return 2.0 * float(inner * instruction.arrays[0].elements)
+    return 0.0
+
+
+def _convolution(instruction: Instruction, image: tuple[int, ...], kernel: tuple[int, ...]) -> float:
+    labels = instruction.attribute(r"dim_labels=([\w?]+_[\w?]+->[\w?]+)")
+    if labels is None:
+        raise ValueError(f"convolution {instruction.name} has no dim_labels")
+    left, right, out = re.split(r"_|->", labels)
+    image_of = dict(zip(left, image, strict=True))
+    kernel_of = dict(zip(right, kernel, strict=True))
+    result_of = dict(zip(out, instruction.arrays[0].dims, strict=True))
+    pairs = 1
+    for place, letter in enumerate(sorted(letter for letter in left if letter.isdigit())):
+        window = _Window(instruction.attribute(r"window=\{([^}]*)\}") or "", place)
+        pairs *= window.pairs(image_of[letter], kernel_of[letter], result_of[letter])
+    return 2.0 * float(pairs * kernel_of["i"] * result_of["b"] * result_of["f"])
+
+
+class _Window:
+    """The window of a convolution along one dimension."""
+
+    def __init__(self, text: str, place: int) -> None:
+        fields = dict(re.findall(r"(\w+)=(\S+)", text))
+
+        def at(name: str, default: str) -> str:
+            found: str = fields[name].split("x")[place] if name in fields else default
+            return found
+
+        self._stride = int(at("stride", "1"))
+        self._before = int(at("pad", "0_0").partition("_")[0])
+        self._image_dilation = int(at("lhs_dilate", "1"))
+        self._kernel_dilation = int(at("rhs_dilate", "1"))
+
+    def pairs(self, image: int, kernel: int, result: int) -> int:
+        """The number of (result, kernel) positions that multiply an element of the image."""
+        pairs = 0
+        for at in range(result):
+            for k in range(kernel):
+                position = at * self._stride - self._before + k * self._kernel_dilation
+                pairs += position % self._image_dilation == 0 and 0 <= position < image * self._image_dilation
+        return pairs
+
 
 _FREE = frozenset({
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "opt-barrier", "partition-id",
@@ -35,9 +89,9 @@ class Collective:
 
     opcode: str
     group: int
-    """Number of chips that take part."""
+    """The number of chips that take part."""
     bytes: int
-    """Size of the whole array on one chip: the operand of a reduction, the result of a gather."""
+    """The size of the whole array on one chip: the operand of a reduction, the result of a gather."""
     times: int
     """How often it runs in one execution of the program."""
 
@@ -56,19 +110,19 @@ class Cost:
     flops: float = 0.0
     """Flops of convolutions and matrix products, two per multiply-add."""
     integer_flops: float = 0.0
-    """Those of them that are of integers."""
+    """The part of `flops` that is on integers."""
     cycles: float = 0.0
-    """Sum of the compiler's estimates, with which it annotates compute instructions; it has none for communication."""
+    """The sum of the compiler's estimates. It annotates compute instructions, not communication."""
     traffic: Counter[int] = field(default_factory=Counter)
     """Bytes read and written, by memory space."""
     collectives: list[Collective] = field(default_factory=list)
     host_transfers: int = 0
     """Transfers to or from the host during the program."""
     unknown_loops: int = 0
-    """Loops whose trip count depends on data; their body counts once."""
+    """The number of loops with an unknown trip count; their bodies count once."""
 
     def add(self, other: Cost, times: float = 1) -> None:
-        """Adds `times` times another cost; a mean number need not be whole."""
+        """Adds another cost `times` times; a mean trip count need not be whole."""
         self.flops += other.flops * times
         self.integer_flops += other.integer_flops * times
         self.cycles += other.cycles * times
@@ -79,18 +133,18 @@ class Cost:
         self.unknown_loops += other.unknown_loops
 
 
-def count(module: Module, trips: Mapping[str, float] | None = None) -> Cost:
+def count(module: HloModule, trips: Mapping[str, float] | None = None) -> Cost:
     """The cost of one execution of a program.
 
     Args:
       module: the program.
-      trips: mean trip counts of loops in which they depend on data, by the `jax.named_scope` around them.
+      trips: the mean trip counts of loops whose trip counts depend on data, by the `jax.named_scope` around each loop.
     """
     return _Counter(module, trips or {}).computation(module.entry)
 
 
 class _Counter:
-    def __init__(self, module: Module, trips: Mapping[str, float]) -> None:
+    def __init__(self, module: HloModule, trips: Mapping[str, float]) -> None:
         self._module = module
         self._trips = trips
         self._known: dict[str, Cost] = {}
@@ -114,6 +168,7 @@ class _Counter:
             names = [*instruction.called("branch_computations")] or [
                 *instruction.called("true_computation"), *instruction.called("false_computation")
             ]  # fmt: skip
+            # Only one branch runs; the one with the most traffic is counted.
             branches = [self.computation(self._module.computations[name]) for name in names]
             cost.add(max(branches, key=lambda branch: sum(branch.traffic.values())))
         elif opcode in ("call", "async-start"):
@@ -154,11 +209,11 @@ class _Counter:
             fused, inside = self._module.computations[name], Cost()
             for part in fused.instructions.values():
                 self._computed(fused, part, inside)
-            if name.startswith("all-reduce-scatter"):
+            if name.startswith("all-reduce-scatter"):  # the TPU compiler's form of a reduce-scatter
                 inside.collectives = [replace(c, opcode="reduce-scatter") for c in inside.collectives]
             cost.add(inside)
 
-    def _moved(self, computation: Computation, instruction: Instruction) -> list[Array]:
+    def _moved(self, computation: Computation, instruction: Instruction) -> list[HloArray]:
         """The arrays, or their slices, that an instruction reads and writes."""
         operands = [computation.instructions[name] for name in instruction.operands]
         opcode = instruction.opcode
@@ -174,10 +229,10 @@ class _Counter:
             return [*read, *_results_of_start(instruction, read)]
         return [*(array for operand in operands for array in operand.arrays), *instruction.arrays]
 
-    def _fusion(self, instruction: Instruction, operands: list[Instruction]) -> list[Array]:
+    def _fusion(self, instruction: Instruction, operands: list[Instruction]) -> list[HloArray]:
         (name,) = instruction.called("calls")
         fused = self._module.computations[name]
-        moved: list[Array] = []
+        moved: list[HloArray] = []
         updated = set()
         roots = [fused.root]
         if fused.root.opcode == "tuple":
@@ -202,8 +257,8 @@ def _origin(computation: Computation, instruction: Instruction) -> Instruction:
     return instruction
 
 
-def _read(fused: Computation, parameter: Instruction, arrays: tuple[Array, ...]) -> list[Array]:
-    """What a fusion reads of one operand: only slices, if it uses nothing else of the operand."""
+def _read(fused: Computation, parameter: Instruction, arrays: tuple[HloArray, ...]) -> list[HloArray]:
+    """What a fusion reads of one operand: slices, if it uses nothing else of the operand, or the whole operand."""
     users = list(fused.users[parameter.name])
     names = {parameter.name}
     for user in users:
@@ -213,14 +268,14 @@ def _read(fused: Computation, parameter: Instruction, arrays: tuple[Array, ...])
     readers = [user for user in users if user.opcode not in _ALIASES]
     sliced = [user for user in readers if user.opcode in _SLICES and user.operands[0] in names]
     if readers and len(sliced) == len(readers):
-        parts = [Array(a.dtype, a.dims, a.order, a.tile, arrays[0].space) for user in readers for a in user.arrays]
+        parts = [HloArray(a.dtype, a.dims, a.order, a.tile, arrays[0].space) for user in readers for a in user.arrays]
         if sum(part.bytes for part in parts) < sum(array.bytes for array in arrays):
             return parts
     return list(arrays)
 
 
-def _results_of_start(instruction: Instruction, read: list[Array]) -> list[Array]:
-    """The results of a `-start`, whose arrays also contain its operands and small flags."""
+def _results_of_start(instruction: Instruction, read: list[HloArray]) -> list[HloArray]:
+    """The results of a `-start` instruction, whose arrays also include its operands and small flags."""
     if instruction.opcode == "all-reduce-start":
         return list(instruction.arrays)
     if instruction.opcode == "copy-start":
@@ -243,20 +298,23 @@ def _collective(computation: Computation, instruction: Instruction) -> Collectiv
     return Collective(opcode, _group(instruction), size, 1)
 
 
-def _width(array: Array) -> int:
-    """Bytes of an element."""
-    return max(1, Array(array.dtype, ()).bytes)
+def _width(array: HloArray) -> int:
+    """The bytes of an element."""
+    return max(1, HloArray(array.dtype, ()).bytes)
 
 
 def _mesh_group(mesh: str, along: str) -> int:
-    """Chips in one group along some axes of a mesh: `'a'=4,'b'=2` and `'a'`; `'a':(2)2` are two of the four of a."""
+    """The chips in one group along some axes of a mesh.
+
+    For the mesh `'a'=4,'b'=2`, the axis `'a'` gives 4, and `'a':(2)2` gives 2, a part of the axis.
+    """
     sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", mesh)}
     axes = re.findall(r"'([^']+)'(?::\(\d+\)(\d+))?", along)
     return math.prod(int(part) if part else sizes[name] for name, part in axes)
 
 
 def _group(instruction: Instruction) -> int:
-    """Chips in one group of a collective."""
+    """The chips in one group of a collective."""
     if listed := instruction.attribute(r"replica_groups=\{\{([\d,]*)\}"):
         return listed.count(",") + 1
     if iota := instruction.attribute(r"replica_groups=\[([\d,]+)\]<="):

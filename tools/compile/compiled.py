@@ -1,4 +1,4 @@
-"""Compiles one program for a TPU slice: whether it fits, its cost, and what bounds its speed."""
+"""Compiles one program for a TPU slice: whether it fits, what it costs, and what bounds its speed."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections import defaultdict
 from typing import Any, NamedTuple
 
 from podzero.chips import Slice
+from podzero.tools.compile.cost import Cost, count
 from podzero.tools.compile.hlo import parse
 from podzero.tools.compile.programs import Program
-from podzero.tools.compile.traffic import Cost, count
 
 SPACES = {0: "hbm", 1: "vmem", 2: "sflag", 3: "cmem", 5: "host", 6: "smem"}
-"""Names of the memory spaces, by their number in the layouts of optimized HLO."""
+"""The names of the memory spaces, by their number in the layouts of optimized HLO."""
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
-class Verdict(NamedTuple):
-    """Memory and cost of a program per chip and execution."""
+class CompiledProgram(NamedTuple):
+    """A compiled program: its memory and cost per chip and execution."""
 
     program: Program
     where: Slice
@@ -49,7 +49,7 @@ class Verdict(NamedTuple):
         return self.cost.cycles / self.where.chip.clock
 
     def share_of_peak(self) -> float:
-        """Upper bound on the share of peak flops, if the three of `seconds` overlap perfectly."""
+        """Upper bound on the share of peak flops, reached if the three parts of `seconds` overlap perfectly."""
         seconds = self.seconds()
         longest = max(seconds.values())
         return seconds["compute"] / longest if longest else 0.0
@@ -83,34 +83,34 @@ class Verdict(NamedTuple):
         }
 
 
-def judge(program: Program, where: Slice) -> Verdict:
+def compile_program(program: Program, where: Slice) -> CompiledProgram:
     """Compiles a program for a slice.
 
     Raises:
-      JaxRuntimeError: the compiler rejects the program for another reason than its size.
+      JaxRuntimeError: the compiler rejects the program for a reason other than its size.
     """
     import jax
 
     try:
         compiled = program.lower().compile()
     except jax.errors.JaxRuntimeError as error:
-        needed = _bytes_that_do_not_fit(str(error))
+        needed = bytes_that_do_not_fit(str(error))
         if needed is None:
             raise
-        return Verdict(program, where, needed, None)
+        return CompiledProgram(program, where, needed, None)
     memory = compiled.memory_analysis()
-    needed = (
+    needed = (  # results that reuse the memory of arguments (donated buffers) count once
         memory.argument_size_in_bytes
         + memory.output_size_in_bytes
         - memory.alias_size_in_bytes
         + memory.temp_size_in_bytes
         + memory.generated_code_size_in_bytes
     )
-    return Verdict(program, where, float(needed), count(parse(compiled.as_text()), program.mean_trips))
+    return CompiledProgram(program, where, float(needed), count(parse(compiled.as_text()), program.mean_trips))
 
 
 def summary(cost: Cost) -> list[dict[str, Any]]:
-    """Sums collectives by kind and group size: number of runs, bytes of their arrays, bytes that a chip sends."""
+    """The collectives summed by kind and group size: number of runs, bytes of their arrays, bytes that a chip sends."""
     rows: dict[tuple[str, int], dict[str, float]] = defaultdict(lambda: {"times": 0, "bytes": 0, "sent": 0.0})
     for collective in cost.collectives:
         row = rows[collective.opcode, collective.group]
@@ -120,7 +120,7 @@ def summary(cost: Cost) -> list[dict[str, Any]]:
     return [{"kind": kind, "group": group, **row} for (kind, group), row in sorted(rows.items())]
 
 
-def _bytes_that_do_not_fit(message: str) -> float | None:
-    """The memory that a program needs, from the message with which the compiler rejects it; None for other errors."""
+def bytes_that_do_not_fit(message: str) -> float | None:
+    """The memory that a rejected program needs, from the compiler's message; None for other errors."""
     found = re.search(r"Used ([\d.]+)([KMGT]?) of [\d.]+[KMGT]? hbm", message)
     return float(found.group(1)) * _UNITS[found.group(2)] if found else None

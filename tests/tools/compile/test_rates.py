@@ -5,24 +5,24 @@ import pytest
 from podzero.chips import find_slice
 from podzero.config import load
 from podzero.errors import ConfigError
+from podzero.tools.compile.compiled import CompiledProgram
+from podzero.tools.compile.cost import Collective, Cost
 from podzero.tools.compile.programs import Program
-from podzero.tools.compile.scaling import StepTime, efficiency, report, step_time, with_batch_per_chip
-from podzero.tools.compile.traffic import Collective, Cost
-from podzero.tools.compile.verdict import Verdict
+from podzero.tools.compile.rates import StepTime, efficiency, scaling_of, step_time, with_batch_per_chip
 
 
-def verdict(slice_name="v5e-256", collectives=(), cycles=3e6, trip_count=2):
+def learner(slice_name="v5e-256", collectives=(), cycles=3e6, trip_count=2):
     """A dispatch of 2 steps: 3 million cycles, 197 GFLOP and 1.638 GB over v5e's 1.5 GHz, 197 TFLOP/s and 819 GB/s."""
     cost = Cost(flops=197e9, cycles=cycles, collectives=list(collectives))
     cost.traffic[0] = int(1.638e9)
     program = Program("learner", "2 steps", "a smaller network", lambda: None, 512, trip_count, 400_000)
-    return Verdict(program, find_slice(slice_name), 1e6, cost)
+    return CompiledProgram(program, find_slice(slice_name), 1e6, cost)
 
 
 def test_a_step_is_taken_apart():
     # Two all-reduces in the dispatch of two steps. A ring of 256 sends 2 * 255/256 of the bytes, at 200 GB/s one way;
     # on 16 x 16, whose sides are rings, each direction of the sum takes 8 + 8 hops.
-    found = step_time(verdict(collectives=[Collective("all-reduce", 256, 512_000, 2)]))
+    found = step_time(learner(collectives=[Collective("all-reduce", 256, 512_000, 2)]))
     assert found.computing == pytest.approx(1e-3)
     assert found.links == pytest.approx(2 * 255 / 256 * 512_000 / 200e9)
     assert found.hops == pytest.approx(32e-6)
@@ -30,9 +30,9 @@ def test_a_step_is_taken_apart():
 
 def test_a_gather_goes_one_way_and_a_single_chip_nowhere():
     gather = [Collective("all-gather", 16, 160_000, 2)]
-    assert step_time(verdict("v5e-16", gather)).hops == pytest.approx(6e-6)
-    assert step_time(verdict("v5e-16", gather)).links == pytest.approx(15 / 16 * 160_000 / 200e9)
-    alone = step_time(verdict("v5e-1", [Collective("all-reduce", 1, 160_000, 2)]))
+    assert step_time(learner("v5e-16", gather)).hops == pytest.approx(6e-6)
+    assert step_time(learner("v5e-16", gather)).links == pytest.approx(15 / 16 * 160_000 / 200e9)
+    alone = step_time(learner("v5e-1", [Collective("all-reduce", 1, 160_000, 2)]))
     assert (alone.links, alone.hops) == (0, 0)
 
 
@@ -44,8 +44,8 @@ def test_efficiency_is_what_remains_of_the_speed_of_a_chip():
 
 
 def test_what_does_not_fit_is_not_compared():
-    with pytest.raises(ConfigError, match=r"2 steps do not fit on v5e-256; .* a smaller network"):
-        step_time(verdict()._replace(cost=None))
+    with pytest.raises(ConfigError, match=r"v5e-256.* a smaller network"):
+        step_time(learner()._replace(cost=None))
 
 
 def test_the_batch_grows_with_the_chips():
@@ -57,7 +57,7 @@ def test_the_batch_grows_with_the_chips():
 
 def test_a_report_holds_each_slice_against_the_first():
     reduction = Collective("all-reduce", 256, 512_000, 2)
-    found = report([verdict("v5e-4", cycles=2.7e6), verdict(collectives=[reduction])], per_chip=512)
+    found = scaling_of([learner("v5e-4", cycles=2.7e6), learner(collectives=[reduction])], per_chip=512)
     first, second = found["slices"]
     assert (found["per_chip"], found["parameter_bytes"]) == (512, 400_000)
     assert first["efficiency"] == 1.0

@@ -2,8 +2,8 @@
 
 import pytest
 
-from podzero.tools.compile.hlo import Array, parse
-from podzero.tools.compile.traffic import Collective, count
+from podzero.tools.compile.cost import Collective, count
+from podzero.tools.compile.hlo import HloArray, parse
 
 HBM, VMEM = 0, 1
 
@@ -24,14 +24,14 @@ def computation(name, *lines):
 @pytest.mark.parametrize(
     ("array", "size"),
     [
-        (Array("f32", (3, 5)), 60),
-        (Array("f32", (3, 5), (1, 0), (8, 128)), 8 * 128 * 4),
-        (Array("f32", (3, 5), (0, 1), (8, 128)), 8 * 128 * 4),
-        (Array("f32", (2, 9, 130), (2, 1, 0), (8, 128)), 2 * 16 * 256 * 4),
-        (Array("f32", (9, 2, 130), (2, 0, 1), (8, 128)), 2 * 16 * 256 * 4),
-        (Array("bf16", (100,), (0,), (128,)), 256),
-        (Array("s32", (), (), (128,)), 512),
-        (Array("s4", (16, 128), (1, 0), (8, 128)), 1024),
+        (HloArray("f32", (3, 5)), 60),
+        (HloArray("f32", (3, 5), (1, 0), (8, 128)), 8 * 128 * 4),
+        (HloArray("f32", (3, 5), (0, 1), (8, 128)), 8 * 128 * 4),
+        (HloArray("f32", (2, 9, 130), (2, 1, 0), (8, 128)), 2 * 16 * 256 * 4),
+        (HloArray("f32", (9, 2, 130), (2, 0, 1), (8, 128)), 2 * 16 * 256 * 4),
+        (HloArray("bf16", (100,), (0,), (128,)), 256),
+        (HloArray("s32", (), (), (128,)), 512),
+        (HloArray("s4", (16, 128), (1, 0), (8, 128)), 1024),
     ],
 )
 def test_arrays_are_padded_to_whole_tiles(array, size):
