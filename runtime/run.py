@@ -15,13 +15,12 @@ from podzero.runtime.advice import last_checkpoint_failed, with_advice
 from podzero.runtime.checkpoints import Checkpoint, newest_checkpoint
 from podzero.runtime.cluster.remote import NodeLost
 from podzero.runtime.learner_group import LearnerFailed, RunFailed
-from podzero.runtime.monitoring.metrics import MetricsLog
+from podzero.runtime.monitoring.metrics import MetricsLog, WriteAttempts
 from podzero.runtime.monitoring.monitor import Monitor
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport, PreemptionNotice, log_report
 from podzero.runtime.monitoring.status import Phase, write_status
 from podzero.runtime.monitoring.terminal import View
 from podzero.runtime.monitoring.writers import MetricsWriter
-from podzero.runtime.monitoring.writing import WriteAttempts
 from podzero.runtime.recovery import LearnerFailures, RestartPolicy
 from podzero.runtime.saving import Saver, SaveState
 from podzero.runtime.start import start_workers

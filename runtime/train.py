@@ -15,9 +15,9 @@ from podzero.runtime.cluster.remote import current_node_id
 from podzero.runtime.cluster.run_lock import lock_run
 from podzero.runtime.hardware import record_hardware
 from podzero.runtime.monitoring.log_file import log_to_file
+from podzero.runtime.monitoring.metrics import WriteAttempts
 from podzero.runtime.monitoring.terminal import View
 from podzero.runtime.monitoring.writers import start_writers
-from podzero.runtime.monitoring.writing import WriteAttempts
 from podzero.runtime.program import program
 from podzero.runtime.recovery import first_start
 from podzero.runtime.run import STOPPED, Run

@@ -1,4 +1,4 @@
-"""The log file of a run: all log records with their tracebacks, and whatever libraries print to stderr."""
+"""The log file of a run: log records with tracebacks, and what libraries print to stderr."""
 
 from __future__ import annotations
 
@@ -15,18 +15,16 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 FILE_BYTES = 16 * 2**20
-"""Size at which the log file is renamed to `.1`, an older `.1` to `.2`, and so on."""
+"""Size at which the log file is rotated to `.1`, `.2`, ..."""
 OLD_FILES = 3
-"""Renamed log files that are kept: the log takes at most `FILE_BYTES * (1 + OLD_FILES)` bytes."""
+"""Rotated files that are kept."""
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _JOIN_TIMEOUT_S = 1.0
 
 
 @contextmanager
 def log_to_file(path: Path) -> Iterator[None]:
-    """Writes everything that podzero logs to `path`, and everything that this process prints to stderr.
-
-    Libraries write to stderr from C++, past Python's `logging`. Their lines would break the view of a run.
+    """Writes to `path` what podzero logs and what this process prints to stderr.
 
     Raises:
       OSError: the file cannot be written.
@@ -36,9 +34,11 @@ def log_to_file(path: Path) -> Iterator[None]:
     logger = logging.getLogger("podzero")
     before = logger.level, logger.propagate
     logger.setLevel(logging.INFO)
-    logger.propagate = False  # libraries add handlers to the root logger, which would print to stderr
+    # Libraries add handlers to the root logger, which would print to stderr.
+    logger.propagate = False
     logger.addHandler(handler)
     try:
+        # Libraries print to stderr from C++, past `logging`; their lines would break the view.
         with _stderr_to(handler):
             yield
     except Exception as error:
@@ -52,23 +52,23 @@ def log_to_file(path: Path) -> Iterator[None]:
 
 
 class _LogFile(RotatingFileHandler):
-    """A log file that may be impossible to write for a while."""
+    """A log file whose write errors are ignored."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (the name in `logging`)
-        """Drops the record, which the view shows as well. The default prints a traceback to stderr instead."""
+        """Drops the record; the default would print a traceback to stderr."""
 
 
 class _Formatter(logging.Formatter):
-    """Adds tracebacks and removes the colors that Ray puts into them."""
+    """Removes the colors that Ray puts into tracebacks."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The text of a record."""
+        """Formats the record without escape sequences of colors."""
         return _COLOR.sub("", super().format(record))
 
 
 @contextmanager
 def _stderr_to(handler: logging.Handler) -> Iterator[None]:
-    """Sends the lines that this process and its C++ libraries print to stderr to `handler`."""
+    """Sends the lines printed to stderr (file descriptor 2, so C++ libraries too) to `handler`."""
     sys.stderr.flush()
     stderr = os.dup(2)
     reading, writing = os.pipe()
@@ -82,7 +82,8 @@ def _stderr_to(handler: logging.Handler) -> Iterator[None]:
         sys.stderr.flush()
         os.dup2(stderr, 2)
         os.close(stderr)
-        reader.join(_JOIN_TIMEOUT_S)  # a child process that inherited stderr may keep the pipe open
+        # Bounded, since a child process that inherited stderr may keep the pipe open.
+        reader.join(_JOIN_TIMEOUT_S)
 
 
 def _read_lines(pipe: int, handler: logging.Handler) -> None:

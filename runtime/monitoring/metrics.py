@@ -1,46 +1,60 @@
-"""The metrics of all workers: `metrics.jsonl` for scripts, and the writers that the experiment chooses."""
+"""The metrics of all workers in files: `metrics.jsonl`, and event files for TensorBoard.
+
+A failed write is repeated with the next one: a full disk must not end training.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
+import socket
+import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
+
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.summary_pb2 import Summary
+from tensorboardX.record_writer import masked_crc32c
 
 from podzero.runtime.monitoring.reports import MetricsReport, merge_metrics
-from podzero.runtime.monitoring.tensorboard import TensorBoardWriter
 from podzero.runtime.monitoring.writers import MetricsWriter
-from podzero.runtime.monitoring.writing import AppendFile, WriteAttempts
 from podzero.workdir import Workdir
 
+log = logging.getLogger(__name__)
+
 FLUSH_EVERY_S = 5.0
-"""Longest time that a written line waits in memory."""
+"""Longest time that a line waits in memory."""
 RESOLUTION = 1 / 5_000
 """Shortest time between two lines of a worker, as a share of the run's elapsed time.
 
-A worker that reports every 2 s has every report written for 2.8 hours. After that its lines become sparser: 5,000 per
-factor e of elapsed time, 16,000 after a day, 45,000 after a year.
+A worker that reports every 2 s has 5,000 lines after 2.8 hours, 16,000 after a day, 45,000 after a year.
 """
 LOST_FILE = "metrics.lost.jsonl"
-"""Holds the lines of steps that were lost in a crash."""
+"""Holds the lines of steps that a crash undid."""
 LOST_BYTES = 64 * 2**20
-"""Size from which `LOST_FILE` is started anew."""
+"""A `LOST_FILE` of this size is overwritten."""
+WARN_EVERY_S = 60.0
+"""Shortest time between two warnings about failed writes."""
+WAITING_BYTES = 4 * 2**20
+"""Most bytes of a file that wait in memory; beyond that the oldest records are dropped."""
 
 
 class MetricsLog:
-    """Appends metrics to `metrics.jsonl` and gives them to writers. Not thread-safe: it has one owner.
+    """Appends metrics to `metrics.jsonl` and passes them to writers. Not thread-safe.
 
-    A line holds `t` (Unix seconds), `step` (the learner step), `worker` and `metrics`. A failed write is a warning, and
-    is repeated with the next one.
+    A line holds `t` (Unix seconds), `step` (the learner step), `worker` and `metrics`.
 
     Args:
       workdir: the run's directory; it must exist.
-      resume_step: the step of the checkpoint from which the run resumes, or -1. Lines of later steps, which will be
-        made again, move to `metrics.lost.jsonl`, so that every curve has one value per step.
-      tensorboard: whether to write files for TensorBoard.
-      writers: get each line as well; they stay open.
+      resume_step: the step of the checkpoint from which the run resumes, or -1. Lines of later steps move to
+        `metrics.lost.jsonl`, so that every curve has one value per step.
+      tensorboard: whether to write event files for TensorBoard.
+      writers: also receive each line; `close` leaves them open.
     """
 
     def __init__(
@@ -61,13 +75,9 @@ class MetricsLog:
         self._flushed = time.monotonic()
 
     def add(self, worker: str, metrics: Mapping[str, float], step: int, elapsed_s: float) -> None:
-        """Adds the metrics of a worker; merges them into its next line if one was written a short time ago.
+        """Adds the metrics of a worker at learner step `step`; `count/...` are counts since its previous report.
 
-        Args:
-          worker: its name.
-          metrics: those called `count/...` are counted since the worker's previous report.
-          step: the present learner step.
-          elapsed_s: the run's elapsed time.
+        Metrics are merged into the worker's next line if its last one is newer than `RESOLUTION` allows.
         """
         self._unwritten[worker] = merge_metrics(self._unwritten.get(worker, {}), metrics)
         if elapsed_s - self._written_at.get(worker, -math.inf) >= RESOLUTION * elapsed_s:
@@ -84,7 +94,7 @@ class MetricsLog:
         self._flushed = time.monotonic()
 
     def close(self, step: int) -> None:
-        """Writes everything, with merged metrics at the learner step `step`."""
+        """Writes all lines; metrics still to be merged get the learner step `step`."""
         for worker in list(self._unwritten):
             self._write(worker, step)
         self.flush()
@@ -100,9 +110,9 @@ class MetricsLog:
 
 
 def move_lost_lines(workdir: Workdir, step: int) -> int:
-    """Moves the lines of steps after `step` from `metrics.jsonl` to `metrics.lost.jsonl`; returns how many.
+    """Moves the lines of steps after `step` from `metrics.jsonl` to `metrics.lost.jsonl`; returns their number.
 
-    Drops lines that are not reports, for example a last line of which only a part was written.
+    Drops lines that are not reports, for example an incomplete last line.
     """
     if not workdir.metrics_file.exists():
         return 0
@@ -138,3 +148,126 @@ def _step_of(line: str) -> int | None:
     except (ValueError, KeyError, TypeError):
         return None
     return step if isinstance(step, int) else None
+
+
+class TensorBoardWriter:
+    """Writes TensorBoard event files below `folder`, one per worker; a `MetricsWriter`.
+
+    tensorboardX's own `SummaryWriter` would start a thread for every worker.
+
+    Args:
+      folder: may hold event files from before a resumption.
+      purge_step: TensorBoard drops the values of those files from this step on.
+      attempt: catches failed writes.
+    """
+
+    def __init__(self, folder: Path, purge_step: int, attempt: WriteAttempts) -> None:
+        self._folder = folder
+        self._purge_step = purge_step
+        self._attempt = attempt
+        self._files: dict[str, AppendFile] = {}
+
+    def write(self, report: MetricsReport, step: int) -> None:
+        """Adds the metrics of a worker, for the next flush."""
+        if report.worker not in self._files:
+            self._files[report.worker] = _event_file(self._folder / report.worker, self._purge_step)
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in report.metrics.items()]
+        event = Event(wall_time=time.time(), step=step, summary=Summary(value=values))
+        self._files[report.worker].add(_record(event))
+
+    def flush(self) -> None:
+        """Writes the waiting records."""
+        for file in self._files.values():
+            self._attempt(file.path, file.flush)
+
+    close = flush
+
+
+def _event_file(folder: Path, purge_step: int) -> AppendFile:
+    start = SessionLog(status=SessionLog.START)
+    header = _record(Event(wall_time=time.time(), file_version="brain.Event:2")) + _record(
+        Event(wall_time=time.time(), step=purge_step, session_log=start)
+    )
+    # Two starts within a second differ in the purge step.
+    name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{purge_step:09d}"
+    return AppendFile(folder / name, header)
+
+
+def _record(event: Event) -> bytes:
+    """An event in TFRecord format: length, checksum of the length, event, checksum of the event."""
+    data: bytes = event.SerializeToString()
+    length = struct.pack("<Q", len(data))
+    return length + struct.pack("<I", masked_crc32c(length)) + data + struct.pack("<I", masked_crc32c(data))
+
+
+class WriteAttempts:
+    """Attempts writes that the caller repeats later if they fail, and warns about failures."""
+
+    def __init__(self) -> None:
+        self._warned = -WARN_EVERY_S
+        self._failing: set[Path] = set()
+
+    def __call__(self, path: Path, write: Callable[[], object]) -> None:
+        """Calls `write`, which writes `path`; an `OSError` becomes a warning, at most one in `WARN_EVERY_S`.
+
+        `write` must leave its file usable when it fails.
+        """
+        try:
+            write()
+        except OSError as error:
+            self._failing.add(path)
+            if time.monotonic() - self._warned >= WARN_EVERY_S:
+                self._warned = time.monotonic()
+                log.warning("cannot write %s, will try again; training continues: %s", path, error)
+        else:
+            if path in self._failing:
+                self._failing.remove(path)
+                log.info("%s can be written again", path)
+
+
+class AppendFile:
+    """A file to which records are appended. Not thread-safe.
+
+    Records wait in memory until `flush` writes them. After a failed flush, the next one first truncates the file to its
+    complete records.
+
+    Args:
+      path: the file; if it exists, it must hold complete records.
+      header: start of a new file.
+    """
+
+    def __init__(self, path: Path, header: bytes = b"") -> None:
+        self.path = path
+        self._header = header
+        self._size: int | None = None
+        self._waiting: deque[bytes] = deque()
+        self._waiting_bytes = 0
+
+    def add(self, record: bytes) -> None:
+        """Adds a record for the next flush."""
+        self._waiting.append(record)
+        self._waiting_bytes += len(record)
+        while self._waiting_bytes > WAITING_BYTES:
+            self._waiting_bytes -= len(self._waiting.popleft())
+
+    def flush(self) -> None:
+        """Writes the waiting records.
+
+        Raises:
+          OSError: the write failed; the records wait for the next flush.
+        """
+        if not self._waiting:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        # Open only during a flush: the files of a thousand workers would exhaust the file descriptors.
+        with self.path.open("ab") as file:
+            if self._size is None:
+                self._size = file.tell()
+            file.truncate(self._size)
+            content = b"".join(self._waiting)
+            if self._size == 0:
+                content = self._header + content
+            file.write(content)
+        self._size += len(content)
+        self._waiting.clear()
+        self._waiting_bytes = 0

@@ -1,33 +1,37 @@
-"""Aggregates the metrics of all workers into the status of the run. Pure: the clock is an argument."""
+"""Turns the metrics of all workers into the status of the run. Pure: the time is an argument."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import defaultdict, deque
+from collections.abc import Collection, Iterable, Mapping
 
 from podzero.clock import share_of_rest
 from podzero.config import Experiment
-from podzero.runtime.monitoring.bottleneck import bottleneck
-from podzero.runtime.monitoring.rates import RateWindow
 from podzero.runtime.monitoring.reports import merge_metrics
 from podzero.runtime.monitoring.status import Phase, RunStatus
-from podzero.runtime.monitoring.utilization import with_utilization
 
 SILENT_AFTER_S = 300.0
-"""Time without a report after which a worker no longer counts in the shares of time."""
+"""A worker that has not reported for this long is left out of the shares of time."""
+WINDOW_S = 60.0
+"""Window over which rates are averaged."""
+WAIT_SHARE = 0.15
+"""A wait is a bottleneck from this share of wall time."""
+SERVERS_BUSY = 0.8
+"""Inference servers limit the actors if their devices are busy for this share of the time."""
 RESUMED_COUNTERS = ("games", "moves", "samples", "restarts", "failed_episodes", "damaged_shards", "missing_samples")
-"""Counters that continue after a resumption, like `elapsed_s`."""
+"""Counters that a resumed run continues from its checkpoint, as it does `elapsed_s`."""
 
 
 class Monitor:
     """Sums counters, averages rates, and names the bottleneck. Not thread-safe.
 
     Args:
-      experiment: the experiment that runs.
-      now: the present time of a monotonic clock, in seconds; every other `now` is of the same clock.
-      counters: the result of `counters` when the checkpoint was written; empty for a new run.
-      step: the learner step from which the run starts or resumes.
+      experiment: the run's experiment.
+      now: seconds of a monotonic clock; all methods take `now` from the same clock.
+      counters: what `counters` returned for the checkpoint; None for a new run.
+      step: learner step at which the run starts or resumes.
     """
 
     def __init__(
@@ -53,9 +57,10 @@ class Monitor:
         return self._step
 
     def add(self, worker: str, metrics: Mapping[str, float], now: float) -> None:
-        """Adds a report: `count/...` is summed up, everything else replaces the worker's earlier values."""
+        """Adds a report: `count/...` is summed, all other values replace the worker's earlier ones."""
         self._reported_at[worker] = now
-        if self._forced is not None:  # the last report of a worker covers too short a time to replace these
+        # While a run stops, a worker's last report covers too short a time for averages over it to mean anything.
+        if self._forced is not None:
             metrics = {name: value for name, value in metrics.items() if not _covers_interval(name)}
         gauges = {}
         for name, value in metrics.items():
@@ -72,25 +77,23 @@ class Monitor:
             self._rates["steps"].add(now, step)
 
     def enter(self, phase: Phase) -> None:
-        """Sets a phase that metrics do not show, for example `stopping`."""
+        """Sets a phase that the metrics cannot tell, for example `stopping`."""
         self._forced = phase
 
     def pause(self, now: float) -> None:
-        """Stops the time of training for good, when the workers are gone and others shall be started."""
+        """Stops the clock of training for good: the workers are gone, and a restart makes a new monitor."""
         self._paused_at = now
 
     def counters(self, now: float) -> dict[str, float]:
-        """The counters that a checkpoint holds, for the run that resumes from it."""
+        """The counters to store in a checkpoint."""
         return {name: self._totals[name] for name in RESUMED_COUNTERS} | {"elapsed_s": self.elapsed_s(now)}
 
     def elapsed_s(self, now: float) -> float:
-        """Seconds of training, over all resumptions."""
+        """Seconds of training, including those before resumptions."""
         return self._elapsed_before + min(now, self._paused_at) - self._started
 
     def share_passed(self, now: float) -> float:
-        """The larger share, in [0, 1], of the minutes and of the games left when the run began or resumed that has
-        passed.
-        """
+        """How much of this start's budget is used, in [0, 1]: of the minutes or of the games, whichever is more."""
         stop, elapsed = self._experiment.stop, self.elapsed_s(now) / 60
         return max(
             share_of_rest(stop.minutes, self._elapsed_before / 60, elapsed),
@@ -98,7 +101,7 @@ class Monitor:
         )
 
     def status(self, now: float) -> RunStatus:
-        """The status of the run."""
+        """The status of the run at `now`."""
         learner = self._gauges["learner"]
         evaluator, driver = self._gauges["evaluator"], self._gauges["driver"]
         shares, server_busy = self._shares(now), self._mean_over("inference", "server/busy")
@@ -173,19 +176,17 @@ class Monitor:
         return max(min(limits), 0.0) if limits else None
 
     def _sum_over(self, kind: str, name: str) -> float:
-        """Sum of a gauge over all workers of a kind."""
-        return sum(metrics.get(name, 0.0) for worker, metrics in self._gauges.items() if kind_of(worker) == kind)
+        return sum(self._values(kind, name))
 
     def _mean_over(self, kind: str, name: str) -> float | None:
-        """Mean of a gauge over the workers of a kind that report it."""
         values = self._values(kind, name)
         return sum(values) / len(values) if values else None
 
     def _max_over(self, kind: str, name: str) -> float | None:
-        """Largest value of a gauge over the workers of a kind that report it."""
         return max(self._values(kind, name), default=None)
 
     def _values(self, kind: str, name: str) -> list[float]:
+        """A gauge of the workers of a kind that report it."""
         return [
             metrics[name] for worker, metrics in self._gauges.items() if kind_of(worker) == kind and name in metrics
         ]
@@ -201,7 +202,7 @@ class Monitor:
         return sum(ratio * inserted for ratio, inserted in shards) / weight if weight > 0 else None
 
     def _shares(self, now: float) -> dict[str, dict[str, float]]:
-        """Share of wall time by kind of worker and stage: the mean over the workers that reported lately."""
+        """Share of wall time by kind of worker and stage, averaged over the workers that reported lately."""
         recent: dict[str, list[dict[str, float]]] = defaultdict(list)
         for worker, reported_at in self._reported_at.items():
             stages = _with_prefix(self._gauges[worker], "time/")
@@ -211,12 +212,12 @@ class Monitor:
 
 
 def kind_of(worker: str) -> str:
-    """The kind of a worker: `actor-3` is an `actor`."""
+    """The kind of a worker, for example `actor` of `actor-3`."""
     return worker.rpartition("-")[0] if worker.rpartition("-")[2].isdigit() else worker
 
 
 def _covers_interval(name: str) -> bool:
-    """Whether a metric is an average over the time since the worker's previous report."""
+    """Whether a metric is an average since the worker's previous report."""
     return name.startswith("time/") or name == "learner/scaling_efficiency"
 
 
@@ -227,3 +228,138 @@ def _with_prefix(metrics: Mapping[str, float], prefix: str) -> dict[str, float]:
 def _mean(workers: list[dict[str, float]]) -> dict[str, float]:
     stages = sorted({stage for worker in workers for stage in worker})
     return {stage: sum(worker.get(stage, 0.0) for worker in workers) / len(workers) for stage in stages}
+
+
+class RateWindow:
+    """The growth per second of a total, averaged over the last `WINDOW_S` seconds."""
+
+    def __init__(self) -> None:
+        self._points: deque[tuple[float, float]] = deque()
+
+    @property
+    def moved(self) -> bool:
+        """Whether the total was ever above zero."""
+        return bool(self._points) and self._points[-1][1] > 0
+
+    def add(self, now: float, total: float) -> None:
+        """Records the total at time `now`."""
+        # One point a second bounds the memory when many workers report.
+        if len(self._points) > 1 and now - self._points[-2][0] < 1.0:
+            self._points[-1] = (now, total)
+        else:
+            self._points.append((now, total))
+
+    def per_s(self, now: float) -> float:
+        """The rate; 0 if the total did not grow within the window."""
+        while len(self._points) > 1 and self._points[1][0] <= now - WINDOW_S:
+            self._points.popleft()
+        if len(self._points) < 2:
+            return 0.0
+        # The first point of all only marks the start: how long its growth took is unknown (programs were compiled).
+        since, base = self._points[0]
+        return max(self._points[-1][1] - base, 0.0) / max(now - since, 1e-9)
+
+
+def bottleneck(
+    phase: Phase,
+    shares: Mapping[str, Mapping[str, float]],
+    replay_size: float,
+    min_size: int,
+    server_busy: float | None = None,
+) -> str:
+    """Says in words which side waits for which; empty while that is unknown.
+
+    Args:
+      phase: what the run is doing.
+      shares: share of wall time by kind of worker and stage.
+      replay_size: samples in replay.
+      min_size: number of samples in replay at which training begins.
+      server_busy: share of time in which the inference servers' devices had a batch; None without servers.
+    """
+    if phase == "collecting":
+        if replay_size < min_size:
+            return f"the learner waits for the first {min_size:,} samples ({replay_size / min_size:.0%} there)"
+        return "the learner prepares its first step (compiling)"
+    if phase != "training":
+        return ""
+    writers = {"actors": shares.get("actor", {})}
+    if "reanalyser" in shares:
+        writers["reanalysers"] = shares["reanalyser"]
+    return _training_bottleneck(writers, shares.get("learner", {}), server_busy or 0.0)
+
+
+def _training_bottleneck(
+    writers: Mapping[str, Mapping[str, float]], learner: Mapping[str, float], server_busy: float
+) -> str:
+    """The bottleneck while the learner trains: replay makes one side wait, or the learner is busy between steps."""
+    # Actors and reanalysers both write to replay; the kind that it blocks less is the slower one.
+    kind, writer = min(writers.items(), key=lambda item: item[1].get("write", 0.0))
+    starved, blocked = learner.get("wait_replay", 0.0), writer.get("write", 0.0)
+    if starved >= max(WAIT_SHARE, blocked):
+        stage, share = _largest(writer, without=("write",))
+        why = f"; they spend {share:.0%} of their time on {stage}" if stage else ""
+        limited = kind == "actors" and server_busy >= SERVERS_BUSY
+        servers = f"; the inference servers' devices are busy {server_busy:.0%} of the time" if limited else ""
+        return f"the learner waits for the {kind} ({starved:.0%} of its time{why}){servers}"
+    if blocked >= WAIT_SHARE:
+        return f"the {kind} wait for the learner ({blocked:.0%} of their time)"
+    stage, share = _largest(learner, without=("step", "wait_replay"))
+    if share >= WAIT_SHARE:
+        return f"the learner spends {share:.0%} of its time on {stage.replace('_', ' ')}"
+    return "none: actors and learner keep each other busy" if writer and learner else ""
+
+
+def _largest(stages: Mapping[str, float], without: Collection[str]) -> tuple[str, float]:
+    """The stage with the largest share and that share; `("", 0)` without stages."""
+    candidates = [(share, stage) for stage, share in stages.items() if stage not in without]
+    share, stage = max(candidates, default=(0.0, ""))
+    return stage, share
+
+
+def with_utilization(
+    status: RunStatus,
+    learner: Mapping[str, float],
+    hosts: Iterable[Mapping[str, float]],
+    batch_size: int,
+    price_per_hour: float | None,
+) -> RunStatus:
+    """Fills in the fields of `status` on chips, memory and cost that are known.
+
+    Args:
+      status: must hold the counts, rates and times.
+      learner: the newest metrics of the learner process on host 0.
+      hosts: the newest metrics of each learner process, including that on host 0.
+      batch_size: global batch size of a learner step.
+      price_per_hour: price of all nodes together per hour, in any currency.
+    """
+    chips, on_hosts = learner.get("learner/chips"), learner.get("learner/hosts")
+    samples_per_s = status.steps_per_s * batch_size
+    peak, flops_per_sample = learner.get("learner/peak_flops"), learner.get("learner/flops_per_sample", 0.0)
+    memory = list(hosts)
+    cost = None if price_per_hour is None else price_per_hour * status.elapsed_s / 3600.0
+    return dataclasses.replace(
+        status,
+        samples_per_s=samples_per_s,
+        step_s=1.0 / status.steps_per_s if status.steps_per_s > 0 else None,
+        chips=None if chips is None else int(chips),
+        hosts=None if on_hosts is None else int(on_hosts),
+        samples_per_s_per_chip=_per(samples_per_s, chips),
+        samples_per_s_per_host=_per(samples_per_s, on_hosts),
+        moves_per_s_per_chip=_per(status.moves_per_s, chips),
+        moves_per_s_per_host=_per(status.moves_per_s, on_hosts),
+        share_of_peak=_per(samples_per_s * flops_per_sample, peak),
+        scaling_efficiency=learner.get("learner/scaling_efficiency"),
+        hbm_bytes=_fullest(memory, "learner/hbm_bytes"),
+        hbm_peak_bytes=_fullest(memory, "learner/hbm_peak_bytes"),
+        hbm_limit_bytes=_fullest(memory, "learner/hbm_limit_bytes"),
+        cost=cost,
+        cost_per_million_samples=_per(1e6 * cost, status.samples) if cost is not None else None,
+    )
+
+
+def _per(amount: float, divisor: float | None) -> float | None:
+    return amount / divisor if divisor else None
+
+
+def _fullest(hosts: list[Mapping[str, float]], name: str) -> float | None:
+    return max((metrics[name] for metrics in hosts if name in metrics), default=None)

@@ -1,4 +1,4 @@
-"""Reports of worker processes: metrics and log records, buffered in order until the driver fetches them."""
+"""Metrics and log records of worker processes, buffered in order until the driver fetches them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 CAPACITY = 4_096
-"""Reports that a buffer holds. When it is full, the oldest are dropped."""
+"""Most reports in a buffer; beyond that the oldest are dropped."""
 
 
 class MetricsReport(NamedTuple):
-    """Metrics of a worker."""
+    """A worker's metrics."""
 
     time_s: float
     """Seconds since the epoch."""
@@ -23,26 +23,26 @@ class MetricsReport(NamedTuple):
 
 
 class LogReport(NamedTuple):
-    """A log record of a worker."""
+    """A worker's log record."""
 
     time_s: float
     """Seconds since the epoch."""
     worker: str
     level: int
     text: str
-    """The message; if an exception was logged, its type and first line follow."""
+    """The message, followed by the type and first line of the exception if one was logged."""
     traceback: str = ""
     """The traceback of that exception."""
 
 
 class PreemptionNotice(LogReport):
-    """A log record that announces the end of the worker's node. The driver responds with a checkpoint."""
+    """A log record that announces the preemption of the worker's node; the driver responds with a checkpoint."""
 
     __slots__ = ()
 
 
 class ReportBuffer(logging.Handler):
-    """Collects the metrics and log records of one process; thread-safe."""
+    """The metrics and log records of one process; thread-safe."""
 
     def __init__(self, worker: str) -> None:
         super().__init__(logging.INFO)
@@ -76,11 +76,8 @@ class ReportBuffer(logging.Handler):
 
 
 def merge_metrics(earlier: Mapping[str, float], later: Mapping[str, float]) -> dict[str, float]:
-    """The metrics of two reports as those of one.
-
-    Counts are added; other values of `later` replace those of `earlier`. The shares of time in a report sum to one, so
-    that all `time/...` are those of one report.
-    """
+    """Merges two reports of a worker: counts are added, other values of `later` replace those of `earlier`."""
+    # The shares of time in a report sum to one, so they are replaced as a whole.
     timed = any(name.startswith("time/") for name in later)
     result = {name: value for name, value in earlier.items() if not (timed and name.startswith("time/"))}
     for name, value in later.items():
@@ -89,7 +86,7 @@ def merge_metrics(earlier: Mapping[str, float], later: Mapping[str, float]) -> d
 
 
 def summary(record: logging.LogRecord) -> str:
-    """The message of a log record; if an exception was logged, its type and first line follow."""
+    """The message of a log record, followed by the type and first line of the exception if one was logged."""
     error = record.exc_info[1] if record.exc_info else None
     if error is None:
         return record.getMessage()
@@ -97,7 +94,7 @@ def summary(record: logging.LogRecord) -> str:
 
 
 def log_report(log: logging.Logger, report: LogReport) -> None:
-    """Logs the report of a worker in this process: the message, and the traceback for handlers that print one."""
+    """Logs a worker's log record in this process, with its traceback for handlers that print one."""
     record = log.makeRecord(log.name, report.level, __file__, 0, "%s: %s", (report.worker, report.text), exc_info=None)
     record.exc_text = report.traceback or None
     log.handle(record)

@@ -8,7 +8,6 @@ import json
 import math
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 from podzero.workdir import Workdir, WorkdirError, write_atomically
@@ -21,7 +20,7 @@ PHASE_WORDS: Mapping[str, str] = {
     "stopping": "stopping",
     "ended": "ended",
 }
-"""Each phase as it is shown."""
+"""The phases in words."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,55 +37,52 @@ class RunStatus:
     elapsed_s: float
     """Seconds of training, over all resumptions."""
     time_left_s: float | None = None
-    """Seconds until the first of the `stop` limits is reached, at the present rates."""
+    """Seconds until the first `stop` limit is reached, at current rates."""
     step: int = 0
     """Learner step."""
     games: int = 0
     """Games, or episodes, that the actors finished."""
     moves: int = 0
-    """Moves, or environment steps, of all actors."""
+    """Moves, or environment steps."""
     samples: int = 0
-    """Samples that the actors wrote to replay."""
+    """Samples written to replay."""
     moves_per_s: float = 0.0
-    """Moves, or environment steps, of all actors."""
     games_per_s: float = 0.0
-    """Games, or episodes, that the actors finished."""
     steps_per_s: float = 0.0
-    """Learner steps."""
     evaluations_per_s: float = 0.0
     """Network evaluations of all actors."""
     reanalysed_per_s: float = 0.0
-    """Stored positions, or windows of them, whose targets were searched again with newer parameters."""
+    """Stored samples whose targets were searched again with newer parameters."""
     served_per_s: float = 0.0
     """Positions that inference servers evaluated for actors."""
     server_fill: float | None = None
-    """Share of the places in the servers' last batches that held positions."""
+    """Mean filling of the servers' last batches, in [0, 1]."""
     server_busy: float | None = None
     """Share of time in which the servers' devices had a batch."""
     server_latency_ms: float | None = None
-    """Milliseconds from the arrival of a request at a server to its answer: the median, of the slowest server."""
+    """Median milliseconds from the arrival of a request to its answer, at the slowest server."""
     server_latency_p99_ms: float | None = None
-    """The same of the slowest hundredth of the requests."""
+    """The same at the 99th percentile."""
     replay_size: int = 0
     """Samples in replay, over all shards."""
     replay_capacity: int = 0
     """Samples that replay can hold."""
     samples_per_insert: float | None = None
-    """How often a sample was read, on average."""
+    """Mean number of times that a sample was read."""
     policy_age: float | None = None
-    """Learner steps between the newest parameters and those that made the samples of the last batches."""
+    """Mean staleness of the last batches: learner steps since the parameters that made their samples."""
     loss: float | None = None
     """Total loss of the last batches."""
     policy_loss: float | None = None
-    """Its policy term."""
+    """Policy term of the loss."""
     value_loss: float | None = None
-    """Its value term."""
+    """Value term of the loss."""
     rating: float | None = None
     """Elo rating of the parameters evaluated last; random play has 0."""
     rating_error: float | None = None
-    """Half the width of the 95% confidence interval of the difference from the rating before it."""
+    """Half-width of the 95% confidence interval of the difference from the previous rating."""
     rated_step: int | None = None
-    """Learner step of the parameters evaluated last."""
+    """Learner step of these parameters."""
     mean_return: float | None = None
     """Mean return of the last evaluation's episodes, in single-player environments."""
     std_return: float | None = None
@@ -94,43 +90,40 @@ class RunStatus:
     acting_return: float | None = None
     """Mean return of the actors' newest episodes, with exploration noise."""
     failed_episodes: int = 0
-    """Episodes that ended because their environment raised an error, hung, or broke its own rules."""
+    """Episodes that ended because the environment raised an error, hung, or violated its specification."""
     keeps_value: float | None = None
-    """Share of positions in which the agent's move keeps the value of the game, if a solver exists."""
+    """Share of positions in which the agent's move keeps the game's value, for games with a solver."""
     scores: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Mean score in [0, 1] against each opponent of the last evaluation."""
     restarts: int = 0
-    """Workers that were replaced, and restarts of the whole run."""
+    """Replaced workers, and restarts of the whole run."""
     checkpoint_step: int | None = None
     """Learner step of the newest checkpoint."""
     checkpoint_age_s: float | None = None
-    """Seconds since the newest checkpoint was begun, or since the run started or resumed if there is none."""
+    """Seconds since the newest checkpoint was begun; without one, since the run started or resumed."""
     failed_saves: int = 0
-    """Attempts to write a checkpoint that have failed since the newest one."""
+    """Checkpoints that could not be written since the newest one."""
     damaged_shards: int = 0
-    """Times that the contents of a replay shard in a checkpoint were damaged, so that it took older ones or none."""
+    """Replay shards in checkpoints that were damaged, so that older contents or none were restored."""
     missing_samples: int = 0
-    """Samples that were lost by this."""
+    """Samples lost with these shards."""
     failing: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """The workers that have failed and not worked since, by name: how often in a row, and their last errors."""
+    """Workers that have not worked since they failed: by name, the number of failures and the last error."""
     samples_per_s: float = 0.0
-    """Samples that the learner trained on."""
+    """Samples the learner trained on."""
     step_s: float | None = None
-    """Wall seconds of a learner step; `shares["learner"]` says how they are spent."""
+    """Wall seconds of a learner step; `shares["learner"]` splits them by stage."""
     chips: int | None = None
     """Devices that train."""
     hosts: int | None = None
-    """Nodes with these devices; actors may run on other nodes."""
+    """Nodes with these devices."""
     samples_per_s_per_chip: float | None = None
-    """`samples_per_s` divided by `chips`."""
     samples_per_s_per_host: float | None = None
-    """`samples_per_s` divided by `hosts`."""
     moves_per_s_per_chip: float | None = None
-    """`moves_per_s` divided by `chips`: the moves that supply one chip with samples."""
+    """Moves of all actors per training chip."""
     moves_per_s_per_host: float | None = None
-    """`moves_per_s` divided by `hosts`."""
     share_of_peak: float | None = None
-    """Model FLOPs utilization: useful operations of training per wall second, as a share of the chips' peak."""
+    """Model FLOPs utilization (MFU): useful operations of training per wall second, over the chips' peak."""
     device_busy: float | None = None
     """Share of wall time in which the devices worked on training."""
     scaling_efficiency: float | None = None
@@ -140,15 +133,15 @@ class RunStatus:
     hbm_peak_bytes: float | None = None
     """Highest memory use of any chip so far."""
     hbm_limit_bytes: float | None = None
-    """Memory of a chip."""
+    """Memory capacity of a chip."""
     cost: float | None = None
     """Cost of all nodes over `elapsed_s`, if `cluster.price_per_hour` is given."""
     cost_per_million_samples: float | None = None
-    """`cost` per million samples written by the actors."""
+    """`cost` per million samples written to replay."""
     shares: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
     """Share of wall time by kind of worker and stage, for example `shares["actor"]["search"]`."""
     bottleneck: str = ""
-    """Who waits for whom, in words."""
+    """The stage that limits the run, in words."""
 
     def to_json(self) -> str:
         """The status as one line of JSON; NaN and infinity become null."""
@@ -156,7 +149,7 @@ class RunStatus:
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> RunStatus:
-        """The inverse of `to_json`, for parsed JSON. Ignores unknown keys, so that it reads files of other versions.
+        """The inverse of `to_json`, from parsed JSON. Ignores unknown keys, which other versions may have written.
 
         Raises:
           TypeError: a field without a default is missing.
@@ -167,11 +160,11 @@ class RunStatus:
 
 @dataclasses.dataclass(frozen=True)
 class StoredStatus:
-    """The status in a working directory, and whether its run is alive."""
+    """The status in a working directory."""
 
     status: RunStatus
     alive: bool
-    """Whether a process holds the directory's lock."""
+    """Whether a process trains there."""
     age_s: float
     """Seconds since the status was written."""
 
@@ -192,16 +185,12 @@ class StoredStatus:
 
 
 def write_status(workdir: Workdir, status: RunStatus) -> None:
-    """Replaces `status.json` atomically.
-
-    Raises:
-      OSError: it cannot be written; the old one stays.
-    """
+    """Replaces `status.json` atomically; an `OSError` leaves the old one."""
     write_atomically(workdir.status_file, status.to_json() + "\n")
 
 
 def read_status(workdir: Workdir) -> StoredStatus:
-    """Reads the last status of the run in `workdir`.
+    """The last status of the run in `workdir`.
 
     Raises:
       WorkdirError: the directory holds no run, its run never started, or `status.json` is damaged.
@@ -228,10 +217,9 @@ def read_status(workdir: Workdir) -> StoredStatus:
 
 
 def is_locked(workdir: Workdir) -> bool:
-    """Whether a live process trains in `workdir`; does not take the lock itself."""
-    path: Path = workdir.root / ".lock"
+    """Whether a process trains in `workdir`, that is, holds its lock."""
     try:
-        with path.open("r") as file:
+        with (workdir.root / ".lock").open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -251,7 +239,7 @@ def duration(seconds: float) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """The same tree with None instead of NaN and infinities, which JSON does not know."""
+    """The tree with None for NaN and infinities, which JSON lacks."""
     if isinstance(value, dict):
         return {key: _finite(inner) for key, inner in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -20,13 +20,13 @@ from podzero.runtime.monitoring.view import STARTING, starting_panel, status_lin
 
 ViewKind = Literal["auto", "plain", "live"]
 LINE_EVERY_S = 10.0
-"""Time between two lines of the plain view while the phase stays the same."""
+"""Interval between the lines of the plain view within a phase."""
 LOG_LINES = 6
-"""Log records that the live view shows."""
+"""Newest log records that the live view shows."""
 
 
 class View(ABC):
-    """A context manager that shows the status of a run, and the log records of `podzero`."""
+    """A context manager that shows the status of a run and podzero's log records."""
 
     def __init__(self) -> None:
         self._handler = _Handler(self)
@@ -46,11 +46,11 @@ class View(ABC):
 
     @abstractmethod
     def log(self, level: int, text: str) -> None:
-        """Shows a log record; `level` as in `logging`."""
+        """Shows a log record; `level` is one of `logging`."""
 
 
 def make_view(kind: ViewKind) -> View:
-    """The view on standard output; `auto` means live on a terminal and plain otherwise."""
+    """The view on standard output; `auto` is live on a terminal and plain elsewhere."""
     if kind == "live" or (kind == "auto" and Console().is_terminal):
         return LiveView(Console())
     return PlainView(sys.stdout)
@@ -80,7 +80,7 @@ class PlainView(View):
         self._last = status
 
     def log(self, level: int, text: str) -> None:
-        """Prints a log record; the level comes first if it is a warning or worse."""
+        """Prints a log record; names the level from warnings up."""
         prefix = f"{logging.getLevelName(level).lower()}: " if level >= logging.WARNING else ""
         self._print(f"{prefix}{text}")
 
@@ -92,7 +92,7 @@ class PlainView(View):
 
 
 class LiveView(View):
-    """A panel that is drawn four times a second."""
+    """A panel that is redrawn four times a second."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()
@@ -103,7 +103,8 @@ class LiveView(View):
             console=console,
             get_renderable=self._panel,
             refresh_per_second=4,
-            redirect_stderr=False,  # stderr goes into the log file of the run
+            # stderr goes into the run's log file.
+            redirect_stderr=False,
         )
 
     def __enter__(self) -> Self:
@@ -116,17 +117,18 @@ class LiveView(View):
     ) -> None:
         try:
             self._live.stop()
-        except (OSError, SystemExit):  # rich raises SystemExit where a pipe is closed
+        except (OSError, SystemExit):
+            # rich raises SystemExit when a pipe is closed.
             _silence(self._live.console.file)
         finally:
             super().__exit__(kind, error, traceback)
 
     def show(self, status: RunStatus) -> None:
-        """Keeps the status until the panel is drawn again."""
+        """Shows the status when the panel is next redrawn."""
         self._status = status
 
     def log(self, level: int, text: str) -> None:
-        """Adds a log record below the status, which shows the newest `LOG_LINES`."""
+        """Shows the record among the newest `LOG_LINES` below the status."""
         self._lines.append((level, f"{time.strftime('%H:%M:%S')} {text}"))
 
     def _panel(self) -> RenderableType:
@@ -137,23 +139,21 @@ class LiveView(View):
 
 
 def _silence(out: IO[str]) -> None:
-    """Prints nothing more to an output that cannot be written.
-
-    In `podzero train ... | tee log`, Ctrl-C ends `tee` at once; the run has yet to write its checkpoint. A closed
-    terminal or a full disk must not end a run either.
-    """
+    """Discards what is printed to `out` from now on, because it cannot be written."""
+    # In `podzero train ... | tee log`, Ctrl-C ends `tee` at once, before the run has written its last checkpoint.
+    # Replacing the descriptor also covers what others print, and the flush at exit.
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, out.fileno())  # also for what others print, and for the flush at the exit
+    os.dup2(nowhere, out.fileno())
     os.close(nowhere)
 
 
 class _Handler(logging.Handler):
-    """Passes log records to a view."""
+    """Passes log records to a view; tracebacks go to the log file only."""
 
     def __init__(self, view: View) -> None:
         super().__init__(logging.INFO)
         self._view = view
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Shows the message, and the exception in one line; the log file holds its traceback."""
+        """Shows the message, and an exception in one line."""
         self._view.log(record.levelno, summary(record))

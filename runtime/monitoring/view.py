@@ -1,4 +1,4 @@
-"""The status of a run as text: one line, or a panel. Pure: a status in, text out."""
+"""The status of a run as text: one line, or a panel. Pure."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from podzero.runtime.monitoring.checkpoint_view import checkpoint_items, checkpoint_line
 from podzero.runtime.monitoring.status import PHASE_WORDS, RunStatus, duration
 
 STARTING = "starting Ray, replay, learner and actors: libraries load, programs compile"
 WIDEST = 120
 """Most columns of the panel."""
 _FAILING = 3
-"""Most failing workers that are shown."""
+"""Failing workers that are named."""
 _GAMES = ("self-play", "games", "moves")
 _EPISODES = ("acting", "episodes", "steps")
-"""Label and units of the actors' row, for games and for single-player environments."""
+"""The label and units of the actors' row: for board games, and for single-player environments."""
 
 
 def status_line(status: RunStatus) -> str:
-    """The status in one line, without the values that are not known yet."""
+    """The status in one line; leaves out values that are not known yet."""
     parts = [f"[{clock(status.elapsed_s)}] {PHASE_WORDS[status.phase]}", f"step {status.step:,}"]
     if status.steps_per_s:
         parts[-1] += f" ({_rate(status.steps_per_s)}/s)"
@@ -37,40 +36,34 @@ def status_line(status: RunStatus) -> str:
         parts.append(f"moves/s {_rate(status.moves_per_s)}")
     if status.replay_capacity:
         parts.append(f"replay {status.replay_size / status.replay_capacity:.0%}")
-    if status.loss is not None:
-        parts.append(f"loss {status.loss:.3f}")
+    parts.append(_known("loss {:.3f}", status.loss))
     parts += _evaluated(status)
     if status.checkpoint_age_s is not None:
-        parts.append(checkpoint_line(status, clock(status.checkpoint_age_s)))
+        parts.append(_checkpoint_line(status, clock(status.checkpoint_age_s)))
     if status.chips is not None and status.chips > 1:
-        share = f" ({status.share_of_peak:.1%} of peak)" if status.share_of_peak is not None else ""
-        parts.append(f"chips {status.chips:,}{share}")
-    if status.cost is not None:
-        parts.append(f"cost {status.cost:,.2f}")
+        parts.append(f"chips {status.chips:,}" + _known(" ({:.1%} of peak)", status.share_of_peak))
+    parts.append(_known("cost {:,.2f}", status.cost))
     if status.failing:
         shown = list(status.failing)[:_FAILING]
         parts.append(f"failing: {', '.join(shown)}{_more(status)}")
     if status.time_left_s is not None and status.phase != "ended":
         parts.append(f"left {clock(status.time_left_s)}")
-    return "  ".join(parts)
+    return "  ".join(part for part in parts if part)
 
 
 def _evaluated(status: RunStatus) -> list[str]:
-    """The strength of the agent, as far as it is known."""
     parts = []
     if status.rating is not None:
         parts.append(f"Elo {_elo(status)}")
     if status.mean_return is not None:
         parts.append(f"mean return {_return(status)}")
-    elif status.acting_return is not None:
-        parts.append(f"return {status.acting_return:,.1f}")
-    if status.keeps_value is not None:
-        parts.append(f"keeps value {status.keeps_value:.1%}")
-    return parts
+    else:
+        parts.append(_known("return {:,.1f}", status.acting_return))
+    return [*parts, _known("keeps value {:.1%}", status.keeps_value)]
 
 
 def status_panel(status: RunStatus, log_lines: Sequence[tuple[int, str]] = ()) -> Panel:
-    """The status as a panel, with (level, text) of the newest log records below it."""
+    """The status as a panel, above the (level, text) of the newest log records."""
     times = duration(status.elapsed_s)
     if status.time_left_s is not None and status.phase != "ended":
         times += f" · {duration(status.time_left_s)} left"
@@ -90,7 +83,7 @@ def clock(seconds: float) -> str:
 
 
 def starting_panel(elapsed_s: float, log_lines: Sequence[tuple[int, str]]) -> Panel:
-    """The panel that is shown until there is a status."""
+    """The panel before the first status."""
     return _framed("[bold]podzero[/bold] · starting up", duration(elapsed_s), Text(STARTING), log_lines)
 
 
@@ -102,7 +95,7 @@ def _framed(title: str, times: str, body: RenderableType, log_lines: Sequence[tu
         title_align="left",
         subtitle=times,
         subtitle_align="right",
-        width=_width(),
+        width=min(Console().width, WIDEST),
         border_style="cyan",
     )
 
@@ -113,9 +106,9 @@ def _rows(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
         _joined(
             f"step {status.step:,}",
             f"{_rate(status.steps_per_s)} steps/s",
-            f"loss {status.loss:.3f}" if status.loss is not None else "",
-            f"policy {status.policy_loss:.3f}" if status.policy_loss is not None else "",
-            f"value {status.value_loss:.3f}" if status.value_loss is not None else "",
+            _known("loss {:.3f}", status.loss),
+            _known("policy {:.3f}", status.policy_loss),
+            _known("value {:.3f}", status.value_loss),
         ),
     )
     label, games, moves = _GAMES if status.acting_return is None else _EPISODES
@@ -126,7 +119,7 @@ def _rows(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
             f"{status.moves:,} {moves}",
             f"{_rate(status.moves_per_s)} {moves}/s",
             f"{_rate(status.evaluations_per_s)} evaluations/s",
-            f"return {status.acting_return:,.1f}" if status.acting_return is not None else "",
+            _known("return {:,.1f}", status.acting_return),
             f"[yellow]failed {status.failed_episodes:,}[/yellow]" if status.failed_episodes else "",
             f"[yellow]restarts {status.restarts:,}[/yellow]" if status.restarts else "",
         ),
@@ -138,11 +131,12 @@ def _rows(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
     yield "replay", _replay(status)
     yield "strength", _strength(status)
     if status.checkpoint_age_s is not None:
-        yield "checkpoint", _joined(*checkpoint_items(status, duration(status.checkpoint_age_s)))
+        yield "checkpoint", _joined(*_checkpoint_items(status, duration(status.checkpoint_age_s)))
     if _has_accelerators(status):
         yield "chips", _chips(status)
     if status.cost is not None:
-        yield "cost", _cost(status.cost, status.cost_per_million_samples)
+        per_million = _known("{:,.2f} per million samples", status.cost_per_million_samples)
+        yield "cost", _joined(f"{status.cost:,.2f} so far", per_million)
     for kind, stages in status.shares.items():
         largest = sorted(stages.items(), key=lambda item: -item[1])
         shown = [f"{stage.replace('_', ' ')} {share:.0%}" for stage, share in largest if share >= 0.005]
@@ -154,6 +148,25 @@ def _rows(status: RunStatus) -> Iterator[tuple[str, RenderableType]]:
         yield "limit", Text(status.bottleneck, style="yellow")
 
 
+def _checkpoint_line(status: RunStatus, age: str) -> str:
+    if status.checkpoint_step is not None:
+        told = f"checkpoint {age} old"
+    else:
+        told = f"no checkpoint for {age}" if status.failed_saves else "no checkpoint yet"
+    return f"{told} ({status.failed_saves:,} SAVES FAILED)" if status.failed_saves else told
+
+
+def _checkpoint_items(status: RunStatus, age: str) -> Iterator[str]:
+    if status.checkpoint_step is not None:
+        yield f"step {status.checkpoint_step:,}, {age} old"
+    else:
+        yield f"none for {age}" if status.failed_saves else "none yet"
+    if status.failed_saves:
+        yield f"[bold red]{status.failed_saves:,} saves failed since: all that time is lost if the run ends[/bold red]"
+    if status.damaged_shards:
+        yield f"[yellow]{status.missing_samples:,} samples missing from damaged ones[/yellow]"
+
+
 def _failing(status: RunStatus) -> RenderableType:
     lines = [f"{worker} failed {failures}" for worker, failures in list(status.failing.items())[:_FAILING]]
     lines[-1] += _more(status)
@@ -161,20 +174,16 @@ def _failing(status: RunStatus) -> RenderableType:
 
 
 def _more(status: RunStatus) -> str:
-    """How many failing workers are not shown, in words."""
     more = len(status.failing) - _FAILING
     return f" and {more} more" if more > 0 else ""
 
 
 def _servers(status: RunStatus) -> RenderableType:
-    latency = ""
-    if status.server_latency_ms is not None and status.server_latency_p99_ms is not None:
-        latency = f"latency {status.server_latency_ms:.1f} ms, p99 {status.server_latency_p99_ms:.1f} ms"
     return _joined(
         f"{_rate(status.served_per_s)} positions/s",
         f"busy {status.server_busy:.0%}",
-        f"batches {status.server_fill:.0%} full" if status.server_fill is not None else "",
-        latency,
+        _known("batches {:.0%} full", status.server_fill),
+        _known("latency {:.1f} ms, p99 {:.1f} ms", status.server_latency_ms, status.server_latency_p99_ms),
     )
 
 
@@ -183,8 +192,8 @@ def _replay(status: RunStatus) -> RenderableType:
     row = Table.grid(padding=(0, 1, 0, 0))
     row.add_column(width=20)
     row.add_column()
-    ratio = f"{status.samples_per_insert:.2f} samples/insert" if status.samples_per_insert is not None else ""
-    age = f"age {status.policy_age:,.0f} steps" if status.policy_age is not None else ""
+    ratio = _known("{:.2f} samples/insert", status.samples_per_insert)
+    age = _known("age {:,.0f} steps", status.policy_age)
     row.add_row(bar, _joined(f"{status.replay_size:,} of {status.replay_capacity:,}", ratio, age))
     return row
 
@@ -196,14 +205,14 @@ def _strength(status: RunStatus) -> RenderableType:
     return _joined(
         f"[green]mean return {_return(status)}[/green]" if status.mean_return is not None else "",
         f"Elo {_elo(status)}" if status.rating is not None else "",
-        f"[green]keeps value {status.keeps_value:.1%}[/green]" if status.keeps_value is not None else "",
+        _known("[green]keeps value {:.1%}[/green]", status.keeps_value),
         *scores,
         f"[dim]at step {status.rated_step:,}[/dim]",
     )
 
 
 def _has_accelerators(status: RunStatus) -> bool:
-    """Whether the learner trains on anything but a single CPU device."""
+    """Whether the learner trains on accelerators or on several devices."""
     return (status.chips or 0) > 1 or status.share_of_peak is not None or status.hbm_bytes is not None
 
 
@@ -211,9 +220,9 @@ def _chips(status: RunStatus) -> RenderableType:
     hosts = status.hosts or 1
     return _joined(
         f"{status.chips or 1:,} on {hosts:,} {'host' if hosts == 1 else 'hosts'}",
-        f"{status.share_of_peak:.1%} of peak" if status.share_of_peak is not None else "",
-        f"busy {status.device_busy:.0%}" if status.device_busy is not None else "",
-        f"scaling {status.scaling_efficiency:.2f}" if status.scaling_efficiency is not None else "",
+        _known("{:.1%} of peak", status.share_of_peak),
+        _known("busy {:.0%}", status.device_busy),
+        _known("scaling {:.2f}", status.scaling_efficiency),
         _per_chip(status.samples_per_s_per_chip, status.samples_per_s_per_host, "samples/s", hosts),
         _per_chip(status.moves_per_s_per_chip, status.moves_per_s_per_host, "moves/s", hosts),
         _memory(status),
@@ -221,7 +230,7 @@ def _chips(status: RunStatus) -> RenderableType:
 
 
 def _per_chip(chip: float | None, host: float | None, unit: str, hosts: int) -> str:
-    """A rate per chip and, if there are several hosts, per host."""
+    """A rate per chip and, with several hosts, per host."""
     if chip is None or host is None:
         return ""
     return f"{_rate(chip)} {unit} per chip" + (f", {_rate(host)} per host" if hosts > 1 else "")
@@ -230,13 +239,9 @@ def _per_chip(chip: float | None, host: float | None, unit: str, hosts: int) -> 
 def _memory(status: RunStatus) -> str:
     if status.hbm_bytes is None:
         return ""
-    limit = f" of {status.hbm_limit_bytes / 2**30:.1f}" if status.hbm_limit_bytes is not None else ""
-    peak = f", peak {status.hbm_peak_bytes / 2**30:.1f}" if status.hbm_peak_bytes is not None else ""
+    limit = "" if status.hbm_limit_bytes is None else f" of {status.hbm_limit_bytes / 2**30:.1f}"
+    peak = "" if status.hbm_peak_bytes is None else f", peak {status.hbm_peak_bytes / 2**30:.1f}"
     return f"HBM {status.hbm_bytes / 2**30:.1f}{limit} GiB{peak}"
-
-
-def _cost(cost: float, per_million: float | None) -> RenderableType:
-    return _joined(f"{cost:,.2f} so far", f"{per_million:,.2f} per million samples" if per_million is not None else "")
 
 
 def _short_time(seconds: float) -> str:
@@ -244,18 +249,20 @@ def _short_time(seconds: float) -> str:
 
 
 def _elo(status: RunStatus) -> str:
-    error = f" ± {status.rating_error:.0f}" if status.rating_error is not None else ""
-    return f"{status.rating:.0f}{error}"
+    return _known("{:.0f}", status.rating) + _known(" ± {:.0f}", status.rating_error)
 
 
 def _return(status: RunStatus) -> str:
-    spread = f" (sd {status.std_return:,.1f})" if status.std_return is not None else ""
-    return f"{status.mean_return:,.1f}{spread}"
+    return _known("{:,.1f}", status.mean_return) + _known(" (sd {:,.1f})", status.std_return)
 
 
 def _rate(per_s: float) -> str:
-    """Formats a rate with about three digits."""
     return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.1f}" if per_s >= 10 else f"{per_s:.2f}"
+
+
+def _known(text: str, *values: float | None) -> str:
+    """`text` with the values filled in; empty if one is None."""
+    return "" if None in values else text.format(*values)
 
 
 def _joined(*parts: str) -> _Items:
@@ -263,13 +270,13 @@ def _joined(*parts: str) -> _Items:
 
 
 class _Items:
-    """Short texts separated by dots. Lines break only between two texts."""
+    """Short texts separated by dots; lines break only between them."""
 
     def __init__(self, items: list[Text]) -> None:
         self._items = items
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Puts as many items into each line as fit."""
+        """Fills each line with as many items as fit."""
         line = Text()
         for item in self._items:
             if line and line.cell_len + 3 + item.cell_len > options.max_width:
@@ -279,7 +286,7 @@ class _Items:
         yield line
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        """At least the width of the longest item, at most all items in one line."""
+        """From the width of the longest item to that of all in one line."""
         lengths = [item.cell_len for item in self._items] or [0]
         return Measurement(max(lengths), sum(lengths) + 3 * (len(lengths) - 1)).with_maximum(options.max_width)
 
@@ -290,7 +297,3 @@ def _log_text(lines: Sequence[tuple[int, str]]) -> Text:
         style = "red" if level >= logging.ERROR else "yellow" if level >= logging.WARNING else "dim"
         text.append("\n" if number else "").append(line.splitlines()[0] if line else "", style=style)
     return text
-
-
-def _width() -> int:
-    return min(Console().width, WIDEST)

@@ -1,4 +1,4 @@
-"""Where metrics go beside the run's own files: one interface, and a thread for each writer that may block or fail."""
+"""The interface of metrics writers, and the threads that keep slow or failing services from delaying a run."""
 
 from __future__ import annotations
 
@@ -14,48 +14,48 @@ from podzero.config import Experiment, MetricsConfig
 from podzero.errors import ConfigError
 from podzero.importing import how_to_install
 from podzero.runtime.monitoring.reports import MetricsReport
+from podzero.runtime.monitoring.services import MlflowWriter, PrometheusWriter, WandbWriter
 from podzero.workdir import Workdir
 
 log = logging.getLogger(__name__)
 
 QUEUE_REPORTS = 4_096
-"""Reports that wait for a writer. When there are more, the oldest are dropped."""
+"""Most reports that wait for a writer; beyond that the oldest are dropped."""
 FIRST_PAUSE_S = 1.0
 """Pause after a failed write; it doubles with each further one."""
 LONGEST_PAUSE_S = 60.0
 MAX_FAILURES = 60
-"""Failures in a row after which a writer is given up: about an hour."""
+"""Failures in a row after which a writer is abandoned: about an hour."""
 CLOSE_TIMEOUT_S = 20.0
-"""Longest wait for a writer at the end of a run."""
+"""Longest wait for a writer when a run ends."""
 PACKAGES = {"wandb": "wandb", "mlflow": "mlflow-skinny"}
-"""The package that a setting of section `metrics` needs, beyond those of podzero itself."""
+"""The optional package that a setting of section `metrics` needs."""
 
 
 class MetricsWriter(Protocol):
-    """Takes the metrics of all workers somewhere. Called by one thread."""
+    """Sends the metrics of all workers somewhere. Called from one thread."""
 
     def write(self, report: MetricsReport, step: int) -> None:
-        """Writes the metrics of a worker at a learner step. Those called `count/...` are counted since its last report.
+        """Writes the metrics of a worker at a learner step; `count/...` are counts since its previous report.
 
         Raises:
-          Exception: they could not be written, and may be written again.
+          Exception: the write failed and may be repeated.
         """
         ...
 
     def close(self) -> None:
-        """Writes what waits; nothing is written afterwards."""
+        """Writes the remaining metrics; the last call."""
         ...
 
 
 class BackgroundWriter:
-    """A `MetricsWriter` in a thread of its own, so that it neither delays nor stops a run.
+    """Runs a `MetricsWriter` in a thread, so that it neither delays nor stops a run.
 
-    A failed write is repeated, after a warning for the first of several failures in a row. A writer that fails
-    `MAX_FAILURES` times in a row is given up.
+    A failed write is repeated; a writer that fails `MAX_FAILURES` times in a row is abandoned.
 
     Args:
       name: the writer's name, for messages.
-      make: makes the writer when there is something to write, in the thread; may fail like a write.
+      make: makes the writer, in the thread, once there is something to write; repeated like a write if it fails.
     """
 
     def __init__(self, name: str, make: Callable[[], MetricsWriter]) -> None:
@@ -86,7 +86,8 @@ class BackgroundWriter:
             )
 
     def _run(self) -> None:
-        item = self._next()  # a run that never starts is not announced anywhere
+        # The first report comes before the writer is made: a run that never starts is not created at the service.
+        item = self._next()
         if item is None or not self._repeat(self._open):
             return
         assert self._writer is not None
@@ -101,13 +102,13 @@ class BackgroundWriter:
         self._writer = self._make()
 
     def _next(self) -> tuple[MetricsReport, int] | None:
-        """The oldest report that waits; None when there will be no more."""
+        """The oldest waiting report; None after the last one."""
         with self._woken:
             self._woken.wait_for(lambda: self._waiting or self._closing.is_set())
             return self._waiting.popleft() if self._waiting else None
 
     def _repeat(self, action: Callable[[], None]) -> bool:
-        """Repeats `action` until it succeeds; returns False if it is given up."""
+        """Repeats `action` until it succeeds; returns False if it fails `MAX_FAILURES` times or the run ends."""
         failures = 0
         while True:
             try:
@@ -115,14 +116,14 @@ class BackgroundWriter:
             except Exception as error:
                 failures += 1
                 if failures == 1:
-                    log.warning("cannot write metrics to %s, will try again; training goes on: %s", self._name, error)
+                    log.warning("cannot write metrics to %s, will try again; training continues: %s", self._name, error)
             else:
                 if failures:
                     log.info("metrics go to %s again", self._name)
                 return True
             pause_s = min(FIRST_PAUSE_S * 2 ** min(failures - 1, 10), LONGEST_PAUSE_S)
             if failures >= MAX_FAILURES or self._closing.wait(pause_s):
-                log.warning("%s gets no more metrics of this run, after %d failures in a row", self._name, failures)
+                log.warning("%s gets no more metrics of this run after %d failures in a row", self._name, failures)
                 return False
 
 
@@ -140,7 +141,7 @@ def check_packages(config: MetricsConfig) -> None:
 
 
 def start_writers(experiment: Experiment, workdir: Workdir) -> list[BackgroundWriter]:
-    """The writers that section `metrics` chooses, apart from TensorBoard's, which belongs to the working directory.
+    """The writers that section `metrics` chooses, except TensorBoard's, which is part of `MetricsLog`.
 
     Raises:
       ConfigError: a package is missing, or Prometheus's port cannot be opened.
@@ -149,26 +150,10 @@ def start_writers(experiment: Experiment, workdir: Workdir) -> list[BackgroundWr
     check_packages(config)
     writers = []
     if config.prometheus is not None:
-        from podzero.runtime.monitoring.prometheus import PrometheusWriter
-
         endpoint = PrometheusWriter(config.prometheus, experiment.name)
         writers.append(BackgroundWriter("Prometheus", lambda: endpoint))
     if config.wandb is not None:
-        writers.append(BackgroundWriter("Weights & Biases", partial(_wandb, config.wandb, experiment, workdir)))
+        writers.append(BackgroundWriter("Weights & Biases", partial(WandbWriter, config.wandb, experiment, workdir)))
     if config.mlflow is not None:
-        writers.append(BackgroundWriter("MLflow", partial(_mlflow, config.mlflow, experiment, workdir)))
+        writers.append(BackgroundWriter("MLflow", partial(MlflowWriter, config.mlflow, experiment, workdir)))
     return writers
-
-
-def _wandb(project: str, experiment: Experiment, workdir: Workdir) -> MetricsWriter:
-    """Imports wandb in the writer's thread, as that takes seconds."""
-    from podzero.runtime.monitoring.wandb import WandbWriter
-
-    return WandbWriter(project, experiment, workdir)
-
-
-def _mlflow(uri: str, experiment: Experiment, workdir: Workdir) -> MetricsWriter:
-    """Imports mlflow in the writer's thread, as that takes seconds."""
-    from podzero.runtime.monitoring.mlflow import MlflowWriter
-
-    return MlflowWriter(uri, experiment, workdir)
