@@ -1,9 +1,12 @@
-"""Where a web page is served: on this machine only, unless the user names another address."""
+"""Where a web page is served, on this machine only unless the user names another address, and to which requests."""
 
 from __future__ import annotations
 
 import ipaddress
+import re
+import secrets
 import socket
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from podzero.errors import PodzeroError
@@ -29,11 +32,9 @@ class ListenAddress(NamedTuple):
 
     @property
     def accepted_hosts(self) -> tuple[str, ...] | None:
-        """Values of the header `Host` that are answered; None accepts all.
-
-        A server of this machine refuses foreign names that resolve to it (DNS rebinding). Beyond it, nobody knows by
-        which names and through which mapped ports it is reached, so that the token alone protects it.
-        """
+        """The values of the header `Host` that are answered; None accepts all."""
+        # A local server refuses foreign names that resolve to it (DNS rebinding). The names and mapped ports by which
+        # other machines reach a server are unknown, so there the token alone protects it.
         return (f"{_bracketed(self.host)}:{self.port}", f"localhost:{self.port}") if self.is_local else None
 
     @property
@@ -48,6 +49,40 @@ class ListenAddress(NamedTuple):
         if self.is_local:
             return "browsers of this machine"
         return f"all browsers that reach this machine on {self.host}, port {self.port}"
+
+
+class RequestGuard(NamedTuple):
+    """Decides which requests a server answers: those with its token, for an accepted host, with a small body."""
+
+    token: str
+    hosts: tuple[str, ...] | None
+    """See `ListenAddress.accepted_hosts`."""
+    command: str
+    """The command that printed the address, for messages."""
+    max_body: int
+    """The largest body of a request, in bytes."""
+
+    def refusal(self, headers: Mapping[str, str], token: str) -> tuple[int, str] | None:
+        """The status and text that refuse a request; None if it is allowed.
+
+        Args:
+          headers: the request's headers; names must be found in lower case.
+          token: the token in the request, or an empty string.
+        """
+        if self.hosts is not None and headers.get("host") not in self.hosts:
+            return 421, f"this server answers only as {' and '.join(self.hosts)}"
+        length = headers.get("content-length", "0")
+        if "transfer-encoding" in headers or not re.fullmatch(r"[0-9]{1,15}", length) or int(length) > self.max_body:
+            return 413, f"the body is longer than {self.max_body:,} bytes, or of unknown length"
+        # Compared in constant time, so that the time of a refusal tells nothing about the token.
+        if not secrets.compare_digest(token.encode(errors="replace"), self.token.encode()):
+            return 403, f"wrong token: open the address that `{self.command}` printed"
+        return None
+
+
+def new_guard(where: ListenAddress, command: str, max_body: int) -> RequestGuard:
+    """A guard with a new random token for a server that listens on `where`."""
+    return RequestGuard(secrets.token_urlsafe(32), where.accepted_hosts, command, max_body)
 
 
 def free_address(host: str | None, port: int | None) -> ListenAddress:

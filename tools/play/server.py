@@ -1,21 +1,18 @@
-"""The web server of `play --web`, and its guard: a random token, the header `Host`, and the body's size."""
+"""The web server of `podzero play --web`, for browsers that know its token."""
 
 from __future__ import annotations
 
-import hmac
-import secrets
 from collections.abc import Callable, Mapping, Sequence
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
-from urllib.parse import parse_qs
 
 from nicegui import app, ui
+from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from podzero.config import GymnasiumConfig, SimulatorConfig
 from podzero.evaluation.games import KeptGame
-from podzero.listen_address import ListenAddress
+from podzero.listen_address import ListenAddress, RequestGuard, new_guard
 from podzero.protocols import Env
 from podzero.tools.play.episode import watcher_of
 from podzero.tools.play.episode_page import EpisodePage, Recordings
@@ -67,8 +64,8 @@ def serve(name: str, title: str, build: Callable[[], object], where: ListenAddre
       build: builds the page of one browser.
       where: the address to listen on.
     """
-    token = secrets.token_urlsafe(16)
-    app.add_middleware(RequestGuard, token=token, hosts=where.accepted_hosts)
+    guard = new_guard(where, "podzero play --web", MAX_BODY_BYTES)
+    app.add_middleware(GuardedApp, guard=guard)
 
     @ui.page("/", title=f"podzero: {name}")
     def page() -> None:
@@ -76,7 +73,7 @@ def serve(name: str, title: str, build: Callable[[], object], where: ListenAddre
 
     def announce() -> None:
         print(f"For {where.readers} that know this address. Ctrl-C ends it.", flush=True)
-        print(f"{title}: {where.url}/?token={token}", flush=True)
+        print(f"{title}: {where.url}/?token={guard.token}", flush=True)
 
     app.on_startup(announce)
     ui.run(
@@ -87,73 +84,42 @@ def serve(name: str, title: str, build: Callable[[], object], where: ListenAddre
 
 COOKIE = "podzero_token"
 MAX_BODY_BYTES = 1_000_000
-"""Largest body of a request, and message of a socket."""
+"""The largest body of a request, and the largest message of a socket."""
 
 
-class RequestGuard:
-    """Refuses requests with another host (DNS rebinding), without the token, or with a large body.
+class GuardedApp:
+    """Passes on the requests that a guard allows.
 
     The first request has the token in its address, as `/?token=...`, and gets it as a cookie, which later ones send.
-
-    Args:
-      app: that is guarded.
-      token: of this server.
-      hosts: the values of the header `Host` that are answered; None for all (`ListenAddress.accepted_hosts`).
     """
 
-    def __init__(self, app: ASGIApp, token: str, hosts: tuple[str, ...] | None) -> None:
-        self._app = app
-        self._token = token
-        self._hosts = hosts
+    def __init__(self, app: ASGIApp, guard: RequestGuard) -> None:
+        self._app, self._guard = app, guard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes a request on, or answers 403, 400 or 413."""
+        """Passes a request on, or refuses it."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
-        refusal = self._refusal(headers, given)
+        request = HTTPConnection(scope)
+        given = request.query_params.get("token")
+        refusal = self._guard.refusal(request.headers, given or request.cookies.get(COOKIE, ""))
         if refusal is not None:
-            await _refuse(scope, receive, send, refusal)
+            await _refuse(scope, receive, send, *refusal)
             return
 
         async def with_cookie(message: Any) -> None:
             if message["type"] == "http.response.start" and given:
-                cookie = f"{COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/"
+                cookie = f"{COOKIE}={self._guard.token}; HttpOnly; SameSite=Strict; Path=/"
                 message["headers"] = [*message.get("headers", []), (b"set-cookie", cookie.encode())]
             await send(message)
 
         await self._app(scope, receive, with_cookie)
 
-    def _refusal(self, headers: dict[str, str], given: str) -> tuple[int, str] | None:
-        """The status and the words of a refusal; None for a request that may pass."""
-        if self._hosts is not None and headers.get("host", "") not in self._hosts:
-            return 403, f"this server is {self._hosts[0]} only"
-        if not _equal(given or _cookie(headers.get("cookie", "")), self._token):
-            return 403, "open the address that `podzero play --web` printed: it has the token of this server"
-        try:
-            size = int(headers.get("content-length", "0"))
-        except ValueError:
-            return 400, "the length of the body is no number"
-        return (413, f"the body has more than {MAX_BODY_BYTES:,} bytes") if size > MAX_BODY_BYTES else None
 
-
-async def _refuse(scope: Scope, receive: Receive, send: Send, refusal: tuple[int, str]) -> None:
+async def _refuse(scope: Scope, receive: Receive, send: Send, status: int, text: str) -> None:
     if scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.close", "code": 1008})
-        return
-    await PlainTextResponse(f"podzero: {refusal[1]}\n", status_code=refusal[0])(scope, receive, send)
-
-
-def _cookie(header: str) -> str:
-    try:
-        found = SimpleCookie(header).get(COOKIE)
-    except CookieError:
-        return ""
-    return found.value if found else ""
-
-
-def _equal(given: str, token: str) -> bool:
-    return hmac.compare_digest(given.encode(), token.encode())
+    else:
+        await PlainTextResponse(f"podzero: {text}\n", status_code=status)(scope, receive, send)

@@ -1,14 +1,9 @@
-"""Serves the report of a run, kept up to date, to browsers on this machine or, on request, on others.
-
-The address contains a token that cannot be guessed; a request without it gets nothing. On the loopback interface a
-request must also name this machine as its host, which stops a foreign name that resolves to it (DNS rebinding).
-"""
+"""Serves the report of a run, kept up to date, to browsers that know the address with its token."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import secrets
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -16,7 +11,7 @@ from typing import NamedTuple
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from podzero.listen_address import AddressNotUsable, ListenAddress
+from podzero.listen_address import AddressNotUsable, ListenAddress, RequestGuard, new_guard
 from podzero.runtime.monitoring.status import is_locked
 from podzero.tools.report.page import Live, content_policy, make_report
 from podzero.tools.report.record import RunReader
@@ -91,8 +86,6 @@ def fingerprint(workdir: Workdir) -> str:
 
 MAX_BODY = 1024
 """A request with a body of more bytes is refused. No body is ever read."""
-TOKEN_BYTES = 32
-
 KEEP_ALIVE_S = 60.0
 """Seconds after which an idle connection is closed."""
 _DASHBOARD = web.AppKey("dashboard", Dashboard)
@@ -138,8 +131,8 @@ async def start(dashboard: Dashboard, where: ListenAddress) -> ReportServer:
     Raises:
       AddressNotUsable: the port is in use.
     """
-    token = secrets.token_urlsafe(TOKEN_BYTES)
-    app = web.Application(middlewares=[_guard(token, where.accepted_hosts)])
+    guard = new_guard(where, "podzero report --serve", MAX_BODY)
+    app = web.Application(middlewares=[_guarded(guard)])
     app[_DASHBOARD] = dashboard
     app.router.add_get("/{token}/", _page)
     app.router.add_get("/{token}/version", _version)
@@ -152,36 +145,25 @@ async def start(dashboard: Dashboard, where: ListenAddress) -> ReportServer:
     except OSError as error:
         await runner.cleanup()
         raise AddressNotUsable(f"cannot listen on {where.url}: {error.strerror}; choose another --port") from None
-    return ReportServer(f"{where.url}/{token}/", runner)
+    return ReportServer(f"{where.url}/{guard.token}/", runner)
 
 
-def _guard(token: str, hosts: tuple[str, ...] | None) -> Middleware:
-    """Refuses requests from elsewhere before they are handled."""
+def _guarded(guard: RequestGuard) -> Middleware:
+    """Refuses requests that the guard does not allow before they are handled."""
 
     @web.middleware
-    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        refusal = refuse(request, token, hosts)
-        answer = refusal or await _answer(request, handler)
-        answer.headers.update(_headers())
-        if refusal is not None:
+    async def answer_guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
+        lowered = {name.lower(): value for name, value in request.headers.items()}
+        refusal = guard.refusal(lowered, request.path.split("/")[1])
+        if refusal is None:
+            answer = await _answer(request, handler)
+        else:
+            answer = web.Response(status=refusal[0], text=refusal[1])
             answer.force_close()  # aiohttp would otherwise read the refused body first
+        answer.headers.update(_headers())
         return answer
 
-    return guard
-
-
-def refuse(request: web.Request, token: str, hosts: tuple[str, ...] | None) -> web.Response | None:
-    """The answer to a request that is not allowed; None for one that is. For `hosts` see `ListenAddress`."""
-    if hosts is not None and request.headers.get("Host") not in hosts:
-        return web.Response(status=421, text="This server answers only at the address that it printed.")
-    if (request.content_length or 0) > MAX_BODY or "Transfer-Encoding" in request.headers:
-        return web.Response(status=413, text="Requests must not have a body.")
-    given = request.path.split("/")[1]
-    # Compared in constant time, so that the time of a refusal tells nothing about the token.
-
-    if not secrets.compare_digest(given.encode(errors="replace"), token.encode()):
-        return web.Response(status=403, text="Wrong token: open the address that `podzero report --serve` printed.")
-    return None
+    return answer_guarded
 
 
 async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
