@@ -1,7 +1,7 @@
-"""Engines outside of podzero as players: GNU Go by GTP, Stockfish and Fairy-Stockfish by UCI.
+"""Other programs as players: GNU Go by GTP, Stockfish and Fairy-Stockfish by UCI.
 
-A few processes serve all games of a player. A process that fails costs only the game in which it fails, and no call
-waits for it longer than its timeout.
+A few processes serve all games of a player. A process that fails loses only the game in which it fails, and no call
+waits longer than its timeout.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from queue import Empty, Full, Queue, SimpleQueue
 from threading import Thread
-from typing import IO, Protocol
+from typing import IO, NamedTuple, Protocol
 
 from podzero.envs.boards.go import KOMI
 from podzero.envs.notation import LineNotation, NotationError, notation_of
@@ -28,13 +28,13 @@ from podzero.player_names import EnginePlayer, engine_program
 from podzero.types import EnvSpec
 
 NODES = 100_000
-"""Positions that a chess engine searches for a move, at all levels."""
+"""Positions that a chess engine searches for each move, at all levels."""
 MOVE_TIMEOUT_S = 120.0
 _HASH_MIB = 16
 
 
 def engine_contestant(name: str, player: EnginePlayer, spec: EnvSpec) -> EngineContestant:
-    """Makes the player with a name, which stands for `player`, and starts its engine.
+    """Makes the engine player with this name and starts its engine.
 
     Raises:
       ConfigError: the engine does not play this game, is not installed, or cannot be used.
@@ -48,9 +48,7 @@ def engine_contestant(name: str, player: EnginePlayer, spec: EnvSpec) -> EngineC
 
 
 def _gnugo(program: str, level: int, spec: EnvSpec) -> Callable[[], Engine]:
-    """GNU Go under podzero's rules: area scoring in which all stones left on the board are alive, positional superko,
-    no suicide.
-    """
+    # podzero's rules: area scoring in which all stones on the board are alive, positional superko, no suicide
     rules = ("--chinese-rules", "--capture-all-dead", "--positional-superko", "--forbid-suicide")
     command = (program, "--mode", "gtp", "--quiet", "--level", str(level), "--seed", "1", *rules)
     setup = (f"boardsize {spec.observation_shape[0]}", f"komi {KOMI}")
@@ -58,17 +56,16 @@ def _gnugo(program: str, level: int, spec: EnvSpec) -> Callable[[], Engine]:
 
 
 def _stockfish(program: str, player: EnginePlayer, spec: EnvSpec) -> Callable[[], Engine]:
-    variants = {"chess": "chess", "gardner_chess": "gardner"}
     options = {"Threads": "1", "Hash": str(_HASH_MIB), "Skill Level": str(player.level)}
     if player.kind == "fairy-stockfish":
-        options = {"UCI_Variant": variants[spec.name], **options}
+        options = {"UCI_Variant": UCI_VARIANTS[spec.name], **options}
     return lambda: UciEngine((program,), notation_of(spec), options, NODES, MOVE_TIMEOUT_S)
 
 
 log = logging.getLogger(__name__)
 
 PROCESSES = 4
-"""The most processes of one player; no more than there are CPU cores."""
+"""The most processes of one player, if there are as many CPU cores."""
 
 
 class Engine(Protocol):
@@ -90,15 +87,15 @@ class EngineContestant:
     and a new process plays the other games.
     """
 
-    deterministic = True  # chance in the engine is its own: matches need random openings to be varied
+    deterministic = True  # podzero's seeds do not change its moves, so matches need random openings
 
     def __init__(self, name: str, start: Callable[[], Engine], processes: int | None = None) -> None:
-        """Starts one process, the others when they are needed.
+        """Starts one process; the others start when they are needed.
 
         Args:
-          name: in results.
+          name: the player's name in results.
           start: starts a process.
-          processes: the most at a time; by default `PROCESSES`, or the number of cores if it is smaller.
+          processes: the most processes; by default `PROCESSES`, or the number of cores if it is smaller.
 
         Raises:
           EngineFailed: the engine cannot be started.
@@ -112,7 +109,7 @@ class EngineContestant:
         for _ in range(count - 1):
             self._free.put(None)
         self.close = weakref.finalize(self, _close, self._threads, self._running)
-        """Ends all processes; called at the end of the program as well."""
+        """Ends all processes. It is also called when the program ends."""
 
     @property
     def name(self) -> str:
@@ -157,11 +154,11 @@ def _close(threads: ThreadPoolExecutor, running: set[Engine]) -> None:
 
 
 LONGEST_LINE = 2**16
-"""Bytes; a longer line is read in parts."""
+"""The longest line in bytes; longer ones are read in parts."""
 _WAITING_LINES = 1000
-"""Lines that were read and not yet asked for; the program waits while there are more."""
+"""The most lines that are read ahead; the program waits while there are more."""
 _STDERR_LINES = 5
-"""Last lines of standard error that an error message quotes."""
+"""How many of the last lines of standard error an error message quotes."""
 _EXIT_S = 2.0
 """Seconds between asking a program to end and killing it."""
 
@@ -171,10 +168,10 @@ class EngineFailed(PodzeroError, RuntimeError):
 
 
 class LineProcess:
-    """A running program; one thread at a time may use it."""
+    """A running program that reads and writes lines. Only one thread at a time may use it."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        """Starts the program, in a session of its own so that Ctrl-C does not reach it.
+        """Starts the program.
 
         Raises:
           EngineFailed: it cannot be started.
@@ -186,7 +183,7 @@ class LineProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                start_new_session=True,
+                start_new_session=True,  # Ctrl-C does not reach it
             )
         except OSError as error:
             raise EngineFailed(f"{self.name} cannot be started: {error}") from None
@@ -198,7 +195,7 @@ class LineProcess:
 
     @property
     def pid(self) -> int:
-        """The number of the process."""
+        """The process id."""
         return self._process.pid
 
     def send(self, line: str) -> None:
@@ -215,11 +212,11 @@ class LineProcess:
             raise EngineFailed(self._ended(line)) from None
 
     def receive(self, deadline: float, waiting_for: str) -> str:
-        """The next line, without its end and surrounding spaces.
+        """The next line, without surrounding white space.
 
         Args:
-          deadline: on the clock of `time.monotonic`.
-          waiting_for: what the line should answer, for error messages.
+          deadline: the latest time, on the clock of `time.monotonic`.
+          waiting_for: the question that the line answers, for error messages.
 
         Raises:
           EngineFailed: the program has ended, or wrote no line before the deadline.
@@ -234,7 +231,7 @@ class LineProcess:
         return line
 
     def close(self, farewell: str = "") -> None:
-        """Ends the program: by the line `farewell` and the end of its input, and by a signal if it stays."""
+        """Ends the program: with the line `farewell` and the end of its input, then by a signal if it still runs."""
         self._closed = True
         with suppress(EngineFailed):
             if farewell:
@@ -270,11 +267,68 @@ class LineProcess:
         return f"{self.name} ended ({self._process.poll()}) at '{waiting_for}'" + (f"; it said: {said}" if said else "")
 
 
-_COLOURS = ("b", "w")
+# The lines of the Go Text Protocol, version 2 (Farnebäck 2002, https://www.lysator.liu.se/~gunnar/gtp/) and of the
+# Universal Chess Interface (Huber & Meyer-Kahlen 2006). `podzero engine` speaks the other side of both.
+
+GTP_COLOURS = {"b": True, "black": True, "w": False, "white": False}
+"""Whether a colour is that of the player who moves first."""
+UCI_VARIANTS = {"chess": "chess", "gardner_chess": "gardner"}
+"""The value of the option UCI_Variant for each game."""
+
+
+class GtpAnswer(NamedTuple):
+    """An answer to a command of GTP."""
+
+    number: str
+    """The number of the command, or an empty string."""
+    text: str
+    failed: bool = False
+
+    @classmethod
+    def parse(cls, lines: Sequence[str]) -> GtpAnswer:
+        """Reads the lines of an answer, of which the first begins with `=` or `?`."""
+        number, text = re.fullmatch(r"(\d*)\s*(.*)", lines[0][1:]).groups()  # type: ignore[union-attr]
+        return cls(number, "\n".join([text, *lines[1:]]), lines[0].startswith("?"))
+
+    def __str__(self) -> str:
+        return f"{'?' if self.failed else '='}{self.number} {self.text}".rstrip() + "\n"
+
+
+class UciPosition(NamedTuple):
+    """The arguments of the command `position` of UCI."""
+
+    start: str
+    """`startpos`, or `fen` and the position."""
+    moves: list[str]
+
+    @classmethod
+    def parse(cls, words: list[str]) -> UciPosition:
+        """Reads the words after `position`."""
+        at = words.index("moves") if "moves" in words else len(words)
+        return cls(" ".join(words[:at]), words[at + 1 :])
+
+    def __str__(self) -> str:
+        return " ".join([self.start, *(["moves"] if self.moves else []), *self.moves])
+
+
+class UciOption(NamedTuple):
+    """The arguments of the command `setoption` of UCI."""
+
+    name: str
+    value: str
+
+    @classmethod
+    def parse(cls, words: list[str]) -> UciOption:
+        """Reads the words after `setoption`."""
+        name, _, value = " ".join(words).removeprefix("name").partition(" value ")
+        return cls(name.strip(), value.strip())
+
+    def __str__(self) -> str:
+        return f"name {self.name} value {self.value}"
 
 
 class GtpClient:
-    """The controller's side of the Go Text Protocol, version 2 (Farnebäck 2002, https://www.lysator.liu.se/~gunnar/gtp/)."""
+    """The controller's side of GTP."""
 
     def __init__(self, command: Sequence[str], timeout_s: float) -> None:
         """Starts the engine; `timeout_s` limits the wait for each answer."""
@@ -284,7 +338,7 @@ class GtpClient:
 
     @property
     def pid(self) -> int:
-        """The number of the engine's process."""
+        """The engine's process id."""
         return self._process.pid
 
     def ask(self, command: str) -> str:
@@ -299,20 +353,19 @@ class GtpClient:
         lines = [self._first_line(deadline, command)]
         while lines[-1]:
             lines.append(self._process.receive(deadline, command))
-        status, number, text = re.fullmatch(r"([=?])(\d*)\s*(.*)", lines[0]).groups()  # type: ignore[union-attr]
-        if number != str(self._number):
+        answer = GtpAnswer.parse(lines[:-1])
+        if answer.number != str(self._number):
             raise EngineFailed(f"{self._process.name} answered another command than '{command}': '{lines[0][:80]}'")
-        answer = "\n".join([text, *lines[1:-1]])
-        if status == "?":
-            raise EngineFailed(f"{self._process.name} refused '{command}': {answer[:200]}")
-        return answer
+        if answer.failed:
+            raise EngineFailed(f"{self._process.name} refused '{command}': {answer.text[:200]}")
+        return answer.text
 
     def close(self) -> None:
         """Ends the engine."""
         self._process.close("quit")
 
     def _first_line(self, deadline: float, command: str) -> str:
-        """The line that begins the answer; other output before it is passed over."""
+        """The line that begins the answer; other output before it is skipped."""
         while True:
             line = self._process.receive(deadline, command)
             if line[:1] in ("=", "?"):
@@ -320,13 +373,13 @@ class GtpClient:
 
 
 class GtpEngine:
-    """A Go engine that is given the whole game before each of its moves, so that it may serve several games."""
+    """A Go engine. It gets the whole game before each of its moves, so it can serve several games."""
 
     def __init__(self, command: Sequence[str], notation: LineNotation, setup: Sequence[str], timeout_s: float) -> None:
-        """Starts the engine and sends it the commands `setup`.
+        """Starts the engine and sends the commands in `setup`.
 
         Raises:
-          EngineFailed: it does not answer, or refuses one.
+          EngineFailed: it does not answer, or refuses a command.
         """
         self._notation = notation
         self.client = GtpClient(command, timeout_s)
@@ -341,12 +394,12 @@ class GtpEngine:
         """The engine's move, or `GIVES_UP` if it resigns.
 
         Raises:
-          EngineFailed: see `GtpClient.ask`; or the answer names no move.
+          EngineFailed: as `GtpClient.ask`, or the answer is not a move.
         """
         self.client.ask("clear_board")
         for ply, name in enumerate(self._notation.names(turn.moves)):
-            self.client.ask(f"play {_COLOURS[ply % 2]} {name}")
-        answer = self.client.ask(f"genmove {_COLOURS[len(turn.moves) % 2]}")
+            self.client.ask(f"play {'bw'[ply % 2]} {name}")
+        answer = self.client.ask(f"genmove {'bw'[len(turn.moves) % 2]}")
         if answer.strip().lower() == "resign":
             return GIVES_UP
         try:
@@ -360,10 +413,7 @@ class GtpEngine:
 
 
 class UciEngine:
-    """A chess engine, by the Universal Chess Interface (Huber & Meyer-Kahlen 2006).
-
-    It is given the whole game before each of its moves, so that it may serve several games.
-    """
+    """A chess engine. It gets the whole game before each of its moves, so it can serve several games."""
 
     def __init__(
         self, command: Sequence[str], notation: LineNotation, options: Mapping[str, str], nodes: int, timeout_s: float
@@ -383,7 +433,7 @@ class UciEngine:
 
     @property
     def pid(self) -> int:
-        """The number of the engine's process."""
+        """The engine's process id."""
         return self._process.pid
 
     def best(self, turn: Turn) -> int:
@@ -392,8 +442,7 @@ class UciEngine:
         Raises:
           EngineFailed: the engine ended, took too long, or did not answer with a move.
         """
-        moves = " ".join(self._notation.names(turn.moves))
-        self._process.send(f"position startpos moves {moves}" if moves else "position startpos")
+        self._process.send(f"position {UciPosition('startpos', self._notation.names(turn.moves))}")
         self._process.send(f"go nodes {self._nodes}")
         _, *answer = self._lines_to("bestmove", "go")[-1].split()
         name = answer[0] if answer else "nothing"
@@ -412,7 +461,7 @@ class UciEngine:
         for name, value in options.items():
             if not any(line.startswith(f"option name {name} ") for line in offered):
                 raise EngineFailed(f"{self._process.name} has no option '{name}'")
-            self._process.send(f"setoption name {name} value {value}")
+            self._process.send(f"setoption {UciOption(name, value)}")
         self._process.send("isready")
         self._lines_to("readyok", "isready")
 

@@ -18,13 +18,38 @@ from podzero.envs import make_env
 from podzero.envs.notation import notation_of
 from podzero.errors import ConfigError
 from podzero.evaluation.arena import Arena
-from podzero.evaluation.engines import EngineContestant, EngineFailed, GtpEngine, LineProcess, UciEngine
+from podzero.evaluation.engines import (
+    EngineContestant,
+    EngineFailed,
+    GtpAnswer,
+    GtpEngine,
+    LineProcess,
+    UciEngine,
+    UciOption,
+    UciPosition,
+)
 from podzero.evaluation.games import match_result
 from podzero.evaluation.players import RandomPlayer, Turn
 from podzero.evaluation.resolve import resolve
 from podzero.evaluation.tournament import Tournament, TournamentFiles, TournamentSettings
 
 FAKE = str(Path(__file__).parents[1] / "fakes" / "fake_engine.py")
+
+
+@pytest.mark.parametrize(
+    "answer", [GtpAnswer("", ""), GtpAnswer("12", "D4"), GtpAnswer("1", "a\nb"), GtpAnswer("", "no", failed=True)]
+)
+def test_a_controller_reads_the_answer_that_an_engine_writes(answer):
+    *lines, end = str(answer).split("\n")
+    assert end == ""  # with the end of the line that is sent, an empty line ends the answer
+    assert GtpAnswer.parse(lines) == answer
+
+
+@pytest.mark.parametrize(
+    "command", [UciPosition("startpos", []), UciPosition("fen 8/8 w", ["e2e4", "e7e5"]), UciOption("Skill Level", "3")]
+)
+def test_an_engine_reads_the_arguments_that_a_controller_writes(command):
+    assert type(command).parse(str(command).split()) == command
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from threading import Thread
 from podzero.config import GymnasiumConfig
 from podzero.envs import make_env
 from podzero.errors import ConfigError
+from podzero.evaluation.engines import UCI_VARIANTS
 from podzero.evaluation.evaluate import discount_of
 from podzero.evaluation.players import MovesPlayer, Player
 from podzero.evaluation.resolve import resolve
@@ -19,7 +20,7 @@ from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.gtp import GtpServer
 from podzero.tools.play.searching import usual_simulations, with_simulations
 from podzero.tools.play.timed_search import STEP, EngineParts, TimedSearch
-from podzero.tools.play.uci import VARIANTS, UciServer
+from podzero.tools.play.uci import UciServer
 
 
 def serve(who: str, protocol: str, simulations: int | None = None, game: str | None = None) -> None:
@@ -56,8 +57,8 @@ def _served_game(who: str, protocol: str, game: str | None) -> str:
         raise ConfigError(f"{title} is a single-agent environment: engines play board games")
     if isinstance(parse_player(who), EnginePlayer):
         raise ConfigError(f"player '{who}' is an engine itself: other programs can use it without podzero")
-    if protocol == "uci" and title not in VARIANTS:
-        raise ConfigError(f"UCI is for {' and '.join(VARIANTS)}, not for {title}; use --protocol gtp")
+    if protocol == "uci" and title not in UCI_VARIANTS:
+        raise ConfigError(f"UCI is for {' and '.join(UCI_VARIANTS)}, not for {title}; use --protocol gtp")
     return title
 
 

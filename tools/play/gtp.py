@@ -15,13 +15,12 @@ from typing import NamedTuple, cast
 from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.boards.go import KOMI, Go
 from podzero.envs.notation import NotationError, fen_of
+from podzero.evaluation.engines import GTP_COLOURS, GtpAnswer
 from podzero.reading import End, read_ahead
 from podzero.tools.play.drawing import board_text
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.timed_search import EngineParts, GtpClock, Line, SearchedLines
 
-COLOURS = {"b": True, "black": True, "w": False, "white": False}
-"""Whether a colour is that of the player who moves first."""
 _GREATEST = 1e6
 """The greatest number that is believed."""
 
@@ -67,7 +66,7 @@ def number_at(words: list[str], place: int, expected: str) -> float:
 def colour_of(words: list[str]) -> bool:
     """Whether the first argument is the colour of the player who moves first; raises `GtpError` if it is no colour."""
     try:
-        return COLOURS[word_at(words, 0, "a colour").lower()]
+        return GTP_COLOURS[word_at(words, 0, "a colour").lower()]
     except KeyError:
         raise GtpError("syntax error: expected a colour, black or white") from None
 
@@ -141,9 +140,9 @@ class GtpServer:
                 text = self._commands[command.name](command.arguments)
             else:
                 raise GtpError("unknown command")
-            self._write(f"={command.number} {text}".rstrip() + "\n")
+            self._write(str(GtpAnswer(command.number, text)))
         except (GtpError, NotationError) as error:
-            self._write(f"?{command.number} {error}\n")
+            self._write(str(GtpAnswer(command.number, str(error), failed=True)))
 
     def _known(self, name: str) -> bool:
         return name in self._commands or name in self._analyses or name == "quit"
@@ -266,7 +265,7 @@ class GtpServer:
             if game.over:
                 raise GtpError("the game is over")
         except (GtpError, NotationError) as error:
-            self._write(f"?{command.number} {error}\n")
+            self._write(str(GtpAnswer(command.number, str(error), failed=True)))
             return
         self._write(f"={command.number}")
         line, sizes = "", search.endless()
@@ -290,7 +289,9 @@ class GtpServer:
     def _analysis_arguments(self, words: list[str]) -> tuple[bool, float]:
         """Colour and seconds between two lines: `[colour] [interval] [key value ...]`, the interval in hundredths."""
         rest = list(words)
-        first = COLOURS[rest.pop(0).lower()] if rest and rest[0].lower() in COLOURS else self._game.first_to_move
+        first = (
+            GTP_COLOURS[rest.pop(0).lower()] if rest and rest[0].lower() in GTP_COLOURS else self._game.first_to_move
+        )
         if rest[:1] == ["interval"]:
             rest.pop(0)
         hundredths = number_at(rest, 0, "an interval") if rest else 100.0

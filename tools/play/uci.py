@@ -11,11 +11,10 @@ import numpy as np
 
 from podzero.envs.boards.chess import CHESS_SIZES
 from podzero.envs.notation import NotationError, fen_of, state_of, white_to_move
+from podzero.evaluation.engines import UCI_VARIANTS, UciOption, UciPosition
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.timed_search import EngineParts, GoLimits, Line, SearchedLines, parse_go
 
-VARIANTS = {"chess": "chess", "gardner_chess": "gardner"}
-"""The value of the option UCI_Variant of each game."""
 _MOST_LINES = 218
 """No chess position has more legal moves."""
 _MOST_SIMULATIONS = 1_000_000
@@ -32,7 +31,7 @@ class UciServer:
         self._write, self._writing = write, Lock()
         self._stop, self._search = Event(), Thread()
         self._failure: Exception | None = None
-        self._position: tuple[str, list[str]] = ("startpos", [])
+        self._position = UciPosition("startpos", [])
         self._lines = 1
         self._simulations: int | None = None
         self._commands: dict[str, Callable[[list[str]], None]] = {
@@ -73,7 +72,9 @@ class UciServer:
         self._say(f"option name MultiPV type spin default 1 min 1 max {_MOST_LINES}")
         self._say(f"option name Simulations type spin default 0 min 0 max {_MOST_SIMULATIONS}")
         if self._game != "chess":
-            self._say(f"option name UCI_Variant type combo default {VARIANTS[self._game]} var {VARIANTS[self._game]}")
+            self._say(
+                f"option name UCI_Variant type combo default {UCI_VARIANTS[self._game]} var {UCI_VARIANTS[self._game]}"
+            )
         self._say("uciok")
 
     def _ready(self, _: list[str]) -> None:
@@ -89,9 +90,9 @@ class UciServer:
         return parts
 
     def _set(self, words: list[str]) -> None:
-        name, _, value = (part.strip() for part in " ".join(words).removeprefix("name").partition(" value "))
+        name, value = UciOption.parse(words)
         bounds = {"multipv": (1, _MOST_LINES), "simulations": (0, _MOST_SIMULATIONS)}.get(name.lower())
-        if name.lower() == "uci_variant" and value == VARIANTS[self._game]:
+        if name.lower() == "uci_variant" and value == UCI_VARIANTS[self._game]:
             return
         if bounds is None:
             self._say(f"info string no such option: {name[:80]}")
@@ -106,20 +107,18 @@ class UciServer:
     def _place(self, words: list[str]) -> None:
         """Sets the position; after a mistake, the moves before it stand."""
         self._finish()
-        at = words.index("moves") if "moves" in words else len(words)
-        start, moves = " ".join(words[:at]), words[at + 1 :]
+        start, moves = UciPosition.parse(words)
         game = self._parts.result().game
         try:
-            same = start == self._position[0] and self._position[1] == moves[: len(self._position[1])]
-            if not same:
+            if start != self._position.start or self._position.moves != moves[: len(self._position.moves)]:
                 if start != "startpos" and not start.startswith("fen "):
                     raise NotationError(f"expected startpos or fen, not '{start[:80]}'")
                 fen = start.removeprefix("fen ")
                 game.restart(state=None if start == "startpos" else state_of(fen, CHESS_SIZES[self._game]))
-                self._position = (start, [])
-            for name in moves[len(self._position[1]) :]:
+                self._position = UciPosition(start, [])
+            for name in moves[len(self._position.moves) :]:
                 game.play(name)
-                self._position[1].append(name)
+                self._position.moves.append(name)
                 self._resume(game)
         except NotationError as error:
             self._say(f"info string position: {error}")
