@@ -9,7 +9,7 @@ from typing import Any
 
 import scipy.stats
 
-from podzero.benchmarks.refutations import VALUE_WRONG
+from podzero.benchmarks.inner_nodes import VALUE_WRONG
 from podzero.markdown import Row, table
 
 Json = Mapping[str, Any]

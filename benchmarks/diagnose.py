@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from podzero.benchmarks.value_targets import target_errors
+from podzero.actors.assembly import GameAssembler
 from podzero.config import Experiment
 from podzero.envs import make_env
 from podzero.evaluation.players import Decide, make_decide
@@ -23,26 +23,31 @@ from podzero.evaluation.solvers import game_values, make_solver
 from podzero.networks import make_inference
 from podzero.networks.snapshots import load_snapshot
 from podzero.protocols import Env
+from podzero.runtime.build import local_parts
 from podzero.search import Evaluate, network_evaluation
-from podzero.types import Array, EnvState, Params, SearchResult
+from podzero.types import Array, EnvState, Params, Sample, SearchResult
 from podzero.workdir import Workdir
 
 BANDS = {"0 to 9": (0, 9), "10 to 19": (10, 19), "20 to 30": (20, 30)}
-"""Plies that are judged apart."""
+"""The bands of plies that are judged separately."""
 SEED = 77
-"""Of the judged positions, which no evaluator of a run has seen."""
+"""The seed of the judged positions, which no evaluator of a run has seen."""
 SIMULATIONS = (1, 8, 32, 128, 512)
-"""Of the section `simulations`, if no others are asked for."""
+"""The simulations of the section `simulations`, unless others are given."""
 BOTH = (32, 128)
-"""Simulations with which settings are compared."""
+"""The simulations with which settings are compared."""
 PIECE = 250
-"""Positions that are searched at once."""
+"""The positions that are searched at once."""
 ROOT_VALUES = ("network", "mean", "action", "policy")
+LAMBDAS = (1.0, 0.9, 0.7, 0.4, 0.0)
+"""1 is the outcome of the game, 0 the root value of the next position."""
+MOVES = 80
+"""The moves that are played in all games."""
 
 Json = dict[str, Any]
 
 
-class Subject:
+class DiagnosedAgent:
     """A trained agent and the positions in which it is judged."""
 
     def __init__(self, workdir: str, count: int) -> None:
@@ -81,13 +86,13 @@ class Subject:
         return settings | {"error": float(error.mean()), "bands": bands}
 
     def targets(self, positions: int, **settings: Any) -> Json:
-        """How near the value targets of self-play are to the game's value; `settings` change the search."""
+        """How close the value targets of self-play are to the game's value; `settings` change the search."""
         search = self.experiment.search.model_copy(update=settings)
         experiment = self.experiment.model_copy(update={"search": search})
         return settings | {"bands": target_errors(experiment, self.published, BANDS, positions)}
 
     def _search(self, evaluate: Evaluate | None, count: int | None, settings: Json) -> list[SearchResult]:
-        """Searches without noise; returns one result for each `PIECE` of the positions."""
+        """Searches the positions without noise; returns one result for each `PIECE` of them."""
         config = self.experiment.search.model_copy(update=settings)
         decide: Decide = make_decide(self.env, config, evaluate or self.evaluate)
         moves = self.positions.moves[:count]
@@ -96,15 +101,15 @@ class Subject:
 
 
 def bands_of(positions: JudgedPositions) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """Which of the positions lie in each band: `[N]` bool."""
+    """The name of each band, and which positions lie in it: `[N]` bool."""
     for name, (first, last) in BANDS.items():
         yield name, (positions.plies >= first) & (positions.plies <= last)
 
 
-def solver_evaluation(subject: Subject) -> Evaluate:
+def solver_evaluation(agent: DiagnosedAgent) -> Evaluate:
     """The network's policy with the solver's values at the leaves."""
-    solver = make_solver(subject.env.spec.name)
-    view = jax.vmap(subject.env.view)
+    solver = make_solver(agent.env.spec.name)
+    view = jax.vmap(agent.env.view)
 
     def solve(observations: np.ndarray[Any, Any], over: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         values = np.zeros(len(over), np.float32)
@@ -113,34 +118,82 @@ def solver_evaluation(subject: Subject) -> Evaluate:
         return values
 
     def evaluate(params: Params, key: Array, states: EnvState) -> tuple[jax.Array, jax.Array]:
-        logits, value = subject.evaluate(params, key, states)
+        logits, value = agent.evaluate(params, key, states)
         seen = view(states)
         return logits, jax.pure_callback(solve, value, seen.observation, seen.done)
 
     return evaluate
 
 
-def sections(subject: Subject, few: int, simulations: Sequence[int]) -> dict[str, Iterator[Json]]:
-    """What is measured, by name; each entry when it is asked for."""
+def target_errors(
+    experiment: Experiment, params: Params, bands: dict[str, tuple[int, int]], positions: int
+) -> dict[str, Any]:
+    """Correlation and squared error of each target with the game's value, by band of plies.
+
+    The game is connect four or tic-tac-toe, whose observations are planes of stones.
+
+    Args:
+      experiment: the experiment whose actors play.
+      params: the network's published parameters.
+      bands: the first and last ply of each band, by name.
+      positions: the number of positions that are solved in each band.
+    """
+    played = play(experiment, params)
+    observations = np.asarray(played[1.0].observation)
+    plies = observations.reshape(len(observations), -1).sum(axis=1)  # one stone a ply
+    solver, random = make_solver(experiment.env.name), np.random.default_rng(0)
+    found: dict[str, Any] = {}
+    for name, (first, last) in bands.items():
+        inside = random.permutation(np.flatnonzero((plies >= first) & (plies <= last)))[:positions]
+        values = game_values(np.nanmax(solver.scores(observations[inside]), axis=1))
+        found[name] = {
+            str(weight): {
+                "correlation": float(np.corrcoef(samples.value_target[inside], values)[0, 1]),
+                "squared_error": float(np.mean((samples.value_target[inside] - values) ** 2)),
+            }
+            for weight, samples in played.items()
+        }
+    return found
+
+
+def play(experiment: Experiment, params: Params) -> dict[float, Sample]:
+    """Plays as an actor of the experiment; returns the positions of finished games by the lambda of their targets."""
+    parts = local_parts(experiment)
+    folded, move = parts.fold(params), jax.jit(parts.core.move, donate_argnums=1)
+    state = jax.jit(parts.core.init)(jax.random.key(experiment.seed))
+    every = {"root_value_weight": 0.0}
+    configs = {weight: experiment.actors.model_copy(update=every | {"td_lambda": weight}) for weight in LAMBDAS}
+    assemblers = {weight: GameAssembler(config, experiment.env.discount) for weight, config in configs.items()}
+    games: dict[float, list[Sample]] = {weight: [] for weight in LAMBDAS}
+    for _ in range(MOVES):
+        state, played = move(folded, state)
+        played = jax.device_get(played)
+        for weight, assembler in assemblers.items():
+            games[weight] += [game.samples for game in assembler.add(played, version=0)]
+    return {weight: jax.tree.map(lambda *leaves: np.concatenate(leaves), *each) for weight, each in games.items()}
+
+
+def sections(agent: DiagnosedAgent, few: int, simulations: Sequence[int]) -> dict[str, Iterator[Json]]:
+    """The measurements by name. Each is made when its iterator is advanced."""
     scales = {"node": (0.03, 0.1, 0.3), "tree": (0.1, 0.3), "bounds": (0.1, 0.3, 1.0)}
-    solver = solver_evaluation(subject)
+    solver = solver_evaluation(agent)
     return {
-        "values": (subject.errors(simulations=n, root_value=value) for value in ROOT_VALUES for n in BOTH),
-        "targets": (subject.targets(few, root_value=value) for value in ROOT_VALUES[1:]),
+        "values": (agent.errors(simulations=n, root_value=value) for value in ROOT_VALUES for n in BOTH),
+        "targets": (agent.targets(few, root_value=value) for value in ROOT_VALUES[1:]),
         "scales": (
-            subject.judged(simulations=n, q_scale=scale, value_scale=weight)
+            agent.judged(simulations=n, q_scale=scale, value_scale=weight)
             for scale, weights in scales.items()
             for weight in weights
             for n in BOTH
         ),
-        "puct": (subject.judged(simulations=n, algorithm="puct") for n in BOTH),
-        "simulations": (subject.judged(simulations=n) for n in simulations),
-        "solver at the leaves": (subject.judged(solver, few, simulations=n) for n in (8, 32)),
+        "puct": (agent.judged(simulations=n, algorithm="puct") for n in BOTH),
+        "simulations": (agent.judged(simulations=n) for n in simulations),
+        "solver at the leaves": (agent.judged(solver, few, simulations=n) for n in (8, 32)),
     }
 
 
 def main() -> None:
-    """Prints one JSON object, and each entry on the error output as soon as it is measured."""
+    """Prints one JSON object, and each entry on standard error as soon as it is measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("workdir")
     parser.add_argument("--positions", type=int, default=1000)
@@ -154,8 +207,8 @@ def main() -> None:
     parser.add_argument("--simulations", nargs="*", type=int, default=SIMULATIONS, help="of the section of this name")
     arguments = parser.parse_args()
     found: dict[str, list[Json]] = {}
-    subject = Subject(arguments.workdir, arguments.positions)
-    for name, entries in sections(subject, arguments.few, arguments.simulations).items():
+    agent = DiagnosedAgent(arguments.workdir, arguments.positions)
+    for name, entries in sections(agent, arguments.few, arguments.simulations).items():
         if not arguments.only or name in arguments.only:
             for entry in entries:
                 print(name, json.dumps(entry), file=sys.stderr, flush=True)

@@ -6,6 +6,7 @@ uv run --group dev python benchmarks/pages.py
 from __future__ import annotations
 
 import json
+import math
 import re
 import tomllib
 from collections.abc import Callable, Mapping
@@ -15,13 +16,10 @@ from typing import Any
 
 from podzero.benchmarks.ablations_page import FILES, ablations_page
 from podzero.benchmarks.licences_page import licence_of, licences_page, read_lock
-from podzero.benchmarks.readme_page import headline, judgements
 from podzero.benchmarks.results_page import page_of_results
-from podzero.benchmarks.serving_page import feeding, machine, serving
-from podzero.benchmarks.tournaments_page import simulated
 from podzero.markdown import Row, table
 from podzero.replay import server_python
-from podzero.tools.bench.rounds import ratios
+from podzero.tools.bench.measuring import ratios
 from podzero.tools.compile.results import StoredResults
 from podzero.tools.compile.table import table_files
 
@@ -179,6 +177,206 @@ def _ratio(result: Json) -> str:
 def _load(name: str) -> Json:
     found: Json = json.loads((RESULTS / f"{name}.json").read_text())
     return found
+
+
+# docs/performance.md: inference servers, and what a slice needs of them.
+
+
+def machine(measured: Json) -> str:
+    """The processor of a measurement, in few words; every one has two cores and no accelerator."""
+    found = re.search(r"(AMD|Intel) (EPYC|Xeon)(?: \((Zen \d)\)| (with AMX))?", measured["hardware"])
+    assert found is not None, measured["hardware"]
+    return " ".join(word for word in found.groups() if word)
+
+
+def serving(benches: Mapping[str, Json], transports: Json, placements: Mapping[str, Json]) -> list[str]:
+    """The tables of servers and of training with each placement, and the ways between two processes.
+
+    Args:
+      benches: what `podzero bench server` printed, by name.
+      transports: what `benchmarks/transports.py` printed.
+      placements: what `benchmarks/placements.py` wrote.
+    """
+    header = ("experiment", "actors", "positions/s", "of the chip", "of the bare transport", "measured")
+    ways = transports["result"]["ways"].items()
+    carried = ", ".join(f"{way.replace('_', ' ')} {found['gb_per_s']:.2f}" for way, found in ways)
+    return [
+        *table(header, [row for bench in benches.values() for row in _server_rows(bench)]),
+        "",
+        f"An idle server adds {max(bench['result']['added_latency_ms'] for bench in benches.values()):.1f} ms. GB/s "
+        f"between two processes: {carried} (`benchmarks/transports.py`; {machine(transports)}, {transports['date']}).",
+        "",
+        *_placements(placements),
+    ]
+
+
+def feeding(measured: Json, compiled: Mapping[str, Json]) -> list[str]:
+    """How much play the learner of each game asks for on a slice, and how many cores a chip of a server asks for.
+
+    Args:
+      measured: `feeding` of `podzero compile CONFIG --topology SLICE --json`, by arguments.
+      compiled: the results of `podzero compile --table`, from which the chips that play follow.
+    """
+    rows = [
+        (
+            f"`{arguments}`",
+            f"{found['moves_per_s']:,.0f}",
+            _chips_that_play(found["evaluations_per_s"], arguments, compiled),
+            f"{found['server_chips']:,} and {found['server_cores']:,} cores",
+        )
+        for arguments, found in measured["experiments"].items()
+    ]
+    return [
+        *table(("experiment", "moves/s", "chips that play", "or chips of servers"), rows),
+        "",
+        f"`{measured['command']}`: chips by the compiler's estimates, cores by moves/s that were measured "
+        f"({machine(measured)}, {measured['date']}).",
+    ]
+
+
+def _chips_that_play(evaluations_per_s: float, config: str, compiled: Mapping[str, Json]) -> str:
+    """How many chips reach so many evaluations/s with the number of games that is best for a chip, and that number."""
+    rates = {
+        report["programs"][-1]["batch"]: report["evaluations_per_s"]
+        for key, result in compiled.items()
+        if key.startswith(f"{config} ") and "int8" not in key and "evaluations_per_s" in (report := result["report"])
+    }
+    games = max(rates, key=lambda games: rates[games])
+    return f"{math.ceil(evaluations_per_s / rates[games]):,} with {games:,} games each"
+
+
+def _server_rows(bench: Json) -> list[Row]:
+    (experiment,) = re.findall(r"--config (\S+)", bench["command"])
+    return [
+        (
+            f"`{experiment}`",
+            actors,
+            f"{found['positions_per_s']:,.0f}",
+            f"{found['share_of_device']:.2f}",
+            f"{found['share_of_transport']:.2f}",
+            f"{machine(bench)}, {bench['date']}",
+        )
+        for actors, found in bench["result"]["actors"].items()
+    ]
+
+
+def _placements(runs: Mapping[str, Json]) -> list[str]:
+    rows = [
+        (
+            f"`{name}`",
+            f"{run['seconds'] / 60:.1f} minutes",
+            f"{run['keeps_value']:.1%} ({run['interval'][0]:.1%} to {run['interval'][1]:.1%})",
+        )
+        for name, run in runs.items()
+    ]
+    first = next(iter(runs.values()))
+    return [
+        "All placements learn alike within their intervals: "
+        f"{first['steps']:,} learner steps of connect four with each, on two CPU cores "
+        f"(`uv run --group dev python benchmarks/placements.py runs/placements`; {machine(first)}, {first['date']}).",
+        "",
+        *table(("`actors.inference`", "time", "moves that keep the game's value"), rows),
+    ]
+
+
+# docs/evaluation.md: simulated tournaments.
+
+
+def simulated(found: Json) -> list[str]:
+    """The table of coverage, and a sentence about the games saved.
+
+    Args:
+      found: `benchmarks/results/tournaments.json`.
+    """
+    result = found["result"]
+    kinds = ("tournaments of", "interval used", "Fisher", "bootstrap", "half-width")
+    ratios = [kind["ratio"] for kind in result["saving"].values()]
+    return [
+        f"How often 95% intervals hold the true rating, in {result['tournaments']:,} simulated tournaments of each "
+        f"kind ({result['few']:,} for the other two intervals), and the median half-width in Elo points:",
+        "",
+        *table(kinds, [_coverage(name, kind) for name, kind in result["intervals"].items()]),
+        "",
+        f"Choosing matches by information needs {min(ratios):.2f} to {max(ratios):.2f} of a round robin's games for "
+        f"intervals of {result['until']:g} Elo points (`{found['command']}`; {found['hardware']}; {found['date']}).",
+    ]
+
+
+def _coverage(name: str, kind: Json) -> Row:
+    methods = kind["methods"]
+    shares = {method: f"{100 * one['coverage']:.1f}%" for method, one in methods.items()}
+    half = f"{methods['used']['half_interval']:.0f}"
+    return name, f"**{shares['used']}**", shares["fisher"], shares["percentile"], half
+
+
+# README.md
+
+
+def headline(results: Mapping[str, Json]) -> list[str]:
+    """The table of what two CPU cores reach.
+
+    Args:
+      results: the files of `benchmarks/results`, by the name of the experiment.
+    """
+    four, two_hours, lander = (results[name] for name in ("connect_four", "connect_four_two_hours", "lunar_lander"))
+    labelled = next(match for match in two_hours["matches"] if match.get("drawn") == "even")
+    perfect = next(match["by_side"] for match in two_hours["matches"] if "by_side" in match)
+    random = four["baselines"]["random"]
+    returns = sorted(run["result"]["mean_return"] for run in results["cartpole"]["runs"])
+    landed = lander["runs"][0]["result"] if "runs" in lander else lander["result"]
+    rows: list[Row] = [
+        (
+            "connect four, 20 minutes",
+            f"{_kept(four['result'])} of moves keep the game's value (win, draw or loss under perfect play); uniformly "
+            f"random moves: {_percent(random)}",
+        ),
+        (
+            "connect four in int8, two hours",
+            f"{_kept(labelled)}; with 800 simulations it won {_won(perfect['first'])} games against perfect play "
+            f"moving first, and {_won(perfect['second'])} moving second",
+        ),
+        (
+            f"CartPole by Gumbel MuZero, {results['cartpole']['minutes']:g} minutes",
+            f"mean returns of {len(returns)} seeds: {', '.join(f'**{mean:.1f}**' for mean in returns)} (of 500)",
+        ),
+        (
+            f"LunarLander by Gumbel MuZero, {lander['minutes']:g} minutes",
+            f"mean return **{landed['mean_return']:.0f}**; 200 counts as solved",
+        ),
+    ]
+    return table(("trained on two CPU cores", "result"), rows)
+
+
+def judgements(results: Mapping[str, Json]) -> list[str]:
+    """What the larger network reaches, and how far runs differ, in a paragraph."""
+    return [
+        "`connect_four_int8` trains a larger network in the same 20 minutes: "
+        f"{_kept(results['connect_four_int8']['result'])}. Runs on other machines reached "
+        f"{_repeated(results, 'connect_four')} and {_repeated(results, 'connect_four_int8')}. "
+        "[docs/results.md](docs/results.md) says how each result was measured; "
+        "[docs/ablations.md](docs/ablations.md) says what each choice changes."
+    ]
+
+
+def _repeated(results: Mapping[str, Json], name: str) -> str:
+    """What other runs of an experiment reached, judged like the one that the table shows."""
+    drawn = results[name]["result"]["drawn"]
+    runs = [run for run in results[name]["elsewhere"] if (run["drawn"], run["simulations"]) == (drawn, 32)]
+    return f"{' and '.join(_percent(run) for run in runs)} (`{name}`)"
+
+
+def _kept(result: Json) -> str:
+    low, high = (f"{100 * bound:.1f}" for bound in result["interval"])
+    bands = ", ".join(f"{100 * band['keeps_value']:.1f}% in {plies}" for plies, band in result.get("bands", {}).items())
+    return f"**{_percent(result)}** ({low} to {high}" + (f"; {bands})" if bands else ")")
+
+
+def _percent(result: Json) -> str:
+    return f"{100 * result['keeps_value']:.1f}%"
+
+
+def _won(side: Json) -> str:
+    return f"{side['wins']} of {side['games']}"
 
 
 if __name__ == "__main__":

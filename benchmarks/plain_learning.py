@@ -4,7 +4,7 @@ JAX_PLATFORMS=cpu uv run --group dev python benchmarks/plain_learning.py --minut
 
 Self-play and learning take turns in one process: 64 moves of all games, then one pass over their positions. The size of
 the network, games, simulations and batch are those of podzero's `connect_four`, whose positions and search judge it.
-`benchmarks/results/plain_learning.json` gets the curve, which `plot_learning.py` draws. Only training counts.
+`benchmarks/results/plain_learning.json` gets the curve, which `plots.py` draws. Only training counts.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Samples(NamedTuple):
     """Whether the game ended within the turn, so that its outcome is known."""
 
 
-class Learner:
+class PlainLearner:
     """Self-play and learning in turns."""
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ def loss(apply: Any, params: Any, batch: Samples) -> jax.Array:
 
 def curve(minutes: float, every_minutes: float) -> Iterator[dict[str, Any]]:
     """Trains; judges the agent as podzero judges its own, which does not count as time of training."""
-    env, learner = make_env(GAME), Learner()
+    env, learner = make_env(GAME), PlainLearner()
     judge = Judge(env, judged_positions(env, POSITIONS, seed=0))
     decide = make_decide(env, SearchConfig(simulations=SIMULATIONS), network_evaluation(env, learner.network.apply))
     trained_s, next_s = 0.0, 0.0

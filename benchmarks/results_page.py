@@ -32,7 +32,7 @@ as losses, and tried few of the moves of Go. In matches each opening is played f
 SCORES = """\
 The scores of snapshots, in matches played after the run, over the minute of training from which the snapshot is; each
 with the 95% interval over its games, against `mcts:N` as it was before 2026-11-24
-(`uv run --group dev python benchmarks/plot_scores.py docs/scores.png`):
+(`uv run --group dev python benchmarks/plots.py scores docs/scores.png`):
 
 ![score of snapshots against random play and MCTS with rollouts, over the minutes of the run](scores.png)"""
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import zmq
 
-from podzero.tools.bench.child_processes import child_process
+from podzero.tools.bench.measuring import child_process
 
 IN_FLIGHT = 2
 """Requests of the client that are unanswered at the same time."""

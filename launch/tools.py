@@ -19,6 +19,7 @@ from podzero.launch.options import Json, ListenHost, ListenPort, OptionalConfig,
 from podzero.launch.platforms import keep_compiled_programs
 from podzero.listen_address import ListenAddress, free_address
 from podzero.player_names import parse_player
+from podzero.tools.bench import STAGES
 from podzero.workdir import Workdir, write_atomically
 
 _SLICE = "v5e-16"
@@ -128,7 +129,7 @@ def run_stage(stage: str, config: str, overrides: list[str], seconds: float, ver
     experiment = load(config, overrides)
     keep_compiled_programs()
     with _shown_log() if verbose else nullcontext():
-        measure = getattr(import_module(f"podzero.tools.bench.{stage}"), f"bench_{stage}")
+        measure = getattr(import_module(f"podzero.tools.bench.{STAGES[stage]}"), f"bench_{stage}")
         found: dict[str, Any] = measure(experiment, seconds)
     return found
 

@@ -3,7 +3,7 @@
 import pytest
 
 from podzero.benchmarks.ablations_page import ablations_page
-from podzero.benchmarks.refutations import NEVER_VISITED, VALUE_WRONG
+from podzero.benchmarks.inner_nodes import NEVER_VISITED, VALUE_WRONG
 
 
 def trained(variant, seed, share, limit="stop.minutes=10", setting=""):

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from podzero.benchmarks.refutations import NEVER_VISITED, NOT_CHOSEN, SEEN_TO_THE_END, VALUE_WRONG, Refutations
+from podzero.benchmarks.inner_nodes import NEVER_VISITED, NOT_CHOSEN, SEEN_TO_THE_END, VALUE_WRONG, Refutations
 from podzero.envs import make_env
 from podzero.evaluation.positions import replay
 from podzero.evaluation.solvers import make_solver

@@ -11,7 +11,7 @@ from podzero.config import ClusterConfig, load
 from podzero.learner import make_training
 from podzero.networks import make_network
 from podzero.runtime import build
-from podzero.tools.bench.inputs import random_samples
+from podzero.tools.bench.measuring import random_samples
 from podzero.types import Batch, Versioned
 
 

@@ -1,8 +1,8 @@
-"""Samples/s that an increasing number of actors write into sharded replay, where a sleep replaces each search.
+"""The stage of many actors: samples/s that they write into sharded replay, where a sleep replaces each search.
 
-Each actor is the real loop, `SelfPlayActor.run`, with its own writer to all shards; only the moves come from a
-recording, after a sleep as long as the search took. So what grows with the number of actors is everything else:
-assembling and shuffling games, checking, packing and sending samples, and the shards that insert them.
+Each actor runs the real loop, `SelfPlayActor.run`, with its own writer to all shards. Only the moves come from a
+recording, after a sleep as long as the search took. So the load that grows with the number of actors is everything
+else: assembling and shuffling games, checking, packing, sending and inserting samples.
 """
 
 from __future__ import annotations
@@ -27,16 +27,15 @@ from podzero.envs import make_env, spec_of
 from podzero.networks import make_network
 from podzero.replay import ReplayServer, ShardedWriter, make_writer
 from podzero.runtime.build import actor_parts
-from podzero.tools.bench.child_processes import BenchError, ChildProcess, answer, child_process
-from podzero.tools.bench.inputs import without_insert_limit
+from podzero.tools.bench.measuring import BenchError, ChildProcess, answer, child_process, without_insert_limit
 from podzero.types import Array, Move, Params, Versioned
 
 log = logging.getLogger(__name__)
 
 SHARDS = 4
-"""Replay servers, each in a process, whose limiter never blocks."""
+"""The number of replay servers, each in a process, whose limiter never blocks."""
 PROCESSES = 8
-"""Processes that the actors share, as threads: with JAX in each of 256 processes, memory would not suffice."""
+"""The processes that the actors share, as threads: the memory would not suffice for 256 processes with JAX."""
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Increasing numbers of actors."""
 FULL = 0.9
@@ -44,13 +43,13 @@ FULL = 0.9
 _RECORDED = 64
 """The number of recorded moves: with dozens of games played at once, enough for games of all lengths."""
 _LEAST_MOVES = 4
-"""A round lasts at least as long as so many searches."""
+"""A round lasts at least as long as this number of searches."""
 _SETTLE_S = 2.0
 """How long new actors play, at most, before counting begins."""
 _GROWTH = 5.0
-"""The time in which all actors of the bench may start, in times of the measurement: larger numbers are left out."""
+"""The time in which all actors may start, as a multiple of the measured time. Numbers that need longer are left out."""
 _LEAST_GROW_S = 20.0
-"""At least so many seconds."""
+"""The least time in which all actors may start."""
 _ANSWER_S = 60.0
 """The longest wait for the counters of a process."""
 _MOVE_S = 60.0
@@ -61,16 +60,15 @@ def bench_actors(experiment: Experiment, seconds: float) -> dict[str, Any]:
 
     Args:
       experiment: its game, network and search are recorded and timed; each actor plays `actors.games` games at once.
-      seconds: how long to measure, for all numbers of actors together, with the time before counting begins; at least
-        `_LEAST_MOVES` searches for each number.
+      seconds: how long to measure all numbers of actors together, including the time before counting begins, but at
+        least `_LEAST_MOVES` searches for each number.
 
     Returns:
-      `ratio`, the lowest efficiency before the machine is saturated (None if it was from the start, or if there is
-      only one number of actors); `search_ms`, the length of each sleep; `left_out`, the numbers of actors that did not
-      start in time; and for each other number of actors the samples/s of
-      all shards and of each one, `efficiency` (samples/s over the number of actors times the samples/s of one actor in
-      the first round), `machine`, the share of CPU time that all processes used, and the cores used by all actors and
-      by all shards.
+      `ratio`, the lowest efficiency before the machine is saturated (None if it was from the start, or if there is only
+      one number of actors); `search_ms`, the length of each sleep; `left_out`, the numbers of actors that did not start
+      in time; and for each other number of actors the samples/s of all shards and of each one, `efficiency` (samples/s
+      over the number of actors times the samples/s of one actor in the first round), `machine`, the share of CPU time
+      that all processes used, and the cores used by all actors and by all shards.
 
     Raises:
       BenchError: one actor alone has written nothing, or a process has ended or did not answer.
@@ -132,10 +130,10 @@ def record(experiment: Experiment, count: int) -> tuple[Move, float]:
 def _rounds(
     players: list[ChildProcess], servers: list[ReplayServer], counts: tuple[int, ...], seconds: float, left_s: float
 ) -> list[dict[str, Any]]:
-    """A round of `seconds` for each number of actors whose actors have started within `left_s` in all.
+    """Measures a round of `seconds` for each number of actors, until the starts have taken `left_s` seconds in all.
 
     Raises:
-      BenchError: not even the actors of the first number have started by then.
+      BenchError: the actors of the first number have not started by then.
     """
     found: list[dict[str, Any]] = []
     for count in counts:
@@ -157,7 +155,7 @@ def _rounds(
 
 
 def _round(players: list[ChildProcess], servers: list[ReplayServer], count: int, seconds: float) -> dict[str, Any]:
-    """Lets the `count` actors that have started play, and counts the inserted samples."""
+    """Counts the samples that `count` actors insert, which have started."""
     settle_s = min(_SETTLE_S, seconds / 2)
     time.sleep(settle_s)
     before = _Reading(players, servers)

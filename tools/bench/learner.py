@@ -1,12 +1,15 @@
-"""Steps/s of the learner fed from Reverb, beside steps/s on a batch that stays on the device."""
+"""Stages of training: the learner fed from Reverb, and the train step on a mesh of emulated devices."""
 
 from __future__ import annotations
 
 import logging
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from functools import partial
+from multiprocessing.connection import Connection
 from typing import Any
 
 import jax
@@ -15,9 +18,18 @@ from podzero.config import Experiment
 from podzero.learner import Prefetcher, Training, make_training
 from podzero.replay import ReplayServer, make_reader, make_writer
 from podzero.runtime.build import learner_parts
-from podzero.tools.bench.child_processes import START_S, BenchError
-from podzero.tools.bench.inputs import random_samples, with_replay, without_sample_limit
-from podzero.tools.bench.rounds import Side, compare
+from podzero.tools.bench.measuring import (
+    START_S,
+    BenchError,
+    ChildProcess,
+    Side,
+    answer,
+    child_process,
+    compare,
+    random_samples,
+    with_replay,
+    without_sample_limit,
+)
 from podzero.types import Batch, EnvSpec
 
 log = logging.getLogger(__name__)
@@ -26,17 +38,15 @@ log = logging.getLogger(__name__)
 def bench_learner(experiment: Experiment, seconds: float) -> dict[str, Any]:
     """Measures the cost of input to the learner.
 
-    Rounds of dispatches fed from a Reverb server (in another process, as in a run) take turns with rounds on one batch
-    that stays on the device; both run the experiment's train step. A round has more dispatches than the reader
-    prefetches, so that batches read during the other kind of round are not enough for it. With
-    `learner.cpu_convolutions=openvino`, rounds of the same training by XLA in float32 take turns with them.
+    Training on batches from a Reverb server (in another process, as in a run) takes turns with training on one batch
+    that stays on the device. With `learner.cpu_convolutions=openvino`, training by XLA in float32 is the third side.
 
     Args:
       experiment: its network, batch size, steps per dispatch and prefetch are measured.
-      seconds: how long to measure after compilation; one round in any case.
+      seconds: how long to measure after compilation, but at least one round.
 
     Returns:
-      what `compare` returns for `fed` and `device`, and perhaps `xla`, and samples/s of the first.
+      what `compare` returns for `fed`, `device` and perhaps `xla`, and samples/s of `fed`.
     """
     config = experiment.learner
     spec, training = _training(experiment)
@@ -69,22 +79,22 @@ def _training(experiment: Experiment) -> tuple[EnvSpec, Training]:
 
 
 def _rounds(experiment: Experiment, training: Training, first: Batch) -> Callable[[Callable[[], Batch]], float]:
-    """A function that trains for one round on the batches it is given and returns steps/s; it is compiled already."""
+    """A function that trains for one round on the batches it is given and returns steps/s; already compiled."""
     config = experiment.learner
-    dispatches = config.prefetch + 3
+    dispatches = config.prefetch + 3  # more than what was prefetched while the other side ran
     log.info("compiling the train step")
-    state, _ = train(training, training.init(), lambda: first, 1)
+    state, _ = _train(training, training.init(), lambda: first, 1)
 
     def steps_per_s(batch: Callable[[], Batch]) -> float:
         nonlocal state
-        state, elapsed = train(training, state, batch, dispatches)
+        state, elapsed = _train(training, state, batch, dispatches)
         return dispatches * config.steps_per_dispatch / elapsed
 
     return steps_per_s
 
 
-def train(training: Training, state: Any, batch: Callable[[], Batch], dispatches: int) -> tuple[Any, float]:
-    """Runs the learner's loop for `dispatches`; returns the state and the wall time in seconds."""
+def _train(training: Training, state: Any, batch: Callable[[], Batch], dispatches: int) -> tuple[Any, float]:
+    """Runs the learner's loop for a number of dispatches; returns the state and the wall time in seconds."""
     start = time.perf_counter()
     in_flight = None
     for _ in range(dispatches):
@@ -98,7 +108,7 @@ def train(training: Training, state: Any, batch: Callable[[], Batch], dispatches
 def _next(prefetcher: Prefetcher) -> Batch:
     batch = prefetcher.poll(START_S)
     if batch is None:
-        raise BenchError(f"no batch came out of replay within {START_S:g} s")
+        raise BenchError(f"replay gave no batch within {START_S:g} s")
     return batch
 
 
@@ -114,3 +124,70 @@ def _reverb(experiment: Experiment, spec: EnvSpec) -> Iterator[Any]:
             writer.write(random_samples(experiment, spec, count))
             writer.flush()
         yield make_reader(addresses, spec, experiment)
+
+
+# The mesh.
+
+DEVICES = 8
+"""The number of emulated devices."""
+_ROUND_S = 4.0
+"""The longest turn of a side, which then finishes two dispatches."""
+_ANSWER_S = 600.0
+"""The longest wait for a round, or for compilation."""
+
+
+def bench_mesh(experiment: Experiment, seconds: float) -> dict[str, Any]:
+    """Measures the train step with one device and with `DEVICES`, in two processes that take turns.
+
+    All devices share the machine's cores, so a mesh can at best be as fast as one device. The difference is the cost of
+    the mesh: smaller batches per device, and collectives.
+
+    Args:
+      experiment: its network, global batch, steps per dispatch and `learner.mesh` are measured.
+      seconds: how long to measure after compilation, but at least one round.
+
+    Returns:
+      what `compare` returns for `mesh` and `one_device`.
+    """
+    with ExitStack() as stack:
+        trainers = {
+            name: stack.enter_context(_trainer(experiment, devices))
+            for name, devices in {"mesh": DEVICES, "one_device": 1}.items()
+        }
+        for trainer in trainers.values():
+            trainer.receive(_ANSWER_S)  # it has compiled
+        sides: dict[str, Side] = {name: partial(trainer.ask, timeout_s=_ANSWER_S) for name, trainer in trainers.items()}
+        ratio_of = f"samples/s, {DEVICES} emulated devices over one device"
+        found = compare(sides, "samples_per_s", ratio_of, seconds, longest_s=_ROUND_S, rounds=2)
+    return found | {
+        "devices": DEVICES,
+        "batch_size": experiment.learner.batch_size,
+        "steps_per_dispatch": experiment.learner.steps_per_dispatch,
+    }
+
+
+def _trainer(experiment: Experiment, devices: int) -> AbstractContextManager[ChildProcess]:
+    """A process that sees `devices` CPU devices."""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+    return child_process(_serve, experiment, environment={"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags})
+
+
+def _serve(experiment: Experiment, parent: Connection) -> None:
+    """In the child: compiles, sends the number of its devices, then measures rounds of the requested lengths."""
+    spec, training = _training(experiment)
+    leading = (experiment.learner.steps_per_dispatch, experiment.learner.batch_size)
+    flat = random_samples(experiment, spec, leading[0] * leading[1])
+    batch = training.put(Batch(jax.tree.map(lambda field: field.reshape(leading + field.shape[1:]), flat)))
+    state, _ = _train(training, training.init(), lambda: batch, 1)
+
+    def round_of(seconds: float) -> float:
+        """Samples/s of one round."""
+        nonlocal state
+        dispatches, elapsed = 0, 0.0
+        while elapsed < seconds:
+            state, took = _train(training, state, lambda: batch, 2)
+            dispatches, elapsed = dispatches + 2, elapsed + took
+        return dispatches * leading[0] * leading[1] / elapsed
+
+    parent.send(len(jax.devices()))
+    answer(parent, round_of)

@@ -1,47 +1,65 @@
-"""Samples/s written and read through `podzero.replay`, beside Reverb's own client.
+"""The stage of replay: samples/s written and read through `podzero.replay`, in turn with Reverb's own client.
 
-The bare client stores the same samples in two layouts: packed as `podzero.replay` packs them, and each sample as an
+Reverb's own client stores the same samples in two layouts: packed as `podzero.replay` packs them, and each sample as an
 item of its fields, as is usual with Reverb. All write in confirmed pieces and read batches of equal shape. Servers and
-the bare client have processes of their own.
+Reverb's own client run in separate processes, the client (`tools/bench/reverb_client.py`) in the environment of the
+replay server.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
+import select
+import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 
 from podzero.config import Experiment
 from podzero.envs import spec_of
-from podzero.replay import ReplayServer, make_reader, make_writer
-from podzero.tools.bench import bare_reverb
-from podzero.tools.bench.inputs import random_samples, with_replay, without_insert_limit, without_sample_limit
-from podzero.tools.bench.rounds import Side, compare
+from podzero.replay import ReplayServer, SampleSignature, make_reader, make_writer, server_python
+from podzero.replay.process import ServerProcess, free_port
+from podzero.replay.server import LOOPBACK
+from podzero.samples import sample_like
+from podzero.tools.bench.measuring import (
+    START_S,
+    STOP_S,
+    BenchError,
+    Side,
+    compare,
+    random_samples,
+    with_replay,
+    without_insert_limit,
+    without_sample_limit,
+)
 from podzero.types import EnvSpec, Sample, Window
 
 _PIECE = 48
-"""Items that are sent before they must be confirmed; with 50 or more Reverb's client floods the log."""
+"""Items that are sent before they are confirmed. With 50 or more, Reverb's client floods the log."""
 _FILL_S = 0.05
-"""Turns of the bare client while a table is filled."""
+"""The length of a turn that only fills a table."""
 _ROUND_S = 0.5
-"""The longest turn of a side: much longer than its end, and short enough that both sides see the same machine."""
+"""The longest turn of a side: short enough that the machine is equally fast for both sides."""
 _ROUNDS = 2
-"""Turns are shortened until so many rounds fit."""
+"""Turns are shortened until this number of rounds fits."""
 _LIMITS = "bare Reverb client with the same packed items"
 
 
 def bench_replay(experiment: Experiment, seconds: float) -> dict[str, Any]:
-    """Measures the cost of `podzero.replay` over Reverb's own client.
+    """Measures the cost of `podzero.replay` compared with Reverb's own client.
 
     A round of reading begins with as many batches as may have been prefetched, which are not counted.
 
     Args:
       experiment: its samples, `replay.samples_per_item`, batch size, steps per dispatch and prefetch are measured, on
         one shard whose limiter never blocks.
-      seconds: how long to measure, half of it writing; one round of each kind in any case.
+      seconds: how long to measure, half of it writing, but at least one round of each kind.
 
     Returns:
       `ratio`, the lower of the ratios of writing and reading to the bare client with packed items; and for each of
@@ -50,12 +68,12 @@ def bench_replay(experiment: Experiment, seconds: float) -> dict[str, Any]:
     spec = spec_of(experiment.env)
     experiment = with_replay(experiment, sampler="uniform")
     layouts = {
-        "bare_packed": bare_reverb.packed_items(experiment, spec),
-        "bare_unpacked": bare_reverb.one_sample_items(experiment, spec),
+        "bare_packed": packed_items(experiment, spec),
+        "bare_unpacked": one_sample_items(experiment, spec),
     }
     with (
-        bare_reverb.bare_server(layouts.values(), experiment.replay.capacity) as address,
-        closing(bare_reverb.BareClient(address)) as bare,
+        bare_server(layouts.values(), experiment.replay.capacity) as address,
+        closing(BareClient(address)) as bare,
     ):
         written = _write(experiment, spec, bare, layouts, seconds / 2)
         read = _read(experiment, spec, bare, layouts, seconds / 2)
@@ -71,11 +89,8 @@ def bench_replay(experiment: Experiment, seconds: float) -> dict[str, Any]:
     }
 
 
-_Layouts = dict[str, bare_reverb.Layout]
-
-
 def _write(
-    experiment: Experiment, spec: EnvSpec, bare: bare_reverb.BareClient, layouts: _Layouts, seconds: float
+    experiment: Experiment, spec: EnvSpec, bare: BareClient, layouts: dict[str, Layout], seconds: float
 ) -> dict[str, Any]:
     unlimited = without_insert_limit(experiment)
     samples = random_samples(experiment, spec, _PIECE * experiment.replay.samples_per_item)
@@ -91,7 +106,7 @@ def _write(
 
 
 def _read(
-    experiment: Experiment, spec: EnvSpec, bare: bare_reverb.BareClient, layouts: _Layouts, seconds: float
+    experiment: Experiment, spec: EnvSpec, bare: BareClient, layouts: dict[str, Layout], seconds: float
 ) -> dict[str, Any]:
     sampling = without_sample_limit(experiment)
     with ReplayServer(sampling, spec, 0) as server:
@@ -148,7 +163,7 @@ def _reading(batches: Iterator[Any], experiment: Experiment) -> Side:
     return _round(read, prepare=drain)
 
 
-def _bare_writing(bare: bare_reverb.BareClient, layout: bare_reverb.Layout, samples: Sample | Window) -> Side:
+def _bare_writing(bare: BareClient, layout: Layout, samples: Sample | Window) -> Side:
     rows = layout.rows(samples)
 
     def rate(seconds: float) -> float:
@@ -159,7 +174,7 @@ def _bare_writing(bare: bare_reverb.BareClient, layout: bare_reverb.Layout, samp
     return rate
 
 
-def _bare_reading(bare: bare_reverb.BareClient, layout: bare_reverb.Layout, experiment: Experiment) -> Side:
+def _bare_reading(bare: BareClient, layout: Layout, experiment: Experiment) -> Side:
     dispatch = experiment.learner.batch_size * experiment.learner.steps_per_dispatch
     batch = dispatch // layout.samples_per_item
 
@@ -170,7 +185,7 @@ def _bare_reading(bare: bare_reverb.BareClient, layout: bare_reverb.Layout, expe
     return rate
 
 
-def _fill(experiment: Experiment, spec: EnvSpec, address: str, bare: bare_reverb.BareClient, layouts: _Layouts) -> None:
+def _fill(experiment: Experiment, spec: EnvSpec, address: str, bare: BareClient, layouts: dict[str, Layout]) -> None:
     """Writes `replay.min_size` samples or a little more to each table that is read."""
     samples_per_item = experiment.replay.samples_per_item
     count = -(-experiment.replay.min_size // samples_per_item) * samples_per_item
@@ -180,3 +195,100 @@ def _fill(experiment: Experiment, spec: EnvSpec, address: str, bare: bare_reverb
         writer.flush()
     for layout in layouts.values():
         bare.ask("write", f"{layout.table}-read", columns=layout.columns, rows=layout.rows(samples), seconds=_FILL_S)
+
+
+# Reverb's own client and tables.
+
+_PROGRAM = Path(__file__).with_name("reverb_client.py")
+_LISTEN_S = 120.0
+"""The longest wait for the server to listen."""
+Column = tuple[str, list[int], str]
+"""The name, shape and dtype of a column of an item."""
+
+
+class Layout(NamedTuple):
+    """How samples are stored as items with named columns."""
+
+    table: str
+    """The first part of the table's name."""
+    columns: list[Column]
+    samples_per_item: int
+    signature: SampleSignature
+    """Packs samples into the bytes of items."""
+
+    def rows(self, samples: Sample | Window) -> list[str]:
+        """The items of samples `[T, ...]`, as `reverb_client.py` takes them."""
+        return [item.tobytes().hex() for item in self.signature.pack(samples)]
+
+
+def one_sample_items(experiment: Experiment, spec: EnvSpec) -> Layout:
+    """Each sample is an item with a column for each field that the experiment stores."""
+    signature = SampleSignature(spec.name, sample_like(experiment, spec), 1)
+    columns: list[Column] = [(field.name, list(field.shape), field.dtype.name) for field in signature.fields]
+    return Layout("one-sample-items", columns, 1, signature)
+
+
+def packed_items(experiment: Experiment, spec: EnvSpec) -> Layout:
+    """The layout of `podzero.replay`: an item has one column, which packs `replay.samples_per_item` samples."""
+    samples_per_item = experiment.replay.samples_per_item
+    signature = SampleSignature(spec.name, sample_like(experiment, spec), samples_per_item)
+    return Layout("packed-items", [("rows", [signature.item_bytes], "uint8")], samples_per_item, signature)
+
+
+@contextmanager
+def bare_server(layouts: Iterable[Layout], capacity: int) -> Iterator[str]:
+    """Starts a Reverb server with two tables for each layout, one written and one read; yields its `host:port`."""
+    limiter = {"samples_per_insert": None, "min_size": 1, "min_diff": None, "max_diff": None}
+    names = [layout.table + purpose for layout in layouts for purpose in ("-write", "-read")]
+    tables = [
+        {"name": name, "max_size": capacity, "signature": None, "priority_exponent": None, "limiter": limiter}
+        for name in names
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        port = free_port()
+        wanted = {"port": port, "loopback": True, "checkpoints": folder, "restore": None, "tables": tables}
+        server = ServerProcess(server_python(), wanted, _LISTEN_S)
+        try:
+            yield f"{LOOPBACK}:{port}"
+        finally:
+            server.stop()
+
+
+class BareClient:
+    """Reverb's own client in another process, with the commands of `reverb_client.py`."""
+
+    def __init__(self, address: str) -> None:
+        command = [str(server_python()), "-P", str(_PROGRAM), address]  # no module beside the program hides another
+        self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask(self, command: str, table: str, **arguments: Any) -> Any:
+        """The answer to a command.
+
+        Raises:
+          BenchError: the client did not answer in time, or has ended; then its traceback is on the error output.
+        """
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended, so that there is no answer
+            self._child.stdin.write(json.dumps({command: table} | arguments) + "\n")
+            self._child.stdin.flush()
+        if not select.select([self._child.stdout], [], [], START_S)[0]:
+            raise BenchError(f"Reverb's own client has not answered for {START_S:g} s")
+        line = self._child.stdout.readline()
+        if not line:
+            code = self._child.wait(STOP_S)
+            raise BenchError(f"Reverb's own client ended with exit code {code}; what it printed above says why")
+        return json.loads(line)
+
+    def close(self) -> None:
+        """Ends the process."""
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended
+            self._child.stdin.close()
+        try:
+            self._child.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+        self._child.stdout.close()

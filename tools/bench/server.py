@@ -1,7 +1,7 @@
-"""Positions/s of an inference server whose device takes as long as a TPU chip would, beside chip and bare transport.
+"""The stage of inference servers: positions/s compared with what the device and the bare transport could do.
 
-No chip is needed: a stand-in sleeps for the time that the TPU compiler expects of a server's program on one v5e chip.
-Copies between host and chip are not part of it.
+No TPU is needed: a stand-in sleeps for the time that the TPU compiler estimates for a server's program on one v5e chip.
+This leaves out copies between host and chip.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
@@ -40,40 +40,40 @@ from podzero.inference.serving.messages import (
     request_frames,
     welcome_frames,
 )
-from podzero.tools.bench.child_processes import START_S, BenchError, ChildProcess, answer, child_process
+from podzero.tools.bench.measuring import START_S, BenchError, ChildProcess, answer, child_process
 from podzero.types import EnvState
+
+log = logging.getLogger(__name__)
 
 CLIENTS = (1, 4, 16, 64)
 """Numbers of actors, each with `server.groups` connections."""
-log = logging.getLogger(__name__)
 
 ROUND_S = 4.0
-"""The longest turn of the server or of the transport; servers report every two seconds."""
+"""The longest turn of a side; servers report every two seconds."""
 CONNECT_SHARE = 0.25
-"""The part of a turn before counting begins, in which all connect and the queue fills."""
+"""The part of a turn before counting begins, in which all actors connect and the queue fills."""
 POLL_S = 0.01
-"""How long to wait at once for an answer that is late."""
+"""How long to wait at a time for an answer that is late."""
 POSITIONS = 8192
-"""Recorded positions, of which each request sends some."""
+"""The number of recorded positions, of which each request sends some."""
 PLIES = 40
-"""Random plies before such a position, at most."""
+"""The most random plies before a recorded position."""
 IDLE_REQUESTS = 200
-"""Requests of which the latency of an idle server is the median."""
+"""The number of requests over which the latency of an idle server is the median."""
 
 
 def bench_server(experiment: Experiment, seconds: float) -> dict[str, Any]:
-    """Measures a server with different numbers of actors that send recorded positions without a search between them.
+    """Measures a server with different numbers of actors, which send recorded positions without pause.
 
     Args:
       experiment: its game, network, `server` and `actors.games` are measured.
-      seconds: how long to measure, for all numbers of actors together; one round of each in any case.
+      seconds: how long to measure all numbers of actors together, but at least one round of each.
 
     Returns:
       `actors`: for each number of them `positions_per_s`, its `share_of_device`, `share_of_transport` and
-      `share_of_limit`, `fill` of the batches (None if
-      it did not report), `gb_per_s` and `messages_per_s`; `device_positions_per_s`: what the chip
-      could do; `added_latency_ms`: the median of an idle server, without the device's time; and `ratio`: the least
-      share of the lower of the two limits.
+      `share_of_limit` (the lower of the two), the `fill` of batches (None if the server did not report), `gb_per_s` and
+      `messages_per_s`; `device_positions_per_s`: what the chip could do; `added_latency_ms`: the median of an idle
+      server, without the device's time; and `ratio`: the smallest `share_of_limit`.
 
     Raises:
       ConfigError: the game is not written in JAX, or the TPU compiler is not installed.
@@ -134,8 +134,9 @@ def recorded(experiment: Experiment) -> tuple[np.ndarray[Any, Any], Identity]:
 
 
 def device_seconds(experiment: Experiment) -> dict[int, float]:
-    """The time of a batch of each size on one v5e chip, as the TPU compiler expects it for the smallest and the largest
-    size; in between in proportion.
+    """The time of a batch of each size on one v5e chip.
+
+    The TPU compiler estimates it for the smallest and the largest size; the others are interpolated.
 
     Raises:
       ConfigError: the compiler failed; its message says why.
@@ -162,7 +163,7 @@ def _estimated_s(experiment: Experiment, size: int) -> float:
 
 
 class StandIn:
-    """A device that computes one batch after the other, each in its time, and answers with zeros."""
+    """A device that takes the given time for each batch, one after the other, and answers with zeros."""
 
     def __init__(self, times: dict[int, float], outputs: int) -> None:
         self._times = times
@@ -171,7 +172,7 @@ class StandIn:
         self._lock = threading.Lock()
 
     def evaluate(self, rows: np.ndarray[Any, Any]) -> tuple[int, np.ndarray[Any, Any]]:
-        """As `BatchDevice`: returns when the batch and those before it are computed."""
+        """See `BatchDevice`; returns once this batch and those before it are computed."""
         with self._lock:
             self._free_at = max(self._free_at, time.perf_counter()) + self._times[len(rows)]
             ready = self._free_at
@@ -252,14 +253,12 @@ def _measured(
 def _positions_per_s(
     address: str, seconds: float, connections: int, rows: Any, request: int, identity: Identity
 ) -> float:
-    """The rate at which so many connections get answers for `seconds`; each repeats its request at once.
-
-    One thread serves all connections, because actors, which have a process each, would not share an interpreter.
-    At least one answer is waited for.
+    """The rate of answers on a number of connections for `seconds`; each repeats its request at once.
 
     Raises:
-      BenchError: there is none within `START_S`.
+      BenchError: no answer came within `START_S`.
     """
+    # One thread serves all connections: threads would share an interpreter, which actors in processes do not.
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
     poller = zmq.Poller()
     frames = {}
@@ -290,7 +289,8 @@ def _positions_per_s(
 
 def _idle_latency(address: str, config: ServerConfig, identity: Identity, rows: Any) -> float:
     """Median seconds from a request of one connection to its answer, with pauses between the requests."""
-    client = _client(address, config.model_copy(update={"cache_mib": 0.0}), identity, len(rows), 0)
+    uncached = config.model_copy(update={"cache_mib": 0.0})
+    client = ServerClient(Hello("bench-0", len(rows), identity), lambda: {"bench": address}, uncached)
     latencies = []
     for _ in range(IDLE_REQUESTS):
         began = time.perf_counter()
@@ -298,8 +298,3 @@ def _idle_latency(address: str, config: ServerConfig, identity: Identity, rows: 
         latencies.append(time.perf_counter() - began)
         time.sleep(0.005)
     return median(latencies)
-
-
-def _client(address: str, config: ServerConfig, identity: Identity, request: int, number: int) -> ServerClient:
-    servers: Callable[[], dict[str, str]] = lambda: {"bench": address}  # noqa: E731
-    return ServerClient(Hello(f"bench-{number}", request, identity), servers, config)

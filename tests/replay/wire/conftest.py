@@ -2,7 +2,7 @@
 
 import pytest
 
-from podzero.tools.bench.bare_reverb import BareClient
+from podzero.tools.bench.replay import BareClient
 
 
 class RowClient:

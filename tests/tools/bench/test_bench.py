@@ -12,18 +12,12 @@ from podzero.envs import spec_of
 from podzero.errors import ConfigError
 from podzero.inference.serving import Identity
 from podzero.tools.bench import replay, server
-from podzero.tools.bench.acting import bench_acting
-from podzero.tools.bench.actor_rates import ReportTotals
 from podzero.tools.bench.actors import _rounds, record
-from podzero.tools.bench.bare_reverb import one_sample_items
-from podzero.tools.bench.child_processes import BenchError, answer, child_process
-from podzero.tools.bench.inputs import random_samples
-from podzero.tools.bench.int8 import bench_int8
-from podzero.tools.bench.moves import moves_per_version
+from podzero.tools.bench.measuring import BenchError, answer, child_process, compare, random_samples
+from podzero.tools.bench.play import ReportTotals, bench_acting, bench_int8, bench_simulators, moves_per_version
 from podzero.tools.bench.publish import spread
+from podzero.tools.bench.replay import one_sample_items
 from podzero.tools.bench.reverb_client import items_of
-from podzero.tools.bench.rounds import compare
-from podzero.tools.bench.simulators import bench_simulators
 
 
 def test_parameters_arrive_in_self_play_as_often_as_in_training():
@@ -39,13 +33,13 @@ def test_a_game_that_is_only_in_jax_is_refused(tiny):
 
 
 def test_what_plain_mctx_cannot_play_is_refused(tiny, monkeypatch):
-    monkeypatch.setattr("podzero.tools.bench.int8.has_int8_instructions", lambda: True)
+    monkeypatch.setattr("podzero.tools.bench.play.has_int8_instructions", lambda: True)
     with pytest.raises(ConfigError, match=r"search\.algorithm=gumbel"):
         bench_int8(tiny("search.algorithm=puct"), 0.1)
 
 
 def test_a_cpu_without_int8_instructions_is_not_measured(tiny, monkeypatch):
-    monkeypatch.setattr("podzero.tools.bench.int8.has_int8_instructions", lambda: False)
+    monkeypatch.setattr("podzero.tools.bench.play.has_int8_instructions", lambda: False)
     with pytest.raises(ConfigError, match="no int8 instructions"):
         bench_int8(tiny(), 0.1)
 
@@ -96,7 +90,7 @@ def test_a_game_is_refused_by_the_bench_of_environment_actors(tiny):
 
 def test_rates_are_measured_between_reports(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr("podzero.tools.bench.actor_rates.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("podzero.tools.bench.play.time.perf_counter", lambda: now[0])
     totals = ReportTotals()
     reports = [
         (52.0, {"time/search": 0.5, "time/write": 0.25, "count/moves": 100, "count/samples": 50}),
@@ -122,7 +116,7 @@ def test_the_wait_for_a_report_is_bounded(monkeypatch):
     timer.start()
     totals.next_report()
     timer.join()
-    monkeypatch.setattr("podzero.tools.bench.actor_rates._REPORT_S", 0.01)
+    monkeypatch.setattr("podzero.tools.bench.play._START_S", 0.01)
     with pytest.raises(BenchError, match=r"the actor has not reported for 0\.01 s"):
         totals.next_report()
 
@@ -130,7 +124,7 @@ def test_the_wait_for_a_report_is_bounded(monkeypatch):
 def test_ratios_are_medians_over_rounds_measured_in_turn(monkeypatch):
     calls, turns = [], []
     now = [0.0]
-    monkeypatch.setattr("podzero.tools.bench.rounds.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("podzero.tools.bench.measuring.time.perf_counter", lambda: now[0])
 
     def side(name, rate):
         def measure(seconds):
@@ -168,7 +162,7 @@ def test_ratios_are_medians_over_rounds_measured_in_turn(monkeypatch):
 )
 def test_a_measurement_ends_with_the_round_that_is_nearest_to_its_time(monkeypatch, turn_took, turns):
     now, asked = [0.0], []
-    monkeypatch.setattr("podzero.tools.bench.rounds.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("podzero.tools.bench.measuring.time.perf_counter", lambda: now[0])
 
     def measure(seconds):
         asked.append(seconds)
@@ -181,7 +175,7 @@ def test_a_measurement_ends_with_the_round_that_is_nearest_to_its_time(monkeypat
 
 def test_turns_that_are_not_counted_are_no_longer_than_those_that_are(monkeypatch):
     now, asked = [0.0], []
-    monkeypatch.setattr("podzero.tools.bench.rounds.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("podzero.tools.bench.measuring.time.perf_counter", lambda: now[0])
 
     def measure(seconds):
         asked.append(seconds)

@@ -11,7 +11,8 @@ from podzero.benchmarks import pages
 from podzero.config import load
 from podzero.inference import has_int8_instructions
 from podzero.launch.tools import Stage
-from podzero.tools.bench.mesh import DEVICES
+from podzero.tools.bench import STAGES
+from podzero.tools.bench.learner import DEVICES
 
 
 def acting_is_consistent(found):
@@ -152,7 +153,7 @@ def test_a_stage_prints_what_its_readers_need(bench, tiny, monkeypatch, stage):
         pytest.skip("this CPU has no int8 instructions")
     small = SMALL.get(stage, Small())
     for name, value in small.constants.items():
-        monkeypatch.setattr(f"podzero.tools.bench.{stage}.{name}", value)
+        monkeypatch.setattr(f"podzero.tools.bench.{STAGES[stage]}.{name}", value)
     found = bench(stage, small.experiment(tiny), small.seconds)
     assert needed(stage) <= figures(found)
     assert found["ratio"] is None or 0 < found["ratio"] < math.inf

@@ -1,0 +1,252 @@
+"""What the benches share: rates measured in turn, child processes, and inputs."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from statistics import median
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from podzero.config import Experiment, ReanalyseConfig
+from podzero.errors import PodzeroError
+from podzero.samples import sample_like
+from podzero.types import Array, EnvSpec, Params, Sample, Versioned, Window
+
+log = logging.getLogger(__name__)
+
+Side = Callable[[float], float]
+"""Measures for about the given seconds, finishes the call in progress, and returns a rate."""
+
+
+def compare(
+    sides: Mapping[str, Side], unit: str, ratio_of: str, seconds: float, *, longest_s: float, rounds: int
+) -> dict[str, Any]:
+    """Measures all sides in turn, in rounds, so that changes of the machine's speed affect all of them alike.
+
+    Args:
+      sides: what is measured, by name, already compiled. The first is compared with the others.
+      unit: the unit of the rates.
+      ratio_of: what is divided by what, in words.
+      seconds: how long to measure: until the round whose end is expected nearest to it, and at least one round.
+      longest_s: the longest turn of a side.
+      rounds: turns are shortened until this number of rounds fits.
+
+    Returns:
+      `ratio`, the median over rounds of the first side's rate over the second's, and `ratio_to_NAME` for each other
+      side; `ratio_of`; for each side `NAME_UNIT`, the median rate, and `NAME_rounds`, all rates.
+    """
+    log.info("measuring %s in turn for %g s, and until the round ends", ", ".join(sides), seconds)
+    turn_s = min(longest_s, seconds / (rounds * len(sides)))
+    rates: dict[str, list[float]] = {name: [] for name in sides}
+    names = list(sides)
+    first, second, *others = names
+    began, measured, round_s = time.perf_counter(), 0.0, 0.0
+    while measured + round_s / 2 < seconds:
+        names.reverse()
+        for name in names:
+            rates[name].append(sides[name](turn_s))
+        measured = time.perf_counter() - began
+        round_s = measured / len(rates[first])
+    return {
+        "ratio": median(ratios(rates[first], rates[second])),
+        **{f"ratio_to_{name}": median(ratios(rates[first], rates[name])) for name in others},
+        "ratio_of": ratio_of,
+        **{f"{name}_{unit}": median(rates[name]) for name in sides},
+        **{f"{name}_rounds": rates[name] for name in sides},
+    }
+
+
+def ratios(rates: Sequence[float], limits: Sequence[float]) -> list[float]:
+    """The ratio of each round's two rates."""
+    return [rate / limit for rate, limit in zip(rates, limits, strict=True)]
+
+
+def calls_per_s(call: Callable[[], object], seconds: float) -> float:
+    """Calls `call` repeatedly for at least `seconds`; returns the number of calls per second."""
+    start, calls = time.perf_counter(), 0
+    while time.perf_counter() - start < seconds:
+        call()
+        calls += 1
+    return calls / (time.perf_counter() - start)
+
+
+# Child processes, which answer requests through pipes.
+
+START_S = 180.0
+"""The longest wait for a process to start: it may compile."""
+STOP_S = 30.0
+"""The longest wait for a process to end before it is killed."""
+
+
+class BenchError(PodzeroError):
+    """A process of a bench ended or did not answer in time."""
+
+
+class ChildProcess:
+    """The parent's end of the pipe to a child process."""
+
+    def __init__(self, name: str, pipe: Connection) -> None:
+        self._name = name
+        self._pipe = pipe
+
+    def receive(self, timeout_s: float = START_S) -> Any:
+        """The next object from the child.
+
+        Raises:
+          BenchError: it sent nothing within `timeout_s`, or it has ended.
+        """
+        if not self._pipe.poll(timeout_s):
+            raise BenchError(
+                f"the process {self._name} has not answered for {timeout_s:g} s: measure a smaller experiment, or on a "
+                "machine without other work"
+            )
+        try:
+            return self._pipe.recv()
+        except (EOFError, OSError):
+            raise self._ended() from None
+
+    def send(self, *request: Any) -> None:
+        """Sends the arguments of a request; see `answer`.
+
+        Raises:
+          BenchError: it has ended.
+        """
+        try:
+            self._pipe.send(request)
+        except OSError:
+            raise self._ended() from None
+
+    def ask(self, *request: Any, timeout_s: float = START_S) -> Any:
+        """Sends a request and returns the answer; raises the errors of `send` and `receive`."""
+        self.send(*request)
+        return self.receive(timeout_s)
+
+    def close(self) -> None:
+        """Lets the child end after its current request; returns at once."""
+        self._pipe.close()
+
+    def _ended(self) -> BenchError:
+        return BenchError(f"the process {self._name} has ended; what it printed above says why")
+
+
+def answer(parent: Connection, handle: Callable[..., Any]) -> None:
+    """In the child: answers each request with `handle(*request)` until the parent closes its end or dies."""
+    while True:
+        try:
+            request = parent.recv()
+        except (EOFError, OSError):
+            return
+        found = handle(*request)
+        try:
+            parent.send(found)
+        except OSError:
+            return
+
+
+@contextmanager
+def child_process(
+    serve: Callable[..., None], *arguments: Any, environment: Mapping[str, str] | None = None
+) -> Iterator[ChildProcess]:
+    """Runs `serve(*arguments, parent)` in a new process while the context lasts.
+
+    Args:
+      serve: a module-level function; it must return when `parent`, its pipe to this process, is closed.
+      arguments: the other arguments of `serve`.
+      environment: variables to set or change in the new process.
+    """
+    spawn = multiprocessing.get_context("spawn")
+    here, there = spawn.Pipe()
+    process = spawn.Process(target=serve, args=(*arguments, there), name=f"bench-{serve.__name__.strip('_')}")
+    log.info("starting the process %s; it has %g s to import its libraries and to compile", process.name, START_S)
+    with mock.patch.dict(os.environ, environment or {}):
+        process.start()
+    there.close()
+    child = ChildProcess(process.name, here)
+    try:
+        yield child
+    finally:
+        child.close()
+        process.join(STOP_S)
+        if process.is_alive():
+            process.kill()
+            process.join(STOP_S)
+
+
+# Inputs.
+
+
+def random_samples(experiment: Experiment, spec: EnvSpec, count: int) -> Sample | Window:
+    """Random samples `[count, ...]` with the experiment's shapes and dtypes."""
+    random = np.random.default_rng(0)
+    like = sample_like(experiment, spec)
+    observation = (random.random((count, *like.observation.shape)) < 0.3).astype(like.observation.dtype)
+    if isinstance(like, Window):
+        return _random_windows(random, like, observation)
+    return Sample(
+        observation=observation,
+        legal=np.ones((count, spec.num_actions), np.bool_),
+        policy_target=random.dirichlet(np.ones(spec.num_actions), count).astype(np.float32),
+        value_target=random.uniform(-1.0, 1.0, count).astype(np.float32),
+        version=np.zeros(count, np.int32),
+        outcome=None if like.outcome is None else random.integers(0, 3, count, np.int32),
+        moves_left=None if like.moves_left is None else random.integers(1, 40, count, np.int32),
+        reply=None if like.reply is None else random.integers(0, spec.num_actions, count, np.int32),
+    )
+
+
+def _random_windows(random: np.random.Generator, like: Window, observation: Array) -> Window:
+    """Windows without the end of an episode."""
+    count = len(observation)
+    zeros = Window(*(np.zeros((count, *leaf.shape), leaf.dtype) for leaf in like))
+    positions, choices = like.policy.shape
+    return zeros._replace(
+        observation=observation,
+        reward=random.normal(size=zeros.reward.shape).astype(np.float32),
+        value=random.normal(size=zeros.value.shape).astype(np.float32),
+        policy=random.dirichlet(np.ones(choices), (count, positions)).astype(np.float32),
+        candidates=random.normal(size=zeros.candidates.shape).astype(np.float32),
+        length=np.full(count, like.reward.shape[0], np.int32),
+    )
+
+
+class FixedParams:
+    """Parameters that never change; a `ParamSource`."""
+
+    def __init__(self, params: Params) -> None:
+        self._params = params
+
+    def wait(self, timeout_s: float) -> Versioned:
+        """Version 0, at once."""
+        del timeout_s
+        return Versioned(0, self._params)
+
+    def poll(self) -> Versioned | None:
+        """None: there is never a newer version."""
+        return None
+
+
+def without_insert_limit(experiment: Experiment, shards: int = 1) -> Experiment:
+    """The experiment with a limiter that never blocks inserts, because the table never reaches `replay.min_size`."""
+    limits = {"capacity": 20_000_000, "min_size": 20_000_000, "samples_per_insert": 1.0}
+    return with_replay(experiment, shards=shards, tolerance=None, port=0, **limits)
+
+
+def without_sample_limit(experiment: Experiment) -> Experiment:
+    """The experiment with a limiter that never blocks samples, because it allows a billion of them for each insert."""
+    ratio = 1e9
+    tolerance = ratio * experiment.replay.min_size / 2
+    return with_replay(experiment, shards=1, tolerance=tolerance, port=0, samples_per_insert=ratio)
+
+
+def with_replay(experiment: Experiment, **changes: Any) -> Experiment:
+    """The experiment with `changes` in its section `replay`, and without reanalyse."""
+    changed = {"replay": experiment.replay.model_copy(update=changes), "reanalyse": ReanalyseConfig()}
+    return experiment.model_copy(update=changed)
