@@ -15,6 +15,7 @@ import numpy as np
 
 from podzero.envs import make_env
 from podzero.evaluation.arena import Arena
+from podzero.evaluation.games import match_result
 from podzero.evaluation.players import NetworkPlayers, SearchPlayer, make_decide
 from podzero.inference import QuantizedNetwork, calibration_size, random_positions
 from podzero.networks import make_inference
@@ -47,7 +48,7 @@ def match(workdir: Workdir, games: int) -> dict[str, Any]:
     for seed in range(CALIBRATION_MOVES):
         jax.device_get(quantized(token).choose(jax.random.key(seed), openings))
     token = network.load(fold(snapshot.params))
-    result = arena.play(quantized(token), plain, 2 * batch, jax.random.key(4), OPENING_PLIES)
+    result = match_result(arena.pairs(quantized(token), plain, batch, jax.random.key(4), OPENING_PLIES))
     return {
         "step": snapshot.version,
         "simulations": search.simulations,

@@ -1,1 +1,1 @@
-"""Evaluation: players, matches, ratings, and judgement by solvers; knows neither actors nor learner."""
+"""Evaluation: players, matches, ratings, and judgement by solvers."""

@@ -1,4 +1,4 @@
-"""Matches: all games of a match run in one batch; each player moves first in half of them."""
+"""Matches, whose games run in one batch; each player moves first in half of them."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import jax
 import numpy as np
 import optax
 
-from podzero.evaluation.games import MatchResult, PlayedGame, PlayedPair, match_result
+from podzero.evaluation.games import PlayedGame, PlayedPair
 from podzero.evaluation.players import Contestant, MovesPlayer, Turn, random_actions
 from podzero.protocols import Env
 from podzero.types import Array, EnvState, View
 
 OPENING_PLIES = 4
-"""Random opening plies when both players are deterministic; without them all games would be the same."""
+"""Random opening plies when both players are deterministic and all games would otherwise be the same."""
 
 
 class Interrupted(Exception):
-    """The match was stopped before all its games were over."""
+    """`keep_going` stopped the games before they were over."""
 
 
 class Openings(NamedTuple):
@@ -30,13 +30,13 @@ class Openings(NamedTuple):
     states: EnvState
     """With a leading axis B."""
     moves: np.ndarray[Any, Any]
-    """`[B, plies]` int32, the actions that lead there."""
+    """`[B, plies]` int32, the actions that lead to the states."""
     opener: np.ndarray[Any, Any]
-    """`[B]`, the player of the environment who makes the first of all moves."""
+    """`[B]`, the environment's index of the player that makes the first move of the game."""
 
 
 class Arena:
-    """Plays matches of one game. All matches share the compiled programs."""
+    """Plays matches of one game, which share the compiled programs."""
 
     def __init__(self, env: Env) -> None:
         self._env = env
@@ -44,25 +44,6 @@ class Arena:
         self._step = jax.jit(jax.vmap(env.step))
         self._view = jax.jit(jax.vmap(env.view))
         self._where = jax.jit(jax.vmap(optax.tree.where))
-
-    def play(
-        self,
-        first: Contestant,
-        second: Contestant,
-        games: int,
-        key: Array,
-        opening_plies: int | None = None,
-        keep_going: Callable[[], bool] = lambda: True,
-    ) -> MatchResult:
-        """The result of `pairs`; `games` is a number of games, which must be even.
-
-        Raises:
-          ValueError: `games` is odd or not positive.
-          Interrupted: `keep_going` returned False.
-        """
-        if games <= 0 or games % 2:
-            raise ValueError(f"games must be even and positive, as each opening is played from both sides; got {games}")
-        return match_result(self.pairs(first, second, games // 2, key, opening_plies, keep_going))
 
     def pairs(
         self,
@@ -74,21 +55,20 @@ class Arena:
         keep_going: Callable[[], bool] = lambda: True,
         known: Collection[str] = (),
     ) -> list[PlayedPair]:
-        """Plays each of `openings` openings twice with the sides swapped; fewer if both players are deterministic and
-        the game has fewer openings, because the same games again would say nothing new.
+        """Plays each of `openings` openings twice, with the sides swapped.
 
-        The games in which the first player moves first form one batch, the others a second one. Each player therefore
-        always sees batches of `openings` positions, so nothing is compiled again during a match.
+        Deterministic players never repeat an opening, so a game with few openings yields fewer pairs. Players always
+        see batches of `openings` positions, so that nothing is recompiled during a match.
 
         Args:
           first: the player whose points are counted.
           second: the opponent.
           openings: number of openings.
           key: PRNG key, consumed.
-          opening_plies: random plies before the players take over, 0 for the start of the game; by default
-            `OPENING_PLIES` if both players are deterministic and none otherwise.
+          opening_plies: random plies before the players take over; None for `OPENING_PLIES` if both players are
+            deterministic and 0 otherwise.
           keep_going: called before every ply; the match stops when it returns False.
-          known: `PlayedGame.position` of openings that deterministic players have played before.
+          known: `PlayedGame.position` of openings that deterministic players have already played.
 
         Raises:
           Interrupted: `keep_going` returned False.
@@ -103,10 +83,10 @@ class Arena:
     def openings(
         self, count: int, plies: int, key: Array, repeat: bool = True, known: Collection[str] = ()
     ) -> Openings:
-        """`count` non-terminal states after `plies` random plies, distinct if the game has enough of them; otherwise
-        some are repeated, or there are fewer without `repeat`. Those `known` by their digests are left out.
+        """`count` non-terminal states after `plies` random plies, without those whose digests are `known`.
 
-        If every game is over after that many plies, fewer plies are played.
+        If the game has fewer distinct ones, some are repeated, or there are fewer without `repeat`. If every game ends
+        within `plies`, fewer plies are played.
         """
         init_key, play_key = jax.random.split(key)
         candidates = 4 * count if plies else count
@@ -165,14 +145,14 @@ class Arena:
 
 
 class _Half:
-    """The games of a match in which the same player moves first, B in number."""
+    """The B games of a match in which the same player moves first."""
 
     def __init__(self, starts: Openings, view: View, side: np.ndarray[Any, Any]) -> None:
         self.states = starts.states
         self.view = view
-        """Of the states, on the host."""
+        """View of the states, on the host."""
         self.side = side
-        """`[B]`, which player of the environment the first player of the match is."""
+        """`[B]`, the environment's index of the first player of the match."""
         self.moves = starts.moves.tolist()
         self.over = np.zeros(len(side), bool)
         self.given_up = np.zeros(len(side), bool)
@@ -184,7 +164,7 @@ class _Half:
     def advance(
         self, actions: np.ndarray[Any, Any], gives_up: np.ndarray[Any, Any], states: EnvState, view: View
     ) -> None:
-        """One ply: `actions` (`[B]`) led to `states`, which `view` shows, except where the player to move gives up."""
+        """Records a ply: `actions` (`[B]`) led to `states` and their `view`, except where the player gave up."""
         goes_on = ~self.over & ~gives_up
         for row in np.flatnonzero(goes_on):
             self.moves[row].append(int(actions[row]))
@@ -196,7 +176,7 @@ class _Half:
         self.states, self.view = states, view
 
     def games(self, names: tuple[str, str], digests: list[str]) -> list[PlayedGame]:
-        """The games, once all are over; `names` has the player first who moves first."""
+        """The finished games; `names` begins with the player that moved first."""
         returns = np.take_along_axis(self._returns, self._opener[:, None], axis=1)[:, 0]
         points = (0.5 + 0.5 * np.sign(returns)).tolist()
         rows = zip(self.moves, points, digests, self.given_up.tolist(), self._cut_off.tolist(), strict=True)
@@ -207,11 +187,10 @@ class _Half:
 
 
 def _choose(shown: EnvState, half: _Half, players: tuple[Contestant, Contestant], key: Array) -> np.ndarray[Any, Any]:
-    """Actions `[B]`: of the first player where its side is to move, of the second player elsewhere.
+    """Actions `[B]` of the players to move.
 
-    A player is called only if it is to move in a game that is not over, and then with the whole batch. Its actions for
-    games where it is not to move are ignored. Games that are over are `shown` as their openings. A `MovesPlayer` gets
-    the games where it is to move alone.
+    A `Player` sees the whole batch, as `shown`, if it is to move in any running game; its actions in other games are
+    ignored. A `MovesPlayer` sees only the games in which it is to move.
     """
     firsts = half.view.player == half.side
     actions = np.zeros(len(firsts), np.int32)
@@ -232,12 +211,5 @@ def _turns(half: _Half, games: np.ndarray[Any, Any]) -> list[Turn]:
 
 
 def _digests(observations: np.ndarray[Any, Any]) -> list[str]:
-    """A short digest of each of B observations."""
+    """Short digests of B observations."""
     return [hashlib.sha256(row.tobytes()).hexdigest()[:16] for row in observations]
-
-
-def play_match(
-    env: Env, first: Contestant, second: Contestant, games: int, key: Array, opening_plies: int | None = None
-) -> MatchResult:
-    """One match; see `Arena.play`."""
-    return Arena(env).play(first, second, games, key, opening_plies)

@@ -3,23 +3,22 @@
     P(i scores against j) = 1 / (1 + exp(r_j - r_i)),   r in natural units (`ELO_PER_NAT` Elo points)
 
 A draw counts as half a win. Results are counted in units: the two games of one opening, which are correlated, or a
-single game. All functions are pure; N is the number of players, M that of different results, R that of replicates.
+single game. All functions are pure. N is the number of players, M of different results, R of replicates.
 
-The ratings maximize the likelihood times Jeffreys' prior (Firth 1993, https://doi.org/10.1093/biomet/80.1.27): half a
-win and half a loss are added for each rating, spread over the pairs of players according to how much their games decide
-about the ratings. So undefeated players have finite ratings, and the bias of order 1 / games vanishes.
+The ratings maximize the likelihood times Jeffreys' prior (Firth 1993, https://doi.org/10.1093/biomet/80.1.27): each
+rating adds half a win and half a loss, spread over the pairs of players by how much their games determine the ratings.
+Undefeated players therefore have finite ratings, and the bias of order 1 / games vanishes.
 
-Intervals come from the Bayesian bootstrap (Rubin 1981, https://doi.org/10.1214/aos/1176345338) over units, in which the
-added results take part; the bootstrap that draws units again has too short intervals where few games were lost, and
-none for undefeated players (`benchmarks/tournaments.py` compares them). They are widened as Student's t for the number
-of units that a rating depends on.
+Intervals come from the Bayesian bootstrap (Rubin 1981, https://doi.org/10.1214/aos/1176345338) over units and added
+results, widened as Student's t for the number of units that a rating depends on. Resampling units instead gives too
+short intervals where few games were lost, and none for undefeated players (`benchmarks/tournaments.py`).
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -34,10 +33,10 @@ ELO_PER_NAT = 400 / math.log(10)
 REPLICATES = 1000
 """Replicates of the bootstrap."""
 _PRIOR_DF = 2
-"""Degrees of freedom added to those of Student's t: the added results bound the spread even of a single unit. Chosen by
-the coverage of simulated tournaments with few games."""
+"""Degrees of freedom added to those of Student's t, since the added results bound the spread even of a single unit.
+Chosen by the coverage in simulated tournaments with few games."""
 _LEAST = 1e-6
-"""The least weight of added results in a replicate, which keeps its ratings finite."""
+"""Least weight of added results in a replicate, which keeps its ratings finite."""
 _LARGEST_STEP = 2.0
 _MOST_STEPS = 100
 _TOLERANCE = 1e-6
@@ -47,19 +46,18 @@ Ints = np.ndarray[Any, np.dtype[np.intp]]
 
 
 class Unit(NamedTuple):
-    """The result of the two games of one opening, or of a single game."""
+    """The result of the two games of one opening, or of a single game, between two players given by index."""
 
     first: int
-    """Index of a player."""
     second: int
     points: float
-    """Of the first player: wins, and half of the draws."""
+    """Points of the first player: wins plus half the draws."""
     games: int = 2
 
 
 @dataclass(frozen=True)
 class PairResults:
-    """Different units, and how often each was seen. All arrays are `[M]`."""
+    """The M different units and their counts; all arrays are `[M]`."""
 
     first: Ints
     second: Ints
@@ -68,7 +66,7 @@ class PairResults:
     count: Floats
 
     def points_of(self, players: int, weights: Floats) -> Floats:
-        """Points `[..., N, N]` of each player against each other, if units count `weights` (`[..., M]`)."""
+        """Points `[..., N, N]` of each player against each other, with units weighted by `weights` (`[..., M]`)."""
         cells = np.zeros((*weights.shape[:-1], players, players))
         for row, (i, j) in enumerate(zip(self.first.tolist(), self.second.tolist(), strict=True)):
             cells[..., i, j] += weights[..., row] * self.points[row]
@@ -85,18 +83,12 @@ class Estimates(NamedTuple):
 
     @property
     def error(self) -> Floats:
-        """Half of the length of each interval."""
+        """Half the length of each interval."""
         return (self.high - self.low) / 2
 
 
-def tally(units: Iterable[Unit]) -> PairResults:
-    """Counts equal units together, whoever is named first."""
-    ordered = (u if u.first < u.second else Unit(u.second, u.first, u.games - u.points, u.games) for u in units)
-    return results_of(Counter(ordered))
-
-
 def results_of(counts: Counter[Unit]) -> PairResults:
-    """The results in which each unit was seen as often as `counts` says."""
+    """The results as arrays."""
     rows = np.array([(*unit, count) for unit, count in sorted(counts.items())], np.float64).reshape(-1, 5)
     first, second, points, games, count = rows.T
     return PairResults(first.astype(np.intp), second.astype(np.intp), points, games, count)
@@ -107,9 +99,9 @@ def estimate(results: PairResults, anchors: Floats, seed: int = 0, replicates: i
 
     Args:
       results: games that connect every player with an anchor.
-      anchors: `[N]` Elo points of the players whose rating is known, NaN for the others.
-      seed: of the bootstrap.
-      replicates: of the bootstrap.
+      anchors: `[N]` Elo points of players with a known rating, NaN for the others.
+      seed: seed of the bootstrap.
+      replicates: number of bootstrap replicates.
     """
     fixed = anchors / ELO_PER_NAT
     points = results.points_of(len(anchors), results.count)
@@ -125,10 +117,10 @@ def estimate(results: PairResults, anchors: Floats, seed: int = 0, replicates: i
 
 
 def firth(points: Floats, fixed: Floats) -> tuple[Floats, Floats]:
-    """Ratings `[..., N]` by Firth's penalized likelihood, and the leverages `[..., N, N]` of the pairs of players.
+    """Ratings `[..., N]` by Firth's penalized likelihood, and leverages `[..., N, N]` of the pairs of players.
 
-    Half of a leverage is the number of wins, and of losses, that were added to a pair; their sum over pairs is the
-    number of ratings without anchor.
+    Half a leverage is the number of wins, and of losses, added to a pair. Leverages sum over pairs to the number of
+    players without anchor.
     """
     ratings = np.where(np.isnan(fixed), np.nanmean(fixed), fixed) * np.ones(points.shape[:-1])
     for _ in range(_MOST_STEPS):
@@ -144,8 +136,8 @@ def maximum_likelihood(points: Floats, fixed: Floats, start: Floats | None = Non
     """Ratings `[..., N]` by Newton's method.
 
     Args:
-      points: `[..., N, N]` of each player against each other. Every player has won and lost something, at least
-        indirectly, against an anchor.
+      points: `[..., N, N]` points of each player against each other; every player must have won and lost something
+        against an anchor, at least indirectly.
       fixed: `[N]` ratings of the anchors, NaN for the others.
       start: `[..., N]` ratings to start from.
     """
@@ -182,10 +174,10 @@ def bayesian_bootstrap(
     random: np.random.Generator,
     replicates: int,
 ) -> Floats:
-    """Ratings `[R, N]` of replicates, in which the weight of each unit is drawn from Gamma(1).
+    """Ratings `[R, N]` of replicates, in which each unit has a weight from Gamma(1).
 
-    The added results of `firth` have weights from Gamma(leverage / 2): for two players and independent games the
-    winning chance is then distributed as Beta(wins + 1/2, losses + 1/2), which gives Jeffreys' interval.
+    The results that `firth` adds have weights from Gamma(leverage / 2). For two players and independent games this
+    gives Jeffreys' interval: the winning chance is distributed as Beta(wins + 1/2, losses + 1/2).
     """
     weights = random.gamma(results.count, size=(replicates, len(results.count)))
     added = np.maximum(random.gamma(np.maximum(leverages / 2, _LEAST), size=(replicates, *leverages.shape)), _LEAST)
@@ -205,18 +197,18 @@ def covariance(ratings: Floats, points: Floats, fixed: Floats) -> Floats:
 
 
 def difference_variances(covariances: Floats) -> Floats:
-    """Variances `[..., N, N]` of the differences between ratings, from their covariance `[..., N, N]`."""
+    """Variances `[..., N, N]` of the differences between ratings, from their covariances `[..., N, N]`."""
     variances = np.diagonal(covariances, axis1=-2, axis2=-1)
     of_differences: Floats = variances[..., :, None] + variances[..., None, :] - 2 * covariances
     return of_differences
 
 
 def effective_units(results: PairResults, ratings: Floats, covariances: Floats) -> Floats:
-    """How many equally important units each rating depends on: `[N]`, zero for anchors.
+    """Effective number of units behind each rating, `[N]`; zero for anchors.
 
         (sum of v_u)^2 / (sum of v_u^2),   v_u = the part of unit u in the variance of the rating
 
-    This is Satterthwaite's formula (1946, https://doi.org/10.2307/3002019) for units of one degree of freedom each.
+    Satterthwaite's formula (1946, https://doi.org/10.2307/3002019) for units of one degree of freedom each.
     """
     chances = chances_of(ratings)[results.first, results.second]
     moves = covariances[:, results.first] - covariances[:, results.second]
@@ -227,12 +219,12 @@ def effective_units(results: PairResults, ratings: Floats, covariances: Floats) 
 
 
 def chances_of(ratings: Floats) -> Floats:
-    """`[..., N, N]` expected score of each player in a game against each other."""
+    """Expected scores `[..., N, N]` of each player against each other."""
     return np.asarray(special.expit(ratings[..., :, None] - ratings[..., None, :]))
 
 
 def _student(units: Floats) -> Floats:
-    """The factor `[N]` by which intervals of normal errors are too short for so few units."""
+    """The factor `[N]` by which intervals of normal errors are too short for `units` (`[N]`)."""
     freedom = np.maximum(units - 1, 0) + _PRIOR_DF
     return np.asarray(special.stdtrit(freedom, 0.975) / Z_95 * np.sqrt(1 + 1 / freedom))
 
@@ -252,7 +244,7 @@ def _free(information: Floats, free: Ints) -> Floats:
 
 
 LEVEL = 0.05
-"""How often a pair may be flagged in a tournament whose results the model explains, over all its pairs together."""
+"""Probability that any pair of a tournament is flagged although the model holds."""
 
 
 class Surprise(NamedTuple):
@@ -264,20 +256,20 @@ class Surprise(NamedTuple):
     score: float
     """Points per game of the first player against the second."""
     expected: float
-    """The same, by all other games."""
+    """The score predicted by all other games."""
     p_value: float
-    """Probability of so large a difference if the model holds, times the number of pairs tested (Bonferroni)."""
+    """Probability of at least this difference if the model holds, times the number of pairs tested (Bonferroni)."""
 
 
 def surprises(results: PairResults, fixed: Floats) -> list[Surprise]:
     """The pairs of players whose games contradict the ratings, least probable first.
 
-    Each pair's own games are held against what all other games say about the same two players (node splitting: Dias et
-    al. 2010, https://doi.org/10.1002/sim.3767). Both are log-odds with a variance; their difference is zero if the
+    Each pair's own games are compared with the prediction of all other games (node splitting: Dias et al. 2010,
+    https://doi.org/10.1002/sim.3767). Both are log-odds with a variance; their expected difference is zero if the
     Bradley-Terry model holds.
 
     Args:
-      results: of all games.
+      results: all games.
       fixed: `[N]` ratings of the anchors in natural units, NaN for the others.
     """
     points = results.points_of(len(fixed), results.count)
@@ -301,8 +293,8 @@ def surprises(results: PairResults, fixed: Floats) -> list[Surprise]:
 
 
 def cycles(results: PairResults, found: list[Surprise], players: int) -> list[tuple[int, int, int]]:
-    """Triples i, j, k in which i scores more than half against j, j against k, and k against i, with a pair among the
-    surprises: intransitive by more than chance. The lowest index is named first.
+    """Triples i, j, k, lowest index first, in which i beats j, j beats k and k beats i on points, and which contain a
+    pair of `found`, so that they are intransitive by more than chance.
     """
     points = results.points_of(players, results.count)
     ahead = points > points.T
@@ -317,8 +309,8 @@ def cycles(results: PairResults, found: list[Surprise], players: int) -> list[tu
 
 
 def dispersion(results: PairResults) -> float:
-    """The variance of the units about the mean of their pair of players, relative to independent games without draws;
-    1 if there are too few games to tell.
+    """The variance of the units around their pair's mean, relative to that of independent games without draws; 1 if
+    there are too few games.
     """
     squares = expected = 0.0
     for i, j in {*zip(results.first.tolist(), results.second.tolist(), strict=True)}:
@@ -333,7 +325,7 @@ def dispersion(results: PairResults) -> float:
 
 
 def _indirect(points: Floats, fixed: Floats, i: int, j: int) -> tuple[float, float] | None:
-    """The difference between two ratings without the games of these two against each other, and its variance; None if
+    """The difference between two ratings, and its variance, without the games of these two against each other; None if
     no other games connect them.
     """
     others = points.copy()
@@ -353,7 +345,7 @@ def _indirect(points: Floats, fixed: Floats, i: int, j: int) -> tuple[float, flo
 
 
 def connected(met: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], start: int) -> Ints:
-    """The players that are connected with `start` by games, ascending; `met` (`[N, N]`) says who has met whom."""
+    """The players that games connect with `start`, ascending; `met` is `[N, N]`, True for pairs that have met."""
     reached = np.zeros(len(met), bool)
     reached[start] = True
     while (grown := reached | met[reached].any(axis=0)).sum() > reached.sum():
@@ -362,34 +354,34 @@ def connected(met: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], start: int) 
 
 
 _IMAGINED = 1.0
-"""Drawn games of each player, spread over all others, while pairs are chosen: players without games then have a rating
-and a finite uncertainty."""
+"""Draws that each player is assumed to have had against the others when pairs are chosen, so that players without games
+have a rating and a finite uncertainty."""
 _POWER = 4
 
 
 def next_pair(
     points: Floats, fixed: Floats, games: int, among: Collection[int] = (), barred: Collection[tuple[int, int]] = ()
 ) -> tuple[int, int] | None:
-    """The pair of players to play next: the one whose games are expected to reduce the uncertainty of the ratings most
-    (Glickman & Jensen 2005, https://doi.org/10.1016/j.jspi.2003.09.022).
+    """The pair whose games are expected to reduce the uncertainty of the ratings most (Glickman & Jensen 2005,
+    https://doi.org/10.1016/j.jspi.2003.09.022).
 
-    With the covariance C of the ratings (anchors zero), a match of n games of i and j, which has the Fisher information
-    w = n p (1 - p), reduces the variance of rating k by
+    With the covariance C of the ratings (zero for anchors), a match of n games between i and j, with the Fisher
+    information w = n p (1 - p), reduces the variance of rating k by
 
         w (C_ki - C_kj)^2 / (1 + w (C_ii + C_jj - 2 C_ij))
 
-    The pair is chosen after whose match the sum over k of the fourth powers of the variances is least: a smooth form of
-    the largest interval.
+    The chosen match minimizes the sum over k of the fourth powers of the variances, a smooth form of the largest
+    interval.
 
     Args:
-      points: `[N, N]` points of each player against each other so far.
+      points: `[N, N]` points so far of each player against each other.
       fixed: `[N]` ratings of the anchors in natural units, NaN for the others.
-      games: n.
-      among: the players whose ratings matter; all by default. Others may be chosen to play.
+      games: number of games in the match, n.
+      among: players whose ratings count in the sum; empty for all. Others may still be chosen to play.
       barred: pairs (i, j), i < j, that cannot play.
 
     Returns:
-      Two indices in ascending order, or None if all pairs are barred or nothing is uncertain.
+      Two indices, ascending; None if all pairs are barred or nothing is uncertain.
     """
     reductions = expected_reductions(points, fixed, games, among)
     for i, j in barred:
@@ -400,7 +392,7 @@ def next_pair(
 
 
 def expected_reductions(points: Floats, fixed: Floats, games: int, among: Collection[int] = ()) -> Floats:
-    """`[N, N]` by how much a match of each pair reduces the sum of `next_pair`; zero on the diagonal."""
+    """Reduction `[N, N]` of the sum in `next_pair` by a match of each pair; zero on the diagonal."""
     players = len(fixed)
     imagined = points + _IMAGINED / 2 / (players - 1) * (1 - np.eye(players))
     ratings = maximum_likelihood(imagined, fixed)

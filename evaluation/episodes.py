@@ -1,4 +1,4 @@
-"""Evaluation by episodes: the returns of a policy in a gymnasium environment, and of simple baseline policies."""
+"""Evaluation in single-agent environments: the returns of agents and of baseline policies."""
 
 from __future__ import annotations
 
@@ -24,55 +24,53 @@ from podzero.search import make_model_search
 from podzero.types import Array, EnvSpec, Exploration, Params
 
 Choose = Callable[[Array, Array], Array]
-"""A policy: `(key, observations [B, *observation_shape])` to actions `[B]` int32 or `[B, D]` float32 in
-[-1, 1]. `key` is consumed."""
-
+"""A policy: `(key, observations [B, *observation_shape])` to actions `[B]` int32 or `[B, D]` float32 in [-1, 1]."""
 ActAndValue = Callable[[Array, Array], tuple[Array, Array]]
-"""A policy that values what it sees: as `Choose`, to actions and `[B]` float32, the discounted returns it expects."""
+"""A policy with values: as `Choose`, to actions and expected discounted returns `[B]` float32."""
 
 BASELINES = ("random", "greedy")
-"""The names that `baseline` accepts."""
+"""Names that `baseline` accepts."""
 GRID = 9
-"""Values tried in each dimension of a continuous action."""
+"""Grid points in each dimension of a continuous action."""
 MAX_STEPS = 27_000
-"""Steps after which an episode is cut off: the usual 108,000 frames of Atari games at four frames per step."""
+"""Steps after which an episode is cut off: 108,000 Atari frames at four frames per step."""
 MAX_TRIED = 81
-"""Most actions tried per step. With more than two dimensions, random actions replace the grid."""
+"""Most actions tried per step; random actions replace a larger grid, that is, above two dimensions."""
 
 
 class EpisodesResult(NamedTuple):
     """The episodes of one evaluation."""
 
     returns: np.ndarray[Any, Any]
-    """`[N]` float64, the undiscounted sum of rewards of each episode."""
+    """`[N]` float64, undiscounted sums of rewards."""
     lengths: np.ndarray[Any, Any]
-    """`[N]` int64, the steps of each."""
+    """`[N]` int64, steps."""
     failures: int
     """Episodes that failed and were repeated."""
 
     @property
     def episodes(self) -> int:
-        """N."""
+        """Number of episodes, N."""
         return len(self.returns)
 
     @property
     def mean_return(self) -> float:
-        """The estimate of the expected return."""
+        """Mean undiscounted return."""
         return float(self.returns.mean())
 
     @property
     def std_return(self) -> float:
-        """The sample's standard deviation, 0 for a single episode."""
+        """Sample standard deviation of the returns; 0 for a single episode."""
         return float(self.returns.std(ddof=1)) if self.episodes > 1 else 0.0
 
     @property
     def mean_length(self) -> float:
-        """Steps of an episode."""
+        """Mean steps of an episode."""
         return float(self.lengths.mean())
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95% interval of the expected return, by Student's t (`podzero.intervals`)."""
+        """95% interval of the expected return, by Student's t."""
         return student(self.mean_return, self.std_return, self.episodes)
 
 
@@ -85,20 +83,18 @@ def play_episodes(
     max_steps: int = MAX_STEPS,
     watch: Callable[[VectorStep], None] = lambda step: None,
 ) -> EpisodesResult:
-    """Plays `episodes` whole episodes, after a reset.
+    """Plays `episodes` whole episodes, divided equally among the environments; repeats failed ones.
 
-    The number of episodes of each environment is fixed beforehand (equal up to one); counting whichever episodes end
-    first would favour short ones. A failed episode is repeated. An episode longer than `max_steps` is cut off there,
-    and its remaining steps count as the next episode.
+    An episode longer than `max_steps` is cut off there, and its remaining steps count as the next episode.
 
     Args:
       vector_env: is reset first; episodes are still running in it afterwards.
-      choose: the policy. It is also called for environments that have played all their episodes; these are ignored.
+      choose: the policy; its actions in environments that have played all their episodes are ignored.
       episodes: number of episodes.
       key: PRNG key, consumed.
       keep_going: called before every step; the evaluation stops when it returns False.
-      max_steps: longest length of an episode.
-      watch: called with the results of every step.
+      max_steps: longest episode.
+      watch: called with the result of every step.
 
     Raises:
       ValueError: `episodes` is not positive.
@@ -108,6 +104,7 @@ def play_episodes(
     if episodes <= 0:
         raise ValueError(f"episodes must be positive, got {episodes}")
     count = vector_env.count
+    # Fixed beforehand: counting whichever episodes end first would favor short ones.
     left = episodes // count + (np.arange(count) < episodes % count)
     returns, lengths = np.zeros(count), np.zeros(count, np.int64)
     played: list[tuple[float, int]] = []
@@ -131,10 +128,10 @@ def play_episodes(
 
 
 def baseline(name: str, vector_env: VectorEnv) -> Choose:
-    """The baseline policy `name` for `vector_env`.
+    """The baseline policy called `name`.
 
     Raises:
-      ConfigError: unknown name; the message suggests the nearest one.
+      ConfigError: unknown name.
     """
     if name == "random":
         return random_policy(vector_env.spec)
@@ -153,11 +150,11 @@ def random_policy(spec: EnvSpec) -> Choose:
 
 
 def greedy_policy(vector_env: VectorEnv) -> Choose:
-    """The action with the highest reward in the next step, found by trying actions in copies of the environments.
+    """The action with the highest immediate reward, found by trying actions in copies of the environments.
 
-    It tries all discrete actions; of continuous ones it tries a grid, or random actions if the grid is too large. Ties
-    are broken at random. The observations must be the newest of `vector_env`. The policy raises `ConfigError` if the
-    environments cannot be copied; see `VectorEnv.peek`.
+    It tries all discrete actions; of continuous ones a grid, or random actions if the grid is too large. Ties are
+    broken at random. The observations must be the newest ones of `vector_env`. The policy raises `ConfigError` if the
+    environments cannot be copied (`VectorEnv.peek`).
     """
     spec = vector_env.spec
 
@@ -192,18 +189,17 @@ def _random_actions(generator: np.random.Generator, spec: EnvSpec, shape: tuple[
 
 
 def _generator(key: Array) -> np.random.Generator:
-    """A NumPy generator seeded by a JAX key."""
     return np.random.default_rng(np.asarray(jax.random.key_data(key)))
 
 
 SIDE_BY_SIDE = 64
-"""Most episodes that run at the same time."""
+"""Most environments in a batch."""
 _SEED = 7_919
-"""Added to the seed of a run, so that evaluation and training have different episodes."""
+"""Added to a run's seed, so that evaluation and training have different episodes."""
 
 
 class SearchActors:
-    """Policies that share one compiled search over a learned model and differ in their parameters."""
+    """Makes policies that share one compiled search over a learned model and differ in their parameters."""
 
     def __init__(self, experiment: Experiment, spec: EnvSpec, config: SearchConfig) -> None:
         assert isinstance(experiment.network, ModelNetworkConfig)
@@ -217,12 +213,12 @@ class SearchActors:
         self._decide = jax.jit(decide)
 
     def actor(self, params: Params) -> Choose:
-        """The strongest action of a search with `params`, without noise."""
+        """The policy that takes the strongest action of a search with `params`, without noise."""
         decide = self.decider(params)
         return lambda key, observation: decide(key, observation)[0]
 
     def decider(self, params: Params) -> ActAndValue:
-        """The same action, and the value at the root of its search."""
+        """The same with the value at the root of the search."""
         placed = jax.device_put(params)
         return lambda key, observation: cast(
             tuple[Array, Array], jax.device_get(self._decide(placed, key, observation))
@@ -230,14 +226,10 @@ class SearchActors:
 
 
 class EpisodeRounds:
-    """Whole episodes of each snapshot in a gymnasium environment; a `Rounds`."""
+    """Judges snapshots by episodes in a gymnasium environment; a `Rounds`."""
 
     def __init__(self, experiment: Experiment) -> None:
-        """Creates no environment yet.
-
-        Raises:
-          ConfigError: the environment cannot be created.
-        """
+        """Raises `ConfigError` if the environment cannot be created."""
         config = experiment.evaluation
         self._experiment = experiment
         self._episodes = config.games
@@ -246,15 +238,15 @@ class EpisodeRounds:
         self.rated = -1
 
     def ladder(self) -> dict[str, Any]:
-        """Empty: there are no opponents."""
+        """Empty, without opponents."""
         return {}
 
     def judge(self, step: int, params: Params, keep_going: Callable[[], bool]) -> dict[str, float]:
-        """The returns of `evaluation.games` episodes."""
+        """Metrics of the returns of `evaluation.games` episodes."""
         env, seed = self._experiment.env, self._experiment.seed
         assert isinstance(env, GymnasiumConfig)
         key = jax.random.fold_in(jax.random.key(seed), step)
-        # An asynchronous environment is a process; no more of them run than in an actor.
+        # An asynchronous environment is a process; run no more of them than an actor does.
         most = self._experiment.actors.games if env.vectorization == "async" else SIDE_BY_SIDE
         with closing(make_vector_env(env, min(self._episodes, most), seed + _SEED)) as environments:
             result = play_episodes(environments, self._actors.actor(params), self._episodes, key, keep_going)
@@ -263,10 +255,9 @@ class EpisodeRounds:
 
 
 class SoloRounds:
-    """Whole games of each snapshot in a single-agent simulator; a `Rounds`."""
+    """Judges snapshots by games in a single-agent simulator; a `Rounds`."""
 
     def __init__(self, experiment: Experiment, env: Env) -> None:
-        """Plays no game yet."""
         config = experiment.evaluation
         search = experiment.search.model_copy(update={"simulations": config.simulations})
         self._players = NetworkPlayers(env, experiment.network, search, experiment.env.discount)
@@ -275,11 +266,11 @@ class SoloRounds:
         self.rated = -1
 
     def ladder(self) -> dict[str, Any]:
-        """Empty: there are no opponents."""
+        """Empty, without opponents."""
         return {}
 
     def judge(self, step: int, params: Params, keep_going: Callable[[], bool]) -> dict[str, float]:
-        """The returns of `evaluation.games` games."""
+        """Metrics of the returns of `evaluation.games` games."""
         player = self._players.player(str(step), params)
         returns = play_alone(self._env, player, self._games, jax.random.fold_in(self._seed, step), keep_going)
         self.rated = step
@@ -287,14 +278,14 @@ class SoloRounds:
 
 
 def reward_scale(env: EnvConfig) -> float:
-    """The factor of a game's rewards; reported returns are divided by it."""
+    """The factor on a game's rewards; reported returns are divided by it."""
     return env.reward_scale if isinstance(env, SimulatorConfig) else 1.0
 
 
 def play_alone(
     env: Env, player: Player, games: int, key: Array, keep_going: Callable[[], bool] = lambda: True
 ) -> np.ndarray[Any, Any]:
-    """Returns of `player`, `[games]` float64, in single-agent games that run in one batch from start to end.
+    """Returns of `player`, `[games]` float64, in single-agent games that run in one batch.
 
     Raises:
       Interrupted: `keep_going`, called before every move, returned False.
@@ -307,7 +298,7 @@ def play_alone(
         if not keep_going():
             raise Interrupted
         key, move_key = jax.random.split(key)
-        # A game that is over shows its initial state to the player, and the action is ignored.
+        # The player sees the initial state of a finished game; its action there is ignored.
         shown = jax.vmap(optax.tree.where)(over, starts, states)
         states = step(states, player.choose(move_key, shown))
         seen = jax.device_get(view(states))
@@ -318,7 +309,7 @@ def play_alone(
 
 @lru_cache(maxsize=4)
 def _programs(env: Env) -> tuple[Callable[..., Any], ...]:
-    """The compiled rules of B games."""
+    """The compiled `init`, `step` and `view` of a batch of games."""
     return tuple(jax.jit(jax.vmap(function)) for function in (env.init, env.step, env.view))
 
 
@@ -328,7 +319,7 @@ def summary(result: EpisodesResult) -> dict[str, Any]:
         "episodes": result.episodes,
         "mean_return": result.mean_return,
         "std_return": result.std_return,
-        "interval": list(result.interval) if result.episodes > 1 else None,  # one episode tells no spread
+        "interval": list(result.interval) if result.episodes > 1 else None,
         "mean_length": result.mean_length,
         "failures": result.failures,
     }

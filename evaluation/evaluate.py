@@ -1,4 +1,4 @@
-"""The commands `evaluate` and `analyze`: names or JSON lines in, plain values out."""
+"""The commands `evaluate` and `analyze`."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ from podzero.types import Array, EnvState
 POSITIONS = 1000
 """Positions that a solver judges by default."""
 DEFAULT_OPPONENTS = ("mcts:200", "random")
-"""Opponents in games of two players that have no solver."""
+"""Default opponents in two-player games without a solver."""
 ENUMERATED = {"tic_tac_toe": 8}
-"""Games in which a solver judges all positions by default: the last ply with a choice."""
+"""Games in which a solver judges all positions by default, with the last ply at which a player has a choice."""
 
 
 @simulator_errors()
@@ -61,41 +61,42 @@ def evaluate(
     game: str | None = None,
     records: Path | None = None,
 ) -> dict[str, Any]:
-    """Plays a match; without an opponent, the game's solver judges the moves in seeded positions instead.
+    """Measures a player: by a match, by a solver's judgement of its moves, or by the returns of episodes.
 
-    Games without a solver are then played against each of `DEFAULT_OPPONENTS`. In single-agent environments, whole
-    episodes are played.
+    Without an opponent, the game's solver judges the player's moves in seeded positions; in games without a solver the
+    player meets each of `DEFAULT_OPPONENTS`. In single-agent environments it plays episodes.
 
     Args:
       who: the player, see `podzero.player_names`.
-      opponent: the other player; None for a judgement by the solver, or matches against `DEFAULT_OPPONENTS`.
-      games: games of each match, half of them from each side (an odd number is rounded up); or episodes.
-      simulations: per move of players with a network; None means as many as in training.
-      positions: positions to judge; None takes `POSITIONS`, or all there are in the games of `ENUMERATED`.
-      seed: of openings, positions and all random choices.
-      game: a game, or an experiment whose environment is used. Required only if neither player is a working
-        directory. Otherwise it must be the game that they were trained on; its arguments may differ, and are used; so
-        may the size of the board, if the network has global pooling.
-      records: the file to which the games of a match are written (`podzero.evaluation.records`); by default one below
-        `matches/` in the working directory of the player, or none for other players.
+      opponent: the other player, or None.
+      games: games of each match, half from each side (rounded up to an even number), or number of episodes.
+      simulations: simulations per move of players with a network; None for the number used in training.
+      positions: positions to judge; None for `POSITIONS`, or for all in the games of `ENUMERATED`.
+      seed: seed of openings, positions and all random choices.
+      game: a game, or an experiment whose environment is used. Required if neither player is a working directory.
+        Otherwise it must be the game they were trained on; its arguments may differ, and so may the size of the board
+        if the network has global pooling.
+      records: file for the games of the match; None for one below `matches/` in the player's working directory, and
+        for other players no file.
 
     Returns:
-      `games, wins, draws, losses, score, interval` of a match, and `records`, the file or None; `matches`, the same of
-      several by opponent;
-      `positions, keeps_value, exact, interval, by_ply, bands` of a judgement, and of a trained player `network`, the
-      same for the strongest move of its network without search; `episodes, mean_return, std_return, interval`
-      (the latter of the mean) of episodes; all with `game, player` (and `opponent`).
+      Always `game, player`, and in addition
+      - of a match: `opponent, games, wins, draws, losses, score, interval, records` (the file or None), or these by
+        opponent in `matches`;
+      - of a judgement: `positions, keeps_value, exact, interval, by_ply, bands`, and in `network` the same for the most
+        probable moves of the player's network without search;
+      - of episodes: `episodes, mean_return, std_return, interval` (of the mean).
 
     Raises:
       ConfigError, WorkdirError, SnapshotError: see `resolve`.
-      ConfigError: no game or two different games were given, or positions where no solver judges them.
+      ConfigError: no game or two different games were given, or options that do not apply to the game.
       EnvironmentFailed, SimulatorError: the environments, or a game on the host, failed.
     """
     where = game_to_play(game, who, opponent)
     if records is not None and opponent is None:
-        raise ConfigError(f"--records {records}: only the games of a match are recorded; choose an --opponent")
+        raise ConfigError(f"--records {records}: only matches are recorded; choose an --opponent")
     if positions is not None and opponent is not None:
-        raise ConfigError(f"--positions {positions} are judged by a solver: remove it, or --opponent {opponent}")
+        raise ConfigError(f"--positions {positions} is for judgement by a solver: remove it, or --opponent {opponent}")
     if isinstance(where, GymnasiumConfig):
         _refuse_opponent(where.title, opponent)
         _refuse_positions(where.title, positions)
@@ -127,14 +128,14 @@ def evaluate(
 def analyze(
     who: str, lines: Iterable[str], simulations: int | None = None, game: str | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Answers JSON lines; each line is a position, given by the moves that lead to it.
+    """Searches positions given as JSON lines, by the moves that lead to them.
 
-    `{"id": 1, "moves": [3, 3, 4]}` gives `{"id": 1, "move": 2, "policy": [...], "value": 0.31, "visits": [...]}`, the
-    value for the player to move. An invalid line gives `{"id": ..., "error": "..."}`, and the following lines are still
-    answered. Answers keep the order of the lines; lines that are already waiting are answered in one batch.
+    `{"id": 1, "moves": [3, 3, 4]}` gives `{"id": 1, "move": 2, "policy": [...], "value": 0.31, "visits": [...]}`, with
+    the value for the player to move. An invalid line gives `{"id": ..., "error": "..."}`. Answers keep the order of the
+    lines; waiting lines are answered in one batch.
 
     Raises:
-      ConfigError, WorkdirError, SnapshotError: see `resolve`; before the first line is read.
+      ConfigError, WorkdirError, SnapshotError: see `resolve`; raised before the first line is read.
     """
     where = game_to_play(game, who)
     env = make_env(where)
@@ -145,7 +146,7 @@ def analyze(
 
 
 def discount_of(game: str | EnvConfig) -> float:
-    """The discount per move of the environment that `game_to_play` returned."""
+    """The discount per move of an environment returned by `game_to_play`."""
     return 1.0 if isinstance(game, str) else game.discount
 
 
@@ -157,13 +158,12 @@ def _refuse_opponent(name: str, opponent: str | None) -> None:
 def _refuse_positions(name: str, positions: int | None) -> None:
     if positions is not None:
         raise ConfigError(
-            f"--positions {positions}: {name} has no solver that could judge them (only {', '.join(SOLVED)} have one); "
-            "leave --positions out"
+            f"--positions {positions}: {name} has no solver (only {', '.join(SOLVED)} have one); leave --positions out"
         )
 
 
 def records_file(who: str, name: str, opponent: str, game: str) -> Path | None:
-    """Where the games of `who`, whose full name is `name`, are written by default; None without a run of the user's."""
+    """The default file for match records of `who`, whose full name is `name`; None unless it is a working directory."""
     player = parse_player(who)
     if not isinstance(player, TrainedPlayer) or who.startswith(PREFIX):
         return None
@@ -172,7 +172,7 @@ def records_file(who: str, name: str, opponent: str, game: str) -> Path | None:
 
 
 def _by_states(player: Contestant) -> Player:
-    """The player, if it needs no more than states."""
+    """The player, unless it is a `MovesPlayer`, which only plays matches."""
     if isinstance(player, MovesPlayer):
         raise ConfigError(
             f"player '{player.name}' only plays matches; choose an opponent, for example --opponent mcts:100"
@@ -181,9 +181,10 @@ def _by_states(player: Contestant) -> Player:
 
 
 def _episodes(env: GymnasiumConfig, who: str, episodes: int, simulations: int | None, seed: int) -> dict[str, Any]:
-    """Whole episodes of one player in a gymnasium environment."""
+    """Episodes in a gymnasium environment."""
     if who == "greedy":
-        env = env.model_copy(update={"vectorization": "sync"})  # only environments of this process can be copied
+        # Only environments in this process can be copied.
+        env = env.model_copy(update={"vectorization": "sync"})
     name, decide = (who, None) if who in BASELINES else acting(who, env, simulations)
     with closing(make_vector_env(env, min(episodes, SIDE_BY_SIDE), seed)) as environments:
         choose = (lambda key, seen: decide(key, seen)[0]) if decide else baseline(who, environments)
@@ -192,7 +193,7 @@ def _episodes(env: GymnasiumConfig, who: str, episodes: int, simulations: int | 
 
 
 def _alone(env: Env, player: Player, games: int, seed: int, scale: float) -> dict[str, Any]:
-    """Whole games of one player in a single-agent simulator; returns are in the game's own, unscaled rewards."""
+    """Episodes in a single-agent simulator; returns are in unscaled rewards."""
     returns = play_alone(env, player, games, jax.random.key(seed)) / scale
     result = EpisodesResult(returns, np.zeros(games, np.int64), 0)
     counted = {key: value for key, value in summary(result).items() if key not in ("mean_length", "failures")}
@@ -200,7 +201,7 @@ def _alone(env: Env, player: Player, games: int, seed: int, scale: float) -> dic
 
 
 def _match(env: Env, player: Contestant, other: Contestant, games: int, seed: int, file: Path | None) -> dict[str, Any]:
-    """A match of at least `games` games, which are written to `file` if there is one."""
+    """A match of at least `games` games, written to `file` unless None."""
     played = Arena(env).pairs(player, other, -(-games // 2), jax.random.key(seed))
     if file is not None:
         write_records(file, env, chain.from_iterable(played), date.today().isoformat())
@@ -215,16 +216,16 @@ def _match(env: Env, player: Contestant, other: Contestant, games: int, seed: in
 
 
 def _judgement(env: Env, player: Player, positions: int | None, seed: int) -> dict[str, Any]:
-    """What a solver says of the moves of a player, and beside it of those of its network, if it has one."""
+    """The solver's judgement of a player's moves, and of its network's."""
     if positions is None and env.spec.name in ENUMERATED:
         judged = all_positions(env, ENUMERATED[env.spec.name])
     else:
         judged = judged_positions(env, positions or POSITIONS, seed)
     judge = Judge(env, judged)
-    alone = (
-        {"network": _judged(judge.network(player))} if isinstance(player, SearchPlayer) and player.has_network else {}
-    )
-    return _judged(judge(player, jax.random.key(seed))) | alone
+    result = _judged(judge(player, jax.random.key(seed)))
+    if isinstance(player, SearchPlayer) and player.has_network:
+        result["network"] = _judged(judge.network(player))
+    return result
 
 
 def _judged(result: JudgeResult) -> dict[str, Any]:
@@ -242,12 +243,11 @@ def _shares(result: JudgeResult | BandResult) -> dict[str, Any]:
 
 
 BATCH = 64
-"""Batch size of the search. One position alone is a batch of one; all other batches are padded to this size, so that
-only two programs are ever compiled."""
+"""Batch size of the search: batches of several positions are padded to it, so that only two programs are compiled."""
 
 
 class _Request(NamedTuple):
-    """A parsed line: moves, or the error in it."""
+    """A parsed line: moves, or an error."""
 
     id: Any
     moves: list[int]
@@ -266,7 +266,7 @@ class Analyst:
         self._advance = jax.jit(self._play_where_legal)
 
     def answers(self, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-        """One answer to every non-empty line; see `podzero.evaluation.evaluate.analyze`."""
+        """One answer per non-empty line; see `analyze`."""
         for batch in _as_they_come(lines):
             yield from self._answer([_parse(line, self._env.spec.num_actions) for line in batch])
 
@@ -291,7 +291,7 @@ class Analyst:
                 }
 
     def _replay(self, requests: list[_Request]) -> tuple[EnvState, list[str | None]]:
-        """Roots for the search and errors in the moves; a request with an error gets the initial state as its root."""
+        """Roots of the search, and errors in the moves; the root is the initial state where there is an error."""
         fresh = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (len(requests), *leaf.shape)), self._start)
         states = fresh
         errors: list[str | None] = [None] * len(requests)
@@ -306,7 +306,7 @@ class Analyst:
         return jax.vmap(optax.tree.where)(over, fresh, states), errors
 
     def _play_where_legal(self, states: EnvState, actions: Array) -> tuple[EnvState, Array]:
-        """Plays the actions except -1; refuses illegal ones and all in terminal states. Returns states, refused."""
+        """Plays the legal actions; -1 is none. Returns the states and a mask of illegal actions."""
         view = jax.vmap(self._env.view)(states)
         legal = jnp.take_along_axis(view.legal, jnp.maximum(actions, 0)[:, None], axis=1)[:, 0] & ~view.done
         goes_on = (actions >= 0) & legal
@@ -317,7 +317,8 @@ class Analyst:
 def _parse(line: str, num_actions: int) -> _Request:
     try:
         tree = json.loads(line)
-        json.dumps(tree, allow_nan=False)  # the answer repeats the id, and NaN is not JSON
+        # The answer repeats the id; NaN is not JSON.
+        json.dumps(tree, allow_nan=False)
     except (ValueError, RecursionError) as error:
         return _Request(None, [], f"invalid JSON: {error}")
     if not isinstance(tree, dict):
@@ -329,7 +330,7 @@ def _parse(line: str, num_actions: int) -> _Request:
 
 
 def _as_they_come(lines: Iterable[str]) -> Iterator[list[str]]:
-    """Batches of at most `BATCH` lines that have arrived; a single line is not held back to fill a batch."""
+    """Batches of the lines that have arrived, at most `BATCH`; never waits to fill a batch."""
     waiting = read_ahead(lines, 4 * BATCH)
     batch: list[str] = []
     while True:

@@ -1,9 +1,7 @@
 """The evaluator: judges the newest snapshot periodically during training.
 
-In board games a round plays matches, asks the solver if there is one, and updates the ratings. Matches are chosen as in
-a tournament, by how much they reduce the uncertainty of the newest snapshot's rating; two opponents may be matched too.
-The interval of a rating in a run is that of its difference from the rating of the snapshot before it: how far random
-play lies below the first snapshots is uncertain by hundreds of Elo points, but that shifts all snapshots alike.
+In board games a round plays matches, asks the solver if there is one, and updates the ratings. Matches are chosen, as
+in a tournament, by how much they reduce the uncertainty of the newest snapshot's rating.
 """
 
 from __future__ import annotations
@@ -43,15 +41,15 @@ _LOOK_EVERY_S = 1.0
 
 
 class Rounds(Protocol):
-    """One way to judge parameters. Programs are compiled in the first round and reused in all later ones."""
+    """A way to judge parameters. Programs are compiled in the first round and reused in later ones."""
 
     @property
     def rated(self) -> int:
-        """The newest step judged so far, also by earlier evaluator processes; -1 before the first."""
+        """The newest step judged so far, including by earlier evaluator processes; -1 before the first."""
         ...
 
     def judge(self, step: int, params: Params, keep_going: Callable[[], bool]) -> dict[str, float]:
-        """Metrics of the parameters of `step`, named `evaluation/...`. Calls `keep_going` regularly.
+        """Metrics `evaluation/...` of the parameters of `step`. Calls `keep_going` regularly.
 
         Raises:
           Interrupted: `keep_going` returned False; the round is discarded.
@@ -67,7 +65,7 @@ class Evaluator:
     """Judges the newest snapshot every `every_minutes`."""
 
     def __init__(self, rounds: Rounds, every_minutes: float, snapshots: Path, report: Report) -> None:
-        """Judges nothing yet. `snapshots` is `Workdir.snapshots`; `report` receives the metrics."""
+        """`snapshots` is `Workdir.snapshots`; `report` receives the metrics."""
         self._rounds = rounds
         self._every_s = 60 * every_minutes
         self._snapshots = snapshots
@@ -75,10 +73,7 @@ class Evaluator:
         self._stop = Event()
 
     def run(self) -> None:
-        """Judges until `stop`; waits for a first snapshot.
-
-        A round whose environment fails, or whose snapshots cannot be read now, is repeated after the usual time.
-        """
+        """Judges until `stop`. A round that fails is logged and repeated after `every_minutes`."""
         due = time.monotonic()
         while not self._stop.wait(_LOOK_EVERY_S):
             began = time.monotonic()
@@ -92,14 +87,14 @@ class Evaluator:
                 return
             except (EnvironmentFailed, SimulatorError, SnapshotError, OSError) as error:
                 log.warning(
-                    "an evaluation round failed; one begins again in %g minutes (evaluation.every_minutes): %s",
+                    "an evaluation round failed; the next begins in %g minutes (evaluation.every_minutes): %s",
                     self._every_s / 60,
                     error,
                 )
             due = began + self._every_s
 
     def stop(self) -> None:
-        """Makes `run` return before the next move of the current round; does not wait for it."""
+        """Makes `run` return before its next move; does not wait."""
         self._stop.set()
 
     def ladder(self) -> dict[str, Any]:
@@ -111,12 +106,12 @@ class Evaluator:
 
         Raises:
           Interrupted: `stop` was called; the round is discarded.
-          SnapshotError: no snapshot can be read, or none that is newer than the one judged last.
+          SnapshotError: no snapshot newer than the last judged one can be read.
           EnvironmentFailed, SimulatorError: the environments, or a game on the host, failed; the round is discarded.
         """
         step, params = load_snapshot(self._snapshots)
         if step <= self._rounds.rated:
-            raise SnapshotError(f"{self._snapshots}: of the snapshots after step {self._rounds.rated} none is intact")
+            raise SnapshotError(f"{self._snapshots}: no snapshot after step {self._rounds.rated} is intact")
         with simulator_errors():
             metrics = self._rounds.judge(step, params, lambda: not self._stop.is_set())
         self._report(WORKER, {"evaluation/step": float(step)} | metrics)
@@ -126,10 +121,10 @@ def make_rounds(experiment: Experiment, snapshots: Path, games: Path, ladder: di
     """Matches for two-player games, episodes for single-agent environments.
 
     Args:
-      experiment: whose `evaluation` section configures the rounds.
+      experiment: its section `evaluation` configures the rounds.
       snapshots: `Workdir.snapshots`.
-      games: `Workdir.games`, where the games of matches are kept.
-      ladder: the result of `ladder()` of an earlier evaluator process.
+      games: `Workdir.games`, where match games are stored.
+      ladder: what `ladder()` returned in an earlier evaluator process.
 
     Raises:
       ConfigError: an opponent does not exist or cannot play, or the environment cannot be created.
@@ -148,10 +143,7 @@ OPPONENTS = ("random", "mcts:100", "earlier")
 
 
 class MatchRounds:
-    """Plays the configured opponents, asks the solver, and keeps the ratings; a `Rounds`.
-
-    Parameters are arguments of the compiled programs, so that all snapshots share them.
-    """
+    """Judges snapshots by matches, ratings and the game's solver; a `Rounds`."""
 
     def __init__(
         self,
@@ -161,14 +153,14 @@ class MatchRounds:
         ladder: dict[str, Any] | None = None,
         keep: Callable[[int, Sequence[PlayedGame]], None] = lambda step, games: None,
     ) -> None:
-        """Resolves the opponents; plays no match yet.
+        """Resolves the opponents.
 
         Args:
-          experiment: whose `evaluation` section configures the rounds.
+          experiment: its section `evaluation` configures the rounds.
           env: the game.
           snapshots: `Workdir.snapshots`, for matches against earlier snapshots.
-          ladder: the result of `ladder()` of an earlier evaluator process.
-          keep: gets the step and the games of each complete round.
+          ladder: what `ladder()` returned in an earlier evaluator process.
+          keep: receives the step and the games of each complete round.
 
         Raises:
           ConfigError: an opponent does not exist or cannot play this game.
@@ -201,7 +193,7 @@ class MatchRounds:
         return self._ladder_tree
 
     def judge(self, step: int, params: Params, keep_going: Callable[[], bool]) -> dict[str, float]:
-        """Matches, the solver's judgement, and ratings."""
+        """Metrics of matches, ratings and the solver's judgement."""
         player = self._selves.player(snapshot_name(step), params)
         match_key, judge_key = jax.random.split(jax.random.fold_in(self._seed, step))
         matches = RatingRound(self._arena, self._players(step, player), player.name, self._ladder, self._config.games)
@@ -221,30 +213,31 @@ class MatchRounds:
 
     @cached_property
     def _judge(self) -> Judge | None:
-        """Made in the first round, since solving the positions takes long if they are not cached."""
+        """Made in the first round, since solving positions is slow if they are not cached."""
         if self._env.spec.name not in SOLVED:
             return None
         return Judge(self._env, judged_positions(self._env, self._config.positions, seed=0, part="validation"))
 
     def _players(self, step: int, newest: Contestant) -> dict[str, Contestant]:
-        """The newest snapshot, that of `step`, its opponents, and earlier snapshots, by name."""
+        """The newest snapshot, that of `step`, its opponents and earlier snapshots, by name."""
         players: dict[str, Contestant] = {**self._opponents, newest.name: newest}
         if "earlier" in self._names:
             for earlier in self._earlier(step):
-                with suppress(SnapshotError):  # the driver may have deleted it meanwhile
+                # The driver may have deleted it meanwhile.
+                with suppress(SnapshotError):
                     held = load_snapshot(self._snapshots, earlier).params
                     players[snapshot_name(earlier)] = self._selves.player(snapshot_name(earlier), held)
         return players
 
     def _earlier(self, step: int) -> list[int]:
-        """Rated snapshots to play: the last one before `step`, and the one nearest to half of it."""
+        """Rated snapshots to play: the last before `step` and the one nearest to half of it."""
         kept = set(snapshot_steps(self._snapshots))
         rated = [earlier for earlier in snapshot_steps_of(self._ladder) if earlier < step and earlier in kept]
         return sorted({rated[-1], min(rated, key=lambda earlier: abs(earlier - step / 2))}) if rated else []
 
 
 def judgement_metrics(result: JudgeResult) -> dict[str, float]:
-    """`evaluation/keeps_value` of all positions; of each band with positions the same, and their number."""
+    """`evaluation/keeps_value` over all positions, and the share and number of positions in each band."""
     metrics = {"evaluation/keeps_value": result.keeps_value}
     for band in result.bands:
         metrics[f"evaluation/keeps_value_{band.first}_{band.last}"] = band.keeps_value
@@ -257,37 +250,34 @@ def _scores(results: Mapping[str, MatchResult]) -> dict[str, float]:
     met: dict[str, MatchResult] = {}
     for name, result in results.items():
         opponent = "earlier" if name.startswith("@") else name
-        met[opponent] = MatchResult(*map(sum, zip(met.get(opponent, (0, 0, 0)), result, strict=True)))
+        met[opponent] = result.plus(met.get(opponent, MatchResult(0, 0, 0)))
     played = {name: result for name, result in met.items() if result.games}
     scores = {f"evaluation/score_{name}": result.score for name, result in played.items()}
     return scores | {f"evaluation/games_{name}": float(result.games) for name, result in played.items()}
 
 
 ENOUGH_ELO = 60.0
-"""A round ends when half of the interval of the newest rating is below this."""
+"""A round ends when half the interval of the newest rating is below this."""
 BATCH_OPENINGS = 4
-"""The most openings in a match of a round; each is played from both sides."""
+"""Most openings in a match of a round; each is played from both sides."""
 RATED_TOGETHER = 24
-"""The newest snapshots whose games count in a round; older ratings stay as they are, so that the work of a round does
-not grow with the length of a run."""
+"""Newest snapshots that a round rates; older ratings are frozen, so that rounds do not slow down during a run."""
 
 
 class RatingRound:
-    """The matches of one round, which may be those of two opponents with each other: they too may make the newest
-    rating more certain.
-    """
+    """The matches of one round. Two opponents may also meet, if that reduces the newest rating's uncertainty most."""
 
     def __init__(
         self, arena: Arena, players: Mapping[str, Contestant], newest: str, ladder: Ladder, games: int
     ) -> None:
-        """Plays nothing yet.
+        """Prepares a round.
 
         Args:
-          arena: of the game.
-          players: all who may play, by name, the newest snapshot and at least one opponent among them.
-          newest: the name of the newest snapshot.
-          ladder: of the rounds before; it is not changed.
-          games: the most games for each opponent; an odd number is rounded up.
+          arena: plays the matches.
+          players: all participants by name, including the newest snapshot and at least one opponent.
+          newest: name of the newest snapshot.
+          ladder: results of earlier rounds; not modified.
+          games: most games per opponent, rounded up to an even number.
         """
         self._arena = arena
         self._players = players
@@ -299,15 +289,15 @@ class RatingRound:
         self._most = -(-games // (2 * self._openings)) * len(opponents)
         self._barred: set[frozenset[str]] = set()
         self.ladder = deepcopy(ladder)
-        """With the games of this round."""
+        """The given ladder with the games of this round."""
         self.results = dict.fromkeys(opponents, MatchResult(0, 0, 0))
-        """Of the newest snapshot against each opponent in this round."""
+        """Results of the newest snapshot against each opponent in this round."""
         self.games: list[PlayedGame] = []
-        """Of this round, in the order of play."""
+        """Games of this round, in the order of play."""
 
     def play(self, key: Array, keep_going: Callable[[], bool]) -> None:
-        """Plays one match against each opponent, then those that are chosen by uncertainty, until the interval of the
-        newest rating is short enough or all games are spent. `key` is consumed.
+        """Plays one match against each opponent, then matches chosen by uncertainty, until the newest rating's interval
+        is short enough or all games are played. `key` is consumed.
 
         Raises:
           Interrupted: `keep_going` returned False.
@@ -328,17 +318,18 @@ class RatingRound:
             self.ladder.add(*pair, [both.points for both in played])
             self.games += [game for both in played for game in both]
             if pair[0] == self._newest:
-                found = match_result(played)
-                self.results[pair[1]] = MatchResult(*map(sum, zip(self.results[pair[1]], found, strict=True)))
+                self.results[pair[1]] = self.results[pair[1]].plus(match_result(played))
 
     def relevant(self) -> list[str]:
-        """The players whose games count: all but old snapshots that do not play in this round."""
+        """The players to rate: all but old snapshots that do not play in this round."""
         return relevant(self.ladder, self._players)
 
     def rating(self, ratings: Mapping[str, Rating]) -> Rating | None:
-        """The newest of the `ratings` of the ladder, with the interval of its difference from the snapshot before, or
-        from random play for the first one; None without games that connect it with random play.
+        """The newest snapshot's rating among `ratings`, with the interval of its difference from the previous snapshot
+        (for the first one, from random play); None if no games connect it with random play.
         """
+        # How far random play lies below the first snapshots is uncertain by hundreds of Elo points, but that shifts all
+        # snapshots alike.
         rating, compared = ratings.get(self._newest), self._compared(self.relevant())
         if rating is None or compared is None:
             return None
@@ -346,17 +337,18 @@ class RatingRound:
         return rating._replace(error=compared.error, low=compared.low + shift, high=compared.high + shift)
 
     def _compared(self, names: list[str]) -> Rating | None:
-        """The newest rating in relation to the snapshot before."""
+        """The newest snapshot's rating with the previous one at 0."""
         return self.ladder.ratings({self._before: 0.0}, names).get(self._newest)
 
     def _choose(self, number: int) -> tuple[str, str] | None:
-        """The next two players, the newest first; None if its rating is certain enough."""
+        """The next two players, the newest first; None if the newest rating is certain enough."""
         opponents = list(self.results)
         if number < len(opponents):
             return self._newest, opponents[number]
         names = self.relevant()
         rating = self._compared(names)
-        if rating is None:  # all games are for the scores
+        if rating is None:
+            # Nothing to rate: all games serve the scores.
             return self._newest, opponents[number % len(opponents)]
         return None if rating.error < ENOUGH_ELO else self._by_uncertainty(names)
 
@@ -372,24 +364,24 @@ class RatingRound:
         return (other, one) if other == self._newest else (one, other)
 
     def _may_play(self, one: str, other: str) -> bool:
-        """Two earlier snapshots do not: nobody remembers which openings they have played."""
+        # Two earlier snapshots never meet, since the openings they have played are not stored.
         present = one in self._players and other in self._players and frozenset((one, other)) not in self._barred
         return present and (self._newest in (one, other) or not (one.startswith("@") and other.startswith("@")))
 
 
 def relevant(ladder: Ladder, present: Mapping[str, Contestant]) -> list[str]:
-    """The names in a ladder without the snapshots that are neither among the newest nor `present`."""
+    """The players of a ladder, without old snapshots that are not `present`."""
     names = ladder.players()
     old = {snapshot_name(step) for step in snapshot_steps_of(ladder)[:-RATED_TOGETHER]}
     return [name for name in names if name not in old or name in present]
 
 
 def snapshot_name(step: int) -> str:
-    """The name of a snapshot in the ratings of its run."""
+    """A snapshot's name in the ratings of its run."""
     return f"@{step}"
 
 
 def snapshot_steps_of(ladder: Ladder) -> list[int]:
-    """The steps of the snapshots with games, ascending."""
+    """The steps of the rated snapshots, ascending."""
     numbers = [name.removeprefix("@") for name in ladder.players() if name.startswith("@")]
     return sorted(int(number) for number in numbers if number.isdigit())

@@ -1,6 +1,4 @@
-"""Finished games: what is known of each, match results, and the files (JSON lines) in which a run or a tournament keeps
-them for people to look at.
-"""
+"""Finished games, match results, and the JSON lines in which runs and tournaments store games."""
 
 from __future__ import annotations
 
@@ -19,24 +17,24 @@ class PlayedGame(NamedTuple):
     """One finished game."""
 
     first: str
-    """The name of the player who moved first, its random opening included."""
+    """Name of the player that moved first, counting the random opening."""
     second: str
     moves: tuple[int, ...]
-    """All actions from the initial position, those of a random opening included."""
+    """All actions, including the random opening."""
     points: float
     """The first player's points: 1 for a win, 0.5 for a draw, 0 for a loss."""
     opening_plies: int = 0
-    """Random actions at the beginning."""
+    """Length of the random opening."""
     position: str = ""
-    """A digest of the position after the opening."""
+    """Digest of the position after the opening."""
     given_up: bool = False
     """Whether the loser resigned or forfeited."""
     cut_off: bool = False
-    """Whether a limit on the plies ended the game; it then counts as what its rewards say, usually a draw."""
+    """Whether the limit on plies ended the game; the rewards then decide the points, usually a draw."""
 
 
 def game_title(game: PlayedGame) -> str:
-    """Who played, the result, and how long it took, as `@20 - random 1-0, 7 plies`."""
+    """Players, result and length, for example `@20 - random 1-0, 7 plies`."""
     result = {1.0: "1-0", 0.0: "0-1"}.get(game.points, "draw")
     end = " (given up)" if game.given_up else " (cut off)" if game.cut_off else ""
     return f"{game.first} - {game.second} {result}{end}, {len(game.moves)} plies"
@@ -48,29 +46,33 @@ class PlayedPair(NamedTuple):
     opened: PlayedGame
     """The game in which the first player of the match moved first."""
     replied: PlayedGame
-    """The game in which it moved second."""
+    """The game in which that player moved second."""
 
     @property
     def points(self) -> tuple[float, float]:
-        """Of the first player of the match in each game."""
+        """Points of the first player of the match in each game."""
         return self.opened.points, 1 - self.replied.points
 
 
 class MatchResult(NamedTuple):
-    """The result of a match, counted for the first player."""
+    """The result of a match for its first player."""
 
     wins: int
     draws: int
     losses: int
 
+    def plus(self, other: MatchResult) -> MatchResult:
+        """The result with the games of `other` added."""
+        return MatchResult(self.wins + other.wins, self.draws + other.draws, self.losses + other.losses)
+
     @property
     def games(self) -> int:
-        """Games played."""
+        """Number of games."""
         return self.wins + self.draws + self.losses
 
     @property
     def points(self) -> float:
-        """Wins, and half of the draws."""
+        """Wins plus half the draws."""
         return self.wins + 0.5 * self.draws
 
     @property
@@ -80,12 +82,12 @@ class MatchResult(NamedTuple):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95% interval of the score, by Wilson's formula (`podzero.intervals`)."""
+        """95% interval of the score, by Wilson's formula."""
         return wilson(self.points, self.games)
 
 
 def match_result(pairs: Iterable[PlayedPair]) -> MatchResult:
-    """Wins, draws and losses of the first player of the match."""
+    """The result of a match, from its pairs of games."""
     points = [scored for pair in pairs for scored in pair.points]
     return MatchResult(points.count(1.0), points.count(0.5), points.count(0.0))
 
@@ -99,9 +101,8 @@ def game_to_tree(game: PlayedGame) -> dict[str, Any]:
     {"players": ["mcts:20", "random"], "moves": [4, 0, 2], "opening_plies": 0, "position": "5feceb66ffc86f38",
      "points": [1.0, 0.0], "end": "over"}
 
-    `players` names who moved first, and `points` has the same order. `moves` are actions of the environment, from the
-    start of the game. `end` is `over`, `given up` if the loser resigned or forfeited, or `cut off` if a limit on the
-    plies ended the game.
+    `players` and `points` begin with the player that moved first. `moves` are actions of the environment. `end` is
+    `over`, `given up` (the loser resigned or forfeited), or `cut off` (by the limit on plies).
     """
     return {
         "players": [game.first, game.second],
@@ -114,17 +115,17 @@ def game_to_tree(game: PlayedGame) -> dict[str, Any]:
 
 
 def game_from_tree(tree: Mapping[str, Any]) -> PlayedGame:
-    """The game that `game_to_tree` wrote; other keys are ignored.
+    """The inverse of `game_to_tree`; ignores other keys.
 
     Raises:
-      ValueError, KeyError, TypeError: something of it cannot be.
+      ValueError, KeyError, TypeError: the tree is invalid.
     """
     first, second = map(str, tree["players"])
     points = tree["points"]
     if sum(points) != 1 or points[0] not in (0, 0.5, 1):
-        raise ValueError("points that cannot be")
+        raise ValueError("invalid points")
     if not all(isinstance(one, int) for one in (tree["opening_plies"], *tree["moves"])) or tree["end"] not in _ENDS:
-        raise ValueError("moves or an end that cannot be")
+        raise ValueError("invalid moves, opening_plies or end")
     return PlayedGame(
         first,
         second,
@@ -140,20 +141,20 @@ def game_from_tree(tree: Mapping[str, Any]) -> PlayedGame:
 log = logging.getLogger(__name__)
 
 GAMES_FILE = "games.jsonl"
-"""In the folder of a tournament."""
+"""Holds a tournament's games."""
 MOST_ROUNDS = 100
-"""The rounds of which a run keeps the games; further ones replace others, so that the steps stay evenly spread."""
+"""Evaluation rounds whose games a run keeps; beyond that some are deleted so that the steps stay evenly spread."""
 MOST_READ = 2000
-"""The games that are read from a folder, the newest."""
+"""Newest games that are read from a folder."""
 _MOST_BYTES = 32 << 20
-"""Bytes that are read of a file, its last ones."""
+"""Last bytes that are read from a file."""
 
 
 class KeptGame(NamedTuple):
-    """A game and its origin."""
+    """A stored game and its origin."""
 
     origin: str
-    """`step 2,932`, or the name of a tournament's folder."""
+    """For example `step 2,932`, or the name of a tournament's folder."""
     game: PlayedGame
 
 
@@ -170,14 +171,13 @@ class GamesFolder:
         return sorted(int(file.stem) for file in found if file.stem.isdigit())
 
     def write(self, step: int, games: Iterable[PlayedGame]) -> None:
-        """Keeps the games of a round, which is the newest: rounds of later steps are of a time before a resumption, and
-        are deleted. A run does not end because games cannot be written: that is logged.
-        """
+        """Stores the games of the newest round; a failed write is only logged."""
         text = "".join(json.dumps(game_to_tree(game)) + "\n" for game in games)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             write_atomically(self._file(step), text)
             steps = self.steps()
+            # Rounds of later steps are from before a resumption.
             known = [kept for kept in steps if kept <= step]
             for dropped in {*steps} - {*known} | {*superfluous(known, self._most)}:
                 self._file(dropped).unlink(missing_ok=True)
@@ -185,7 +185,7 @@ class GamesFolder:
             log.warning("the games of step %d cannot be kept in %s: %s", step, self._folder, error.strerror)
 
     def read(self, step: int) -> list[KeptGame]:
-        """The games of a round; damaged lines are left out."""
+        """The games of a round, without damaged lines."""
         return _read(self._file(step), f"step {step:,}")
 
     def _file(self, step: int) -> Path:
@@ -193,7 +193,7 @@ class GamesFolder:
 
 
 def superfluous(steps: Sequence[int], most: int) -> list[int]:
-    """The steps to drop, so that at most `most` remain, the first and the last among them, as evenly as may be."""
+    """The steps to drop so that at most `most` remain, evenly spread and including the first and the last."""
     kept, dropped = sorted(steps), []
     while len(kept) > max(most, 2):
         gaps = [after - before for before, after in zip(kept, kept[2:], strict=False)]
@@ -202,10 +202,10 @@ def superfluous(steps: Sequence[int], most: int) -> list[int]:
 
 
 def kept_games(folder: Path) -> list[KeptGame]:
-    """The newest games in the working directory of a run, by round, or in the folder of a tournament; newest first.
+    """The newest `MOST_READ` games of a run's working directory or a tournament's folder, newest first.
 
     Raises:
-      ConfigError: there are none.
+      ConfigError: there are no games.
     """
     tournament = folder / GAMES_FILE
     if tournament.is_file():
@@ -219,7 +219,7 @@ def kept_games(folder: Path) -> list[KeptGame]:
                 break
     if not games:
         raise ConfigError(
-            f"{folder} keeps no games: neither {GAMES_FILE} of a tournament nor games/ of a run whose evaluator played"
+            f"{folder} holds no games: neither a tournament's {GAMES_FILE} nor a run's games/ with evaluation matches"
         )
     return games[:MOST_READ]
 
@@ -232,10 +232,12 @@ def _read(file: Path, origin: str) -> list[KeptGame]:
             opened.seek(max(0, size - _MOST_BYTES))
             lines = opened.read().splitlines()
     except OSError:
-        return []  # another process has just replaced it
+        # Another process may have just replaced the file.
+        return []
     for line in lines:
         try:
             games.append(KeptGame(origin, game_from_tree(json.loads(line))))
         except (ValueError, KeyError, TypeError):
-            continue  # half of a line, while it is being written
+            # A line may be incomplete while it is written.
+            continue
     return games

@@ -1,4 +1,4 @@
-"""Players: everything that chooses moves for a batch of games."""
+"""Players, which choose moves: by search, by a solver, at random."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from podzero.search import Evaluate, make_search, network_evaluation, rules_mode
 from podzero.types import Array, EnvState, Exploration, Params, SearchResult
 
 Decide = Callable[[Params, Array, EnvState], SearchResult]
-"""A compiled search without exploration: `(params, key, roots)`; compiles once for each number of roots."""
+"""A compiled search without exploration: `(params, key, roots)`; recompiles for each batch size."""
 PolicyAndValue = Callable[[Params, EnvState], tuple[Array, Array]]
 """A compiled network: `(params, states)` to probabilities `[B, A]`, zero for illegal actions, and values `[B]`."""
 
@@ -28,37 +28,37 @@ class Player(Protocol):
 
     @property
     def name(self) -> str:
-        """The name in results and ratings."""
+        """Name in results and ratings."""
         ...
 
     @property
     def deterministic(self) -> bool:
-        """Whether the move depends on the position alone, not on the key."""
+        """Whether the move depends only on the position."""
         ...
 
     def choose(self, key: Array, states: EnvState) -> Array:
-        """A legal action for each of B non-terminal states: `[B]` int32. `key` is consumed."""
+        """Legal actions, `[B]` int32, for B non-terminal states. `key` is consumed."""
         ...
 
 
 class Turn(NamedTuple):
-    """One game in which a player is to move, on the host."""
+    """A game in which a player is to move, on the host."""
 
     moves: tuple[int, ...]
-    """All actions of the game so far."""
+    """All actions so far."""
     state: EnvState
-    """The state after them, without a batch axis."""
+    """The state after `moves`, without a batch axis."""
     legal: np.ndarray[Any, Any]
     """`[A]` bool."""
 
 
 GIVES_UP = -1
-"""What a `MovesPlayer` answers instead of an action to resign or forfeit a game, which it then loses."""
+"""Returned by a `MovesPlayer` instead of an action: it resigns or forfeits, and loses the game."""
 
 
 @runtime_checkable
 class MovesPlayer(Protocol):
-    """Chooses moves one game at a time, from the moves that led to the position."""
+    """Chooses moves one game at a time, given all moves so far, for example an engine in another process."""
 
     @property
     def name(self) -> str:
@@ -71,12 +71,12 @@ class MovesPlayer(Protocol):
         ...
 
     def choose_after(self, turns: Sequence[Turn]) -> list[int]:
-        """A legal action for each game, or `GIVES_UP`."""
+        """A legal action, or `GIVES_UP`, for each game."""
         ...
 
 
 Contestant = Player | MovesPlayer
-"""Everything that plays matches."""
+"""A participant of matches."""
 
 
 class RandomPlayer:
@@ -95,7 +95,7 @@ class RandomPlayer:
 
 
 class SolverPlayer:
-    """Perfect play: a uniformly random choice among the actions with the best exact score."""
+    """Perfect play: a uniformly random action among those with the best exact score."""
 
     name = "solver"
     deterministic = False
@@ -112,7 +112,7 @@ class SolverPlayer:
 
 
 class SearchPlayer:
-    """The strongest move of a search."""
+    """Plays the strongest move of a search."""
 
     def __init__(
         self, name: str, decide: Decide, params: Params, *, deterministic: bool, network: PolicyAndValue | None = None
@@ -143,17 +143,17 @@ class SearchPlayer:
 
     @property
     def has_network(self) -> bool:
-        """Whether `evaluate` can be called: tree search with rollouts has no network."""
+        """Whether `evaluate` works; search with rollouts has no network."""
         return self._network is not None
 
     def evaluate(self, states: EnvState) -> tuple[Array, Array]:
-        """What the network alone says of B states, for the player to move.
+        """The network's output for B states, from the view of the player to move.
 
         Returns:
           probabilities `[B, A]` float32, zero for illegal actions; values `[B]` float32 in [-1, 1].
 
         Raises:
-          ConfigError: there is no network.
+          ConfigError: the player has no network.
         """
         if self._network is None:
             raise ConfigError(f"player '{self._name}' has no network that could evaluate a position: search it instead")
@@ -161,21 +161,20 @@ class SearchPlayer:
 
 
 def mcts_player(env: Env, simulations: int, discount: float = 1.0, keep_nodes: bool = False) -> SearchPlayer:
-    """Monte Carlo tree search without a network: PUCT with a uniform prior and one random rollout from each leaf.
+    """Monte Carlo tree search without a network: PUCT with a uniform prior and one random rollout per leaf.
 
-    Before its first visit an action counts as much as its node: as a loss, most of many actions would never be tried.
-    `discount` is the discount factor per move; `keep_nodes` as for `make_decide`.
+    `discount` is the discount factor per move; `keep_nodes` keeps the nodes of the trees in search results.
     """
+    # An unvisited action takes the value of its node. If it counted as a loss, most of many actions would stay untried.
     config = SearchConfig(algorithm="puct", simulations=simulations, first_play_urgency="parent")
     decide = make_decide(env, config, rollout_evaluation(env, discount), discount, keep_nodes)
     return SearchPlayer(f"mcts:{simulations}", decide, None, deterministic=False)
 
 
 class NetworkPlayers:
-    """Players that share a network and a compiled search and differ in their parameters.
+    """Makes players that share one compiled search and differ in their parameters.
 
-    Parameters are arguments of the compiled search, so that a new snapshot needs no compilation. They search with the
-    network for inference, as actors do.
+    They use the network's inference form, as actors do.
     """
 
     def __init__(
@@ -188,14 +187,14 @@ class NetworkPlayers:
         self._network = _policy_and_value(env, evaluate)
 
     def player(self, name: str, params: Params) -> SearchPlayer:
-        """The player that searches with trained parameters."""
+        """The player with parameters `params`."""
         return SearchPlayer(name, self._decide, self._fold(params), deterministic=True, network=self._network)
 
 
 def make_decide(
     env: Env, config: SearchConfig, evaluate: Evaluate, discount: float = 1.0, keep_nodes: bool = False
 ) -> Decide:
-    """Compiles a search that plays its strongest move; with `keep_nodes` its results have the nodes of the trees."""
+    """Compiles a search without exploration; `keep_nodes` keeps the nodes of the trees in its results."""
     search = make_search(config, rules_model(env, evaluate, discount), keep_nodes)
 
     def decide(params: Params, key: Array, roots: EnvState) -> SearchResult:
@@ -216,7 +215,7 @@ def _policy_and_value(env: Env, evaluate: Evaluate) -> PolicyAndValue:
 
 
 def rollout_evaluation(env: Env, discount: float) -> Evaluate:
-    """Evaluates states by uniform logits and the return of one uniformly random rollout from each."""
+    """Evaluates states by uniform logits and the return of one uniformly random rollout."""
 
     def evaluate(params: Params, key: Array, states: EnvState) -> tuple[jax.Array, jax.Array]:
         del params
@@ -229,9 +228,9 @@ def rollout_evaluation(env: Env, discount: float) -> Evaluate:
 
 
 def random_game_returns(env: Env, key: Array, states: EnvState, discount: float) -> jax.Array:
-    """Discounted returns of both players, `[B, 2]` float32, of random rollouts from B states to the end."""
+    """Discounted returns, `[B, 2]` float32, of both players in random rollouts from B states."""
 
-    def any_goes_on(carry: tuple[Any, EnvState, jax.Array, jax.Array]) -> jax.Array:
+    def running(carry: tuple[Any, EnvState, jax.Array, jax.Array]) -> jax.Array:
         return ~jnp.all(jax.vmap(env.view)(carry[1]).done)
 
     def ply(carry: tuple[Any, EnvState, jax.Array, jax.Array]) -> tuple[Any, EnvState, jax.Array, jax.Array]:
@@ -243,10 +242,10 @@ def random_game_returns(env: Env, key: Array, states: EnvState, discount: float)
 
     batch = jax.tree.leaves(states)[0].shape[0]
     start = key, states, jnp.zeros((batch, 2), jnp.float32), jnp.float32(1)
-    returns: jax.Array = jax.lax.while_loop(any_goes_on, ply, start)[2]
+    returns: jax.Array = jax.lax.while_loop(running, ply, start)[2]
     return returns
 
 
 def random_actions(key: Array, among: Array) -> jax.Array:
-    """One action of each row of the mask `among` (`[B, A]` bool), drawn uniformly: `[B]` int32."""
+    """Uniformly random actions, `[B]` int32, one from each row of the mask `among` (`[B, A]` bool)."""
     return jax.random.categorical(key, jnp.where(among, 0.0, -jnp.inf), axis=-1).astype(jnp.int32)

@@ -1,6 +1,6 @@
 """Positions in which a solver judges moves: drawn evenly over the plies, each with the exact score of every move.
 
-Those of connect four come with podzero (`evaluation/labels/`), so that runs are judged without its solver installed.
+Labels for connect four come with podzero (`evaluation/labels/`), so that training runs need no solver installed.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from podzero.types import Array, EnvState
 log = logging.getLogger(__name__)
 
 MAX_PLY = 30
-"""Latest ply of judged positions."""
+"""Last ply of judged positions."""
 Part = Literal["test", "validation"]
-"""Results are measured on `test`; a run judges its snapshots on `validation`, which has none of the same positions."""
+"""Results are measured on `test`; a run judges its snapshots on the disjoint `validation`."""
 LABELS = Path(__file__).parent / "labels"
 """Labelled positions that come with podzero: GAME-PART.npz."""
 _CANDIDATES = 512
-"""Random games of a batch."""
+"""Random games per batch."""
 _PATIENCE = 2000
-"""Random games in a row without a new position at a ply that say that there is none."""
+"""After so many random games without a new position at a ply, it counts as exhausted."""
 _FORMAT = 3
-"""Version of the way in which positions are drawn: part of the cache's key."""
+"""Version of the drawing procedure, part of the cache's key."""
 
 
 class JudgedPositions(NamedTuple):
     """N positions whose legal moves differ in value, with the exact score of each move."""
 
     moves: np.ndarray[Any, Any]
-    """`[N, max_ply]` int32, the moves that lead to each position, -1 after the last."""
+    """`[N, max_ply]` int32, the moves that lead to each position, padded with -1."""
     scores: Scores
     """`[N, A]` float32, exact scores of the actions (`Solver.scores`)."""
 
@@ -58,19 +58,18 @@ class JudgedPositions(NamedTuple):
         return plies
 
     def first(self, count: int) -> JudgedPositions:
-        """The first positions."""
+        """The first `count` positions."""
         return JudgedPositions(self.moves[:count], self.scores[:count])
 
 
 def judged_positions(env: Env, count: int, seed: int, part: Part = "test", max_ply: int = MAX_PLY) -> JudgedPositions:
-    """`count` solved positions, the same for the same arguments.
+    """`count` solved positions, evenly over the plies; the same for the same arguments.
 
-    They come from the labels of the game, as long as these suffice, chosen evenly over the plies; otherwise from
-    the user's cache, or drawn and solved now. The cache (`$XDG_CACHE_HOME/podzero`, else `~/.cache/podzero`) only saves
-    time and may be deleted.
+    They come from the game's labels if these suffice, otherwise from the user's cache
+    (`$XDG_CACHE_HOME/podzero`, else `~/.cache/podzero`), otherwise they are drawn and solved.
 
     Raises:
-      ConfigError: the game has no solver, or its solver is needed and not installed; or it has fewer positions.
+      ConfigError: the game has no solver or too few positions, or a solver is needed and not installed.
     """
     labels = read_labels(env.spec.name, part)
     if labels is not None and count <= len(labels.moves) and max_ply == MAX_PLY:
@@ -87,7 +86,7 @@ def judged_positions(env: Env, count: int, seed: int, part: Part = "test", max_p
 
 
 def read_labels(game: str, part: Part) -> JudgedPositions | None:
-    """The labelled positions of a game that come with podzero; None for other games."""
+    """The labelled positions of a game that come with podzero, or None."""
     file = LABELS / f"{known_game(game)}-{part}.npz"
     if not file.is_file():
         return None
@@ -96,9 +95,9 @@ def read_labels(game: str, part: Part) -> JudgedPositions | None:
 
 
 def all_positions(env: Env, max_ply: int) -> JudgedPositions:
-    """All positions up to a ply in which legal moves differ in value, each once, whatever moves lead to it.
+    """All distinct positions up to a ply in which legal moves differ in value.
 
-    For small games: each ply is held in memory.
+    Holds a whole ply in memory, so the game must be small.
 
     Raises:
       ConfigError: the game has no solver.
@@ -123,14 +122,13 @@ def all_positions(env: Env, max_ply: int) -> JudgedPositions:
 
 
 def draw_positions(env: Env, solver: Solver, count: int, seed: int, max_ply: int = MAX_PLY) -> JudgedPositions:
-    """Draws positions by uniformly random legal play and solves them; any first part of them is even over the plies.
+    """Draws distinct positions by uniformly random play and solves them.
 
-    Each position is drawn once, whatever moves lead to it. Terminal positions, and positions in which all legal moves
-    have the same value, are rejected. Plies 0 to `max_ply` have the same number of positions, except for those that
-    have fewer, such as the first.
+    Positions that are terminal, or whose legal moves all have the same value, are rejected. Every prefix of the result
+    is even over plies 0 to `max_ply`, except that early plies have few positions.
 
     Raises:
-      ConfigError: the game has fewer positions.
+      ConfigError: the game has too few positions.
     """
     key, rng = jax.random.key(seed), np.random.default_rng(seed)
     play = random_games(env, max_ply)
@@ -144,7 +142,7 @@ def draw_positions(env: Env, solver: Solver, count: int, seed: int, max_ply: int
     positions = drawn.positions()
     if len(positions.moves) < count:
         raise ConfigError(
-            f"{env.spec.name} has only some {len(positions.moves)} positions in which moves differ in value; ask for "
+            f"found only {len(positions.moves)} positions of {env.spec.name} in which moves differ in value; ask for "
             f"fewer than {count}"
         )
     return positions.first(count)
@@ -158,7 +156,7 @@ class _Drawn:
         self._count = count
         self._held: list[list[tuple[np.ndarray[Any, Any], Scores]]] = [[] for _ in range(max_ply + 1)]
         self._misses = np.zeros(max_ply + 1, np.int64)
-        """Candidates in a row that brought no new position, by ply."""
+        """Consecutive candidates without a new position, by ply."""
         self._known: set[bytes] = set()
 
     def wanted(self) -> np.ndarray[Any, Any]:
@@ -183,7 +181,7 @@ class _Drawn:
             self._held[ply].append((moves, scores))
 
     def positions(self) -> JudgedPositions:
-        """All of them: the first of each ply, the second of each ply, and so on."""
+        """All positions: the first of each ply, then the second of each ply, and so on."""
         found = [
             entry
             for round_ in range(self._sizes().max())
@@ -197,7 +195,7 @@ class _Drawn:
 
 
 def _ordered(positions: JudgedPositions, rng: np.random.Generator) -> JudgedPositions:
-    """The positions in random order, but so that any first part of them is even over the plies."""
+    """The positions in an order that is random, with every prefix even over the plies."""
     shuffled = rng.permutation(len(positions.moves))
     plies = positions.plies[shuffled]
     rounds = np.zeros(len(plies), np.int64)
@@ -208,7 +206,7 @@ def _ordered(positions: JudgedPositions, rng: np.random.Generator) -> JudgedPosi
 
 
 def replay(env: Env, moves: np.ndarray[Any, Any]) -> EnvState:
-    """The states after `moves` (`[N, T]` int32, -1 after the last), all from the same initial state."""
+    """The states after `moves` (`[N, T]` int32, padded with -1), all from the same initial state."""
 
     def ply(t: Array, states: EnvState) -> EnvState:
         goes_on = actions[:, t] >= 0
@@ -225,7 +223,7 @@ class RandomGames(NamedTuple):
     """N random games, each stopped at its ply."""
 
     moves: Array
-    """`[N, max_ply]` int32, -1 after the last."""
+    """`[N, max_ply]` int32, padded with -1."""
     observations: Array
     """`[N, *observation_shape]`."""
     over: Array
@@ -233,7 +231,7 @@ class RandomGames(NamedTuple):
 
 
 def random_games(env: Env, max_ply: int) -> Callable[[Array, Array], RandomGames]:
-    """Compiles uniformly random play up to given plies, as a function of `(key, plies [N])`."""
+    """Compiles uniformly random play up to given plies: a function of `(key, plies [N])`."""
 
     def ply(states: EnvState, key: Array) -> tuple[EnvState, tuple[Array, Array, Array]]:
         view = jax.vmap(env.view)(states)
@@ -253,7 +251,7 @@ def random_games(env: Env, max_ply: int) -> Callable[[Array, Array], RandomGames
 
 
 def _load(file: Path, count: int) -> JudgedPositions | None:
-    """The cached positions; None if there are none or the file is damaged."""
+    """The cached positions; None if the file is missing or damaged."""
     try:
         with np.load(file) as arrays:
             held = JudgedPositions(arrays["moves"], arrays["scores"])
@@ -263,7 +261,7 @@ def _load(file: Path, count: int) -> JudgedPositions | None:
 
 
 def _save(file: Path, positions: JudgedPositions) -> None:
-    """Replaces the cache file atomically. If it cannot be written, the next run solves the positions again."""
+    """Replaces the cache file atomically; a failure is only logged."""
     temporary = file.with_name(f".{os.getpid()}-{file.name}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -276,22 +274,18 @@ def _save(file: Path, positions: JudgedPositions) -> None:
 
 
 BANDS = ((0, 9), (10, 19), (20, MAX_PLY))
-"""First and last plies of the bands in which training is judged: opening, middle and end differ in difficulty."""
+"""First and last plies of bands that are judged separately: opening, middle and end differ in difficulty."""
 
 
 class BandResult(NamedTuple):
-    """A solver's judgement of moves in a band of plies."""
+    """A solver's judgement of moves at plies `first` to `last`; the fields are those of `JudgeResult`."""
 
     first: int
-    """The first ply."""
     last: int
-    """The last ply."""
     positions: int
     keeps_value: float
     exact: float
-    """See `JudgeResult`."""
     interval: tuple[float, float]
-    """95% interval of `keeps_value`, by Wilson's formula."""
 
 
 class JudgeResult(NamedTuple):
@@ -299,40 +293,40 @@ class JudgeResult(NamedTuple):
 
     positions: int
     keeps_value: float
-    """Share of moves that keep the value of the game: a win stays a win, a draw a draw."""
+    """Share of moves that keep the game's value: a win stays a win, a draw a draw."""
     exact: float
-    """Share of moves with the best exact score: of all winning moves the soonest, of all losing ones the latest."""
+    """Share of moves with the best exact score: the soonest win or the latest loss."""
     by_ply: dict[int, float]
     """`keeps_value` by ply."""
     interval: tuple[float, float]
     """95% interval of `keeps_value`, by Wilson's formula."""
     bands: tuple[BandResult, ...]
-    """The same for each of `BANDS` with positions."""
+    """Results in each of `BANDS` with positions."""
 
 
 class Judge:
-    """Judges players on the same positions, so that a player is compiled once for all rounds."""
+    """Judges players on fixed positions, so that a player is compiled only once."""
 
     def __init__(self, env: Env, positions: JudgedPositions) -> None:
         self._positions = positions
         self._states = replay(env, positions.moves)
 
     def __call__(self, player: Player, key: Array) -> JudgeResult:
-        """Lets `player` choose in all positions, as one batch; `key` is consumed."""
+        """Judges the player's moves in all positions, chosen as one batch; `key` is consumed."""
         return judge_actions(np.asarray(player.choose(key, self._states)), self._positions)
 
     def network(self, player: SearchPlayer) -> JudgeResult:
         """Judges the most probable moves of a player's network, without search.
 
         Raises:
-          ConfigError: it has no network.
+          ConfigError: the player has no network.
         """
         policy, _ = player.evaluate(self._states)
         return judge_actions(np.asarray(policy).argmax(axis=1), self._positions)
 
 
 def judge_actions(actions: np.ndarray[Any, Any], positions: JudgedPositions) -> JudgeResult:
-    """Judges one action (`[N]`) for each position."""
+    """Judges an action for each position, `[N]`."""
     kept = _is_best(actions, game_values(positions.scores))
     exact = _is_best(actions, positions.scores)
     plies = positions.plies

@@ -1,7 +1,4 @@
-"""Ratings of named players from their games: a run's evaluator and `podzero tournament` share them.
-
-The statistics are those of `podzero.evaluation.bradley_terry`; this module gives them names, and a form on disk.
-"""
+"""Ratings of named players: `podzero.evaluation.bradley_terry` with names, and stored as JSON."""
 
 from __future__ import annotations
 
@@ -16,44 +13,43 @@ from podzero.evaluation.bradley_terry import ELO_PER_NAT, Floats, PairResults, U
 from podzero.evaluation.games import MatchResult
 
 ANCHOR = "random"
-"""The player whose rating is 0, unless others are given."""
+"""The player rated 0 by default."""
 _PAIR_POINTS = (0.0, 0.5, 1.0, 1.5, 2.0)
 """The possible points of the two games of an opening."""
 
 
 class LadderError(PodzeroError, ValueError):
-    """A saved ladder that cannot be read."""
+    """A saved ladder cannot be read."""
 
 
 class Rating(NamedTuple):
     """The rating of one player."""
 
     elo: float
-    """In relation to the anchors."""
+    """Elo points on the anchors' scale."""
     error: float
-    """Half of the length of the 95% interval."""
+    """Half the length of the 95% interval."""
     games: int
     """Games of this player."""
     low: float
-    """The lower end of the 95% interval."""
+    """Lower end of the 95% interval."""
     high: float
 
 
 class Meetings(NamedTuple):
-    """All games of two players, counted for the first."""
+    """All games of two players, from the first one's view."""
 
     result: MatchResult
     units: Counter[tuple[float, int]]
-    """How often the two games of an opening (or 1 game, of ladders from before openings were recorded) gave so many
-    points: `(points, games)`."""
+    """Counts of `(points, games)`: the points of the 2 games of an opening, or of 1 game in older ladders."""
 
     def plus(self, result: MatchResult, units: Counter[tuple[float, int]]) -> Meetings:
-        """With further games."""
-        return Meetings(MatchResult(*map(sum, zip(self.result, result, strict=True))), self.units + units)
+        """Adds further games."""
+        return Meetings(self.result.plus(result), self.units + units)
 
     @property
     def reversed(self) -> Meetings:
-        """The same games, counted for the second player."""
+        """The same games from the second player's view."""
         units = Counter({(games - points, games): count for (points, games), count in self.units.items()})
         return Meetings(MatchResult(*self.result[::-1]), units)
 
@@ -72,11 +68,11 @@ class Ladder:
         self._add(first, second, Meetings(result, Counter((float(sum(pair)), 2) for pair in played)))
 
     def players(self) -> list[str]:
-        """All players with at least one game, sorted."""
+        """All players with games, sorted."""
         return sorted({name for pair in self._meetings for name in pair})
 
     def meetings(self, first: str, second: str) -> MatchResult:
-        """The result of all games of two players, counted for `first`."""
+        """The result of all games of two players, from `first`'s view."""
         held = self._meetings.get((min(first, second), max(first, second)), _NO_GAMES)
         return (held if first < second else held.reversed).result
 
@@ -85,7 +81,7 @@ class Ladder:
         return sum(held.result.games for pair, held in self._meetings.items() if name in pair)
 
     def results(self, names: list[str]) -> PairResults:
-        """The games of these players against each other; players are their indices in `names`."""
+        """The games among `names`, whose indices identify the players."""
         index = {name: i for i, name in enumerate(names)}
         counts: Counter[Unit] = Counter()
         for (first, second), held in self._meetings.items():
@@ -98,11 +94,11 @@ class Ladder:
     def ratings(
         self, anchors: Mapping[str, float] | None = None, among: Collection[str] | None = None
     ) -> dict[str, Rating]:
-        """Ratings of all players that are connected with an anchor by games, strongest first.
+        """Ratings of all players that games connect with an anchor, strongest first.
 
         Args:
-          anchors: Elo points of the players whose rating is known; by default 0 for `random`.
-          among: only the games of these players against each other count; by default all games.
+          anchors: Elo points of players with a known rating; None for `random` at 0.
+          among: count only the games among these players; None for all games.
         """
         known = {ANCHOR: 0.0} if anchors is None else anchors
         names = self._connected(known, self.players() if among is None else sorted(among))
@@ -117,7 +113,7 @@ class Ladder:
         return dict(sorted(rated.items(), key=lambda item: -item[1].elo))
 
     def to_json(self, ratings: Mapping[str, Rating]) -> dict[str, Any]:
-        """The ladder as plain values: the results, and their ratings for readers."""
+        """The ladder as plain values; `ratings` are included for readers."""
         return {
             "results": [_row(first, second, held) for (first, second), held in sorted(self._meetings.items())],
             "ratings": {name: rating._asdict() for name, rating in ratings.items()},
@@ -146,7 +142,7 @@ class Ladder:
         self._meetings[first, second] = self._meetings.get((first, second), _NO_GAMES).plus(*played)
 
     def _connected(self, anchors: Mapping[str, float], names: list[str]) -> list[str]:
-        """Those of the names that are connected with an anchor, in the same order."""
+        """The names that games connect with an anchor, in the same order."""
         present = [i for i, name in enumerate(names) if name in anchors]
         met = np.zeros((len(names), len(names)), bool)
         index = {name: i for i, name in enumerate(names)}
@@ -158,12 +154,12 @@ class Ladder:
 
 
 def fixed_ratings(names: Iterable[str], anchors: Mapping[str, float]) -> Floats:
-    """`[N]` ratings of the anchors in natural units, NaN for the other players."""
+    """`[N]` ratings of the anchors in natural units, NaN for other players."""
     return np.array([anchors.get(name, np.nan) for name in names], np.float64) / ELO_PER_NAT
 
 
 def saved_ratings(tree: Mapping[str, Any]) -> dict[str, Rating]:
-    """The ratings in the tree of `Ladder.to_json`, also of one whose games no longer count.
+    """The ratings stored by `Ladder.to_json`.
 
     Raises:
       LadderError: the tree was not made by `to_json`.
@@ -175,7 +171,7 @@ def saved_ratings(tree: Mapping[str, Any]) -> dict[str, Rating]:
 
 
 def _rating(row: Mapping[str, Any]) -> Rating:
-    """Earlier versions had intervals that are symmetric."""
+    # Earlier versions stored symmetric intervals without their ends.
     elo, error = float(row["elo"]), float(row["error"])
     return Rating(elo, error, int(row["games"]), row.get("low", elo - error), row.get("high", elo + error))
 
@@ -184,8 +180,10 @@ _NO_GAMES = Meetings(MatchResult(0, 0, 0), Counter())
 
 
 def _row(first: str, second: str, held: Meetings) -> dict[str, Any]:
-    """The games of two players as plain values. `pairs` counts the openings by their points, 0 to 2 in halves, and
-    `single` the results of games without a known opening.
+    """The games of two players as plain values.
+
+    `pairs` counts openings by the points of their two games (0, 0.5, ... 2), `single` counts games without a known
+    opening by result.
     """
     row = {"first": first, "second": second, **held.result._asdict()}
     row["pairs"] = [held.units[points, 2] for points in _PAIR_POINTS]
@@ -194,7 +192,7 @@ def _row(first: str, second: str, held: Meetings) -> dict[str, Any]:
 
 
 def _meetings(row: Mapping[str, Any]) -> Meetings:
-    """The inverse of `_row`. Earlier versions wrote no pairs: each game is then a unit of its own."""
+    """The inverse of `_row`. Earlier versions wrote no `pairs`; each game is then a unit of its own."""
     result = MatchResult(*(int(row[field]) for field in MatchResult._fields))
     pairs = row.get("pairs", [0] * len(_PAIR_POINTS))
     single = row.get("single", [0] * len(result)) if "pairs" in row else result

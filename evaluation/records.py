@@ -1,4 +1,4 @@
-"""Games as files: SGF for Go, Othello and Hex, PGN for the others, and JSON lines that podzero reads again."""
+"""Game records for other programs: SGF for Go, Othello and Hex, PGN for the others."""
 
 from __future__ import annotations
 
@@ -21,24 +21,20 @@ from podzero.types import EnvSpec, EnvState
 
 
 def record_suffix(game: str) -> str:
-    """`.sgf` or `.pgn`, for the name of a game."""
+    """The file suffix for a game's records: `.sgf` or `.pgn`."""
     return ".sgf" if game in SGF_GAMES else ".pgn"
 
 
 def record_text(env: Env, game: PlayedGame, date: str | None = None) -> str:
-    """The record of one game, as `record_suffix` says; a file may hold several, one after another.
-
-    Chess is written in standard algebraic notation, for which the game is replayed; other games in their own notation
-    (`podzero.envs.notation`). `date` is as 2026-01-31.
-    """
+    """The SGF or PGN record of one game; a file may hold several in a row. `date` has the form 2026-01-31."""
     return sgf_text(env.spec, game, date) if env.spec.name in SGF_GAMES else pgn_text(env, game, date)
 
 
 def write_records(path: Path, env: Env, games: Iterable[PlayedGame], date: str | None = None) -> None:
-    """Writes games to a file, whose folder is made.
+    """Writes games to a file; makes its folder.
 
     Raises:
-      ConfigError: it cannot be written.
+      ConfigError: the file cannot be written.
     """
     text = "\n".join(record_text(env, game, date) for game in games)
     try:
@@ -46,21 +42,21 @@ def write_records(path: Path, env: Env, games: Iterable[PlayedGame], date: str |
         path.write_text(text)
     except OSError as error:
         raise ConfigError(
-            f"the games cannot be written to {path}: {error.strerror}; choose a file by --records"
+            f"the games cannot be written to {path}: {error.strerror}; choose another file with --records"
         ) from None
 
 
 _LINE = 79
-"""Longest line of moves."""
+"""Longest line of moves, in characters."""
 _RESULTS = {1.0: "1-0", 0.5: "1/2-1/2", 0.0: "0-1"}
-"""By the points of White."""
+"""PGN results by White's points."""
 _GARDNER = {"Variant": "Gardner", "SetUp": "1", "FEN": "rnbqk/ppppp/5/PPPPP/RNBQK w - - 0 1"}
 
 
 def pgn_text(env: Env, played: PlayedGame, date: str | None) -> str:
-    """The game in Portable Game Notation (Edwards 1994); games other than chess use their own names of moves.
+    """The game in Portable Game Notation (Edwards 1994).
 
-    `date` is as 2026-01-31.
+    Chess moves are in standard algebraic notation, others in the game's own (`podzero.envs.notation`).
     """
     game, moves = env.spec.name, played.moves
     result = _RESULTS[played.points]
@@ -84,11 +80,11 @@ def _escaped(text: str) -> str:
 
 
 _Facts = tuple[Any, Any]
-"""Legal actions, and whether the player to move is in check."""
+"""`[A]` legal actions, and whether the player to move is in check."""
 
 
 def san_moves(env: Env, actions: Sequence[int]) -> list[str]:
-    """The names of the moves of a whole game of `Chess`."""
+    """A chess game's moves in standard algebraic notation."""
     facts, step = _programs(cast(Hashable, env))
     state = jax.device_get(env.init(jax.random.key(0)))
     legal, _ = jax.device_get(facts(state))
@@ -113,7 +109,7 @@ def _programs(env: Hashable) -> tuple[Callable[[EnvState], _Facts], Callable[[En
 
 
 def _move(env: Env, state: EnvState, legal: Sequence[int], action: int) -> str:
-    """The name without the sign of a check."""
+    """The move's name without the sign of a check."""
     notation, pieces = notation_of(env.spec), pieces_of(state)
     name = notation.name(state, action)
     origin, target, promotion = name[:2], name[2:4], name[4:]
@@ -129,7 +125,7 @@ def _move(env: Env, state: EnvState, legal: Sequence[int], action: int) -> str:
 
 
 def _distinction(origin: str, rivals: set[str]) -> str:
-    """The file if it tells the piece from its rivals, else the rank if that does, else both."""
+    """The origin's file if it distinguishes the piece from its rivals, else its rank, else both."""
     if not rivals:
         return ""
     if all(rival[0] != origin[0] for rival in rivals):
@@ -138,15 +134,12 @@ def _distinction(origin: str, rivals: set[str]) -> str:
 
 
 SGF_GAMES = {"go_9x9": 1, "go_19x19": 1, "othello": 2, "hex": 11}
-"""The property GM of each game that the format knows and whose moves it can write."""
+"""SGF's game number (property GM) of each game recorded in it."""
 _GO = f"KM[{KOMI}]RU[Tromp-Taylor]"
 
 
 def sgf_text(spec: EnvSpec, game: PlayedGame, date: str | None) -> str:
-    """The game in the Smart Game Format, version 4 (Hollosi 1999, https://www.red-bean.com/sgf/).
-
-    `date` is as 2026-01-31.
-    """
+    """The game in the Smart Game Format, version 4 (Hollosi 1999, https://www.red-bean.com/sgf/)."""
     size = spec.observation_shape[0]
     rules = _GO if SGF_GAMES[spec.name] == 1 else ""
     played_on = f"DT[{date}]" if date else ""
@@ -157,7 +150,7 @@ def sgf_text(spec: EnvSpec, game: PlayedGame, date: str | None) -> str:
 
 
 def _point(spec: EnvSpec, size: int, action: int) -> str:
-    """Column and row as letters, from the top left; in Hex as its notation has it."""
+    """Column and row as letters from the top left; in Hex the name in its notation."""
     if spec.name == "hex":
         (name,) = notation_of(spec).names([action])
         return "swap-pieces" if name == "swap" else name

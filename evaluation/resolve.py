@@ -1,4 +1,4 @@
-"""Makes players from their names; `podzero.player_names` lists the names."""
+"""Makes players from their names (`podzero.player_names`)."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from podzero.protocols import Env
 def resolve(
     name: str, env: Env, simulations: int | None = None, discount: float = 1.0, keep_nodes: bool = False
 ) -> Contestant:
-    """Makes the player with a given name.
+    """Makes the player called `name`.
 
     Args:
       name: see `podzero.player_names`.
       env: the game to play.
-      simulations: simulations per move of a trained player; None takes as many as in training.
-      discount: the discount per move for `mcts:N`; trained players use that of their experiment.
-      keep_nodes: whether search results keep the nodes of their trees.
+      simulations: a trained player's simulations per move; None for the number used in training.
+      discount: discount per move for `mcts:N`; trained players use that of their experiment.
+      keep_nodes: whether search results keep the nodes of the trees.
 
     Raises:
-      ConfigError: there is no such player, it cannot play this game, or its program is not installed.
-      WorkdirError: the experiment of the working directory cannot be read.
+      ConfigError: the player does not exist, cannot play this game, or its program is not installed.
+      WorkdirError: the working directory's experiment cannot be read.
       SnapshotError: the snapshot is missing or damaged.
     """
     player = parse_player(name)
@@ -53,19 +53,19 @@ def resolve(
 
 
 def acting(name: str, env: GymnasiumConfig, simulations: int | None = None) -> tuple[str, ActAndValue]:
-    """The full name and the policy, with its values, of the agent that was trained in a working directory.
+    """The full name and the policy, with values, of an agent trained on a gymnasium environment.
 
     Args:
-      name: see `podzero.player_names`.
+      name: see `podzero.player_names`; must be a working directory.
       env: the environment to act in.
-      simulations: simulations per step; None takes as many as in training.
+      simulations: simulations per step; None for the number used in training.
 
     Raises:
-      ConfigError, WorkdirError, SnapshotError: as `resolve`.
+      ConfigError, WorkdirError, SnapshotError: see `resolve`.
     """
     player = parse_player(name)
     if not isinstance(player, TrainedPlayer):
-        raise ConfigError(f"player '{name}' cannot act in {env.title}; expected random, greedy, or a working directory")
+        raise ConfigError(f"player '{name}' cannot act in {env.title}; expected random, greedy or a working directory")
     experiment = player.workdir.experiment()
     if experiment.env.title != env.title:
         raise ConfigError(f"player '{name}' was trained on {experiment.env.title} and cannot act in {env.title}")
@@ -100,5 +100,5 @@ def _with_simulations(search: SearchConfig, simulations: int | None) -> SearchCo
 def _network_players(
     env: Env, network: NetworkConfig, search: SearchConfig, discount: float, keep_nodes: bool
 ) -> NetworkPlayers:
-    """Two snapshots of a run share the compiled search."""
+    """Cached, so that two snapshots of a run share the compiled search."""
     return NetworkPlayers(env, network, search, discount, keep_nodes)

@@ -1,7 +1,4 @@
-"""Perfect play: exact scores of every action, where a game can be solved.
-
-Solvers take observations, as networks do, and are independent of the state of an environment.
-"""
+"""Solvers: exact scores of every action in games that can be solved. They take observations, as networks do."""
 
 from __future__ import annotations
 
@@ -15,31 +12,31 @@ from podzero.errors import ConfigError
 from podzero.importing import import_extra
 
 Scores = np.ndarray[Any, np.dtype[np.float32]]
-"""`[B, A]` float32, nan where an action is illegal."""
+"""`[B, A]` float32, NaN for illegal actions."""
 
 
 class Solver(Protocol):
-    """Exact scores of positions."""
+    """Solves positions of one game."""
 
     def scores(self, observations: np.ndarray[Any, Any]) -> Scores:
-        """The exact score of every action for the player to move; nan where it is illegal.
+        """The exact score of every action for the player to move.
 
-        A positive score wins, zero draws, a negative one loses; sooner wins and later losses score higher.
+        Positive scores win, zero draws, negative ones lose; sooner wins and later losses score higher.
 
         Args:
-          observations: `[B, *observation_shape]` of positions that are not over.
+          observations: `[B, *observation_shape]` of non-terminal positions.
         """
         ...
 
 
 def game_values(scores: Scores) -> Scores:
-    """The signs of scores: 1 wins, 0 draws, -1 loses, nan is illegal."""
+    """Game values of scores: 1 wins, 0 draws, -1 loses, NaN is illegal."""
     values: Scores = np.sign(scores)
     return values
 
 
 def _planes_of_the_mover(board: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Planes of the player to move and of the opponent, from a plane per player and one with the mover's number."""
+    """Planes of the player to move and the opponent, from planes of players 0 and 1 and one with the mover's number."""
     first, second, mover = board[..., :1], board[..., 1:2], board[..., -1:]
     return np.where(mover == 0, np.concatenate([first, second], -1), np.concatenate([second, first], -1))
 
@@ -50,22 +47,22 @@ _ELSEWHERE: Mapping[str, tuple[str, Callable[[np.ndarray[Any, Any]], np.ndarray[
     "open_spiel/tic_tac_toe": ("tic_tac_toe", lambda seen: _planes_of_the_mover(seen[..., [2, 1, 3]])),
     "pettingzoo/connect_four_v3": ("connect_four", lambda seen: seen),
 }
-"""The same games in other libraries: the name of the game in JAX, and the conversion of observations to its own."""
+"""Games of other libraries that have a JAX version: its name, and the conversion of observations to its format."""
 SOLVED = ("connect_four", "tic_tac_toe", *_ELSEWHERE)
 """Games that have a solver."""
 
 
 def known_game(name: str) -> str:
-    """The name of the same game in JAX, if another library's is a game of `SOLVED`; otherwise `name`."""
+    """The name of the JAX version of another library's solved game; for other games `name` itself."""
     return _ELSEWHERE[name][0] if name in _ELSEWHERE else name
 
 
 @cache
 def make_solver(game: str) -> Solver:
-    """The solver of a game, made once.
+    """The solver of a game; cached.
 
     Raises:
-      ConfigError: the game has none, or its package (extra `solver`) is not installed.
+      ConfigError: the game has no solver, or the solver's package (extra `solver`) is not installed.
     """
     match game:
         case "tic_tac_toe":
@@ -80,7 +77,7 @@ def make_solver(game: str) -> Solver:
 
 
 class TranslatingSolver:
-    """A solver for the same game with different observations."""
+    """Converts observations for another solver."""
 
     def __init__(self, solver: Solver, translate: Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]) -> None:
         self._solver = solver
@@ -92,20 +89,20 @@ class TranslatingSolver:
 
 
 class TicTacToeSolver:
-    """All positions, by negamax; a win with e empty cells left scores e + 1, a loss -(e + 1)."""
+    """A table of all positions, by negamax; a win with e empty cells left scores e + 1, a loss -(e + 1)."""
 
     def __init__(self) -> None:
         self._table = np.full((3**9, 9), np.nan, np.float32)
         self._fill((0,) * 9)
 
     def scores(self, observations: np.ndarray[Any, Any]) -> Scores:
-        """Looks the positions up; see `Solver`."""
+        """See `Solver`."""
         mine, theirs = (observations[..., side].reshape(-1, 9).astype(np.int64) for side in (0, 1))
         rows: Scores = self._table[(mine + 2 * theirs) @ _POWERS_OF_3]
         return rows
 
     def _fill(self, cells: tuple[int, ...]) -> float:
-        """The score of a position (0 empty, 1 the mover's, 2 the other's), after filling the table below it."""
+        """The score of a position (0 empty, 1 the mover's, 2 the opponent's); fills the table for its subtree."""
         empty = cells.count(0)
         if any(all(cells[cell] == 2 for cell in line) for line in _LINES):
             return -(empty + 1)
@@ -127,17 +124,17 @@ _LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 
 class ConnectFourSolver:
     """BitBully with its 12-ply book (Thill, https://github.com/MarkusThill/BitBully).
 
-    A win is scored by the moves that the winner has left, so that a sooner win scores higher. Solved positions are
-    cached. The slowest positions are those just beyond the book, at 12 plies: about 0.2 s each on one core.
+    A win scores the number of moves the winner has left. Solved positions are cached. The slowest positions, just
+    beyond the book, take about 0.2 s each on one core.
     """
 
     def __init__(self) -> None:
         self._library = import_extra("bitbully", "solving connect four", "solver")
-        self._bitbully = self._library.BitBully()  # the book takes most of a second to load
+        self._bitbully = self._library.BitBully()
         self._solve = lru_cache(maxsize=200_000)(self._solve_board)
 
     def scores(self, observations: np.ndarray[Any, Any]) -> Scores:
-        """Solves the positions; see `Solver`."""
+        """See `Solver`."""
         boards = np.asarray(observations).reshape(-1, 6, 7, 2)
         return np.array([self._solve(np.packbits(board).tobytes()) for board in boards], np.float32)
 

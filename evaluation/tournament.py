@@ -5,8 +5,8 @@ The folder holds the settings (`tournament.json`) and the games (`games.jsonl`),
     {"batch": 3, "pair": 17, "players": ["mcts:20", "random"], "moves": [4, 0, 2], "opening_plies": 0,
      "position": "5feceb66ffc86f38", "points": [1.0, 0.0], "end": "over", "seed": 0}
 
-The fields are those of `podzero.evaluation.games.game_to_tree`. The games of one `pair` have the same opening. Random
-numbers are those of batch `batch` of the tournament with this `seed`.
+Games of one `pair` share an opening; `batch` and `seed` determine the random numbers. The other fields are described in
+`podzero.evaluation.games.game_to_tree`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from typing import Any, NamedTuple
 
 import jax
 
-from podzero.config import EnvConfig, GymnasiumConfig
+from podzero.config import GymnasiumConfig
 from podzero.envs import make_env
 from podzero.errors import ConfigError, PodzeroError, nearest
 from podzero.evaluation.arena import OPENING_PLIES, Arena, Interrupted
 from podzero.evaluation.bradley_terry import cycles, next_pair, surprises
+from podzero.evaluation.evaluate import discount_of
 from podzero.evaluation.games import GAMES_FILE, PlayedGame, PlayedPair, game_from_tree, game_to_tree
 from podzero.evaluation.players import Contestant
 from podzero.evaluation.ratings import ANCHOR, Ladder, Rating, fixed_ratings
@@ -39,18 +40,18 @@ _FORMAT = 1
 
 
 class TournamentError(PodzeroError, RuntimeError):
-    """The folder of a tournament cannot be used; the message says why and what to do."""
+    """The folder of a tournament cannot be used."""
 
 
 class TournamentSettings(NamedTuple):
-    """What is played. A tournament is resumed only with the same settings."""
+    """The settings of a tournament, which stay the same when it is resumed."""
 
     game: Any
-    """The name of a game, or the section `env` of an experiment as plain values."""
+    """A game's name, or the section `env` of an experiment as plain values."""
     players: tuple[str, ...]
     """Full names, sorted."""
     simulations: int | None
-    """Simulations per move of trained players; None for those of their training."""
+    """Simulations per move of trained players; None for the number used in training."""
     opening_plies: int
     """Random plies at the start of each game."""
     openings: int
@@ -59,7 +60,7 @@ class TournamentSettings(NamedTuple):
 
 
 class NumberedPair(NamedTuple):
-    """The two games of an opening, and where they stand in the tournament."""
+    """The two games of an opening, with the numbers of their batch and pair in the tournament."""
 
     batch: int
     pair: int
@@ -67,7 +68,7 @@ class NumberedPair(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """A line of the file of games."""
+    """A line of `games.jsonl`."""
 
     batch: int
     pair: int
@@ -78,10 +79,10 @@ class TournamentFiles:
     """The folder of one tournament."""
 
     def __init__(self, folder: Path, settings: TournamentSettings) -> None:
-        """Makes the folder, or checks that it holds the same tournament; reserves it until `close`.
+        """Makes the folder, or checks that it holds the same tournament; locks it until `close`.
 
         Raises:
-          TournamentError: it holds another tournament (the message says what differs), or cannot be read or written.
+          TournamentError: the folder holds another tournament, or cannot be read or written.
           WorkdirError: another process plays there.
         """
         self._lock = Workdir(folder).lock()
@@ -109,8 +110,7 @@ class TournamentFiles:
         self._lock.close()
 
     def read(self) -> list[NumberedPair]:
-        """All games so far. What an interruption left at the end of the file, half a line or one game of a pair, is
-        dropped from the file.
+        """All games so far. Truncates an incomplete line or pair that an interruption left at the end of the file.
 
         Raises:
           TournamentError: a complete line is damaged.
@@ -130,7 +130,7 @@ class TournamentFiles:
         return pairs
 
     def append(self, pairs: Iterable[NumberedPair]) -> None:
-        """Writes further games, and waits until they are on disk.
+        """Appends games and syncs the file to disk.
 
         Raises:
           TournamentError: the file cannot be written.
@@ -153,9 +153,9 @@ class TournamentFiles:
             tree = json.loads(line)
             game = game_from_tree(tree)
             if not {game.first, game.second} <= set(self._settings.players) or game.first == game.second:
-                raise ValueError("players that cannot be")
+                raise ValueError("invalid players")
             if not isinstance(tree["batch"], int) or not isinstance(tree["pair"], int):
-                raise ValueError("a batch or pair that cannot be")
+                raise ValueError("invalid batch or pair")
             return _Line(tree["batch"], tree["pair"], game)
         except (ValueError, KeyError, TypeError) as error:
             raise self._damaged(number, f"{type(error).__name__} {error}") from None
@@ -163,7 +163,7 @@ class TournamentFiles:
     def _join(self, number: int, one: _Line, other: _Line) -> NumberedPair:
         players = (one.game.first, one.game.second)
         if one.pair != other.pair or players != (other.game.second, other.game.first):
-            raise self._damaged(number + 1, "it and the next one are not the two games of an opening")
+            raise self._damaged(number + 1, "this and the next line are not the two games of an opening")
         return NumberedPair(one.batch, one.pair, PlayedPair(one.game, other.game))
 
     def _damaged(self, number: int, why: str) -> TournamentError:
@@ -189,7 +189,7 @@ def _check_same(held: Path, given: dict[str, Any]) -> None:
 
 
 def _difference(held: Any, given: Any) -> str:
-    """What differs; of lists, only the entries that one of them lacks."""
+    """The difference in words; for lists, the entries that only one of them has."""
     if isinstance(held, Sequence) and isinstance(given, list) and not isinstance(held, str):
         parts = {"holds": [x for x in held if x not in given], "given": [x for x in given if x not in held]}
         return ", ".join(f"only {name}: {', '.join(map(str, values))}" for name, values in parts.items() if values)
@@ -204,15 +204,15 @@ class TournamentProgress(NamedTuple):
     """The state of a tournament after a match."""
 
     games: int
-    """Games of the tournament so far, those of earlier processes included."""
+    """Games so far, including those of earlier processes."""
     first: str
     second: str
     largest_error: float | None
-    """The largest half of an interval in Elo points; None while a player has no rating."""
+    """See `Tournament.largest_error`."""
 
 
 class Tournament:
-    """One tournament, resumed from its files."""
+    """A tournament, which resumes from its files."""
 
     def __init__(
         self,
@@ -226,10 +226,10 @@ class Tournament:
 
         Args:
           env: the game.
-          players: in the order of `settings.players`.
-          anchors: Elo points of the players whose rating is known, at least one.
-          files: where the games are.
-          settings: of the tournament.
+          players: the players, in the order of `settings.players`.
+          anchors: Elo points of at least one player with a known rating.
+          files: the tournament's folder.
+          settings: the tournament's settings.
 
         Raises:
           TournamentError: the games so far cannot be read.
@@ -243,7 +243,7 @@ class Tournament:
         self._arena = Arena(env)
         self._ladder = Ladder()
         self._known: dict[tuple[str, str], set[str]] = {}
-        """Positions of openings that were played, by sorted names."""
+        """Positions of played openings, by sorted names."""
         self._exhausted: set[tuple[int, int]] = set()
         self._batches = self._pairs = self._cut_off = 0
         for pair in files.read():
@@ -251,7 +251,7 @@ class Tournament:
 
     @property
     def folder(self) -> Path:
-        """Where its files are."""
+        """The folder of its files."""
         return self._files.folder
 
     @property
@@ -266,13 +266,12 @@ class Tournament:
         keep_going: Callable[[], bool] = lambda: True,
         report: Callable[[TournamentProgress], None] = lambda progress: None,
     ) -> str:
-        """Plays matches and says why it ended.
+        """Plays matches; returns the reason for which it ended.
 
         Args:
-          games: the most games of the tournament, those so far included; the last match may exceed it.
-          until: Elo points; the tournament ends when no interval extends further from its middle.
-          keep_going: called before every ply; the match under way is dropped when it returns False, since its finished
-            games would be its short ones.
+          games: most games of the tournament, including those so far; the last match may exceed it.
+          until: the tournament ends when half of every interval is at most this, in Elo points.
+          keep_going: called before every ply; if it returns False, the unfinished match is dropped.
           report: called after each match.
         """
         while self.games < games:
@@ -280,11 +279,12 @@ class Tournament:
                 return f"every interval is within ±{until:g} Elo"
             pair = self._next()
             if pair is None:
-                return "all pairs of players have played all openings that they can"
+                return "all pairs of players have played all their openings"
             first, second = (self._names[i] for i in pair)
             try:
                 played = self._match(first, second, keep_going)
             except Interrupted:
+                # The whole match is dropped: its finished games would be the short ones.
                 return "interrupted"
             if not played:
                 self._exhausted.add(pair)
@@ -296,10 +296,10 @@ class Tournament:
         return "the most games were played"
 
     def write_records(self, path: Path) -> None:
-        """Writes all games so far to one file, as SGF or PGN (`podzero.evaluation.records`).
+        """Writes all games so far to one SGF or PGN file (`podzero.evaluation.records`).
 
         Raises:
-          ConfigError: it cannot be written.
+          ConfigError: the file cannot be written.
         """
         write_records(path, self._env, (game for pair in self._files.read() for game in pair.games))
 
@@ -308,24 +308,24 @@ class Tournament:
         self._files.close()
 
     def ratings(self) -> dict[str, Rating]:
-        """Ratings of the players that are connected with an anchor by games, strongest first."""
+        """Ratings of the players that games connect with an anchor, strongest first."""
         return self._ladder.ratings(self._anchors)
 
     def largest_error(self) -> float | None:
-        """The largest half of an interval in Elo points; None while a player has no rating."""
+        """Half the longest interval of a rating, in Elo points; None while a player has no rating."""
         rated = self.ratings()
         if any(name not in rated for name in self._names):
             return None
         return max(rating.error for rating in rated.values())
 
     def standings(self) -> dict[str, Any]:
-        """Ratings, cross table and what the ratings do not explain, as plain values.
+        """Ratings, cross table and results that contradict the ratings, as plain values.
 
         Returns:
-          `games`, `cut_off` (how many of them a limit on the plies ended), `players` (strongest first: `name, elo, low,
-          high, games, score`; without a rating `elo`, `low` and `high` are None), `cross` (`[N][N]`, in the order of
-          `players`: `wins, draws, losses`, or None), `surprises` (pairs of players whose games differ from the ratings
-          by more than chance), and `cycles` (of players each of which beats the next).
+          `games`, `cut_off` (games ended by the limit on plies), `players` (strongest first: `name, elo, low, high,
+          games, score`; `elo`, `low` and `high` are None without a rating), `cross` (`[N][N]` in the order of
+          `players`: `wins, draws, losses`, or None), `surprises` (pairs whose games differ from the ratings by more
+          than chance) and `cycles` (triples of players, each of which beats the next).
         """
         rated = self.ratings()
         order = [*rated, *(name for name in self._names if name not in rated)]
@@ -343,14 +343,13 @@ class Tournament:
         }
 
     def _next(self) -> tuple[int, int] | None:
-        """The pair of players to play next."""
         results = self._ladder.results(self._names)
         points = results.points_of(len(self._names), results.count)
         fixed = fixed_ratings(self._names, self._anchors)
         return next_pair(points, fixed, 2 * self._settings.openings, barred=self._exhausted)
 
     def _match(self, first: str, second: str, keep_going: Callable[[], bool]) -> list[NumberedPair]:
-        """A match; empty if two deterministic players know all openings of the game."""
+        """A match; empty if two deterministic players have played all openings of the game."""
         settings, batch = self._settings, self._batches
         played = self._arena.pairs(
             self._players[first],
@@ -364,7 +363,7 @@ class Tournament:
         return [NumberedPair(batch, self._pairs + number, games) for number, games in enumerate(played)]
 
     def _count(self, pair: NumberedPair) -> None:
-        """Takes the two games of an opening into account."""
+        """Counts the two games of an opening."""
         one, other = pair.games
         self._ladder.add(one.first, one.second, [pair.games.points])
         self._known.setdefault(_sorted(one.first, one.second), set()).add(one.position)
@@ -398,20 +397,19 @@ def open_tournament(
 ) -> Tournament:
     """Begins a tournament, or resumes the one in `folder`.
 
-    Each game has the same number of random plies at its start: `OPENING_PLIES` if two of the players are deterministic,
-    none otherwise.
+    Games start with `OPENING_PLIES` random plies if at least two players are deterministic, and with none otherwise.
 
     Args:
       who: players, see `podzero.player_names`.
-      folder: of its files; None for one below `tournaments/` whose name follows from players and settings.
-      anchors: Elo points of players, named as in `who`; None for 0 for `random` if it plays, for the first otherwise.
-      simulations: per move of players with a network; None means as many as in training.
-      seed: of openings and all random choices.
+      folder: folder of the tournament's files; None for one below `tournaments/`, named after players and settings.
+      anchors: Elo points of players, named as in `who`; None for 0 for `random`, or for the first without `random`.
+      simulations: simulations per move of players with a network; None for the number used in training.
+      seed: seed of openings and all random choices.
       game: see `podzero.player_names.game_to_play`.
 
     Raises:
       ConfigError, WorkdirError, SnapshotError: see `podzero.evaluation.resolve.resolve`.
-      ConfigError: fewer than two players, one of them twice, an anchor that does not play, or a game for one player.
+      ConfigError: fewer than two players, a player named twice, an anchor that does not play, or a single-agent game.
       TournamentError: the folder holds another tournament, or its files are damaged.
     """
     where = game_to_play(game, *who)
@@ -420,27 +418,23 @@ def open_tournament(
     env = make_env(where)
     if env.spec.players == 1:
         raise ConfigError(f"{env.spec.name} has a single agent, so there are no matches; see podzero evaluate")
-    discount = 1.0 if isinstance(where, str) else where.discount
-    called = {name: resolve(name, env, simulations, discount) for name in who}
+    called = {name: resolve(name, env, simulations, discount_of(where)) for name in who}
     players = sorted({player.name: player for player in called.values()}.values(), key=lambda player: player.name)
     if len(players) < max(2, len(who)):
         raise ConfigError(f"a tournament needs at least two players, each named once; got {', '.join(who)}")
     names = tuple(player.name for player in players)
     plies = OPENING_PLIES if sum(player.deterministic for player in players) > 1 else 0
-    settings = TournamentSettings(_plain(where), names, simulations, plies, OPENINGS, seed)
+    played = where if isinstance(where, str) else where.model_dump(mode="json")
+    settings = TournamentSettings(played, names, simulations, plies, OPENINGS, seed)
     known = _anchors(anchors, who, {name: player.name for name, player in called.items()})
     files = TournamentFiles(folder or default_folder(env.spec.name, settings), settings)
     return Tournament(env, players, known, files, settings)
 
 
 def default_folder(game: str, settings: TournamentSettings) -> Path:
-    """`tournaments/GAME-DIGEST`; the digest follows from the settings, so that the same command resumes."""
+    """`tournaments/GAME-DIGEST` with a digest of the settings, so that the same command resumes."""
     digest = hashlib.sha256(json.dumps(settings._asdict()).encode()).hexdigest()[:8]
     return Path("tournaments") / f"{game}-{digest}"
-
-
-def _plain(game: str | EnvConfig) -> Any:
-    return game if isinstance(game, str) else game.model_dump(mode="json")
 
 
 def _anchors(given: Mapping[str, float] | None, who: Sequence[str], names: Mapping[str, str]) -> dict[str, float]:
@@ -451,7 +445,7 @@ def _anchors(given: Mapping[str, float] | None, who: Sequence[str], names: Mappi
         if name not in names:
             raise ConfigError(f"anchor '{name}' does not play{nearest(name, names)}; players: {', '.join(names)}")
     if len(given) == len(names):
-        raise ConfigError("all players are anchors, so there is nothing to rate; leave one of them out")
+        raise ConfigError("all players are anchors, so there is nothing to rate; remove one anchor")
     return {names[name]: elo for name, elo in given.items()}
 
 

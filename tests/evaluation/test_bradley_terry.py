@@ -20,7 +20,6 @@ from podzero.evaluation.bradley_terry import (
     next_pair,
     results_of,
     surprises,
-    tally,
 )
 
 NAN = math.nan
@@ -103,12 +102,6 @@ def test_few_units_count_as_few():
     # Player 1 depends on 9 equal units; player 2 on these and on 3 units of weight (1 - 4)^2 = 9 each:
     # (9 + 27)^2 / (9 + 3 * 81).
     np.testing.assert_allclose(effective_units(results, np.zeros(3), covariances), [0, 9, 36**2 / 252])
-
-
-def test_equal_units_are_counted_together_whoever_is_named_first():
-    found = tally([Unit(1, 0, 1.5), Unit(0, 1, 0.5), Unit(0, 1, 2.0)])
-    assert found.first.tolist() == [0, 0]
-    assert dict(zip(found.points.tolist(), found.count.tolist(), strict=True)) == {0.5: 2, 2.0: 1}
 
 
 def decided(first, second, won, lost):

@@ -149,7 +149,7 @@ def test_an_engine_that_resigns_loses_without_a_fault(env, arena, fake, caplog):
 
 def test_two_engines_play_each_other(arena, fake):
     first, second = fake("behaves")[0], fake("behaves")[0]
-    assert arena.play(first, second, 6, jax.random.key(0)).games == 6
+    assert match_result(arena.pairs(first, second, 3, jax.random.key(0))).games == 6
 
 
 def test_a_line_without_end_does_not_fill_the_memory():

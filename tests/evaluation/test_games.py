@@ -87,7 +87,7 @@ def test_what_is_being_written_is_left_out(tmp_path):
 
 
 def test_a_folder_without_games_is_named(tmp_path):
-    with pytest.raises(ConfigError, match="keeps no games"):
+    with pytest.raises(ConfigError, match="holds no games"):
         kept_games(tmp_path)
 
 

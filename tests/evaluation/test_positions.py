@@ -54,7 +54,7 @@ def test_each_position_is_judged_once_whatever_moves_lead_to_it(game):
 
 def test_more_positions_than_a_game_has_are_refused():
     env = make_env("tic_tac_toe")
-    with pytest.raises(ConfigError, match=r"tic_tac_toe has only some \d+ .* ask for fewer than 500"):
+    with pytest.raises(ConfigError, match=r"only \d+ positions of tic_tac_toe .* 500"):
         draw_positions(env, make_solver("tic_tac_toe"), 500, seed=0, max_ply=3)
 
 

@@ -159,7 +159,7 @@ def test_deterministic_players_meet_in_different_openings_until_there_are_none(e
     """After one ply there are nine positions."""
     players = [Fixed(env, 0), Fixed(env, 4)]
     with start(tmp_path / "t", plies=1, players=players) as tournament:
-        assert tournament.play(100) == "all pairs of players have played all openings that they can"
+        assert tournament.play(100) == "all pairs of players have played all their openings"
         assert tournament.games == 18
     openings = [game["moves"][0] for game in lines(tmp_path / "t")]
     assert sorted(openings) == sorted(2 * list(range(9)))
