@@ -78,7 +78,7 @@ def test_without_opponent_and_solver_a_match_is_played_against_search_and_one_ag
     [
         ("random", {"game": "hex"}, r"--positions 30: hex has no solver .* leave --positions out"),
         ("random", {"game": "cartpole"}, r"--positions 30: .* has no solver .* leave --positions out"),
-        ("random", {"game": "tic_tac_toe", "opponent": "solver"}, "is for judgement by a solver: remove it, or --opponent"),
+        ("random", {"game": "tic_tac_toe", "opponent": "solver"}, "remove it, or --opponent"),
     ],
 )
 def test_positions_without_a_solver_that_judges_them_are_refused(who, arguments, words):
