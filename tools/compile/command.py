@@ -57,8 +57,35 @@ class CompiledSlice:
         } | self.playing | self.feeding  # fmt: skip
 
     def show(self, console: Console) -> None:
-        """Prints the results as text."""
-        show(console, self.where, self.programs, self.playing, self.feeding.get("feeding"))
+        """Prints the slice, a table for each program, the rates of self-play on a chip, and what feeds the learner."""
+        where, chip, word = self.where, self.where.chip, self.where.chip.device_word
+        cores = f" ({where.devices} cores, each a JAX device)" if chip.devices > 1 else ""
+        console.print(
+            f"[bold]{where.short_name}[/] ({where.topology}): {where.chips} chips{cores} on {where.hosts} hosts; each "
+            f"chip {chip.flops / 1e12:,.0f} TFLOP/s in bfloat16, {amount(chip.hbm_bytes)} of HBM at "
+            f"{chip.hbm_bandwidth / 1e9:,.0f} GB/s, links of {chip.link_bandwidth / 1e9:,.0f} GB/s"
+        )
+        for compiled in self.programs:
+            console.print(f"\n[bold cyan]{compiled.program.name}[/]  {compiled.program.what}", highlight=False)
+            console.print(_table(compiled))
+        if playing := self.playing:
+            console.print(
+                f"\nself-play on a {word}: {playing['moves_per_s']:,.0f} moves/s, {playing['evaluations_per_s']:,.0f} "
+                f"evaluations/s: {playing['ratio']:.2f} of the bare network's {playing['bare_evaluations_per_s']:,.0f}"
+                f"; {playing['bytes_per_simulation']:,.0f} bytes of HBM a simulation; trees {playing['depth']:.1f} "
+                "deep",
+                highlight=False,
+            )
+        if feeding := self.feeding.get("feeding"):
+            each = feeding["server_chip_evaluations_per_s"], feeding["core_moves_per_s"]
+            console.print(
+                f"\nthe learner needs {feeding['moves_per_s']:,.0f} moves/s, {feeding['evaluations_per_s']:,.0f} "
+                f"evaluations/s at most: {feeding['device_chips']:,.0f} more such {word}s with "
+                f"actors.inference=device, or {feeding['server_chips']:,.0f} {word}s of inference servers "
+                f"({each[0]:,.0f} evaluations/s each) and {feeding['server_cores']:,.0f} cores like those of this "
+                f"machine ({each[1]:,.0f} moves/s each, without the network) with actors.inference=server",
+                highlight=False,
+            )
 
 
 @dataclass(frozen=True)
@@ -75,8 +102,25 @@ class ComparedSlices:
         return {"config": self.name} | self.scaling
 
     def show(self, console: Console) -> None:
-        """Prints the results as text."""
-        show_scaling(console, self.name, self.scaling)
+        """Prints a line for each slice."""
+        word = find_slice(self.scaling["slices"][0]["slice"]).chip.device_word
+        console.print(
+            f"[bold]{self.name}[/]: the learner's step at {self.scaling['per_chip']:,} samples a {word}, "
+            f"{amount(self.scaling['parameter_bytes'])} of parameters, nothing overlapped",
+            highlight=False,
+        )
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for header in ("slice", "computing", "links", "hops", "step", "efficiency", "collectives"):
+            table.add_column(header, justify="left" if header in ("slice", "collectives") else "right")
+        for row in self.scaling["slices"]:
+            step = row["step"]
+            table.add_row(
+                row["slice"],
+                *(f"{seconds * 1e6:,.1f} us" for seconds in (*step.values(), sum(step.values()))),
+                f"{row['efficiency']:.3f}",
+                "; ".join(f"{c['times']:g} {c['kind']}, {amount(c['bytes'])}" for c in row["collectives"]) or "none",
+            )
+        console.print(table)
 
 
 def compile_for_slice(
@@ -84,11 +128,8 @@ def compile_for_slice(
 ) -> CompiledSlice:
     """Compiles one program, or all if `program` is None, for a slice.
 
-    Args:
-      experiment: the experiment.
-      where: the name of the slice.
-      program: one of `NAMES`. With `device`, `evaluation` is compiled as well, to compare the two.
-      depth: the mean depth of the searches in `device`; by default `programs.DEPTH`.
+    With `device`, `evaluation` is compiled as well, to compare the two. `depth` is the mean depth of the searches in
+    `device`; by default `programs.DEPTH`.
 
     Raises:
       ConfigError: the slice is unknown, libtpu is missing, or the experiment cannot run on the slice.
@@ -102,12 +143,8 @@ def compile_for_slice(
 
 
 def compile_for_slices(experiment: Experiment, names: Sequence[str], per_chip: int | None) -> ComparedSlices:
-    """Compiles the learner for several slices, with a batch proportional to the number of chips.
-
-    Args:
-      experiment: the experiment.
-      names: the names of the slices; each is compared with the first.
-      per_chip: samples per step and chip; None takes what the experiment's batch gives on the first slice.
+    """Compiles the learner for several slices with `per_chip` samples per step and device, and compares them with the
+    first; None takes what the experiment's batch gives on the first slice.
 
     Raises:
       ConfigError: a slice is unknown, libtpu is missing, or the learner cannot run or does not fit on a slice.
@@ -119,46 +156,6 @@ def compile_for_slices(experiment: Experiment, names: Sequence[str], per_chip: i
         (learner,) = programs_of(with_batch_per_chip(experiment, each, where), devices_of(where), ("learner",))
         programs.append(compile_program(learner, where))
     return ComparedSlices(experiment.name, scaling_of(programs, each))
-
-
-# Printing.
-
-
-def show(
-    console: Console,
-    where: Slice,
-    programs: list[CompiledProgram],
-    playing: dict[str, Any],
-    feeding: dict[str, float] | None = None,
-) -> None:
-    """Prints the slice, a table for each program, the rates of self-play on a chip, and what feeds the learner."""
-    chip, word = where.chip, where.chip.device_word
-    cores = f" ({where.devices} cores, each a JAX device)" if chip.devices > 1 else ""
-    console.print(
-        f"[bold]{where.short_name}[/] ({where.topology}): {where.chips} chips{cores} on {where.hosts} hosts; each chip "
-        f"{chip.flops / 1e12:,.0f} TFLOP/s in bfloat16, {amount(chip.hbm_bytes)} of HBM at "
-        f"{chip.hbm_bandwidth / 1e9:,.0f} GB/s, links of {chip.link_bandwidth / 1e9:,.0f} GB/s"
-    )
-    for compiled in programs:
-        console.print(f"\n[bold cyan]{compiled.program.name}[/]  {compiled.program.what}", highlight=False)
-        console.print(_table(compiled))
-    if playing:
-        console.print(
-            f"\nself-play on a {word}: {playing['moves_per_s']:,.0f} moves/s, {playing['evaluations_per_s']:,.0f} "
-            f"evaluations/s: {playing['ratio']:.2f} of the bare network's {playing['bare_evaluations_per_s']:,.0f}; "
-            f"{playing['bytes_per_simulation']:,.0f} bytes of HBM a simulation; trees {playing['depth']:.1f} deep",
-            highlight=False,
-        )
-    if feeding:
-        each = feeding["server_chip_evaluations_per_s"], feeding["core_moves_per_s"]
-        console.print(
-            f"\nthe learner needs {feeding['moves_per_s']:,.0f} moves/s, {feeding['evaluations_per_s']:,.0f} "
-            f"evaluations/s at most: {feeding['device_chips']:,.0f} more such {word}s with actors.inference=device, or "
-            f"{feeding['server_chips']:,.0f} {word}s of inference servers ({each[0]:,.0f} evaluations/s each) and "
-            f"{feeding['server_cores']:,.0f} cores like those of this machine ({each[1]:,.0f} moves/s each, without "
-            "the network) with actors.inference=server",
-            highlight=False,
-        )
 
 
 def _table(compiled: CompiledProgram) -> Table:
@@ -203,25 +200,3 @@ def amount(size: float) -> str:
             return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
         size /= 1024
     return f"{size:,.1f} TiB"
-
-
-def show_scaling(console: Console, name: str, scaling: dict[str, Any]) -> None:
-    """Prints the result of `podzero compile --scaling`, one line for each slice."""
-    word = find_slice(scaling["slices"][0]["slice"]).chip.device_word
-    console.print(
-        f"[bold]{name}[/]: the learner's step at {scaling['per_chip']:,} samples a {word}, "
-        f"{amount(scaling['parameter_bytes'])} of parameters, nothing overlapped",
-        highlight=False,
-    )
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for header in ("slice", "computing", "links", "hops", "step", "efficiency", "collectives"):
-        table.add_column(header, justify="left" if header in ("slice", "collectives") else "right")
-    for row in scaling["slices"]:
-        step = row["step"]
-        table.add_row(
-            row["slice"],
-            *(f"{seconds * 1e6:,.1f} us" for seconds in (*step.values(), sum(step.values()))),
-            f"{row['efficiency']:.3f}",
-            "; ".join(f"{c['times']:g} {c['kind']}, {amount(c['bytes'])}" for c in row["collectives"]) or "none",
-        )
-    console.print(table)

@@ -136,9 +136,7 @@ class Cost:
 def count(module: HloModule, trips: Mapping[str, float] | None = None) -> Cost:
     """The cost of one execution of a program.
 
-    Args:
-      module: the program.
-      trips: the mean trip counts of loops whose trip counts depend on data, by the `jax.named_scope` around each loop.
+    `trips` has the mean trip counts of loops that depend on data, by the `jax.named_scope` around each loop.
     """
     return _Counter(module, trips or {}).computation(module.entry)
 

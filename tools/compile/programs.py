@@ -16,8 +16,6 @@ NAMES = ("learner", "evaluation", "selfplay", "device", "server")
 """All programs. The learner depends on the slice, the others only on the chip. Only games in JAX have the last three:
 `selfplay` is one move as on CPU hosts, `device` the program of actors on accelerators, `server` that of inference
 servers."""
-
-
 DEPTH = {"gumbel": 8, "puct": 30}
 """The mean depth of new nodes assumed for the searches of `device`, by `search.algorithm`. For Gumbel search it is
 rounded up from trained networks (4 to 6 in connect four and Go), for PUCT that of an untrained network in chess."""
@@ -103,11 +101,8 @@ def programs_of(
 ) -> list[Program]:
     """The experiment's programs: the learner's dispatch for all devices, the others for one.
 
-    Args:
-      experiment: the experiment.
-      devices: the devices of the slice, from `devices_of`.
-      names: the requested programs, from `NAMES`; programs that the experiment does not have are left out.
-      depth: the mean depth of the searches in `device`; by default `DEPTH`.
+    Programs in `names` that the experiment does not have are left out. `depth` is the mean depth of the searches in
+    `device`; by default `DEPTH`.
 
     Raises:
       ConfigError: the experiment has none of the requested programs, the learner's mesh does not fit the devices, or
@@ -276,9 +271,7 @@ def on_device(experiment: Experiment) -> Experiment:
 def of_one_device(experiment: Experiment, where: Slice) -> Experiment:
     """The experiment as one device plays it: with `inference=device` those of a process share `actors.games`.
 
-    Args:
-      experiment: the experiment.
-      where: the slice on whose hosts it plays, if it names no resources for actors.
+    If it names no resources for actors, they play on a host of the slice.
     """
     actors = experiment.actors
     if actors.inference != "device":

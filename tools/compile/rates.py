@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 
 
 def play_rates(play: CompiledProgram, evaluation: CompiledProgram) -> dict[str, Any]:
-    """The rates of self-play on one chip, and their share of what the bare network reaches with the same batch.
-
-    Args:
-      play: the program `device`, which fits.
-      evaluation: the program `evaluation`.
-    """
+    """The rates of the program `device`, which fits, and their share of what the bare network reaches."""
     assert play.cost is not None
     program, seconds = play.program, play.estimated_seconds()
     moves = program.batch * program.trip_count
@@ -51,12 +46,7 @@ _MOVES = 4
 
 
 def needed_moves_per_s(experiment: Experiment, learner: CompiledProgram) -> float:
-    """The moves/s at which the learner never waits, by the compiler's estimate of its speed.
-
-    Args:
-      experiment: the learner's experiment.
-      learner: the learner's program, which fits.
-    """
+    """The moves/s at which the learner, whose program fits, never waits, by the compiler's estimate of its speed."""
     program = learner.program
     seconds = learner.estimated_seconds() + learner.seconds()["links"]
     fresh, _ = experiment.batch_parts
@@ -64,11 +54,7 @@ def needed_moves_per_s(experiment: Experiment, learner: CompiledProgram) -> floa
 
 
 def moves_per_core_s(experiment: Experiment) -> float:
-    """Measures the moves/s that one core of this machine plays: rules and tree, without the network.
-
-    Args:
-      experiment: the experiment, whose game is in JAX.
-    """
+    """Measures the moves/s of a game in JAX that one core of this machine plays: rules and tree, without network."""
     import jax
     import jax.numpy as jnp
 
@@ -109,12 +95,7 @@ def feeding_needs(
 ) -> dict[str, float]:
     """How many chips, or chips and CPU cores, play what the learner learns from.
 
-    Args:
-      experiment: the experiment.
-      learner: the learner's program on the slice.
-      server: the program of an inference server on one chip.
-      playing: the rates of `device` on one chip, from `play_rates`.
-      per_core_s: the moves/s of a core, from `moves_per_core_s`.
+    `playing` is from `play_rates`, `per_core_s` from `moves_per_core_s`.
     """
     moves = needed_moves_per_s(experiment, learner)
     evaluations = moves * evaluations_per_move(experiment)
@@ -173,27 +154,18 @@ def step_time(compiled: CompiledProgram) -> StepTime:
 
 
 def efficiency(small: StepTime, large: StepTime) -> float:
-    """The share of the smaller slice's samples/s per chip that the larger slice keeps.
-
-    With a fixed batch per chip (weak scaling), this is the ratio of the step times.
-    """
+    """The share of the smaller slice's samples/s per chip that the larger slice keeps at a fixed batch per chip."""
     return small.total / large.total
 
 
 def with_batch_per_chip(experiment: Experiment, per_chip: int, where: Slice) -> Experiment:
-    """The experiment with `per_chip` samples per step on each chip of a slice.
-
-    The result is for compiling only; it is not checked, for example, that the replay holds such batches.
-    """
+    """The experiment with `per_chip` samples per step on each device of a slice, unchecked: only for compiling."""
     learner = experiment.learner.model_copy(update={"batch_size": per_chip * where.devices})
     return experiment.model_copy(update={"learner": learner})
 
 
 def scaling_of(programs: Sequence[CompiledProgram], per_chip: int) -> dict[str, Any]:
-    """The output of `--json`: the time of a step on each slice, and its efficiency compared with the first slice.
-
-    Times are in seconds and sizes in bytes, per step and chip.
-    """
+    """The output of `--json`: seconds of a step on each slice, its efficiency compared with the first, and bytes."""
     times = [step_time(compiled) for compiled in programs]
     return {
         "per_chip": per_chip,

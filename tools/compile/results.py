@@ -31,6 +31,11 @@ class Job:
     arguments: tuple[str, ...]
     """The command-line arguments after `podzero compile`."""
 
+    @classmethod
+    def of_program(cls, config: str, where: str, program: str, *settings: str) -> Job:
+        """The compilation of one program for a slice."""
+        return cls(config, where, program, (config, *settings, "--topology", where, "--program", program))
+
     @property
     def key(self) -> str:
         """Identifies the job."""
@@ -95,13 +100,9 @@ class StoredResults:
     def fill(
         self, jobs: Iterable[Job], run: Callable[[Job, float], JobResult], limit_s: float, tell: Callable[[str], None]
     ) -> None:
-        """Runs jobs one after the other and saves each result at once.
+        """Runs jobs one after the other, each for at most `limit_s`, and saves and tells each result at once.
 
-        Args:
-          jobs: the jobs.
-          run: runs a job within a time limit; returns a failure as a `JobResult` instead of raising an exception.
-          limit_s: the time limit of each job in seconds.
-          tell: called with a line of text about each result.
+        `run` must return a failure as a `JobResult` instead of raising an exception.
         """
         wanted = list(jobs)
         for place, job in enumerate(wanted, 1):

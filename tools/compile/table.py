@@ -21,11 +21,8 @@ from typing import Any
 from podzero.chips import find_slice
 from podzero.config import (
     FOR_SLICES,
-    MLPConfig,
-    MuZeroMLPConfig,
     MuZeroResNetConfig,
     ResNetConfig,
-    TransformerConfig,
     builtin_configs,
     load,
 )
@@ -69,10 +66,8 @@ _LAST_WORDS = re.compile(r"^(?:F\d{4} [^\]]*\]|podzero:|[\w.]+Error:) ?(.*)$", r
 def make_table(again: bool, limit_s: float, tell: Callable[[str], None] | None = None) -> None:
     """Compiles what is missing, one program in one process at a time, and writes all files of the table.
 
-    Args:
-      again: whether to compile everything, including what is known.
-      limit_s: the time limit of each program in seconds.
-      tell: called with a line about each program; None prints the line.
+    Each program has `limit_s` seconds. `again` compiles what is known, too. `tell` gets a line about each program; by
+    default it is printed.
 
     Raises:
       ConfigError: libtpu is missing.
@@ -108,24 +103,28 @@ def all_jobs() -> list[Job]:
     chips: dict[str, str] = {}
     for name in SLICES:
         chips.setdefault(find_slice(name).chip.name, name)
+    compared = ",".join(SCALING)
     return [
         job
         for config in sorted((name for name in builtin_configs() if not name.startswith(FOR_SLICES)), key=_size)
         for job in (
-            *(_program_job(config, where, "learner") for where in SLICES),
-            *(_program_job(config, where, "evaluation") for where in chips.values()),
+            *(Job.of_program(config, where, "learner") for where in SLICES),
+            *(Job.of_program(config, where, "evaluation") for where in chips.values()),
             *(
-                _program_job(config, where, "selfplay")
+                Job.of_program(config, where, "selfplay")
                 for where in chips.values()
                 if "selfplay" in names_of(load(config))
             ),
             *(
-                _on_chip_job(name, settings + more)
+                Job.of_program(name, ONE_CHIP, "device", *settings, *more)
                 for name, settings in ON_CHIP
                 if name == config
                 for more in ((), IN_INT8)
             ),
-            *(_scaling_job(config, per_chip) for per_chip in PER_CHIP),
+            *(
+                Job(config, SCALING[-1], "scaling", (config, "--scaling", compared, "--per-chip", str(per_chip)))
+                for per_chip in PER_CHIP
+            ),
         )
     ]
 
@@ -135,22 +134,8 @@ def _size(config: str) -> int:
     match load(config).network:
         case ResNetConfig(blocks=layers, channels=width) | MuZeroResNetConfig(blocks=layers, channels=width):
             return layers * width**2
-        case TransformerConfig(layers=layers, width=width) | MLPConfig(layers=layers, width=width):
-            return layers * width**2
-        case MuZeroMLPConfig(layers=layers, width=width):
-            return layers * width**2
-
-
-def _program_job(config: str, where: str, program: str) -> Job:
-    return Job(config, where, program, (config, "--topology", where, "--program", program))
-
-
-def _on_chip_job(config: str, settings: tuple[str, ...]) -> Job:
-    return Job(config, ONE_CHIP, "device", (config, *settings, "--topology", ONE_CHIP, "--program", "device"))
-
-
-def _scaling_job(config: str, per_chip: int) -> Job:
-    return Job(config, SCALING[-1], "scaling", (config, "--scaling", ",".join(SCALING), "--per-chip", str(per_chip)))
+        case net:
+            return net.layers * net.width**2
 
 
 def compile_apart(job: Job, limit_s: float) -> JobResult:
@@ -196,11 +181,11 @@ ENDINGS: dict[Outcome, str] = {
     "crashed": "crashed the compiler",
     "timeout": "not compiled in time",
 }
-"""How compilations end that give no program, in words."""
+"""In words, how compilations end that give no program."""
 
 
 def page(jobs: Sequence[Job], results: StoredResults) -> str:
-    """The page; it leaves out what no result says."""
+    """The page that sums up the results."""
     known = [(job, result) for job in jobs if (result := results.get(job)) is not None]
     made = [(job, result) for job, result in known if result.outcome == "compiled"]
     plays = [(job, result) for job, result in made if "moves_per_s" in result.report]

@@ -36,14 +36,9 @@ def slice_jobs() -> list[Job]:
 
 
 def _jobs(name: str) -> tuple[Job, Job]:
-    experiment = load(name)
-    assert experiment.cluster.slice is not None
-    where = experiment.cluster.slice
-    learner, device = (
-        Job(name, where, program, (name, "--topology", where, "--program", program))
-        for program in ("learner", "device")
-    )
-    return learner, device
+    where = load(name).cluster.slice
+    assert where is not None
+    return Job.of_program(name, where, "learner"), Job.of_program(name, where, "device")
 
 
 def rates_of(learner: Mapping[str, Any], playing: Mapping[str, Any]) -> KnownRates:
@@ -144,12 +139,7 @@ class Rates(NamedTuple):
 
 
 def moves_asked(experiment: Experiment, samples_per_s: float) -> float:
-    """The moves/s at which a learner never waits.
-
-    Args:
-      experiment: the learner's experiment.
-      samples_per_s: the fresh samples/s on which the learner trains while it never waits.
-    """
+    """The moves/s at which a learner never waits that trains on `samples_per_s` fresh samples/s."""
     # Each move is one sample, and each sample is learned from `samples_per_insert` times.
     return samples_per_s / experiment.replay.samples_per_insert
 

@@ -29,8 +29,7 @@ def serve(who: str, protocol: str, simulations: int | None = None, game: str | N
     Args:
       who: the player, see `podzero.player_names`.
       protocol: `gtp` or `uci`.
-      simulations: per move at most; by default four times as many as in training, which are searched without a limit of
-        time.
+      simulations: the most per move; by default `STEP` times those of training, which are used without a time limit.
       game: see `podzero.player_names.game_to_play`.
 
     Raises:
@@ -50,7 +49,7 @@ def serve(who: str, protocol: str, simulations: int | None = None, game: str | N
 
 
 def _served_game(who: str, protocol: str, game: str | None) -> str:
-    """The title of the game, refused before anything is compiled if no engine can play it."""
+    """The title of the game. Checks, before anything is compiled, that it can be played by the protocol."""
     where = game_to_play(game, who)
     title = where if isinstance(where, str) else where.title
     if isinstance(where, GymnasiumConfig):
@@ -63,7 +62,7 @@ def _served_game(who: str, protocol: str, game: str | None) -> str:
 
 
 def make_parts(who: str, simulations: int | None, game: str | None) -> EngineParts:
-    """Makes the game and the player, and compiles its searches; see `podzero.tools.play.engine.serve`."""
+    """Makes the game and the player, and compiles its searches; see `serve`."""
     where = game_to_play(game, who)
     assert not isinstance(where, GymnasiumConfig)
     env = make_env(where)
@@ -83,7 +82,7 @@ def make_parts(who: str, simulations: int | None, game: str | None) -> EnginePar
         most = usual
     parts = EngineParts(PlayableGame(env), TimedSearch(player, usual, most))
     parts.search.prepare(parts.game.beginning)
-    parts.game.copy().play(parts.game.legal[0])  # compiles a step, too
+    parts.game.copy().play(parts.game.legal[0])  # compiles a step as well
     return parts
 
 

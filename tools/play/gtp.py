@@ -1,6 +1,4 @@
-"""A player as an engine for Go programs, by the Go Text Protocol, version 2 (Farnebäck 2002,
-https://www.lysator.liu.se/~gunnar/gtp/). Other games use the same commands with their own names of moves.
-"""
+"""A player as an engine for Go programs, by GTP. Other games use the same commands with their own names of moves."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.timed_search import EngineParts, GtpClock, Line, SearchedLines
 
 _GREATEST = 1e6
-"""The greatest number that is believed."""
+"""The greatest number that is accepted."""
 
 
 class GtpError(Exception):
@@ -30,7 +28,7 @@ class GtpError(Exception):
 
 
 class GtpCommand(NamedTuple):
-    """A line of the controller."""
+    """A command from the controller."""
 
     number: str
     name: str
@@ -38,7 +36,7 @@ class GtpCommand(NamedTuple):
 
 
 def parse(line: str) -> GtpCommand | None:
-    """The command of a line, without comments and control characters; None if there is none."""
+    """The command in a line, without comments and control characters; None for an empty line."""
     text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "", line.partition("#")[0].replace("\t", " "))
     words = text.split()
     number = words.pop(0) if words and words[0].isdecimal() else ""
@@ -53,7 +51,7 @@ def word_at(words: list[str], place: int, expected: str) -> str:
 
 
 def number_at(words: list[str], place: int, expected: str) -> float:
-    """The number at a place; raises `GtpError` if there is none."""
+    """The number at a place; raises `GtpError` if it is missing or not a number."""
     try:
         number = float(word_at(words, place, expected))
     except ValueError:
@@ -64,7 +62,7 @@ def number_at(words: list[str], place: int, expected: str) -> float:
 
 
 def colour_of(words: list[str]) -> bool:
-    """Whether the first argument is the colour of the player who moves first; raises `GtpError` if it is no colour."""
+    """Whether the first argument is the colour of the first player; raises `GtpError` if it is not a colour."""
     try:
         return GTP_COLOURS[word_at(words, 0, "a colour").lower()]
     except KeyError:
@@ -72,7 +70,7 @@ def colour_of(words: list[str]) -> bool:
 
 
 _WAITING = 1000
-"""Commands that are read ahead at most."""
+"""The most commands that are read ahead."""
 _KGS = ("none", "absolute", "byoyomi", "canadian")
 
 
@@ -95,8 +93,8 @@ class GtpServer:
             "clear_board": self._clear,
             "komi": self._set_komi,
             "play": self._play,
-            "genmove": self._genmove,
-            "reg_genmove": self._reg_genmove,
+            "genmove": lambda words: self._generated(words, keep=True),
+            "reg_genmove": lambda words: self._generated(words, keep=False),
             "undo": self._undo,
             "final_score": self._final_score,
             "showboard": self._showboard,
@@ -181,7 +179,7 @@ class GtpServer:
         return ""
 
     def _turn_to(self, first: bool) -> int:
-        """Makes it a colour's turn, in Go by a pass of the other one; returns the number of passes."""
+        """Makes it a colour's turn, in Go by a pass of the other player; returns the number of passes."""
         game = self._game
         if game.over or game.first_to_move == first:
             return 0
@@ -192,12 +190,6 @@ class GtpServer:
             game.take_back()
             raise GtpError("illegal move: after another pass the game would be over")
         return 1
-
-    def _genmove(self, words: list[str]) -> str:
-        return self._generated(words, keep=True)
-
-    def _reg_genmove(self, words: list[str]) -> str:
-        return self._generated(words, keep=False)
 
     def _generated(self, words: list[str], keep: bool) -> str:
         first = colour_of(words)
@@ -257,7 +249,7 @@ class GtpServer:
         return ""
 
     def _analyze(self, command: GtpCommand) -> None:
-        """Writes what growing searches find, and the last result at each interval, until another command arrives."""
+        """Writes what growing searches find, at least once an interval, until another command arrives."""
         try:
             first, interval = self._analysis_arguments(command.arguments)
             game, search = self._parts.result()
@@ -287,7 +279,7 @@ class GtpServer:
         return not self._incoming.empty()
 
     def _analysis_arguments(self, words: list[str]) -> tuple[bool, float]:
-        """Colour and seconds between two lines: `[colour] [interval] [key value ...]`, the interval in hundredths."""
+        """The colour and the seconds between two lines, from `[colour] [interval] [key value ...]`."""
         rest = list(words)
         first = (
             GTP_COLOURS[rest.pop(0).lower()] if rest and rest[0].lower() in GTP_COLOURS else self._game.first_to_move
@@ -295,7 +287,7 @@ class GtpServer:
         if rest[:1] == ["interval"]:
             rest.pop(0)
         hundredths = number_at(rest, 0, "an interval") if rest else 100.0
-        return first, max(hundredths, 1.0) / 100
+        return first, max(hundredths, 1.0) / 100  # the interval is in hundredths of a second
 
 
 def _visited(searched: SearchedLines) -> list[Line]:
@@ -303,7 +295,7 @@ def _visited(searched: SearchedLines) -> list[Line]:
 
 
 def leela_info(searched: SearchedLines, game: PlayableGame) -> str:
-    """As Leela Zero writes it: rates and policies in ten-thousandths."""
+    """A line of Leela Zero's format, with win rates and policies in ten-thousandths."""
     return " ".join(
         f"info move {game.name(line.action)} visits {line.visits} winrate {round(5000 * (line.value + 1))} "
         f"prior {round(10000 * line.probability)} lcb {round(5000 * (line.value + 1))} order {order} "
@@ -313,7 +305,7 @@ def leela_info(searched: SearchedLines, game: PlayableGame) -> str:
 
 
 def kata_info(searched: SearchedLines, game: PlayableGame) -> str:
-    """As KataGo writes it: rates and policies as fractions."""
+    """A line of KataGo's format, with win rates and policies as fractions."""
     return " ".join(
         f"info move {game.name(line.action)} visits {line.visits} utility {line.value:.6f} "
         f"winrate {(line.value + 1) / 2:.6f} prior {line.probability:.6f} lcb {(line.value + 1) / 2:.6f} "
@@ -323,10 +315,7 @@ def kata_info(searched: SearchedLines, game: PlayableGame) -> str:
 
 
 def final_score(game: PlayableGame, komi: float) -> str | None:
-    """`B+3.5`, `W+3.5` or `0`; in games other than Go the winner alone, and None while they go on.
-
-    Go is scored by area, as if all stones on the board were alive.
-    """
+    """`B+3.5`, `W+3.5` or `0`, by area, with all stones alive; in other games the winner, or None before the end."""
     if game.env.spec.name.startswith("go_"):
         lead = int(cast(Go, game.env).lead(game.state.board)) * (1 if game.first_to_move else -1) - komi
         return _named(lead, f"{abs(lead):g}")

@@ -1,4 +1,4 @@
-"""A player as an engine for chess programs, by the Universal Chess Interface (Huber & Meyer-Kahlen 2006)."""
+"""A player as an engine for chess programs, by UCI."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.timed_search import EngineParts, GoLimits, Line, SearchedLines, parse_go
 
 _MOST_LINES = 218
-"""No chess position has more legal moves."""
+"""The most legal moves in a chess position."""
 _MOST_SIMULATIONS = 1_000_000
 _NOTHING = "(none)"
 """The answer when there is no legal move."""
 
 
 class UciServer:
-    """The engine's side of the protocol. Searches run in a thread, so that `stop` and `isready` are heard."""
+    """The engine's side of the protocol. Searches run in a thread, so `stop` and `isready` are answered during them."""
 
     def __init__(self, who: str, game: str, parts: Future[EngineParts], write: Callable[[str], None]) -> None:
         """`parts` may still be loading: `isready` waits for it."""
@@ -48,7 +48,7 @@ class UciServer:
         }
 
     def run(self, lines: Iterable[str]) -> None:
-        """Answers lines until `quit` or the end of the input; a search that is under way is finished first.
+        """Answers lines until `quit` or the end of the input, and finishes the search in progress.
 
         Raises what making the player raised.
         """
@@ -56,7 +56,7 @@ class UciServer:
             words = line.split()
             if words[:1] == ["quit"]:
                 break
-            while words and words[0] not in self._commands:  # as the protocol says: skip what is not known
+            while words and words[0] not in self._commands:  # the protocol says to skip unknown words
                 self._say(f"info string unknown command: {words.pop(0)[:80]}")
             if words:
                 self._commands[words[0]](words[1:])
@@ -105,7 +105,7 @@ class UciServer:
             self._simulations = int(value)
 
     def _place(self, words: list[str]) -> None:
-        """Sets the position; after a mistake, the moves before it stand."""
+        """Sets the position; if a move is wrong, the moves before it are kept."""
         self._finish()
         start, moves = UciPosition.parse(words)
         game = self._parts.result().game
@@ -124,8 +124,8 @@ class UciServer:
             self._say(f"info string position: {error}")
 
     def _resume(self, game: PlayableGame) -> None:
-        """Goes on after a draw by podzero's rules: programs need not claim one. The search forgets the past."""
-        if game.over:
+        """Lets the game continue after a draw by podzero's rules, since programs need not claim it."""
+        if game.over:  # the new state has no history
             size = CHESS_SIZES[self._game]
             game.resume(state_of(fen_of(game.state, size), size))
 
@@ -140,10 +140,7 @@ class UciServer:
         self._search.start()
 
     def _finish(self) -> None:
-        """Stops the search and waits for its answer, which comes once its first number of simulations is done.
-
-        Raises what the search raised.
-        """
+        """Stops the search, waits for its answer, and raises what it raised."""
         self._stop.set()
         if self._search.is_alive():
             self._search.join()
@@ -164,7 +161,8 @@ class UciServer:
         game, best = parts.game, _NOTHING
         legal = self._allowed(parts, limits.searchmoves)
         for depth, size in enumerate(self._sizes(parts, limits) if legal.any() else [], start=1):
-            enough = self._stop.is_set if depth > 1 else _never
+            # The first search is never given up, so there is always a move to answer.
+            enough = self._stop.is_set if depth > 1 else lambda: False
             searched = parts.search.run_unless(enough, size, game.state, legal)
             if searched is None:
                 break
@@ -185,7 +183,7 @@ class UciServer:
         return search.usual() if seconds is None else search.within_seconds(seconds - waited)
 
     def _allowed(self, parts: EngineParts, names: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """The legal moves, or those among them that were named."""
+        """The legal moves, or those of them in `names`."""
         legal, named = parts.game.legal_mask, np.zeros_like(parts.game.legal_mask)
         for name in names:
             try:
@@ -203,10 +201,6 @@ class UciServer:
             )
 
 
-def _never() -> bool:
-    return False
-
-
 def centipawns(line: Line) -> int:
-    """A value as a score: 90 tan(1.5637541897 v), the formula of Leela Chess Zero (https://github.com/LeelaChessZero/lc0)."""
+    """A value v as a score: 90 tan(1.5637541897 v), as Leela Chess Zero (https://github.com/LeelaChessZero/lc0)."""
     return round(90 * math.tan(1.5637541897 * line.value))
