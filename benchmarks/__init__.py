@@ -1,1 +1,1 @@
-"""Each stage of the loop measured beside its own limit, in one run."""
+"""Studies that no command reaches, and the generated pages of the documentation."""

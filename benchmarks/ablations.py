@@ -1,15 +1,14 @@
-"""Trains variants of an experiment one after the other and lets a perfect solver judge each.
+"""Trains variants of an experiment one after the other. A perfect solver judges each.
 
 uv run --group dev python benchmarks/ablations.py --minutes 10 runs/ablations
 uv run --group dev python benchmarks/ablations.py --minutes 10 --also actors.inference=int8 -- runs/ablations
 uv run --group dev python benchmarks/ablations.py --steps 2000 --only baseline greedy -- runs/ablations
 
-Where each run is held to one core, as many may run at once as there are cores, each with a folder and variants
-(`--only`) of its own.
+If each run uses one core, several may run at once, each with its own folder and variants (`--only`).
 
-Results are added to `benchmarks/results/ablations.json` as they come; what is there already is not run again. Agents
-stay in the folder, so that they can be judged anew. A run that fails is named at the end, and the others go on.
-`uv run --group dev python benchmarks/pages.py` writes docs/ablations.md from them.
+Each result is added to `benchmarks/results/ablations.json`; variants that are there already are not run again. Agents
+stay in the folder, so they can be judged again. Runs that fail are named at the end.
+`uv run --group dev python benchmarks/pages.py` writes docs/ablations.md from the results.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from typing import Any
 
 EXPERIMENT = "connect_four"
 POSITIONS = "distinct"
-"""How positions are drawn that agents are judged on; results of others, drawn with repetition, are kept beside."""
+"""How the judged positions are drawn. The file also has results from positions that were drawn with repetition."""
 RESULTS = Path(__file__).parent / "results" / "ablations.json"
 SHORT_AND_GREEDY = (
     "actors.opening_plies=12", "actors.temperature=0.0", "search.root_value=policy", "actors.root_value_weight=0.5",
@@ -74,7 +73,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "twice the learning rate": ("learner.optimizer.learning_rate=0.004",),
     "constant learning rate": ("learner.optimizer.schedule=constant",),
 }
-"""Overrides of the experiment, by the name of the variant."""
+"""The overrides of each variant."""
 
 
 def main() -> None:
@@ -83,10 +82,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="where the runs go")
     limits = parser.add_mutually_exclusive_group(required=True)
     limits.add_argument("--minutes", type=float, help="equal wall time")
-    limits.add_argument("--steps", type=int, help="equal learner steps, where other work runs beside it")
+    limits.add_argument("--steps", type=int, help="equal learner steps, for machines that do other work")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument(
-        "--also", nargs="*", default=[], metavar="SECTION.FIELD=VALUE", help="overrides of all, before their own"
+        "--also", nargs="*", default=[], metavar="SECTION.FIELD=VALUE", help="overrides of all variants"
     )
     parser.add_argument("--only", nargs="*", choices=VARIANTS, default=list(VARIANTS), metavar="VARIANT")
     arguments = parser.parse_args()
@@ -110,7 +109,7 @@ def main() -> None:
 
 
 def run(workdir: Path, overrides: Sequence[str]) -> dict[str, Any]:
-    """Trains one variant from nothing and judges it; without its checkpoints, which hold the replay, it is kept.
+    """Trains one variant from scratch and judges it; deletes its checkpoints, which hold the replay.
 
     Raises:
       CalledProcessError: a command failed; its errors are on the screen.
@@ -132,21 +131,21 @@ def run(workdir: Path, overrides: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def podzero(*arguments: str) -> str:
+def podzero(*arguments: str, **environment: str) -> str:
     """The output of a command of podzero, which must succeed; its errors go to the screen."""
     print("podzero", *arguments, file=sys.stderr, flush=True)
-    return python("-c", "from podzero.launch.cli import main; main()", *arguments)
+    return python("-c", "from podzero.launch.cli import main; main()", *arguments, **environment)
 
 
-def python(*arguments: str) -> str:
+def python(*arguments: str, **environment: str) -> str:
     """The output of a Python process, which must succeed; its errors go to the screen."""
+    variables = os.environ | {"JAX_PLATFORMS": "cpu"} | environment
     command = [sys.executable, *arguments]
-    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=variables).stdout
 
 
 def stored() -> dict[str, Any]:
-    """The results so far, by overrides and positions."""
+    """The stored results, by overrides and positions."""
     return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
 
 

@@ -17,15 +17,11 @@ Json = Mapping[str, Any]
 FILES = ("ablations", "inner_nodes", "othello_horizon", "root_values", "diagnosis", "ceiling")
 """The files of `benchmarks/results` that the page shows."""
 SIMULATIONS = 32
-"""The search by which variants of the training are compared."""
+"""The simulations with which variants of the training are compared."""
 
 
 def ablations_page(results: Mapping[str, Json]) -> str:
-    """The page.
-
-    Args:
-      results: the contents of `FILES`, by name.
-    """
+    """The page, from the contents of `FILES`, by name."""
     runs = list(results["ablations"].values())
     rows = [
         *(row for group in _groups(runs) for row in _variants(group, *_spread_of_seeds(runs))),
@@ -103,7 +99,7 @@ def _spread_of_seeds(runs: Iterable[Json]) -> tuple[float, int]:
 
 
 def _quantile(freedom: int) -> float:
-    """Of Student's t, for a two-sided interval of 95%."""
+    """The quantile of Student's t for a two-sided interval of 95%."""
     return float(scipy.stats.t.ppf(0.975, freedom)) if freedom else math.nan
 
 
@@ -113,7 +109,7 @@ def _kept(run: Json) -> float:
 
 
 def _rules(results: Json) -> list[Row]:
-    """Rules of selection below the root against the first one, each at the most simulations that both have."""
+    """Rules of selection below the root compared with the first, each at the most simulations that both have."""
     searches = list(results["searches"].values())
     default = {one["simulations"]: one for one in searches if one["rule"] == searches[0]["rule"]}
     others = [one for one in searches if one["rule"] != searches[0]["rule"] and one["simulations"] in default]
@@ -133,7 +129,7 @@ def _rules(results: Json) -> list[Row]:
 
 
 def _horizons(results: Json) -> list[Row]:
-    """Value targets in Othello, in Elo points against the first player of a tournament."""
+    """Value targets in Othello, in Elo points compared with the first player of a tournament."""
     return [
         (
             "value target",
@@ -147,7 +143,7 @@ def _horizons(results: Json) -> list[Row]:
 
 
 def _root_values(results: Json) -> list[Row]:
-    """The root value that MuZero bootstraps from, by mean returns of runs that differ in their seed."""
+    """The root value that MuZero bootstraps from, by mean returns over seeds."""
     returns: dict[str, dict[str, list[float]]] = {}
     for run in results["runs"]:
         returns.setdefault(run["experiment"], {}).setdefault(run["root_value"], []).append(run["mean_return"])

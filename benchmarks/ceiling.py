@@ -1,11 +1,11 @@
-"""The most that a network can learn: teaches it the solver's values and moves instead of those of self-play.
+"""How much a network can learn: trains it on the solver's values and moves instead of those of self-play.
 
 JAX_PLATFORMS=cpu uv run --group dev python benchmarks/ceiling.py runs/ceiling --positions 200000 --steps 4000
 JAX_PLATFORMS=cpu uv run --group dev python benchmarks/diagnose.py runs/ceiling --only simulations values
 
 The batch, the optimizer and the network are those of `podzero train connect_four`; overrides follow the folder.
-Solving takes most of the time, about 13 ms a position; solved positions are kept in `--labels`, and `--only-label FIRST
-LAST` solves some of the pieces, so that several processes can share the work.
+Solving takes most of the time, about 13 ms a position. Solved positions are kept in `--labels`, and several processes can
+share the work with `--only-label FIRST LAST`.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from podzero.workdir import Workdir
 
 EXPERIMENT = "connect_four"
 PIECE = 5000
-"""Random games behind one file of solved positions; about two fifths of them are over or equal to another."""
+"""Random games for one file of solved positions; about two fifths of the positions are finished games or duplicates."""
 SEED = 1000
-"""Of the first piece; the judged positions have other seeds."""
+"""The seed of the first file; the judged positions have other seeds."""
 REPORT_EVERY = 200
-"""Steps between two lines of progress."""
+"""The steps between two lines of progress."""
 
 
 def main() -> None:
@@ -49,8 +49,8 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", metavar="SECTION.FIELD=VALUE")
     parser.add_argument("--positions", type=int, default=200_000)
     parser.add_argument("--steps", type=int, default=4000)
-    parser.add_argument("--labels", type=Path, default=Path("runs/labels"), help="folder of solved positions")
-    parser.add_argument("--only-label", type=int, nargs=2, metavar=("FIRST", "LAST"), help="pieces to solve, then end")
+    parser.add_argument("--labels", type=Path, default=Path("runs/labels"), help="the folder of solved positions")
+    parser.add_argument("--only-label", type=int, nargs=2, metavar=("FIRST", "LAST"), help="solve only these files")
     arguments = parser.parse_args()
     experiment = load(EXPERIMENT, arguments.overrides)
     env = make_env(experiment.env)
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def enough(pieces: Iterable[Sample], positions: int) -> Sample:
-    """The first positions of the pieces, as one."""
+    """The first positions of the pieces, joined."""
     held: list[Sample] = []
     for piece in pieces:
         held.append(piece)
@@ -73,7 +73,7 @@ def enough(pieces: Iterable[Sample], positions: int) -> Sample:
 
 
 def solved(env: Env, folder: Path, pieces: Iterable[int]) -> Iterator[Sample]:
-    """The solved positions of each piece; those that no file holds are drawn and solved when they are asked for."""
+    """The solved positions of each piece, from its file; draws and solves them if there is none."""
     folder.mkdir(parents=True, exist_ok=True)
     play = random_games(env, MAX_PLY)
     solver = make_solver(env.spec.name)
@@ -90,7 +90,7 @@ def solved(env: Env, folder: Path, pieces: Iterable[int]) -> Iterator[Sample]:
 
 
 def drawn(play: Any, piece: int) -> np.ndarray[Any, Any]:
-    """The different positions of uniformly random games, at plies drawn uniformly from 0 to `MAX_PLY`."""
+    """The distinct positions of uniformly random games, at plies drawn uniformly from 0 to `MAX_PLY`."""
     random = np.random.default_rng(SEED + piece)
     games = jax.device_get(play(jax.random.key(SEED + piece), random.integers(0, MAX_PLY + 1, PIECE)))
     distinct: np.ndarray[Any, Any] = np.unique(games.observations[~games.over], axis=0)
@@ -98,7 +98,7 @@ def drawn(play: Any, piece: int) -> np.ndarray[Any, Any]:
 
 
 def taught(observations: np.ndarray[Any, Any], scores: np.ndarray[Any, Any]) -> Sample:
-    """Samples with the game's value, and with an even choice among the moves that keep it."""
+    """Samples with the game's value, and equal probabilities for the moves that keep it."""
     values = game_values(scores)
     value = np.nanmax(values, axis=1, keepdims=True)
     best = values == value
@@ -131,7 +131,7 @@ def teach(experiment: Experiment, samples: Sample, arguments: argparse.Namespace
 
 
 def batches(experiment: Experiment, training: Training, samples: Sample) -> Iterator[Batch]:
-    """Random batches `[K, B, ...]` of one dispatch, without end."""
+    """Random batches `[K, B, ...]`, each for one dispatch, endlessly."""
     random = np.random.default_rng(experiment.seed)
     shape = (experiment.learner.steps_per_dispatch, experiment.learner.batch_size)
     while True:

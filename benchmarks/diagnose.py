@@ -1,4 +1,4 @@
-"""Where a trained agent loses strength: judges its search by a perfect solver under several settings.
+"""Where a trained agent loses strength: a perfect solver judges its search under several settings.
 
 uv run --group dev python benchmarks/diagnose.py runs/connect_four > diagnosis.json
 """
@@ -89,7 +89,7 @@ class DiagnosedAgent:
         """How close the value targets of self-play are to the game's value; `settings` change the search."""
         search = self.experiment.search.model_copy(update=settings)
         experiment = self.experiment.model_copy(update={"search": search})
-        return settings | {"bands": target_errors(experiment, self.published, BANDS, positions)}
+        return settings | {"bands": target_errors(experiment, self.published, positions)}
 
     def _search(self, evaluate: Evaluate | None, count: int | None, settings: Json) -> list[SearchResult]:
         """Searches the positions without noise; returns one result for each `PIECE` of them."""
@@ -125,25 +125,17 @@ def solver_evaluation(agent: DiagnosedAgent) -> Evaluate:
     return evaluate
 
 
-def target_errors(
-    experiment: Experiment, params: Params, bands: dict[str, tuple[int, int]], positions: int
-) -> dict[str, Any]:
-    """Correlation and squared error of each target with the game's value, by band of plies.
+def target_errors(experiment: Experiment, params: Params, positions: int) -> dict[str, Any]:
+    """Correlation and squared error of each target with the game's value, from `positions` in each band of plies.
 
     The game is connect four or tic-tac-toe, whose observations are planes of stones.
-
-    Args:
-      experiment: the experiment whose actors play.
-      params: the network's published parameters.
-      bands: the first and last ply of each band, by name.
-      positions: the number of positions that are solved in each band.
     """
     played = play(experiment, params)
     observations = np.asarray(played[1.0].observation)
     plies = observations.reshape(len(observations), -1).sum(axis=1)  # one stone a ply
     solver, random = make_solver(experiment.env.name), np.random.default_rng(0)
     found: dict[str, Any] = {}
-    for name, (first, last) in bands.items():
+    for name, (first, last) in BANDS.items():
         inside = random.permutation(np.flatnonzero((plies >= first) & (plies <= last)))[:positions]
         values = game_values(np.nanmax(solver.scores(observations[inside]), axis=1))
         found[name] = {
@@ -204,7 +196,9 @@ def main() -> None:
         help="positions that are searched with the solver at leaves, or whose targets are solved in each band",
     )
     parser.add_argument("--only", nargs="*", help="names of sections")
-    parser.add_argument("--simulations", nargs="*", type=int, default=SIMULATIONS, help="of the section of this name")
+    parser.add_argument(
+        "--simulations", nargs="*", type=int, default=SIMULATIONS, help="the numbers of the section `simulations`"
+    )
     arguments = parser.parse_args()
     found: dict[str, list[Json]] = {}
     agent = DiagnosedAgent(arguments.workdir, arguments.positions)

@@ -1,10 +1,10 @@
-"""What a run costs before it does anything: disk, time to import and to the first finished game, memory by process.
+"""What a run costs: disk, time to import and to the first finished game, memory of each process.
 
 uv run --group dev python benchmarks/footprint.py
 uv run --group dev python benchmarks/footprint.py --config cartpole --minutes 3
 
-Trains in a temporary directory, and prints JSON. Run it twice, in an environment without the tools of development: the
-first run may make the environment of the replay server, and reads all files from disk.
+Trains in a temporary directory and prints JSON. Run it twice, in an environment without the development tools: the
+first run may create the environment of the replay server, and reads all files from disk.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ PROCESSES = {
     "replay": "ray::ReplayProcess",
     "replay server": "reverb_server",
 }
-"""Parts of the command lines of a run's processes."""
+"""A part of the command line of each process of a run."""
 IMPORTS = {
     "driver": "podzero.runtime.train",
     "learner": "podzero.learner",
     "actor": "podzero.actors",
     "evaluator": "podzero.evaluation",
 }
-"""What each of them imports, or most of it."""
+"""The module that each process imports, or most of it."""
 LOOK_EVERY_S = 0.05
 MIB = 2**20
 
@@ -49,8 +49,10 @@ def main() -> None:
     """Runs the measurements that the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", default="connect_four", help="the experiment")
-    parser.add_argument("--minutes", type=float, default=2.0, help="of training; memory is measured near their end")
-    parser.add_argument("--server", type=Path, help="the environment of the replay server, if its size is wanted")
+    parser.add_argument(
+        "--minutes", type=float, default=2.0, help="minutes of training; memory is measured near the end"
+    )
+    parser.add_argument("--server", type=Path, help="the environment of the replay server, to measure its size")
     options = parser.parse_args()
     disk = {"run": disk_mib(Path(sys.prefix))} | ({"replay server": disk_mib(options.server)} if options.server else {})
     with tempfile.TemporaryDirectory() as folder:
@@ -63,13 +65,13 @@ def main() -> None:
 
 
 def disk_mib(folder: Path) -> float:
-    """MiB that a folder takes on disk; a file with several names counts once."""
+    """MiB of a folder on disk; a file with several names counts once."""
     files = {(found.st_dev, found.st_ino): found.st_blocks * 512 for found in map(os.lstat, folder.rglob("*"))}
     return round(sum(files.values()) / MIB, 1)
 
 
 def _import_s(module: str) -> float:
-    """Seconds until a new interpreter has imported a module; median of three, after one that is not counted."""
+    """Seconds until a new interpreter has imported a module: the median of three, after one that is not counted."""
     seconds = []
     for _ in range(4):
         start = time.perf_counter()
@@ -79,7 +81,7 @@ def _import_s(module: str) -> float:
 
 
 def _compiling() -> Mapping[str, str]:
-    """The variables of this process, and that Python keeps compiled modules."""
+    """The environment of this process, in which Python keeps compiled modules."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
@@ -112,7 +114,7 @@ def _has_games(workdir: Path) -> bool:
 
 
 def _memory(driver: psutil.Process) -> dict[str, dict[str, int]]:
-    """Resident MiB of each process, and those of them that no other process shares."""
+    """MiB of each process: resident, and not shared with another process."""
     found: dict[str, dict[str, int]] = {}
     for process in (driver, *driver.children(recursive=True)):
         try:

@@ -1,4 +1,4 @@
-"""Which rule below the root keeps the value of the game, in the same positions, and why searches with each rule err.
+"""How often the search keeps the game's value with each selection rule below the root, and why it errs.
 
 uv run --group dev python benchmarks/inner_nodes.py connect_four --hardware "2 cores of an AMD EPYC (Zen 5)"
 """
@@ -31,35 +31,35 @@ from podzero.protocols import Env
 from podzero.types import Array, EnvState, Params, SearchedNodes, SearchResult
 
 SEED = 77
-"""Of the judged positions, as in `benchmarks/diagnose.py`."""
+"""The seed of the judged positions, as in `benchmarks/diagnose.py`."""
 PIECE = 250
-"""Positions that are searched at once."""
+"""The positions that are searched at once."""
 NO_FLOOR = {"min_value_range": 1e-8}
 RULES: Mapping[str, Mapping[str, Any]] = {
     "range of the node": NO_FLOOR,
     "bounds, 0.1": {"q_scale": "bounds", "value_scale": 0.1},
     "bounds, 1.0": {"q_scale": "bounds", "value_scale": 1.0},
 }
-"""Settings of the search, all with sequential halving at the root. The first is what the others are paired with."""
+"""Settings of the search, all with sequential halving at the root. The others are compared with the first."""
 FLOORS: Mapping[str, Mapping[str, Any]] = {
     f"range of the node, at least {floor}": {"min_value_range": floor} for floor in (0.01, 0.05, 0.1, 0.2, 0.5)
 }
 OF_TRAINING = (32, 128)
-"""Simulations with which floors are compared as well."""
+"""The simulations with which floors are compared as well."""
 RESULTS = Path(__file__).with_name("results") / "inner_nodes.json"
 EQUAL = 500
-"""Positions in which all moves are equally good."""
+"""The number of positions in which all moves are equally good."""
 CACHE_MIB = 1024.0
-"""Of evaluations that all searches share."""
+"""The cache of evaluations, which all searches share."""
 BATCH = 64
-"""Positions that OpenVINO evaluates at once."""
+"""The positions that OpenVINO evaluates at once."""
 
 Json = dict[str, Any]
 Rows = np.ndarray[Any, Any]
 
 
 class HostNetwork:
-    """A network of the host, in float32 by OpenVINO, that evaluates no position twice."""
+    """A network on the host, in float32 by OpenVINO, with a cache of evaluated positions."""
 
     def __init__(self, env: Env, folded: Params, threads: int) -> None:
         spec = env.spec
@@ -78,7 +78,7 @@ class HostNetwork:
         return found[:, :-1], found[:, -1]
 
     def logits(self, observations: Rows) -> Rows:
-        """Of N observations, `[N, A]`."""
+        """The logits `[N, A]` of N observations."""
         return self._rows(observations)[:, :-1]
 
     def _rows(self, observations: Array) -> Rows:
@@ -121,7 +121,7 @@ class ProbedAgent:
         return {"settings": dict(settings), "simulations": simulations, "positions": count, "errors": errors}
 
     def ranges(self, simulations: int, equal: EnvState) -> list[float]:
-        """The quartiles of the range of a root's Q-values, in states whose moves are all equally good."""
+        """The quartiles of the range of a root's Q-values, in states in which all moves are equally good."""
         config = self._experiment.search.model_copy(update={"simulations": simulations, **NO_FLOOR})
         decide = make_decide(self._env, config, self.network.evaluate)
         result = jax.device_get(decide(None, jax.random.key(0), equal))
@@ -149,13 +149,13 @@ class ProbedAgent:
 
 
 def main() -> None:
-    """Measures what the file of results lacks, and writes it after each search."""
+    """Measures what the file of results lacks, and rewrites the file after each search."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("agent", help="of the zoo")
+    parser.add_argument("agent", help="the name of an agent of the zoo")
     parser.add_argument("--hardware", default="not recorded", help="where it runs, for the result")
     parser.add_argument("--positions", type=int, default=1000)
     parser.add_argument("--simulations", nargs="*", type=int, default=(*OF_TRAINING, 512, 2048))
-    parser.add_argument("--only", nargs="*", help="names of rules")
+    parser.add_argument("--only", nargs="*", help="the names of rules")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--results", type=Path, default=RESULTS)
     arguments = parser.parse_args()
@@ -183,7 +183,7 @@ def main() -> None:
         arguments.results.write_text(json.dumps(found, indent=1) + "\n")
 
 
-# Why a search errs: the line that refutes its estimate, followed through the tree that it has grown.
+# Why a search errs: the line that refutes its estimate, followed through its tree.
 
 NEVER_VISITED = "never visited"
 VALUE_WRONG = "visited, value wrong"
@@ -192,10 +192,10 @@ NOT_CHOSEN = "valued higher, not chosen"
 
 
 class _Walk(NamedTuple):
-    """One error, and the node that its line has reached."""
+    """An error, and the node that its line has reached."""
 
     row: int
-    """Of the batch."""
+    """The row of the batch."""
     prover: int
     """The player who stands better than the search believes."""
     node: int
@@ -205,22 +205,22 @@ class _Walk(NamedTuple):
 class Refutations:
     """Follows refutations through kept trees.
 
-    The line of an error begins with the move whose estimate is farther from the truth: the move that was played, if the
-    opponent refutes it, or the best other move, if the player to move stands better there than the search believes. In
-    the line the prover plays right moves by the solver, of several the one with the most visits, and the other player
-    the move with the most visits. It ends where the tree holds no such move:
+    The line of an error begins with the move whose estimate is farther from the truth: the played move, if the opponent
+    refutes it, or the best other move, if the player to move stands better there than the search believes. The prover
+    then plays the most visited of the moves that are right by the solver, and the other player the most visited move.
+    The line ends where the tree holds no such move:
 
     - `NEVER_VISITED`: it holds none of the prover's right moves, although the node has more visits than legal moves;
-    - `VALUE_WRONG`: it goes no further, so what it knows of the line is the network's value of its end;
+    - `VALUE_WRONG`: the tree ends, so its only knowledge of the line is the network's value of the last position;
     - `SEEN_TO_THE_END`: the game is over.
 
-    The reason is `NOT_CHOSEN` where the Q-value of a right move is above that of the move that was played: sequential
-    halving had dropped it before, or the prior outweighs the values.
+    The reason is `NOT_CHOSEN` if a right move has a higher Q-value than the played move: sequential halving had dropped
+    it before, or the prior outweighs the values.
 
     Args:
       env: the game.
-      solver: of the game.
-      logits: the network's, `[N, A]`, of N observations.
+      solver: a solver of the game.
+      logits: gives the network's logits `[N, A]` of N observations.
     """
 
     def __init__(self, env: Env, solver: Solver, logits: Callable[[Rows], Rows]) -> None:
@@ -235,7 +235,7 @@ class Refutations:
         Args:
           states: B searched states.
           scores: `[B, A]`, exact scores of the actions (`Solver.scores`).
-          result: on the host.
+          result: the searches' result, on the host.
 
         Returns:
           for each error its `row`, the `played` and the `right` move with their Q-values, the `reason`, the `line` of
@@ -255,7 +255,7 @@ class Refutations:
         return [walk.error for walk in begun]
 
     def _advanced(self, states: EnvState, walks: list[_Walk], nodes: SearchedNodes | None) -> list[_Walk]:
-        """The lines that go on, each with one move more."""
+        """The lines that do not end, each with one more move."""
         view = jax.device_get(self._view(states))
         found = []
         for walk in walks:
@@ -280,7 +280,7 @@ class Refutations:
 
 
 def _begun(row: int, player: int, values: Rows, result: SearchResult) -> _Walk:
-    """The error of one search, and the first move of its line."""
+    """The error of one search, with the first move of its line."""
     qvalues, visits, played = np.asarray(result.qvalues)[row], np.asarray(result.visits)[row], int(result.action[row])
     right = int(np.argmax(np.where(values == np.nanmax(values), visits, -1)))
     error: Json = {

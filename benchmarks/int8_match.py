@@ -23,14 +23,14 @@ from podzero.networks.snapshots import load_snapshot
 from podzero.workdir import Workdir
 
 OPENING_PLIES = 6
-"""Random plies, so that there are more openings than games."""
+"""Random plies of an opening: enough for more openings than games."""
 THREADS = 2
 CALIBRATION_MOVES = 4
-"""Searches before the match, from which int8 takes the positions that it is calibrated by."""
+"""The searches before the match whose positions calibrate int8."""
 
 
 def match(workdir: Workdir, games: int) -> dict[str, Any]:
-    """Plays each opening from both sides; an odd number of games is rounded up. Counts are of int8."""
+    """Plays each opening from both sides (an odd number of games is rounded up); returns the result of int8."""
     experiment = workdir.experiment()
     env, search = make_env(experiment.env), experiment.search
     snapshot = load_snapshot(workdir.snapshots, None)

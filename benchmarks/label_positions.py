@@ -2,7 +2,7 @@
 
     uv run --group dev python benchmarks/label_positions.py
 
-1,000 positions, chosen at random, are `validation`, 5,000 `test`. Needs the extra `solver`; takes some minutes.
+1,000 random positions are `validation`, 5,000 are `test`. Needs the extra `solver`; takes some minutes.
 """
 
 from __future__ import annotations

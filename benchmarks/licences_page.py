@@ -24,7 +24,7 @@ STATED = {
     "nest-asyncio": "BSD-2-Clause",
     "pgx": "Apache-2.0",
 }
-"""Licences that the metadata of a package leaves out or blurs, or of packages for other platforms; from their texts."""
+"""Licences from their texts, for packages whose metadata is unclear, or that are for other platforms."""
 SERVER = "podzero-replay-server"
 """The project of the replay server's environment."""
 _NVIDIA = "NVIDIA's terms, as the package states them"
@@ -48,7 +48,7 @@ Lock = Mapping[str, Mapping[str, Any]]
 
 
 class LicenceUnknown(PodzeroError, RuntimeError):
-    """A package says nothing of its licence, and `STATED` neither."""
+    """The licence of a package is neither in its metadata nor in `STATED`."""
 
 
 def licences_page(
@@ -57,11 +57,11 @@ def licences_page(
     """The page.
 
     Args:
-      lock: all packages of podzero.
-      extras: of podzero.
-      licence: of a package.
-      server: all packages of the replay server's environment.
-      server_licence: of one of those.
+      lock: the packages of podzero.
+      extras: the extras of podzero.
+      licence: returns the licence of a package.
+      server: the packages of the replay server's environment.
+      server_licence: returns the licence of one of them.
 
     Raises:
       LicenceUnknown: see `licence_of`.
@@ -102,14 +102,10 @@ def reached(lock: Lock, extras: Sequence[str], project: str = "podzero") -> set[
 
 
 def licence_of(package: str, folders: Sequence[str] | None = None) -> str:
-    """The licence of a package, as `STATED` or as its own metadata say.
-
-    Args:
-      package: its name.
-      folders: where it is installed, as on `sys.path`, which is the default.
+    """The licence of a package from `STATED` or its metadata, which is found in `folders`, by default `sys.path`.
 
     Raises:
-      LicenceUnknown: neither does.
+      LicenceUnknown: it is in neither.
     """
     if package in STATED:
         return STATED[package]
@@ -123,7 +119,7 @@ def licence_of(package: str, folders: Sequence[str] | None = None) -> str:
     field = str(said.get("license", "")).strip().splitlines()
     names = [str(said["license_expression"])] if "license_expression" in said else classifiers or field[:1]
     if not names:
-        raise LicenceUnknown(f"{package} does not say its licence: read it, and add it to STATED")
+        raise LicenceUnknown(f"{package} does not state its licence: read it, and add it to STATED")
     return ", ".join(_SHORT.get(name, name) for name in names)
 
 

@@ -46,7 +46,7 @@ Json = Mapping[str, Any]
 
 
 def main() -> None:
-    """Writes all pages."""
+    """Writes all generated pages and parts of pages."""
     RESULTS_PAGE.write_text(results_page())
     ABLATIONS_PAGE.write_text(strength_page())
     PERFORMANCE_PAGE.write_text(performance_page(PERFORMANCE_PAGE.read_text()))
@@ -58,17 +58,17 @@ def main() -> None:
 
 
 def results_page() -> str:
-    """The page of what each experiment has reached."""
+    """docs/results.md."""
     return page_of_results({name: _load(name) for name in EXPERIMENTS})
 
 
 def strength_page() -> str:
-    """The page of what each choice changes; it shows the variants that have been trained so far."""
+    """docs/ablations.md."""
     return ablations_page({name: _load(name) for name in FILES})
 
 
 def performance_page(page: str) -> str:
-    """The page with its generated parts updated, which are between `<!-- NAME -->` and `<!-- end -->`.
+    """docs/performance.md with its generated parts updated, which are between `<!-- NAME -->` and `<!-- end -->`.
 
     Raises:
       ValueError: the page lacks such a part.
@@ -86,26 +86,18 @@ def performance_page(page: str) -> str:
 
 
 def evaluation_page(page: str) -> str:
-    """The page about ratings, updated like that of performance.
-
-    Raises:
-      ValueError: the page lacks its generated part.
-    """
+    """docs/evaluation.md with its generated part updated; see `performance_page`."""
     return _updated(page, {"tournaments": lambda: simulated(_load("tournaments"))})
 
 
 def readme(page: str) -> str:
-    """README with its figures updated, like the page of performance.
-
-    Raises:
-      ValueError: it lacks a generated part.
-    """
+    """README.md with its generated parts updated; see `performance_page`."""
     results = {name: _load(name) for name in EXPERIMENTS}
     return _updated(page, {"headline": lambda: headline(results), "judgements": lambda: judgements(results)})
 
 
 def dependencies_page() -> str:
-    """The page of the licences of all dependencies, which must be installed, those of other platforms excepted."""
+    """docs/licences.md. All dependencies for this platform must be installed."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     site_packages = [str(server_python().parents[1] / "lib" / "python3.11" / "site-packages")]
     return licences_page(
@@ -128,7 +120,7 @@ def _updated(page: str, parts: Mapping[str, Callable[[], list[str]]]) -> str:
 
 
 def footprint(results: Json) -> list[str]:
-    """What a run costs before it does anything, as `footprint.py` measured it."""
+    """What a run costs, as measured by `footprint.py`."""
     now = results["now"]
     rows: list[Row] = [
         *((f"disk, {kind}", f"{mib:,.0f} MiB") for kind, mib in now["disk_mib"].items()),
@@ -150,7 +142,7 @@ def _benches(benches: Mapping[str, Json]) -> list[str]:
 
 
 def bench_rows(bench: Json) -> list[Row]:
-    """The row of a bench; a bench of several parts has a row for each."""
+    """The rows of a bench, one for each of its parts."""
     result, measured = bench["result"], f"{machine(bench)}, {bench['date']}"
     parts = {key: value for key, value in result.items() if isinstance(value, dict) and "ratio" in value}
     command = re.sub(r" --(seconds \d+|json)", "", bench["command"])
@@ -161,7 +153,7 @@ def bench_rows(bench: Json) -> list[Row]:
 
 
 def _ratio(result: Json) -> str:
-    """The ratio; where rounds were compared, their median, spread and number."""
+    """The ratio; if rounds were compared, their median, range and number."""
     rounds = [value for key, value in result.items() if key.endswith("_rounds")]
     if len(rounds) < 2:
         return f"{result['ratio']:.2f}"
@@ -183,19 +175,16 @@ def _load(name: str) -> Json:
 
 
 def machine(measured: Json) -> str:
-    """The processor of a measurement, in few words; every one has two cores and no accelerator."""
+    """The processor of a measurement; each machine has two cores and no accelerator."""
     found = re.search(r"(AMD|Intel) (EPYC|Xeon)(?: \((Zen \d)\)| (with AMX))?", measured["hardware"])
     assert found is not None, measured["hardware"]
     return " ".join(word for word in found.groups() if word)
 
 
 def serving(benches: Mapping[str, Json], transports: Json, placements: Mapping[str, Json]) -> list[str]:
-    """The tables of servers and of training with each placement, and the ways between two processes.
+    """The tables of inference servers and of placements, and the speed of transports between two processes.
 
-    Args:
-      benches: what `podzero bench server` printed, by name.
-      transports: what `benchmarks/transports.py` printed.
-      placements: what `benchmarks/placements.py` wrote.
+    The arguments are the results of `podzero bench server`, `benchmarks/transports.py` and `benchmarks/placements.py`.
     """
     header = ("experiment", "actors", "positions/s", "of the chip", "of the bare transport", "measured")
     ways = transports["result"]["ways"].items()
@@ -211,11 +200,11 @@ def serving(benches: Mapping[str, Json], transports: Json, placements: Mapping[s
 
 
 def feeding(measured: Json, compiled: Mapping[str, Json]) -> list[str]:
-    """How much play the learner of each game asks for on a slice, and how many cores a chip of a server asks for.
+    """How many chips, or chips and cores, play what the learner of each game learns from on a slice.
 
     Args:
       measured: `feeding` of `podzero compile CONFIG --topology SLICE --json`, by arguments.
-      compiled: the results of `podzero compile --table`, from which the chips that play follow.
+      compiled: the results of `podzero compile --table`, which give the chips that play.
     """
     rows = [
         (
@@ -235,7 +224,7 @@ def feeding(measured: Json, compiled: Mapping[str, Json]) -> list[str]:
 
 
 def _chips_that_play(evaluations_per_s: float, config: str, compiled: Mapping[str, Json]) -> str:
-    """How many chips reach so many evaluations/s with the number of games that is best for a chip, and that number."""
+    """The number of chips that reach these evaluations/s, and the best number of games for a chip."""
     rates = {
         report["programs"][-1]["batch"]: report["evaluations_per_s"]
         for key, result in compiled.items()
@@ -283,11 +272,7 @@ def _placements(runs: Mapping[str, Json]) -> list[str]:
 
 
 def simulated(found: Json) -> list[str]:
-    """The table of coverage, and a sentence about the games saved.
-
-    Args:
-      found: `benchmarks/results/tournaments.json`.
-    """
+    """The table of coverage, and a sentence about the saved games, from `benchmarks/results/tournaments.json`."""
     result = found["result"]
     kinds = ("tournaments of", "interval used", "Fisher", "bootstrap", "half-width")
     ratios = [kind["ratio"] for kind in result["saving"].values()]
@@ -313,11 +298,7 @@ def _coverage(name: str, kind: Json) -> Row:
 
 
 def headline(results: Mapping[str, Json]) -> list[str]:
-    """The table of what two CPU cores reach.
-
-    Args:
-      results: the files of `benchmarks/results`, by the name of the experiment.
-    """
+    """The table of what two CPU cores reach, from the results of each experiment."""
     four, two_hours, lander = (results[name] for name in ("connect_four", "connect_four_two_hours", "lunar_lander"))
     labelled = next(match for match in two_hours["matches"] if match.get("drawn") == "even")
     perfect = next(match["by_side"] for match in two_hours["matches"] if "by_side" in match)
@@ -348,7 +329,7 @@ def headline(results: Mapping[str, Json]) -> list[str]:
 
 
 def judgements(results: Mapping[str, Json]) -> list[str]:
-    """What the larger network reaches, and how far runs differ, in a paragraph."""
+    """A paragraph about the larger network, and about how much runs differ."""
     return [
         "`connect_four_int8` trains a larger network in the same 20 minutes: "
         f"{_kept(results['connect_four_int8']['result'])}. Runs on other machines reached "
@@ -359,7 +340,7 @@ def judgements(results: Mapping[str, Json]) -> list[str]:
 
 
 def _repeated(results: Mapping[str, Json], name: str) -> str:
-    """What other runs of an experiment reached, judged like the one that the table shows."""
+    """What other runs of an experiment reached, judged like the one in the table."""
     drawn = results[name]["result"]["drawn"]
     runs = [run for run in results[name]["elsewhere"] if (run["drawn"], run["simulations"]) == (drawn, 32)]
     return f"{' and '.join(_percent(run) for run in runs)} (`{name}`)"

@@ -1,24 +1,22 @@
-"""Trains connect four for the same steps with the network evaluated in each place, and lets a perfect solver judge.
+"""Trains connect four for the same steps with each `actors.inference`. A perfect solver judges each agent.
 
 uv run --group dev python benchmarks/placements.py runs/placements
 
-`device` runs on two emulated devices, between which games and batches are divided; in int8, which is for TPUs, CPUs
-compute the same sums in float32. Results are added to
-`benchmarks/results/placements.json` as they come; `uv run --group dev python benchmarks/pages.py` writes
-docs/performance.md from them.
+`device` runs on two emulated devices, which share games and batches. In int8, which is for TPUs, CPUs compute the same
+sums in float32. Each result is added to `benchmarks/results/placements.json`;
+`uv run --group dev python benchmarks/pages.py` writes docs/performance.md from them.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
-import subprocess
-import sys
 from datetime import date
 from pathlib import Path
 from typing import Any
+
+from podzero.benchmarks.ablations import podzero
 
 RESULTS = Path(__file__).parent / "results" / "placements.json"
 TWO_ACTORS = ("actors.count=2", "actors.games=64", "actors.cpus=1")
@@ -31,18 +29,18 @@ PLACEMENTS: dict[str, tuple[str, ...]] = {
     "device": DEVICE,
     "device in int8": (*DEVICE, "int8.on_tpu=true"),
 }
-"""Overrides of `connect_four`, by the placement."""
+"""The overrides of `connect_four` for each placement."""
 EMULATED = dict.fromkeys(("device", "device in int8"), "--xla_force_host_platform_device_count=2")
-"""XLA_FLAGS of a placement."""
+"""The XLA_FLAGS of a placement."""
 
 
 def main() -> None:
     """Trains and judges the placements that are missing from the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where the runs go")
-    parser.add_argument("--steps", type=int, default=1000, help="learner steps of each")
-    parser.add_argument("--positions", type=int, default=1000, help="that the solver judges")
-    parser.add_argument("--hardware", default="2 cores", help="what the page says of this machine")
+    parser.add_argument("--steps", type=int, default=1000, help="learner steps of each placement")
+    parser.add_argument("--positions", type=int, default=1000, help="the positions that the solver judges")
+    parser.add_argument("--hardware", default="2 cores", help="this machine, for the page")
     parser.add_argument("--only", nargs="*", choices=PLACEMENTS, default=list(PLACEMENTS), metavar="PLACEMENT")
     arguments = parser.parse_args()
     for name in arguments.only:
@@ -54,10 +52,11 @@ def main() -> None:
 
 
 def run(name: str, workdir: Path, steps: int, positions: int) -> dict[str, Any]:
-    """Trains one placement from nothing and judges it."""
+    """Trains one placement from scratch and judges it."""
     shutil.rmtree(workdir, ignore_errors=True)
     overrides = (*PLACEMENTS[name], f"stop.steps={steps}", "stop.minutes=30", "evaluation.every_minutes=60")
-    podzero("train", "connect_four", "--workdir", str(workdir), "--view", "plain", *overrides, flags=EMULATED.get(name))
+    flags = {"XLA_FLAGS": EMULATED[name]} if name in EMULATED else {}
+    podzero("train", "connect_four", "--workdir", str(workdir), "--view", "plain", *overrides, **flags)
     status = json.loads(podzero("status", str(workdir), "--json"))
     judged = json.loads(
         podzero("evaluate", str(workdir), "--positions", str(positions), "--simulations", "32", "--json")
@@ -72,14 +71,6 @@ def run(name: str, workdir: Path, steps: int, positions: int) -> dict[str, Any]:
         "interval": judged["interval"],
         "positions": judged["positions"],
     }
-
-
-def podzero(*arguments: str, flags: str | None = None) -> str:
-    """The output of a command of podzero, which must succeed; its errors go to the screen."""
-    print("podzero", *arguments, file=sys.stderr, flush=True)
-    command = [sys.executable, "-c", "from podzero.launch.cli import main; main()", *arguments]
-    environment = os.environ | {"JAX_PLATFORMS": "cpu"} | ({"XLA_FLAGS": flags} if flags else {})
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
 
 
 if __name__ == "__main__":

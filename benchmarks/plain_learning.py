@@ -1,10 +1,10 @@
-"""Trains with pgx and mctx as pgx's example of AlphaZero does, and lets a perfect solver judge the agent.
+"""Trains with plain pgx and mctx, like pgx's example of AlphaZero. A perfect solver judges the agent.
 
 JAX_PLATFORMS=cpu uv run --group dev python benchmarks/plain_learning.py --minutes 20 --hardware "2 cores of ..."
 
 Self-play and learning take turns in one process: 64 moves of all games, then one pass over their positions. The size of
 the network, games, simulations and batch are those of podzero's `connect_four`, whose positions and search judge it.
-`benchmarks/results/plain_learning.json` gets the curve, which `plots.py` draws. Only training counts.
+The curve is written to `benchmarks/results/plain_learning.json`; `plots.py` draws it. Judging does not count as time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from podzero.types import Array
 GAME = "connect_four"
 CHANNELS, BLOCKS, GAMES, SIMULATIONS = 32, 3, 128, 32
 MOVES = 64
-"""Moves of all games between two turns of the learner."""
+"""The moves of all games between two turns of the learner."""
 BATCH = 512
 LEARNING_RATE = 0.001
 POSITIONS = 300
@@ -48,7 +48,7 @@ class Samples(NamedTuple):
     observation: Array
     policy: Array
     value: Array
-    """Outcome of the game for the player to move."""
+    """The outcome of the game for the player to move."""
     known: Array
     """Whether the game ended within the turn, so that its outcome is known."""
 
@@ -116,7 +116,7 @@ def loss(apply: Any, params: Any, batch: Samples) -> jax.Array:
 
 
 def curve(minutes: float, every_minutes: float) -> Iterator[dict[str, Any]]:
-    """Trains; judges the agent as podzero judges its own, which does not count as time of training."""
+    """Trains, and judges the agent like podzero's own, outside the training time."""
     env, learner = make_env(GAME), PlainLearner()
     judge = Judge(env, judged_positions(env, POSITIONS, seed=0))
     decide = make_decide(env, SearchConfig(simulations=SIMULATIONS), network_evaluation(env, learner.network.apply))

@@ -1,4 +1,4 @@
-"""Simulated tournaments: whether the intervals of ratings hold the truth, and how many games choosing who plays saves.
+"""Simulated tournaments: how often rating intervals hold the truth, and how many games the choice of matches saves.
 
 uv run --group dev python benchmarks/tournaments.py
 
@@ -44,7 +44,7 @@ from podzero.evaluation.bradley_terry import (
 from podzero.intervals import Z_95
 
 REPLICATES = 500
-"""Replicates of each bootstrap here."""
+"""The replicates of each bootstrap."""
 Method = Callable[[PairResults, Floats], Estimates]
 
 
@@ -54,15 +54,15 @@ class Scenario(NamedTuple):
     name: str
     players: int
     spread: float
-    """Standard deviation of the players' true ratings in Elo points."""
+    """The standard deviation of the players' true ratings in Elo points."""
     batches: int
-    """Matches in a tournament."""
+    """The matches in a tournament."""
     openings: int = 4
-    """Openings in a match; each is played from both sides."""
+    """The openings in a match; each is played from both sides."""
     draws: float = 0.2
     """How often evenly matched players draw."""
     correlation: float = -0.2
-    """Of the two games of an opening; negative where the opening favours a side."""
+    """The correlation of the two games of an opening; negative if openings favour a side."""
 
 
 SCENARIOS = (
@@ -96,12 +96,12 @@ class Simulation:
 
     @property
     def results(self) -> PairResults:
-        """What was played so far."""
+        """The results so far."""
         return results_of(self._counts)
 
     @property
     def games(self) -> int:
-        """Games played so far."""
+        """The number of games so far."""
         return 2 * self._counts.total()
 
     def by_uncertainty(self) -> Iterator[tuple[int, int]]:
@@ -118,7 +118,7 @@ class Simulation:
         return cycle(combinations(range(self.scenario.players), 2))
 
     def play(self, i: int, j: int) -> None:
-        """A match."""
+        """Plays a match."""
         chance = special.expit((self.truth[i] - self.truth[j]) / ELO_PER_NAT)
         drawn = self.scenario.draws * 2 * min(chance, 1 - chance)
         cor = self.scenario.correlation
@@ -218,9 +218,13 @@ def false_alarms(scenario: Scenario, tournaments: int) -> dict[str, float]:
 def main() -> None:
     """Prints one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tournaments", type=int, default=1000, help="of each kind, for the intervals that are used")
-    parser.add_argument("--few", type=int, default=200, help="of each kind, for other intervals and for flagged pairs")
-    parser.add_argument("--saving", type=int, default=20, help="of each kind, for the number of games")
+    parser.add_argument(
+        "--tournaments", type=int, default=1000, help="tournaments of each kind for the intervals that are used"
+    )
+    parser.add_argument(
+        "--few", type=int, default=200, help="tournaments of each kind for other intervals and flagged pairs"
+    )
+    parser.add_argument("--saving", type=int, default=20, help="tournaments of each kind for the number of games")
     parser.add_argument("--only", help="the scenarios whose name contains this")
     parser.add_argument("--until", type=float, default=100, help="largest half of an interval, for the number of games")
     arguments = parser.parse_args()

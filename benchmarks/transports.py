@@ -1,4 +1,4 @@
-"""Requests and answers between two processes of this machine, by each way that an inference server could use.
+"""The speed of each transport that an inference server could use between two processes of this machine.
 
 uv run --group dev python benchmarks/transports.py
 uv run --group dev python benchmarks/transports.py --rows 256 --row-bytes 11 --outputs 8
@@ -26,25 +26,25 @@ import zmq
 from podzero.tools.bench.measuring import child_process
 
 IN_FLIGHT = 2
-"""Requests of the client that are unanswered at the same time."""
+"""The unanswered requests of a client."""
 
 
 class Sizes(NamedTuple):
-    """Bytes of a request and of its answer."""
+    """The bytes of a request and of its answer."""
 
     request: int
     answer: int
 
 
 Start = Callable[[bytes], Any]
-"""Sends a request; returns what `finish` takes."""
+"""Sends a request; returns the argument of `Finish`."""
 Finish = Callable[[Any], int]
 """Waits for an answer; returns its bytes."""
 
 
 @contextmanager
 def over_zeromq(sizes: Sizes, address: str) -> Iterator[tuple[Start, Finish]]:
-    """A DEALER and a ROUTER socket; `address` is that to which the server binds."""
+    """A DEALER and a ROUTER socket; the server binds to `address`."""
     with child_process(_serve_zeromq, sizes, address) as server:
         socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.DEALER)
         socket.connect(server.receive())
@@ -93,7 +93,7 @@ def _serve_grpc(sizes: Sizes, parent: Connection) -> None:
 
 @contextmanager
 def over_shared_memory(sizes: Sizes) -> Iterator[tuple[Start, Finish]]:
-    """A buffer for each request in flight in shared memory, and a pipe for the numbers of those that are ready."""
+    """Buffers in shared memory for the requests in flight, and a pipe for the numbers of those that are ready."""
     memory = shared_memory.SharedMemory(create=True, size=IN_FLIGHT * sum(sizes))
     buffer: Any = memory.buf
     try:
@@ -188,7 +188,7 @@ def latency_ms(ways: tuple[Start, Finish], request: bytes, count: int = 300) -> 
 
 
 def main() -> None:
-    """Reads the command line, and measures one way after the other."""
+    """Measures one transport after the other."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1024, help="positions of a request")
     parser.add_argument("--row-bytes", type=int, default=173, help="bytes of a position")

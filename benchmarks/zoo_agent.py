@@ -25,7 +25,7 @@ from podzero.workdir import Workdir, step_folder
 
 ZOO = Path(__file__).resolve().parents[1] / "podzero" / "zoo"
 _SECONDS = 60
-"""Metrics of a worker within this time become one line."""
+"""Reports of a worker within this time become one line."""
 _DIGITS = 4
 
 
@@ -34,7 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("name")
-    parser.add_argument("--command", required=True, help="that trained it")
+    parser.add_argument("--command", required=True, help="the command that trained it")
     parser.add_argument("--hardware", required=True)
     parser.add_argument("--judged", required=True, nargs="+", help="sentences with figures")
     arguments = parser.parse_args()
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def thinned(lines: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """At most one line for each worker and minute, of all its reports in that time."""
+    """Merges the reports of each worker within a minute into one line."""
     last: dict[str, dict[str, Any]] = {}
     for line in lines:
         held = last.get(line["worker"])

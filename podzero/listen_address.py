@@ -93,7 +93,7 @@ def free_address(host: str | None, port: int | None) -> ListenAddress:
       port: None for any that is free.
 
     Raises:
-      AddressNotUsable: it is no address of this machine, or the port is in use.
+      AddressNotUsable: this machine does not have the address, or the port is in use.
     """
     name = host or LOOPBACK
     try:

@@ -271,9 +271,9 @@ class _Players:
 
 
 def _serve(experiment: Experiment, addresses: list[str], search_s: float, process: int, parent: Connection) -> None:
-    """In the child: takes the recorded moves and sends None, then starts as many actors as each request says.
+    """In the child: takes the recorded moves and sends None, then starts actors until the requested number play.
 
-    It answers with its CPU seconds.
+    It answers each request with its CPU seconds.
     """
     (moves,) = parent.recv()
     players = _Players(experiment, addresses, moves, search_s, process, parent)

@@ -54,7 +54,7 @@ _LIMITS = "bare Reverb client with the same packed items"
 def bench_replay(experiment: Experiment, seconds: float) -> dict[str, Any]:
     """Measures the cost of `podzero.replay` compared with Reverb's own client.
 
-    A round of reading begins with as many batches as may have been prefetched, which are not counted.
+    A round of reading begins with batches that may have been prefetched, which are not counted.
 
     Args:
       experiment: its samples, `replay.samples_per_item`, batch size, steps per dispatch and prefetch are measured, on
@@ -258,7 +258,12 @@ class BareClient:
     """Reverb's own client in another process, with the commands of `reverb_client.py`."""
 
     def __init__(self, address: str) -> None:
-        command = [str(server_python()), "-P", str(_PROGRAM), address]  # no module beside the program hides another
+        command = [
+            str(server_python()),
+            "-P",
+            str(_PROGRAM),
+            address,
+        ]  # so that no module in the program's folder hides another
         self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, command: str, table: str, **arguments: Any) -> Any:

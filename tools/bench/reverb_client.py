@@ -1,5 +1,4 @@
-"""Reverb's own client, without podzero: runs in the environment of the replay server, beside which podzero's own client
-is measured and checked.
+"""Reverb's own client, with which podzero's client is compared. It runs in the environment of the replay server.
 
     python tools/bench/reverb_client.py HOST:PORT
 

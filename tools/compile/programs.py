@@ -79,7 +79,7 @@ def devices_of(where: Slice) -> list[Any]:
     os.environ["JAX_PLATFORMS"] = "cpu"
     # Outside Google Cloud no metadata server answers libtpu, so it gets the answers from the environment.
     os.environ["TPU_SKIP_MDS_QUERY"] = "1"
-    # libtpu locks the chips of its node. Compilation uses no chip, so it may run beside other processes with libtpu.
+    # libtpu locks the chips of its node. Compilation uses no chip, so other processes may use libtpu as well.
     os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
     # The type of v5e for every slice: libtpu aborts over that of another chip, and what it compiles for is asked below.
     os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-8")

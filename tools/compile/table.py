@@ -306,7 +306,7 @@ def _is_plain_play(job: Job) -> bool:
 
 
 def _play_row(job: Job, result: JobResult, plays: Known) -> Row:
-    """Self-play on a chip, beside the same in int8."""
+    """Self-play on a chip, and the same in int8."""
     report = result.report
     in_int8 = [
         other.report["moves_per_s"]

@@ -42,7 +42,7 @@ def watch(
     Args:
       who: see `podzero.player_names`.
       env: the environment.
-      simulations: per step; None takes as many as in training.
+      simulations: the simulations of each step; None takes those of training.
       seed: the seed of the first episode.
       where: the address to listen on.
 
@@ -60,7 +60,7 @@ def serve(name: str, title: str, build: Callable[[], object], where: ListenAddre
 
     Args:
       name: the page's name, in the browser.
-      title: what is printed before the address.
+      title: printed before the address.
       build: builds the page of one browser.
       where: the address to listen on.
     """
