@@ -4,8 +4,8 @@ JAX_PLATFORMS=cpu uv run --group dev python benchmarks/ceiling.py runs/ceiling -
 JAX_PLATFORMS=cpu uv run --group dev python benchmarks/diagnose.py runs/ceiling --only simulations values
 
 The batch, the optimizer and the network are those of `podzero train connect_four`; overrides follow the folder.
-Solving takes most of the time, about 13 ms a position. Solved positions are kept in `--labels`, and several processes can
-share the work with `--only-label FIRST LAST`.
+Solving takes most of the time, about 13 ms a position. Solved positions are kept in `--labels`. Several processes share
+the work with `--only-label FIRST LAST`.
 """
 
 from __future__ import annotations

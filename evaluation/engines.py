@@ -155,7 +155,7 @@ def _close(threads: ThreadPoolExecutor, running: set[Engine]) -> None:
 
 LONGEST_LINE = 2**16
 """The longest line in bytes; longer ones are read in parts."""
-_WAITING_LINES = 1000
+WAITING_LINES = 1000
 """The most lines that are read ahead; the program waits while there are more."""
 _STDERR_LINES = 5
 """How many of the last lines of standard error an error message quotes."""
@@ -187,7 +187,7 @@ class LineProcess:
             )
         except OSError as error:
             raise EngineFailed(f"{self.name} cannot be started: {error}") from None
-        self._lines: Queue[str | None] = Queue(_WAITING_LINES)
+        self._lines: Queue[str | None] = Queue(WAITING_LINES)
         self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
         self._closed = False
         for read, stream in ((self._read, self._process.stdout), (self._drain, self._process.stderr)):

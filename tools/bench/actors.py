@@ -89,7 +89,7 @@ def bench_actors(experiment: Experiment, seconds: float) -> dict[str, Any]:
         for player in players:
             player.receive()
         round_s = max(seconds / len(COUNTS), _LEAST_MOVES * search_s)
-        rounds = _rounds(players, servers, COUNTS, round_s, max(_GROWTH * seconds, _LEAST_GROW_S))
+        rounds = measure_counts(players, servers, COUNTS, round_s, max(_GROWTH * seconds, _LEAST_GROW_S))
     alone = rounds[0]["samples_per_s"] / rounds[0]["actors"]
     if not alone:
         raise BenchError(f"no game has ended within {round_s:g} s: measure for longer (--seconds) or smaller games")
@@ -127,7 +127,7 @@ def record(experiment: Experiment, count: int) -> tuple[Move, float]:
     return jax.tree.map(lambda *column: np.stack(column), *moves), statistics.median(times)
 
 
-def _rounds(
+def measure_counts(
     players: list[ChildProcess], servers: list[ReplayServer], counts: tuple[int, ...], seconds: float, left_s: float
 ) -> list[dict[str, Any]]:
     """Measures a round of `seconds` for each number of actors, until the starts have taken `left_s` seconds in all.
@@ -150,12 +150,14 @@ def _rounds(
             return found
         left_s -= time.monotonic() - began
         log.info("measuring %d actors for %g s", count, seconds)
-        found.append(_round(players, servers, count, seconds))
+        found.append(measure_round(players, servers, count, seconds))
     return found
 
 
-def _round(players: list[ChildProcess], servers: list[ReplayServer], count: int, seconds: float) -> dict[str, Any]:
-    """Counts the samples that `count` actors insert, which have started."""
+def measure_round(
+    players: list[ChildProcess], servers: list[ReplayServer], count: int, seconds: float
+) -> dict[str, Any]:
+    """Counts the samples that `count` actors, which have started, insert in about `seconds`."""
     settle_s = min(_SETTLE_S, seconds / 2)
     time.sleep(settle_s)
     before = _Reading(players, servers)

@@ -50,7 +50,7 @@ _ROUNDS = 3
 """Turns are shortened until this number of rounds fits."""
 _ACTOR_S = 10.0
 """The longest turn of an actor; that of the bare calls is half as long."""
-_START_S = 600.0
+START_S = 600.0
 """The longest wait for an actor's report or first parameters: it may compile. Also for an actor to end."""
 
 
@@ -195,7 +195,7 @@ def _compare_actor(
             bare()  # waits until the device has finished the actor's last call
             return calls_per_s(bare, turn_s / 2) * evaluations
 
-        log.info("starting an actor; it has %g s to compile and to play the first moves", _START_S)
+        log.info("starting an actor; it has %g s to compile and to play the first moves", START_S)
         with _running(actor):
             totals.next_report()
         found = compare(
@@ -231,12 +231,12 @@ class ReportTotals:
         """Waits for the actor's next report.
 
         Raises:
-          BenchError: there was none within `_START_S`.
+          BenchError: there was none within `START_S`.
         """
         with self._changed:
             before = self._reports
-            if not self._changed.wait_for(lambda: self._reports > before, _START_S):
-                raise BenchError(f"the actor has not reported for {_START_S:g} s: measure a smaller experiment")
+            if not self._changed.wait_for(lambda: self._reports > before, START_S):
+                raise BenchError(f"the actor has not reported for {START_S:g} s: measure a smaller experiment")
 
     def measure(self, seconds: float) -> dict[str, float]:
         """The increase per second between two reports at least `seconds` apart: rates `count/...`, shares `time/...`.
@@ -260,7 +260,7 @@ def _running(actor: SelfPlayActor | EnvironmentActor) -> Iterator[None]:
         yield
     finally:
         actor.stop()
-        thread.join(_START_S)
+        thread.join(START_S)
 
 
 # The self-play core (search, move, auto-reset: one program per move) without an actor's loop.
@@ -369,7 +369,7 @@ def _self_play(experiment: Experiment) -> Callable[[], None]:
     trained: Params = make_network(experiment.network, make_env(experiment.env).spec).init(jax.random.key(0))
     source = BackgroundSource(_Published(trained, moves_per_version(experiment)), parts.fold)
     play = jax.jit(parts.core.move, donate_argnums=1)
-    state, params = jax.jit(parts.core.init)(jax.random.key(experiment.seed)), source.wait(_START_S).params
+    state, params = jax.jit(parts.core.init)(jax.random.key(experiment.seed)), source.wait(START_S).params
 
     def move() -> None:
         nonlocal state, params

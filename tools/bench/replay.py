@@ -102,7 +102,7 @@ def _write(
         for name, layout in layouts.items():
             few = random_samples(experiment, spec, _PIECE * layout.samples_per_item)
             rounds[name] = _bare_writing(bare, layout, few)
-        return _compare(rounds, seconds)
+        return compare_clients(rounds, seconds)
 
 
 def _read(
@@ -115,12 +115,13 @@ def _read(
             rounds = {"podzero": _reading(reader, experiment)}
             for name, layout in layouts.items():
                 rounds[name] = _bare_reading(bare, layout, experiment)
-            return _compare(rounds, seconds)
+            return compare_clients(rounds, seconds)
 
 
-def _compare(sides: dict[str, Side], seconds: float) -> dict[str, Any]:
+def compare_clients(sides: dict[str, Side], seconds: float) -> dict[str, Any]:
+    """What `compare` returns; the first turn of each side is not counted."""
     for measure in sides.values():
-        measure(min(_ROUND_S, seconds / (_ROUNDS * len(sides))))  # the first turn of each is not counted
+        measure(min(_ROUND_S, seconds / (_ROUNDS * len(sides))))
     ratio_of = f"samples/s, podzero.replay over {_LIMITS}"
     return compare(sides, "samples_per_s", ratio_of, seconds, longest_s=_ROUND_S, rounds=_ROUNDS)
 

@@ -84,7 +84,7 @@ def bench_server(experiment: Experiment, seconds: float) -> dict[str, Any]:
     request = min(len(rows), experiment.actors.games // config.groups)
     with (
         child_process(_serve_stand_in, config, max(request, config.batch_sizes[0]), identity, times) as server,
-        child_process(_serve_echo, identity) as echo,
+        child_process(serve_echo, identity) as echo,
     ):
         addresses = server.receive(), echo.receive()
         log.info("measuring the latency of %d requests", IDLE_REQUESTS)
@@ -202,7 +202,7 @@ def _serve_stand_in(
     server.stop()
 
 
-def _serve_echo(identity: Identity, parent: Connection) -> None:
+def serve_echo(identity: Identity, parent: Connection) -> None:
     """In the child: answers each request at once with zeros, and does nothing else."""
     socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
     address = f"tcp://127.0.0.1:{socket.bind_to_random_port('tcp://127.0.0.1')}"
@@ -233,9 +233,9 @@ def _measured(
     until = time.perf_counter() + seconds
     while not served or time.perf_counter() < until:
         server.ask()
-        served.append(_positions_per_s(addresses[0], turn_s, *connections))
+        served.append(positions_per_s(addresses[0], turn_s, *connections))
         fills += [report["server/fill"] for report in server.ask() if "server/fill" in report]
-        bare.append(_positions_per_s(addresses[1], turn_s, *connections))
+        bare.append(positions_per_s(addresses[1], turn_s, *connections))
     _, _, request, identity = connections
     rate, transport = median(served), median(bare)
     return {
@@ -250,7 +250,7 @@ def _measured(
     }
 
 
-def _positions_per_s(
+def positions_per_s(
     address: str, seconds: float, connections: int, rows: Any, request: int, identity: Identity
 ) -> float:
     """The rate of answers on a number of connections for `seconds`; each repeats its request at once.
