@@ -1,8 +1,4 @@
-"""Faster evaluations of the network than plain JAX gives.
-
-On CPUs: OpenVINO in int8 for actors, and in bfloat16 for the learner. On TPUs: JAX with the tower in int8. `serving/`
-holds the inference servers.
-"""
+"""Fast network evaluation: int8 and bfloat16 on CPUs by OpenVINO, int8 on TPUs, and inference servers (`serving/`)."""
 
 from podzero.inference.agreement import Agreement as Agreement
 from podzero.inference.agreement import CalibrationPositions as CalibrationPositions

@@ -1,7 +1,4 @@
-"""How far int8 is from the float network, and the positions on which it is calibrated and compared.
-
-The first positions come from random play; recently evaluated ones replace them.
-"""
+"""The errors of int8 against the float network, and the positions on which it is calibrated and compared."""
 
 from __future__ import annotations
 
@@ -20,12 +17,12 @@ from podzero.protocols import Env
 from podzero.types import Array, EnvState
 
 EVERY = 64
-"""One of this many evaluated batches is kept. A move evaluates simulations + 1 batches, often 33; a number without a
-common factor samples all depths of the tree."""
+"""Every 64th batch is kept. A move evaluates simulations + 1 batches, often 33; without a common factor, all depths of
+the tree are sampled."""
 HELD_BACK = 4
-"""One of this many positions is held back from calibration, to show in the comparison what calibration missed."""
+"""Every fourth position is held back from calibration for the comparison."""
 _LONGEST = 256
-"""Number of plies after which random play ends."""
+"""Plies after which random play ends."""
 
 
 class CalibrationPositions(NamedTuple):
@@ -34,20 +31,20 @@ class CalibrationPositions(NamedTuple):
     observation: np.ndarray[Any, Any]
     """`[N, *observation_shape]`."""
     legal: np.ndarray[Any, Any]
-    """`[N, A]` bool; all False where the game is over."""
+    """`[N, A]` bool; all False in terminal positions."""
 
 
 Decode = Callable[[Any], CalibrationPositions]
-"""Converts a batch into its positions."""
+"""Extracts the positions of a batch."""
 _Play = tuple[jax.Array, EnvState, tuple[jax.Array, jax.Array]]
-"""Plies played so far, the states of the games, and the observation and legal actions kept from each."""
+"""Plies so far, states, and the kept observations and legal actions."""
 
 
 class RecentPositions:
     """A ring of N positions sampled from recent batches; thread-safe.
 
     Args:
-      first: N positions to start with; recent ones replace them.
+      first: N positions to start with.
       every: one of this many batches is kept.
       decode: extracts the positions of a kept batch.
     """
@@ -74,7 +71,7 @@ class RecentPositions:
             self._next = (self._next + count) % size
 
     def split(self) -> tuple[CalibrationPositions, CalibrationPositions]:
-        """Copies of the positions for calibration, and of those held back from it (one in `HELD_BACK`)."""
+        """Copies of the positions for calibration and of those held back for comparison."""
         held_back = np.arange(len(self._positions.legal)) % HELD_BACK == HELD_BACK - 1
         with self._lock:
             calibration, others = ([field[mask] for field in self._positions] for mask in (~held_back, held_back))
@@ -82,10 +79,9 @@ class RecentPositions:
 
 
 def random_positions(env: Env, key: Array, count: int) -> CalibrationPositions:
-    """`count` positions, none of them terminal, from games of uniformly random legal moves.
+    """`count` non-terminal positions, one from each of as many uniformly random games.
 
-    One position of each of `count` games is drawn uniformly by reservoir sampling. Games are cut off after `_LONGEST`
-    plies.
+    A game's position is drawn uniformly, by reservoir sampling. Games are cut off after `_LONGEST` plies.
     """
     view, step = jax.vmap(env.view), jax.vmap(env.step)
 
@@ -100,7 +96,7 @@ def random_positions(env: Env, key: Array, count: int) -> CalibrationPositions:
         action = jax.random.categorical(move_key, jnp.where(seen.legal, 0.0, -jnp.inf)).astype(jnp.int32)
         return i + 1, step(states, action), kept
 
-    def goes_on(carry: _Play) -> jax.Array:
+    def running(carry: _Play) -> jax.Array:
         i, states, _ = carry
         return (i < _LONGEST) & ~jnp.all(view(states).done)
 
@@ -108,7 +104,7 @@ def random_positions(env: Env, key: Array, count: int) -> CalibrationPositions:
         states = jax.vmap(env.init)(jax.random.split(jax.random.fold_in(key, _LONGEST), count))
         seen = view(states)
         kept = jnp.asarray(seen.observation), jnp.asarray(seen.legal)
-        return jax.lax.while_loop(goes_on, ply, (jnp.zeros((), jnp.int32), states, kept))[2]
+        return jax.lax.while_loop(running, ply, (jnp.zeros((), jnp.int32), states, kept))[2]
 
     return CalibrationPositions(*jax.device_get(jax.jit(play)()))
 
@@ -120,26 +116,22 @@ _ILLEGAL = -1e30
 
 
 class Agreement(NamedTuple):
-    """How far two evaluations of the same positions differ. Policies range over the legal actions."""
+    """Differences between two evaluations of the same positions, over legal actions."""
 
     policy_kl: float
-    """Mean KL divergence of the quantized policy from the other, in nats."""
+    """Mean KL divergence of the quantized policy from the reference, in nats."""
     value_error: float
     """Mean absolute difference of the values."""
     same_move: float
-    """Share of positions where both policies prefer the same action."""
+    """Share of positions in which both policies prefer the same action."""
 
     def within(self, limits: Int8Config) -> bool:
-        """Whether the errors are within the limits; False if one is not a number."""
+        """Whether the errors are within the limits; False for NaN."""
         return self.policy_kl <= limits.max_policy_kl and self.value_error <= limits.max_value_error
 
 
 class AgreementCheck:
-    """Decides for each version of the parameters whether int8 may evaluate it, and reports the errors.
-
-    Args:
-      limits: the largest errors allowed.
-    """
+    """Decides for each version of the parameters whether int8 may evaluate it, and reports the errors."""
 
     def __init__(self, limits: Int8Config) -> None:
         self._limits = limits
@@ -147,15 +139,16 @@ class AgreementCheck:
         self._warned = False
 
     def accepts(self, found: Agreement, reference: str) -> bool:
-        """Whether the newest version may be evaluated in int8; logs a warning for the first one that may not.
+        """Whether the newest version may be evaluated in int8; warns about the first one that may not.
 
         Args:
-          found: the agreement on positions held back from calibration.
-          reference: the dtype that int8 is compared with; rejected versions are evaluated in it.
+          found: agreement on positions held back from calibration.
+          reference: dtype with which int8 was compared and in which rejected versions are evaluated.
         """
         accepted = found.within(self._limits)
         metrics = {f"int8/{name}": value for name, value in found._asdict().items()}
-        self._metrics = metrics | {"int8/quantized": float(accepted)}  # at once: other threads read it
+        # One assignment, since other threads read it.
+        self._metrics = metrics | {"int8/quantized": float(accepted)}
         if not accepted and not self._warned:
             self._warned = True
             log.warning(
@@ -167,28 +160,27 @@ class AgreementCheck:
         return accepted
 
     def metrics(self) -> dict[str, float]:
-        """The newest version's agreement, and `int8/quantized`, 1 if it was accepted. Empty at first."""
+        """The newest version's `Agreement`, and `int8/quantized`, 1 if it was accepted; empty before the first one."""
         return dict(self._metrics)
 
 
 def agreement(
     reference: np.ndarray[Any, Any], quantized: np.ndarray[Any, Any], legal: np.ndarray[Any, Any]
 ) -> Agreement:
-    """Compares evaluations `[N, A + 1]`, logits and value side by side, of the same N positions.
+    """Compares evaluations `[N, A + 1]` (logits, then the value) of the same N positions.
 
     The divergence is `sum_a p(a) (log p(a) - log q(a))` over the legal actions a, with the reference's policy p and the
-    quantized policy q. Logits of illegal actions are not trained, and a search does not use them.
+    quantized policy q.
 
     Args:
-      reference: the exact evaluations.
-      quantized: the evaluations in int8.
-      legal: `[N, A]` bool. Positions of finished games, without a legal action, are left out; if none remain, the
-        result is NaN.
+      reference: evaluations in float.
+      quantized: evaluations in int8.
+      legal: `[N, A]` bool. Terminal positions, without legal actions, are left out; if none remain, the result is NaN.
     """
-    goes_on = legal.any(axis=1)
-    if not goes_on.any():
+    open_ = legal.any(axis=1)
+    if not open_.any():
         return Agreement(math.nan, math.nan, math.nan)
-    reference, quantized, legal = reference[goes_on], quantized[goes_on], legal[goes_on]
+    reference, quantized, legal = reference[open_], quantized[open_], legal[open_]
     log_p, log_q = _log_policy(reference[:, :-1], legal), _log_policy(quantized[:, :-1], legal)
     return Agreement(
         policy_kl=float(np.mean(np.sum(np.where(legal, np.exp(log_p) * (log_p - log_q), 0.0), axis=1))),
@@ -198,7 +190,7 @@ def agreement(
 
 
 def _log_policy(logits: np.ndarray[Any, Any], legal: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Log-probabilities `[N, A]`; those of illegal actions are very large negative numbers."""
+    """Log-probabilities `[N, A]`, large negative numbers for illegal actions."""
     masked = np.where(legal, logits, _ILLEGAL)
     shifted = masked - masked.max(axis=1, keepdims=True)
     normalized: np.ndarray[Any, Any] = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))

@@ -1,4 +1,4 @@
-"""Prepares published parameters for searches in a background thread, while games continue."""
+"""Prepares published parameters in a background thread, while games continue."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from podzero.protocols import ParamSource
 from podzero.types import Params, Versioned
 
 SHARE = 0.05
-"""Largest share of the time to spend on preparations: frequent versions must not slow the games down."""
+"""Largest share of time spent on preparations, so that frequent versions do not slow the games down."""
 
 
 class BackgroundSource:
-    """A `ParamSource` that passes the parameters of another one through `prepare`, in a thread.
+    """A `ParamSource` that passes another source's parameters through `prepare`, in a thread.
 
-    `poll` returns a version only once it is prepared, so that a version always matches the parameters in use. After a
-    preparation that took t seconds, none starts before t / `share` seconds have passed since its beginning; then only
-    the newest version is prepared.
+    `poll` returns a version once it is prepared. If a preparation takes t seconds, the next one, of the newest version,
+    begins at least t / `share` seconds after it began.
 
     Args:
       source: provides the published parameters.
       prepare: converts them into the search's parameters; called for one version at a time.
-      share: largest share of the time to spend in `prepare`, in (0, 1].
+      share: largest share of time spent in `prepare`, in (0, 1].
     """
 
     def __init__(self, source: ParamSource, prepare: Callable[[Params], Params], share: float = SHARE) -> None:
@@ -34,14 +33,13 @@ class BackgroundSource:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="prepare-params")
         self._pending: Future[Versioned] | None = None
         self._awaited: tuple[int, Future[Versioned]] | None = None
-        """Version that `wait` waits for, and the future of its preparation."""
+        """The version that `wait` waits for, and its preparation."""
 
     def wait(self, timeout_s: float) -> Versioned:
-        """Waits for the newest parameters to be published and prepared.
+        """Waits until the newest parameters are published and prepared.
 
         Raises:
-          TimeoutError: they were not published, or not prepared, within `timeout_s`; the next call keeps waiting for
-            the same preparation.
+          TimeoutError: that took longer than `timeout_s`; the next call continues to wait for the same preparation.
         """
         if self._pending is not None:
             self._pending.cancel()
@@ -56,7 +54,7 @@ class BackgroundSource:
         return preparation.result()
 
     def poll(self) -> Versioned | None:
-        """Parameters newer than those returned last, once they are prepared, else None; never waits."""
+        """Newer parameters if they are prepared, else None; never waits."""
         if self._pending is None:
             newer = self._source.poll() if time.monotonic() >= self._next else None
             self._pending = None if newer is None else self._pool.submit(self._paced, newer)

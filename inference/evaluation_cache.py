@@ -1,7 +1,7 @@
-"""A cache of network evaluations, so that one version of the parameters rarely evaluates a position twice.
+"""A cache of network evaluations.
 
 Search revisits most positions: by transposition, in the tree of the next move, in other games, and at the end of a
-game, where every visit is an evaluation.
+game, where every visit evaluates the same terminal state.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ _FACTORS = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _SHIFTS = (np.uint64(30), np.uint64(27), np.uint64(31))
 _SCRATCH = 4093
-"""Size of the scratch table with which equal rows of a batch find one another."""
+"""Size of the scratch table that finds equal rows within a batch."""
 
 
 class EvaluationCache:
-    """A direct-mapped table: a new evaluation replaces the one in its slot.
+    """A direct-mapped table, in which a new evaluation replaces the one in its slot.
 
-    Positions are identified by a hash of 63 bits, so two positions are confused with probability 2**-63.
+    Positions are identified by 63-bit hashes; two different ones collide with probability 2**-63.
 
     Args:
       mebibytes: largest size of the table.
-      outputs: how many numbers an evaluation has.
+      outputs: numbers per evaluation.
     """
 
     def __init__(self, mebibytes: float, outputs: int) -> None:
@@ -39,17 +39,17 @@ class EvaluationCache:
         self._evaluations = np.zeros((2**bits, outputs), np.float32)
         self._scratch = np.zeros(_SCRATCH, np.int64)
         self.asked = 0
-        """Number of evaluations requested so far."""
+        """Evaluations requested so far."""
         self.found = 0
-        """Number of those that the table held."""
+        """Requested evaluations that the table held."""
 
     def __call__(self, version: int, observations: Rows, evaluate: Callable[[Rows], Rows]) -> Rows:
-        """The evaluations of B observations with a version of the parameters, `[B, outputs]` float32.
+        """Evaluations `[B, outputs]` float32 of B observations by one version of the parameters.
 
         Args:
-          version: number of the version.
+          version: the parameters' version.
           observations: `[B, ...]`.
-          evaluate: evaluates the rows that the table lacks; equal rows usually once.
+          evaluate: evaluates the rows that the table lacks; of equal rows usually just one.
         """
         keys = hashes(observations, version)
         slots = (keys >> self._shift).astype(np.int64)
@@ -66,10 +66,8 @@ class EvaluationCache:
         return evaluations
 
     def _one_of_equals(self, keys: Rows, rows: Rows) -> Rows:
-        """For each of `rows`, a row with the same key; the row itself if another key took its place in scratch.
-
-        Three times as fast as a sort.
-        """
+        """For each of `rows`, one row with the same key; the row itself if another key took its scratch place."""
+        # Three times as fast as sorting.
         places = (keys[rows] % np.uint64(len(self._scratch))).astype(np.int64)
         self._scratch[places] = rows
         last = self._scratch[places]
@@ -80,12 +78,13 @@ class EvaluationCache:
 def hashes(rows: Rows, seed: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
     """Hashes B rows: `[B]` uint64, never zero.
 
-    The finalizer of SplitMix64 (Steele et al. 2014, https://doi.org/10.1145/2714064.2660195) mixes each 8 bytes with
-    their position, and then the exclusive or of all of them. Rows of bool are packed to bits first.
+    Uses the finalizer of SplitMix64 (Steele et al. 2014, https://doi.org/10.1145/2714064.2660195): on each 8 bytes with
+    their position, then on the exclusive or of the results. Bool rows are packed to bits first.
     """
     flat = rows.reshape(len(rows), -1)
     data = np.packbits(flat, axis=1) if flat.dtype == np.bool_ else np.ascontiguousarray(flat).view(np.uint8)
-    padded = np.zeros((len(data), data.shape[1] + -data.shape[1] % 8), np.uint8)  # np.pad takes eight times as long
+    # np.pad takes eight times as long.
+    padded = np.zeros((len(data), data.shape[1] + -data.shape[1] % 8), np.uint8)
     padded[:, : data.shape[1]] = data
     words = padded.view(np.uint64)
     return _mix(np.bitwise_xor.reduce(_mix(words ^ _places(words.shape[1], seed)), axis=1)) | np.uint64(1)

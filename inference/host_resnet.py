@@ -1,4 +1,4 @@
-"""The ResNet for training on a CPU: OpenVINO computes its tower and the gradients in bfloat16, JAX all the rest."""
+"""The ResNet for training on a CPU: OpenVINO computes its tower and the gradients in bfloat16, JAX the rest."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from podzero.networks.layers import HeadOutputs, Heads, convolve, fold
 from podzero.types import Array, EnvSpec, Network, Params, Prediction
 
 Tower = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
-"""Maps activations `[B, H, W, C]`, kernels `[2 N, 3, 3, C, C]` and biases `[2 N, C]` of N blocks to `[B, H, W, C]`; all
-float32."""
+"""Activations `[B, H, W, C]`, kernels `[2 N, 3, 3, C, C]`, biases `[2 N, C]` of N blocks to `[B, H, W, C]`; float32."""
 
 _Build = Callable[[tuple[int, ...], int], Any]
 
@@ -30,10 +29,9 @@ _TO_OUT_IN, _TO_IN_OUT = (3, 2, 0, 1), (2, 3, 0, 1)
 
 
 def make_tower(threads: int) -> Tower:
-    """The tower as a differentiable function, for JAX programs on one CPU device.
+    """The tower as a differentiable function for JAX programs on one CPU device.
 
-    Each block is `x + conv(relu(conv(relu(x))))`. Activations and their gradients are rounded to bfloat16, products are
-    summed in float32.
+    Each block is `x + conv(relu(conv(relu(x))))`. Activations and gradients are bfloat16, sums of products float32.
 
     Args:
       threads: OpenVINO's compute threads.
@@ -52,7 +50,8 @@ def make_tower(threads: int) -> Tower:
 
         def on_host(*arrays: Any) -> list[np.ndarray[Any, Any]]:
             activations, kernels, *_ = arrays
-            with one_at_a_time:  # XLA may call for several microbatches at once; a request serves one call
+            # XLA may call for several microbatches at once, but an inference request serves one call.
+            with one_at_a_time:
                 return infer(engine(build, activations.shape, len(kernels)), *map(np.asarray, arrays))
 
         return jax.pure_callback(on_host, list(like), *inputs)
@@ -75,18 +74,16 @@ def forward_model(shape: tuple[int, ...], layers: int) -> Any:
     """An OpenVINO model of `Tower`.
 
     Args:
-      shape: shape of the activations, `(B, H, W, C)`.
-      layers: 2 N, the number of convolutions.
+      shape: the activations' shape, `(B, H, W, C)`.
+      layers: number of convolutions, 2 N.
     """
     tower = _TowerBuilder(shape, layers)
     return tower.model([tower.result()])
 
 
 def backward_model(shape: tuple[int, ...], layers: int) -> Any:
-    """A model from the inputs of `Tower` and the gradient of its result to the gradients of those inputs.
-
-    It recomputes the activations, which costs less than sending them to JAX and back.
-    """
+    """An OpenVINO model from the inputs of `Tower` and the gradient of its result to the gradients of those inputs."""
+    # It recomputes the activations, which costs less than sending them to JAX and back.
     tower = _TowerBuilder(shape, layers)
     gradient = tower.parameter(*shape)
     return tower.model(tower.gradients(gradient), gradient)
@@ -112,7 +109,7 @@ class _TowerBuilder:
         self._y = self._tower(ops.transpose(self._bfloat16(x), FROM_CHANNELS_LAST))
 
     def parameter(self, *shape: int) -> Any:
-        """An input in float32."""
+        """A float32 input."""
         return self._ops.parameter(list(shape), np.float32)
 
     def model(self, outputs: Sequence[Any], *more_inputs: Any) -> Any:
@@ -158,7 +155,7 @@ class _TowerBuilder:
         return ops.select(passes, self._convolve(gradient, kernel), self._zero)
 
     def _kernel_gradient(self, layer: int, gradient: Any) -> Any:
-        """The gradient of a kernel, `[3, 3, in, out]`: one matrix product for each of its nine taps."""
+        """The gradient of a kernel, `[3, 3, in, out]`: one matrix product per tap."""
         ops, (_, height, width, channels) = self._ops, self._shape
         padded = ops.pad(self._activations[layer], [0, 0, 1, 1], [0, 0, 1, 1], "constant", self._zero)
         rows, products = self._rows(gradient), []
@@ -180,10 +177,9 @@ class _TowerBuilder:
 
 
 def host_resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
-    """The network `resnet` for training on a CPU.
+    """The network `resnet` for training on a CPU, equal to `make_network` up to bfloat16 rounding.
 
-    Parameters, results and gradients equal those of `make_network` up to the rounding of bfloat16. If JAX has an
-    accelerator or several devices, XLA computes the whole network instead.
+    If JAX has an accelerator or several devices, XLA computes the whole network instead.
 
     Raises:
       ConfigError: OpenVINO is not installed, or the observations are not boards.

@@ -1,8 +1,8 @@
-"""A network whose residual tower TPUs compute in int8: the JAX program, its quantization, and its calibration.
+"""A network whose residual tower TPUs compute in int8: the JAX program, quantization and calibration.
 
-Kernels are quantized symmetrically with one scale per output channel, the input of each convolution with one scale for
-the whole tensor (Jacob et al. 2018, without zero points, because inputs come out of relu). Sums of products are int32.
-The stem, the residual stream, pooling and the heads keep the network's own dtype.
+Kernels are quantized symmetrically with one scale per output channel, the input of each convolution with one scale per
+tensor (Jacob et al. 2018, without zero points, since relu precedes). Sums of products are int32. The stem, the residual
+stream, pooling and the heads keep the network's dtype.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from podzero.types import Array, EnvSpec, Params, Sample, StoredState, Window
 LARGEST = 127
 """Largest quantized number."""
 _LEAST = 1e-6
-"""Smallest range: a channel, or an activation in all calibration positions, may be zero."""
+"""Smallest range of a channel or an activation, which may be zero everywhere."""
 _HEADS = "heads/"
 
 _Evaluation = tuple[jax.Array, jax.Array]
 """Logits `[B, A]` and values `[B]`, float32."""
 _Convolve = Callable[[str, jax.Array], jax.Array]
-"""Applies relu and then the tower's convolution of the given name."""
+"""Applies relu, then the tower's convolution of the given name."""
 
 
 class Int8Convolution(NamedTuple):
@@ -42,11 +42,11 @@ class Int8Convolution(NamedTuple):
     kernel: Array
     """`[3, 3, in, out]` int8."""
     scale: Array
-    """`[out]` float32, the value of one unit in the sums."""
+    """`[out]` float32, factor on the integer sums."""
     bias: Array
     """`[out]` float32."""
     unit: Array
-    """`[]` float32, the value of one unit in the quantized input."""
+    """`[]` float32, scale of the quantized input."""
 
 
 class Int8Params(NamedTuple):
@@ -55,22 +55,22 @@ class Int8Params(NamedTuple):
     tower: Mapping[str, Int8Convolution]
     """Convolutions by names such as `block_0/conv_1`."""
     others: Mapping[str, Layer]
-    """All other layers, by their names in `layers_of`."""
+    """All other layers, by name in `layers_of`."""
 
 
 def float_evaluation(
     config: ResNetConfig, spec: EnvSpec, params: Params, observation: Array
 ) -> tuple[_Evaluation, dict[str, jax.Array]]:
-    """The network without int8, and the ranges that `quantize` needs.
+    """Evaluates in float and measures the ranges for `quantize`.
 
     Args:
       config: the network `resnet` or `haiku_resnet`.
       spec: the game's shapes.
-      params: what the `fold` of `podzero.networks.make_inference` returned.
+      params: parameters from the `fold` of `podzero.networks.make_inference`.
       observation: `[B, H, W, P]`.
 
     Returns:
-      The evaluation, and the largest input of each of the tower's convolutions, `[]` float32 by name.
+      the evaluation, and the largest input of each tower convolution, `[]` float32 by name.
     """
     layers, largest = layers_of(params), dict[str, jax.Array]()
 
@@ -83,7 +83,7 @@ def float_evaluation(
 
 
 def int8_evaluation(config: ResNetConfig, spec: EnvSpec, params: Int8Params, observation: Array) -> _Evaluation:
-    """The network with its tower in int8; see `float_evaluation` for the arguments and the result."""
+    """Evaluates with the tower in int8; arguments as for `float_evaluation`."""
     dtype = compute_dtype(config.compute_dtype)
 
     def convolved(name: str, x: jax.Array) -> jax.Array:
@@ -98,7 +98,7 @@ def quantize(params: Params, largest: Mapping[str, Array]) -> Int8Params:
     """The parameters for `int8_evaluation`.
 
     Args:
-      params: what the `fold` of `podzero.networks.make_inference` returned.
+      params: parameters from the `fold` of `podzero.networks.make_inference`.
       largest: largest inputs on the calibration positions, from `float_evaluation`.
     """
     layers = layers_of(params)
@@ -122,10 +122,7 @@ def convolutions(layers: Mapping[str, Layer]) -> list[str]:
 
 
 def _sums(x: jax.Array, kernel: jax.Array) -> jax.Array:
-    """A convolution of int8 with exact sums, returned as float32.
-
-    XLA has no fast int8 convolution for CPUs. There it is computed in float32, which is exact for sums below 2^24.
-    """
+    """An int8 convolution with exact sums, returned as float32."""
 
     def convolved(x: jax.Array, kernel: jax.Array, sums: Any) -> jax.Array:
         layout = ("NHWC", "HWIO", "NHWC")
@@ -136,6 +133,7 @@ def _sums(x: jax.Array, kernel: jax.Array) -> jax.Array:
     def in_float(x: jax.Array, kernel: jax.Array) -> jax.Array:
         return convolved(x.astype(jnp.float32), kernel.astype(jnp.float32), jnp.float32)
 
+    # XLA has no fast int8 convolution for CPUs; float32 is exact for sums below 2^24.
     return cast(jax.Array, lax.platform_dependent(x, kernel, cpu=in_float, default=partial(convolved, sums=jnp.int32)))
 
 
@@ -160,14 +158,14 @@ def _evaluation(
 class Int8Network:
     """The acting network of `podzero.networks.make_inference` with its tower in int8.
 
-    If int8 changes a version's evaluations too much, `fold` leaves its parameters in float and `apply` evaluates them
-    so. Programs that call `apply` are then compiled once more.
+    If int8 changes a version's evaluations too much, `fold` leaves its parameters in float, and programs that call
+    `apply` are recompiled.
 
     Args:
       config: the network `resnet` or `haiku_resnet`.
       spec: the game's shapes.
-      limits: largest errors allowed.
-      positions: makes the first positions for calibration and comparison; called by the first `fold`.
+      limits: limits of the errors.
+      positions: makes the first calibration positions; called by the first `fold`.
     """
 
     def __init__(
@@ -184,12 +182,12 @@ class Int8Network:
         self._first_positions = positions
 
     def init(self, key: Array) -> Int8Params:
-        """Parameters in int8, quantized without calibration: for their shapes. Traceable."""
+        """Uncalibrated int8 parameters, for their shapes. Traceable."""
         params = self._network.init(key)
         return quantize(params, dict.fromkeys(convolutions(layers_of(params)), jnp.ones(())))
 
     def fold(self, params: Params) -> Params:
-        """Converts published parameters into those for `apply`, in int8 unless that differs too much."""
+        """Converts published parameters for `apply`, to int8 unless its errors exceed the limits."""
         folded, (calibration, held_back) = self._fold(params), self._positions.split()
         _, largest = self._in_float(folded, calibration.observation)
         quantized = self._quantize(folded, largest)
@@ -205,11 +203,7 @@ class Int8Network:
         return self._network.apply(params, observation)
 
     def note(self, batch: Any) -> None:
-        """Offers a batch of played or evaluated positions to later calibrations; thread-safe.
-
-        Args:
-          batch: `CalibrationPositions`, or whatever the `decode` of the `RecentPositions` accepts.
-        """
+        """Offers a batch to later calibrations: what the `decode` of the `RecentPositions` accepts. Thread-safe."""
         self._positions.add(batch)
 
     def metrics(self) -> dict[str, float]:

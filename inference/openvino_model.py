@@ -1,4 +1,4 @@
-"""A folded ResNet on the host's CPU by OpenVINO, in float32 or int8: the models, and how they are compiled and run."""
+"""OpenVINO models of a folded ResNet in float32 and int8, compiled and run on the CPU."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from podzero.networks.layers import side_factor
 from podzero.networks.resnet import Layer
 
 INT8_INSTRUCTIONS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
-"""Flags in /proc/cpuinfo; one of them suffices."""
+"""Flags in /proc/cpuinfo, of which one suffices."""
 BFLOAT16_INSTRUCTIONS = frozenset({"avx512_bf16", "amx_bf16"})
-"""Flags in /proc/cpuinfo; one of them suffices."""
+"""Flags in /proc/cpuinfo, of which one suffices."""
 CPUINFO = Path("/proc/cpuinfo")
 
 
 def has_int8_instructions(cpuinfo: Path = CPUINFO) -> bool:
-    """Whether the CPU has one of `INT8_INSTRUCTIONS`; False if the file is missing or lists no flags."""
+    """Whether the CPU has one of `INT8_INSTRUCTIONS`; False without `cpuinfo`."""
     return not INT8_INSTRUCTIONS.isdisjoint(_flags(cpuinfo))
 
 
 def has_bfloat16_instructions(cpuinfo: Path = CPUINFO) -> bool:
-    """Whether the CPU has one of `BFLOAT16_INSTRUCTIONS`; False if the file is missing or lists no flags."""
+    """Whether the CPU has one of `BFLOAT16_INSTRUCTIONS`; False without `cpuinfo`."""
     return not BFLOAT16_INSTRUCTIONS.isdisjoint(_flags(cpuinfo))
 
 
@@ -46,7 +46,7 @@ class CpuCompiler:
 
     Args:
       threads: compute threads.
-      precision: precision of everything not quantized; OpenVINO would default to bfloat16 if the CPU has it.
+      precision: precision of everything that is not quantized.
 
     Raises:
       ConfigError: OpenVINO is not installed.
@@ -55,10 +55,13 @@ class CpuCompiler:
     def __init__(self, threads: int, precision: Literal["f32", "bf16"]) -> None:
         self._core = import_openvino().Core()
         self._settings = {
-            "PERFORMANCE_HINT": "LATENCY",  # all threads share one batch; "THROUGHPUT" would divide them over several
+            # All threads share one batch; "THROUGHPUT" would divide them among several.
+            "PERFORMANCE_HINT": "LATENCY",
             "INFERENCE_NUM_THREADS": threads,
+            # Without a hint, OpenVINO chooses bfloat16 on CPUs that have it.
             "INFERENCE_PRECISION_HINT": precision,
-            "ENABLE_CPU_PINNING": False,  # several processes would be pinned to the same cores
+            # Pinning would put several processes on the same cores.
+            "ENABLE_CPU_PINNING": False,
         }
 
     def compile(self, model: Any) -> Any:
@@ -67,30 +70,30 @@ class CpuCompiler:
 
 
 def infer(request: Any, *inputs: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-    """Runs a model and returns its outputs, copied out of the request."""
+    """Runs a model; returns copies of its outputs."""
     outputs = request.infer(dict(enumerate(inputs)), share_inputs=True)
     return [outputs[index] for index in range(len(outputs))]
 
 
 _LEVELS = 256
-"""Number of values of a quantized activation."""
+"""Values of a quantized activation."""
 _LARGEST_WEIGHT = 127
 _LEAST_RANGE = 1e-6
-"""Smallest range of an activation: relu may give zero in all calibration positions."""
+"""Smallest range of an activation, which may be zero in all calibration positions."""
 
 
 def float_model(layers: Mapping[str, Layer], batch: int, board: tuple[int, ...], dtype: str) -> Any:
-    """The network in float32; it also measures the ranges of the activations that `int8_model` quantizes.
+    """The network in float32, which also measures the ranges of the activations that `int8_model` quantizes.
 
     Args:
-      layers: from `layers_of`.
-      batch: B, the number of positions of one evaluation.
-      board: the shape of an observation, `(H, W, P)`.
-      dtype: NumPy name of the dtype of observations.
+      layers: layers from `layers_of`.
+      batch: batch size, B.
+      board: an observation's shape, `(H, W, P)`.
+      dtype: NumPy name of the observations' dtype.
 
     Returns:
-      a model that maps observations `[B, H, W, P]` (uint8 for `bool`) to two outputs: logits and value side by side,
-      `[B, A + 1]` float32; and the least and the greatest value of each of the N quantized activations, `[N, 2]`.
+      a model that maps observations `[B, H, W, P]` (uint8 for `bool`) to logits and value, `[B, A + 1]` float32, and to
+      the minimum and maximum of each of the N quantized activations, `[N, 2]`.
     """
     return _Builder(layers, None).build(batch, board, dtype)
 
@@ -98,26 +101,17 @@ def float_model(layers: Mapping[str, Layer], batch: int, board: tuple[int, ...],
 def int8_model(
     layers: Mapping[str, Layer], batch: int, board: tuple[int, ...], dtype: str, ranges: np.ndarray[Any, Any]
 ) -> Any:
-    """The same network with all convolutions and the heads' 1x1 convolutions in int8.
+    """The network with all convolutions in int8, including the heads' 1x1 convolutions.
 
     Weights are quantized symmetrically with one scale per output channel, activations with one range per tensor. The
-    residual stream and the dense layers of the heads stay in float32.
-
-    Args:
-      layers: from `layers_of`.
-      batch: B, the number of positions of one evaluation.
-      board: the shape of an observation, `(H, W, P)`.
-      dtype: NumPy name of the dtype of observations.
-      ranges: `[N, 2]`, the second output of the float model.
-
-    Returns:
-      a model that maps observations to logits and value, `[B, A + 1]` float32.
+    residual stream and the dense layers of the heads stay in float32. Arguments and first output are those of
+    `float_model`; `ranges` is its second output.
     """
     return _Builder(layers, ranges).build(batch, board, dtype)
 
 
 class _Builder:
-    """Builds one model from operations of OpenVINO's opset. Tensors are `[B, C, H, W]`."""
+    """Builds one model of OpenVINO operations. Tensors are `[B, C, H, W]`."""
 
     def __init__(self, layers: Mapping[str, Layer], ranges: np.ndarray[Any, Any] | None) -> None:
         self._openvino = import_openvino()
@@ -172,7 +166,7 @@ class _Builder:
         return ops.reshape(ops.transpose(planes, TO_CHANNELS_LAST), [batch, -1], False)
 
     def _pooled(self, x: Any) -> Any:
-        """As `podzero.networks.layers.pooled`, `[B, 3 * C]`."""
+        """The same as `podzero.networks.layers.pooled`, `[B, 3 * C]`."""
         ops, (_, _, height, width) = self._ops, x.get_output_shape(0)
         mean, maximum = (reduce(x, [2, 3], False) for reduce in (ops.reduce_mean, ops.reduce_max))
         return ops.concat([mean, ops.multiply(mean, np.float32(side_factor(height * width))), maximum], 1)
@@ -196,7 +190,7 @@ class _Builder:
         return ops.add(y, layer.bias.reshape(1, -1, 1, 1))
 
     def _weights(self, kernel: np.ndarray[Any, Any]) -> Any:
-        """A kernel `[out, in, h, w]`; in an int8 model as int8 values times one scale for each output channel."""
+        """A kernel `[out, in, h, w]`; in an int8 model, int8 values times one scale per output channel."""
         if self._ranges is None:
             return self._ops.constant(kernel)
         values, scale = quantize_weights(kernel)
@@ -208,7 +202,7 @@ class _Builder:
         return self._ops.add(self._ops.matmul(x, kernel, False, False), bias[None])
 
     def _quantized(self, x: Any) -> Any:
-        """An activation; in an int8 model rounded to `_LEVELS` values in its range, otherwise with its range noted."""
+        """An activation: rounded to `_LEVELS` values in an int8 model; in a float model its range is recorded."""
         ops = self._ops
         if self._ranges is not None:
             low, high = next(self._ranges)
@@ -226,8 +220,7 @@ def quantize_weights(kernel: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any]
       kernel: `[out, ...]` float32.
 
     Returns:
-      int8 values in [-127, 127] of the same shape, and float32 scales `[out, 1, ...]`; their product is within half a
-      scale of the kernel.
+      int8 values in [-127, 127] of the same shape, and float32 scales `[out, 1, ...]`.
     """
     largest = np.abs(kernel).max(axis=tuple(range(1, kernel.ndim)), keepdims=True)
     scale = np.where(largest > 0, largest / _LARGEST_WEIGHT, 1.0).astype(np.float32)

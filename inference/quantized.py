@@ -1,4 +1,4 @@
-"""The network in int8 on the host's CPU: built, calibrated, compared with float32, and called from JAX programs."""
+"""The network in int8 on CPUs: built, calibrated, compared with float32, and called from JAX programs."""
 
 from __future__ import annotations
 
@@ -18,30 +18,28 @@ from podzero.search import Evaluate
 from podzero.types import Array, EnvSpec, EnvState, Params
 
 PIECE = 64
-"""Most positions that OpenVINO evaluates at once. In training, the cache answers all but about 50 of 128 requests.
-Smaller batches are not faster for a 64x5 network and are slower for smaller ones: with 32x3, a position took 11 us in
-batches of 16, 8 us in 32, 6.5 us in 64 and 6 us in 128."""
+"""Batch size of OpenVINO. In training, the cache answers all but about 50 of 128 requests. For a 64x5 network smaller
+batches are not faster; for 32x3 they are slower (11 us per position at 16, 8 at 32, 6.5 at 64, 6 at 128)."""
 _KEPT = 2
-"""Number of loaded versions to keep: the one in use, and the next."""
+"""Loaded versions that are kept: the one in use and the next."""
 
 _Evaluation = np.ndarray[Any, Any]
-"""Logits and value side by side, `[N, A + 1]` float32."""
+"""`[N, A + 1]` float32: logits, then the value."""
 
 
 class QuantizedNetwork:
     """Loads versions of the parameters and evaluates positions with them.
 
-    Each loaded version has a token that replaces the parameters in a JAX program. A search that began with one version
-    therefore evaluates all its positions with that version, even if newer ones are loaded meanwhile.
-
-    `load` may run in another thread than evaluations, but only one program may evaluate at a time.
+    A token stands for each loaded version in JAX programs, so that a search evaluates all its positions with one
+    version even if newer ones are loaded meanwhile. `load` may run in another thread than evaluations, but only one
+    program may evaluate at a time.
 
     Args:
       spec: the game's shapes; observations must be boards.
       config: limits of the quantization errors, and the size of the cache.
       threads: OpenVINO's compute threads.
-      batch: number of positions that a search evaluates at once; OpenVINO evaluates at most `PIECE` of them at once.
-      positions: the first `calibration_size` positions for calibration and comparison.
+      batch: positions that a search evaluates at once.
+      positions: `calibration_size` positions for the first calibration and comparison.
 
     Raises:
       ConfigError: OpenVINO is not installed.
@@ -60,15 +58,13 @@ class QuantizedNetwork:
         self._check = AgreementCheck(config)
 
     def load(self, params: Params) -> np.int32:
-        """Builds, calibrates and compiles a version, and compares it with float32.
-
-        If the errors exceed the limits, the version is evaluated in float32.
+        """Builds, calibrates and compiles a version; if its errors exceed the limits, in float32 instead of int8.
 
         Args:
-          params: what the `fold` of `podzero.networks.make_inference` returned.
+          params: parameters from the `fold` of `podzero.networks.make_inference`.
 
         Returns:
-          the version's token, `[]` int32, for `apply`. The two newest tokens are valid.
+          the version's token, `[]` int32; the two newest tokens are valid.
         """
         layers = layers_of(jax.device_get(params))
         board, dtype = self._spec.observation_shape, self._spec.observation_dtype
@@ -87,7 +83,7 @@ class QuantizedNetwork:
         return np.int32(self._loaded)
 
     def evaluation(self, env: Env) -> Evaluate:
-        """The evaluation for searches, with a token's version; it samples the states for later calibrations."""
+        """The evaluation for searches whose parameters are a token; samples their states for later calibrations."""
 
         def evaluate(token: Params, key: Array, states: EnvState) -> tuple[jax.Array, jax.Array]:
             del key
@@ -99,7 +95,7 @@ class QuantizedNetwork:
         return evaluate
 
     def evaluate(self, token: Array, observation: Array) -> _Evaluation:
-        """Evaluates observations `[B, H, W, P]` on the host: logits and value side by side, `[B, A + 1]` float32."""
+        """Evaluates observations `[B, H, W, P]` on the host: `[B, A + 1]` float32, logits and value."""
         engine, observations = self._engines[int(token)], np.asarray(observation)
 
         def evaluate(rows: np.ndarray[Any, Any]) -> _Evaluation:
@@ -108,9 +104,7 @@ class QuantizedNetwork:
         return self._cache(int(token), observations, evaluate) if self._cache else evaluate(observations)
 
     def metrics(self) -> dict[str, float]:
-        """The newest version's agreement with float32; `int8/quantized` (0 if it is evaluated in float32); and
-        `int8/cached`, the share of evaluations of all versions that the cache answered.
-        """
+        """`AgreementCheck.metrics`, and `int8/cached`, the share of all evaluations that the cache answered."""
         cache = self._cache
         cached = cache.found / cache.asked if cache and cache.asked else 0.0
         metrics = self._check.metrics()
@@ -125,7 +119,7 @@ class QuantizedNetwork:
         return evaluations[: len(observations)]
 
     def _in_pieces(self, engine: Any, observations: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-        """Evaluates observations `[N, ...]`, the last piece filled with some of them; outputs are `[pieces, ...]`."""
+        """Evaluates observations `[N, ...]` in pieces, repeating some to fill the last; outputs are `[pieces, ...]`."""
         pieces = math.ceil(len(observations) / self._piece)
         filled = _plain(observations)[np.resize(np.arange(len(observations)), pieces * self._piece)]
         results = [infer(engine, piece) for piece in np.split(filled, pieces)]
@@ -133,10 +127,10 @@ class QuantizedNetwork:
 
 
 def calibration_size(limits: Int8Config, batch: int) -> int:
-    """`int8.positions`, rounded up to a multiple of the batch size."""
+    """`int8.positions` rounded up to a multiple of the batch size."""
     return batch * math.ceil(limits.positions / batch)
 
 
 def _plain(observations: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The observations with bool as uint8, without a copy."""
+    """The observations, with bool viewed as uint8."""
     return observations.view(np.uint8) if observations.dtype == np.bool_ else observations

@@ -1,4 +1,4 @@
-"""Inference servers: processes with accelerators that evaluate positions for the searches of many actors."""
+"""Inference servers: processes with accelerators that evaluate positions for many actors."""
 
 from podzero.inference.serving.client import ServedParams as ServedParams
 from podzero.inference.serving.client import ServerClient as ServerClient

@@ -1,6 +1,6 @@
-"""Which positions an inference server evaluates next, in batches of which size, and the metrics of that.
+"""Decides which positions an inference server evaluates next, in which batch size; and the server's metrics.
 
-Nothing here reads the clock for decisions: the time is an argument.
+The time of decisions is an argument.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from podzero.inference.serving.messages import Answer
 Rows = np.ndarray[Any, Any]
 
 RUNNING = 2
-"""Number of batches on the device at once: one is computed while the next one is transferred."""
+"""Batches on the device at once: one is computed while the next one is transferred."""
 FILLED = 0.75
-"""Smallest filled share of a batch; below it a smaller size is taken, and the rest waits for the next batch."""
+"""Below this filled share the next smaller batch size is chosen, and the rest waits for the next batch."""
 
 
 @dataclass(eq=False)
 class Request:
-    """Positions that one client wants evaluated together."""
+    """One client's request to evaluate positions."""
 
     client: bytes
-    """The client that asked."""
+    """ZeroMQ identity of the client."""
     number: int
-    """Number of the request; the answer carries it."""
+    """Number of the request, repeated in the answer."""
     rows: Rows
     """`[B, S]` uint8."""
     arrived: float
     """Time of arrival in seconds."""
     evaluations: Rows | None = None
-    """`[B, outputs]` float32, of which `missing` rows are not filled yet."""
+    """`[B, outputs]` float32; `missing` rows are not filled yet."""
     version: int | None = None
     """The oldest version of the parameters that evaluated any of the rows."""
     missing: int = field(init=False)
@@ -45,14 +45,14 @@ class Request:
         self.missing = len(self.rows)
 
     def answer(self) -> Answer:
-        """The answer, once nothing is missing."""
+        """The answer, when nothing is missing."""
         assert self.version is not None, "nothing was evaluated"
         assert self.evaluations is not None, "nothing was evaluated"
         return Answer(self.number, self.version, self.evaluations)
 
 
 class Piece(NamedTuple):
-    """A part of a request: the rows `start` to `stop`."""
+    """Rows `start` to `stop` of a request."""
 
     request: Request
     start: int
@@ -60,14 +60,14 @@ class Piece(NamedTuple):
 
 
 class EvaluationBatch(NamedTuple):
-    """Positions of several requests, to be evaluated as one batch of `size`."""
+    """Positions of several requests in one batch of `size`."""
 
     pieces: Sequence[Piece]
     size: int
 
     @property
     def filled(self) -> int:
-        """Positions in the batch; the other places stay empty."""
+        """Number of positions in the batch."""
         return sum(piece.stop - piece.start for piece in self.pieces)
 
     def rows(self) -> Rows:
@@ -99,14 +99,14 @@ class EvaluationBatch(NamedTuple):
 
 
 class Batcher:
-    """The queue of a server. Positions are evaluated in order of arrival.
+    """A server's queue. Positions are evaluated in order of arrival.
 
-    A batch starts when it is full, when no client is left that could add to it, or, if the device is idle, when the
-    oldest position has waited until the deadline. While the device is busy, waiting for a full batch costs nothing.
+    A batch starts when it is full, when no client could add to it, or when the device is idle and the oldest position
+    has waited until the deadline.
 
     Args:
-      sizes: the compiled batch sizes, ascending.
-      deadline_s: longest wait of a position for others while the device is idle.
+      sizes: compiled batch sizes, ascending.
+      deadline_s: longest wait of a position while the device is idle.
     """
 
     def __init__(self, sizes: Sequence[int], deadline_s: float) -> None:
@@ -114,9 +114,9 @@ class Batcher:
         self._deadline_s = deadline_s
         self._queue: deque[Piece] = deque()
         self.queued = 0
-        """Number of positions waiting for a batch."""
+        """Positions waiting for a batch."""
         self.running = 0
-        """Number of batches on the device."""
+        """Batches on the device."""
 
     def add(self, request: Request) -> None:
         """Appends the positions of a request."""
@@ -124,16 +124,14 @@ class Batcher:
         self.queued += len(request.rows)
 
     def drop(self, client: bytes) -> None:
-        """Removes a client's positions from the queue; those being evaluated stay."""
+        """Removes a client's positions from the queue."""
         self._queue = deque(piece for piece in self._queue if piece.request.client != client)
         self.queued = sum(piece.stop - piece.start for piece in self._queue)
 
     def take(self, now: float, others_may_ask: bool) -> EvaluationBatch | None:
-        """The batch to start now, or None; `done` must be called after it.
+        """The batch to start at time `now` (seconds), or None; call `done` when it leaves the device.
 
-        Args:
-          now: the time in seconds.
-          others_may_ask: whether some client has no unanswered request, so that another request may arrive soon.
+        `others_may_ask` says whether a client without unanswered requests may soon send one.
         """
         if not self.queued or self.running >= RUNNING:
             return None
@@ -145,7 +143,7 @@ class Batcher:
         return EvaluationBatch(self._remove(min(self.queued, size)), size)
 
     def done(self) -> None:
-        """Notes that a batch is no longer on the device."""
+        """Records that a batch has left the device."""
         self.running -= 1
 
     def wait_s(self, now: float) -> float | None:
@@ -155,13 +153,13 @@ class Batcher:
         return max(0.0, self._queue[0].request.arrived + self._deadline_s - now)
 
     def _size(self) -> int:
-        """The smallest size that holds the queue, if that fills most of it; otherwise the next smaller one, if any."""
+        """The smallest size that holds the queue, or the next smaller one if the queue would fill too little of it."""
         up = next((index for index, size in enumerate(self._sizes) if size >= self.queued), len(self._sizes) - 1)
         down = up > 0 and self.queued < FILLED * self._sizes[up]
         return self._sizes[up - 1 if down else up]
 
     def _remove(self, positions: int) -> list[Piece]:
-        """Removes so many positions from the front of the queue."""
+        """Removes the first `positions` of the queue."""
         self.queued -= positions
         pieces = []
         while positions:
@@ -175,11 +173,11 @@ class Batcher:
 
 
 _LATENCIES = 10_000
-"""Most latencies per report that enter the quantiles; later ones are left out."""
+"""Most latencies per report that enter the quantiles."""
 
 
 class ServerMetrics:
-    """Metrics between two reports: positions, how full batches were, how busy devices, how long requests took."""
+    """Throughput, batch filling, device use and latency between two reports."""
 
     def __init__(self) -> None:
         self._running = 0
@@ -196,7 +194,7 @@ class ServerMetrics:
         return now - self._since
 
     def started(self, batch: EvaluationBatch, now: float) -> None:
-        """Notes that a batch is sent to the devices."""
+        """Records that a batch is sent to the devices."""
         if not self._running:
             self._busy_since = now
         self._running += 1
@@ -205,13 +203,13 @@ class ServerMetrics:
         self._batches += 1
 
     def finished(self, now: float) -> None:
-        """Notes that a batch is back."""
+        """Records that a batch has left the devices."""
         self._running -= 1
         if not self._running:
             self._busy_s += now - max(self._busy_since, self._since)
 
     def answered(self, latency_s: float) -> None:
-        """Notes the time from the arrival of a request to its answer."""
+        """Records the time from the arrival of a request to its answer."""
         if len(self._latencies) < _LATENCIES:
             self._latencies.append(latency_s)
 
@@ -219,9 +217,8 @@ class ServerMetrics:
         """The metrics since the last call.
 
         Returns:
-          `count/served` positions; `server/fill`, the share of places in batches that held positions;
-          `server/busy`, the share of time with a batch on the devices; `server/positions_per_batch`; and quantiles of
-          `server/latency_ms`.
+          `count/served` (positions), `server/fill` (filled share of batches), `server/busy` (share of time with a batch
+          on the devices), `server/positions_per_batch`, and quantiles of `server/latency_ms`.
         """
         busy_s = self._busy_s + (now - max(self._busy_since, self._since) if self._running else 0.0)
         metrics = {"count/served": float(self._filled), "server/busy": busy_s / max(self.elapsed_s(now), 1e-9)}

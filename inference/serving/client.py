@@ -1,4 +1,4 @@
-"""An actor's connection to inference servers, which survives the loss of a server, and its use by the search."""
+"""An actor's connection to inference servers, which survives the loss of a server."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ log = logging.getLogger(__name__)
 _SLICE_S = 0.2
 """Longest wait before checking whether the client was closed."""
 _PAUSE_S = 0.5
-"""Pause between two attempts to find a server, or the first parameters."""
+"""Pause between attempts to find a server with parameters."""
 _RETURN_S = 60.0
-"""Time after which a client of another server checks whether its preferred one is back."""
+"""Interval at which a client of another server tries its preferred one again."""
 _REFRESH_S = 2.0
-"""Time without an answer after which a cached position is sent anyway, because answers carry the version."""
+"""Time without an answer after which a cached position is sent too, because answers carry the version."""
 
 
 class ServerLost(PodzeroError, TimeoutError):
@@ -54,20 +54,20 @@ class ServerLost(PodzeroError, TimeoutError):
 
 
 class ServerClient:
-    """One connection, for one thread at a time; it moves to another server if one does not answer.
+    """A connection for one thread at a time; moves to another server if one does not answer.
 
     Args:
-      hello: how it introduces itself.
+      hello: the client's introduction.
       servers: returns the addresses of the running servers by name.
       config: timeouts and the size of the cache.
-      preferred: index of its preferred server among the sorted names; it uses others only while this one fails.
+      preferred: index of the preferred server among the sorted names; others are used only while it fails.
     """
 
     def __init__(
         self, hello: Hello, servers: Callable[[], Mapping[str, str]], config: ServerConfig, preferred: int = 0
     ) -> None:
         self.version = -1
-        """Learner step of the parameters of the newest answer; -1 before the first parameters."""
+        """Learner step of the newest answer's parameters; -1 before the first ones."""
         self._id = uuid.uuid4().hex.encode()
         self._hello = hello
         self._servers = servers
@@ -76,7 +76,7 @@ class ServerClient:
         self._failures = 0
         self._connected_at = self._answered_at = time.monotonic()
         self.failure: Exception | None = None
-        """Why the last evaluation failed; of an exception in a callback, JAX keeps only the text."""
+        """The error of the last failed evaluation; JAX keeps only the text of an exception in a callback."""
         self._numbers = itertools.count()
         self._socket: zmq.Socket[bytes] | None = None
         self._server = "no server"
@@ -85,11 +85,11 @@ class ServerClient:
         self._cache = EvaluationCache(config.cache_mib, outputs) if config.cache_mib else None
 
     def close(self) -> None:
-        """Ends a wait of another thread, which then raises `ServerLost`; returns at once."""
+        """Makes a waiting thread raise `ServerLost`; returns at once."""
         self._closed.set()
 
     def await_version(self, timeout_s: float) -> int:
-        """Connects to a server that has parameters, and returns their version.
+        """Connects to a server with parameters; returns their version.
 
         Raises:
           ConfigError: the servers evaluate another game or network.
@@ -99,11 +99,9 @@ class ServerClient:
         return self.version
 
     def evaluate(self, version: int, rows: Rows) -> Rows:
-        """Evaluates positions `[B, S]` uint8: `[B, outputs]` float32. Cached positions are not sent.
+        """Evaluates positions `[B, S]` uint8 (at most as many as announced): `[B, outputs]` float32.
 
-        Args:
-          version: the version of the parameters; only evaluations cached for it are used.
-          rows: the positions, at most as many as announced.
+        Evaluations cached for `version` are not requested again.
 
         Raises:
           ServerLost: `server.give_up_s` is set and no server answered within it, or the client was closed.
@@ -141,7 +139,7 @@ class ServerClient:
                 return answer.evaluations
 
     def _await_answer(self, number: int, deadline: float) -> Answer | None:
-        """The answer to a request; None if it does not come, after disconnecting."""
+        """The answer to a request; without one, disconnects and returns None."""
         until, silence = self._patience(deadline)
         while frames := self._receive(until):
             if frames[0] == ANSWER:
@@ -155,7 +153,7 @@ class ServerClient:
         return None
 
     def _connect(self, deadline: float) -> None:
-        """Tries one server after the other until one welcomes it; logs a long wait."""
+        """Tries the servers in turn until one accepts; logs a long wait."""
         wait = Wait()
         while True:
             try:
@@ -174,17 +172,13 @@ class ServerClient:
             self._pause(deadline, why)
 
     def _return_if_possible(self) -> None:
-        """Disconnects to try its preferred server again, if that failed a while ago."""
+        """Disconnects in order to try the preferred server again, if that failed a while ago."""
         if self._failures and time.monotonic() - self._connected_at > _RETURN_S:
             self._failures = 0
             self._disconnect()
 
     def _greet(self, address: str, deadline: float) -> str:
-        """Connects to a server; returns why that failed, or an empty string.
-
-        At the start of a run no server has parameters, and the client waits. Later, a server without parameters counts
-        as failed, because others have some.
-        """
+        """Connects to a server; returns the reason if that failed, otherwise an empty string."""
         self._disconnect()
         self._socket = zmq.Context.instance().socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 0)
@@ -199,6 +193,7 @@ class ServerClient:
                 self.version = version
                 return ""
             self._disconnect()
+            # At the start of a run no server has parameters; later, another one has some.
             self._failures += self.version >= 0
             return "it has no parameters yet: has the learner published any?"
         self._disconnect()
@@ -206,27 +201,21 @@ class ServerClient:
         return self._refused(frames) if frames else f"no answer within {silence}"
 
     def _reply_to_hello(self, deadline: float) -> list[bytes] | None:
-        """The welcome or refusal of a server; None after the deadline.
-
-        Answers to earlier requests may arrive first: the client keeps its ZeroMQ identity when it reconnects.
-        """
+        """A server's welcome or refusal; None after the deadline."""
+        # Answers to earlier requests may arrive first, since the client reconnects with the same ZeroMQ identity.
         while (frames := self._receive(deadline)) and frames[0] not in (WELCOME, REFUSED):
             pass
         return frames
 
     def _patience(self, deadline: float) -> tuple[float, str]:
-        """Until when to wait for one message, and that time in words."""
+        """When to stop waiting for a message, and the length of that wait in words."""
         now, timeout_s = time.monotonic(), self._config.timeout_s
         if now + timeout_s <= deadline:
             return now + timeout_s, f"{timeout_s:g} s (server.timeout_s)"
-        return deadline, f"{max(0.0, deadline - now):.1f} s, all that was left before giving up"
+        return deadline, f"{max(0.0, deadline - now):.1f} s, the time left before giving up"
 
     def _refused(self, frames: list[bytes]) -> str:
-        """Why a server refused.
-
-        Raises:
-          ConfigError: the others would refuse as well.
-        """
+        """The reason of a refusal; a `ConfigError` if all servers would refuse."""
         sentence, elsewhere = read_refused(frames)
         if not elsewhere:
             raise ConfigError(sentence)
@@ -263,7 +252,7 @@ class ServerClient:
 
 
 class ServedParams:
-    """A `ParamSource` for an actor whose servers hold the parameters: the parameters are just the version."""
+    """A `ParamSource` for an actor whose servers hold the parameters; the version stands for them."""
 
     def __init__(self, client: ServerClient) -> None:
         self._client = client
@@ -279,7 +268,7 @@ class ServedParams:
         return Versioned(self._returned, np.int32(self._returned))
 
     def poll(self) -> Versioned | None:
-        """The version of the newest answer if it differs from the one returned last; never waits."""
+        """The newest answer's version if it was not returned yet; never waits."""
         version = self._client.version
         if version == self._returned:
             return None
@@ -288,7 +277,7 @@ class ServedParams:
 
 
 def served_evaluation(encoding: Encoding, outputs: int, client: ServerClient) -> Evaluate:
-    """Evaluates states on a server, for a search whose parameters are the version of `ServedParams`."""
+    """The evaluation by a server, for searches with the parameters of `ServedParams`."""
 
     def on_host(version: Any, rows: Any) -> Rows:
         return client.evaluate(int(version), np.asarray(rows))

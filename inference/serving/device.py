@@ -1,4 +1,4 @@
-"""The network on a server's accelerators: one program per batch size, and the thread that loads new parameters."""
+"""The network on a server's accelerators, with one program per batch size; a thread loads new parameters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _Apply = Callable[[Params, Array], tuple[jax.Array, jax.Array]]
 
 
 def evaluation_of(encoding: Encoding, apply: _Apply) -> Callable[[Params, Array], jax.Array]:
-    """A server's program: from parameters and rows `[B, S]` to logits and value side by side, `[B, A + 1]` float32."""
+    """A server's program: parameters and rows `[B, S]` to logits and value, `[B, A + 1]` float32."""
 
     def evaluate(params: Params, rows: Array) -> jax.Array:
         logits, value = apply(params, encoding.decode(rows))
@@ -42,13 +42,13 @@ class NetworkDevice:
 
     Args:
       encoding: the encoding of positions.
-      apply: the network for inference.
-      sizes: batch sizes, each a multiple of the number of devices.
+      apply: the inference network.
+      sizes: batch sizes, multiples of the number of devices.
       devices: devices of this process.
       note: called with the rows of every batch, from several threads.
 
     Raises:
-      ConfigError: a size cannot be shared by the devices.
+      ConfigError: a size is not a multiple of the number of devices.
     """
 
     def __init__(
@@ -80,12 +80,9 @@ class NetworkDevice:
         return -1 if self._current is None else self._current.version
 
     def load(self, newest: Versioned) -> None:
-        """Moves parameters to the devices; later batches use them.
+        """Moves parameters for `apply` to the devices, for later batches.
 
-        All programs are compiled for the first parameters, and again for the first ones of another structure.
-
-        Args:
-          newest: parameters for `apply`.
+        Compiles all programs for the first parameters of each structure.
 
         Raises:
           ConfigError: a batch does not fit into the devices' memory.
@@ -123,7 +120,7 @@ class NetworkDevice:
 
 
 _LOOK_EVERY_S = 0.05
-"""Interval at which newer parameters are polled."""
+"""Interval of polling for newer parameters."""
 _STOP_TIMEOUT_S = 10.0
 
 
@@ -134,7 +131,7 @@ class NetworkServer:
       server: answers requests with `device`.
       device: receives the parameters.
       source: provides the published parameters.
-      fold: converts them into the device's parameters.
+      fold: converts them for the device.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""The messages between actors and inference servers (ZeroMQ frames), and positions as rows of bytes.
+"""The messages between actors and inference servers (ZeroMQ frames), and the encoding of positions.
 
-A client sends `hello`, and after `welcome` requests, of which at most `CREDITS` may be unanswered. The server answers
-what it cannot do with `refused` and a sentence.
+A client sends `hello`, receives `welcome`, and then sends requests, at most `CREDITS` of them unanswered. The server
+answers what it cannot serve with `refused` and the reason.
 """
 
 from __future__ import annotations
@@ -24,46 +24,46 @@ from podzero.protocols import Env
 from podzero.types import Array, EnvState
 
 HELLO, WELCOME, REQUEST, ANSWER, REFUSED = b"hello", b"welcome", b"request", b"answer", b"refused"
-"""The kinds of messages: their first frames."""
+"""Kinds of messages, in the first frame."""
 CREDITS = 2
 """Most unanswered requests of a client."""
 HELLO_BYTES = 2**16
-"""Largest greeting in bytes."""
+"""Largest `hello`."""
 _LARGE = 2**17
-"""Bytes from which a copy takes longer than what it saves."""
+"""Bytes from which sending without a copy is faster."""
 _NUMBERS = struct.Struct("<Qq")
 
 
 class MessageError(PodzeroError, ValueError):
-    """A message that cannot be read, for example of another version of podzero."""
+    """A message that cannot be read, for example one of another version of podzero."""
 
 
 class Identity(NamedTuple):
-    """What client and server must have in common."""
+    """Properties in which client and server must agree."""
 
     run: str
-    """Id of the run to which both belong; another one means that the address was that of an earlier run."""
+    """Id of the run; addresses of an earlier run may still be in use."""
     game: str
     network: str
     """Kind and size of the network, in words."""
     row_bytes: int
-    """Bytes of a position."""
+    """Bytes per position."""
     outputs: int
-    """Numbers of an evaluation: a logit for each action, and the value."""
+    """Numbers per evaluation: a logit for each action, and the value."""
 
     def differences(self, other: Identity) -> list[str]:
-        """What differs, as `game 'hex' instead of 'othello'`."""
+        """Differing fields, for example `game 'hex' instead of 'othello'`."""
         pairs = zip(self._fields, self, other, strict=True)
         return [f"{name} {theirs!r} instead of {mine!r}" for name, mine, theirs in pairs if mine != theirs]
 
 
 class Hello(NamedTuple):
-    """How a client introduces itself."""
+    """A client's introduction."""
 
     name: str
-    """Of the actor."""
+    """Name of the actor."""
     positions: int
-    """The most positions of one of its requests."""
+    """Most positions in one request."""
     identity: Identity
 
 
@@ -71,24 +71,24 @@ class Welcome(NamedTuple):
     """The answer to `Hello`."""
 
     name: str
-    """Of the server."""
+    """Name of the server."""
     version: int
     """Learner step of its parameters; -1 before the first ones."""
 
 
 class Answer(NamedTuple):
-    """Evaluations."""
+    """The answer to a request."""
 
     number: int
-    """Of the request."""
+    """Number of the request."""
     version: int
-    """Learner step of the oldest parameters that evaluated some of its positions."""
+    """Learner step of the oldest parameters that evaluated any of its positions."""
     evaluations: np.ndarray[Any, Any]
     """`[B, outputs]` float32: logits, then the value."""
 
 
 def copies(frames: Sequence[Any]) -> bool:
-    """Whether ZeroMQ shall copy the frames: small ones are sent several times as fast then."""
+    """Whether ZeroMQ should copy the frames; small ones are sent several times as fast that way."""
     return memoryview(frames[-1]).nbytes < _LARGE
 
 
@@ -108,33 +108,29 @@ def read_hello(frames: Sequence[bytes]) -> Hello:
     """The inverse of `hello_frames`.
 
     Raises:
-      MessageError: it is not a valid `Hello`; the frames may hold anything.
+      MessageError: not a valid `Hello`; the frames may hold anything.
     """
     try:
         _, content = frames
         if len(content) > HELLO_BYTES:
-            raise ValueError(f"{len(content)} bytes, at most {HELLO_BYTES} are expected")
+            raise ValueError(f"{len(content)} bytes; expected at most {HELLO_BYTES}")
         name, positions, identity = json.loads(content)
         hello = Hello(name, positions, Identity(*identity))
         _check_kinds(hello, Hello("", 1, Identity("", "", "", 1, 1)))
     except (ValueError, TypeError, RecursionError) as error:
-        raise MessageError(f"this greeting cannot be read ({error}); is the actor of another version?") from None
+        raise MessageError(f"hello cannot be read ({error}); does the actor run another version?") from None
     return hello
 
 
 def _check_kinds(given: tuple[Any, ...], example: tuple[Any, ...]) -> None:
-    """Checks that each value has the type of the example's, and that numbers are positive and fit into 64 bits.
-
-    Raises:
-      ValueError: a value does not.
-    """
+    """Raises `ValueError` unless each value has the type of the example's, and numbers are positive and below 2^63."""
     for value, like in zip(given, example, strict=True):
         if isinstance(like, tuple):
             _check_kinds(value, like)
         elif type(value) is not type(like):
             raise ValueError(f"{type(value).__name__} instead of {type(like).__name__}")
         elif isinstance(value, int) and not 0 < value < 2**63:
-            raise ValueError("a number that is not positive, or too large")
+            raise ValueError(f"{value} is not in (0, 2^63)")
 
 
 def welcome_frames(welcome: Welcome) -> list[bytes]:
@@ -154,16 +150,16 @@ def request_frames(number: int, rows: np.ndarray[Any, Any]) -> list[Any]:
 
 
 def read_request(frames: Sequence[Any], row_bytes: int) -> tuple[int, np.ndarray[Any, Any]]:
-    """The number of a request, and its positions `[B, S]` uint8.
+    """A request's number and positions `[B, S]` uint8.
 
     Raises:
-      MessageError: it is not a valid request; the frames may hold anything.
+      MessageError: not a valid request; the frames may hold anything.
     """
     try:
         _, head, data = frames
         (number,) = struct.unpack("<Q", head)
     except (ValueError, struct.error) as error:
-        raise MessageError(f"this request cannot be read ({error}); is the actor of another version?") from None
+        raise MessageError(f"the request cannot be read ({error}); does the actor run another version?") from None
     size = memoryview(data).nbytes
     if not size or size % row_bytes:
         raise MessageError(f"{size} bytes: expected a positive multiple of the {row_bytes} bytes of a position")
@@ -185,7 +181,7 @@ def refused_frames(sentence: str, elsewhere: bool) -> list[bytes]:
     """A refusal as frames.
 
     Args:
-      sentence: why.
+      sentence: the reason.
       elsewhere: whether another server, or this one after a new `Hello`, could serve the client.
     """
     return [REFUSED, bytes([elsewhere]), sentence.encode(errors="backslashreplace")]
@@ -197,18 +193,18 @@ def read_refused(frames: Sequence[bytes]) -> tuple[str, bool]:
 
 
 class Encoding(NamedTuple):
-    """How a position is sent: in the fewest bytes from which the server can compute its observation."""
+    """The encoding of positions: the smallest from which the server can compute observations."""
 
     name: str
-    """`bits` of a boolean observation, the packed `state` of the game, or the `values` of an observation."""
+    """`bits` of a bool observation, the packed `state` of the game, or the `values` of an observation."""
     row_bytes: int
-    """S, the bytes of a position."""
+    """Bytes per position, S."""
     encode: Callable[[EnvState], jax.Array]
     """States `[B, ...]` to rows `[B, S]` uint8; traceable."""
     decode: Callable[[Array], jax.Array]
     """Rows `[B, S]` uint8 to observations `[B, *observation_shape]`; traceable."""
     legal: Callable[[Array], jax.Array] | None = None
-    """Rows `[B, S]` uint8 to legal actions `[B, A]` bool; traceable. None if rows do not hold them."""
+    """Rows `[B, S]` uint8 to legal actions `[B, A]` bool; traceable. None if rows lack them."""
 
 
 def encoding_of(env: Env, with_legal: bool = False) -> Encoding:

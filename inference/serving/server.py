@@ -1,6 +1,6 @@
-"""An inference server: collects positions of many actors into batches, and answers each as soon as it is evaluated.
+"""An inference server: evaluates the positions of many actors in shared batches.
 
-`Sessions` decides who may send requests and how many may be unanswered; `InferenceServer` is the loop.
+`Sessions` decides which clients may send requests, and how many; `InferenceServer` is the loop.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from podzero.inference.serving.messages import (
 from podzero.protocols import Report
 
 LEASE_S = 120.0
-"""Silence after which a client may lose its place to another one."""
+"""Silence after which a client may lose its session to another one."""
 _ACTIVE_S = 1.0
-"""Time after its last message during which a client is expected to ask again."""
+"""Time after a client's last message in which another request is expected."""
 
 
 class Refusal(Exception):
@@ -52,7 +52,7 @@ class Refusal(Exception):
     def __init__(self, sentence: str, elsewhere: bool = False) -> None:
         super().__init__(sentence)
         self.elsewhere = elsewhere
-        """Whether another server could serve it."""
+        """Whether another server could serve the client."""
 
 
 @dataclass
@@ -60,17 +60,17 @@ class _Session:
     hello: Hello
     heard: float
     unanswered: set[int] = field(default_factory=set)
-    """Numbers of its requests."""
+    """Numbers of unanswered requests."""
 
 
 class Sessions:
-    """The clients of a server, by the ZeroMQ identity of their connection.
+    """The clients of a server, by their ZeroMQ identity.
 
     Args:
       name: the server's name.
-      identity: the identity that clients must share.
+      identity: must equal the clients'.
       request_positions: most positions in one request.
-      most_positions: most positions in flight, over all clients.
+      most_positions: most positions in flight over all clients.
     """
 
     def __init__(self, name: str, identity: Identity, request_positions: int, most_positions: int) -> None:
@@ -81,17 +81,17 @@ class Sessions:
         self._open: dict[bytes, _Session] = {}
         self._idle: set[bytes] = set()
         self.promised = 0
-        """Number of positions that all clients together may have in flight."""
+        """Positions that all clients together may have in flight."""
 
     def active(self, now: float) -> int:
         """Number of clients heard from within `LEASE_S`."""
         return sum(now - session.heard < LEASE_S for session in self._open.values())
 
     def admit(self, client: bytes, hello: Hello, now: float) -> list[bytes]:
-        """Begins a session, replacing the client's old one; returns the clients that lost their places to it.
+        """Begins a session, replacing the client's old one; returns the clients that lost their sessions for it.
 
         Raises:
-          Refusal: it belongs to another run, game or network, or its requests might exceed the queue's memory.
+          Refusal: the client has another run, game or network, or its requests might exceed the queue's memory.
         """
         if hello.identity.run != self._identity.run:
             raise Refusal(f"{self._name} belongs to another run than {hello.name}", elsewhere=True)
@@ -101,14 +101,14 @@ class Sessions:
             )
         if hello.positions > self._request:
             raise Refusal(
-                f"{hello.name} announces requests of {hello.positions} positions, and actors of this run have "
-                f"{self._request} at most (actors.games)"
+                f"{hello.name} announces requests of {hello.positions} positions; this run's limit is {self._request} "
+                "(actors.games)"
             )
         lost, promised = self._places(client, CREDITS * hello.positions, now)
         if promised > self._most:
             raise Refusal(
-                f"{self._name} holds requests of {self._most} positions at most (server.queue_mib); with {hello.name} "
-                f"its {len(self._open.keys() | {client})} clients might send {promised}: "
+                f"{self._name} can hold {self._most} positions (server.queue_mib); with {hello.name} its "
+                f"{len(self._open.keys() | {client})} clients might send {promised}: "
                 "raise server.queue_mib or server.count, or lower actors.games",
                 elsewhere=True,
             )
@@ -120,7 +120,7 @@ class Sessions:
         return lost
 
     def _places(self, client: bytes, needed: int, now: float) -> tuple[list[bytes], int]:
-        """The silent clients whose places a client needs, and the positions promised after it has them."""
+        """Silent clients to close so that the client fits, and the positions promised afterwards."""
         own, lost = self._open.get(client), []
         promised = self.promised + needed - (CREDITS * own.hello.positions if own else 0)
         for other in sorted(self._open.keys() - {client}, key=lambda name: self._open[name].heard):
@@ -132,17 +132,17 @@ class Sessions:
         return lost, promised
 
     def ask(self, client: bytes, number: int, positions: int, now: float) -> None:
-        """Notes a request by its number.
+        """Records a request.
 
         Raises:
           KeyError: the client has no session.
-          Refusal: it has too many unanswered requests, reuses a number, or sends more positions than it announced.
+          Refusal: too many unanswered requests, a repeated number, or more positions than announced.
         """
         session = self._open[client]
         session.heard = now
         if positions > session.hello.positions:
             raise Refusal(
-                f"{session.hello.name} sent {positions} positions at once and had announced {session.hello.positions}"
+                f"{session.hello.name} sent {positions} positions at once but announced {session.hello.positions}"
             )
         if len(session.unanswered) >= CREDITS:
             raise Refusal(f"{session.hello.name} has more than {CREDITS} unanswered requests")
@@ -152,7 +152,7 @@ class Sessions:
         self._idle.discard(client)
 
     def answered(self, client: bytes, number: int) -> None:
-        """Notes an answer; one to a request of an earlier session is ignored."""
+        """Records an answer; ignores one to a request of an earlier session."""
         if session := self._open.get(client):
             session.unanswered.discard(number)
             if not session.unanswered:
@@ -171,7 +171,7 @@ class Sessions:
 log = logging.getLogger(__name__)
 
 _LONGEST_WAIT_S = 0.5
-"""Longest wait for an event before the loop looks at the clock."""
+"""Longest wait for an event."""
 _MESSAGES = 256
 """Most messages read before batches are started and answered again."""
 
@@ -184,24 +184,21 @@ class BatchDevice(Protocol):
     """Evaluates the batches of a server."""
 
     def evaluate(self, rows: Rows) -> tuple[int, Rows]:
-        """Evaluates `[size, S]` uint8; returns the version of the parameters, and `[size, outputs]` float32.
-
-        Several threads may call it at the same time.
-        """
+        """Evaluates `[size, S]` uint8; returns the parameters' version and `[size, outputs]` float32. Thread-safe."""
         ...
 
 
 class InferenceServer:
-    """Serves on one port until `stop`; `run` is a loop over messages, finished batches and the clock.
+    """Serves on one port; `run` is a loop over messages, finished batches and the clock.
 
     Args:
       name: the server's name in metrics and messages, such as `inference-0`.
-      host: name or IP at which actors reach it.
-      identity: the identity that actors must share.
+      host: host name or IP at which actors reach the server.
+      identity: must equal the actors'.
       device: evaluates batches.
-      version: learner step of its parameters now; -1 before the first ones.
+      version: returns the learner step of the parameters; -1 before the first ones.
       config: batch sizes, deadline, memory of the queue.
-      request_positions: most positions in one request. Larger frames are not read: their client is disconnected.
+      request_positions: most positions in one request; clients that send larger frames are disconnected.
       report: called with the metrics.
       announce: called with the address every few seconds, for actors that look for a server.
     """
@@ -238,11 +235,12 @@ class InferenceServer:
         self._socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)  # a client that connects again takes its place over
+        # A client that reconnects replaces its old connection.
+        self._socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         self._socket.setsockopt(zmq.SNDHWM, 4 * CREDITS)
         self._socket.setsockopt(zmq.MAXMSGSIZE, max(HELLO_BYTES, request_positions * identity.row_bytes))
         self.address = f"tcp://{host}:{self._socket.bind_to_random_port(f'tcp://{host}')}"
-        """Where actors reach it."""
+        """Address for actors."""
 
     def stop(self) -> None:
         """Ends `run`; thread-safe, returns at once."""
@@ -250,7 +248,7 @@ class InferenceServer:
         os.eventfd_write(self._wake, 1)
 
     def run(self) -> None:
-        """Serves until `stop` is called; requests that are open then stay unanswered.
+        """Serves until `stop` is called; open requests then stay unanswered.
 
         Raises:
           ServerHung: a batch took longer than `server.hang_s`.
@@ -271,7 +269,8 @@ class InferenceServer:
                 self._watch()
         finally:
             self._socket.close()
-            pool.shutdown(wait=False, cancel_futures=True)  # a batch that hangs is not waited for
+            # Never wait for a batch that hangs.
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _receive(self) -> None:
         """Reads the messages that have arrived."""
@@ -287,10 +286,10 @@ class InferenceServer:
                 self._send(client, refused_frames(str(error), elsewhere=getattr(error, "elsewhere", False)))
 
     def _handle(self, client: bytes, frames: list[bytes], now: float) -> None:
-        """Handles one message. Anybody may have sent it, so it may hold anything.
+        """Handles one message, which may come from anyone and hold anything.
 
         Raises:
-          MessageError, Refusal: it cannot be read, or cannot be served.
+          MessageError, Refusal: the message cannot be read, or the client cannot be served.
         """
         match frames[0]:
             case kind if kind == HELLO:
@@ -303,8 +302,10 @@ class InferenceServer:
                     raise Refusal(f"{self._name} has no parameters yet", elsewhere=True)
                 try:
                     self._sessions.ask(client, number, len(rows), now)
-                except KeyError:  # it lost its place while it was silent
-                    raise Refusal(f"{self._name} does not know this client any more", elsewhere=True) from None
+                except KeyError:
+                    raise Refusal(
+                        f"{self._name} closed this client's session while it was silent", elsewhere=True
+                    ) from None
                 self._batcher.add(Request(client, number, rows, now))
             case other:
                 raise MessageError(f"{self._name} does not know messages of the kind {other[:20]!r}")
@@ -344,7 +345,7 @@ class InferenceServer:
                 self._metrics.answered(now - request.arrived)
 
     def _send(self, client: bytes, frames: list[Any]) -> None:
-        """Sends without waiting; messages to clients that are gone are dropped."""
+        """Sends without waiting; drops messages to clients that are gone."""
         try:
             self._socket.send_multipart([client, *frames], zmq.NOBLOCK, copy=copies(frames))
         except zmq.ZMQError as error:
@@ -356,9 +357,7 @@ class InferenceServer:
         now = time.monotonic()
         oldest = min((began for _, began in self._started.values()), default=now)
         if now - oldest > self._config.hang_s:
-            raise ServerHung(
-                f"{self._name}: a batch has been on the devices for more than {self._config.hang_s:g} s (server.hang_s)"
-            )
+            raise ServerHung(f"{self._name}: a batch took more than {self._config.hang_s:g} s (server.hang_s)")
         if self._metrics.elapsed_s(now) >= REPORT_EVERY_S:
             queued, clients = self._batcher.queued, self._sessions.active(now)
             self._report(self._name, self._metrics.flush(now) | {

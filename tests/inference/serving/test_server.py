@@ -123,7 +123,7 @@ def test_positions_of_another_size_are_refused():
             ([b"request"], b"cannot be read"),
             ([b"hello", b"{"], b"cannot be read"),
             ([b"what"], b"does not know messages of the kind"),
-            (request_frames(0, rows_of(0, 2)), b"does not know this client any more"),
+            (request_frames(0, rows_of(0, 2)), b"closed this client's session"),
         ):
             socket.send_multipart(frames)
             assert socket.poll(5000)
@@ -223,7 +223,7 @@ def test_a_wait_that_is_cut_short_does_not_name_the_timeout(caplog):
         with pytest.raises(ServerLost):
             client.evaluate(0, rows_of(0, 2))
     assert "it has not answered for 0." in caplog.text
-    assert "s, all that was left before giving up" in caplog.text
+    assert "before giving up" in caplog.text
     assert "server.timeout_s" not in caplog.text
 
 

@@ -39,7 +39,7 @@ def test_more_than_memory_holds_is_refused_with_the_setting_to_change():
     served = sessions(most=2 * CREDITS * 8)
     served.admit(b"a", hello(), 0.0)
     served.admit(b"b", hello(), 0.0)
-    with pytest.raises(Refusal, match=r"holds requests of 32 positions at most \(server.queue_mib\)") as refusal:
+    with pytest.raises(Refusal, match=r"hold 32 positions \(server.queue_mib\)") as refusal:
         served.admit(b"c", hello(), 1.0)
     assert refusal.value.elsewhere
     assert served.active(1.0) == 2
@@ -57,7 +57,7 @@ def test_a_silent_client_loses_its_place_to_a_new_one():
 def test_credits_and_the_announced_size_bound_what_a_client_sends():
     served = sessions()
     served.admit(b"a", hello(), 0.0)
-    with pytest.raises(Refusal, match="sent 9 positions at once and had announced 8"):
+    with pytest.raises(Refusal, match=r"sent 9 positions .* announced 8"):
         served.ask(b"a", 0, 9, 0.0)
     for number in range(CREDITS):
         served.ask(b"a", number, 8, 0.0)
