@@ -105,7 +105,7 @@ def test_the_key_decides_who_begins(name):
 
 
 def test_an_unknown_game_is_refused_with_the_closest_name():
-    with pytest.raises(ConfigError, match=r"unknown game 'conect_four' \(did you mean 'connect_four'\?\)"):
+    with pytest.raises(ConfigError, match=r"'conect_four'.*'connect_four'"):
         make_env("conect_four")
 
 

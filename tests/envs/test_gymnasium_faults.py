@@ -132,7 +132,7 @@ def test_max_failures_counts_failures_since_the_last_completed_episode(make):
     step(vector, FAULT)
     with pytest.raises(
         EnvironmentFailed,
-        match=r"gymnasium/toys/Toy-v0 failed 3 times.*env.max_failures allows 2.*ZeroDivisionError: the toy broke",
+        match=r"Toy-v0 failed 3 times.*max_failures.* 2.*ZeroDivisionError",
     ):
         step(vector, FAULT)
 
@@ -157,7 +157,7 @@ def test_the_error_of_an_environment_that_cannot_be_made_in_its_process_is_repor
 def test_processes_that_hang_while_making_an_environment_are_killed(make_vector):
     before = set(multiprocessing.active_children())
     config = {"id": "toys/Homebody-v0", "module": "gymnasium_toys", "kwargs": {"in_subprocess": "hang"}}
-    with pytest.raises(ConfigError, match=r"no answer within 4 s \(env.build_timeout_s\)"):
+    with pytest.raises(ConfigError, match=r"4 s.*env\.build_timeout_s"):
         make_vector(2, **config, vectorization="async", build_timeout_s=4.0)
     assert set(multiprocessing.active_children()) <= before
 

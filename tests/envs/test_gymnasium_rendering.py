@@ -83,12 +83,12 @@ def test_what_cannot_be_shown_is_explained(made, drawn, message):
 
 def test_rendering_has_a_time_limit(made):
     vector = made(drawn="slow", fields={"step_timeout_s": 0.2})
-    with pytest.raises(EnvironmentFailed, match=r"rendering: no answer within 0.2 s \(env.step_timeout_s\)"):
+    with pytest.raises(EnvironmentFailed, match=r"rendering: .*0\.2 s.*env\.step_timeout_s"):
         vector.render()
 
 
 def test_an_environment_without_pixels_is_refused():
-    with pytest.raises(ConfigError, match=r"toys/Toy-v0 cannot be shown: it has no render mode 'rgb_array' .*none"):
+    with pytest.raises(ConfigError, match=r"Toy-v0 .*'rgb_array' .*none"):
         rendering(config("Toy"))
     with pytest.raises(ConfigError, match="has no render mode 'rgb_array'"):
         rendering(config("Toy", vectorization="own"))

@@ -52,7 +52,7 @@ def test_episodes_are_those_of_gymnasium():
 
 
 def test_an_environment_with_chance_events_is_refused():
-    with pytest.raises(ConfigError, match=r"Slippery-v0 has chance events.*would foresee them; learn a model of it"):
+    with pytest.raises(ConfigError, match=r"Slippery-v0 .*chance events"):
         GymnasiumSimulator("Slippery-v0", {})
 
 

@@ -58,7 +58,7 @@ def test_conversion_checks_shapes_dtypes_and_integers():
         (Box(0, 255, (1,), np.uint8), np.array([0.5])),
         (PARTS, {"a": 4, "b": (np.zeros(2, np.int8), np.zeros(2, int), [[0, 0]])}),
     ):
-        with pytest.raises(ValueError, match=r"shape \[1\]|dtype float64|\['a'\]: 4 is not in Discrete"):
+        with pytest.raises(ValueError, match=r"shape \[1\]|float64|\['a'\]: 4"):
             Observations(space, "toy").convert(given)
 
 
@@ -94,7 +94,7 @@ def test_integers_must_be_within_their_bounds():
 
 @pytest.mark.parametrize("part", [Text(3), Graph(Box(-1, 1), None), Sequence(Discrete(2))], ids=str)
 def test_spaces_without_a_fixed_shape_are_refused_by_name(part):
-    with pytest.raises(ConfigError, match=rf"toy: its observation space contains {type(part).__name__}\("):
+    with pytest.raises(ConfigError, match=rf"observation space .*{type(part).__name__}\("):
         Observations(Dict({"a": Discrete(2), "b": Tuple((part,))}), "toy")
 
 

@@ -254,5 +254,5 @@ def test_environments_that_cannot_be_made_are_refused(make_vector, config, messa
 
 
 def test_tree_search_cannot_play_a_gymnasium_environment():
-    with pytest.raises(ConfigError, match="CartPole-v1 is a gymnasium environment, which cannot be cloned"):
+    with pytest.raises(ConfigError, match=r"CartPole-v1 .*cannot be cloned"):
         make_env(GymnasiumConfig(name="gymnasium", id="CartPole-v1"))

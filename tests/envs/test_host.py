@@ -256,7 +256,7 @@ def test_after_a_game_that_hangs_other_positions_can_be_played(countdown):
 
 
 def test_more_actions_than_int16_can_number_are_refused(countdown):
-    with pytest.raises(ConfigError, match="countdown has 40000 actions; at most 32768"):
+    with pytest.raises(ConfigError, match=r"40000 actions; .*32768"):
         countdown_env(type("Wide", (countdown,), {"num_actions": 40_000})())
 
 

@@ -80,9 +80,7 @@ def test_the_seed_determines_chance_at_the_start():
 
 @pytest.mark.parametrize("game", ["pig", "2048", "backgammon"])
 def test_games_with_dice_are_refused(game):
-    with pytest.raises(
-        ConfigError, match=r"chance events after the first move, which search would foresee; only games"
-    ):
+    with pytest.raises(ConfigError, match="chance events"):
         OpenSpielGame(game, {})
 
 

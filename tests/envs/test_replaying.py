@@ -103,11 +103,11 @@ def test_a_gymnasium_environment_is_shown_as_it_wants(replay):
 
 
 def test_games_that_cannot_be_shown_are_explained(config, replay):
-    with pytest.raises(ConfigError, match=r"simulator/Plain cannot be shown: it has no method render\(\)"):
+    with pytest.raises(ConfigError, match=r"Plain .*render\(\)"):
         replay(config("Plain"))
-    with pytest.raises(SimulatorError, match="simulator/Broken cannot be shown: ZeroDivisionError: no colours"):
+    with pytest.raises(SimulatorError, match=r"Broken .*ZeroDivisionError: no colours"):
         list(replay(config("Broken")).positions(1, [], most_frames=1))
-    with pytest.raises(SimulatorError, match=r"no answer within 0.2 s \(env.step_timeout_s\)"):
+    with pytest.raises(SimulatorError, match=r"0\.2 s.*env\.step_timeout_s"):
         list(replay(config("Slow", step_timeout_s=0.2)).positions(1, [], most_frames=1))
 
 

@@ -175,7 +175,7 @@ def test_ties_are_broken_at_random():
 
 def test_baselines_that_are_none(make):
     vector = make(1, id="CartPole-v1", vectorization="own")
-    with pytest.raises(ConfigError, match=r"unknown baseline 'gredy' .did you mean 'greedy'"):
+    with pytest.raises(ConfigError, match=r"'gredy'.*'greedy'"):
         baseline("gredy", vector)
     with pytest.raises(ConfigError, match="needs 'sync'"):
         play_episodes(vector, baseline("greedy", vector), 1, KEY)
@@ -218,17 +218,17 @@ def test_named_players_act_where_an_experiment_says(cartpole):
 
 @pytest.mark.parametrize("who", ["solver", "mcts:4"])
 def test_players_of_games_do_not_act(cartpole, who):
-    with pytest.raises(ConfigError, match=f"'{who}' cannot act in gymnasium/CartPole-v1"):
+    with pytest.raises(ConfigError, match=f"'{who}' cannot act.*CartPole-v1"):
         evaluate(who, games=2, game="cartpole")
 
 
 def test_nobody_is_played_in_an_environment_for_one(cartpole):
-    with pytest.raises(ConfigError, match="CartPole-v1 has a single agent: remove --opponent random"):
+    with pytest.raises(ConfigError, match=r"CartPole-v1 .*--opponent random"):
         evaluate(str(cartpole.workdir.root), "random")
 
 
 def test_greedy_is_refused_for_games():
-    with pytest.raises(ConfigError, match="'greedy' acts only in gymnasium environments, not in tic_tac_toe"):
+    with pytest.raises(ConfigError, match=r"'greedy' .*not in tic_tac_toe"):
         evaluate("greedy", "random", game="tic_tac_toe")
 
 

@@ -50,7 +50,7 @@ def test_the_seed_decides():
 
 
 def test_two_games_are_refused(workdir):
-    with pytest.raises(ConfigError, match=r"these play different games: --game plays hex, .* plays tic_tac_toe"):
+    with pytest.raises(ConfigError, match=r"--game plays hex, .*tic_tac_toe"):
         evaluate(str(workdir.root), opponent="random", game="hex")
 
 

@@ -182,7 +182,7 @@ def test_a_snapshot_is_not_judged_again_because_the_newer_one_is_damaged(snapsho
     (folder / f"{60:09d}").mkdir()
     rounds = SimpleNamespace(rated=50, judge=lambda *_: pytest.fail("was judged again"))
     evaluator = Evaluator(rounds, 1e-6, folder, lambda role, metrics: None)
-    with pytest.raises(SnapshotError, match=r"after step 50 .* intact"):
+    with pytest.raises(SnapshotError, match="step 50 is intact"):
         evaluator.judge_newest()
 
 

@@ -54,7 +54,7 @@ def test_each_position_is_judged_once_whatever_moves_lead_to_it(game):
 
 def test_more_positions_than_a_game_has_are_refused():
     env = make_env("tic_tac_toe")
-    with pytest.raises(ConfigError, match=r"only \d+ positions of tic_tac_toe .* 500"):
+    with pytest.raises(ConfigError, match=r"\d+ positions of tic_tac_toe .*500"):
         draw_positions(env, make_solver("tic_tac_toe"), 500, seed=0, max_ply=3)
 
 
@@ -148,5 +148,5 @@ def test_the_default_judgement_of_connect_four_needs_no_solver(without_solver):
 
 def test_more_positions_than_have_labels_ask_for_the_solver(without_solver, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with pytest.raises(ConfigError, match=r"solving connect four needs a package .*`uv sync --inexact --extra solver`"):
+    with pytest.raises(ConfigError, match=r"connect four needs .*--extra solver"):
         judged_positions(make_env("connect_four"), 5001, seed=0)

@@ -62,12 +62,12 @@ def test_named_players(env, who):
 
 
 def test_a_step_that_is_not_there(env, workdir):
-    with pytest.raises(ConfigError, match="no snapshot of step 11; there are: 10, 20"):
+    with pytest.raises(ConfigError, match=r"step 11; .*: 10, 20"):
         resolve(f"{workdir.root}@11", env)
 
 
 def test_a_directory_of_another_game(workdir):
-    with pytest.raises(ConfigError, match="trained on tic_tac_toe and cannot play connect_four"):
+    with pytest.raises(ConfigError, match=r"tic_tac_toe .*cannot play connect_four"):
         resolve(str(workdir.root), make_env("connect_four"))
 
 

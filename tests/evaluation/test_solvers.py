@@ -75,7 +75,7 @@ def test_connect_four_scores_are_the_negated_best_replies(ply):
 
 
 def test_a_game_without_solver_is_refused():
-    with pytest.raises(ConfigError, match="no solver for 'chess'; games with one: connect_four, tic_tac_toe"):
+    with pytest.raises(ConfigError, match=r"'chess'.*connect_four, tic_tac_toe"):
         make_solver("chess")
 
 

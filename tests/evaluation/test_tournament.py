@@ -232,7 +232,7 @@ def test_trained_players_and_named_ones_play(workdir, tmp_path):
         names = {player["name"] for player in tournament.standings()["players"]}
     assert names == {f"{workdir.root}@20", f"{workdir.root}@10", "random"}
     assert json.loads((tmp_path / "t" / "tournament.json").read_text())["opening_plies"] == 4
-    with pytest.raises(TournamentError, match=r"only holds: .*@20, only given: solver"):
+    with pytest.raises(TournamentError, match=r"holds: .*@20, .*given: solver"):
         open_tournament([f"{workdir.root}@10", "random", "solver"], tmp_path / "t", simulations=2)
     with pytest.raises(TournamentError, match=r"simulations: holds 2, given 3"):
         open_tournament(who, tmp_path / "t", simulations=3)
@@ -363,14 +363,14 @@ def test_a_damaged_line_is_refused_by_its_number(games, open_files, line):
 def test_games_of_different_openings_are_not_joined(games, open_files):
     lines = games.read_text().splitlines()
     games.write_text("\n".join([*lines[:1], *lines[2:], lines[1]]) + "\n")
-    with pytest.raises(TournamentError, match="not the two games of an opening"):
+    with pytest.raises(TournamentError, match="two games of an opening"):
         open_files().read()
 
 
 def test_another_tournament_is_refused_with_what_differs(games, open_files):
     with pytest.raises(TournamentError, match=r"seed: holds 0, given 3"):
         open_files(SETTINGS._replace(seed=3))
-    with pytest.raises(TournamentError, match=r"players: only holds: mcts:2, only given: mcts:4"):
+    with pytest.raises(TournamentError, match=r"players: .*holds: mcts:2, .*given: mcts:4"):
         open_files(SETTINGS._replace(players=("mcts:4", "random")))
     assert open_files().read() == PAIRS
 

@@ -200,7 +200,5 @@ def test_weights_are_rounded_to_half_a_scale_of_their_channel():
 
 def test_without_openvino_the_message_names_the_extra(quantized, monkeypatch):
     monkeypatch.setitem(sys.modules, "openvino", None)
-    with pytest.raises(
-        ConfigError, match=r"actors.inference = int8 .* needs a package .*`uv sync --inexact --extra openvino`"
-    ):
+    with pytest.raises(ConfigError, match=r"actors\.inference.* int8 .*--extra openvino"):
         quantized()

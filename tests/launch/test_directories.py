@@ -99,7 +99,7 @@ def test_a_run_that_is_in_a_directory_of_another_name_is_resumed(runs):
 def test_a_run_whose_experiment_cannot_be_read_is_not_started_anew_elsewhere(runs):
     start("cartpole")
     (runs / "cartpole/experiment.yaml").write_text("env: {name")
-    with pytest.raises(WorkdirError, match=r"cartpole/experiment\.yaml cannot be read"):
+    with pytest.raises(WorkdirError, match=r"cartpole/experiment\.yaml .*read"):
         find_start("cartpole", [], None)
 
 
@@ -134,7 +134,7 @@ def test_a_directory_resumes_with_its_own_experiment_and_changes(runs):
     ]  # fmt: skip
     assert "stop.minutes: holds 15.0, given 77.0" in found.reason
     assert (found.root, found.step) == (name, None)
-    with pytest.raises(WorkdirError, match=r"network\.latent: holds 64, given 32"):
+    with pytest.raises(WorkdirError, match=r"network\.latent: .*64.* 32"):
         find_start(str(name), ["network.latent=32"], None)
 
 
@@ -150,21 +150,21 @@ def test_what_may_not_change_in_a_run_may_begin_a_new_one_by_the_command_of_its_
 
 def test_a_step_names_a_checkpoint_that_exists(runs):
     root = start("cartpole").root
-    with pytest.raises(ConfigError, match="holds no checkpoint of step 7; there are: none"):
+    with pytest.raises(ConfigError, match=r"step 7; .*: none"):
         find_start(f"{root}@7", [], None)
     for step in (100, 2000):
         step_folder(Workdir(root).checkpoints, step).mkdir(parents=True)
     assert find_start(f"{root}@100", [], None).step == 100
-    with pytest.raises(ConfigError, match="holds no checkpoint of step 7; there are: 100, 2000") as caught:
+    with pytest.raises(ConfigError, match=r"step 7; .*: 100, 2000") as caught:
         find_start(f"{root}@7", [], None)
     assert find_start(*given_by(str(caught.value)), None).step == 2000
-    with pytest.raises(ConfigError, match=r"expected a learner step after the @, for example .*@1200"):
+    with pytest.raises(ConfigError, match=r"learner step .*@1200"):
         find_start(f"{root}@last", [], None)
 
 
 def test_a_directory_that_is_no_run_is_refused(runs):
     runs.mkdir()
-    with pytest.raises(WorkdirError, match="not the working directory of a run"):
+    with pytest.raises(WorkdirError, match="not the working directory"):
         find_start(str(runs), [], None)
 
 
@@ -179,7 +179,7 @@ def test_a_directory_and_another_workdir_exclude_each_other(runs):
     ("config", "workdir"), [("cartpole", "gs://bucket/x"), ("gs://bucket/x", None), ("s3:/a", None)]
 )
 def test_object_storage_is_refused(runs, config, workdir):
-    with pytest.raises(WorkdirError, match=r"://.* is not a folder.* for example --workdir runs/NAME"):
+    with pytest.raises(WorkdirError, match=r"://.* not a folder.*--workdir runs/NAME"):
         find_start(config, [], workdir)
 
 

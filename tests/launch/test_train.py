@@ -29,7 +29,7 @@ def ended(tmp_path):
 
 @pytest.mark.parametrize("limit", ["stop.steps=100", "stop.minutes=2", "stop.games=50"])
 def test_a_run_at_its_stop_limit_is_refused(ended, limit):
-    with pytest.raises(ConfigError, match=f"has already reached {limit}, .* raise the limit"):
+    with pytest.raises(ConfigError, match=f"already reached {limit}, .*raise"):
         check_startable(load("tic_tac_toe", ["stop.minutes=", limit]), ended)
 
 
@@ -99,13 +99,13 @@ def test_a_setting_that_needs_openvino_is_refused_with_its_extra(tmp_path, monke
 @pytest.mark.parametrize("joins", [False, True])
 def test_an_engine_that_does_not_play_the_game_is_refused(tmp_path, joins):
     experiment = load("connect_four", ["evaluation.opponents=[random, gnugo:1]"])
-    with pytest.raises(ConfigError, match=r"evaluation\.opponents: player 'gnugo:1': gnugo plays go_9x9 .*not connect"):
+    with pytest.raises(ConfigError, match=r"evaluation\.opponents: .*'gnugo:1'.* go_9x9 "):
         check_startable(experiment, Workdir(tmp_path / "run"), joins=joins)
 
 
 def test_an_engine_that_is_missing_is_refused_unless_the_evaluator_may_run_on_another_machine(tmp_path, monkeypatch):
     monkeypatch.setattr("podzero.player_names.shutil.which", lambda program, path: None)
     experiment = load("go_9x9", ["evaluation.opponents=[gnugo:1]"])
-    with pytest.raises(ConfigError, match=r"evaluation\.opponents: .*gnugo is not installed; .*apt-get install gnugo"):
+    with pytest.raises(ConfigError, match=r"evaluation\.opponents: .*gnugo is not installed.*apt-get install gnugo"):
         check_startable(experiment, Workdir(tmp_path / "run"))
     check_startable(experiment, Workdir(tmp_path / "run"), joins=True)

@@ -135,7 +135,7 @@ def test_a_manifest_that_cannot_be_read_is_no_damage(checkpoints, state, tmp_pat
         raise OSError(number, "cannot", str(path))
 
     monkeypatch.setattr(Path, "read_text", fail)
-    with pytest.raises(StorageError, match=r"manifest\.json cannot be read on"):
+    with pytest.raises(StorageError, match=r"manifest\.json .*read"):
         checkpoints.restore(tmp_path / "7", like(state))
 
 
@@ -171,7 +171,7 @@ def test_another_network_is_a_mismatch_that_names_the_first_differing_leaf(check
         return params | {"heads": {"kernel": jnp.zeros((32, 11)), "bias": jnp.zeros(11)}}
 
     other = make_state(Network(wider, network.apply))
-    with pytest.raises(CheckpointMismatch, match=r"'params\.heads\.bias' is float32\[10\] there and float32\[11\] in"):
+    with pytest.raises(CheckpointMismatch, match=r"params\.heads\.bias.*float32\[10\].*float32\[11\]"):
         checkpoints.restore(tmp_path / "7", like(other))
 
 

@@ -24,13 +24,13 @@ def test_a_host_with_missing_chips_is_refused(devices):
     devices("tpu", 4)
     check_chips(find_slice("v5e-16"))
     devices("tpu", 2)
-    with pytest.raises(ConfigError, match="a host of v5e-16 with 4 devices, but JAX finds 2 of them: another process"):
+    with pytest.raises(ConfigError, match=r"v5e-16 with 4 devices.* 2 .*another process"):
         check_chips(find_slice("v5e-16"))
 
 
 def test_a_host_without_libtpu_is_refused(devices):
     devices("cpu", 1)
-    with pytest.raises(ConfigError, match=r"JAX finds only cpu devices there: install libtpu"):
+    with pytest.raises(ConfigError, match=r"only cpu devices.*install libtpu"):
         check_chips(find_slice("v5e-16"))
 
 

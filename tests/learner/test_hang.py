@@ -30,7 +30,7 @@ def test_a_dispatch_that_lasts_too_long_ends_the_run_though_it_still_waits():
     release = threading.Event()
     lasted = iter([0.0, 5.0, 1900.0])
     try:
-        with pytest.raises(DevicesHang, match=r"^the devices of learner-1 have executed one dispatch for 1900 s"):
+        with pytest.raises(DevicesHang, match=r"learner-1 .*one dispatch .*1900 s"):
             run_watched(lambda: release.wait(60), lambda: next(lasted), "learner-1", limit_s=1800.0)
     finally:
         release.set()

@@ -216,7 +216,7 @@ def test_a_learner_that_waits_for_its_first_batch_for_long_trains_when_it_comes(
 def test_what_runs_beside_it_may_end_the_run_with_an_error_while_replay_is_empty(start, make_experiment):
     learner, *_ = start(make_experiment(steps=4), EmptyReader())
     learner.fail(ConnectionError("the server beside it is gone"))
-    with pytest.raises(ConnectionError, match="the server beside it is gone"):
+    with pytest.raises(ConnectionError, match=r"server .*gone"):
         learner.run()
 
 

@@ -120,7 +120,7 @@ def test_the_shards_of_a_parameter_are_on_one_host():
     devices = [OnHost(number, (number // 8) * 2 + number % 4 // 2) for number in range(16)]
     mesh = make_mesh(MeshConfig(model=2), devices)
     assert all(len({device.process_index for device in row}) == 1 for row in mesh.devices)
-    with pytest.raises(ConfigError, match=r"model 8 would split parameters across hosts, which have 4 devices.*fsdp"):
+    with pytest.raises(ConfigError, match=r"model 8 .* hosts.* 4 devices.*fsdp"):
         make_mesh(MeshConfig(model=8), devices)
 
 
@@ -129,10 +129,10 @@ class EightWide:
 
 
 def test_a_batch_that_the_mesh_does_not_divide_is_refused_with_the_nearest_sizes():
-    with pytest.raises(ConfigError, match=r"learner.batch_size 100 .* 8 devices .*learner.batch_size=96 or 104"):
+    with pytest.raises(ConfigError, match=r"batch_size 100 .* 8 devices .*learner\.batch_size=96 or 104"):
         check_batch(LearnerConfig(batch_size=100), EightWide())
     check_batch(LearnerConfig(batch_size=104), EightWide())
-    with pytest.raises(ConfigError, match=r"times 2 microbatches; set learner.batch_size=96 or 112"):
+    with pytest.raises(ConfigError, match=r"2 microbatches.*learner\.batch_size=96 or 112"):
         check_batch(LearnerConfig(batch_size=104, microbatches=2), EightWide())
 
 

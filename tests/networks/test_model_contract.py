@@ -322,7 +322,7 @@ def test_optimizers_do_not_change_the_statistics(compiled, vectors, name):
 
 
 def test_networks_for_images_refuse_vectors():
-    with pytest.raises(ConfigError, match=r"(?s)'vectors' have shape \[3\].*network.name=muzero_mlp"):
+    with pytest.raises(ConfigError, match=r"(?s)'vectors' .*shape \[3\].*network\.name=muzero_mlp"):
         make_model_network(CONFIGS["resnet"], VECTOR)
 
 

@@ -125,13 +125,13 @@ def test_storage_that_cannot_be_read_is_not_called_damage(tmp_path):
     path = step_folder(tmp_path, 1) / PARAMS_FILE
     path.unlink()
     path.mkdir()
-    with pytest.raises(SnapshotError, match=r"000000001 cannot be read on .*Is a directory"):
+    with pytest.raises(SnapshotError, match=r"000000001 .*Is a directory"):
         load_snapshot(tmp_path, 1)
 
 
 def test_the_error_for_a_missing_step_lists_the_others(tmp_path):
     save(tmp_path, 3, 5)
-    with pytest.raises(SnapshotError, match=r"no snapshot of step 4; there are: 3, 5"):
+    with pytest.raises(SnapshotError, match=r"step 4; .*: 3, 5$"):
         load_snapshot(tmp_path, 4)
 
 
@@ -186,7 +186,7 @@ def test_parameters_of_the_same_network_match_after_a_round_trip(tmp_path, name)
 )
 def test_parameters_of_another_network_are_refused(config, spec, difference):
     params = jax.eval_shape(make_network(TINY, BOARD).init, jax.random.key(0))
-    with pytest.raises(SnapshotError, match=f"RUN@5 holds .*another network: at .*{difference}"):
+    with pytest.raises(SnapshotError, match=f"RUN@5 .*another network.*{difference}"):
         check_matches(params, make_network(config, spec), "RUN@5")
 
 

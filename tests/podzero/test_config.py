@@ -71,7 +71,7 @@ def of_a_chip(found):
 
 
 def test_the_chips_of_a_host_share_the_games_of_a_slice_evenly():
-    with pytest.raises(ConfigError, match=r"actors.games 1026 .* 4 chips of a host of v5e-16.* set it to 1028"):
+    with pytest.raises(ConfigError, match=r"actors\.games 1026 .* 4 chips .*v5e-16.* 1028"):
         load("slices/go_9x9_v5e_16", ["actors.games=1026"])
     assert load("slices/go_9x9_v5e_16", ["actors.games=1026", "actors.resources={TPU: 2}"]).actors.games == 1026
 
@@ -239,7 +239,7 @@ def test_what_the_refusal_of_a_replay_says_to_set_is_accepted(batch, ratio, size
 def test_a_working_directory_where_an_experiment_is_expected_names_its_file(tmp_path):
     file = tmp_path / "experiment.yaml"
     file.write_text(load("hex").to_yaml())
-    with pytest.raises(ConfigError, match="is a directory; expected the name of an experiment") as caught:
+    with pytest.raises(ConfigError, match="is a directory") as caught:
         load(str(tmp_path))
     assert load(str(caught.value).rpartition(": ")[2]) == load("hex")
 
@@ -438,14 +438,14 @@ def test_an_unknown_opponent_is_refused(name):
 
 
 def test_single_player_environments_have_no_opponents():
-    with pytest.raises(ConfigError, match="gymnasium/CartPole-v1 has one player"):
+    with pytest.raises(ConfigError, match=r"CartPole-v1 .*one player"):
         load("cartpole", ["evaluation.opponents=[random]"])
 
 
 @pytest.mark.parametrize("setting", ["actors.opening_plies=2", "actors.td_lambda=0.9"])
 def test_settings_of_games_are_refused_for_networks_that_learn_a_model(setting):
     field = setting.partition("=")[0]
-    with pytest.raises(ConfigError, match=f"{re.escape(field)} is only for self-play of games"):
+    with pytest.raises(ConfigError, match=f"{re.escape(field)} .*self-play of games"):
         load("cartpole", [setting])
 
 

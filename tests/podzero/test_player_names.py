@@ -47,14 +47,14 @@ def test_unknown_players_are_refused(name, message):
 
 
 def test_a_step_that_is_not_a_number_is_refused(workdir):
-    with pytest.raises(ConfigError, match="expected a learner step after the @"):
+    with pytest.raises(ConfigError, match="learner step after the @"):
         parse_player(f"{workdir.root}@last")
 
 
 def test_the_snapshots_that_are_there_are_listed(workdir):
     for step in (5, 1200):
         step_folder(workdir.snapshots, step).mkdir(parents=True)
-    with pytest.raises(ConfigError, match=r".*run@3 holds no snapshot of step 7; there are: 5, 1200"):
+    with pytest.raises(ConfigError, match=r"run@3 .*step 7; .*: 5, 1200"):
         parse_player(f"{workdir.root}@7")
 
 
@@ -89,5 +89,5 @@ def test_a_network_with_global_pooling_plays_on_other_boards(tmp_path):
 
 
 def test_no_game_is_refused():
-    with pytest.raises(ConfigError, match="no game given: random, mcts:10 can play any; choose one with --game"):
+    with pytest.raises(ConfigError, match=r"random, mcts:10 .*--game"):
         game_to_play(None, "random", "mcts:10")

@@ -182,13 +182,13 @@ def test_what_is_changed_at_a_resumption_is_kept_with_its_step(tmp_path, experim
 
 def test_another_optimizer_is_another_experiment(tmp_path, experiment):
     Workdir(tmp_path).open(experiment)
-    with pytest.raises(WorkdirError, match=r"learner\.optimizer\.name: holds adamw, given lion"):
+    with pytest.raises(WorkdirError, match=r"learner\.optimizer\.name: .*adamw.* lion"):
         Workdir(tmp_path).check(load("tic_tac_toe", ["learner.optimizer.name=lion"]))
 
 
 @pytest.mark.parametrize("path", ["gs://bucket/run", Path("gs://bucket/run"), "s3://b", "file:///tmp/x", "hdfs:/x"])
 def test_an_address_is_no_working_directory(path):
-    with pytest.raises(WorkdirError, match=r"[a-z0-9]+://\w?[\w/]* is not a folder.*runs/NAME.*/shared/NAME"):
+    with pytest.raises(WorkdirError, match=r"[a-z0-9]+://.*not a folder.*runs/NAME.*/shared/NAME"):
         Workdir(path)
 
 

@@ -25,7 +25,7 @@ def interpreter(tmp_path, script):
 def test_a_server_whose_version_is_unknown_is_refused_and_ended(tmp_path):
     script = """read line; echo '{"ready": {"reverb": "0.13.0", "loopback": true}}'; read end; touch "$0.ended\""""
     python = interpreter(tmp_path, script)
-    with pytest.raises(ServerFailed, match=r"dm-reverb 0\.13\.0; podzero speaks .* 0\.14\."):
+    with pytest.raises(ServerFailed, match=r"dm-reverb 0\.13\.0; .* 0\.14\."):
         ServerProcess(python, {}, 20)
     assert (tmp_path / "python.ended").exists()
 

@@ -121,7 +121,7 @@ def test_a_damaged_file_is_named(serve, make_experiment, saved, name, damage):
         file.write_bytes(content)
     else:
         file.unlink()
-    with pytest.raises(ReplayRestoreError, match=f"{name} is missing, cut short or altered"):
+    with pytest.raises(ReplayRestoreError, match=f"{name} .*altered"):
         serve(make_experiment(), restore_from=saved)
 
 
@@ -180,7 +180,7 @@ def test_other_settings_in_reverbs_own_files_are_refused(serve, make_experiment,
 
 
 def test_another_game_is_refused(serve, make_experiment, spec, saved):
-    with pytest.raises(ReplayMismatch, match=r"holds 'line .*this experiment needs 'ring "):
+    with pytest.raises(ReplayMismatch, match=r"'line .*needs 'ring "):
         serve(make_experiment(), restore_from=saved, spec=spec._replace(name="ring"))
 
 
@@ -212,7 +212,7 @@ def test_a_file_that_cannot_be_read_is_no_damage(serve, make_experiment, saved, 
         raise OSError(errno.EIO, "Input/output error", str(file))
 
     monkeypatch.setattr(checkpoint, "_digest", fail)
-    with pytest.raises(StorageError, match=r"cannot be read on .*Input/output error"):
+    with pytest.raises(StorageError, match=r"cannot be read .*Input/output error"):
         serve(make_experiment(), restore_from=saved)
 
 

@@ -38,7 +38,7 @@ def test_an_item_holds_consecutive_samples_and_is_never_incomplete(spec, make_sa
     items = signature.pack(samples)
     assert items.shape == (2, signature.item_bytes) == (2, 4 * signature.row_bytes)
     np.testing.assert_array_equal(signature.unpack(items[1].reshape(4, -1), (4,)).version, [4, 5, 6, 7])
-    with pytest.raises(SignatureError, match=r"found 6; expected a multiple of 4 \(replay.samples_per_item\)"):
+    with pytest.raises(SignatureError, match=r"6; .*multiple of 4 .*replay\.samples_per_item"):
         signature.check(make_samples(6))
 
 
@@ -68,13 +68,13 @@ def test_a_wrong_number_is_reported_with_its_index(signature, make_samples, name
 def test_a_wrong_dtype_is_refused(signature, make_samples):
     samples = make_samples(2)
     wrong = samples._replace(value_target=samples.value_target.astype(np.float64))
-    with pytest.raises(SignatureError, match=r"value_target: found float64 of shape \[2\]; expected float32 of shape"):
+    with pytest.raises(SignatureError, match=r"value_target: .*float64.*\[2\].*float32"):
         signature.check(wrong)
 
 
 def test_a_wrong_shape_is_refused(signature, make_samples):
     wrong = make_samples(2)._replace(legal=np.ones((2, 5), bool))
-    with pytest.raises(SignatureError, match=r"legal: found bool of shape \[2, 5\]; expected bool of shape \[T, 4\]"):
+    with pytest.raises(SignatureError, match=r"legal: .*bool.*\[2, 5\].*\[T, 4\]"):
         signature.check(wrong)
 
 
@@ -91,7 +91,7 @@ def test_a_single_sample_without_an_axis_is_refused(signature, make_samples):
 
 def test_other_structures_are_refused(signature):
     Other = dataclasses.make_dataclass("Other", ["observation"])
-    with pytest.raises(SignatureError, match="samples: found Other; expected a Sample with the fields observation, "):
+    with pytest.raises(SignatureError, match=r"samples: .*Other.*Sample .*observation, "):
         signature.check(Other(1))
 
 

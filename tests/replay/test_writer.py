@@ -184,7 +184,7 @@ def test_negative_or_infinite_priorities_are_refused(serve, connect, make_experi
     experiment = make_experiment(sampler="prioritized")
     server = serve(experiment)
     writer = connect(make_writer, experiment, server)
-    with pytest.raises(SignatureError, match=r"priorities\[1\]: found .*expected finite numbers of at least 0"):
+    with pytest.raises(SignatureError, match=r"priorities\[1\]: .*finite"):
         writer.write(make_samples(3), np.array([1.0, bad, 1.0]))
     writer.flush()
     assert server.limits().inserted == 0

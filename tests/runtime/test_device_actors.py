@@ -44,7 +44,7 @@ def test_a_run_without_chips_for_the_first_says_how_many_are_missing(make_superv
     supervisor, _ = make_supervisor(
         cpu_node("home", 8, TPU=4.0), joined=False, actors={**DEVICE, "min_count": 2},
     )  # fmt: skip
-    with pytest.raises(ClusterError, match=r"2 actor\(s\) with 4 TPU each \(actors.resources, actors.count\).* for 1"):
+    with pytest.raises(ClusterError, match=r"2 actor\(s\) .* 4 TPU .*actors\.resources.* 1 "):
         supervisor.start(None)
 
 
@@ -61,13 +61,11 @@ def test_one_whose_chips_are_taken_is_given_up_and_they_are_named(make_superviso
     supervisor.start(None)
     list(supervisor.listen())
     clock[0] += START_TIMEOUT_S + 1.0
-    with pytest.raises(RunFailed, match=r"does another run hold 4 TPU of its node \(actors.resources\)"):
+    with pytest.raises(RunFailed, match=r"4 TPU .*actors\.resources"):
         supervisor.reconcile(lambda: None)
 
 
 def test_a_process_that_reserved_chips_and_finds_none_says_what_is_missing():
-    with pytest.raises(
-        NoAccelerator, match=r"actor-0 has reserved a TPU \(actors.resources\), but JAX found only CPUs"
-    ):
+    with pytest.raises(NoAccelerator, match=r"actor-0 .*TPU .*actors\.resources.*only CPUs"):
         own_devices("actor-0", "actors", {"TPU": 4.0})
     assert own_devices("actor-0", "actors", {"memory": 1e9}) == jax.local_devices()

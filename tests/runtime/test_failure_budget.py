@@ -142,5 +142,5 @@ def test_pauses_never_shrink_while_failures_follow_each_other(count, first_s, lo
 
 
 def test_pauses_that_shrink_are_refused():
-    with pytest.raises(ValueError, match=r"first_pause_s 20 is longer than longest_pause_s 10"):
+    with pytest.raises(ValueError, match=r"first_pause_s 20 .*longest_pause_s 10"):
         RestartsConfig(first_pause_s=20.0, longest_pause_s=10.0)

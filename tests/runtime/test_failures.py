@@ -119,7 +119,7 @@ def test_all_nodes_are_used_when_all_are_avoided(start, clock):
 def test_the_first_worker_that_cannot_do_what_the_experiment_asks_for_ends_the_run(start, clock):
     supervisor, cluster = start(cpu_node("home", 4))
     die(cluster, "actor-0", MISSING_FILE)
-    with pytest.raises(RunFailed, match=r"actor-0 cannot do what the experiment asks for: env\.id = .*no such file"):
+    with pytest.raises(RunFailed, match=r"actor-0 .*env\.id = .*no such file"):
         tick(supervisor, clock)
 
 
@@ -167,7 +167,7 @@ def test_actors_that_have_played_may_fail_more_often_before_the_run_ends(start, 
     supervisor, cluster = start(cpu_node("home", 4))
     work(supervisor, cluster, "actor-0", PLAYED)
     began = clock[0]
-    with pytest.raises(RunFailed, match=r"all actors failed 10 times in a row each .*restarts\.max_failures"):
+    with pytest.raises(RunFailed, match=r"actors failed 10 times .*restarts\.max_failures"):
         fail_for(DAY_S, supervisor, cluster, clock, ["actor-0", "actor-1"])
     assert clock[0] - began > 5 + 10 + 20 + 40 + 80 + 160 + 300 + 300  # the pauses between ten failures
 
@@ -237,7 +237,7 @@ def test_an_evaluator_without_its_engine_goes_to_another_node(start, clock):
 def test_reanalysers_end_the_run_when_all_of_them_fail_because_the_learner_needs_their_samples(start, clock):
     supervisor, cluster = start(cpu_node("home", 8), reanalyse={"share": 0.5, "count": 2, "cpus": 1.0})
     fail_for(3600.0, supervisor, cluster, clock, ["reanalyser-0"])
-    with pytest.raises(RunFailed, match=r"all reanalysers failed 3 times in a row each"):
+    with pytest.raises(RunFailed, match="reanalysers failed 3 times"):
         fail_for(3600.0, supervisor, cluster, clock, ["reanalyser-0", "reanalyser-1"])
 
 
@@ -248,7 +248,7 @@ def test_a_replay_shard_that_never_comes_back_ends_the_run(start, clock):
     cluster.answers[ReplayProcess]["address"] = RuntimeError("port 7 is taken")
     cluster.named("replay-1").die(WorkerDied("replay-1 is gone"))
     cluster.named("replay-1").last("drain").end(WorkerDied("replay-1 is gone"))
-    with pytest.raises(RunFailed, match=r"replay-1 failed 10 times in a row without .*port 7 is taken"):
+    with pytest.raises(RunFailed, match=r"replay-1 failed 10 times .*port 7 "):
         fail_for(DAY_S, supervisor, cluster, clock, [])
 
 

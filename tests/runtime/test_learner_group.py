@@ -76,7 +76,7 @@ def test_hosts_that_are_never_built_are_named(make_group, monkeypatch):
     monkeypatch.setattr(learner_group_module, "BUILD_TIMEOUT_S", 0.0)
     learner, actors, _ = make_group(3, ready=PENDING)
     actors[1].answers["ready"] = None
-    with pytest.raises(ClusterError, match=r"^waited 0 s for learner, learner-2 to be built"):
+    with pytest.raises(ClusterError, match=r"^waited 0 s for learner, learner-2 "):
         learner.await_ready()
 
 
@@ -93,7 +93,7 @@ def test_an_error_of_the_program_on_any_host_is_a_failure_of_the_learner_with_it
     learner, actors, _ = make_group(2)
     actors[rank].last("run").end(FloatingPointError("the loss is NaN"))
     name = actors[rank].name
-    with pytest.raises(LearnerFailed, match=f"^{name} failed: the loss is NaN$"):
+    with pytest.raises(LearnerFailed, match=f"^{name} failed: .*NaN$"):
         assert learner.working
 
 
@@ -110,7 +110,7 @@ def test_a_lost_node_is_raised_instead_of_the_error_that_it_caused_on_another_ho
     learner, actors, _ = make_group(3)
     actors[0].last("run").end(RuntimeError("host 0 has waited 60 s for the batches of host(s) 2"))
     actors[2].last("run").end(NodeLost("learner-2 is gone: its node died"))
-    with pytest.raises(NodeLost, match=r"^learner-2 is gone: its node died$"):
+    with pytest.raises(NodeLost, match=r"^learner-2 .*: its node died$"):
         assert learner.working
 
 
@@ -151,7 +151,7 @@ def test_a_dead_process_is_raised_instead_of_the_error_that_it_caused_on_another
     learner, actors, _ = make_group(2)
     actors[0].last("run").end(RuntimeError("Gloo: connection reset by peer"))
     actors[1].last("run").end(WorkerDied("learner-1 is gone: out of memory"))
-    with pytest.raises(LearnerFailed, match=r"^learner-1 is gone: out of memory$"):
+    with pytest.raises(LearnerFailed, match=r"^learner-1 .*: out of memory$"):
         assert learner.working
 
 
@@ -159,7 +159,7 @@ def test_when_several_processes_died_all_are_named(make_group):
     learner, actors, _ = make_group(2)
     actors[0].last("run").end(WorkerDied("learner is gone: out of memory"))
     actors[1].last("run").end(WorkerDied("learner-1 is gone: SIGABRT"))
-    with pytest.raises(LearnerFailed, match=r"^learner is gone: out of memory; learner-1 is gone: SIGABRT$"):
+    with pytest.raises(LearnerFailed, match=r"^learner .*: out of memory; learner-1 .*: SIGABRT$"):
         assert learner.working
 
 

@@ -25,7 +25,7 @@ def test_a_reader_gets_each_version_once_and_the_newest_alone():
 
 def test_a_reader_waits_for_the_first_parameters_and_no_longer_than_it_says():
     params = LocalParams()
-    with pytest.raises(TimeoutError, match="none within 0\\.05 s: the learner beside has not published any"):
+    with pytest.raises(TimeoutError, match=r"0\.05 s: .*learner .*not published"):
         params.wait(0.05)
     threading.Timer(0.05, params.publish, (3, {"w": jnp.zeros(1)})).start()
     assert params.wait(10.0).version == 3

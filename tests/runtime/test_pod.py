@@ -190,7 +190,7 @@ def revived(watcher):
 def test_a_host_of_the_slice_that_never_joins_is_named(pod, tmp_path, tiny, watch):
     with joined(pod, pod.add_cpus(2), pod.add_host(1)):
         began = time.monotonic()
-        with pytest.raises(ClusterError, match=r"of slice 'slice' host\(s\) 0 have not joined, 1 have") as refused:
+        with pytest.raises(ClusterError, match=r"'slice' host\(s\) 0 .*not joined, 1 ") as refused:
             train(tiny(*SLICE, "cluster.join_minutes=0.1"), tmp_path, pod.address, watch())
         assert "waited 0.1 minutes (cluster.join_minutes)" in str(refused.value)
         assert time.monotonic() - began < 120
@@ -198,7 +198,7 @@ def test_a_host_of_the_slice_that_never_joins_is_named(pod, tmp_path, tiny, watc
 
 def test_a_cluster_without_the_slice_says_what_it_has_instead(pod, tmp_path, tiny, watch):
     with joined(pod, pod.add_cpus(2)):
-        with pytest.raises(ClusterError, match=r"v4-16 has 2 hosts with 4 chips each.*have no TPUs"):
+        with pytest.raises(ClusterError, match=r"v4-16 .* 2 hosts .* 4 chips .*no TPUs"):
             train(tiny(*SLICE, "cluster.join_minutes=0.05"), tmp_path, pod.address, watch())
 
 

@@ -106,7 +106,7 @@ def test_a_worker_lost_with_its_node_waits_for_room(start):
 def test_an_error_of_the_experiment_ends_the_run_at_once(start):
     supervisor, cluster = start(cpu_node("home", 4))
     cluster.named("actor-0").last("run").end(ConfigError("env.kwargs: no such map"))
-    with pytest.raises(RunFailed, match=r"actor-0 .*env\.kwargs: no such map"):
+    with pytest.raises(RunFailed, match=r"actor-0 .*env\.kwargs"):
         supervisor.reconcile(nothing_saved)
 
 
@@ -332,7 +332,7 @@ def test_a_server_whose_chips_are_taken_is_given_up_and_they_are_named(start, cl
     clock[0] += START_TIMEOUT_S - 1.0
     assert supervisor.reconcile(nothing_saved) == []
     clock[0] += 2.0
-    with pytest.raises(RunFailed, match=r"does another run hold 1 GPU of its node \(server.resources\)"):
+    with pytest.raises(RunFailed, match=r"1 GPU .*server\.resources"):
         supervisor.reconcile(nothing_saved)
 
 
@@ -350,5 +350,5 @@ def pending_drains(begin):
 def test_a_server_that_the_experiment_makes_impossible_ends_the_run(served):
     supervisor, cluster, _ = served
     cluster.named("inference-0").last("run").end(ConfigError("a batch of 9 positions does not fit"))
-    with pytest.raises(RunFailed, match="inference-0 cannot do what the experiment asks for: a batch of 9"):
+    with pytest.raises(RunFailed, match=r"inference-0 .*: a batch of 9"):
         supervisor.reconcile(nothing_saved)

@@ -211,7 +211,7 @@ def test_the_learners_last_report_says_at_what_step_it_failed(make_run):
     learner.last("run").end(RuntimeError("INTERNAL: a core was halted"))
     cluster.answers[LearnerProcess]["run"] = RuntimeError("INTERNAL: a core was halted")
     cluster.answers[LearnerProcess]["drain"] = learner.answers["drain"]
-    with pytest.raises(RunFailed, match=r"the learner failed twice at step 7 with the same error: .*a core was halted"):
+    with pytest.raises(RunFailed, match=r"twice at step 7 .*a core was halted"):
         run.until_end(signals)
 
 
@@ -252,7 +252,7 @@ def failures(experiment):
 def test_failures_within_the_window_are_counted_and_the_pause_grows(failures):
     pauses = [failures.pause_s(failed(WorkerDied(kind)), step, step, 10.0 * step) for step, kind in enumerate("ab")]
     assert pauses == [0.0, 5.0]
-    with pytest.raises(RunFailed, match=r"failed 3 times within 60 minutes .*restarts\.learner_failures.*gone: c"):
+    with pytest.raises(RunFailed, match=r"failed 3 times .* 60 minutes .*restarts\.learner_failures.*gone: c"):
         failures.pause_s(failed(WorkerDied("gone: c")), 3, 3, 30.0)
 
 
@@ -271,7 +271,7 @@ def test_failures_without_a_new_checkpoint_in_between_count_however_rare_they_ar
 def test_the_same_error_at_the_same_step_ends_the_run_whatever_ids_and_addresses_it_names(failures):
     failures.pause_s(failed(WorkerDied("learner is gone: actor 0a1b2c, pid=4711, node 10.0.0.3")), 40, 48, 0.0)
     failures.pause_s(failed(WorkerDied("learner is gone: actor 77aa00, pid=12, node 10.0.0.4")), 40, 49, 10.0)
-    with pytest.raises(RunFailed, match="twice at step 48 with the same error"):
+    with pytest.raises(RunFailed, match="twice at step 48 "):
         failures.pause_s(failed(WorkerDied("learner is gone: actor ffee01, pid=9, node 10.0.0.5")), 40, 48, 20.0)
 
 
@@ -356,7 +356,7 @@ def test_the_last_checkpoint_of_a_failed_run_is_bounded_in_time(make_run, monkey
     cluster.named("learner").answers["checkpoint"] = hang
     monkeypatch.setattr(run._supervisor, "reconcile", fail)
     try:
-        with pytest.raises(RunFailed, match=r"actor-0 failed\n.*not complete within 0\.05 s"):
+        with pytest.raises(RunFailed, match=r"actor-0 failed\n.*complete .*0\.05 s"):
             run.until_end(signals)
     finally:
         release.set()

@@ -27,7 +27,7 @@ def test_processes_of_a_failed_start_of_ray_are_killed(monkeypatch):
         raise RuntimeError("the raylet is late")
 
     monkeypatch.setattr("ray.cluster_utils.Cluster", half_a_node)
-    with pytest.raises(ClusterError, match="did not start on this machine in 3 attempts: the raylet is late"):
+    with pytest.raises(ClusterError, match="3 attempts: the raylet is late"):
         with connect(None, cpus=1):
             pass
     assert [psutil.pid_exists(process.pid) for process in left] == [False] * 3
@@ -39,7 +39,7 @@ def test_a_taken_port_is_named_and_nothing_is_left_behind(tmp_path, tiny, watch,
         holder.bind(("", 0))
         holder.listen()
         port = holder.getsockname()[1]
-        with pytest.raises(PortTaken, match=f"shard 0 cannot listen on port {port}.*replay.port"):
+        with pytest.raises(PortTaken, match=rf"port {port}.*replay\.port"):
             train(tiny(f"replay.port={port}"), tmp_path, None, watch())
     assert running("ray::") == []
     assert running("raylet") == []
@@ -99,7 +99,7 @@ def test_too_few_cpus_in_a_cluster_are_counted(tmp_path, tiny, watch):
 
     nodes = Cluster(initialize_head=True, head_node_args=local_node(2))
     try:
-        with pytest.raises(ClusterError, match=r"have 2 free CPUs, room for 1 of 3 actors.*lower actors.count"):
+        with pytest.raises(ClusterError, match=r"2 free CPUs.* 1 of 3 actors.*actors\.count"):
             train(tiny("actors.count=3", "cluster.join_minutes=0.05"), tmp_path, nodes.address, watch())
     finally:
         nodes.shutdown()

@@ -75,7 +75,7 @@ def test_parameters_of_another_kind_are_compiled_before_they_are_used(parts):
 
 def test_sizes_that_the_devices_cannot_share_are_refused(parts):
     _, encoding, network, _ = parts
-    with pytest.raises(ConfigError, match="6 positions cannot be shared evenly by 4 devices; use multiples of 4"):
+    with pytest.raises(ConfigError, match=r"6 positions .*4 devices.*multiples of 4"):
         NetworkDevice(encoding, network.apply, (4, 6), jax.devices() * 4)
 
 
@@ -88,5 +88,5 @@ def test_a_batch_that_does_not_fit_into_memory_is_named(parts):
         return network.apply(own, observation)
 
     device = NetworkDevice(encoding, too_large, SIZES, jax.devices()[:1])
-    with pytest.raises(ConfigError, match="a batch of 16 positions does not fit into the memory"):
+    with pytest.raises(ConfigError, match=r"16 positions .*memory"):
         device.load(Versioned(0, params[0]))

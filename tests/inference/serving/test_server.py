@@ -90,7 +90,7 @@ def test_newer_parameters_are_seen_by_the_actor():
 def test_an_actor_waits_for_the_first_parameters():
     with serving(device=Device(version=-1)) as server:
         client = client_of(server)
-        with pytest.raises(ServerLost, match=r"inference-0 at tcp://.*: it has no parameters yet"):
+        with pytest.raises(ServerLost, match=r"inference-0 at tcp://.*no parameters yet"):
             client.await_version(0.2)
         server.device.version = 0
         assert client.await_version(5.0) == 0
@@ -110,7 +110,7 @@ def test_positions_evaluated_before_are_not_sent_again():
 
 
 def test_another_network_is_refused_as_a_mistake_of_the_experiment():
-    with serving() as server, pytest.raises(ConfigError, match="another network 'mlp' instead of 'resnet 1234'"):
+    with serving() as server, pytest.raises(ConfigError, match="'mlp' instead of 'resnet 1234'"):
         client_of(server, identity=IDENTITY._replace(network="mlp")).await_version(5.0)
 
 
@@ -272,7 +272,7 @@ def test_without_any_server_an_actor_gives_up_and_says_whom_it_waited_for():
     client = client_of(server, config=config)
     client.evaluate(0, rows_of(0, 2))
     server.stop()
-    with pytest.raises(ServerLost, match="actor-0 found no inference server in time: inference-0 at tcp://"):
+    with pytest.raises(ServerLost, match=r"actor-0 .*in time: inference-0 at tcp://"):
         client.evaluate(0, rows_of(0, 2))
     with pytest.raises(ServerLost, match="no server is running"):
         ServerClient(Hello("actor-0", 4, IDENTITY), dict, config).await_version(0.1)
@@ -305,7 +305,7 @@ def test_a_closed_client_stops_waiting():
         client = client_of(server, config=CONFIG.model_copy(update={"timeout_s": 60.0}))
         threading.Timer(0.3, client.close).start()
         began = time.monotonic()
-        with pytest.raises(ServerLost, match="was stopped while it waited for inference-0"):
+        with pytest.raises(ServerLost, match=r"stopped while .*inference-0"):
             client.evaluate(0, rows_of(0, 2))
         assert time.monotonic() - began < 30.0
 

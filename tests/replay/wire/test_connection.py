@@ -86,13 +86,13 @@ def test_a_server_that_hangs_is_unavailable_after_the_timeout(fake, connection):
 
 @pytest.mark.parametrize("name", NAMES[:4])
 def test_another_protocol_is_named(fake, connection, name):
-    with pytest.raises(MalformedAnswer, match="does not speak Reverb's protocol"):
+    with pytest.raises(MalformedAnswer, match="Reverb's protocol"):
         ask_all(connection)[name]()
 
 
 def test_an_answer_that_is_no_message_is_named(fake, connection):
     fake.answers["ServerInfo"] = lambda request, context: b"\x0a\xff\xff\xff"
-    with pytest.raises(MalformedAnswer, match="does not speak Reverb's protocol"):
+    with pytest.raises(MalformedAnswer, match="Reverb's protocol"):
         connection.tables(5)
 
 
@@ -102,7 +102,7 @@ def test_the_reason_of_a_refusal_is_told(fake, connection, name):
         context.abort(grpc.StatusCode.NOT_FOUND, "there is no table t")
 
     fake.answers[name] = refuse
-    with pytest.raises(RequestRefused, match="NOT_FOUND: there is no table t"):
+    with pytest.raises(RequestRefused, match=r"NOT_FOUND: .*table t"):
         ask_all(connection)[name]()
 
 

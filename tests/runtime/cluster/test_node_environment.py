@@ -118,7 +118,7 @@ def test_the_archive_and_a_wheel_hold_files_of_the_same_patterns():
 @pytest.mark.parametrize("name", ["uv.lock", "pyproject.toml"])
 def test_an_installation_that_is_no_checkout_is_refused(checkout, tmp_path, name):
     (checkout.parent / name).unlink()
-    with pytest.raises(ConfigError, match=f"cluster.install_environment copies a checkout.*no {name}"):
+    with pytest.raises(ConfigError, match=rf"cluster\.install_environment .*no {name}"):
         pack_environment(checkout, (), tmp_path)
 
 
@@ -223,7 +223,7 @@ def test_the_environment_is_installed_on_all_nodes_once_and_the_installers_end()
 
 def test_all_nodes_without_the_environment_are_named_with_their_errors():
     installers = FakeInstallers(a="uv is missing", b="", c=ClusterError("waited 1800 s"))
-    with pytest.raises(ClusterError, match=r"uv is missing\n.*waited 1800 s"):
+    with pytest.raises(ClusterError, match=r"uv is missing\n.*1800 s"):
         NodeEnvironments(installers.spawn, SPEC).install([node("a"), node("b"), node("c")])
     assert installers.killed == ["a", "b", "c"]
 

@@ -54,7 +54,7 @@ def test_actors_have_room_beside_the_cpus_that_the_learner_reserves():
     """Of 16 CPUs the learner takes 8 and the shard 1."""
     node, cluster = cpu_node("a", 16), {"host_resources": {"CPU": 8}}
     assert place([node], experiment_of(actors=4, cpus=1.5, shard_cpus=1.0, **cluster), "a").learner == (node,)
-    with pytest.raises(MissingNodes, match="8 free CPUs, room for 4 of 5 actors"):
+    with pytest.raises(MissingNodes, match=r"8 free CPUs.* 4 of 5 actors"):
         place([node], experiment_of(actors=5, cpus=1.5, shard_cpus=1.0, **cluster), "a")
 
 
@@ -85,12 +85,12 @@ def test_a_missing_slice_host_is_named_with_those_that_have_joined():
 
 def test_a_host_with_fewer_chips_than_its_kind_has_counts_as_missing():
     nodes = [tpu_host(0), tpu_host(1, chips=3.0), tpu_host(2), tpu_host(3)]
-    with pytest.raises(MissingNodes, match=r"host\(s\) 1 have not joined, 0, 2, 3 have"):
+    with pytest.raises(MissingNodes, match=r"host\(s\) 1 .*not joined, 0, 2, 3 "):
         learner_nodes(nodes, V5E_16, "x-0")
 
 
 def test_the_error_says_that_a_cluster_has_no_tpus():
-    with pytest.raises(MissingNodes, match=r"v5e-16 has 4 hosts.*; the 2 node\(s\) of the cluster have no TPUs$"):
+    with pytest.raises(MissingNodes, match=r"v5e-16 .* 4 hosts.*; .*2 node\(s\) .*no TPUs$"):
         learner_nodes([cpu_node("a"), cpu_node("b")], V5E_16, "a")
 
 
@@ -107,10 +107,10 @@ def test_the_error_names_tpus_of_other_kinds_by_their_labels():
 
 def test_the_error_says_why_hosts_of_the_right_kind_cannot_be_used():
     few = [tpu_host(worker, chips=1.0) for worker in range(4)]
-    with pytest.raises(MissingNodes, match=r"have only v5litepod-16 with 1 chips$"):
+    with pytest.raises(MissingNodes, match=r"v5litepod-16 with 1 chips$"):
         learner_nodes(few, V5E_16, "x-0")
     nameless = [node._replace(labels={placement_module.POD_TYPE: "v5litepod-16"}) for node in map(tpu_host, range(4))]
-    with pytest.raises(MissingNodes, match=r"have only v5litepod-16 with 4 chips without label ray.io/tpu-slice-name$"):
+    with pytest.raises(MissingNodes, match=r"v5litepod-16 with 4 chips without .*tpu-slice-name$"):
         learner_nodes(nameless, V5E_16, "x-0")
 
 
@@ -165,9 +165,7 @@ def test_the_error_counts_the_nodes_with_host_resources():
     assert str(missing.value) == (
         "the learner needs 3 host(s) (cluster.hosts) with 1 GPU resources; 1 of 3 nodes have them"
     )
-    with pytest.raises(
-        MissingNodes, match=r"needs 2 host\(s\) \(cluster.hosts\) with any resources; 1 of 1 nodes have them"
-    ):
+    with pytest.raises(MissingNodes, match=r"2 host\(s\) .*cluster\.hosts.*any resources; 1 of 1 "):
         learner_nodes([cpu_node("home")], ClusterConfig(hosts=2), "home")
 
 
@@ -303,7 +301,7 @@ def test_inference_servers_have_room_before_the_actors():
     experiment = parse(tree, "test")
     assert sum(reserved_cpus(experiment)) == 6.0
     assert place([cpu_node("a", 6)], experiment, "a")
-    with pytest.raises(MissingNodes, match="room for 1 of 2 inference servers of 2 CPUs beside 1 replay shard"):
+    with pytest.raises(MissingNodes, match=r"1 of 2 inference servers .* 1 replay shard"):
         place([cpu_node("a", 3)], experiment, "a")
     with pytest.raises(MissingNodes, match="room for 0 of 2 actors"):
         place([cpu_node("a", 4)], experiment, "a")
@@ -326,5 +324,5 @@ def test_min_count_actors_are_enough_to_start():
 def test_a_cluster_without_nodes_lacks_nodes():
     with pytest.raises(MissingNodes, match="0 of 0 nodes have them"):
         place([], experiment_of(), "a")
-    with pytest.raises(MissingNodes, match=r"the 0 node\(s\) of the cluster have no TPUs"):
+    with pytest.raises(MissingNodes, match=r"0 node\(s\) .*no TPUs"):
         place([], experiment_of(slice="v5e-1"), "a")

@@ -35,7 +35,7 @@ def test_a_bundle_with_gpus_cpus_memory_and_others_gives_them_to_its_process(sha
         group = cluster.reserve([node], {"GPU": 2.0, "CPU": 1.0, "memory": 1e6}, 60)
         process = cluster.spawn(Process, "learner", cpus=0, environment={}, bundle=group.bundles[0])
         assert process.ask("reserved") == (node.id, 2, "0,1")
-        with pytest.raises(ClusterError, match="waited 1 s for 1 GPU on each of node"):
+        with pytest.raises(ClusterError, match=r"1 s for 1 GPU .*node"):
             cluster.reserve([node], {"GPU": 1.0}, 1)
         group.release()
         cluster.reserve([node], {"GPU": 1.0}, 60).release()

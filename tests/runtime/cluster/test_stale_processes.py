@@ -111,7 +111,7 @@ def test_a_process_that_is_not_stale_is_named_and_not_ended(devices, hold, short
     pid = hold(devices / "accel0", run, orphan=orphan)
     name = psutil.Process(pid).name()
     host = socket.gethostname()
-    with pytest.raises(ClusterError, match=rf"process {pid} on {host} \({name}, since 20.*holds the TPU chips"):
+    with pytest.raises(ClusterError, match=rf"process {pid} on {host} \({name}, .*TPU chips"):
         end_stale_processes("mine", devices)
     assert not ended(pid)
 
@@ -151,5 +151,5 @@ def test_a_stale_process_that_cannot_be_ended_is_an_error(devices, hold, short_t
     pid = hold(devices / "accel0", "other", orphan=True)
     monkeypatch.setattr(psutil.Process, "terminate", lambda process: None)
     monkeypatch.setattr(psutil.Process, "kill", lambda process: None)
-    with pytest.raises(ClusterError, match=rf"process {pid} .* cannot be ended; restart the host"):
+    with pytest.raises(ClusterError, match=rf"process {pid} .*restart the host"):
         end_stale_processes("mine", devices)

@@ -100,7 +100,7 @@ def test_players_without_a_search_play_and_say_nothing_of_positions(mcts):
     assert np.isnan(played.values[::2]).all()
     with pytest.raises(ConfigError, match="'solver' gives moves alone"):
         solver.search()
-    with pytest.raises(ConfigError, match="'mcts:64' has no network that could evaluate a position: search it"):
+    with pytest.raises(ConfigError, match=r"'mcts:64' .*no network"):
         mcts.evaluate()
 
 
@@ -131,7 +131,7 @@ def test_games_from_a_given_state_have_no_record(agent):
     game = agent.new_game("a1")
     game.restart(state=game.state)
     played = agent.play(position=game)
-    with pytest.raises(ConfigError, match="only games of two players from the beginning have records"):
+    with pytest.raises(ConfigError, match=r"two players .*records"):
         played.record()
 
 
@@ -173,7 +173,7 @@ def test_positions_that_cannot_be_asked_for_are_refused_with_advice(agent, ask, 
 def test_an_agent_of_another_kind_of_environment_is_refused(tmp_path):
     workdir = Workdir(tmp_path / "run")
     workdir.open(load("cartpole"))
-    with pytest.raises(ConfigError, match=r"podzero\.metrics reads what its run reported"):
+    with pytest.raises(ConfigError, match=r"podzero\.metrics"):
         podzero.load(tmp_path / "run")
 
 

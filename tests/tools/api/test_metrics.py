@@ -58,9 +58,7 @@ def test_a_metric_that_several_kinds_report_names_them(run):
 
 def test_an_unknown_metric_is_refused_with_the_nearest_name(run):
     found = podzero.metrics(run(line("learner", 1, 10, learner__loss=2.5)))
-    with pytest.raises(
-        ConfigError, match=r"no metric 'learner/los' \(did you mean 'learner/loss'\?\); it has: learner/loss"
-    ):
+    with pytest.raises(ConfigError, match=r"'learner/los' .*'learner/loss'\?.*: learner/loss"):
         found["learner/los"]
     assert found.get("learner/los") is None
 
@@ -73,9 +71,9 @@ def test_a_run_that_has_reported_nothing_has_no_metrics(run):
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
-    with pytest.raises(WorkdirError, match="is not a working directory: it holds no experiment"):
+    with pytest.raises(WorkdirError, match="not a working directory"):
         podzero.metrics(tmp_path)
-    with pytest.raises(ConfigError, match="no agent 'chess' comes with podzero"):
+    with pytest.raises(ConfigError, match="no agent 'chess'"):
         podzero.metrics("zoo:chess")
 
 

@@ -284,5 +284,5 @@ def test_transfers_to_the_host_are_counted():
 
 @pytest.mark.parametrize("text", ["HloModule x", "ENTRY %m () -> f32[] {\n  nonsense\n}"])
 def test_text_that_is_not_hlo_is_refused(text):
-    with pytest.raises(ValueError, match=r"no entry computation|not an HLO instruction"):
+    with pytest.raises(ValueError, match=r"entry computation|HLO instruction"):
         parse(text)

@@ -44,7 +44,7 @@ def test_efficiency_is_what_remains_of_the_speed_of_a_chip():
 
 
 def test_what_does_not_fit_is_not_compared():
-    with pytest.raises(ConfigError, match=r"v5e-256.* a smaller network"):
+    with pytest.raises(ConfigError, match=r"2 steps .*v5e-256; .*smaller network"):
         step_time(learner()._replace(cost=None))
 
 

@@ -109,9 +109,7 @@ def test_a_file_of_changed_weights_is_not_kept(board_agent, tmp_path, monkeypatc
 
     (tmp_path / "agent.onnx").write_bytes(b"an earlier file")
     monkeypatch.setitem(FORMATS, ".onnx", right._replace(encode=wrong))
-    with pytest.raises(
-        ExportError, match=r"agent.onnx was not kept: its value differs from JAX by 0.0\d+ with a batch"
-    ):
+    with pytest.raises(ExportError, match=r"agent\.onnx .*value differs .*0\.0\d+"):
         export_agent(str(board_agent.root), tmp_path / "agent.onnx")
     assert files_in(tmp_path) == ["agent.onnx"]
     assert (tmp_path / "agent.onnx").read_bytes() == b"an earlier file"
@@ -119,22 +117,20 @@ def test_a_file_of_changed_weights_is_not_kept(board_agent, tmp_path, monkeypatc
 
 @pytest.mark.parametrize("who", ["mcts:400", "random", "gnugo:3"])
 def test_players_without_a_network_are_refused(who, tmp_path):
-    with pytest.raises(ConfigError, match=rf"player '{who}' has no network to export; expected a working directory"):
+    with pytest.raises(ConfigError, match=rf"'{who}' .*no network"):
         export_agent(who, tmp_path / "agent.onnx")
 
 
 @pytest.mark.parametrize("name", ["agent.onx", "agent", "agent.pt"])
 def test_unknown_endings_are_refused(name, board_agent, tmp_path):
-    with pytest.raises(ConfigError, match=r"unknown ending '.*expected one of .onnx, .stablehlo"):
+    with pytest.raises(ConfigError, match=r"ending '.*\.onnx, \.stablehlo"):
         export_agent(str(board_agent.root), tmp_path / name)
 
 
 @pytest.mark.parametrize("missing", ["onnx", "onnxruntime"])
 def test_without_the_packages_the_message_says_what_to_install(missing, board_agent, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(
-        ConfigError, match=r"a .onnx file needs a package .* `uv sync --inexact --extra export` or `pip install"
-    ):
+    with pytest.raises(ConfigError, match=r"\.onnx .*--extra export` .*pip install"):
         export_agent(str(board_agent.root), tmp_path / "agent.onnx")
     assert files_in(tmp_path) == []
 
@@ -142,7 +138,7 @@ def test_without_the_packages_the_message_says_what_to_install(missing, board_ag
 def test_a_file_that_cannot_be_written_is_refused_before_the_work(board_agent, tmp_path):
     (tmp_path / "folder.onnx").mkdir()
     for file, why in (("missing/agent.onnx", "its folder does not exist"), ("folder.onnx", "it is a folder")):
-        with pytest.raises(ExportError, match=f"cannot write .*: {why}; name another file by --to"):
+        with pytest.raises(ExportError, match=f"cannot write .*: {why}; .*--to"):
             export_agent(str(board_agent.root), tmp_path / file)
 
 
@@ -151,14 +147,14 @@ def test_a_full_disk_leaves_nothing_behind(board_agent, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("podzero.tools.export.files.sync", full)
-    with pytest.raises(ExportError, match=r"agent.stablehlo: No space left on device"):
+    with pytest.raises(ExportError, match=r"agent\.stablehlo: No space left"):
         export_agent(str(board_agent.root), tmp_path / "agent.stablehlo")
     assert files_in(tmp_path) == []
 
 
 def test_parameters_beyond_the_limit_of_a_file_are_refused(board_agent, tmp_path, monkeypatch):
     monkeypatch.setattr(agent_module, "MOST_BYTES", 1000)
-    with pytest.raises(ExportError, match=r"take [\d,]+ bytes; a file can hold at most 1,000"):
+    with pytest.raises(ExportError, match=r"[\d,]+ bytes; .*1,000"):
         export_agent(str(board_agent.root), tmp_path / "agent.onnx")
 
 
@@ -186,7 +182,7 @@ def test_a_file_is_called_with_every_batch_size_and_the_greatest_difference_is_r
 
 @pytest.mark.parametrize("found", [{}, {"y": ROWS[0]}, {"y": ROWS[:1].repeat(2, axis=1)}])
 def test_missing_outputs_and_other_shapes_are_refused(found):
-    with pytest.raises(ExportError, match="a: output y of a batch of 1 is missing or has another shape"):
+    with pytest.raises(ExportError, match=r"a: output y .*batch of 1 "):
         check_file(Path("a"), lambda inputs: found, {"x": ROWS}, {"y": ROWS})
 
 

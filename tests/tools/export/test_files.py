@@ -116,13 +116,13 @@ def test_a_file_of_other_parameters_is_refused(ending, params_of, tmp_path):
     changed["value"]["kernel"][0] += 1e-2
     file = tmp_path / f"changed{ending}"
     file.write_bytes(FORMATS[ending].encode(function._replace(params=changed), {}))
-    with pytest.raises(ExportError, match=r"its value differs from JAX by .* with a batch of 1; at most 0.0001"):
+    with pytest.raises(ExportError, match=r"value differs .*batch of 1; .*0\.0001"):
         check_file(file, FORMATS[ending].load(file), inputs, outputs)
 
 
 def test_a_model_that_onnx_runtime_cannot_load_is_refused(tmp_path):
     (tmp_path / "bad.onnx").write_bytes(b"no model")
-    with pytest.raises(ExportError, match=r"ONNX Runtime [\d.]+ cannot load what was written"):
+    with pytest.raises(ExportError, match=r"ONNX Runtime [\d.]+ cannot load"):
         FORMATS[".onnx"].load(tmp_path / "bad.onnx")
 
 
@@ -130,5 +130,5 @@ def test_an_operation_without_a_counterpart_is_named(params_of):
     config, spec = CASES["mlp"]
     (function,) = functions_of(config, spec, params_of(trainable_network(config, spec)))
     unknown = function._replace(call=lambda params, x: {"value": jax.lax.erf_inv(x)})
-    with pytest.raises(ExportError, match=r"'erf_inv', which podzero cannot write as ONNX; write a .stablehlo file"):
+    with pytest.raises(ExportError, match=r"'erf_inv'.*\.stablehlo"):
         FORMATS[".onnx"].encode(unknown, {})

@@ -130,9 +130,9 @@ def test_the_game_of_a_simulator_is_that_of_an_evaluation():
 
 
 def test_games_for_two_and_players_that_do_not_act_are_refused():
-    with pytest.raises(ConfigError, match=r"tictactoe_v3 has two players; episodes are shown of environments for one"):
+    with pytest.raises(ConfigError, match=r"tictactoe_v3 .*two players"):
         watcher_of("random", SimulatorConfig(name="pettingzoo", id="tictactoe_v3"), None)
-    with pytest.raises(ConfigError, match="'mcts:4' cannot act in gymnasium/CartPole-v1"):
+    with pytest.raises(ConfigError, match=r"'mcts:4' .*CartPole-v1"):
         watcher_of("mcts:4", game_to_play("cartpole", "mcts:4"), None)
 
 

@@ -22,7 +22,7 @@ def test_a_won_game_names_the_winner_and_takes_no_more_moves(game):
     assert game.over
     assert game.result == "first player wins"
     assert game.legal == []
-    with pytest.raises(NotationError, match="the game is over: first player wins"):
+    with pytest.raises(NotationError, match="over: first player wins"):
         game.play(0)
 
 
@@ -38,9 +38,9 @@ def test_a_move_in_the_middle_of_a_line_replaces_what_followed(game):
 
 def test_full_columns_and_unknown_names_are_refused(game):
     game.restart([0] * 6)
-    with pytest.raises(NotationError, match="'a' is illegal in this position"):
+    with pytest.raises(NotationError, match="'a' is illegal"):
         game.play("a")
-    with pytest.raises(NotationError, match="move 2: 'z' is no move of connect_four"):
+    with pytest.raises(NotationError, match=r"move 2: 'z' .*connect_four"):
         game.read("a z")
     assert game.moves == [0] * 6
 
@@ -74,7 +74,7 @@ def test_the_player_who_began_gets_the_points_of_the_shown_position(game):
 
 
 def test_a_move_of_a_new_line_that_is_illegal_is_named_by_its_place(game):
-    with pytest.raises(NotationError, match="move 7: move 0 is illegal in this position"):
+    with pytest.raises(NotationError, match=r"move 7: move 0 .*illegal"):
         game.restart([0] * 7)
     with pytest.raises(NotationError, match="move 1: move 7 is illegal"):
         game.restart([7])
@@ -126,7 +126,7 @@ def test_moves_have_the_names_of_a_simulator_that_names_them():
     game = PlayableGame(make_env(SimulatorConfig(name="open_spiel", id="tic_tac_toe")))
     assert game.name(4) == "x(1,1)"
     game.play("X(1, 1)")  # in any case, with any white space
-    with pytest.raises(NotationError, match=r"'x\(0,0\)' is no legal move of .*: o\(0,0\), o\(0,1\)"):
+    with pytest.raises(NotationError, match=r"'x\(0,0\)'.*: o\(0,0\), o\(0,1\)"):
         game.play("x(0,0)")
     assert game.read("x(1,1), o(0,0)") == [4, 0]
 

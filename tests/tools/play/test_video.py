@@ -106,11 +106,11 @@ def test_files_that_cannot_be_written_are_refused_before_anything_is_played(tmp_
 def test_a_missing_encoder_is_named(episode, tmp_path, monkeypatch):
     monkeypatch.setattr(cv2, "VideoWriter_fourcc", lambda *letters: 0x31637661)  # H.264, which OpenCV's wheels lack
     (tmp_path / "old.mp4").write_text("an older video")
-    with pytest.raises(ConfigError, match=r"has no encoder of VP9.* or write a .gif"):
+    with pytest.raises(ConfigError, match=r"VP9.*\.gif"):
         write_video(tmp_path / "old.mp4", [episode()])
     assert (tmp_path / "old.mp4").read_text() == "an older video"
     monkeypatch.setitem(sys.modules, "cv2", None)
-    with pytest.raises(ConfigError, match=r"a video as .mp4 needs a package .*uv sync --inexact --extra envs"):
+    with pytest.raises(ConfigError, match=r"\.mp4 .*--extra envs"):
         check_file(tmp_path / "new.mp4")
     check_file(tmp_path / "new.gif")
 
