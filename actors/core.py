@@ -10,7 +10,7 @@ import optax
 
 from podzero.config import ActorsConfig
 from podzero.envs import pack_states
-from podzero.protocols import Env, Search
+from podzero.protocols import BatchedSearch, Env
 from podzero.types import Array, EnvState, Exploration, Move, Params
 
 
@@ -40,7 +40,7 @@ class SelfPlayState(NamedTuple):
 class SelfPlayCore:
     """Search, move and auto-reset of B games as pure functions: `init` and `move` can be jitted."""
 
-    def __init__(self, env: Env, search: Search, config: ActorsConfig, keep_states: bool = False) -> None:
+    def __init__(self, env: Env, search: BatchedSearch, config: ActorsConfig, keep_states: bool = False) -> None:
         """With `keep_states` each `Move` has the packed states before the move, which reanalysis needs."""
         self._env = env
         self._search = search

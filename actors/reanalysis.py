@@ -17,7 +17,7 @@ from podzero.actors.windows import value_errors
 from podzero.clock import REPORT_EVERY_S, StageClock
 from podzero.config import ActorsConfig, Experiment
 from podzero.envs import SimulatorError, faults_of, simulator_errors, unpack_states
-from podzero.protocols import Env, ParamSource, ReplayWriter, Report, Search, StateReader
+from podzero.protocols import BatchedSearch, Env, ParamSource, ReplayWriter, Report, StateReader
 from podzero.replay import priorities_of
 from podzero.samples import observations_kept
 from podzero.search import ModelSearch, ModelSearchResult
@@ -40,7 +40,7 @@ folded into the PRNG key, so each batch needs another one."""
 
 
 def position_reanalysis(
-    env: Env, search: Search, config: ActorsConfig, seed: int, auxiliary_targets: bool = False
+    env: Env, search: BatchedSearch, config: ActorsConfig, seed: int, auxiliary_targets: bool = False
 ) -> Reanalyse:
     """Reanalyses AlphaZero's positions (`StoredState`): policy and root value are new. Outcome and lambda-return
     are those of the game as it was played.

@@ -51,7 +51,7 @@ class Env(Protocol):
         ...
 
 
-class Search(Protocol):
+class BatchedSearch(Protocol):
     """A batched tree search."""
 
     def __call__(self, params: Params, key: Array, roots: EnvState, exploration: Exploration) -> SearchResult:

@@ -35,7 +35,7 @@ from podzero.inference import (
     random_positions,
 )
 from podzero.networks import make_inference, make_model_network, make_network
-from podzero.protocols import Env, ParamSource, ReplayWriter, Report, Search, StateReader
+from podzero.protocols import BatchedSearch, Env, ParamSource, ReplayWriter, Report, StateReader
 from podzero.runtime.placed import PlacedNetwork, placed_network
 from podzero.search import Evaluate, ModelSearch, make_model_search, make_search, network_evaluation, rules_model
 from podzero.types import Array, EnvSpec, ModelNetwork, Network, Params, Symmetry
@@ -257,6 +257,6 @@ def local_network(experiment: Experiment) -> tuple[Env, Network, Callable[[Param
     return env, network, jax.jit(fold)
 
 
-def _search(experiment: Experiment, env: Env, evaluate: Evaluate) -> Search:
+def _search(experiment: Experiment, env: Env, evaluate: Evaluate) -> BatchedSearch:
     """The search with the game's rules as model."""
     return make_search(experiment.search, rules_model(env, evaluate, experiment.env.discount))

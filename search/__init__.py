@@ -1,4 +1,4 @@
-"""Tree search, in trees of mctx or dense ones: `make_search` combines a model with an algorithm that searches it."""
+"""Batched tree search: `make_search` combines a model with Gumbel or PUCT search, on mctx's trees or dense ones."""
 
 from podzero.search.algorithms import make_search as make_search
 from podzero.search.dense_tree import DESCENT as DESCENT

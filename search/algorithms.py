@@ -1,4 +1,4 @@
-"""The search algorithms of mctx behind one signature, in mctx's trees or in dense ones."""
+"""Gumbel and PUCT search behind one signature, on mctx's trees or on dense ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import mctx
 import numpy as np
 
 from podzero.config import SearchConfig
-from podzero.protocols import Search
+from podzero.protocols import BatchedSearch
 from podzero.search.dense_tree import Tree, grow, root_edges, slots_of
 from podzero.search.models import ILLEGAL, Model
 from podzero.search.selection import (
@@ -30,7 +30,7 @@ from podzero.types import Array, EnvState, Exploration, Params, SearchedNodes, S
 
 
 def qtransform(transform: Transform) -> mctx.QTransform:
-    """A transform of Q-values as mctx calls it: `(tree of one search, node)` to `[A]`."""
+    """Adapts a transform of Q-values to mctx: `(tree of one search, node)` to `[A]`."""
 
     def call(tree: mctx.Tree, node: Array) -> Array:
         return transform(_edges(tree, node), -1)
@@ -55,23 +55,14 @@ def _edges(tree: mctx.Tree, node: Array) -> Edges:
 
 def edges_of_roots(tree: mctx.Tree) -> Edges:
     """The edges `[B, A]` of the roots of B searches."""
-    root = mctx.Tree.ROOT_INDEX
-    visits = tree.children_visits[:, root]
-    return Edges(
-        logits=tree.children_prior_logits[:, root],
-        prior=jax.nn.softmax(tree.children_prior_logits[:, root]),
-        visits=visits,
-        total_visits=jnp.sum(visits, axis=1, keepdims=True),
-        qvalues=tree.summary().qvalues,
-        raw_value=tree.raw_values[:, root, None],
-        value=tree.node_values[:, root, None],
-        tree_range=tree_range(tree.node_values, tree.node_visits > 0, axis=1),
-    )
+    edges: Edges = jax.vmap(_edges, in_axes=(0, None))(tree, mctx.Tree.ROOT_INDEX)
+    return edges
 
 
 def nodes_of(tree: mctx.Tree) -> SearchedNodes:
-    """The nodes of B trees."""
+    """All nodes of B trees."""
     prior = jax.nn.softmax(tree.children_prior_logits)
+    # The root has no parent (-1): index 0 keeps the gathers in bounds, and `where` replaces its value below.
     row, above = jnp.arange(tree.parents.shape[0])[:, None], jnp.maximum(tree.parents, 0)
     action = jnp.maximum(tree.action_from_parent, 0)
     edge = row, above, action
@@ -86,31 +77,26 @@ def nodes_of(tree: mctx.Tree) -> SearchedNodes:
 
 
 class _Grown(NamedTuple):
-    """What is known of B grown trees."""
+    """The parts of B grown trees that a `SearchResult` is made of."""
 
     roots: Edges
     """`[B, A]`."""
     dropped: jax.Array | None = None
-    """As in `SearchResult`."""
+    """`dropped`, `depth` and `nodes` are as in `SearchResult`."""
     depth: jax.Array | None = None
-    """As in `SearchResult`."""
     nodes: SearchedNodes | None = None
-    """As in `SearchResult`."""
 
 
 _Grow = Callable[[Params, Array, mctx.RootFnOutput, jax.Array], _Grown]
-"""`(params, key, evaluated roots, noise [B, A])` to grown trees. The logits of illegal actions are `ILLEGAL`."""
+"""`(params, key, evaluated roots, noise [B, A])` to grown trees. Illegal actions have the logit `ILLEGAL`."""
 _TIE_BREAK = 1e-7
-"""Noise that decides between actions with equal scores in PUCT; as in mctx."""
+"""Scale of the noise that breaks ties between equal PUCT scores, as in mctx."""
 
 
-def make_search(config: SearchConfig, model: Model, keep_nodes: bool = False) -> Search:
-    """Builds a search over `model`: a stateless function that JAX can trace.
+def make_search(config: SearchConfig, model: Model, keep_nodes: bool = False) -> BatchedSearch:
+    """Builds a search of `model`: a stateless function that JAX can trace.
 
-    Args:
-      config: of the search.
-      model: that is searched.
-      keep_nodes: the result has the `nodes` of trees; these are then trees of mctx, whatever `config.tree` says.
+    With `keep_nodes` the result includes the trees' nodes; this always uses mctx's trees, whatever `config.tree` is.
     """
     if keep_nodes:
         config = config.model_copy(update={"tree": "mctx", "slots": None})
@@ -121,13 +107,9 @@ def make_search(config: SearchConfig, model: Model, keep_nodes: bool = False) ->
             return _puct(config, model, keep_nodes)
 
 
-def _gumbel(config: SearchConfig, model: Model, keep_nodes: bool) -> Search:
+def _gumbel(config: SearchConfig, model: Model, keep_nodes: bool) -> BatchedSearch:
     """Gumbel AlphaZero (Danihelka et al. 2022): sequential halving at the root; completed Q-values give the policy
     target.
-
-    `noise` scales the Gumbel noise at the root, and `temperature` the part of it that enters the choice among the most
-    visited actions: at 1 the choice is a sample of the improved policy, at 0 the best of those actions. Which ones are
-    visited most still depends on the noise.
     """
     transform = _gumbel_transform(config, model)
     in_mctx = config.tree == "mctx"
@@ -140,6 +122,8 @@ def _gumbel(config: SearchConfig, model: Model, keep_nodes: bool) -> Search:
         noise = jnp.asarray(exploration.noise)[:, None] * jax.random.gumbel(noise_key, legal.shape)
         tree = grown(params, search_key, root, noise)
         edges = tree.roots
+        # Among the most visited actions, temperature 1 samples from the improved policy, and 0 takes the best. The
+        # noise above still decides which actions are visited most.
         improved = edges.logits + transform(edges, 1)
         finalist = edges.visits == jnp.max(edges.visits, axis=1, keepdims=True)
         scores = improved + exploration.temperature[:, None] * noise
@@ -191,12 +175,9 @@ def _gumbel_in_dense(config: SearchConfig, model: Model) -> _Grow:
     return grown
 
 
-def _puct(config: SearchConfig, model: Model, keep_nodes: bool) -> Search:
+def _puct(config: SearchConfig, model: Model, keep_nodes: bool) -> BatchedSearch:
     """AlphaZero's search (Silver et al. 2018): PUCT with Dirichlet noise at the root; visit counts give the policy
     target.
-
-    `noise` scales the weight of the Dirichlet noise. Actions are sampled in proportion to `visits ** (1 /
-    temperature)`; at temperature 0 the most visited action is selected.
     """
     in_mctx = config.tree == "mctx"
     grown = _puct_in_mctx(config, model, keep_nodes) if in_mctx else _puct_in_dense(config, model)
@@ -210,6 +191,7 @@ def _puct(config: SearchConfig, model: Model, keep_nodes: bool) -> Search:
         ties = _TIE_BREAK * jax.random.uniform(tie_key, legal.shape)
         tree = grown(params, search_key, root.replace(prior_logits=noisy), ties)
         edges = tree.roots
+        # Sample in proportion to visits ** (1 / temperature); temperature 0 takes the most visited action.
         policy = edges.visits / config.simulations
         temperature = jnp.maximum(exploration.temperature, 1e-6)[:, None]
         drawn = jax.random.categorical(choice_key, jnp.log(policy) / temperature)
@@ -228,7 +210,7 @@ def _puct_in_mctx(config: SearchConfig, model: Model, keep_nodes: bool) -> _Grow
     )
 
     def grown(params: Params, key: Array, root: mctx.RootFnOutput, noise: jax.Array) -> _Grown:
-        del noise  # mctx breaks ties by its own
+        del noise  # mctx breaks ties with noise of its own
         tree = mctx.search(
             params,
             key,
@@ -255,33 +237,40 @@ def _puct_in_dense(config: SearchConfig, model: Model) -> _Grow:
 
 
 def _grown(config: SearchConfig, tree: Tree, root: mctx.RootFnOutput) -> _Grown:
-    """What is known of dense trees."""
+    """The result of dense trees, with the edges of all actions at the roots."""
     dropped = tree.dropped if config.slots else None
     return _Grown(root_edges(tree, root.prior_logits), dropped, 1 + tree.depth / config.simulations)
 
 
 def _evaluated(model: Model, params: Params, key: Array, roots: EnvState) -> tuple[mctx.RootFnOutput, jax.Array]:
-    """B evaluated roots, with the greatest logit 0 and `ILLEGAL` for illegal actions, and the legal ones `[B, A]`."""
+    """Evaluates B roots, with the largest logit 0 and `ILLEGAL` for illegal actions; also returns legal `[B, A]`."""
     legal, root = jnp.asarray(model.legal(roots)), model.root(params, key, roots)
+    assert root.prior_logits.shape == legal.shape
+    assert root.value.shape == legal.shape[:1]
     logits = root.prior_logits - jnp.max(root.prior_logits, axis=1, keepdims=True)
     return root.replace(prior_logits=jnp.where(legal, logits, ILLEGAL)), legal
 
 
 def with_noise(key: Array, logits: Array, legal: Array, config: SearchConfig, weight: Array) -> jax.Array:
-    """The logits of priors that are mixed with Dirichlet noise over the legal actions.
+    """Mixes the prior of each root with Dirichlet noise over its legal actions.
 
-    mctx draws the noise over all actions and masks it afterwards, so that where few of many actions are legal most of
-    the noise is lost. Here all of it falls on legal actions. The concentration of each is `dirichlet_concentration`
-    over their number, as in KataGo (Wu 2020, https://arxiv.org/abs/1902.10565): AlphaZero's 0.3, 0.15 and 0.03 for
-    chess, shogi and go are about 10 over the typical number of legal moves.
+    The concentration per action is `dirichlet_concentration` divided by the number of legal actions, as in KataGo
+    (Wu 2020, https://arxiv.org/abs/1902.10565): AlphaZero's 0.3, 0.15 and 0.03 for chess, shogi and go are about 10
+    over the typical number of legal moves.
 
     Args:
       key: PRNG key.
       logits: `[B, A]`.
       legal: `[B, A]` bool.
       config: `dirichlet_concentration`.
-      weight: `[B]` of the noise, in [0, 1].
+      weight: `[B]`, the weight of the noise, in [0, 1].
+
+    Returns:
+      the logits `[B, A]` of the mixed prior.
     """
+    assert logits.shape == legal.shape
+    assert weight.shape == legal.shape[:1]
+    # mctx draws noise over all actions and masks it afterwards, which loses most of it where few actions are legal.
     each = config.dirichlet_concentration / jnp.sum(legal, axis=1, keepdims=True)
     drawn = jax.random.loggamma(key, jnp.broadcast_to(each, logits.shape))
     noise = jax.nn.softmax(jnp.where(legal, drawn, -jnp.inf))
@@ -291,7 +280,8 @@ def with_noise(key: Array, logits: Array, legal: Array, config: SearchConfig, we
 
 
 def _result(config: SearchConfig, tree: _Grown, policy: Array, action: Array) -> SearchResult:
-    """The result of a search."""
+    assert policy.shape == tree.roots.visits.shape
+    assert action.shape == policy.shape[:1]
     return SearchResult(
         action=action.astype(jnp.int32),
         policy=policy.astype(jnp.float32),

@@ -1,8 +1,8 @@
-"""Trees of many searches whose games are the minor dimension of all arrays.
+"""Batched search trees in which the games are the minor dimension of every array.
 
-So they fill the lanes of a vector unit, however few the actions are; of a tree of mctx, whose minor dimension are the
-actions, a TPU pads each row to a whole tile. Nodes are selected by masks instead of gathers: arithmetic on a whole tree
-costs a TPU less. N is the number of nodes, K that of the slots for actions at each node, and B that of games.
+The games fill a vector unit's lanes, however few actions there are. In mctx's trees the actions are the minor
+dimension, and a TPU pads each row to a whole tile. Nodes are selected with masks instead of gathers, because
+arithmetic on a whole tile is cheaper on a TPU. Shape letters: N nodes, K slots for actions at each node, B games.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ from podzero.search.selection import Edges, Selection, tree_range
 from podzero.types import Array, EnvState, Params
 
 UNVISITED = -1
-"""The child of an action that was not taken."""
+"""The child of an action that has not been taken."""
 
 
 class Slots(NamedTuple):
-    """The actions that nodes hold."""
+    """The actions stored at a node of each game."""
 
     logits: jax.Array
-    """`[K, B]` float32, of the prior: the logarithms of its probabilities, and `ILLEGAL` in slots without a legal
-    action."""
+    """`[K, B]` float32, the prior's log-probabilities; `ILLEGAL` in slots without a legal action."""
     action: jax.Array | None
     """`[K, B]` int32, the action of each slot, in ascending order; None if slot k is action k."""
     dropped: jax.Array
@@ -38,47 +37,47 @@ class Slots(NamedTuple):
 
     @property
     def legal(self) -> jax.Array:
-        """Which slots hold a legal action, `[K, B]` bool."""
+        """`[K, B]` bool, the slots that hold a legal action."""
         return self.logits != ILLEGAL
 
     def of(self, values: jax.Array) -> jax.Array:
-        """Values of actions `[B, A]`, those of the slots `[K, B]`."""
+        """Selects the slots' entries `[K, B]` from values of all actions `[B, A]`."""
         return values.T if self.action is None else jnp.take_along_axis(values, self.action.T, axis=1).T
 
 
 class Tree(NamedTuple):
-    """B trees of up to N nodes; node 0 is the root, node s is the one that simulation s adds."""
+    """B trees of up to N nodes; node 0 is the root, and simulation s adds node s."""
 
     logits: jax.Array
-    """`[K, N, B]` float32, logarithms of the prior."""
+    """`[K, N, B]` float32, the prior's log-probabilities."""
     visits: jax.Array
-    """`[K, N, B]`, the smallest integers that hold the number of nodes."""
+    """`[K, N, B]`, in the smallest integer type that can number the nodes."""
     qvalues: jax.Array
-    """`[K, N, B]` float32, zero where not visited."""
+    """`[K, N, B]` float32, zero for unvisited actions."""
     child: jax.Array
-    """`[K, N, B]`, such integers: the node to which an action leads, or `UNVISITED`."""
+    """`[K, N, B]`, in the same integer type: the node that the action leads to, or `UNVISITED`."""
     action: jax.Array | None
     """`[K, N, B]` int32, or None if slot k is action k."""
     raw_value: jax.Array
     """`[N, B]` float32, the network's value."""
     value: jax.Array
-    """`[N, B]` float32, the mean of `samples` values."""
+    """`[N, B]` float32, the mean of the node's own and all later values."""
     samples: jax.Array
-    """`[N, B]` int32, how often the node was on the path, its own evaluation included."""
+    """`[N, B]` int32, the number of those values: how often a simulation reached the node."""
     reward: jax.Array
-    """`[N, B]` float32, of the action that leads to the node."""
+    """`[N, B]` float32, the reward for the action that leads to the node."""
     discount: jax.Array
-    """`[N, B]` float32, of the node's value where its parent is valued."""
+    """`[N, B]` float32, the factor on the node's value in its parent's value."""
     states: EnvState
     """`[..., N, B]` on every leaf."""
     dropped: jax.Array
-    """`[B]` int32, the number of legal actions without a slot, in all nodes."""
+    """`[B]` int32, the number of legal actions without a slot, summed over all nodes."""
     depth: jax.Array
-    """`[]` int32, steps of all descents together; each makes as many as its deepest path in the batch."""
+    """`[]` int32, the steps of all descents; a descent takes as many as its deepest path in the batch."""
 
 
 def edges_of(tree: Tree) -> Edges:
-    """The edges of all nodes; actions are axis 0."""
+    """The edges of all nodes; axis 0 is the actions."""
     width = tree_range(tree.value, tree.samples > 0, axis=0)
     return Edges(
         logits=tree.logits,
@@ -93,12 +92,12 @@ def edges_of(tree: Tree) -> Edges:
 
 
 def slots_of(logits: jax.Array, slots: int | None, preference: jax.Array | None = None) -> Slots:
-    """The actions that B nodes hold.
+    """Chooses the actions stored at one node of each of B games.
 
     Args:
-      logits: `[B, A]`, `ILLEGAL` where an action is.
+      logits: `[B, A]`, `ILLEGAL` for illegal actions.
       slots: K, or None for all actions.
-      preference: `[B, A]`, by which the K are chosen among more legal actions; by default the logits.
+      preference: `[B, A]`, ranks the legal actions if there are more than K; by default the logits.
     """
     batch, actions = logits.shape
     if slots is None or slots >= actions:
@@ -112,16 +111,17 @@ def slots_of(logits: jax.Array, slots: int | None, preference: jax.Array | None 
 
 
 def _normalized(logits: jax.Array) -> jax.Array:
-    """The logarithms of the softmax of logits `[B, K]`, of which some may be `ILLEGAL`."""
+    """The log-softmax of logits `[B, K]` over the entries that are not `ILLEGAL`."""
     legal = logits != ILLEGAL
     return jnp.where(legal, jax.nn.log_softmax(logits, axis=1, where=legal), ILLEGAL)
 
 
 def root_edges(tree: Tree, logits: jax.Array) -> Edges:
-    """The edges of the roots, `[B, A]`; `logits` are those of all actions. Actions without a slot are not visited."""
+    """The edges `[B, A]` of the roots, given the logits of all actions. Actions without a slot count as unvisited."""
     action, actions = None if tree.action is None else tree.action[:, 0], logits.shape[1]
 
     def spread(held: jax.Array) -> jax.Array:
+        # `[K, B]` to `[B, A]`: each slot's entry goes to the column of its action.
         if action is None:
             return held.T
         found = action[:, :, None] == jnp.arange(actions)
@@ -140,7 +140,7 @@ def root_edges(tree: Tree, logits: jax.Array) -> Edges:
 
 
 def first_tree(root: mctx.RootFnOutput, slots: Slots, simulations: int) -> Tree:
-    """Trees of one node, of which so many simulations will make larger ones."""
+    """Trees of a single node, the root."""
     number = next(kind for kind in (jnp.int8, jnp.int16, jnp.int32) if simulations <= np.iinfo(kind).max)
     value = root.value.astype(jnp.float32)
     unvisited, zero = jnp.zeros_like(slots.logits), jnp.zeros_like(value)
@@ -163,7 +163,7 @@ def first_tree(root: mctx.RootFnOutput, slots: Slots, simulations: int) -> Tree:
 
 
 def with_room(tree: Tree, nodes: int) -> Tree:
-    """The trees with room for so many nodes."""
+    """Extends the trees to `nodes` nodes."""
 
     def widened(leaf: jax.Array, fill: int = 0) -> jax.Array:
         room = jnp.full((*leaf.shape[:-2], nodes - leaf.shape[-2], leaf.shape[-1]), fill, leaf.dtype)
@@ -173,13 +173,13 @@ def with_room(tree: Tree, nodes: int) -> Tree:
 
 
 def _by_node(tree: Tree, change: Callable[[jax.Array], jax.Array]) -> Tree:
-    """The trees with all changed that each node has."""
+    """Applies `change` to every array that has a nodes axis."""
     changed: Tree = jax.tree.map(change, tree._replace(dropped=None, depth=None))  # type: ignore[arg-type]
     return changed._replace(dropped=tree.dropped, depth=tree.depth)
 
 
 def with_node(tree: Tree, node: Array, slots: Slots, output: mctx.RecurrentFnOutput, children: EnvState) -> Tree:
-    """The trees with a new node, which is not visited yet and nobody's child."""
+    """Writes a new node, still without visits and without a parent, at index `node`."""
 
     def put(rows: jax.Array, row: Array | None) -> jax.Array:
         updated: jax.Array = jax.lax.dynamic_update_index_in_dim(
@@ -201,33 +201,33 @@ def with_node(tree: Tree, node: Array, slots: Slots, output: mctx.RecurrentFnOut
 
 
 def node_numbers(tree: Tree) -> jax.Array:
-    """The numbers of the nodes, `[N, 1]`."""
+    """`[N, 1]`, the index of each node."""
     return jnp.arange(tree.value.shape[0])[:, None]
 
 
 def slot_numbers(slots: jax.Array) -> jax.Array:
-    """The numbers of the slots, `[K, 1, 1]`."""
+    """`[K, 1, 1]`, the index of each slot."""
     return jnp.arange(len(slots))[:, None, None]
 
 
 def chosen(slots: jax.Array, choice: jax.Array) -> jax.Array:
-    """Of what nodes have in their slots `[K, N, B]`, that of the chosen slots `[N, B]`."""
+    """Selects the chosen slot `[N, B]` of each node from `[K, N, B]`."""
     return jnp.sum(jnp.where(slot_numbers(slots) == choice, slots, 0), axis=0, dtype=slots.dtype)
 
 
 def pick(rows: jax.Array, here: jax.Array) -> jax.Array:
-    """Of what nodes have `[..., N, B]`, that of the node `here` `[N, B]` of each game, `[..., B]`."""
+    """Selects one node of each game, marked in the mask `here` `[N, B]`, from `[..., N, B]`; returns `[..., B]`."""
     if rows.dtype == bool:
         return jnp.any(rows & here, axis=-2)
     return jnp.sum(jnp.where(here, rows, jnp.zeros((), rows.dtype)), axis=-2, dtype=rows.dtype)
 
 
 DESCENT = "descent"
-"""The name, in compiled programs, of the loop whose trip count depends on how deep the trees are."""
+"""The name, in compiled programs, of the descent loop, whose trip count depends on the depth of the trees."""
 _STAGES = 4
-"""How often a tree gets more room, about."""
+"""About how many times the arrays of a tree are enlarged."""
 _ROWS = 8
-"""Rows of a tile of a TPU."""
+"""The rows of a TPU tile."""
 
 
 def grow(
@@ -239,26 +239,29 @@ def grow(
     slots: Slots,
     config: SearchConfig,
 ) -> Tree:
-    """Grows B trees.
+    """Grows B trees by `config.simulations` nodes each.
 
     Args:
-      model: what is searched.
-      selection: of the actions.
-      params: of the model.
-      key: PRNG key, of which each simulation takes a part.
-      root: B evaluated roots.
-      slots: their actions.
-      config: `simulations`, which is how many nodes each tree grows by, and `slots`.
+      model: the model that is searched.
+      selection: scores the actions.
+      params: parameters of the model.
+      key: PRNG key, split for every simulation.
+      root: the B evaluated roots.
+      slots: the actions stored at the roots.
+      config: `simulations` and `slots`.
     """
+    assert slots.logits.shape[1:] == root.value.shape
 
     def simulate(simulation: jax.Array, carry: tuple[Array, Tree]) -> tuple[Array, Tree]:
         key, tree = carry
         key, _, expand_key = jax.random.split(key, 3)
+        # Select an action in every node of every tree at once; the descent then only follows the choices.
         edges = edges_of(tree)
         at_root = jnp.argmax(selection.root(jax.tree.map(lambda leaf: leaf[:, 0], edges), simulation), axis=0)
         choice = jnp.where(node_numbers(tree) == 0, at_root, jnp.argmax(selection.inner(edges), axis=0)).astype(
             jnp.int32
         )
+        # Expand: the path ends in the node `here`, whose chosen action leads to the new node.
         path = _descend(tree, choice)
         here = node_numbers(tree) == path.last
         action = pick(choice if tree.action is None else chosen(tree.action, choice), here)
@@ -267,6 +270,7 @@ def grow(
         tree = with_node(tree, simulation + 1, slots_of(output.prior_logits, config.slots), output, children)
         return key, _update(tree, path, here, choice, output, simulation + 1)
 
+    # A loop cannot change shapes, so each stage runs a loop of its own over larger arrays.
     carry, done = (key, first_tree(root, slots, config.simulations)), 0
     for simulations in _stages(config.simulations):
         key, tree = carry
@@ -276,13 +280,14 @@ def grow(
 
 
 def _as_given(params: Params, counter: jax.Array) -> Params:
-    """The parameters in the layout that they have outside of the loop; `counter` changes with each of its rounds.
+    """Keeps the parameters in their original layout inside the loop; `counter` is the loop's counter.
 
-    The compiler chooses the layout of what enters a loop by itself. That of kernels makes convolutions on a TPU take
-    half as long again, and keeps two of them from being fused. What depends on the counter it cannot move out.
+    Left alone, the compiler picks a layout for loop inputs that makes convolutions on a TPU take 1.5 times as long and
+    keeps pairs of them from being fused.
     """
     constrain: Any = with_layout_constraint
     barrier: Any = jax.lax.optimization_barrier
+    # The compiler cannot move the constraint out of the loop, because it depends on the counter.
     fixed, _ = barrier((params, counter))
     fixed = jax.tree.map(lambda leaf: constrain(leaf, Layout(tuple(range(leaf.ndim)))), fixed)
     fixed, _ = barrier((fixed, counter))
@@ -290,31 +295,31 @@ def _as_given(params: Params, counter: jax.Array) -> Params:
 
 
 def _stages(simulations: int) -> list[int]:
-    """After which numbers of simulations a tree gets more room: its nodes then fill whole tiles."""
+    """The numbers of simulations at which the trees are enlarged, so that their nodes fill whole tiles."""
     stage = max(_ROWS, round((simulations + 1) / _STAGES / _ROWS) * _ROWS)
     ends = range(stage - 1, simulations - stage // 2, stage)
     return [*ends, simulations]
 
 
 class _Path(NamedTuple):
-    """The nodes between the root and the last one of each game."""
+    """The path of one simulation from the root, in each game."""
 
     last: jax.Array
     """`[B]` int32, the node where the path ends."""
     following: jax.Array
-    """`[B]` int32, the child to which the next step leads, or `UNVISITED`."""
+    """`[B]` int32, the child that the next step leads to, or `UNVISITED`."""
     passed: jax.Array
-    """`[N, B]` bool, the nodes of the path without the last one."""
+    """`[N, B]` bool, the nodes of the path except the last one."""
     reward: jax.Array
-    """`[N, B]` float32, the discounted rewards of the steps from a passed node on; undefined in others."""
+    """`[N, B]` float32, the discounted rewards from each passed node to the end of the path; undefined elsewhere."""
     discount: jax.Array
-    """`[N, B]` float32, the product of the discounts of these steps."""
+    """`[N, B]` float32, the product of the discounts along the same steps."""
     depth: jax.Array
-    """`[]` int32, steps taken."""
+    """`[]` int32, `Tree.depth` plus the steps so far."""
 
 
 def _descend(tree: Tree, choice: jax.Array) -> _Path:
-    """Follows the chosen actions `[N, B]` from the roots as far as the trees go."""
+    """Follows the chosen actions `[N, B]` from the roots to the ends of the trees."""
     target = chosen(tree.child, choice).astype(jnp.int32)
     blank = jnp.zeros_like(tree.value)
     start = _Path(
@@ -340,7 +345,7 @@ def _descend(tree: Tree, choice: jax.Array) -> _Path:
 
 
 def _followed(path: _Path, here: jax.Array, reward: Array, discount: Array) -> _Path:
-    """The path with one more step, from the node `here` `[N, B]`, and its reward and discount `[B]`."""
+    """Extends the path by a step from the node `here` `[N, B]` with its reward and discount `[B]`."""
     return path._replace(
         passed=path.passed | here,
         reward=jnp.where(here, reward, path.reward + path.discount * reward),
@@ -351,13 +356,11 @@ def _followed(path: _Path, here: jax.Array, reward: Array, discount: Array) -> _
 def _update(
     tree: Tree, path: _Path, here: jax.Array, choice: jax.Array, output: mctx.RecurrentFnOutput, node: Array
 ) -> Tree:
-    """The trees with the value of the new node in all nodes and actions of the path; it is a child of `here`.
-
-    A Q-value is the mean of the returns from its node on over its visits, as a node's value is over its samples.
-    """
+    """Backs up the value of the new node, a child of `here`, along the path."""
     path = _followed(path, here, output.reward, output.discount)
     returns = path.reward + path.discount * output.value
     taken = path.passed & (slot_numbers(tree.child) == choice)
+    # A Q-value averages the returns over the action's visits, a node's value over the node's samples.
     return tree._replace(
         visits=tree.visits + taken.astype(tree.visits.dtype),
         qvalues=jnp.where(taken, _mean_with(returns, tree.qvalues, tree.visits), tree.qvalues),
@@ -369,5 +372,4 @@ def _update(
 
 
 def _mean_with(number: jax.Array, mean: jax.Array, count: jax.Array) -> jax.Array:
-    """The mean of `count` numbers and one more."""
     return (mean * count + number) / (count + 1)

@@ -17,7 +17,7 @@ from podzero.search.models import Model
 from podzero.types import Array, EnvSpec, Exploration, ModelNetwork, Params
 
 BROAD_SHARE = 0.25
-"""Share of a root's candidates that are drawn from the broadened policy, where the search explores."""
+"""Share of a root's candidates that are sampled from a broadened policy when the search explores."""
 BROAD_FACTOR = 2.0
 """Standard deviation of the broadened policy, as a multiple of the policy's own."""
 
@@ -36,11 +36,11 @@ class ModelSearchResult(NamedTuple):
 
 
 ModelSearch = Callable[[Params, Array, Array, Exploration], ModelSearchResult]
-"""`(params, key, observation [B, *observation_shape], exploration)`."""
+"""`(params, key, observation [B, *observation_shape], exploration)` to the result."""
 
 
-class Node(NamedTuple):
-    """The embedding of B nodes: what is needed to expand their children."""
+class LatentNode(NamedTuple):
+    """What the model needs to expand the children of B nodes."""
 
     latent: jax.Array
     """`[B, ...]` float32."""
@@ -48,10 +48,10 @@ class Node(NamedTuple):
     """`[B, C, D]` float32, before squashing; `[B, 0]` for discrete actions."""
 
 
-class Roots(NamedTuple):
+class LatentRoots(NamedTuple):
     """B evaluated roots."""
 
-    node: Node
+    node: LatentNode
     logits: Array
     """`[B, P]` float32, the prior."""
     value: Array
@@ -59,25 +59,21 @@ class Roots(NamedTuple):
 
 
 class ActionSpace(NamedTuple):
-    """The actions that the nodes of a tree have."""
+    """How nodes get their actions."""
 
     propose: Callable[[Array, jax.Array, Array | None], tuple[jax.Array, jax.Array]]
-    """`(key, policy of the network, explores [B] bool or None)` to prior logits `[B, P]` and candidates."""
+    """`(key, policy of the network, explores [B] bool or None)` to prior logits `[B, P]` and candidates; `explores` is
+    None below the root."""
     action: Callable[[Array, Array], Array]
-    """`(index [B], candidates)` to the actions, as the network's dynamics takes them."""
+    """`(index [B], candidates)` to actions in the form that the network's dynamics takes."""
 
 
 def make_model_search(config: SearchConfig, network: ModelNetwork, spec: EnvSpec, discount: float) -> ModelSearch:
-    """Builds a search over `network`: a stateless function that JAX can trace.
+    """Builds a search of `network`: a stateless function that JAX can trace.
 
     All actions are legal, in the tree as in the environment. With continuous actions each node has
     `config.candidates` actions, sampled from its own policy (Hubert et al. 2021, https://arxiv.org/abs/2104.06303).
-
-    Args:
-      config: algorithm, simulations and candidates.
-      network: the learned model.
-      spec: of the environment that it models.
-      discount: per step.
+    `discount` is per step.
     """
     actions = sampled_actions(config.candidates) if spec.action_shape else DISCRETE_ACTIONS
     search = make_search(config, _model(network, actions, discount))
@@ -87,7 +83,7 @@ def make_model_search(config: SearchConfig, network: ModelNetwork, spec: EnvSpec
         latent = network.represent(params, observation)
         policy, value = network.predict(params, latent)
         logits, candidates = actions.propose(propose_key, policy, exploration.noise > 0)
-        roots = Roots(Node(latent, candidates), logits, network.decode(value))
+        roots = LatentRoots(LatentNode(latent, candidates), logits, network.decode(value))
         result = search(params, search_key, roots, exploration)
         action = actions.action(result.action, candidates)
         return ModelSearchResult(action, result.policy, result.value, candidates)
@@ -96,13 +92,15 @@ def make_model_search(config: SearchConfig, network: ModelNetwork, spec: EnvSpec
 
 
 def _model(network: ModelNetwork, actions: ActionSpace, discount: float) -> Model:
-    """The learned model as a `Model`; its roots are `Roots`."""
+    """The learned model as a `Model` with `LatentRoots` as roots."""
 
-    def root(params: Params, key: Array, roots: Roots) -> mctx.RootFnOutput:
+    def root(params: Params, key: Array, roots: LatentRoots) -> mctx.RootFnOutput:
         del params, key
         return mctx.RootFnOutput(prior_logits=roots.logits, value=roots.value, embedding=roots.node)
 
-    def recurrent(params: Params, key: Array, index: Array, node: Node) -> tuple[mctx.RecurrentFnOutput, Node]:
+    def recurrent(
+        params: Params, key: Array, index: Array, node: LatentNode
+    ) -> tuple[mctx.RecurrentFnOutput, LatentNode]:
         latent, reward = network.dynamics(params, node.latent, actions.action(index, node.candidates))
         policy, value = network.predict(params, latent)
         logits, candidates = actions.propose(key, policy, None)
@@ -112,9 +110,9 @@ def _model(network: ModelNetwork, actions: ActionSpace, discount: float) -> Mode
             prior_logits=logits,
             value=network.decode(value),
         )
-        return output, Node(latent, candidates)
+        return output, LatentNode(latent, candidates)
 
-    def legal(roots: Roots) -> jax.Array:
+    def legal(roots: LatentRoots) -> jax.Array:
         return jnp.ones(roots.logits.shape, bool)
 
     return Model(root, recurrent, legal, bounds=None)
@@ -132,15 +130,16 @@ DISCRETE_ACTIONS = ActionSpace(_all_actions, action=lambda index, candidates: in
 def sampled_actions(count: int) -> ActionSpace:
     """Every node has `count` candidates, sampled from its own Gaussian policy.
 
-    Their prior is uniform, because their density already follows the policy. Where a root explores, the last
-    `BROAD_SHARE` of its candidates is sampled with `BROAD_FACTOR` times the standard deviation. The prior of every
-    candidate is then its density under the policy divided by that under the proposal: these importance weights keep the
-    policy target unbiased.
+    Their prior is uniform, because their density already follows the policy. If a root explores, the last `BROAD_SHARE`
+    of its candidates is sampled with `BROAD_FACTOR` times the standard deviation, and the prior of every candidate is
+    its density under the policy divided by its density under the proposal. These importance weights keep the policy
+    target unbiased.
     """
     broad = math.ceil(BROAD_SHARE * count) if count > 1 else 0
     share = broad / count
 
     def propose(key: Array, policy: jax.Array, explores: Array | None) -> tuple[jax.Array, jax.Array]:
+        # policy: [B, 2, D], mean and log standard deviation
         mean, std = policy[:, None, 0], jnp.exp(policy[:, None, 1])
         noise = jax.random.normal(key, (policy.shape[0], count, policy.shape[-1]))
         if explores is None:

@@ -1,4 +1,4 @@
-"""The interface of a searched model, and the model that applies the true rules of a game."""
+"""The interface of a searched model, and the model that follows the rules of a game."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from podzero.protocols import Env
 from podzero.types import Array, EnvState, Params
 
 ILLEGAL = np.finfo(np.float32).min
-"""The logit of an illegal action. Finite, because where a game is over all actions are illegal."""
+"""The logit of an illegal action. It is finite because all actions are illegal once a game is over."""
 
 MIN_VALUE_RANGE, MIN_OUTCOME_RANGE = 0.01, 0.2
-"""The default of `search.min_value_range`: in general, and where values are expected outcomes between -1 and 1.
+"""Defaults of `search.min_value_range`: the general one, and the one for outcomes between -1 and 1.
 
-0.2 is the median range of the Q-values of connect four's agent where all moves are equally good
-(`benchmarks/inner_nodes.py`). With the default `value_scale` a difference then weighs no more than in the paper's board
-games: 0.1 / 0.2 per unit of values is `c_scale` = 1 over Q-values in [0, 1] (Danihelka et al. 2022).
+0.2 is the median range of Q-values of connect four's agent in positions where all moves are equally good
+(`benchmarks/inner_nodes.py`). With the default `value_scale` the weight per unit of value is then at most
+0.1 / 0.2, which equals the paper's `c_scale` = 1 over Q-values in [0, 1] (Danihelka et al. 2022).
 """
 
 Evaluate = Callable[[Params, Array, EnvState], tuple[jax.Array, jax.Array]]
@@ -29,7 +29,7 @@ Evaluate = Callable[[Params, Array, EnvState], tuple[jax.Array, jax.Array]]
 
 
 class Model(NamedTuple):
-    """What a search needs to know of the model that it searches."""
+    """The model of a game or environment, as a search uses it."""
 
     root: Callable[[Params, Array, EnvState], mctx.RootFnOutput]
     """Evaluates B root states: `(params, key, states)`."""
@@ -38,13 +38,13 @@ class Model(NamedTuple):
     legal: Callable[[EnvState], Array]
     """Legal actions of B states: `[B, A]` bool."""
     bounds: tuple[float, float] | None
-    """Least and greatest value of a position; None if they are not known."""
+    """Smallest and largest value of a position; None if unknown."""
     min_value_range: float = MIN_VALUE_RANGE
-    """What `search.min_value_range` is by default."""
+    """The default of `search.min_value_range`."""
 
 
 def network_evaluation(env: Env, apply: Callable[[Params, Array], tuple[jax.Array, jax.Array]]) -> Evaluate:
-    """Evaluates states by a network that reads their observations; it needs no key."""
+    """Evaluates states with a network that reads their observations; the key is not used."""
 
     def evaluate(params: Params, key: Array, states: EnvState) -> tuple[jax.Array, jax.Array]:
         del key
@@ -54,13 +54,7 @@ def network_evaluation(env: Env, apply: Callable[[Params, Array], tuple[jax.Arra
 
 
 def rules_model(env: Env, evaluate: Evaluate, discount: float = 1.0) -> Model:
-    """The true rules as a model: nodes are states of `env`, and `evaluate` evaluates them.
-
-    Values are for the player to move. So the discount from parent to child is `discount` where the same player moves
-    again and `-discount` where the opponent does. It is zero where the game is over: then the reward is the outcome. A
-    game that a limit truncates has no outcome; its last position is evaluated like any other. Below it, where search
-    may go on though nothing changes, values are not discounted.
-    """
+    """The rules as a model: nodes are states of `env`, evaluated by `evaluate`. Values are for the player to move."""
     view = jax.vmap(env.view)
     step = jax.vmap(env.step)
 
@@ -76,8 +70,11 @@ def rules_model(env: Env, evaluate: Evaluate, discount: float = 1.0) -> Model:
         children = step(states, action)
         seen = view(children)
         logits, value = evaluate(params, key, children)
+        # The discount is negative where the opponent moves next. Search may continue below the end of a game, where
+        # nothing changes and values are not discounted.
         signed_discount = jnp.where(seen.player == mover, discount, -discount)
         signed_discount = jnp.where(before.done, 1.0, signed_discount)
+        # A decided game is worth its reward alone. A truncated one has no outcome: its last position is evaluated.
         decided = seen.done & ~seen.truncated
         output = mctx.RecurrentFnOutput(
             reward=jnp.take_along_axis(seen.rewards, mover[:, None], axis=1)[:, 0],

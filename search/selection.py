@@ -1,6 +1,6 @@
-"""Which action a simulation takes, at the root and at inner nodes: scores, of which the highest is taken.
+"""The scores by which simulations select actions, at the root and at inner nodes; the highest score wins.
 
-As mctx selects them; the tree of `podzero.search.dense_tree` computes the scores of all nodes at once.
+The formulas are mctx's. `podzero.search.dense_tree` computes the scores of all nodes at once.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from podzero.config import SearchConfig
 from podzero.types import Array
 
 TINY = np.finfo(np.float32).tiny
-"""The least normal float32: a divisor that may be zero is replaced by it."""
+"""The smallest normal float32; it replaces divisors that may be zero."""
 MAXVISIT_INIT = 50.0
-"""`c_visit` of Danihelka et al. 2022, equation 8: what is added to the visits of the most visited action."""
+"""`c_visit` of Danihelka et al. 2022, equation 8, which is added to the visits of the most visited action."""
 _EPSILON = 1e-8
 """Lower bound of the range of a node's Q-values, as in mctx."""
 
 
 class Edges(NamedTuple):
-    """What a search knows of nodes and their actions. What a node has once has size 1 along the axis of actions."""
+    """Nodes and their actions. Quantities of a node have size 1 along the actions axis."""
 
     logits: jax.Array
-    """Of the prior; the least float where an action is illegal."""
+    """The prior's logits; the smallest float for illegal actions."""
     prior: jax.Array
-    """Their softmax."""
+    """The softmax of the logits."""
     visits: jax.Array
-    """Of each action, an integer."""
+    """Visits of each action, integers."""
     total_visits: jax.Array
-    """Of all actions of the node together."""
+    """Visits of all actions of the node."""
     qvalues: jax.Array
-    """Of the visited actions; undefined elsewhere."""
+    """Q-values of the visited actions; undefined elsewhere."""
     raw_value: jax.Array
     """The network's value of the node."""
     value: jax.Array
-    """The mean of the node's own and its later values."""
+    """The mean of the node's own value and all later ones."""
     tree_range: jax.Array
-    """The range of the values of all nodes of the tree."""
+    """The range of the values of all nodes in the tree."""
 
 
 Transform = Callable[[Edges, int], jax.Array]
@@ -60,25 +60,21 @@ def mixed_value(edges: Edges, axis: int) -> jax.Array:
 
 
 def completed(edges: Edges, axis: int = -1) -> jax.Array:
-    """The completed Q-values: those of visited actions, and the mixed value of the others."""
+    """Q-values, with the mixed value for unvisited actions."""
     return jnp.where(edges.visits > 0, edges.qvalues, mixed_value(edges, axis))
 
 
 def gumbel_transform(
     config: SearchConfig, bounds: tuple[float, float] | None, min_range: float, some_actions: bool = False
 ) -> Transform:
-    """What Gumbel's search adds to the logits of a node: `sigma` of Danihelka et al. 2022, equation 8, over scaled
-    completed Q-values.
+    """`sigma` of Danihelka et al. 2022, equation 8, over completed Q-values divided by their range; Gumbel search adds
+    it to the logits.
 
     Args:
-      config: `q_scale` and `value_scale`; `bounds` only where they are known.
-      bounds: least and greatest value of a position; None if they are not known.
+      config: `q_scale` and `value_scale`.
+      bounds: smallest and largest value of a position; None if unknown.
       min_range: lower bound of the range of a node or a tree.
-      some_actions: the nodes hold only some of the actions; the others count as unvisited, as illegal actions do.
-
-    Returns:
-      `sigma` less its largest value, since only differences matter: beside large values float32 would round away the
-      noise and the logits that are added to them.
+      some_actions: the nodes hold only some of the actions; the others count as unvisited, like illegal ones.
     """
     scale = config.q_scale or ("tree" if bounds is None else "node")
 
@@ -87,6 +83,7 @@ def gumbel_transform(
         values = jnp.where(edges.visits > 0, edges.qvalues, unvisited)
         highest = jnp.max(values, axis=axis, keepdims=True)
         lowest = jnp.min(values, axis=axis, keepdims=True)
+        # Actions without a slot have the mixed value, which belongs to the range as well.
         if some_actions:
             highest, lowest = jnp.maximum(highest, unvisited), jnp.minimum(lowest, unvisited)
         visits = jnp.max(edges.visits, axis=axis, keepdims=True)
@@ -95,16 +92,18 @@ def gumbel_transform(
             width = jnp.asarray(bounds[1] - bounds[0])
         else:
             width = jnp.maximum(highest - lowest if scale == "node" else edges.tree_range, min_range)
+        # Only differences matter. Subtracting the largest value keeps float32 from rounding away the noise and logits
+        # that are added to large values.
         return (values - highest) * (weight / width)
 
     return transform
 
 
 def tree_range(values: Array, exists: Array, axis: int) -> jax.Array:
-    """The range of the values of those nodes that exist; `axis` is that of the nodes, and stays with size 1.
+    """The range of the values of the nodes that exist; `axis` is the nodes axis, and stays with size 1.
 
-    As in the pseudocode of MuZero, each value is for the player to move in its node: with two players the range is that
-    of the values and their negatives.
+    As in MuZero's pseudocode, each value is for the player to move in its node, so with two players the range covers
+    the values of one player and the negated values of the other.
     """
     lowest = jnp.min(jnp.where(exists, values, jnp.inf), axis=axis, keepdims=True)
     highest = jnp.max(jnp.where(exists, values, -jnp.inf), axis=axis, keepdims=True)
@@ -112,14 +111,11 @@ def tree_range(values: Array, exists: Array, axis: int) -> jax.Array:
 
 
 def puct_transform(config: SearchConfig, bounds: tuple[float, float] | None) -> Transform:
-    """Q-values in [0, 1] for PUCT, those of unvisited actions by first-play urgency.
+    """Q-values scaled to [0, 1] for PUCT; unvisited actions get the value of `first_play_urgency`.
 
-    Without known bounds they are rescaled by the range at each node, as mctx does by default; in the paper
-    (Schrittwieser et al. 2020, appendix B) the range is that of the whole tree.
-
-    Args:
-      config: `first_play_urgency`.
-      bounds: least and greatest value of a position; None if they are not known.
+    `bounds` are the smallest and largest value of a position. If they are unknown (None), the Q-values are rescaled by
+    the range at each node, as mctx does by default; the paper (Schrittwieser et al. 2020, appendix B) uses the range of
+    the whole tree.
     """
 
     def transform(edges: Edges, axis: int) -> jax.Array:
@@ -133,7 +129,7 @@ def puct_transform(config: SearchConfig, bounds: tuple[float, float] | None) -> 
 
 
 def _range_of_node(edges: Edges, axis: int) -> tuple[jax.Array, jax.Array]:
-    """The least and the greatest of a node's value and the Q-values of its visited actions."""
+    """The smallest and largest of a node's value and the Q-values of its visited actions."""
     known = jnp.where(edges.visits > 0, edges.qvalues, edges.value)
     lowest = jnp.minimum(edges.value, jnp.min(known, axis=axis, keepdims=True))
     highest = jnp.maximum(edges.value, jnp.max(known, axis=axis, keepdims=True))
@@ -141,22 +137,19 @@ def _range_of_node(edges: Edges, axis: int) -> tuple[jax.Array, jax.Array]:
 
 
 def _first_play(config: SearchConfig, edges: Edges, parent: jax.Array) -> Array:
-    """The scaled Q-values of unvisited actions; `parent` is the scaled value of their node.
-
-    Illegal actions, whose prior is zero, keep that of a loss: they have no term of exploration, by which legal ones
-    would stay above them.
-    """
+    """The scaled Q-values of unvisited actions; `parent` is the scaled value of their node."""
     if config.first_play_urgency == "loss":
         return jnp.zeros_like(edges.qvalues)
+    # Illegal actions have no exploration term, so with the parent's value they could outscore legal ones.
     return jnp.where(edges.prior > 0, parent, 0.0)
 
 
 def root_value(config: SearchConfig, root: Edges, policy: Array, action: Array) -> jax.Array:
-    """The value of B roots after search, `[B]`, as `search.root_value` says.
+    """The value `[B]` of the roots after search, by `search.root_value`.
 
     Args:
       config: `root_value` and `algorithm`.
-      root: B roots, actions last.
+      root: edges of the roots, actions last.
       policy: `[B, A]`, the policy target.
       action: `[B]`, the selected action.
     """
@@ -174,14 +167,14 @@ def root_value(config: SearchConfig, root: Edges, policy: Array, action: Array) 
 PB_C_BASE = 19652.0
 """Constant `c2` of PUCT's exploration term (Schrittwieser et al. 2020, appendix B)."""
 _LOW = -1e9
-"""The least score of an action that sequential halving considers."""
+"""The lowest score of an action that sequential halving considers."""
 _SAFE = 80.0
-"""What a transform may add to or take from the logarithms of a prior, whose exponentials then need not be shifted by
-their maximum: exp(-80) is a normal float32, and exp(80) times the number of actions is finite."""
+"""If a transform adds at most this much to log-priors, their exponentials need no shift by the maximum: exp(-80) is a
+normal float32, and exp(80) times the number of actions is finite."""
 
 
 class Selection(NamedTuple):
-    """Scores of actions."""
+    """Functions that score actions."""
 
     root: Callable[[Edges, jax.Array], jax.Array]
     """`(edges [K, B], simulation [])` to `[K, B]`."""
@@ -190,14 +183,14 @@ class Selection(NamedTuple):
 
 
 def gumbel_selection(config: SearchConfig, transform: Transform, noise: jax.Array, legal: jax.Array) -> Selection:
-    """Sequential halving at the root, and below it the action that brings the visits nearest to the improved policy
+    """Sequential halving at the root; below it, the action that brings the visits closest to the improved policy
     (Danihelka et al. 2022, sections 3 and 5).
 
     Args:
       config: `simulations` and `max_considered_actions`.
-      transform: of Q-values.
-      noise: `[K, B]`, the Gumbel noise of the root's actions.
-      legal: `[K, B]` bool, of the root's actions.
+      transform: transform of Q-values.
+      noise: `[K, B]`, Gumbel noise for the root's actions.
+      legal: `[K, B]` bool, the root's legal actions.
     """
     schedule = np.asarray(
         [considered_visits(count, config.simulations) for count in range(config.max_considered_actions + 1)], np.int32
@@ -228,9 +221,9 @@ def puct_selection(config: SearchConfig, transform: Transform, noise: jax.Array,
 
     Args:
       config: `pb_c_init`.
-      transform: of Q-values.
-      noise: `[K, B]`, which decides between equal scores.
-      legal: `[K, B]` bool, of the root's actions.
+      transform: transform of Q-values.
+      noise: `[K, B]`, breaks ties between equal scores.
+      legal: `[K, B]` bool, the root's legal actions.
     """
 
     def scores(edges: Edges) -> jax.Array:
@@ -246,10 +239,10 @@ def puct_selection(config: SearchConfig, transform: Transform, noise: jax.Array,
 
 
 def considered_visits(actions: int, simulations: int) -> list[int]:
-    """For each simulation, the visits of those actions among which sequential halving chooses (Karnin et al. 2013).
+    """The visits that an action must have to be considered, for each simulation (Karnin et al. 2013).
 
-    All considered actions are visited equally often, then the better half of them, and so on; the last two share the
-    visits that are left.
+    Sequential halving visits all considered actions equally often, then the better half, and so on; the last two share
+    the remaining visits.
     """
     if actions <= 1:
         return list(range(simulations))
