@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +17,7 @@ from podzero.actors.windows import value_errors
 from podzero.clock import REPORT_EVERY_S, StageClock
 from podzero.config import ActorsConfig, Experiment
 from podzero.envs import SimulatorError, faults_of, simulator_errors, unpack_states
-from podzero.protocols import BatchedSearch, Env, ParamSource, ReplayWriter, Report, StateReader
+from podzero.protocols import BatchedSearch, Env, ParamSource, ReplayWriter, Report
 from podzero.replay import priorities_of
 from podzero.samples import observations_kept
 from podzero.search import ModelSearch, ModelSearchResult
@@ -157,7 +157,7 @@ class ReanalysisActor:
         reanalyse: Reanalyse,
         prepare: Callable[[Params], Params],
         source: ParamSource,
-        states: StateReader,
+        states: Iterator[StoredState | Window],
         writer: ReplayWriter,
         report: Report,
     ) -> None:

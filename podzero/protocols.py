@@ -120,25 +120,6 @@ class ReplayReader(Protocol):
         ...
 
 
-class StateReader(Protocol):
-    """Reads random stored samples for a reanalyser: an endless iterator over host batches."""
-
-    def __iter__(self) -> Iterator[StoredState | Window]: ...
-
-    def __next__(self) -> StoredState | Window:
-        """The next stored samples (`[reanalyse.games, ...]` on every field).
-
-        Raises:
-          ReplayTimeout: `replay.timeout_s` is set and none arrived within it; the message names who waits for whom.
-          StopIteration: `close` was called before or during the call.
-        """
-        ...
-
-    def close(self) -> None:
-        """Stops prefetching and closes the connections; any thread may call it."""
-        ...
-
-
 class ParamSink(Protocol):
     """Receives the parameters that the learner publishes."""
 

@@ -10,15 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from podzero.config import Experiment
-from podzero.replay.reader import AnyShardReader, ShardedReader, TableBatch
-from podzero.replay.shard import Address
+from podzero.replay.reader import AnyShardReader, ShardedReader
+from podzero.replay.shard import Addresses
 from podzero.replay.tables import REANALYSED, SAMPLES, STATES, tables_of
 from podzero.types import Batch, EnvSpec, Keys, StoredState, Window
 
 
-def make_reader(addresses: Sequence[str], spec: EnvSpec, experiment: Experiment, hosts: int = 1) -> BatchReader:
-    """Connects the learner's reader to the shards at `addresses` (`ReplayServer.address()`); one that does not answer
-    is waited for when a batch is read.
+def make_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment, hosts: int = 1) -> BatchReader:
+    """Connects the learner's reader to replay shards; one that does not answer is waited for when a batch is read.
 
     The rate limiter counts a sample when Reverb gives it out, before the learner has it. So prefetching is bounded: of
     each table, fewer than `dispatch + ahead` samples are given out and not yet returned by `__next__`, where
@@ -30,7 +29,7 @@ def make_reader(addresses: Sequence[str], spec: EnvSpec, experiment: Experiment,
     samples come from two tables; the batch size of each is its part of the batch (`Experiment.batch_parts`).
 
     Args:
-      addresses: the shards of this host.
+      addresses: of the shards of this host.
       spec: of the environment whose samples are stored.
       experiment: the experiment to train.
       hosts: the number of learner hosts; each reads its part of every batch from its own shards.
@@ -38,28 +37,27 @@ def make_reader(addresses: Sequence[str], spec: EnvSpec, experiment: Experiment,
     Raises:
       WrongServer: another server answers at an address.
     """
-    tables, parsed = tables_of(experiment, spec), [Address.parse(address) for address in addresses]
+    tables = tables_of(experiment, spec)
     fresh, reanalysed = experiment.batch_parts
 
     def part(table: str, samples: int, tolerance: float) -> ShardedReader:
         leading = (experiment.learner.steps_per_dispatch, samples // hosts)
         ahead = _samples_ahead(experiment, samples, tolerance) // hosts
-        return ShardedReader(parsed, tables[table], experiment.replay, leading, ahead)
+        return ShardedReader(addresses, tables[table], experiment.replay, leading, ahead)
 
     parts = [part(SAMPLES, fresh, experiment.replay_tolerance)]
     if reanalysed:
         parts.append(part(REANALYSED, reanalysed, experiment.reanalysed_tolerance))
-    return BatchReader(parts, len(parsed))
+    return BatchReader(parts, len(addresses()))
 
 
-def make_state_reader(addresses: Sequence[str], spec: EnvSpec, experiment: Experiment) -> StateReader:
+def make_state_reader(addresses: Addresses, spec: EnvSpec, experiment: Experiment) -> StateReader:
     """Connects a reanalyser's reader, which reads `reanalyse.games` states at a time.
 
     Arguments and errors are those of `make_reader`.
     """
-    parsed, games = [Address.parse(address) for address in addresses], experiment.reanalyse.games
-    table = tables_of(experiment, spec)[STATES]
-    return StateReader(AnyShardReader(parsed, table, experiment.replay, (games,), ahead=games))
+    table, games = tables_of(experiment, spec)[STATES], experiment.reanalyse.games
+    return StateReader(AnyShardReader(addresses, table, experiment.replay, (games,), ahead=games))
 
 
 class BatchReader:
@@ -72,7 +70,7 @@ class BatchReader:
         """Takes one reader for each table; the tables hold the same kind of samples, on the same `shards` shards."""
         self._parts = parts
         self._shards = shards
-        self._read: list[TableBatch] = []
+        self._read: list[Batch] = []
         """The parts of the next batch that have been read."""
 
     def __iter__(self) -> Iterator[Batch]:
@@ -91,12 +89,7 @@ class BatchReader:
             self._read.append(next(self._parts[len(self._read)]))
         read, self._read = self._read, []
         parts = [part._replace(keys=self._global(part.keys, index)) for index, part in enumerate(read)]
-        return Batch(*parts[0]) if len(parts) == 1 else Batch(*jax.tree.map(_concatenated, *parts))
-
-    def moved(self, old: str, new: str) -> None:
-        """Reads the shard at the address `old` at `new` from now on, where it was restarted. Thread-safe."""
-        for part in self._parts:
-            part.moved(old, new)
+        return parts[0] if len(parts) == 1 else Batch(*jax.tree.map(_concatenated, *parts))
 
     def update_priorities(self, keys: Keys, errors: NDArray[Any]) -> None:
         """Sets the priorities of samples of earlier batches to their absolute value errors; never waits."""
@@ -122,9 +115,7 @@ class BatchReader:
 
 
 class StateReader:
-    """An endless iterator over states `[reanalyse.games, ...]`, sampled from all shards; a
-    `podzero.protocols.StateReader`.
-    """
+    """An endless iterator over states `[reanalyse.games, ...]`, sampled from all shards."""
 
     def __init__(self, reader: AnyShardReader) -> None:
         self._reader = reader
@@ -139,12 +130,9 @@ class StateReader:
           ReplayTimeout: as in `BatchReader`.
           StopIteration: the reader was closed.
         """
-        states: StoredState | Window = next(self._reader).samples
+        samples: Any = next(self._reader).samples  # of the table of states, unlike those of other batches
+        states: StoredState | Window = samples
         return states
-
-    def moved(self, old: str, new: str) -> None:
-        """Reads the shard at the address `old` at `new` from now on, where it was restarted. Thread-safe."""
-        self._reader.moved(old, new)
 
     def close(self) -> None:
         """Stops prefetching and closes the connections; a `__next__` that waits ends. Thread-safe."""

@@ -50,8 +50,8 @@ def importance(probability: NDArray[Any], size: NDArray[Any], exponent: float) -
 class PriorityWriter:
     """Sets priorities in threads, one for each shard, so that the learner never waits for it.
 
-    A shard that does not answer keeps its own thread busy and no other one; when it has moved, its updates go to a new
-    thread.
+    A shard that does not answer keeps its own thread busy and no other one; when it has restarted elsewhere, its
+    updates go to a new thread.
     """
 
     def __init__(self, table: str, shard: Callable[[int], Shard]) -> None:

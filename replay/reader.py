@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
-import queue
 import threading
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,39 +15,29 @@ from numpy.typing import NDArray
 from podzero.config import ReplayConfig
 from podzero.replay.errors import ReplayTimeout
 from podzero.replay.priorities import PriorityWriter
-from podzero.replay.shard import Address, Shard
+from podzero.replay.shard import Address, Addresses, Shard
 from podzero.replay.stream import PRIORITY_FIELDS, ShardStream
 from podzero.replay.tables import Table
-from podzero.types import Keys
+from podzero.types import Batch, Keys
 from podzero.waiting import Wait
 
 log = logging.getLogger(__name__)
 
 _POLL_S = 0.1
-"""How often a waiting `__next__` checks for `close`, moved shards and failures."""
-
-
-class TableBatch(NamedTuple):
-    """Samples of one table."""
-
-    samples: Any
-    """A `Sample`, `Window` or `StoredState`, `[*leading, ...]` on every field."""
-    weight: NDArray[np.float32] | None
-    """As in `Batch`; None from a uniform table, like `keys`."""
-    keys: Keys | None
-    """Their `shard` is the index of the shard."""
+"""How often a waiting `__next__` checks for `close`, restarted shards and failures."""
 
 
 class ShardedReader:
-    """An endless iterator over samples `[*leading, ...]` of one table, each shard giving an equal part.
+    """An endless iterator over batches `[*leading, ...]` of one table, each shard giving an equal part.
 
     Sample p of the stream comes from shard p modulo the number of shards. Over all shards, less than one read and
     `ahead` samples have been sampled and not yet returned, `ahead` being rounded to at least two items a shard.
     """
 
     def __init__(
-        self, addresses: Sequence[Address], table: Table, config: ReplayConfig, leading: tuple[int, ...], ahead: int
+        self, addresses: Addresses, table: Table, config: ReplayConfig, leading: tuple[int, ...], ahead: int
     ) -> None:
+        self._addresses = addresses
         self._table = table
         self._replay = config
         self._leading = leading
@@ -56,31 +45,31 @@ class ShardedReader:
         self._ahead = ahead
         self._offset = 0
         self._closed = threading.Event()
-        self._moves: queue.SimpleQueue[tuple[Address, Address]] = queue.SimpleQueue()
         self._streams: list[ShardStream] = []
         self._priorities: PriorityWriter | None = None
         if table.settings.priority_exponent is not None:
             self._priorities = PriorityWriter(table.name, lambda index: self._streams[index].shard)
-        for address in addresses:
-            self._streams.append(self._open(address, len(addresses)))
+        found = addresses()
+        for address in found:
+            self._streams.append(self._open(Address.parse(address), len(found)))
 
-    def __iter__(self) -> Iterator[TableBatch]:
+    def __iter__(self) -> Iterator[Batch]:
         return self
 
-    def __next__(self) -> TableBatch:
-        """The next samples, with weights and keys if the table is prioritized.
+    def __next__(self) -> Batch:
+        """The next samples, with weights and keys if the table is prioritized; `keys.shard` is the index of the shard.
 
         Raises:
           ReplayTimeout: `replay.timeout_s` is set and they did not come within it; the message says which limiter
             blocks whom. What had arrived is kept for the next call.
           StopIteration: the reader was closed, perhaps by another thread during this call.
         """
-        self._follow_moves()
+        self._follow_restarts()
         wait = Wait(self._replay.warn_after_s, self._replay.timeout_s)
         while missing := self._missing():
             if self._closed.is_set():
                 raise StopIteration
-            self._follow_moves()
+            self._follow_restarts()
             if wait.over:
                 raise ReplayTimeout(f"no batch within {wait.seconds:.0f} s (replay.timeout_s): {_explain(missing)}")
             if wait.message_due():
@@ -88,10 +77,6 @@ class ShardedReader:
         if self._closed.is_set():
             raise StopIteration
         return self._assemble(self._shares())
-
-    def moved(self, old: str, new: str) -> None:
-        """Reads the shard at the address `old` at `new` from now on, where it was restarted. Thread-safe."""
-        self._moves.put((Address.parse(old), Address.parse(new)))
 
     def update_priorities(self, keys: Keys, errors: NDArray[Any]) -> None:
         """Sets the priorities of samples read earlier to their absolute value errors; never waits."""
@@ -123,15 +108,14 @@ class ShardedReader:
         """The most samples of one read that come from one of `shards` shards."""
         return math.ceil(self._count / shards)
 
-    def _follow_moves(self) -> None:
-        """Replaces the streams of shards that have moved."""
-        for _ in range(self._moves.qsize()):
-            old, new = self._moves.get()
-            for index, stream in enumerate(self._streams):
-                if stream.address == old:
-                    log.info("replay at %s goes on at %s", old.endpoint, new.endpoint)
-                    self._streams[index] = self._open(new, len(self._streams))
-                    self._streams[index].inherit(stream)
+    def _follow_restarts(self) -> None:
+        """Replaces the streams of shards that were restarted at other addresses."""
+        for index, (stream, found) in enumerate(zip(self._streams, self._addresses(), strict=True)):
+            if found != str(stream.address):
+                address = Address.parse(found)
+                log.info("replay at %s goes on at %s", stream.address.endpoint, address.endpoint)
+                self._streams[index] = self._open(address, len(self._streams))
+                self._streams[index].inherit(stream)
 
     def _missing(self) -> list[ShardStream]:
         """The streams whose share of the next read has not arrived; waits for each of them for `_POLL_S`."""
@@ -143,7 +127,7 @@ class ShardedReader:
         shards = len(self._streams)
         return [range((index - self._offset) % shards, self._count, shards) for index in range(shards)]
 
-    def _assemble(self, shares: Sequence[range]) -> TableBatch:
+    def _assemble(self, shares: Sequence[range]) -> Batch:
         signature = self._table.signature
         rows = np.empty((self._count, self._streams[0].row_bytes), np.uint8)
         shard = np.empty(self._count, np.int32)
@@ -155,10 +139,10 @@ class ShardedReader:
         self._offset = (self._offset + self._count) % len(self._streams)
         samples = signature.unpack(rows[:, : signature.row_bytes], self._leading)
         if self._priorities is None:
-            return TableBatch(samples, None, None)
+            return Batch(samples)
         fields = np.ascontiguousarray(rows[:, signature.row_bytes :]).view(PRIORITY_FIELDS).reshape(self._leading)
         keys = Keys(shard.reshape(self._leading), np.ascontiguousarray(fields["key"]))
-        return TableBatch(samples, np.ascontiguousarray(fields["weight"]), keys)
+        return Batch(samples, np.ascontiguousarray(fields["weight"]), keys)
 
 
 class AnyShardReader(ShardedReader):

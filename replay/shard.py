@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from podzero.replay.errors import MalformedAnswer, ReplayTimeout, ReplayUnavailable, WrongServer
@@ -20,6 +21,13 @@ _ANSWER_S = 2.0
 """How long a server may take for one answer."""
 
 
+Addresses = Callable[[], Sequence[str]]
+"""Returns the current address of every shard (`ReplayServer.address()`), always in the same order; never waits.
+
+A shard that was restarted has a new address, one that is away keeps its last.
+"""
+
+
 class Address(NamedTuple):
     """Where a shard listens, and its identity; as text `host:port#identity`."""
 
@@ -28,6 +36,11 @@ class Address(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.endpoint}#{self.identity}"
+
+    @property
+    def host(self) -> str:
+        """The name or IP of the machine."""
+        return self.endpoint.rpartition(":")[0]
 
     @classmethod
     def parse(cls, text: str) -> Address:

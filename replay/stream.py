@@ -191,7 +191,7 @@ class ShardStream:
             answers = self._answers()
 
     def _answers(self) -> bool:
-        """Whether the shard answers. A restarted shard may listen before its new address is announced."""
+        """Whether the shard answers. A restarted shard may listen before its new address is known here."""
         try:
             return self.shard.limits() is not None
         except WrongServer as error:

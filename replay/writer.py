@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import queue
 import random
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from podzero.config import Experiment, ReplayConfig
 from podzero.replay.errors import MalformedAnswer, ReplayTimeout, RequestRefused, SignatureError, WrongServer
-from podzero.replay.shard import Address, Shard
+from podzero.replay.shard import Address, Addresses, Shard
 from podzero.replay.signature import Stored
 from podzero.replay.tables import SAMPLES, Table, tables_of
 from podzero.replay.wire.connection import InsertStream
@@ -42,28 +41,21 @@ _ASKING_SHARE = 0.1
 
 
 def make_writer(
-    addresses: Sequence[str],
-    spec: EnvSpec,
-    experiment: Experiment,
-    near: Sequence[str] = (),
-    table: str = SAMPLES,
+    addresses: Addresses, spec: EnvSpec, experiment: Experiment, near: str = "", table: str = SAMPLES
 ) -> ShardedWriter:
-    """Connects to the shards at `addresses` (`ReplayServer.address()`); skips those that do not answer, with a warning,
-    until they do.
+    """Connects to replay shards; skips those that do not answer, with a warning, until they do.
 
     Args:
-      addresses: all shards.
+      addresses: of all shards.
       spec: of the environment whose samples are stored.
       experiment: the experiment to train.
-      near: the addresses on this node; they are preferred while they accept.
+      near: the host of this process in addresses; shards there are preferred while they accept.
       table: the name of the table to write to.
 
     Raises:
       WrongServer: another server answers at an address.
     """
-    parsed = [Address.parse(address) for address in addresses]
-    tables = tables_of(experiment, spec)
-    return ShardedWriter(parsed, tables[table], experiment.replay, {Address.parse(address) for address in near})
+    return ShardedWriter(addresses, tables_of(experiment, spec)[table], experiment.replay, near)
 
 
 class ShardedWriter:
@@ -71,20 +63,17 @@ class ShardedWriter:
 
     A shard that is lost, or whose limiter blocks inserts, is skipped while another one accepts; otherwise all writers
     could wait for a full shard while the reader waits for an empty one. Shards on the writer's own node come first. At
-    most `_AHEAD + _PIECE` items per shard are unconfirmed at any time. `moved` drops those of a restarted shard.
+    most `_AHEAD + _PIECE` items per shard are unconfirmed at any time; they are lost if it restarts at another address.
     """
 
-    def __init__(
-        self, addresses: Sequence[Address], table: Table, config: ReplayConfig, near: Collection[Address] = ()
-    ) -> None:
+    def __init__(self, addresses: Addresses, table: Table, config: ReplayConfig, near: str = "") -> None:
+        self._addresses = addresses
+        self._near = near
         self._config = config
         self._table = table
         self._signature = table.signature
-        self._moves: queue.SimpleQueue[tuple[Address, Address]] = queue.SimpleQueue()
-        self._connections = [_Connection(Shard(address, table), address not in near) for address in addresses]
+        self._connections = [self._connect(index, address) for index, address in enumerate(addresses())]
         random.shuffle(self._connections)  # so that writers that start together begin at different shards
-        for connection in self._connections:
-            connection.probe()
 
     def write(self, samples: Stored, priorities: NDArray[Any] | None = None) -> None:
         """Writes T samples (`[T, ...]` on every field); waits while every shard's limiter blocks inserts.
@@ -122,11 +111,7 @@ class ShardedWriter:
             connection for connection in self._connections if connection.pending and not connection.settled()
         ]:
             _check(wait, waiting)
-            self._follow_moves()
-
-    def moved(self, old: str, new: str) -> None:
-        """Writes to the shard at the address `old` at `new` from now on, where it was restarted. Thread-safe."""
-        self._moves.put((Address.parse(old), Address.parse(new)))
+            self._follow_restarts()
 
     def close(self) -> None:
         """Closes the connections at once; logs a warning if unconfirmed samples are dropped."""
@@ -137,7 +122,7 @@ class ShardedWriter:
         """The next connection in turn that takes more items."""
         wait = Wait(self._config.warn_after_s, self._config.timeout_s)
         while True:
-            self._follow_moves()
+            self._follow_restarts()
             for connection in sorted(self._connections, key=lambda connection: connection.remote):
                 if connection.ready():
                     self._connections.remove(connection)
@@ -145,22 +130,33 @@ class ShardedWriter:
                     return connection
             _check(wait, self._connections)
 
-    def _follow_moves(self) -> None:
-        """Replaces the connections to shards that have moved; their unconfirmed samples are lost."""
-        for _ in range(self._moves.qsize()):
-            old, new = self._moves.get()
-            for index, connection in enumerate(self._connections):
-                if connection.shard.address == old:
-                    log.info("the replay shard at %s was restarted at %s", old.endpoint, new.endpoint)
-                    connection.close()
-                    self._connections[index] = _Connection(Shard(new, self._table), connection.remote)
-                    self._connections[index].probe()
+    def _follow_restarts(self) -> None:
+        """Replaces the connections to shards that restarted elsewhere; what the old ones have not confirmed is lost."""
+        addresses = self._addresses()
+        for place, connection in enumerate(self._connections):
+            old, new = connection.shard.address, addresses[connection.index]
+            if new != str(old):
+                log.info("the replay shard at %s was restarted at %s", old.endpoint, new.partition("#")[0])
+                connection.close()
+                self._connections[place] = self._connect(connection.index, new)
+
+    def _connect(self, index: int, address: str) -> _Connection:
+        """A connection to the shard of an index, which may be away.
+
+        Raises:
+          WrongServer: another server answers at the address.
+        """
+        parsed = Address.parse(address)
+        connection = _Connection(index, Shard(parsed, self._table), parsed.host != self._near)
+        connection.probe()
+        return connection
 
 
 class _Connection:
-    """The connection to one shard."""
+    """The connection to the shard of an index."""
 
-    def __init__(self, shard: Shard, remote: bool) -> None:
+    def __init__(self, index: int, shard: Shard, remote: bool) -> None:
+        self.index = index
         self.shard = shard
         self.remote = remote
         """Whether the shard is on another node than this writer."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -35,10 +35,10 @@ from podzero.inference import (
     random_positions,
 )
 from podzero.networks import make_inference, make_model_network, make_network
-from podzero.protocols import BatchedSearch, Env, ParamSource, ReplayWriter, Report, StateReader
+from podzero.protocols import BatchedSearch, Env, ParamSource, ReplayWriter, Report
 from podzero.runtime.placed import PlacedNetwork, placed_network
 from podzero.search import Evaluate, ModelSearch, make_model_search, make_search, network_evaluation, rules_model
-from podzero.types import Array, EnvSpec, ModelNetwork, Network, Params, Symmetry
+from podzero.types import Array, EnvSpec, ModelNetwork, Network, Params, StoredState, Symmetry, Window
 
 log = logging.getLogger(__name__)
 
@@ -221,7 +221,7 @@ def make_reanalyser(
     name: str,
     seed: int,
     source: ParamSource,
-    states: StateReader,
+    states: Iterator[StoredState | Window],
     writer: ReplayWriter,
     report: Report,
 ) -> ReanalysisActor:

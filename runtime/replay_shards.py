@@ -1,39 +1,26 @@
-"""The replay shards of a run: a shard that dies is restarted, and its readers and writers are told its new address."""
+"""The replay shards of a run. One that dies is restarted; readers and writers find its new address in the directory."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from podzero.errors import ClusterError
 from podzero.runtime.checkpoints import SavedShard
 from podzero.runtime.cluster.placement import Node
-from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S, START_TIMEOUT_S, Call, RemoteActor, WorkerDied
+from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S, Call, RemoteActor
 from podzero.runtime.worker import ANSWER_TIMEOUT_S, Worker, await_answers
 
 log = logging.getLogger(__name__)
-
-MOVE_ATTEMPTS = 3
-"""How often a worker is told that a shard has moved before it counts as failed."""
-MOVE_TIMEOUT_S = START_TIMEOUT_S
-"""Longest wait for a worker to confirm a move: it answers only when it is built."""
-
-
-class Move(NamedTuple):
-    """A shard that was restarted at another address."""
-
-    old: str
-    """The address that readers and writers know."""
-    new: str
 
 
 class _Restart(NamedTuple):
     """A shard that is being restarted."""
 
-    address: Call
+    ready: Call
     node: Node
     deadline: float
     """On the monotonic clock."""
@@ -49,7 +36,6 @@ class ReplayShards:
     def __init__(self, spawn: Callable[[int, Node, Sequence[SavedShard]], RemoteActor]) -> None:
         self._spawn = spawn
         self.workers: list[Worker] = []
-        self._addresses: list[str] = []
         self._restarts: dict[int, _Restart] = {}
 
     @property
@@ -68,8 +54,12 @@ class ReplayShards:
         Raises:
           ReplayMismatch, PortTaken, ...: whatever kept a shard from being built; the first such error of any.
         """
-        calls = [(worker, worker.actor.begin("address")) for worker in self.workers]
-        self._addresses = await_answers(calls, BUILD_TIMEOUT_S)
+        await_answers([(worker, worker.actor.begin("ready")) for worker in self.workers], BUILD_TIMEOUT_S)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all shards work, as far as is known: none has failed, and none is still being restarted."""
+        return not self._restarts and not self.lost()
 
     def lost(self) -> list[tuple[int, Exception]]:
         """The indices of the shards that failed, and why each failed."""
@@ -89,16 +79,15 @@ class ReplayShards:
         self._restart(index, min(nodes, key=lambda node: (crowded[node.id], -node.cpus, node.id)), contents)
         return True
 
-    def moves(self) -> list[Move]:
-        """The restarted shards that have begun to listen since the last call.
-
-        One that has failed, or does not listen in time, is `lost` again.
-        """
-        moves = []
+    def check_restarts(self) -> None:
+        """Looks at shards that are being restarted; one that failed, or does not listen in time, is `lost` again."""
         for index, restart in list(self._restarts.items()):
-            if restart.address.done:
+            if restart.ready.done:
                 del self._restarts[index]
-                moves += self._finish(index, restart)
+                try:
+                    restart.ready.result(ANSWER_TIMEOUT_S)
+                except Exception as failure:
+                    self.workers[index].failure = failure
             elif time.monotonic() >= restart.deadline:
                 del self._restarts[index]
                 self.workers[index].failure = ClusterError(
@@ -106,7 +95,6 @@ class ReplayShards:
                     f"{restart.node}: is the node overloaded, or without the CPUs or memory that it reserves "
                     "(replay.cpus, replay.memory_gib)?"
                 )
-        return moves
 
     def kill(self) -> None:
         """Ends all shards at once."""
@@ -114,70 +102,10 @@ class ReplayShards:
             worker.actor.kill()
         self.workers, self._restarts = [], {}
 
-    def _finish(self, index: int, restart: _Restart) -> list[Move]:
-        """The move of a shard that has answered where it listens; none if it failed."""
-        try:
-            new = restart.address.result(ANSWER_TIMEOUT_S)
-        except Exception as failure:
-            self.workers[index].failure = failure
-            return []
-        move = Move(self._addresses[index], new)
-        self._addresses[index] = new
-        return [move]
-
     def _restart(self, index: int, node: Node, contents: Sequence[SavedShard]) -> None:
         held = f"the contents of {contents[0].folder}" if contents else "no contents"
         log.warning("replay-%d restarts on %s with %s", index, node, held)
         self.workers[index].actor.kill()
         self.workers[index] = Worker(self._spawn(index, node, contents))
-        address = self.workers[index].actor.begin("address")
-        self._restarts[index] = _Restart(address, node, time.monotonic() + BUILD_TIMEOUT_S)
-
-
-class _Announcement(NamedTuple):
-    """A move of which a worker is being told."""
-
-    worker: Worker
-    move: Move
-    call: Call
-    attempt: int
-    deadline: float
-
-
-class MoveAnnouncer:
-    """Tells workers that shards have moved, and reads whether each has understood."""
-
-    def __init__(self) -> None:
-        self._pending: list[_Announcement] = []
-
-    def announce(self, moves: Iterable[Move], workers: Sequence[Worker]) -> None:
-        """Tells all `workers` of all `moves`; returns at once."""
-        self._pending += [_tell(worker, move) for move in moves for worker in workers]
-
-    def failures(self) -> list[tuple[Worker, Exception]]:
-        """The workers that could not be told of a move in `MOVE_ATTEMPTS` attempts, and why; repeats failed attempts.
-
-        A worker that died meanwhile is not among them: whoever takes its place asks the shards for their addresses.
-        """
-        announcements, self._pending, failures = self._pending, [], []
-        for announcement in announcements:
-            worker, move, call, attempt, deadline = announcement
-            if not call.done and time.monotonic() < deadline:
-                self._pending.append(announcement)
-                continue
-            try:
-                call.result(ANSWER_TIMEOUT_S if call.done else 0.0)
-            except WorkerDied:
-                continue
-            except Exception as failure:
-                log.warning("%s did not learn that replay moved to %s", worker.actor.name, move.new, exc_info=failure)
-                if attempt < MOVE_ATTEMPTS:
-                    self._pending.append(_tell(worker, move, attempt + 1))
-                else:
-                    failures.append((worker, failure))
-        return failures
-
-
-def _tell(worker: Worker, move: Move, attempt: int = 1) -> _Announcement:
-    call = worker.actor.begin("moved", move.old, move.new)
-    return _Announcement(worker, move, call, attempt, time.monotonic() + MOVE_TIMEOUT_S)
+        ready = self.workers[index].actor.begin("ready")
+        self._restarts[index] = _Restart(ready, node, time.monotonic() + BUILD_TIMEOUT_S)

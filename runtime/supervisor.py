@@ -20,13 +20,13 @@ from podzero.runtime.cluster.remote import STOP_TIMEOUT_S, RemoteActor
 from podzero.runtime.cluster.scheduling import Bundle, PlacementGroup
 from podzero.runtime.cluster.stale_processes import RUN_VARIABLE
 from podzero.runtime.failures import SHARD, Failures
-from podzero.runtime.learner_group import LearnerFailed, LearnerGroup
+from podzero.runtime.learner_group import LearnerGroup
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport
 from podzero.runtime.nodes import RunNodes
 from podzero.runtime.processes.process import Process, RunContext, hosted
 from podzero.runtime.processes.replay import ReplayProcess
 from podzero.runtime.program import CPU_ONLY, Kind, program, start_order
-from podzero.runtime.replay_shards import MoveAnnouncer, ReplayShards
+from podzero.runtime.replay_shards import ReplayShards
 from podzero.runtime.worker import Worker, WorkerGroup, await_end, last_reports
 from podzero.workdir import Workdir
 
@@ -67,8 +67,8 @@ class Supervisor:
         self._stopping = stopping
         self._nodes = RunNodes(cluster, experiment, home, CPU_ONLY)
         self._failures = Failures(experiment.restarts, self._nodes.describe)
-        directory = start_directory(home) if experiment.actors.inference == "server" else None
-        self._context = RunContext(experiment, workdir, "", store, directory)
+        self._home = home
+        self._context = RunContext(experiment, workdir, run="", store=store, directory=None)
         self._program = {kind.name: kind for kind in program(experiment)}
         # The shards and the learner are started in ways of their own; all others alone, wherever there is room.
         self._groups = {
@@ -82,7 +82,6 @@ class Supervisor:
         self._first_attempt = 0
         self._starts: Counter[str] = Counter()
         self._learner_resources: PlacementGroup | None = None
-        self._announcer = MoveAnnouncer()
         self._noted: dict[int, Worker] = {}
         """By index, the last process of a shard whose loss was noted."""
         self._homeless: set[int] = set()
@@ -103,8 +102,10 @@ class Supervisor:
           ClusterError, WorkerDied: a worker could not be built; no worker is left running.
         """
         folder = checkpoint.folder if checkpoint else None
-        # With a new run id, all processes that were started before count as left behind.
-        self._context = replace(self._context, run=uuid.uuid4().hex, restore_from=folder)
+        # With a new run id, all processes that were started before count as left behind; with a directory of its own,
+        # no process of this start finds one of them.
+        directory = start_directory(self._home)
+        self._context = replace(self._context, run=uuid.uuid4().hex, directory=directory, restore_from=folder)
         # Earlier drivers gave the producers the seeds of attempts from their steps on; their counts of starts are gone.
         self._first_attempt = checkpoint.step if checkpoint else 0
         self.ladder = checkpoint.ladder if checkpoint else {}
@@ -164,7 +165,6 @@ class Supervisor:
 
         Raises:
           RunFailed: workers that training needs have failed too often or cannot do what the experiment asks for.
-          LearnerFailed: the learner could not be told that a shard moved.
         """
 
         def contents(index: int) -> list[SavedShard]:
@@ -173,10 +173,9 @@ class Supervisor:
         for worker in [*self.shards.workers, *self._workers]:
             if worker.worked:
                 self._failures.note_work(worker.actor.name)
+        self.shards.check_restarts()
         replaced = self._replace_shards(contents)
         ended = [name for group in self._groups.values() for name in self._remove_ended(group)]
-        self._announce_moves()
-        ended += [name for group in self._samplers for name in self._remove_ended(group)]
         if replaced or ended or time.monotonic() >= self._look_at:
             self.scale()
         return [*replaced, *ended]
@@ -188,8 +187,8 @@ class Supervisor:
         nodes = [] if all(group.complete for group in groups) else self._nodes.for_workers()
         for kind, limit in start_order(group.kind for group in groups):
             group = self._groups[kind.name]
-            if group in self._samplers and self.shards.lost():
-                continue  # they are built with the addresses of all shards
+            if group in self._samplers and not self.shards.complete:
+                continue  # their construction waits for all shards
             where = self._nodes.with_accelerators() if kind.resources and not group.complete else nodes
             usable = self._failures.usable(kind.name, [node for node in where if group.could_run_on(node)])
             for name, node in group.scale(usable, self._taken(), self._failures.may_start, limit).items():
@@ -301,15 +300,19 @@ class Supervisor:
         )
         if free < kind.cpus or node.resources.get(MEMORY, 0.0) < shards * kind.memory:
             kind = replace(kind, cpus=0.0, memory=0)
-        return self._spawn(kind, ReplayProcess(kind.names[index], self._context, index, contents=contents), node)
+        name = kind.names[index]
+        return self._spawn(kind, ReplayProcess(name, self._context, index, self._attempt(name), contents), node)
 
     def _process(self, kind: Kind, index: int) -> Process:
         """The process of an index as it would start now."""
         name = kind.names[index]
+        return kind.process(name, replace(self._context, ladder=self.ladder), index, self._attempt(name))
+
+    def _attempt(self, name: str) -> int:
+        """The number of the next attempt of a process, which its earlier ones did not have."""
         attempt = self._first_attempt + self._starts[name]
         self._starts[name] += 1
-        context = replace(self._context, shards=tuple(self.shards.actors), ladder=self.ladder)
-        return kind.process(name, context, index, attempt)
+        return attempt
 
     def _spawn(self, kind: Kind, process: Process, node: Node, bundle: Bundle | None = None) -> RemoteActor:
         return self._cluster.spawn(
@@ -358,14 +361,3 @@ class Supervisor:
                     loss,
                 )
         return replaced
-
-    def _announce_moves(self) -> None:
-        """Tells readers and writers where restarted shards are; those that could not be told are of no use any more."""
-        users = [*(worker for group in self._samplers for worker in group.workers.values()), *self._learners]
-        self._announcer.announce(self.shards.moves(), users)
-        for worker, failure in self._announcer.failures():
-            if worker in self._learners:
-                raise LearnerFailed(
-                    f"{worker.actor.name} could not be told that a replay shard moved: {failure}"
-                ) from failure
-            worker.failure = failure

@@ -1,15 +1,24 @@
-"""Where the servers of a run are: a small Ray actor that servers tell their addresses, and that clients ask."""
+"""Where the servers of a run are: a small Ray actor to which they announce their addresses, and which others ask."""
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from podzero.errors import ClusterError
 from podzero.runtime.cluster.scheduling import node_affinity
 
+log = logging.getLogger(__name__)
+
 STALE_S = 10.0
-"""Time after which a server that has not announced itself again is left out."""
+"""Time after which a server that has not announced itself again counts as away."""
+ANNOUNCE_EVERY_S = 2.0
+"""Time between two announcements of a server that `keep_announced` announces."""
+ASK_EVERY_S = 2.0
+"""Time between two looks of an `AddressBook`."""
 ANSWER_TIMEOUT_S = 20.0
 """Longest wait for the directory's answer: Ray may be restarting it."""
 
@@ -18,16 +27,23 @@ class Directory:
     """Addresses by name. A Ray actor; `start_directory` starts it. After a restart, announcements fill it again."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, tuple[str, float]] = {}
+        self._entries: dict[str, tuple[int, str, float]] = {}
 
-    def announce(self, name: str, address: str) -> None:
-        """Makes `address` that of the server `name`; to be repeated every few seconds."""
-        self._entries[name] = address, time.monotonic()
+    def announce(self, name: str, address: str, attempt: int) -> None:
+        """Makes `address` that of the server `name`; to be repeated every few seconds.
+
+        Args:
+          name: the server's name, for example `replay-0`.
+          address: where it listens.
+          attempt: the attempt of its process; one that was replaced, but has not ended yet, is ignored.
+        """
+        if attempt >= self._entries.get(name, (attempt,))[0]:
+            self._entries[name] = attempt, address, time.monotonic()
 
     def addresses(self) -> dict[str, str]:
         """The addresses of the servers that announced themselves lately, by name."""
         now = time.monotonic()
-        return {name: address for name, (address, heard) in self._entries.items() if now - heard < STALE_S}
+        return {name: address for name, (_, address, heard) in self._entries.items() if now - heard < STALE_S}
 
 
 def start_directory(node: str) -> Any:
@@ -44,9 +60,21 @@ def start_directory(node: str) -> Any:
     return ray.remote(Directory).options(scheduling_strategy=node_affinity(node), **options).remote()
 
 
-def tell(directory: Any, name: str, address: str) -> None:
-    """Announces a server to the directory; returns at once."""
-    directory.announce.remote(name, address)
+def tell(directory: Any, name: str, attempt: int, address: str) -> None:
+    """Announces a server to the directory once (`Directory.announce`); returns at once."""
+    directory.announce.remote(name, address, attempt)
+
+
+def keep_announced(directory: Any, name: str, attempt: int, address: str) -> None:
+    """Announces a server at once and then every few seconds, in a thread, for as long as this process lives."""
+    tell(directory, name, attempt, address)
+
+    def repeat() -> None:
+        while True:
+            time.sleep(ANNOUNCE_EVERY_S)
+            tell(directory, name, attempt, address)
+
+    threading.Thread(target=repeat, name=f"announce-{name}", daemon=True).start()
 
 
 def ask(directory: Any) -> dict[str, str]:
@@ -61,7 +89,70 @@ def ask(directory: Any) -> dict[str, str]:
     try:
         found: dict[str, str] = ray.get(directory.addresses.remote(), timeout=ANSWER_TIMEOUT_S)
     except GetTimeoutError:
-        raise ClusterError(f"waited {ANSWER_TIMEOUT_S:g} s for the directory of inference servers") from None
+        raise ClusterError(f"waited {ANSWER_TIMEOUT_S:g} s for the directory of addresses") from None
     except RayError as error:
-        raise ClusterError(f"the directory of inference servers is gone: {error}") from None
+        raise ClusterError(f"the directory of addresses is gone: {error}") from None
     return found
+
+
+class AddressBook:
+    """A process's copy of the directory, which a thread brings up to date every few seconds; reading it never waits.
+
+    Args:
+      ask: gives the addresses of the present servers by name, or raises `ClusterError`: `ask` of the run's directory.
+    """
+
+    def __init__(self, ask: Callable[[], Mapping[str, str]]) -> None:
+        self._ask = ask
+        self._present: Mapping[str, str] = {}
+        self._last: dict[str, str] = {}
+        """The last address of every server that was ever present."""
+        self._failure: ClusterError | None = None
+        self._updated = threading.Condition()
+        threading.Thread(target=self._follow, name="addresses", daemon=True).start()
+
+    def present(self) -> Mapping[str, str]:
+        """The addresses of the servers that announced themselves lately, by name.
+
+        Raises:
+          ClusterError: the directory does not answer.
+        """
+        if self._failure is not None:
+            raise ClusterError(str(self._failure))
+        return self._present
+
+    def await_servers(self, names: Sequence[str], timeout_s: float) -> Callable[[], list[str]]:
+        """Waits until all these servers have announced themselves; returns a function that gives their addresses.
+
+        It gives them in the order of `names`. A server that is missing from the directory keeps its last address: it is
+        away, or the directory was restarted and does not know it yet.
+
+        Raises:
+          ClusterError: they have not all done so within `timeout_s`.
+        """
+        with self._updated:
+            if not self._updated.wait_for(lambda: self._last.keys() >= set(names), timeout_s):
+                missing = ", ".join(name for name in names if name not in self._last)
+                raise ClusterError(
+                    f"waited {timeout_s:.0f} s for {missing} to listen; "
+                    f"{self._failure or 'they may still restore their contents, or be without a node'}"
+                )
+        return lambda: [self._last[name] for name in names]
+
+    def _follow(self) -> None:
+        while True:
+            self._update()
+            time.sleep(ASK_EVERY_S)
+
+    def _update(self) -> None:
+        try:
+            present = self._ask()
+        except ClusterError as failure:
+            if self._failure is None:
+                log.warning("%s; the addresses known so far stay in use", failure)
+            self._failure = failure
+            return
+        with self._updated:
+            self._present, self._failure = present, None
+            self._last |= present
+            self._updated.notify_all()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from podzero.config import Experiment
 from podzero.protocols import ParamSource, Report
-from podzero.runtime.cluster.directory import ask
-from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S, RemoteActor, current_node_id
+from podzero.runtime.cluster.directory import AddressBook, ask
+from podzero.runtime.cluster.remote import own_address
 from podzero.runtime.processes.process import Process, own_devices
+from podzero.runtime.processes.replay import replay_addresses
 
 if TYPE_CHECKING:
     from podzero.actors import ActorClients, ActorGroups, DeviceActor, EnvironmentActor, SelfPlayActor
@@ -26,12 +27,16 @@ class ActorProcess(Process):
         from podzero.runtime.ray_params import RayParamSource
 
         experiment, source = self.context.experiment, RayParamSource(self.context.store)
+        book = AddressBook(partial(ask, self.context.directory))
+        shards = replay_addresses(book, experiment)
         # Each group of games that waits for inference servers writes by itself.
         groups = experiment.server.groups if experiment.actors.inference == "server" else 1
-        self._writers = [SampleWriters(experiment, self.context.shards) for _ in range(groups)]
-        self._actor = self._make([writers.clients(source, self.reports.report) for writers in self._writers])
+        clients = [actor_clients(experiment, shards, source, self.reports.report) for _ in range(groups)]
+        self._actor = self._make(clients, book)
 
-    def _make(self, clients: list[ActorClients]) -> SelfPlayActor | EnvironmentActor | DeviceActor | ActorGroups:
+    def _make(
+        self, clients: Sequence[ActorClients], book: AddressBook
+    ) -> SelfPlayActor | EnvironmentActor | DeviceActor | ActorGroups:
         from podzero.runtime.build import make_actor, make_device_actor
         from podzero.runtime.serving import make_served_actor
 
@@ -42,8 +47,8 @@ class ActorProcess(Process):
                 devices = own_devices(self.name, "actors", actors.resources)
                 return make_device_actor(experiment, self.name, seed, clients[0], devices)
             case "server":
-                servers, first = partial(ask, self.context.directory), self.index * len(clients)
-                return make_served_actor(experiment, self.name, seed, clients, self.context.run, servers, first)
+                first = self.index * len(clients)
+                return make_served_actor(experiment, self.name, seed, clients, self.context.run, book.present, first)
             case _:
                 return make_actor(experiment, self.name, seed, clients[0])
 
@@ -51,51 +56,31 @@ class ActorProcess(Process):
         """Plays games, or acts in environments, until stopped."""
         self._actor.run()
 
-    def moved(self, old: str, new: str) -> None:
-        """Takes note that the replay shard at the address `old` was restarted at `new`."""
-        for writers in self._writers:
-            writers.moved(old, new)
-
     def stop(self) -> None:
         """Asks `run` to end."""
         self._actor.stop()
 
 
-class SampleWriters:
-    """The writers of an actor to all tables that it fills; waits until all shards listen."""
+def actor_clients(
+    experiment: Experiment, shards: Callable[[], Sequence[str]], source: ParamSource, report: Report
+) -> ActorClients:
+    """The clients of an actor, with writers to all replay tables that it fills.
 
-    def __init__(self, experiment: Experiment, shards: Sequence[RemoteActor]) -> None:
-        from podzero.envs import spec_of
-        from podzero.replay import STATES, make_writer
+    Args:
+      experiment: what is run.
+      shards: the addresses of all replay shards.
+      source: the published parameters.
+      report: receives the metrics.
+    """
+    from podzero.actors import ActorClients
+    from podzero.envs import spec_of
+    from podzero.replay import STATES, make_writer
 
-        spec, nodes = spec_of(experiment.env), shard_nodes(shards)
-        self._samples = make_writer(list(nodes), spec, experiment, near=near(nodes))
-        self._states = None
-        if experiment.reanalyse.share:
-            # Writes of states never block, so a preference for near shards would put all states there.
-            self._states = make_writer(list(nodes), spec, experiment, table=STATES)
-
-    def clients(self, source: ParamSource, report: Report) -> ActorClients:
-        """The clients of an actor that writes by these."""
-        from podzero.actors import ActorClients
-
-        return ActorClients(source, self._samples, report, self._states)
-
-    def moved(self, old: str, new: str) -> None:
-        """Takes note that the replay shard at the address `old` was restarted at `new`."""
-        for writer in (self._samples, self._states):
-            if writer is not None:
-                writer.moved(old, new)
-
-
-def shard_nodes(shards: Sequence[RemoteActor]) -> dict[str, str | None]:
-    """The node of each shard by its address; waits until all shards listen."""
-    return {shard.ask("address", timeout_s=BUILD_TIMEOUT_S): shard.node for shard in shards}
-
-
-def near(nodes: dict[str, str | None]) -> list[str]:
-    """The addresses of the shards on the node of this process."""
-    return [address for address, node in nodes.items() if node == current_node_id()]
+    spec = spec_of(experiment.env)
+    samples = make_writer(shards, spec, experiment, near=own_address())
+    # Writes of states never block, so a preference for near shards would put all states there.
+    states = make_writer(shards, spec, experiment, table=STATES) if experiment.reanalyse.share else None
+    return ActorClients(source, samples, report, states)
 
 
 def seed_of(seed: int, index: int, attempt: int) -> int:

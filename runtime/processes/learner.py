@@ -9,14 +9,16 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import wait
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S
+from podzero.runtime.cluster.directory import AddressBook, ask
 from podzero.runtime.preemption import watch_for_notices
-from podzero.runtime.processes.actor import SampleWriters, seed_of
+from podzero.runtime.processes.actor import actor_clients, seed_of
 from podzero.runtime.processes.inference import inference_server
 from podzero.runtime.processes.process import Process
+from podzero.runtime.processes.replay import replay_addresses
 
 if TYPE_CHECKING:
     from podzero.runtime.local_params import LocalParams
@@ -48,40 +50,37 @@ class LearnerProcess(Process):
         from podzero.runtime.ray_params import RayParamSink
 
         network, spec, symmetries = learner_parts(experiment)
-        addresses = [shard.ask("address", timeout_s=BUILD_TIMEOUT_S) for shard in context.shards[rank::hosts]]
-        self._reader = make_reader(addresses, spec, experiment, hosts)
+        book = AddressBook(partial(ask, context.directory))
         local = LocalParams() if experiment.uses_learner_devices else None
         self.learner = Learner(
             experiment,
             network,
             spec,
             symmetries,
-            reader=self._reader,
+            reader=make_reader(replay_addresses(book, experiment, rank, hosts), spec, experiment, hosts),
             sink=RayParamSink(context.store) if rank == 0 else None,
             report=self.reports.report,
             restore_from=context.restore_from,
             host_sync=host_sync,
             local_sink=local,
         )
-        self._writers: SampleWriters | None = None
-        self._beside = running_beside(self._companion(local), self.learner.fail) if local else nullcontext()
+        self._beside = running_beside(self._companion(local, book), self.learner.fail) if local else nullcontext()
 
-    def _companion(self, local: LocalParams) -> Companion:
+    def _companion(self, local: LocalParams, book: AddressBook) -> Companion:
         """The actor or inference server on the learner's devices, with the parameters that it publishes here."""
         import jax
 
         from podzero.runtime.build import make_device_actor
 
-        context, experiment, rank = self.context, self.context.experiment, self.index
+        experiment, rank = self.context.experiment, self.index
         if experiment.actors.beside_learner:
-            self._writers = SampleWriters(experiment, context.shards)
-            clients = self._writers.clients(local, self.reports.report)
+            clients = actor_clients(experiment, replay_addresses(book, experiment), local, self.reports.report)
             seed = seed_of(experiment.seed, rank, attempt=self.learner.step)  # other games after a resumption
             return make_device_actor(experiment, f"actor-{rank}", seed, clients, jax.local_devices())
         # This server waits for its devices for ever: they train as well, and `run` watches that.
         server = experiment.server.model_copy(update={"hang_s": math.inf})
         patient = experiment.model_copy(update={"server": server})
-        return inference_server(patient, context, f"inference-{rank}", local, self.reports.report)
+        return inference_server(self, patient, f"inference-{rank}", local)
 
     def run(self) -> None:
         """Trains until stopped, or until all steps are done; plays or serves beside it, if the experiment says so.
@@ -100,12 +99,6 @@ class LearnerProcess(Process):
     def _train(self) -> None:
         with self._beside:
             self.learner.run()
-
-    def moved(self, old: str, new: str) -> None:
-        """Takes note that the replay shard at the address `old` was restarted at `new`."""
-        self._reader.moved(old, new)
-        if self._writers is not None:
-            self._writers.moved(old, new)
 
     def stop(self) -> None:
         """Asks `run` to end."""

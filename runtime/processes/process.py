@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from podzero.config import Experiment
 from podzero.errors import PodzeroError
-from podzero.runtime.cluster.remote import RemoteActor
 from podzero.runtime.freed_memory import FreedMemory
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport, ReportBuffer
 from podzero.workdir import Workdir
@@ -32,10 +31,9 @@ class RunContext:
       workdir: the working directory, on a file system that all nodes share.
       run: the id of the run. It changes when all processes start again, which tells them from those left behind.
       store: Ray handle of the parameter store.
-      directory: Ray handle of the directory of addresses; None in a run without inference servers.
+      directory: Ray handle of the directory, which knows the addresses of replay shards and inference servers.
       restore_from: folder of the checkpoint from which the learner continues; None starts from nothing.
       coordinator: address at which learner host 0 coordinates the others; empty for one host on this machine.
-      shards: the remote actors of the replay shards, by index.
       ladder: the rating ladder that the evaluator continues.
     """
 
@@ -43,10 +41,9 @@ class RunContext:
     workdir: Workdir
     run: str
     store: Any
-    directory: Any = None
+    directory: Any
     restore_from: Path | None = None
     coordinator: str = ""
-    shards: tuple[RemoteActor, ...] = ()
     ladder: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
-from podzero.runtime.processes.actor import near, seed_of, shard_nodes
+from podzero.runtime.cluster.directory import AddressBook, ask
+from podzero.runtime.cluster.remote import own_address
+from podzero.runtime.processes.actor import seed_of
 from podzero.runtime.processes.process import Process
+from podzero.runtime.processes.replay import replay_addresses
 
 
 @dataclass(eq=False)
@@ -20,27 +24,24 @@ class ReanalysisProcess(Process):
         from podzero.runtime.ray_params import RayParamSource
 
         experiment = self.context.experiment
-        spec, nodes = spec_of(experiment.env), shard_nodes(self.context.shards)
-        self._states = make_state_reader(list(nodes), spec, experiment)
-        self._writer = make_writer(list(nodes), spec, experiment, near=near(nodes), table=REANALYSED)
+        spec, shards = (
+            spec_of(experiment.env),
+            replay_addresses(AddressBook(partial(ask, self.context.directory)), experiment),
+        )
+        self._states = make_state_reader(shards, spec, experiment)
         self._actor = make_reanalyser(
             experiment,
             self.name,
             seed_of(experiment.seed, experiment.actors.count + self.index, self.attempt),
             RayParamSource(self.context.store),
             self._states,
-            self._writer,
+            make_writer(shards, spec, experiment, near=own_address(), table=REANALYSED),
             self.reports.report,
         )
 
     def run(self) -> None:
         """Searches stored states again until stopped."""
         self._actor.run()
-
-    def moved(self, old: str, new: str) -> None:
-        """Takes note that the replay shard at the address `old` was restarted at `new`."""
-        self._states.moved(old, new)
-        self._writer.moved(old, new)
 
     def stop(self) -> None:
         """Asks `run` to end, even while it waits for states."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from podzero.config import Experiment
 from podzero.runtime.checkpoints import SavedShard
-from podzero.runtime.cluster.remote import own_address
+from podzero.runtime.cluster.directory import AddressBook, keep_announced
+from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S, own_address
 from podzero.runtime.processes.process import Process
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ class ReplayProcess(Process):
     """Requests for metrics in a row that the server has not answered."""
 
     def build(self) -> None:
-        """Starts the Reverb server."""
+        """Starts the Reverb server and announces its address."""
         from podzero.envs import spec_of
         from podzero.replay import ReplayRestoreError, ReplayServer
 
@@ -51,6 +53,7 @@ class ReplayProcess(Process):
         self.server = server or ReplayServer(experiment, spec, self.index, host=own_address())
         if self.contents and found != self.contents[0]:
             self._report_loss(self.contents[0], found)
+        keep_announced(self.context.directory, self.name, self.attempt, self.server.address())
 
     def _report_loss(self, wanted: SavedShard, found: SavedShard | None) -> None:
         """Says and counts which samples are missing after the contents `wanted` were damaged."""
@@ -63,10 +66,6 @@ class ReplayProcess(Process):
             wanted.folder,
         )
         self.reports.report(self.name, {"count/damaged_shards": 1.0, "count/missing_samples": float(missing)})
-
-    def address(self) -> Any:
-        """The address at which writers and readers reach this shard."""
-        return self.server.address()
 
     def refresh(self) -> None:
         """Reports the metrics of the tables.
@@ -95,3 +94,19 @@ class ReplayProcess(Process):
         samples = self.server.limits().size
         self.server.checkpoint(folder)
         return samples
+
+
+def replay_addresses(
+    book: AddressBook, experiment: Experiment, rank: int = 0, hosts: int = 1
+) -> Callable[[], list[str]]:
+    """Waits until the replay shards listen; returns a function that gives their current addresses, by index.
+
+    Args:
+      book: the addresses that this process knows.
+      experiment: what is run.
+      rank: of the learner host that reads the shards; others use all of them.
+      hosts: the number of learner hosts, which share the shards out.
+    """
+    names = [f"replay-{index}" for index in range(experiment.replay.shards)]
+    # As long as the driver waits for them: otherwise a replay that restores for longer could never be resumed from.
+    return book.await_servers(names[rank::hosts], BUILD_TIMEOUT_S)

@@ -124,8 +124,6 @@ class FakeCluster:
         answers = dict(self.answers[type(process) if process else host])
         if host is PreflightCheck:
             return FakeRemoteActor(name, node.id, self.history, **answers)
-        if isinstance(process, ReplayProcess):
-            answers.setdefault("address", f"{name}:{sum(made.name == name for made in self.processes)}")
         self.processes.append(FakeRemoteActor(name, node.id, self.history, **answers))
         self.started[name], self.options[name] = process, options
         return self.processes[-1]

@@ -66,11 +66,12 @@ def serve() -> Iterator[Callable[..., ReplayServer]]:
 
 @pytest.fixture
 def connect(spec):
-    """Writers and readers that are closed when the test ends."""
+    """Makes writers and readers of servers, or of `addresses`, which the test may change; closes them at its end."""
     opened = []
 
-    def make(maker, experiment, *servers):
-        opened.append(maker([server.address() for server in servers], spec, experiment))
+    def make(maker, experiment, *servers, addresses=None):
+        addresses = addresses or [server.address() for server in servers]
+        opened.append(maker(lambda: addresses, spec, experiment))
         return opened[-1]
 
     yield make
@@ -83,11 +84,11 @@ def pristine(tmp_path_factory) -> Path:
     """A checkpoint of a shard with 12 samples, of which some have been read."""
     experiment = small_experiment()
     server = ReplayServer(experiment, SPEC, 0)
-    writer = make_writer([server.address()], SPEC, experiment)
+    writer = make_writer(lambda: [server.address()], SPEC, experiment)
     writer.write(numbered_samples(12))
     writer.flush()
     writer.close()
-    with make_reader([server.address()], SPEC, experiment) as reader:
+    with make_reader(lambda: [server.address()], SPEC, experiment) as reader:
         next(reader)
     folder = server.checkpoint(tmp_path_factory.mktemp("checkpoint") / "deep" / "shard-0")
     server.stop()

@@ -205,18 +205,17 @@ def test_shards_give_equal_parts_of_several_odd_batches(serve, connect, make_exp
 def test_a_shard_restarted_elsewhere_is_written_and_read_there(serve, connect, make_experiment, make_samples, caplog):
     experiment = make_experiment(shards=2, timeout_s=30.0, min_size=80, samples_per_insert=8, tolerance=640)
     lost, other = serve(experiment, 0), serve(experiment, 1)
-    writer = connect(make_writer, experiment, lost, other)
-    reader = connect(make_reader, experiment, lost, other)
+    addresses = [lost.address(), other.address()]
+    writer = connect(make_writer, experiment, addresses=addresses)
+    reader = connect(make_reader, experiment, addresses=addresses)
     for start in range(0, 80, 8):
         writer.write(make_samples(8, start))
         writer.flush()  # so that no shard is skipped because it is slow to answer
     next(reader)
-    address = lost.address()
     lost.stop()
     caplog.set_level("INFO", "podzero")
     back = serve(experiment, 0)
-    for client in (writer, reader):
-        client.moved(address, back.address())
+    addresses[0] = back.address()
     for start in range(200, 280, 8):
         writer.write(make_samples(8, start))
         writer.flush()

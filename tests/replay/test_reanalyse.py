@@ -177,13 +177,13 @@ def test_a_shard_restarted_elsewhere_is_read_there(serve_all, connect, fill, mak
     lost, *rest = [serve_all(experiment, shard) for shard in range(1 + others)]
     for number, server in enumerate((lost, *rest)):
         fill(STATES, experiment, [server], numbered_states(20, start=1000 * number))
-    reader = connect(make_state_reader, experiment, lost, *rest)
+    addresses = [server.address() for server in (lost, *rest)]
+    reader = connect(make_state_reader, experiment, addresses=addresses)
     next(reader)
-    address = lost.address()
     lost.stop()
     back = serve_all(experiment)
     fill(STATES, experiment, [back], numbered_states(20, start=100))
-    reader.moved(address, back.address())
+    addresses[0] = back.address()
     deadline = time.monotonic() + 20
     while not set(next(reader).version) & set(range(100, 120)):
         assert time.monotonic() < deadline

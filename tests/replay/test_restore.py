@@ -43,8 +43,8 @@ def test_a_restored_shard_continues_with_its_samples_and_counts(serve, make_expe
     limits = server.limits()
     assert (limits.size, limits.inserted) == (12, 12)
     assert limits.sampled >= 8
-    writer = make_writer([server.address()], spec, experiment)
-    reader = make_reader([server.address()], spec, experiment)
+    writer = make_writer(lambda: [server.address()], spec, experiment)
+    reader = make_reader(lambda: [server.address()], spec, experiment)
     for start in range(12, 112, 8):  # far beyond the tolerance: neither side may be blocked forever
         writer.write(make_samples(8, start))
         for _ in range(2):
@@ -58,7 +58,7 @@ def test_a_restored_shard_continues_with_its_samples_and_counts(serve, make_expe
 def test_a_checkpoint_replaces_the_one_in_its_folder(serve, make_experiment, make_samples, spec, saved):
     experiment = make_experiment()
     server = serve(experiment, restore_from=saved)
-    writer = make_writer([server.address()], spec, experiment)
+    writer = make_writer(lambda: [server.address()], spec, experiment)
     writer.write(make_samples(1))
     writer.flush()
     writer.close()
@@ -219,9 +219,9 @@ def test_a_file_that_cannot_be_read_is_no_damage(serve, make_experiment, saved, 
 def test_restored_samples_are_the_saved_ones(serve, make_experiment, make_samples, spec, saved):
     experiment = make_experiment()
     server = serve(experiment, restore_from=saved)
-    writer = make_writer([server.address()], spec, experiment)
+    writer = make_writer(lambda: [server.address()], spec, experiment)
     writer.write(make_samples(8))  # so that the limiter lets a batch pass, whatever was sampled before
-    with make_reader([server.address()], spec, experiment) as reader:
+    with make_reader(lambda: [server.address()], spec, experiment) as reader:
         batch = next(reader).samples
     writer.close()
     for observation, version in zip(batch.observation.reshape(-1, 3), batch.version.ravel(), strict=True):

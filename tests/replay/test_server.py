@@ -34,19 +34,19 @@ def test_another_server_at_the_address_is_refused(serve, make_experiment, spec):
     endpoint = serve(experiment).address().split("#")[0]
     for make in (make_writer, make_reader):
         with pytest.raises(WrongServer, match=f"answers at {endpoint}"):
-            make([f"{endpoint}#0123456789ab"], spec, experiment)
+            make(lambda: [f"{endpoint}#0123456789ab"], spec, experiment)
 
 
 def test_a_table_of_another_game_is_refused(serve, make_experiment, spec):
     experiment = make_experiment()
     address = serve(experiment).address()
     with pytest.raises(WrongServer, match="expected 'ring "):
-        make_writer([address], spec._replace(name="ring"), experiment)
+        make_writer(lambda: [address], spec._replace(name="ring"), experiment)
 
 
 def test_a_malformed_address_is_refused(make_experiment, spec):
     with pytest.raises(ValueError, match="expected host:port#identity"):
-        make_writer(["127.0.0.1:80"], spec, make_experiment())
+        make_writer(lambda: ["127.0.0.1:80"], spec, make_experiment())
 
 
 def test_importing_replay_imports_neither_reverb_nor_tensorflow():

@@ -193,8 +193,8 @@ def test_negative_or_infinite_priorities_are_refused(serve, connect, make_experi
 def test_a_shard_on_the_same_node_is_written_to_while_it_accepts(serve, make_experiment, make_samples, spec):
     experiment = make_experiment(shards=2, timeout_s=20.0, min_size=16, tolerance=32)
     far, near = serve(experiment, 0), serve(experiment, 1)
-    addresses = [far.address(), near.address()]
-    writer = make_writer(addresses, spec, experiment, near=[near.address()])
+    addresses = [far.address().replace("127.0.0.1", "localhost"), near.address()]
+    writer = make_writer(lambda: addresses, spec, experiment, near="127.0.0.1")
     for start in range(12):
         writer.write(make_samples(1, start))
         writer.flush()

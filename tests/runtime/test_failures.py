@@ -245,7 +245,7 @@ def test_a_replay_shard_that_never_comes_back_ends_the_run(start, clock):
     supervisor, cluster = start(cpu_node("home", 8), replay={"shards": 2, "min_size": 8192})
     work(supervisor, cluster, "replay-0", {"replay/size": 0.0})
     tick(supervisor, clock)
-    cluster.answers[ReplayProcess]["address"] = RuntimeError("port 7 is taken")
+    cluster.answers[ReplayProcess]["ready"] = RuntimeError("port 7 is taken")
     cluster.named("replay-1").die(WorkerDied("replay-1 is gone"))
     cluster.named("replay-1").last("drain").end(WorkerDied("replay-1 is gone"))
     with pytest.raises(RunFailed, match=r"replay-1 failed 10 times .*port 7 "):
@@ -253,7 +253,7 @@ def test_a_replay_shard_that_never_comes_back_ends_the_run(start, clock):
 
 
 def test_actors_wait_for_a_lost_shard_before_they_restart(start, clock):
-    """They are built with the addresses of all shards."""
+    """Their construction would wait for all shards."""
     supervisor, cluster = start(cpu_node("a", 8), actors={"count": 1})
     work(supervisor, cluster, "actor-0", PLAYED)
     cluster.listed.clear()
@@ -264,5 +264,7 @@ def test_actors_wait_for_a_lost_shard_before_they_restart(start, clock):
     cluster.answers[ActorProcess] = {"run": PENDING, "drain": []}
     cluster.listed.append(cpu_node("b", 8))
     order = [process.name for process in cluster.processes]
+    tick(supervisor, clock)
+    assert [process.name for process in cluster.processes][len(order) :] == ["replay-0"]
     tick(supervisor, clock)
     assert [process.name for process in cluster.processes][len(order) :] == ["replay-0", "actor-0"]

@@ -62,7 +62,7 @@ def test_its_replay_is_restored_and_read(older, experiment):
     with ReplayServer(experiment, spec, 0, checkpoint.shard(0)[0].folder) as server:
         limits = server.limits()
         assert (limits.size, checkpoint.samples) == (176, [176])
-        with closing(make_reader([server.address()], spec, experiment)) as reader:
+        with closing(make_reader(lambda: [server.address()], spec, experiment)) as reader:
             samples = next(reader).samples
     assert samples.version.shape == (experiment.learner.steps_per_dispatch, experiment.learner.batch_size)
     assert np.abs(samples.value_target).max() <= 1.0

@@ -12,7 +12,7 @@ from podzero.replay.errors import ReplayRestoreError, ReplayTimeout, WrongServer
 from podzero.runtime.checkpoints import SavedShard
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport
-from podzero.runtime.processes import actor, learner, replay
+from podzero.runtime.processes import replay
 from podzero.runtime.processes.learner import LearnerProcess
 from podzero.runtime.processes.process import Host, Process, RunContext, hosted
 from podzero.runtime.processes.replay import SILENT_DRAINS, ReplayProcess
@@ -20,7 +20,7 @@ from podzero.workdir import Workdir
 
 
 def context(experiment=None, **parts):
-    return RunContext(experiment, Workdir("run"), "run", "the store", **parts)
+    return RunContext(experiment, Workdir("run"), "run", "the store", "the directory", **parts)
 
 
 def host(process):
@@ -81,38 +81,12 @@ def test_the_actor_of_ray_has_the_name_and_the_calls_of_its_process(process):
     assert not hasattr(Process("p", context()), "reports")  # which must not travel
 
 
-class Shards:
-    """Remote actors of shards that note how long each is waited for."""
-
-    def __init__(self):
-        self.node, self.waits = "home", []
-
-    def ask(self, method, timeout_s=0.0):
-        self.waits.append(timeout_s)
-        return f"{method}:{len(self.waits)}"
-
-
-def test_actors_wait_for_a_shard_as_long_as_the_driver_does():
+@pytest.mark.parametrize(("part", "names"), [((), ["replay-0", "replay-1", "replay-2"]), ((1, 2), ["replay-1"])])
+def test_users_of_replay_wait_for_its_shards_as_long_as_the_driver_does(part, names):
     """Otherwise a replay that restores for longer could never be resumed from."""
-    shard = Shards()
-    actor.shard_nodes([shard])
-    assert shard.waits == [BUILD_TIMEOUT_S]
-
-
-def test_the_learner_waits_for_a_shard_as_long_as_the_driver_does(monkeypatch):
-    shard = Shards()
-    monkeypatch.setattr(learner, "watch_for_notices", lambda announce: None)
-    monkeypatch.setattr("podzero.learner.join", lambda membership, experiment: None)
-    monkeypatch.setattr("podzero.runtime.build.learner_parts", lambda experiment: (None, None, None))
-
-    def stop(addresses, *_):
-        raise InterruptedError(addresses)
-
-    monkeypatch.setattr("podzero.replay.make_reader", stop)
-    experiment = SimpleNamespace(cluster=SimpleNamespace(learner_hosts=1, tpu=None))
-    with pytest.raises(InterruptedError):
-        host(LearnerProcess("learner", context(experiment, shards=(shard,)))).ready()
-    assert shard.waits == [BUILD_TIMEOUT_S]
+    book = SimpleNamespace(await_servers=lambda *asked: asked)
+    experiment = SimpleNamespace(replay=SimpleNamespace(shards=3))
+    assert replay.replay_addresses(book, experiment, *part) == (names, BUILD_TIMEOUT_S)
 
 
 @pytest.fixture
@@ -156,21 +130,29 @@ def test_a_shard_that_never_answers_fails(shard):
 
 @pytest.fixture
 def restored(monkeypatch):
-    """Starts the process of a shard whose saved contents in the folders `damaged` are so; each has 70 samples."""
+    """Starts the process of a shard whose saved contents in the folders `damaged` are so; each has 70 samples.
+
+    The second value holds the names and addresses that were announced.
+    """
+    announced = []
 
     def start(contents, damaged=()):
         def serve(experiment, spec, shard, restore_from=None, host=""):
             if restore_from in damaged:
                 raise ReplayRestoreError(f"{restore_from} is cut short")
             size = 70 if restore_from else 0
-            return SimpleNamespace(folder=restore_from, limits=lambda: SimpleNamespace(size=size), info=dict)
+            limits = SimpleNamespace(size=size)
+            return SimpleNamespace(folder=restore_from, limits=lambda: limits, info=dict, address=lambda: "here:7#1")
 
         monkeypatch.setattr("podzero.envs.spec_of", lambda env: None)
         monkeypatch.setattr("podzero.replay.ReplayServer", serve)
         monkeypatch.setattr(replay, "own_address", lambda: "here")
+        monkeypatch.setattr(
+            replay, "keep_announced", lambda directory, name, attempt, address: announced.append((name, address))
+        )
         return host(ReplayProcess("replay-1", context(SimpleNamespace(env=None)), 1, contents=contents))
 
-    return start
+    return start, announced
 
 
 NEW, OLD = SavedShard(Path("20"), 100), SavedShard(Path("10"), 70)
@@ -187,8 +169,10 @@ NEW, OLD = SavedShard(Path("20"), 100), SavedShard(Path("10"), 70)
 def test_a_shard_takes_the_newest_contents_that_are_whole_and_counts_what_is_missing(
     restored, damaged, found, missing, said
 ):
-    shard = restored([NEW, OLD], damaged)
+    start, announced = restored
+    shard = start([NEW, OLD], damaged)
     shard.ready()
+    assert announced == [("replay-1", "here:7#1")]
     assert shard.process.server.folder == found
     reports = shard.drain()
     counted = [report.metrics for report in reports if isinstance(report, MetricsReport) and report.metrics]

@@ -64,7 +64,7 @@ def test_reserved_cpus_are_those_of_all_processes_but_the_learner():
 
 
 def test_any_process_is_made_from_the_table_and_travels(experiment):
-    context = RunContext(experiment, Workdir("run"), "0123", "store")
+    context = RunContext(experiment, Workdir("run"), "0123", "store", "directory")
     for kind in program(experiment):
         for index, name in enumerate(kind.names):
             process = pickle.loads(pickle.dumps(kind.process(name, context, index, 40)))

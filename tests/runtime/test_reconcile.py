@@ -9,13 +9,12 @@ import pytest
 from fake_cluster import PENDING, FakeRemoteActor, cpu_node
 
 from podzero.config import RestartsConfig
-from podzero.errors import ClusterError, ConfigError
+from podzero.errors import ConfigError
 from podzero.replay.errors import PortTaken
 from podzero.runtime.checkpoints import Checkpoint
 from podzero.runtime.cluster.remote import BUILD_TIMEOUT_S, START_TIMEOUT_S, NodeLost, WorkerDied
-from podzero.runtime.learner_group import LearnerFailed, RunFailed
+from podzero.runtime.learner_group import RunFailed
 from podzero.runtime.processes.replay import ReplayProcess
-from podzero.runtime.replay_shards import MOVE_ATTEMPTS
 from podzero.storage import StorageError
 
 TWO_SHARDS = {"shards": 2, "min_size": 8192}
@@ -155,10 +154,10 @@ def lose_shard(supervisor, cluster, name, failure):
     return lost
 
 
-def test_a_lost_shard_restarts_on_another_node_from_the_checkpoint_and_all_users_learn_its_address(start):
+def test_a_lost_shard_restarts_on_another_node_from_the_checkpoint(start):
     nodes = cpu_node("a", 8), cpu_node("b", 4)
     supervisor, cluster = start(*nodes, replay=TWO_SHARDS, reanalyse=REANALYSE, cluster={"hosts": 1})
-    lost = cluster.named("replay-1")
+    lost, before = cluster.named("replay-1"), cluster.started["replay-1"]
     cluster.listed = [node for node in cluster.listed if node.id != lost.node]
     lose_shard(supervisor, cluster, "replay-1", NodeLost("replay-1 is gone"))
     assert supervisor.reconcile(lambda: SAVED) == ["replay-1"]
@@ -166,8 +165,7 @@ def test_a_lost_shard_restarts_on_another_node_from_the_checkpoint_and_all_users
     assert found is not lost
     assert found.node != lost.node
     assert cluster.started["replay-1"].contents == SAVED.shard(1)
-    for name in ("learner", "actor-0", "actor-1", "reanalyser-0", "reanalyser-1"):
-        assert cluster.named(name).last("moved").args == ("replay-1:0", "replay-1:1")
+    assert cluster.started["replay-1"].attempt > before.attempt  # the directory ignores announcements of the old one
 
 
 def test_a_lost_shard_restarts_without_a_reservation_where_actors_took_its_cpus(start):
@@ -181,32 +179,30 @@ def test_a_lost_shard_restarts_without_a_reservation_where_actors_took_its_cpus(
 
 def test_a_shard_whose_checkpoint_was_deleted_meanwhile_takes_its_contents_from_the_next(start):
     supervisor, cluster = start(cpu_node("home", 8), restarts=AT_ONCE)
-    cluster.answers[ReplayProcess]["address"] = PENDING
+    cluster.answers[ReplayProcess]["ready"] = PENDING
     lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
     assert supervisor.reconcile(lambda: SAVED) == ["replay-0"]
-    del cluster.answers[ReplayProcess]["address"]
-    cluster.named("replay-0").last("address").end(StorageError("saves/40 is not found"))
+    del cluster.answers[ReplayProcess]["ready"]
+    cluster.named("replay-0").last("ready").end(StorageError("saves/40 is not found"))
     newer = SAVED._replace(step=80, folder=Path("saves/80"))
-    assert supervisor.reconcile(lambda: newer) == []
     assert supervisor.reconcile(lambda: newer) == ["replay-0"]
     assert cluster.started["replay-0"].contents == newer.shard(0)
 
 
 def test_a_restarted_shard_that_never_listens_is_a_failure_that_is_tried_again(start, clock, caplog):
     supervisor, cluster = start(cpu_node("home", 8))
-    cluster.answers[ReplayProcess]["address"] = PENDING
+    cluster.answers[ReplayProcess]["ready"] = PENDING
     lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
     assert supervisor.reconcile(nothing_saved) == ["replay-0"]
     clock[0] += BUILD_TIMEOUT_S - 1.0
     assert supervisor.reconcile(nothing_saved) == []
     clock[0] += 2.0
-    del cluster.answers[ReplayProcess]["address"]
+    del cluster.answers[ReplayProcess]["ready"]
     assert supervisor.reconcile(nothing_saved) == supervisor.reconcile(nothing_saved) == []
     clock[0] += RestartsConfig().first_pause_s
     assert supervisor.reconcile(nothing_saved) == ["replay-0"]
     assert supervisor.reconcile(nothing_saved) == []
     assert "replay-0 has not listened for 1800 s since it was restarted on node home" in caplog.text
-    assert cluster.named("learner").last("moved").args == ("replay-0:0", "replay-0:2")
 
 
 def test_a_lost_shard_without_a_node_is_named_once_and_room_for_it_is_requested(start, caplog):
@@ -225,10 +221,10 @@ def test_a_lost_shard_without_a_node_is_named_once_and_room_for_it_is_requested(
 
 def test_a_shard_that_fails_otherwise_keeps_its_contents_for_the_next_attempt(start):
     supervisor, cluster = start(cpu_node("home", 8), restarts=AT_ONCE)
-    cluster.answers[ReplayProcess]["address"] = PortTaken("port 7 is taken")
+    cluster.answers[ReplayProcess]["ready"] = PortTaken("port 7 is taken")
     lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
     assert supervisor.reconcile(lambda: SAVED) == ["replay-0"]
-    del cluster.answers[ReplayProcess]["address"]
+    del cluster.answers[ReplayProcess]["ready"]
     assert supervisor.reconcile(lambda: SAVED) == ["replay-0"]
     assert cluster.started["replay-0"].contents == SAVED.shard(0)
 
@@ -236,62 +232,11 @@ def test_a_shard_that_fails_otherwise_keeps_its_contents_for_the_next_attempt(st
 def test_a_restarted_shard_that_cannot_be_built_is_a_failure_that_is_tried_again(start):
     supervisor, cluster = start(cpu_node("home", 8), restarts=AT_ONCE)
     taken = RuntimeError("port 7 is taken")
-    cluster.answers[ReplayProcess]["address"] = taken
+    cluster.answers[ReplayProcess]["ready"] = taken
     lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
     assert supervisor.reconcile(nothing_saved) == ["replay-0"]
-    del cluster.answers[ReplayProcess]["address"]
+    del cluster.answers[ReplayProcess]["ready"]
     assert supervisor.reconcile(nothing_saved) == ["replay-0"]
-    assert supervisor.reconcile(nothing_saved) == []
-    assert cluster.named("learner").last("moved").args == ("replay-0:0", "replay-0:2")
-
-
-def moves_told(cluster, name):
-    return len([call for call in cluster.named(name).calls if call.method == "moved"])
-
-
-def test_a_worker_that_does_not_learn_of_a_move_is_told_again(start, caplog):
-    supervisor, cluster = start(cpu_node("home", 8))
-    answers = iter([ClusterError("the answer is lost"), None])
-    cluster.named("actor-0").answers["moved"] = lambda old, new: next(answers)
-    lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
-    assert supervisor.reconcile(nothing_saved) == ["replay-0"]
-    for _ in range(3):
-        assert supervisor.reconcile(nothing_saved) == []
-    assert moves_told(cluster, "actor-0") == 2
-    assert moves_told(cluster, "actor-1") == moves_told(cluster, "learner") == 1
-    assert any("actor-0" in message for message in caplog.messages)
-    assert "the answer is lost" in caplog.text
-
-
-def test_an_actor_that_cannot_be_told_of_a_move_is_replaced(start):
-    supervisor, cluster = start(cpu_node("home", 8))
-    deaf = cluster.named("actor-0")
-    deaf.answers["moved"] = AttributeError("no writer")
-    lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
-    names = [name for _ in range(MOVE_ATTEMPTS + 3) for name in supervisor.reconcile(nothing_saved)]
-    assert names == ["replay-0", "actor-0"]
-    assert deaf.killed
-    assert cluster.named("actor-0") is not deaf
-    assert moves_told(cluster, "actor-0") == 0
-
-
-def test_a_learner_that_cannot_be_told_of_a_move_has_failed(start):
-    supervisor, cluster = start(cpu_node("home", 8))
-    cluster.named("learner").answers["moved"] = AttributeError("no reader")
-    lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
-    for _ in range(MOVE_ATTEMPTS - 1):
-        supervisor.reconcile(nothing_saved)
-    with pytest.raises(LearnerFailed, match=r"learner .*no reader"):
-        supervisor.reconcile(nothing_saved)
-
-
-def test_a_worker_that_dies_while_it_is_told_of_a_move_is_replaced_once(start):
-    supervisor, cluster = start(cpu_node("home", 8))
-    cluster.named("actor-0").answers["moved"] = WorkerDied("actor-0 is gone")
-    lose_shard(supervisor, cluster, "replay-0", WorkerDied("replay-0 is gone"))
-    assert supervisor.reconcile(nothing_saved) == ["replay-0"]
-    cluster.named("actor-0").die(WorkerDied("actor-0 is gone"))
-    assert supervisor.reconcile(nothing_saved) == ["actor-0"]
     assert supervisor.reconcile(nothing_saved) == []
 
 

@@ -104,10 +104,10 @@ def test_a_start_fails_and_leaves_no_process_if_chips_are_in_use(pod):
     assert cluster.placement_groups == []
 
 
-@pytest.mark.parametrize(("process", "method"), [(LearnerProcess, "ready"), (ReplayProcess, "address")])
-def test_a_start_fails_with_the_error_of_what_cannot_be_built_and_frees_all(pod, process, method):
+@pytest.mark.parametrize("process", [LearnerProcess, ReplayProcess])
+def test_a_start_fails_with_the_error_of_what_cannot_be_built_and_frees_all(pod, process):
     supervisor, cluster = pod
-    cluster.answers[process][method] = ValueError("the mesh does not fit")
+    cluster.answers[process]["ready"] = ValueError("the mesh does not fit")
     with pytest.raises(ValueError, match="the mesh does not fit"):
         supervisor.start(None)
     assert cluster.alive() == []
@@ -221,8 +221,8 @@ def test_inference_servers_start_before_the_actors_that_they_serve(make_supervis
     assert cluster.alive("inference") == ["inference-0", "inference-1"]
     names = [process.name for process in cluster.processes]
     assert max(map(names.index, ("inference-0", "inference-1"))) < names.index("actor-0")
-    directory = "the directory on home"
-    assert all(cluster.started[name].context.directory == directory for name in ("inference-0", "actor-0", "learner"))
+    names = ("replay-0", "inference-0", "actor-0", "learner")
+    assert {cluster.started[name].context.directory for name in names} == {"the directory on home"}
     environments = {name: cluster.options[name]["environment"] for name in ("inference-0", "actor-0")}
     assert environments["inference-0"]["JAX_PLATFORMS"] == "cpu"
     assert environments["actor-0"]["NPROC"] == "4"  # each group of games may hold a thread

@@ -255,7 +255,7 @@ class _Players:
 
     def make_writer(self) -> ShardedWriter:
         """A writer to all shards."""
-        return make_writer(self._addresses, spec_of(self._experiment.env), self._experiment)
+        return make_writer(lambda: self._addresses, spec_of(self._experiment.env), self._experiment)
 
     def _start(self, seed: int) -> None:
         writer = self.make_writer()

@@ -120,10 +120,10 @@ def _reverb(experiment: Experiment, spec: EnvSpec) -> Iterator[Any]:
     count = samples_per_item * math.ceil(experiment.replay.min_size / samples_per_item)
     with ReplayServer(without_sample_limit(experiment), spec, 0) as server:
         addresses = [server.address()]
-        with closing(make_writer(addresses, spec, experiment)) as writer:
+        with closing(make_writer(lambda: addresses, spec, experiment)) as writer:
             writer.write(random_samples(experiment, spec, count))
             writer.flush()
-        yield make_reader(addresses, spec, experiment)
+        yield make_reader(lambda: addresses, spec, experiment)
 
 
 # The mesh.

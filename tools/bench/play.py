@@ -178,7 +178,7 @@ def _compare_actor(
     totals, rounds = ReportTotals(), []
     with (
         ReplayServer(without_insert_limit(experiment), spec, 0) as server,
-        closing(make_writer([server.address()], spec, experiment)) as writer,
+        closing(make_writer(lambda: [server.address()], spec, experiment)) as writer,
     ):
         # A turn of the actor begins and ends with a report, so reports must not be further apart than a turn is long.
         every_s = min(REPORT_EVERY_S, seconds / (2 * _ROUNDS))

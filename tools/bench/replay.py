@@ -96,7 +96,7 @@ def _write(
     samples = random_samples(experiment, spec, _PIECE * experiment.replay.samples_per_item)
     with (
         ReplayServer(unlimited, spec, 0) as server,
-        closing(make_writer([server.address()], spec, unlimited)) as writer,
+        closing(make_writer(lambda: [server.address()], spec, unlimited)) as writer,
     ):
         rounds = {"podzero": _writing(writer.write, writer.flush, samples)}
         for name, layout in layouts.items():
@@ -111,7 +111,7 @@ def _read(
     sampling = without_sample_limit(experiment)
     with ReplayServer(sampling, spec, 0) as server:
         _fill(sampling, spec, server.address(), bare, layouts)
-        with closing(make_reader([server.address()], spec, sampling)) as reader:
+        with closing(make_reader(lambda: [server.address()], spec, sampling)) as reader:
             rounds = {"podzero": _reading(reader, experiment)}
             for name, layout in layouts.items():
                 rounds[name] = _bare_reading(bare, layout, experiment)
@@ -191,7 +191,7 @@ def _fill(experiment: Experiment, spec: EnvSpec, address: str, bare: BareClient,
     samples_per_item = experiment.replay.samples_per_item
     count = -(-experiment.replay.min_size // samples_per_item) * samples_per_item
     samples = random_samples(experiment, spec, count)
-    with closing(make_writer([address], spec, experiment)) as writer:
+    with closing(make_writer(lambda: [address], spec, experiment)) as writer:
         writer.write(samples)
         writer.flush()
     for layout in layouts.values():
