@@ -14,7 +14,7 @@ from podzero.markdown import Row, table
 
 Json = Mapping[str, Any]
 
-FILES = ("ablations", "inner_nodes", "othello_horizon", "root_values", "diagnosis", "ceiling")
+FILES = ("ablations", "inner_nodes", "inner_nodes_2048", "othello_horizon", "root_values", "diagnosis", "ceiling")
 """The files of `benchmarks/results` that the page shows."""
 SIMULATIONS = 32
 """The simulations with which variants of the training are compared."""
@@ -26,6 +26,7 @@ def ablations_page(results: Mapping[str, Json]) -> str:
     rows = [
         *(row for group in _groups(runs) for row in _variants(group, *_spread_of_seeds(runs))),
         *_rules(results["inner_nodes"]),
+        *_rules(results["inner_nodes_2048"]),
         *_horizons(results["othello_horizon"]),
         *_root_values(results["root_values"]),
     ]
@@ -123,7 +124,7 @@ def _rules(results: Json) -> list[Row]:
         difference = (gained - lost) / count
         half = 1.96 * math.sqrt(gained + lost - count * difference**2) / count  # of a difference of paired shares
         setting = " ".join(f"{name}={value}" for name, value in search["settings"].items())
-        on = f"`{results['agent']}`, {simulations:,} simulations"
+        on = f"`{results['agent']}`, {simulations:,} simulations, {count:,} positions"
         rows.append(_row(f"search: {rule}", setting, 100 * difference, 100 * half, "points", on))
     return rows
 

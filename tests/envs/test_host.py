@@ -28,10 +28,10 @@ GAMES = 6
 QUICK_COMPILE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
-def hosted(name):
+def hosted(name, **settings):
     kind, _, game = name.partition("/")
-    scale = REWARD_SCALES.get(name, 1.0)
-    return make_env(SimulatorConfig(name=kind, id=game, reward_scale=scale) if game else load(name).env)
+    config = SimulatorConfig(name=kind, id=game, reward_scale=REWARD_SCALES.get(name, 1.0)) if game else load(name).env
+    return make_env(config.model_copy(update=settings))
 
 
 @partial(jax.jit, static_argnums=(0, 1), compiler_options=QUICK_COMPILE)
@@ -93,11 +93,9 @@ def test_games_end_and_no_longer_change(trace):
 
 def test_the_cache_size_does_not_change_the_games(trace):
     name, _, actions, views = trace
-    other = hosted(name)
-    other._cache_size = 4
+    other = hosted(name, kept_positions=4)
     again = jax.device_get(played(other, HOSTED[name], jax.random.key(1)))
     jax.tree.map(np.testing.assert_array_equal, again, (actions, views))
-    assert len(other._cache) == 4
 
 
 def test_vmap_equals_single():

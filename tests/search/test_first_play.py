@@ -8,7 +8,7 @@ import pytest
 
 from podzero.config import SearchConfig
 from podzero.search import Model, make_search
-from podzero.search.selection import Edges, puct_transform
+from podzero.search.selection import Edges, puct_selection, puct_transform
 from podzero.types import Exploration
 
 ACTIONS, WINNING = 82, 57
@@ -45,6 +45,19 @@ def test_scaled_values_of_unvisited_actions_by_hand(config, bounds, value, qvalu
     np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("pb_c_init", [1.25, 2.5])
+def test_scores_of_puct_by_hand(pb_c_init):
+    """After 3 visits sqrt(4) * pb_c_init * prior / (1 + visits): 0.125 and 1.5 times pb_c_init beside the value 0.8.
+
+    The logarithm that makes the factor grow with the visits is below 0.001 here.
+    """
+    config = SearchConfig(pb_c_init=pb_c_init)
+    selection = puct_selection(config, puct_transform(config, (-1, 1)), jnp.zeros((3, 1)), jnp.array([[1], [1], [0]]))
+    node = jax.tree.map(lambda leaf: leaf[:, None] if leaf.shape == (3,) else leaf, edges(0.2, 0.6))
+    found = selection.root(node, 0)[:, 0]
+    np.testing.assert_allclose(found, [0.8 + 0.125 * pb_c_init, 1.5 * pb_c_init, -np.inf], atol=1e-3)
+
+
 def wide_model():
     """One move, which ends the game: a win with one action of 82, a draw with the others. The prior is uniform."""
 
@@ -62,10 +75,11 @@ def wide_model():
     return Model(root, recurrent, lambda states: jnp.ones((len(states), ACTIONS), bool), (-1.0, 1.0))
 
 
-def searched(**settings):
+def searched(states=(0, 0, 0, 0), noise=0.0, **settings):
     config = SearchConfig(algorithm="puct", simulations=200, **settings)
     search = jax.jit(make_search(config, wide_model()))
-    return jax.device_get(search(None, jax.random.key(0), jnp.zeros(4, jnp.int32), Exploration.none(4)))
+    exploration = Exploration.none(len(states))._replace(noise=jnp.full(len(states), noise))
+    return jax.device_get(search(None, jax.random.key(0), jnp.array(states), exploration))
 
 
 @pytest.mark.parametrize("tree", ["mctx", "dense"])
@@ -79,3 +93,23 @@ def test_with_the_value_of_the_parent_all_actions_are_tried_and_the_winning_one_
 def test_as_a_loss_an_action_without_a_visit_hardly_ever_gets_one(tree):
     """A draw scores 0.5 and an unvisited action 1.25 * sqrt(200) / 82 = 0.22."""
     assert np.all((searched(tree=tree).visits > 0).sum(axis=1) == 1)
+
+
+@pytest.mark.parametrize(("fraction", "visits"), [(0.5, 119), (0.25, 56)])
+def test_concentrated_noise_moves_its_fraction_of_the_prior_to_one_action(fraction, visits):
+    """Where all moves draw, PUCT visits the action with the largest prior / (1 + visits).
+
+    Half the prior and its share of the other half are 83 times another action's prior: by the time that the first
+    action has 83 visits, each of the 81 others gets its first one, and the first action gets what is left of 200. With
+    a quarter of the prior the ratio is 28.3: the second visits of the others begin when it has 56.
+    """
+    settings = {"first_play_urgency": "parent", "dirichlet_fraction": fraction, "dirichlet_concentration": 0.01}
+    # No action wins in the state 1.
+    found = searched((1, 1, 1, 1), noise=1.0, **settings)
+    np.testing.assert_allclose(found.visits.max(axis=1), visits, atol=1)
+
+
+def test_noise_of_a_large_concentration_is_even():
+    found = searched((1, 1, 1, 1), 1.0, first_play_urgency="parent", dirichlet_concentration=1e6, dirichlet_fraction=1.0)
+    assert found.visits.min() >= 2
+    assert found.visits.max() <= 3
