@@ -3,7 +3,9 @@
     uv run --group dev python benchmarks/layout.py
 
 Product files leave out benches, studies and tests. The floors are the longest chain of folders of which each
-imports the next; folders that import each other count as one.
+imports the next; folders that import each other count as one. The files of a position are those whose functions run
+while an actor, a replay server and a learner take connect four through 30 training steps in this process. The files
+that start an actor are the shortest chain of imports from the supervisor to the module that makes a `SelfPlayActor`.
 """
 
 from __future__ import annotations
@@ -11,14 +13,22 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import threading
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import get_args
+from types import FrameType
+from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from podzero.config import Experiment
+from podzero.actors import ActorClients
+from podzero.config import Experiment, load
+from podzero.learner import Learner
+from podzero.replay import make_reader, make_writer
+from podzero.replay.server import ReplayServer
+from podzero.runtime.build import learner_parts, make_actor
+from podzero.runtime.local_params import LocalParams
 
 ROOT = Path(__file__).resolve().parents[1]
 GENERATED = ("docs/settings.md", "docs/results.md", "docs/licences.md", "docs/compile.md", "CHANGELOG.md")
@@ -40,6 +50,8 @@ def measures() -> dict[str, int]:
         "product files": len(product),
         "product lines": sum(len((ROOT / path).read_text().splitlines()) for path in product),
         "floors of the import graph": floors(folder_imports(product)),
+        "files from rules to rules that a position passes": len(position_files()),
+        "files that start an actor": len(import_chain(product, "runtime/supervisor.py", "SelfPlayActor(")),
         "settings": len(settings()),
         "settings in no experiment, page or test": len(unused_settings()),
         "words of prose": sum(len((ROOT / path).read_text().split()) for path in prose()),
@@ -117,6 +129,55 @@ def reachable(start: str, imports: Mapping[str, set[str]]) -> set[str]:
             found.add(folder)
             waiting.append(folder)
     return found
+
+
+def import_chain(files: Iterable[str], start: str, text: str) -> list[str]:
+    """The shortest chain of files from `start`, each imported by the one before, to one that contains `text`."""
+    paths = {module_of(path): path for path in files}
+    chains, known = [[start]], {start}
+    for chain in chains:
+        source = (ROOT / chain[-1]).read_text()
+        if text in source:
+            return chain
+        for name in imported(ast.parse(source)):
+            path = paths.get(name) or paths.get(name.rpartition(".")[0])
+            if path and path not in known:
+                known.add(path)
+                chains.append([*chain, path])
+    raise ValueError(f"no chain of imports leads from {start} to {text}")
+
+
+def position_files() -> set[str]:
+    """The files whose functions run while positions are played, stored, read, trained on, and parameters published."""
+    tiny = ("replay.min_size=64", "learner.batch_size=32", "stop.steps=30", "actors.games=8", "search.simulations=4")
+    experiment, params = load("connect_four", tiny), LocalParams()
+    network, spec, symmetries = learner_parts(experiment)
+    with ReplayServer(experiment, spec, 0) as server:
+        addresses = [server.address()]
+        learner = Learner(
+            experiment, network, spec, symmetries,
+            reader=make_reader(lambda: addresses, spec, experiment), sink=None, local_sink=params, report=_unheard,
+        )  # fmt: skip
+        clients = ActorClients(params, make_writer(lambda: addresses, spec, experiment), _unheard, None)
+        actor = make_actor(experiment, "actor-0", 0, clients)
+        acting, found = threading.Thread(target=actor.run, daemon=True), set[str]()
+
+        def called(frame: FrameType, event: str, _: Any) -> None:
+            if event == "call" and not frame.f_code.co_name.startswith("<module"):
+                found.add(frame.f_code.co_filename)
+
+        threading.setprofile_all_threads(called)
+        acting.start()
+        learner.run()
+        actor.stop()
+        acting.join(30)
+        threading.setprofile_all_threads(None)
+    called_paths = {Path(name).resolve() for name in found}
+    return {path for path in product_files() if ROOT / path in called_paths}
+
+
+def _unheard(worker: str, metrics: Mapping[str, float]) -> None:
+    """A report that nobody reads."""
 
 
 def settings(section: type[BaseModel] = Experiment, prefix: str = "") -> set[str]:

@@ -110,6 +110,8 @@ def test_concentrated_noise_moves_its_fraction_of_the_prior_to_one_action(fracti
 
 
 def test_noise_of_a_large_concentration_is_even():
-    found = searched((1, 1, 1, 1), 1.0, first_play_urgency="parent", dirichlet_concentration=1e6, dirichlet_fraction=1.0)
+    found = searched(
+        (1, 1, 1, 1), 1.0, first_play_urgency="parent", dirichlet_concentration=1e6, dirichlet_fraction=1.0
+    )
     assert found.visits.min() >= 2
     assert found.visits.max() <= 3
