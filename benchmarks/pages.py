@@ -1,4 +1,4 @@
-"""Writes the measured parts of the documentation from the files in `benchmarks/results`.
+"""Writes the generated parts of the documentation: most from the files in `benchmarks/results`, which are measured.
 
 uv run --group dev python benchmarks/pages.py
 """
@@ -17,8 +17,10 @@ from typing import Any
 from podzero.benchmarks.ablations_page import FILES, ablations_page
 from podzero.benchmarks.licences_page import licence_of, licences_page, read_lock
 from podzero.benchmarks.results_page import page_of_results
+from podzero.config import load
 from podzero.markdown import Row, table
 from podzero.replay import server_python
+from podzero.runtime.program import figure, program
 from podzero.tools.bench.measuring import ratios
 from podzero.tools.compile.results import StoredResults
 from podzero.tools.compile.table import table_files
@@ -29,6 +31,7 @@ RESULTS_PAGE = ROOT / "docs" / "results.md"
 PERFORMANCE_PAGE = ROOT / "docs" / "performance.md"
 ABLATIONS_PAGE = ROOT / "docs" / "ablations.md"
 EVALUATION_PAGE = ROOT / "docs" / "evaluation.md"
+ARCHITECTURE_PAGE = ROOT / "docs" / "architecture.md"
 LICENCES_PAGE = ROOT / "docs" / "licences.md"
 README = ROOT / "README.md"
 BENCHES = (
@@ -41,6 +44,11 @@ EXPERIMENTS = (
     "plain_learning", "othello_hour", "go_9x9_hour", "cartpole", "lunar_lander", "pendulum", "minatar_breakout",
     "atari_pong", "slice_tic_tac_toe",
 )  # fmt: skip
+PROGRAM = (
+    "podzero train connect_four actors.count=4 actors.inference=server server.count=2 replay.shards=2 "
+    "reanalyse.share=0.5"
+)
+"""A run with all kinds of processes."""
 
 Json = Mapping[str, Any]
 
@@ -51,6 +59,7 @@ def main() -> None:
     ABLATIONS_PAGE.write_text(strength_page())
     PERFORMANCE_PAGE.write_text(performance_page(PERFORMANCE_PAGE.read_text()))
     EVALUATION_PAGE.write_text(evaluation_page(EVALUATION_PAGE.read_text()))
+    ARCHITECTURE_PAGE.write_text(architecture_page(ARCHITECTURE_PAGE.read_text()))
     LICENCES_PAGE.write_text(dependencies_page())
     for path, text in table_files(StoredResults(RESULTS / "compile.json")).items():
         (ROOT / path).write_text(text)
@@ -88,6 +97,14 @@ def performance_page(page: str) -> str:
 def evaluation_page(page: str) -> str:
     """docs/evaluation.md with its generated part updated; see `performance_page`."""
     return _updated(page, {"tournaments": lambda: simulated(_load("tournaments"))})
+
+
+def architecture_page(page: str) -> str:
+    """docs/architecture.md with its generated part updated; see `performance_page`."""
+    _, _, name, *overrides = PROGRAM.split()
+    drawn = figure(program(load(name, overrides)))
+    caption = f"`{PROGRAM}` starts these processes."
+    return _updated(page, {"program": lambda: ["```mermaid", *drawn.splitlines(), "```", "", caption]})
 
 
 def readme(page: str) -> str:

@@ -75,11 +75,13 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
     """The processes of an experiment, in the order in which they start; a kind that it does not use has count 0."""
     replay, server, actors, reanalyse = experiment.replay, experiment.server, experiment.actors, experiment.reanalyse
     served, hosts = actors.inference == "server", host_resources(experiment.cluster)
+    stored = {"reanalyser": "new targets"} if reanalyse.processes else {}
+    prioritized = {"learner": "priorities"} if replay.sampler == "prioritized" else {}
     return (
         Kind(
             "replay", ReplayProcess, replay.shards,
             cpus=replay.cpus, memory=replay.memory_bytes, environment=CPU_ONLY,
-            fed_by={"actor": "samples, states", "reanalyser": "new targets", "learner": "priorities"},
+            fed_by={"actor": "samples, states" if stored else "samples"} | stored | prioritized,
             restart="alone, with the contents of the newest checkpoint; its users connect again",
         ),
         Kind(
@@ -108,7 +110,7 @@ def program(experiment: Experiment) -> tuple[Kind, ...]:
             cpus=actors.cpus, resources=actors.resources,
             # Each group of games that waits for a server holds a thread.
             environment=_environment(actors.resources, max(1, round(actors.cpus), server.groups if served else 0)),
-            fed_by={"learner": "parameters", "inference": "policies, values"},
+            fed_by={"inference": "policies, values"} if served else {"learner": "parameters"},
             patience=Patience(START_TIMEOUT_S, math.inf, _advice("actors", actors.resources))
             if actors.resources else None,
             restart="alone, with other games; unfinished games are lost",

@@ -1,4 +1,4 @@
-"""The measured parts of the documentation are those that `benchmarks/pages.py` writes from `benchmarks/results`."""
+"""The generated parts of the documentation are those that `benchmarks/pages.py` writes."""
 
 import json
 
@@ -15,6 +15,8 @@ def test_the_committed_pages_are_the_generated_ones():
     assert pages.ABLATIONS_PAGE.read_text() == pages.strength_page()
     evaluation = pages.EVALUATION_PAGE.read_text()
     assert evaluation == pages.evaluation_page(evaluation)
+    architecture = pages.ARCHITECTURE_PAGE.read_text()
+    assert architecture == pages.architecture_page(architecture)
     assert pages.README.read_text() == pages.readme(pages.README.read_text())
     assert pages.LICENCES_PAGE.read_text() == pages.dependencies_page()
 
