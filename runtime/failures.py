@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from podzero.config import RestartsConfig
 from podzero.errors import ConfigError
-from podzero.runtime.cluster.placement import Node
+from podzero.runtime.cluster.placement import Node, Reservation
 from podzero.runtime.cluster.remote import NodeLost
 from podzero.runtime.failure_budget import FailureBudget
 from podzero.runtime.learner_group import RunFailed
@@ -16,15 +16,8 @@ from podzero.runtime.monitoring.monitor import kind_of
 
 log = logging.getLogger(__name__)
 
-SHARD, EVALUATOR = "replay", "evaluator"
-"""Kinds of workers: training needs every shard of replay, and no evaluator."""
-_IN_WORDS: Mapping[str, str] = {
-    SHARD: "replay shards",
-    "inference": "inference servers",
-    "actor": "actors",
-    "reanalyser": "reanalysers",
-    EVALUATOR: "evaluators",
-}
+SHARD = "replay"
+"""The kind of replay's shards, of which training needs every one."""
 
 
 class Failures:
@@ -32,11 +25,13 @@ class Failures:
 
     Args:
       config: the section `restarts`.
+      program: the kinds of processes.
       describe: describes the node of an id, for the log.
     """
 
-    def __init__(self, config: RestartsConfig, describe: Callable[[str], str]) -> None:
+    def __init__(self, config: RestartsConfig, program: Iterable[Reservation], describe: Callable[[str], str]) -> None:
         self._config = config
+        self._kinds = {kind.name: kind for kind in program}
         self._describe = describe
         self._budget = FailureBudget(config)
         self._last: dict[str, Exception] = {}
@@ -66,11 +61,11 @@ class Failures:
             log.warning("%s was lost with its node; it restarts on a node that has room for it", worker)
             return
         unfit = isinstance(error, ConfigError)
-        if unfit and kind != EVALUATOR and not self._budget.has_worked(kind):
+        if unfit and self._kinds[kind].needed and not self._budget.has_worked(kind):
             raise RunFailed(f"{worker} cannot do what the experiment asks for: {error}") from error
         self._last[worker] = error
         self._count(worker, node, error, node_at_fault=unfit)
-        if kind != EVALUATOR and all(self._budget.exhausted(other) for other in self._concerned(worker, alive)):
+        if self._kinds[kind].needed and all(self._budget.exhausted(other) for other in self._concerned(worker, alive)):
             raise self._exhausted(worker, error) from error
 
     def may_start(self, worker: str) -> bool:
@@ -97,7 +92,7 @@ class Failures:
         if restart.node_avoided and node is not None:
             log.warning(
                 "%s avoid %s for %g minutes (restarts.node_pause_minutes), because %s: %s",
-                _IN_WORDS[kind_of(worker)],
+                self._kinds[kind_of(worker)].plural,
                 self._describe(node),
                 self._config.node_pause_minutes,
                 f"{worker} cannot work there" if node_at_fault else "they keep failing there; the last error is",
@@ -114,7 +109,7 @@ class Failures:
     def _exhausted(self, worker: str, error: Exception) -> RunFailed:
         kind = kind_of(worker)
         limit = "max_failures" if self._budget.has_worked(kind) else "max_first_failures"
-        who, each = (worker, "") if kind == SHARD else (f"all {_IN_WORDS[kind]}", " each")
+        who, each = (worker, "") if kind == SHARD else (f"all {self._kinds[kind].plural}", " each")
         return RunFailed(
             f"{who} failed {_times(getattr(self._config, limit))}{each} without doing any work in between "
             f"(restarts.{limit}); the last error, of {worker}: {error}\n"

@@ -10,19 +10,19 @@ from contextlib import contextmanager
 
 from podzero.config import Experiment
 from podzero.errors import ClusterError
-from podzero.runtime.cluster.accelerators import check_accelerators, without_learner
 from podzero.runtime.cluster.placement import (
     MissingNodes,
     Node,
     Placement,
     actor_nodes,
     place,
+    without_learner,
     without_room,
 )
 from podzero.runtime.cluster.preflight import Preflight
 from podzero.runtime.cluster.ray_cluster import Cluster
 from podzero.runtime.cluster.remote import START_TIMEOUT_S
-from podzero.runtime.program import reserved_cpus
+from podzero.runtime.program import program, reserved_cpus
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +48,7 @@ class RunNodes:
     def __init__(self, cluster: Cluster, experiment: Experiment, home: str, environment: Mapping[str, str]) -> None:
         self._cluster = cluster
         self._experiment = experiment
+        self._program = program(experiment)
         self._home = home
         self._preflight = Preflight(cluster, environment)
         self._learner: Sequence[Node] = ()
@@ -65,9 +66,8 @@ class RunNodes:
         deadline, log_at = time.monotonic() + 60 * minutes, time.monotonic()
         while True:
             try:
-                placement = place(self._usable(wait=True), self._experiment, self._home)
+                placement = place(self._usable(wait=True), self._program, self._experiment.cluster, self._home)
                 self._learner = placement.learner
-                check_accelerators(self.with_accelerators(), self._experiment)
                 return placement
             except MissingNodes as missing:
                 refused = self._preflight.refusals(self._cluster.nodes())
@@ -91,11 +91,11 @@ class RunNodes:
             nodes = actor_nodes(self._usable(wait=False), self._experiment.cluster)
         except MissingNodes:
             return []
-        return without_learner(nodes, self._learner, self._experiment.cluster)
+        return self._without_learner(nodes)
 
     def with_accelerators(self) -> list[Node]:
         """The nodes for processes of self-play that reserve accelerators, TPU hosts included; never waits."""
-        return without_learner(self._usable(wait=False), self._learner, self._experiment.cluster)
+        return self._without_learner(self._usable(wait=False))
 
     def describe(self, node: str) -> str:
         """The node of an id, in words."""
@@ -137,6 +137,11 @@ class RunNodes:
         finally:
             for check in checks:
                 check.kill()
+
+    def _without_learner(self, nodes: Sequence[Node]) -> list[Node]:
+        """The nodes without what the learner reserves on its hosts."""
+        reserved = next(kind.resources for kind in self._program if kind.name == "learner")
+        return without_learner(nodes, self._learner, reserved)
 
     def _usable(self, wait: bool) -> list[Node]:
         """The nodes that may be used; `wait` waits for preflight checks that are under way."""

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from podzero.config import Experiment
-from podzero.runtime.cluster.accelerators import described
-from podzero.runtime.cluster.placement import host_resources
+from podzero.runtime.cluster.placement import Reservation, described, host_resources
 from podzero.runtime.cluster.remote import START_TIMEOUT_S
 from podzero.runtime.processes.actor import ActorProcess
 from podzero.runtime.processes.evaluator import EvaluatorProcess
@@ -34,33 +33,26 @@ class Patience(NamedTuple):
     """What to do if it never answered at all."""
 
 
-@dataclass(frozen=True)
-class Kind:
+@dataclass(frozen=True, kw_only=True)
+class Kind(Reservation):
     """The processes of one kind: a row of the table.
 
     Attributes:
       name: the kind; its processes are `NAME-0`, `NAME-1` and so on, the first learner and the evaluator plain `NAME`.
       process: what each of them is.
-      count: how many there are when all have room.
-      cpus: CPUs that each reserves.
-      memory: bytes of memory that each reserves.
-      resources: accelerators that each reserves.
       environment: environment variables of each.
       fed_by: what the processes get from other kinds, by the kind that it comes from.
       ahead: how many start before the kinds below in the table; the rest start after them. None for all.
+      work: the metric that shows that one works: it is reported, and a count is not zero.
       patience: how long one may be silent before it is replaced; None for ever.
       restart: what the loss of one means for the run.
     """
 
-    name: str
     process: type[Process]
-    count: int
-    cpus: float = 0.0
-    memory: int = 0
-    resources: Mapping[str, float] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     fed_by: Mapping[str, str] = field(default_factory=dict)
     ahead: int | None = None
+    work: str = ""
     patience: Patience | None = None
     restart: str = ""
 
@@ -74,52 +66,63 @@ class Kind:
 def program(experiment: Experiment) -> tuple[Kind, ...]:
     """The processes of an experiment, in the order in which they start; a kind that it does not use has count 0."""
     replay, server, actors, reanalyse = experiment.replay, experiment.server, experiment.actors, experiment.reanalyse
-    served, hosts = actors.inference == "server", host_resources(experiment.cluster)
+    cluster = experiment.cluster
+    learners, servers, hosts = cluster.learner_hosts, experiment.server_processes, host_resources(cluster)
+    served = actors.inference == "server"
     stored = {"reanalyser": "new targets"} if reanalyse.processes else {}
     prioritized = {"learner": "priorities"} if replay.sampler == "prioritized" else {}
     return (
         Kind(
-            "replay", ReplayProcess, replay.shards,
-            cpus=replay.cpus, memory=replay.memory_bytes, environment=CPU_ONLY,
+            "replay", replay.shards, process=ReplayProcess, plural="replay shards", needed=replay.shards,
+            cpus=replay.cpus, memory=replay.memory_bytes,
+            settings="replay.cpus or replay.memory_gib" if replay.memory_gib else "replay.cpus", environment=CPU_ONLY,
             fed_by={"actor": "samples, states" if stored else "samples"} | stored | prioritized,
+            work="replay/size",
             restart="alone, with the contents of the newest checkpoint; its users connect again",
         ),
         Kind(
-            "learner", LearnerProcess, experiment.cluster.learner_hosts,
+            "learner", learners, process=LearnerProcess, plural="learners", needed=learners,
             cpus=hosts.get("CPU", 0.0), resources=hosts,
             fed_by={"replay": "batches"},
             restart="all processes, from the newest checkpoint",
         ),
         Kind(
-            "inference", InferenceProcess, experiment.server_processes,
+            "inference", servers, process=InferenceProcess, plural="inference servers", needed=servers,
             cpus=server.cpus, resources=server.resources,
+            settings=f"server.count or server.{'resources' if server.resources else 'cpus'}",
             environment=_environment(server.resources, threads=max(1, round(server.cpus))),
             fed_by={"learner": "parameters", "actor": "positions"},
+            work="count/served",
             patience=Patience(START_TIMEOUT_S, server.hang_s, _advice("server", server.resources)),
             restart="alone; actors wait, or ask another server",
         ),
         Kind(
-            "reanalyser", ReanalysisProcess, reanalyse.processes,
-            cpus=reanalyse.cpus, environment=_environment({}, threads=max(1, round(reanalyse.cpus))),
+            "reanalyser", reanalyse.processes, process=ReanalysisProcess, plural="reanalysers",
+            needed=min(reanalyse.processes, 1), cpus=reanalyse.cpus, settings="reanalyse.cpus",
+            environment=_environment({}, threads=max(1, round(reanalyse.cpus))),
             fed_by={"learner": "parameters", "replay": "states"},
             ahead=1,  # training needs the samples of one reanalyser, but no actor should wait for the others
+            work="count/reanalysed",
             restart="alone, with other random numbers",
         ),
         Kind(
-            "actor", ActorProcess, actors.processes,
+            "actor", actors.processes, process=ActorProcess, plural="actors", needed=actors.first_processes,
             cpus=actors.cpus, resources=actors.resources,
+            settings=f"actors.count, actors.{'resources' if actors.resources else 'cpus'} or actors.min_count",
             # Each group of games that waits for a server holds a thread.
             environment=_environment(actors.resources, max(1, round(actors.cpus), server.groups if served else 0)),
             fed_by={"inference": "policies, values"} if served else {"learner": "parameters"},
+            work="count/moves",
             patience=Patience(START_TIMEOUT_S, math.inf, _advice("actors", actors.resources))
             if actors.resources else None,
             restart="alone, with other games; unfinished games are lost",
         ),
         Kind(
-            "evaluator", EvaluatorProcess, 1,
+            "evaluator", 1, process=EvaluatorProcess, plural="evaluators", needed=0,
             cpus=experiment.evaluation.cpus, environment=CPU_ONLY,
             fed_by={"learner": "snapshots"},
             ahead=0,  # training needs no ratings
+            work="evaluation/step",
             restart="alone, with the ratings so far",
         ),
     )  # fmt: skip

@@ -33,7 +33,7 @@ class ReplayShards:
       spawn: starts the process of a shard, given its index, on a node, with the first contents that are whole.
     """
 
-    def __init__(self, spawn: Callable[[int, Node, Sequence[SavedShard]], RemoteActor]) -> None:
+    def __init__(self, spawn: Callable[[int, Node, Sequence[SavedShard]], Worker]) -> None:
         self._spawn = spawn
         self.workers: list[Worker] = []
         self._restarts: dict[int, _Restart] = {}
@@ -46,7 +46,7 @@ class ReplayShards:
     def start(self, nodes: Sequence[Node], contents: Sequence[Sequence[SavedShard]]) -> None:
         """Starts one shard on each of `nodes`, with the first of its `contents` that is whole; returns at once."""
         places = enumerate(zip(nodes, contents, strict=True))
-        self.workers = [Worker(self._spawn(index, node, found)) for index, (node, found) in places]
+        self.workers = [self._spawn(index, node, found) for index, (node, found) in places]
 
     def await_ready(self) -> None:
         """Waits until all shards listen.
@@ -106,6 +106,6 @@ class ReplayShards:
         held = f"the contents of {contents[0].folder}" if contents else "no contents"
         log.warning("replay-%d restarts on %s with %s", index, node, held)
         self.workers[index].actor.kill()
-        self.workers[index] = Worker(self._spawn(index, node, contents))
+        self.workers[index] = self._spawn(index, node, contents)
         ready = self.workers[index].actor.begin("ready")
         self._restarts[index] = _Restart(ready, node, time.monotonic() + BUILD_TIMEOUT_S)

@@ -16,7 +16,7 @@ from podzero.runtime.checkpoints import Checkpoint, SavedShard
 from podzero.runtime.cluster.directory import start_directory
 from podzero.runtime.cluster.placement import MEMORY, Node
 from podzero.runtime.cluster.ray_cluster import Cluster
-from podzero.runtime.cluster.remote import STOP_TIMEOUT_S, RemoteActor
+from podzero.runtime.cluster.remote import STOP_TIMEOUT_S
 from podzero.runtime.cluster.scheduling import Bundle, PlacementGroup
 from podzero.runtime.cluster.stale_processes import RUN_VARIABLE
 from podzero.runtime.failures import SHARD, Failures
@@ -66,10 +66,10 @@ class Supervisor:
         self._cluster = cluster
         self._stopping = stopping
         self._nodes = RunNodes(cluster, experiment, home, CPU_ONLY)
-        self._failures = Failures(experiment.restarts, self._nodes.describe)
         self._home = home
         self._context = RunContext(experiment, workdir, run="", store=store, directory=None)
         self._program = {kind.name: kind for kind in program(experiment)}
+        self._failures = Failures(experiment.restarts, self._program.values(), self._nodes.describe)
         # The shards and the learner are started in ways of their own; all others alone, wherever there is room.
         self._groups = {
             name: WorkerGroup(kind, self._spawn_alone)
@@ -273,7 +273,7 @@ class Supervisor:
 
     # Starting a process: the table says what and with which resources, the context what it shares with the others.
 
-    def _spawn_alone(self, kind: Kind, index: int, node: Node) -> RemoteActor:
+    def _spawn_alone(self, kind: Kind, index: int, node: Node) -> Worker:
         """Starts a process that may be replaced alone."""
         return self._spawn(kind, self._process(kind, index), node)
 
@@ -289,9 +289,9 @@ class Supervisor:
             self._learner_resources = self._cluster.reserve(hosts, kind.resources, timeout_s)
             bundles = list(self._learner_resources.bundles)
         places = enumerate(zip(hosts, bundles, strict=True))
-        return [Worker(self._spawn(kind, self._process(kind, rank), node, bundle)) for rank, (node, bundle) in places]
+        return [self._spawn(kind, self._process(kind, rank), node, bundle) for rank, (node, bundle) in places]
 
-    def _spawn_shard(self, index: int, node: Node, contents: Sequence[SavedShard]) -> RemoteActor:
+    def _spawn_shard(self, index: int, node: Node, contents: Sequence[SavedShard]) -> Worker:
         """Starts a shard, without a reservation if its CPUs or memory were taken: a run needs all its shards."""
         kind = self._program["replay"]
         free = node.cpus - self._taken(except_shard=index).get(node.id, 0.0)
@@ -314,8 +314,8 @@ class Supervisor:
         self._starts[name] += 1
         return attempt
 
-    def _spawn(self, kind: Kind, process: Process, node: Node, bundle: Bundle | None = None) -> RemoteActor:
-        return self._cluster.spawn(
+    def _spawn(self, kind: Kind, process: Process, node: Node, bundle: Bundle | None = None) -> Worker:
+        actor = self._cluster.spawn(
             hosted(type(process)),
             process.name,
             process,
@@ -326,6 +326,7 @@ class Supervisor:
             node=node,
             bundle=bundle,
         )
+        return Worker(actor, metric=kind.work)
 
     # Replacing what ended.
 

@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from podzero.errors import ClusterError
-from podzero.runtime.cluster.accelerators import accelerator_places
-from podzero.runtime.cluster.placement import Node
+from podzero.runtime.cluster.placement import Node, places_with_resources
 from podzero.runtime.cluster.remote import Call, RemoteActor, WorkerDied
-from podzero.runtime.monitoring.monitor import kind_of
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport
 from podzero.runtime.program import Kind, Patience
 
@@ -22,14 +20,6 @@ log = logging.getLogger(__name__)
 ANSWER_TIMEOUT_S = 20.0
 """Longest wait for a short answer of a worker that may be compiling."""
 _POLL_S = 0.1
-_WORK: Mapping[str, str] = {
-    "replay": "replay/size",
-    "inference": "count/served",
-    "actor": "count/moves",
-    "reanalyser": "count/reanalysed",
-    "evaluator": "evaluation/step",
-}
-"""By kind of worker, the metric that shows that it works: it is reported, and a count is not zero."""
 
 
 @dataclass(eq=False)
@@ -41,6 +31,8 @@ class Worker:
     """The pending `run`; None for workers that only answer calls."""
     failure: Exception | None = None
     """Why the worker is of no use any more, once that is known."""
+    metric: str = ""
+    """The metric that shows that it works (`Kind.work`)."""
     worked: bool = False
     """Whether it has reported any work."""
     _drain: Call | None = None
@@ -79,7 +71,7 @@ class Worker:
             try:
                 reports = self._drain.result(ANSWER_TIMEOUT_S)
                 self._answered = True
-                self.worked |= any(_shows_work(report) for report in reports)
+                self.worked |= any(self._shows_work(report) for report in reports)
             except ClusterError as lost:
                 log.warning("reports of %s are lost: %s", self.actor.name, lost)
             except Exception as failure:
@@ -92,12 +84,10 @@ class Worker:
         """Begins to fetch the last reports of a worker that has stopped."""
         return [call for call in (self._drain, self.actor.begin("drain")) if call is not None]
 
-
-def _shows_work(report: MetricsReport | LogReport) -> bool:
-    if not isinstance(report, MetricsReport):
-        return False
-    metric = _WORK.get(kind_of(report.worker), "")
-    return metric in report.metrics and not (metric.startswith("count/") and not report.metrics[metric])
+    def _shows_work(self, report: MetricsReport | LogReport) -> bool:
+        if not isinstance(report, MetricsReport) or self.metric not in report.metrics:
+            return False
+        return bool(report.metrics[self.metric]) or not self.metric.startswith("count/")
 
 
 class WorkerEnd(NamedTuple):
@@ -116,7 +106,7 @@ class WorkerGroup:
       spawn: starts the process of an index on a node.
     """
 
-    def __init__(self, kind: Kind, spawn: Callable[[Kind, int, Node], RemoteActor]) -> None:
+    def __init__(self, kind: Kind, spawn: Callable[[Kind, int, Node], Worker]) -> None:
         self.kind = kind
         self.wanted = kind.count
         """How many of the names shall have a worker, from the first on."""
@@ -161,10 +151,10 @@ class WorkerGroup:
         absent = [index for index, name in enumerate(wanted) if name not in self.workers and may_start(name)]
         started = {}
         running = Counter(worker.actor.node for worker in self.workers.values() if worker.actor.node is not None)
-        places = accelerator_places(nodes, taken, running, self.kind.cpus, self.kind.resources, len(absent))
+        places = places_with_resources(nodes, taken, running, self.kind, len(absent))
         for index, node in zip(absent, places, strict=False):
-            actor = self._spawn(self.kind, index, node)
-            self.workers[wanted[index]] = Worker(actor, actor.begin("run"))
+            worker = self.workers[wanted[index]] = self._spawn(self.kind, index, node)
+            worker.work = worker.actor.begin("run")
             started[wanted[index]] = node
         return started
 

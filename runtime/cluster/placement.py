@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple
 
 from podzero.chips import Slice, find_slice
-from podzero.config import ClusterConfig, Experiment, ReplayConfig
+from podzero.config import ClusterConfig
 from podzero.errors import ConfigError
 
 TPU, MEMORY = "TPU", "memory"
 """Ray's resources of TPU chips, and of memory in bytes."""
 SLICE_NAME, WORKER_ID, POD_TYPE = "ray.io/tpu-slice-name", "ray.io/tpu-worker-id", "ray.io/tpu-pod-type"
 """Labels that Ray puts on the hosts of a slice: its name, the host's number in it, and its kind, such as `v4-16`."""
+MANY = 1_000_000
+"""Processes on a node that ask for nothing but CPUs."""
 
 
 class Node(NamedTuple):
@@ -34,6 +37,32 @@ class Node(NamedTuple):
         return f"node {self.id[:8]} at {self.host}"
 
 
+@dataclass(frozen=True)
+class Reservation:
+    """What the processes of one kind reserve.
+
+    Attributes:
+      name: the kind.
+      count: how many there are when all have room.
+      needed: how many training needs: they must have room before the run starts; 0 if it can do without.
+      plural: several of them, in words.
+      settings: the settings that decide how much room they need.
+      cpus: CPUs that each reserves.
+      memory: bytes of memory that each reserves.
+      resources: accelerators that each reserves.
+    """
+
+    name: str
+    count: int
+    _: KW_ONLY
+    needed: int
+    plural: str
+    settings: str = ""
+    cpus: float = 0.0
+    memory: int = 0
+    resources: Mapping[str, float] = field(default_factory=dict)
+
+
 class MissingNodes(LookupError):
     """The cluster lacks nodes, or free CPUs, that a run needs; the message says which."""
 
@@ -47,52 +76,50 @@ class Placement(NamedTuple):
     """One for each replay shard."""
 
 
-def place(nodes: Sequence[Node], experiment: Experiment, driver_node: str) -> Placement:
-    """Chooses nodes for learner and replay, and checks that the first actors and a first reanalyser have room too.
+def place(nodes: Sequence[Node], program: Iterable[Reservation], config: ClusterConfig, driver_node: str) -> Placement:
+    """Chooses nodes for learner and replay, and checks that the other kinds have room for the processes they need.
 
     Args:
       nodes: the nodes that may be used.
-      experiment: the experiment of the run.
+      program: what each kind of process reserves, in the order in which they start.
+      config: the section `cluster`.
       driver_node: id of the driver's node, which the learner prefers.
 
     Raises:
       MissingNodes: the run has no room on `nodes`.
     """
-    learner = learner_nodes(nodes, experiment.cluster, driver_node)
-    reserved = host_resources(experiment.cluster).get("CPU", 0.0)
-    candidates = [
-        node._replace(cpus=node.cpus - reserved) if node in learner else node
-        for node in actor_nodes(nodes, experiment.cluster)
-    ]
-    shards = shard_nodes(candidates, experiment.replay)
-    _check_room(candidates, shards, experiment)
-    return Placement(learner, shards)
+    rows = {row.name: row for row in program}
+    learner, replay = rows.pop("learner"), rows.pop("replay")
+    hosts = learner_nodes(nodes, config, driver_node)
+    left = without_learner(nodes, hosts, learner.resources)
+    candidates = without_learner(actor_nodes(nodes, config), hosts, learner.resources)
+    shards = shard_nodes(candidates, replay)
+    _check_room(candidates, [row for row in rows.values() if not row.resources], shards, replay)
+    for row in rows.values():
+        room = sum(_processes_on(node, row.resources) for node in left)
+        if row.resources and room < row.needed:
+            raise MissingNodes(
+                f"the nodes have room for {room} of {row.needed} {row.plural} with {described(row.resources)} each "
+                f"beside the learner; add nodes, or lower {row.settings}"
+            )
+    return Placement(hosts, shards)
 
 
-def _check_room(nodes: Sequence[Node], shards: Sequence[Node], experiment: Experiment) -> None:
-    """Raises `MissingNodes` if the first actors, or the first reanalyser, have no room on `nodes` beside the shards."""
-    replay, actors, reanalyse = experiment.replay, experiment.actors, experiment.reanalyse
-    free = f"the nodes for actors have {sum(node.cpus for node in nodes):g} free CPUs"
-    beside = f"beside {len(shards)} replay shard(s) of {replay.cpus:g} CPUs (replay.cpus)"
+def _check_room(
+    nodes: Sequence[Node], rows: Iterable[Reservation], shards: Sequence[Node], replay: Reservation
+) -> None:
+    """Raises `MissingNodes` if the needed processes of a kind have no room beside the shards and the kinds before."""
     taken = added({}, shards, replay.cpus)
-    servers = 0 if experiment.server.resources else experiment.server_processes
-    serving = actor_places(nodes, taken, experiment.server.cpus, servers)
-    if len(serving) < servers:
-        raise MissingNodes(
-            f"{free}, room for {len(serving)} of {servers} inference servers of {experiment.server.cpus:g} CPUs "
-            f"{beside}; add nodes, or lower server.count or server.cpus"
-        )
-    taken = added(taken, serving, experiment.server.cpus)
-    first = actor_places(nodes, taken, reanalyse.cpus, min(reanalyse.processes, 1))
-    if reanalyse.processes and not first:
-        raise MissingNodes(f"{free}, no room for a reanalyser of {reanalyse.cpus:g} (reanalyse.cpus) {beside}")
-    least = 0 if actors.resources else actors.first_processes
-    places = len(actor_places(nodes, added(taken, first, reanalyse.cpus), actors.cpus, least))
-    if places < least:
-        raise MissingNodes(
-            f"{free}, room for {places} of {least} actors of {actors.cpus:g} CPUs {beside}"
-            f"{' and a reanalyser' if first else ''}; add nodes, or lower actors.count, actors.cpus or actors.min_count"
-        )
+    beside = f"beside {len(shards)} replay shard(s) of {replay.cpus:g} CPUs (replay.cpus)"
+    for row in rows:
+        places = actor_places(nodes, taken, row.cpus, row.needed)
+        if len(places) < row.needed:
+            raise MissingNodes(
+                f"the nodes for actors have {sum(node.cpus for node in nodes):g} free CPUs, room for {len(places)} of "
+                f"{row.needed} {row.plural} of {row.cpus:g} CPUs {beside}; add nodes, or lower {row.settings}"
+            )
+        taken = added(taken, places, row.cpus)
+        beside += f", {len(places)} {row.plural}" if places else ""
 
 
 def learner_nodes(nodes: Sequence[Node], config: ClusterConfig, driver_node: str) -> tuple[Node, ...]:
@@ -105,7 +132,7 @@ def learner_nodes(nodes: Sequence[Node], config: ClusterConfig, driver_node: str
         return _slice_nodes(nodes, config.tpu, config)
     able = [node for node in nodes if _has(node, config.host_resources)]
     if len(able) < config.learner_hosts:
-        wanted = ", ".join(f"{amount:g} {name}" for name, amount in config.host_resources.items()) or "any"
+        wanted = described(config.host_resources) or "any"
         raise MissingNodes(
             f"the learner needs {config.learner_hosts} host(s) (cluster.hosts) with {wanted} resources; "
             f"{len(able)} of {len(nodes)} nodes have them"
@@ -136,7 +163,7 @@ def actor_nodes(nodes: Sequence[Node], config: ClusterConfig) -> list[Node]:
     return without_tpus
 
 
-def shard_nodes(nodes: Sequence[Node], replay: ReplayConfig) -> tuple[Node, ...]:
+def shard_nodes(nodes: Sequence[Node], replay: Reservation) -> tuple[Node, ...]:
     """A node for each replay shard, spread as far as there is room, over the largest nodes first.
 
     Raises:
@@ -144,13 +171,24 @@ def shard_nodes(nodes: Sequence[Node], replay: ReplayConfig) -> tuple[Node, ...]
     """
     shards = Counter[str]()
     chosen: list[Node] = []
-    for _ in range(replay.shards):
+    for _ in range(replay.count):
         able = [node for node in nodes if _holds(node, replay, shards[node.id] + 1)]
         if not able:
             raise MissingNodes(_missing_shards(nodes, replay, len(chosen)))
         chosen.append(min(able, key=lambda node: (shards[node.id], -node.cpus, node.id)))
         shards[chosen[-1].id] += 1
     return tuple(chosen)
+
+
+def without_learner(nodes: Sequence[Node], hosts: Sequence[Node], resources: Mapping[str, float]) -> list[Node]:
+    """The nodes without the CPUs and other `resources` that the learner reserves on each of its hosts."""
+    ids = {node.id for node in hosts}
+
+    def left(node: Node) -> Node:
+        remaining = {name: amount - resources.get(name, 0.0) for name, amount in node.resources.items()}
+        return node._replace(cpus=node.cpus - resources.get("CPU", 0.0), resources=remaining)
+
+    return [left(node) if node.id in ids else node for node in nodes]
 
 
 def actor_places(nodes: Sequence[Node], taken: Mapping[str, float], cpus: float, count: int) -> list[Node]:
@@ -172,6 +210,36 @@ def actor_places(nodes: Sequence[Node], taken: Mapping[str, float], cpus: float,
         free[roomiest] -= cpus
         places.append(by_id[roomiest])
     return places
+
+
+def places_with_resources(
+    nodes: Sequence[Node], taken: Mapping[str, float], running: Mapping[str, int], row: Reservation, count: int
+) -> list[Node]:
+    """Nodes for up to `count` more processes of a kind: always the one with most free CPUs of those with its resources.
+
+    Args:
+      nodes: the nodes to choose from, by `without_learner` if the kind reserves resources.
+      taken: CPUs that this run has reserved already, by node id.
+      running: the number of processes of this kind, by node id.
+      row: what each process reserves.
+      count: the number of processes.
+    """
+    total = Counter(running)
+    places: list[Node] = []
+    for _ in range(count):
+        able = [node for node in nodes if total[node.id] < _processes_on(node, row.resources)]
+        place = actor_places(able, taken, row.cpus, 1)
+        if not place:
+            break
+        places += place
+        total[place[0].id] += 1
+        taken = added(taken, place, row.cpus)
+    return places
+
+
+def _processes_on(node: Node, resources: Mapping[str, float]) -> int:
+    """How many processes the resources of a node allow, its CPUs aside."""
+    return int(min((node.resources.get(name, 0.0) // amount for name, amount in resources.items()), default=MANY))
 
 
 def without_room(nodes: Sequence[Node], taken: Mapping[str, float], cpus: Iterable[float]) -> list[float]:
@@ -198,6 +266,11 @@ def added(taken: Mapping[str, float], places: Iterable[Node], cpus: float) -> di
     return total
 
 
+def described(resources: Mapping[str, float]) -> str:
+    """Resources in words, as `4 TPU`; empty for none."""
+    return ", ".join(f"{amount:g} {name}" for name, amount in resources.items())
+
+
 def host_resources(config: ClusterConfig) -> dict[str, float]:
     """Resources that each learner process reserves."""
     if config.host_resources or config.tpu is None:
@@ -218,14 +291,14 @@ def _slice_nodes(nodes: Sequence[Node], wanted: Slice, config: ClusterConfig) ->
     return tuple(min(complete, key=lambda hosts: sum(not _is_free(node, config) for node in hosts)))
 
 
-def _missing_shards(nodes: Sequence[Node], replay: ReplayConfig, places: int) -> str:
-    memory, wanted, fields = "", "", "replay.cpus"
-    if replay.memory_gib:
+def _missing_shards(nodes: Sequence[Node], replay: Reservation, places: int) -> str:
+    memory = wanted = ""
+    if replay.memory:
         memory = f" and {sum(node.resources.get(MEMORY, 0.0) for node in nodes) / 2**30:.1f} GiB of memory"
-        wanted, fields = f" and {replay.memory_gib:g} GiB", "replay.cpus or replay.memory_gib"
+        wanted = f" and {replay.memory / 2**30:g} GiB"
     return (
         f"the nodes for actors have {sum(node.cpus for node in nodes):g} free CPUs{memory}, room for {places} of "
-        f"{replay.shards} replay shards of {replay.cpus:g} CPUs{wanted}; add nodes, or lower {fields}"
+        f"{replay.count} {replay.plural} of {replay.cpus:g} CPUs{wanted}; add nodes, or lower {replay.settings}"
     )
 
 
@@ -263,9 +336,9 @@ def _numbers(ranks: Iterable[int]) -> str:
     return ", ".join(map(str, sorted(ranks)))
 
 
-def _holds(node: Node, replay: ReplayConfig, shards: int) -> bool:
+def _holds(node: Node, replay: Reservation, shards: int) -> bool:
     """Whether the node has room for that many replay shards."""
-    return node.cpus >= shards * replay.cpus and _has(node, {MEMORY: shards * replay.memory_bytes})
+    return node.cpus >= shards * replay.cpus and _has(node, {MEMORY: shards * replay.memory})
 
 
 def _has(node: Node, resources: Mapping[str, float]) -> bool:

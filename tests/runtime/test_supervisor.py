@@ -248,7 +248,7 @@ def test_a_run_whose_nodes_lack_the_resources_of_servers_says_which(make_supervi
         cpu_node("home", 8, GPU=1.0), joined=False, actors={"inference": "server"},
         server={"resources": {"GPU": 1}}, cluster={"host_resources": {"GPU": 1}},
     )  # fmt: skip
-    with pytest.raises(ClusterError, match=r"1 inference server\(s\) .*1 GPU .* 0 beside the learner"):
+    with pytest.raises(ClusterError, match=r"0 of 1 inference servers .*1 GPU.* server\.resources"):
         supervisor.start(None)
 
 

@@ -18,10 +18,9 @@ from podzero.runtime.cluster.placement import (
     actor_places,
     host_resources,
     learner_nodes,
-    place,
     without_room,
 )
-from podzero.runtime.program import reserved_cpus
+from podzero.runtime.program import program, reserved_cpus
 
 
 def tpu_host(worker, slice_name="x", kind="v5litepod-16", chips=4.0, cpus=100.0):
@@ -45,6 +44,11 @@ def experiment_of(
         "cluster": cluster,
     }
     return parse(tree, "test")
+
+
+def place(nodes, experiment, home):
+    """The placement of an experiment."""
+    return placement_module.place(nodes, program(experiment), experiment.cluster, home)
 
 
 V5E_16 = ClusterConfig(slice="v5e-16")
@@ -274,6 +278,13 @@ def test_shards_are_placed_where_their_memory_is():
         "the nodes for actors have 10 free CPUs and 7.5 GiB of memory, room for 2 of 3 replay shards of 0 CPUs and "
         "3 GiB; add nodes, or lower replay.cpus or replay.memory_gib"
     )
+
+
+def test_shards_have_no_room_in_the_memory_that_the_learner_reserves():
+    nodes = [cpu_node("a", 8, memory=8 * 2**30)]
+    assert place(nodes, experiment_of(shard_memory_gib=4.0, host_resources={"memory": 4 * 2**30}), "a")
+    with pytest.raises(MissingNodes, match=r"3\.0 GiB of memory.* 0 of 1 replay shards"):
+        place(nodes, experiment_of(shard_memory_gib=4.0, host_resources={"memory": 5 * 2**30}), "a")
 
 
 def test_actors_have_no_room_in_the_cpus_of_shards_and_the_error_says_so():
