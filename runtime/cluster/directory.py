@@ -111,15 +111,18 @@ class AddressBook:
         self._updated = threading.Condition()
         threading.Thread(target=self._follow, name="addresses", daemon=True).start()
 
-    def present(self) -> Mapping[str, str]:
-        """The addresses of the servers that announced themselves lately, by name.
+    def present(self, kind: str) -> dict[str, str]:
+        """The addresses of the servers of one kind that announced themselves lately, by name.
+
+        Args:
+          kind: the name without its number, for example `inference`.
 
         Raises:
           ClusterError: the directory does not answer.
         """
         if self._failure is not None:
             raise ClusterError(str(self._failure))
-        return self._present
+        return {name: address for name, address in self._present.items() if name.startswith(f"{kind}-")}
 
     def await_servers(self, names: Sequence[str], timeout_s: float) -> Callable[[], list[str]]:
         """Waits until all these servers have announced themselves; returns a function that gives their addresses.

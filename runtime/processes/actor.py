@@ -47,8 +47,8 @@ class ActorProcess(Process):
                 devices = own_devices(self.name, "actors", actors.resources)
                 return make_device_actor(experiment, self.name, seed, clients[0], devices)
             case "server":
-                first = self.index * len(clients)
-                return make_served_actor(experiment, self.name, seed, clients, self.context.run, book.present, first)
+                servers, first = partial(book.present, "inference"), self.index * len(clients)
+                return make_served_actor(experiment, self.name, seed, clients, self.context.run, servers, first)
             case _:
                 return make_actor(experiment, self.name, seed, clients[0])
 

@@ -67,9 +67,15 @@ def test_a_server_that_is_missing_keeps_its_last_address_until_it_announces_anot
     tell({"replay-0": "a:1", "replay-1": "b:1"})
     addresses = book.await_servers(["replay-0", "replay-1"], 10.0)
     tell({"replay-0": "a:1"})
-    assert (book.present(), addresses()) == ({"replay-0": "a:1"}, ["a:1", "b:1"])
+    assert (book.present("replay"), addresses()) == ({"replay-0": "a:1"}, ["a:1", "b:1"])
     tell({"replay-0": "a:1", "replay-1": "c:1"})
     assert addresses() == ["a:1", "c:1"]
+
+
+def test_the_servers_of_one_kind_are_found_without_the_others(open_book):
+    book, tell = open_book
+    tell({"replay-0": "a:1", "inference-0": "b:1", "inference-1": "c:1"})
+    assert book.present("inference") == {"inference-0": "b:1", "inference-1": "c:1"}
 
 
 def test_a_directory_that_does_not_answer_is_said_once_and_asked_again(open_book, caplog):
@@ -78,8 +84,8 @@ def test_a_directory_that_does_not_answer_is_said_once_and_asked_again(open_book
     addresses = book.await_servers(["replay-0"], 10.0)
     tell(ClusterError("waited 20 s"), ClusterError("waited 20 s"))
     with pytest.raises(ClusterError, match="waited 20 s"):
-        book.present()
+        book.present("replay")
     assert addresses() == ["a:1"]
     assert len(caplog.messages) == 1
     tell({"replay-0": "b:1"})
-    assert (book.present(), addresses()) == ({"replay-0": "b:1"}, ["b:1"])
+    assert (book.present("replay"), addresses()) == ({"replay-0": "b:1"}, ["b:1"])
