@@ -1,6 +1,9 @@
-"""The loops that produce training samples: self-play of games, acting in environments, and reanalysis."""
+"""Actors produce training samples: they play with the newest parameters and write what they played to replay.
 
-from podzero.actors.assembly import GameAssembler as GameAssembler
+`SelfPlayActor` and `DeviceActor` play games (AlphaZero), `EnvironmentActor` acts in environments (MuZero), and
+`ReanalysisActor` searches stored samples again.
+"""
+
 from podzero.actors.clients import ActorClients as ActorClients
 from podzero.actors.core import SelfPlayCore as SelfPlayCore
 from podzero.actors.core import SelfPlayState as SelfPlayState
@@ -15,4 +18,3 @@ from podzero.actors.reanalysis import window_reanalysis as window_reanalysis
 from podzero.actors.rollouts import RolloutCore as RolloutCore
 from podzero.actors.selfplay import ActorGroups as ActorGroups
 from podzero.actors.selfplay import SelfPlayActor as SelfPlayActor
-from podzero.actors.windows import WindowCutter as WindowCutter

@@ -1,4 +1,4 @@
-"""Finished games become samples with value targets, shuffled across games. Pure NumPy, no clock, no I/O."""
+"""Turns finished games into samples with value targets, and shuffles samples across games. Pure NumPy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Game(NamedTuple):
     samples: Sample
     """`[T, ...]` on every field, in the order played. T is the number of searched moves."""
     states: StoredState | None = None
-    """`[T, ...]`, the same positions for reanalysis, if the moves have states."""
+    """`[T, ...]`, the same positions as stored for reanalysis; None if the moves have no states."""
 
     @property
     def plies(self) -> int:
@@ -31,29 +31,27 @@ class Game(NamedTuple):
 
 
 class GameAssembler:
-    """Stores the moves of B running games until they are over.
-
-    A game that a limit truncates has no outcome: the root value of its last searched position stands for it.
-    """
+    """Collects the moves of B running games until the games end."""
 
     def __init__(self, config: ActorsConfig, discount: float = 1.0, auxiliary_targets: bool = False) -> None:
-        """With `auxiliary_targets` the samples have the targets of auxiliary heads."""
+        """With `auxiliary_targets`, samples include the targets of auxiliary heads."""
         self._config = config
         self._auxiliary_targets = auxiliary_targets
         self._discount = discount
         self._moves: deque[tuple[Move, int]] = deque()
         self._first = 0
-        """Index of the oldest stored move, counted from the start."""
+        """Index of the oldest stored move, counted from the first move ever."""
         self._started = np.zeros(config.games, np.int64)
         """`[B]` index of the first move of each running game."""
 
     def add(self, move: Move, version: int) -> Iterator[Game]:
-        """Adds one move of all games (host arrays), searched with parameters `version`; yields the games it ended."""
+        """Adds one move of all games (host arrays), searched with parameters `version`; yields the games that end."""
         self._moves.append((move, version))
         end = self._first + len(self._moves)
         for slot in np.flatnonzero(move.done):
             yield self._finish(int(slot), end)
             self._started[slot] = end
+        # Drop the moves that belong to no running game.
         while self._first < self._started.min():
             self._moves.popleft()
             self._first += 1
@@ -69,7 +67,8 @@ class GameAssembler:
         truncated = bool(last.truncated[slot])
         rewards, players = column("rewards").astype(np.float32), column("player")
         if truncated:
-            value = last.value[slot]  # stands for the rest of the game; a single player's rewards use one column
+            # The game has no outcome: the root value of its last position replaces the rewards that would follow.
+            value = last.value[slot]
             rewards[-1] = np.where(np.arange(2) == players[-1], value, -value)
         config, values = self._config, column("value").astype(np.float32)
         returns = lambda_returns(rewards, players, values, config.td_lambda, self._discount)
@@ -96,15 +95,16 @@ def auxiliary_targets(
     actions: npt.NDArray[np.generic],
     truncated: bool = False,
 ) -> dict[str, npt.NDArray[np.int32]]:
-    """`outcome`, `moves_left` and `reply` of `Sample`, `[T]` each, of a game of T moves.
+    """The targets of auxiliary heads, `outcome`, `moves_left` and `reply` of `Sample`, for a game of T moves.
 
     Args:
-      rewards: `[T, 2]` both players' rewards for each move.
-      players: `[T]` the player that moved.
-      actions: `[T]` the players' actions.
-      truncated: a limit ended the game, so its outcome and length are unknown.
+      rewards: `[T, 2]`, both players' rewards for each move.
+      players: `[T]`, the player that moved.
+      actions: `[T]`, the actions.
+      truncated: whether a limit ended the game, which leaves its outcome and length unknown.
     """
     unknown = np.full(len(actions), -1, np.int32)
+    # The next action is a reply only if the opponent takes it: some games let a player move twice in a row.
     replied = np.append(players[1:] != players[:-1], False)
     return {
         "outcome": unknown if truncated else np.sign(outcomes(rewards, players)).astype(np.int32) + 1,
@@ -114,13 +114,12 @@ def auxiliary_targets(
 
 
 def outcomes(rewards: Floats, players: npt.NDArray[np.generic], discount: float = 1.0) -> Floats:
-    """`[T]` the outcome of a game from each of its positions: the discounted sum of the later rewards of the player to
-    move.
+    """The outcome of each position, `[T]`: the discounted sum of the rewards that the player to move still gets.
 
     Args:
-      rewards: `[T, 2]` both players' rewards for each move.
-      players: `[T]` the player that moved.
-      discount: per move.
+      rewards: `[T, 2]`, both players' rewards for each move.
+      players: `[T]`, the player that moved.
+      discount: discount per move.
     """
     return lambda_returns(rewards, players, np.zeros(len(rewards), np.float32), 1.0, discount)
 
@@ -128,18 +127,19 @@ def outcomes(rewards: Floats, players: npt.NDArray[np.generic], discount: float 
 def lambda_returns(
     rewards: Floats, players: npt.NDArray[np.generic], root_values: Floats, td_lambda: float, discount: float = 1.0
 ) -> Floats:
-    """`[T]` the lambda-return of each position for the player to move (Sutton and Barto 2018, section 12.1).
+    """The lambda-return of each position for the player to move, `[T]` (Sutton and Barto 2018, section 12.1).
 
-    `G_t = r_t + d * ((1 - l) * v_(t+1) + l * G_(t+1))`, where all terms are of the player who moves at t, v is the root
-    value of the search, and both are zero after the last move.
+    `G_t = r_t + d * ((1 - l) * v_(t+1) + l * G_(t+1))`. All terms are those of the player who moves at t, v is the
+    search's root value, and v and G are zero after the last move.
 
     Args:
-      rewards: `[T, 2]` both players' rewards for each move.
-      players: `[T]` the player that moved.
-      root_values: `[T]`, each for the player who moved.
-      td_lambda: l in [0, 1].
-      discount: d, per move.
+      rewards: `[T, 2]`, both players' rewards for each move.
+      players: `[T]`, the player that moved.
+      root_values: `[T]`, the root value for the player that moved.
+      td_lambda: l, in [0, 1].
+      discount: d, the discount per move.
     """
+    # The recursion keeps both players' returns, since either of them may move next.
     values = np.where(np.arange(2) == players[:, None], root_values[:, None], -root_values[:, None])
     returns, later = np.empty_like(rewards), np.zeros(2, np.float32)
     for t in reversed(range(len(rewards))):
@@ -150,15 +150,15 @@ def lambda_returns(
 
 
 def value_targets(returns: Floats, root_values: npt.NDArray[np.generic], root_value_weight: float) -> Floats:
-    """Value targets of T positions, each for the player to move: `w * r_t + (1 - w) * G_t`.
+    """Value targets of T positions for the player to move: `w * v_t + (1 - w) * G_t`.
 
-    The root value `r_t` of the search lowers the variance of the lambda-return `G_t` (Young et al., Lessons from
-    AlphaZero, 2018: averaging z and q).
+    The search's root value `v_t` lowers the variance of the lambda-return `G_t` (Young et al., Lessons from AlphaZero,
+    2018: averaging z and q).
 
     Args:
-      returns: `[T]`, from `lambda_returns`.
-      root_values: `[T]`.
-      root_value_weight: w, `actors.root_value_weight`.
+      returns: `[T]`, the lambda-returns.
+      root_values: `[T]`, the root values.
+      root_value_weight: w.
     """
     mixed = root_value_weight * root_values.astype(np.float32) + (1.0 - root_value_weight) * returns
     targets: Floats = np.clip(mixed, -1.0, 1.0).astype(np.float32)
@@ -168,9 +168,8 @@ def value_targets(returns: Floats, root_values: npt.NDArray[np.generic], root_va
 class SampleShuffler[Samples]:
     """Buffers the samples of finished games until they fill replay items.
 
-    Replay always samples a whole item. So that the samples of a batch are nearly independent, each sample of an item
-    comes from a different game and a random position in it. After `take`, fewer than `samples_per_item` games remain.
-    `Samples` is a pytree of arrays `[T, ...]`.
+    Replay always samples whole items. Each sample of an item comes from a different game, so that the samples of a
+    batch are nearly independent. `Samples` is a pytree of arrays `[T, ...]`.
     """
 
     def __init__(self, samples_per_item: int, seed: int | Sequence[int]) -> None:
@@ -183,7 +182,10 @@ class SampleShuffler[Samples]:
         self._games.append(rows_of(game, self._random.permutation(_length(game))))
 
     def take(self) -> Samples | None:
-        """Removes and returns all full items, `[n * samples_per_item, ...]` on every field; None if there is none."""
+        """Removes and returns all full items, `[n * samples_per_item, ...]` on every field; None if there are none.
+
+        Samples of fewer than `samples_per_item` games remain.
+        """
         left = np.array([*map(_length, self._games)], np.int64)
         items = []
         while np.count_nonzero(left) >= self._samples_per_item:
@@ -194,7 +196,7 @@ class SampleShuffler[Samples]:
         return self._remove(np.concatenate(items), left) if items else None
 
     def take_rest(self) -> Samples | None:
-        """Removes all remaining samples and returns as many as fill items, whose samples may share games."""
+        """Removes all samples and returns those that fill items; samples of one item may come from the same game."""
         if not self._games:
             return None
         rest = concatenated(self._games)
@@ -204,7 +206,7 @@ class SampleShuffler[Samples]:
         return rows_of(rest, full) if full.size else None
 
     def _remove(self, taken: npt.NDArray[np.int64], left: npt.NDArray[np.int64]) -> Samples:
-        """Returns the samples `taken`, as rows (game, index); keeps the first `left` samples of each game."""
+        """Returns the samples `taken`, given as rows (game, index); keeps the first `left` samples of each game."""
         starts = np.cumsum([0, *map(_length, self._games[:-1])])
         samples = rows_of(concatenated(self._games), starts[taken[:, 0]] + taken[:, 1])
         kept = zip(self._games, left.tolist(), strict=True)
@@ -217,12 +219,12 @@ def _length[Samples](game: Samples) -> int:
 
 
 def rows_of[Samples](game: Samples, index: npt.NDArray[np.int64] | slice) -> Samples:
-    """The samples at `index`, in its order."""
+    """The samples at `index`, in that order."""
     rows: Samples = jax.tree.map(lambda field: field[index], game)
     return rows
 
 
 def concatenated[Samples](games: list[Samples]) -> Samples:
-    """The samples of several games one after the other."""
+    """The samples of several games in one array per field."""
     concatenated: Samples = jax.tree.map(lambda *fields: np.concatenate(fields), *games)
     return concatenated

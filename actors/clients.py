@@ -1,4 +1,4 @@
-"""An actor's clients of parameters, replay and metrics, and the metrics of self-play between two reports."""
+"""An actor's connections to parameters, replay and metrics, and the metrics of self-play."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from podzero.types import Sample, StoredState, Window
 Positions = tuple[Sample, StoredState | None]
 """Training samples, and the same positions as stored for reanalysis."""
 
+log = logging.getLogger(__name__)
+
 
 class ActorClients(NamedTuple):
-    """The clients of one actor."""
+    """What one actor reads parameters from, and writes samples and metrics to."""
 
     source: ParamSource
     writer: ReplayWriter
@@ -24,7 +26,7 @@ class ActorClients(NamedTuple):
     states: ReplayWriter | None = None
     """Writes to the `states` table; None without reanalysis."""
     report_every_s: float = REPORT_EVERY_S
-    """The least time between two reports."""
+    """Shortest time between two reports."""
 
     def write(
         self,
@@ -32,28 +34,25 @@ class ActorClients(NamedTuple):
         states: StoredState | Window | None,
         priorities: np.ndarray[Any, Any] | None = None,
     ) -> None:
-        """Writes states, then samples. The `states` table never blocks a write, so reanalysers have their input even
-        while the `samples` table blocks.
+        """Writes samples, and the same positions for reanalysis.
 
         Args:
           samples: `[T, ...]` on every field.
-          states: `[T, ...]` of the same positions; None, or no writer for them, writes none.
-          priorities: `[T]`, or None.
+          states: `[T, ...]`, the same positions; ignored without a writer for `states`.
+          priorities: `[T]`, the samples' priorities in a prioritized table; 1 if None.
         """
+        # States go first: their table never blocks, so reanalysers have input even while the samples block.
         if self.states is not None and states is not None:
             self.states.write(states)
         self.writer.write(samples, priorities)
 
 
-log = logging.getLogger(__name__)
-
-
 class SelfPlayMetrics:
-    """Adds up what an actor plays.
+    """Accumulates the metrics of self-play between two reports.
 
     Args:
-      games: the number of games that it plays in parallel.
-      failures: how many games on the host have failed until now.
+      games: number of games played in parallel.
+      failures: number of games on the host that have failed so far.
     """
 
     def __init__(self, games: int, failures: int = 0) -> None:
@@ -81,16 +80,16 @@ class SelfPlayMetrics:
         dropped: int | None = None,
         depth: float | None = None,
     ) -> None:
-        """Adds some moves of all games.
+        """Adds moves of all games.
 
         Args:
-          moves: moves of each game.
-          evaluations: evaluations of the network for each game.
-          samples: samples of the games that ended, one for each of their searched plies.
-          games: games that ended.
+          moves: moves per game.
+          evaluations: network evaluations per game.
+          samples: samples of the games that ended, one per searched ply.
+          games: number of games that ended.
           abs_root_value: mean absolute root value of the last move.
-          version: version of the parameters.
-          dropped: legal actions without a slot; None without `search.slots`.
+          version: the parameters' version.
+          dropped: number of legal actions that got no slot in the search; None without `search.slots`.
           depth: depth of the trees, as in `SearchResult`.
         """
         self._moves += moves
@@ -103,16 +102,16 @@ class SelfPlayMetrics:
         self._abs_root_value, self._version, self._depth = abs_root_value, version, depth
 
     def _warn_of_dropped(self, dropped: int) -> None:
-        """Says once that `search.slots` is too small for some positions."""
+        """Warns once that `search.slots` is too small for some positions."""
         if dropped and not self._warned:
             self._warned = True
             log.warning(
-                "search.slots is too small for the legal actions of some positions: those with the smallest prior are "
-                "left out of the search (metric count/dropped_actions); raise search.slots if they are many"
+                "search.slots is too small for the legal actions of some positions: those with the smallest prior "
+                "are not searched (metric count/dropped_actions); raise search.slots if they are many"
             )
 
     def flush(self, failures: int = 0) -> dict[str, float]:
-        """The metrics since the last call; `failures` of games on the host until now."""
+        """The metrics since the last call; `failures` is the number of games on the host that have failed so far."""
         metrics = {
             "count/moves": float(self._moves * self._parallel_games),
             "count/evaluations": float(self._evaluations * self._parallel_games),

@@ -15,14 +15,14 @@ from podzero.types import Array, EnvState, Exploration, Move, Params
 
 
 class StartPool(NamedTuple):
-    """B games that have begun, with which finished games are replaced."""
+    """B new games, which replace finished ones."""
 
     games: EnvState
     """B states after their openings."""
     plies: Array
-    """`[B]` int32, random plies of each opening."""
+    """`[B]` int32, the length of each opening."""
     used: Array
-    """`[]` int32, games that have been taken from the front."""
+    """`[]` int32, number of games taken so far, from the front."""
 
 
 class SelfPlayState(NamedTuple):
@@ -31,17 +31,17 @@ class SelfPlayState(NamedTuple):
     key: Array
     """PRNG key."""
     games: EnvState
-    """B states, none of them is over."""
+    """B states, none of them terminal."""
     plies: Array
     """`[B]` int32, plies played in each game, including random openings."""
     starts: StartPool
 
 
 class SelfPlayCore:
-    """Search, move and auto-reset of B games as pure functions: `init` and `move` can be jitted."""
+    """Searches, moves and auto-resets B games; `init` and `move` are pure functions that can be jitted."""
 
     def __init__(self, env: Env, search: BatchedSearch, config: ActorsConfig, keep_states: bool = False) -> None:
-        """With `keep_states` each `Move` has the packed states before the move, which reanalysis needs."""
+        """With `keep_states`, moves include the packed states before them, which reanalysis needs."""
         self._env = env
         self._search = search
         self._config = config
@@ -54,7 +54,7 @@ class SelfPlayCore:
         return SelfPlayState(key, first.games, first.plies, self._new_pool(pool_key))
 
     def move(self, params: Params, state: SelfPlayState) -> tuple[SelfPlayState, Move]:
-        """Plays one searched move in every game; finished games are replaced by new ones."""
+        """Plays one searched move in every game and replaces finished games by new ones."""
         batch = self._config.games
         key, search_key, pool_key = jax.random.split(state.key, 3)
 
@@ -66,7 +66,7 @@ class SelfPlayCore:
         after = jax.vmap(self._env.view)(played)
         assert after.rewards.shape == (batch, 2)
 
-        # Every slot goes on with a game that is not over, so that the batch never shrinks.
+        # Replace finished games at once, so that every slot of the next search is in use.
         fresh, fresh_plies, starts = self._take(pool_key, state.starts, after.done)
         games = jax.vmap(optax.tree.where)(after.done, fresh, played)
         plies = jnp.where(after.done, fresh_plies, state.plies + 1)
@@ -87,14 +87,14 @@ class SelfPlayCore:
         return SelfPlayState(key, games, plies, starts), move
 
     def _take(self, key: Array, pool: StartPool, needed: Array) -> tuple[EnvState, jax.Array, StartPool]:
-        """New games, with their plies, for the slots `needed` `[B]`, and the pool without them.
-
-        The openings of a whole pool are played at once, when the old one has too few games left: playing those of the
-        few games that end at each move took as many batch steps each time.
-        """
+        """Takes new games from the pool for the slots `needed` `[B]`; returns states, plies and the pool."""
+        assert needed.shape == (self._config.games,)
+        # Openings are played for a whole pool when too few games are left. Playing them for the few games that end at
+        # each move would take as many batch steps every time.
         count = jnp.sum(needed, dtype=jnp.int32)
         short = pool.used + count > self._config.games
         pool = jax.lax.cond(short, self._new_pool, lambda key: pool, key)
+        # The i-th needed slot gets the i-th unused game. The other slots get arbitrary games, which the caller ignores.
         index = pool.used + jnp.cumsum(needed, dtype=jnp.int32) - 1
         games, plies = jax.tree.map(lambda leaf: leaf[index], (pool.games, pool.plies))
         return games, plies, pool._replace(used=pool.used + count)
@@ -104,10 +104,10 @@ class SelfPlayCore:
         return StartPool(games, plies, jnp.zeros((), jnp.int32))
 
     def _start(self, key: Array) -> tuple[EnvState, jax.Array]:
-        """B new games after their openings, and the number of random plies played in each.
+        """Starts B games; returns their states after the openings and the length of each opening.
 
-        A fraction of the games opens with uniformly random plies, so that replay covers positions that good play never
-        reaches. An opening stops before a ply that would end its game.
+        A fraction of the games opens with uniformly random plies, so that replay also covers positions that good play
+        never reaches.
         """
         config = self._config
         init_key, share_key, length_key, play_key = jax.random.split(key, 4)
@@ -119,22 +119,24 @@ class SelfPlayCore:
         return self._open(play_key, games, jnp.where(opens, length, 0))
 
     def _open(self, key: Array, games: EnvState, length: Array) -> tuple[EnvState, jax.Array]:
-        """Plays up to `length` `[B]` uniformly random plies; returns the states and the plies played."""
+        """Plays up to `length` `[B]` uniformly random plies; returns states and plies played."""
+        assert length.shape == (self._config.games,)
 
         def ply(i: Array, carry: tuple[EnvState, jax.Array]) -> tuple[EnvState, jax.Array]:
             games, plies = carry
             logits = jnp.where(jax.vmap(self._env.view)(games).legal, 0.0, -jnp.inf)
             action = jax.random.categorical(jax.random.fold_in(key, i), logits).astype(jnp.int32)
             after = jax.vmap(self._env.step)(games, action)
-            goes_on = (plies == i) & (i < length) & ~jax.vmap(self._env.view)(after).done
-            return jax.vmap(optax.tree.where)(goes_on, after, games), plies + goes_on
+            # An opening stops for good before a ply that would end the game: afterwards `plies` is less than i.
+            plays = (plies == i) & (i < length) & ~jax.vmap(self._env.view)(after).done
+            return jax.vmap(optax.tree.where)(plays, after, games), plies + plays
 
         opened: tuple[EnvState, jax.Array] = jax.lax.fori_loop(0, jnp.max(length), ply, (games, jnp.zeros_like(length)))
         return opened
 
 
 def explore(config: ActorsConfig, age: Array) -> Exploration:
-    """The exploration of B games or episodes after `age` `[B]` moves, on which only the temperature depends."""
+    """How B games or episodes explore after `age` `[B]` moves; only the temperature depends on the age."""
     first = True if config.temperature_plies is None else age < config.temperature_plies
     temperature = jnp.broadcast_to(jnp.where(first, config.temperature, 0.0), jnp.shape(age))
     return Exploration(jnp.full(temperature.shape, config.noise, jnp.float32), temperature.astype(jnp.float32))

@@ -1,6 +1,6 @@
-"""The self-play loop of an actor that plays wholly on accelerators.
+"""The self-play loop of an actor whose games stay on accelerators.
 
-Each chip plays its own games, and all arrays have a leading axis of chips.
+Each chip plays its own games: all device arrays have a leading chip axis.
 """
 
 from __future__ import annotations
@@ -26,21 +26,24 @@ from podzero.waiting import first_params
 _spec: Any = PartitionSpec
 _EACH, _ALL = _spec("chips"), _spec()
 _CHIPS = 2**20
-"""Added to the number of a chip for its key: small numbers give the keys into which the first chip splits its own."""
+"""Offset of the chip numbers that are folded into the key."""
+_POOL = 4_096
+"""Largest number of samples that stay behind in the pool."""
 
 
 def chip_keys(key: jax.Array, count: int) -> jax.Array:
-    """A key for each of some chips, of which the first is `key`, so that its games are those of one chip alone."""
+    """One key for each chip. The first is `key` itself, so that the first chip plays as a single chip would."""
+    # Without the offset these could be the keys into which the first chip splits its own.
     return jnp.stack([key, *(jax.random.fold_in(key, _CHIPS + chip) for chip in range(1, count))])
 
 
 class ChipRollouts:
-    """The programs of `RolloutCore` on each of the given chips.
+    """Runs the programs of `RolloutCore` on several chips at once.
 
     Args:
-      core: of one chip.
-      devices: the chips, all of this process.
-      piece: samples that one program takes from each chip.
+      core: self-play on one chip.
+      devices: the chips, all of them local.
+      piece: number of samples that one program takes from each chip.
     """
 
     def __init__(self, core: RolloutCore, devices: Sequence[jax.Device], piece: int) -> None:
@@ -51,28 +54,29 @@ class ChipRollouts:
         self._take = jax.jit(self._on_each(core.take, _EACH, _EACH, _EACH))
 
     def init(self, key: jax.Array) -> RolloutState:
-        """Starts all games, with `chip_keys`."""
+        """Starts all games."""
         keys = chip_keys(key, self._mesh.size)
         state: RolloutState = self._init(jax.device_put(keys, NamedSharding(self._mesh, _EACH)))
         return state
 
     def put(self, params: Params) -> Params:
-        """The parameters on all chips."""
+        """Copies the parameters to all chips."""
         return jax.device_put(params, NamedSharding(self._mesh, _ALL))
 
     def play(self, params: Params, version: int, state: RolloutState) -> tuple[RolloutState, Finished, Played]:
-        """Starts the next program, which takes `state` over; see `RolloutCore.play`."""
+        """Starts `RolloutCore.play`, to which `state` is donated."""
         played: tuple[RolloutState, Finished, Played] = self._play(params, self.put(np.int32(version)), state)
         return played
 
     def take(self, state: RolloutState, finished: Finished, index: Sequence[npt.NDArray[np.int32]]) -> list[Any]:
-        """Starts to take samples; `finish` waits for them. To be called before the next `play`.
+        """Starts to take samples, for which `finish` waits; call it before the state is donated to the next `play`.
 
         Args:
-          state: after the program.
-          finished: what the program gave.
-          index: for each chip, the numbers of its samples in the wanted order.
+          state: the state after the program.
+          finished: the program's samples.
+          index: for each chip, the indices of the wanted samples.
         """
+        # Samples are taken in pieces of one padded size, so that the program compiles once; `finish` cuts the padding.
         pieces = []
         for start in range(0, max(map(len, index)), self._piece):
             part = np.zeros((self._mesh.size, self._piece), np.int32)
@@ -85,7 +89,7 @@ class ChipRollouts:
         return pieces
 
     def _on_each(self, function: Callable[..., Any], *specs: PartitionSpec) -> Callable[..., Any]:
-        """A program of one chip as one of all; each argument is `_EACH` chip's own, or the same for `_ALL`."""
+        """Maps a program of one chip over all; each argument is split by chip (`_EACH`) or shared (`_ALL`)."""
 
         def mapped(*values: Any) -> Any:
             own = [
@@ -101,7 +105,7 @@ class ChipRollouts:
 
 
 def finish(pieces: list[Any]) -> Positions | None:
-    """Waits for the samples that `ChipRollouts.take` began to take; None if there are none."""
+    """Waits for the samples of `ChipRollouts.take`; None if there are none."""
     rows: list[Positions] = []
     for positions, lengths in pieces:
         host = jax.device_get(positions)
@@ -113,24 +117,17 @@ def finish(pieces: list[Any]) -> Positions | None:
     return concatenated(rows) if rows else None
 
 
-_POOL = 4_096
-"""Most samples that are held back, so that the samples of an item come from the games of several programs."""
-
-
 class DeviceActor:
     """Plays `actors.games` games on the chips of this process and writes the finished ones to replay.
 
-    While the chips execute one program, the host fetches and writes what the program before it finished. The samples of
-    an item are drawn from a pool, of which as many stay behind as replay needs before training, but at most 4,096.
-
     Args:
-      experiment: of which `actors`, `search` and `replay` are used.
-      name: of the actor in metrics and messages, as `actor-0`.
-      seed: of this actor; differs between actors and between restarts.
+      experiment: its sections `actors`, `search` and `replay` are used.
+      name: the actor's name in metrics and messages, such as `actor-0`.
+      seed: the actor's seed, which differs between actors and between restarts.
       core: self-play on one chip.
       devices: the chips.
       fold: converts published parameters for the search, once per version.
-      clients: of parameters, replay and metrics.
+      clients: the actor's connections.
     """
 
     def __init__(
@@ -153,6 +150,8 @@ class DeviceActor:
         self._fold = fold
         self._clients = clients
         self._pool: Positions | None = None
+        # Samples stay behind, so that an item mixes games of several programs. With at most `replay.min_size` of them,
+        # the pool delays the start of training no longer than replay does.
         self._held = min(_POOL, experiment.replay.min_size)
         self._stopping = threading.Event()
 
@@ -175,6 +174,7 @@ class DeviceActor:
                 self._clients.report(self._name, metrics.flush() | clock.flush())
             with clock("search"):
                 state, finished, played = self._chips.play(params, version, state)
+            # Dispatch is asynchronous: the samples of the last program are written while the chips execute this one.
             with clock("write"):
                 self._write(finish(pieces), self._held)
             with clock("search"):
@@ -189,9 +189,7 @@ class DeviceActor:
         self._clients.report(self._name, metrics.flush() | clock.flush())
 
     def _write(self, positions: Positions | None, held: int) -> None:
-        """Adds to the pool and writes full items, drawn from it at random, until at most `held` samples and those that
-        do not fill an item are left.
-        """
+        """Adds samples to the pool, and writes random full items from it as long as `held` samples remain."""
         parts = [part for part in (self._pool, positions) if part is not None]
         if not parts:
             return

@@ -1,4 +1,4 @@
-"""The acting loop in environments without known rules: search a learned model, act, write windows."""
+"""The acting loop in environments without known rules: search a learned model, act, write windows to replay."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from podzero.types import EnvSpec
 from podzero.waiting import first_params
 
 _Transition = tuple[Position, VectorStep]
-"""A position, and the step that the actions there led to."""
+"""A position, and the step that its actions led to."""
 
 _AT_ONCE = 48
-"""Windows that are written together: a request costs client and server about as much with one window as with dozens."""
+"""Windows per write: a request costs client and server about as much with dozens of windows as with one."""
 
 
 class EnvironmentActor:
-    """One actor: acts in `actors.games` parallel environments and writes windows of their episodes to replay.
+    """Acts in `actors.games` parallel environments and writes windows of their episodes to replay.
 
     Args:
-      experiment: of which `env`, `actors`, `search` and `muzero` are used.
-      name: of the actor in metrics and messages, as `actor-0`.
-      seed: of this actor; differs between actors and between restarts.
-      spec: of the environment.
+      experiment: its sections `env`, `actors`, `search` and `muzero` are used.
+      name: the actor's name in metrics and messages, such as `actor-0`.
+      seed: the actor's seed, which differs between actors and between restarts.
+      spec: the environment's specification.
       make_environments: creates the environments; called at the beginning of `run`.
-      search: over the learned model.
-      clients: of parameters, replay and metrics.
+      search: searches the learned model.
+      clients: the actor's connections.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class EnvironmentActor:
         self._key = jax.random.key(seed)
         self._spec = spec
         self._make_environments = make_environments
-        # The key and the exploration of a step are derived inside the compiled program, where they cost nothing.
+        # Keys and exploration are derived inside the compiled program: outside, each would be a dispatch of its own.
         self._search = jax.jit(
             lambda params, key, step, observation, age: search(
                 params, jax.random.fold_in(key, step), observation, explore(experiment.actors, age)
@@ -110,11 +110,13 @@ class EnvironmentActor:
                         version, params = self._clients.source.poll() or (version, params)
                     if clock.elapsed_s >= self._clients.report_every_s:
                         report()
-                        self._write(cuts, 1, clock)  # they wait no longer than for a report
+                        # No window waits longer than for a report, however slowly windows are completed.
+                        self._write(cuts, 1, clock)
                 self._add(transition, cutter, cuts, metrics, clock)
                 self._write(cuts, 1, clock)
             finally:
-                report()  # also if the environments failed too often: the report counts the failures
+                # Also after too many failures, which this report counts.
+                report()
 
     def _add(
         self,
@@ -124,7 +126,7 @@ class EnvironmentActor:
         metrics: _Metrics,
         clock: StageClock,
     ) -> None:
-        """Adds a transition to the metrics, and the windows that it completes to `cuts`."""
+        """Adds a transition to the metrics, and the windows it completes to `cuts`."""
         if transition is None:
             return
         with clock("assemble"):
@@ -136,7 +138,7 @@ class EnvironmentActor:
             cuts.append(cut)
 
     def _write(self, cuts: list[CutWindows], least: int, clock: StageClock) -> None:
-        """Writes and removes the windows in `cuts` if there are at least `least`."""
+        """Writes and removes the windows in `cuts`, unless they are fewer than `least`."""
         if sum(len(cut.errors) for cut in cuts) < least:
             return
         with clock("write"):
@@ -157,7 +159,7 @@ def _position(step: VectorStep, result: ModelSearchResult, version: int) -> Posi
 
 
 class _Metrics:
-    """Adds up the metrics of the loop between two reports."""
+    """Accumulates the metrics of the loop between two reports."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._evaluations = experiment.search.simulations + 1
@@ -169,6 +171,7 @@ class _Metrics:
         self._version = 0
 
     def add(self, position: Position, step: VectorStep, cut: CutWindows | None) -> None:
+        # The step that starts an episode is a reset: its action was ignored and it has no reward.
         self._return = np.where(step.started, 0.0, self._return + step.reward)
         self._length = np.where(step.started, 0, self._length + 1)
         for slot in np.flatnonzero(step.terminated | step.truncated):

@@ -1,4 +1,4 @@
-"""Reanalysis: new searches with newer parameters replace the targets of stored positions."""
+"""Reanalysis: stored positions are searched again with newer parameters, which renews their targets."""
 
 from __future__ import annotations
 
@@ -31,35 +31,34 @@ class Reanalysed(NamedTuple):
     samples: Sample | Window
     """`[N, ...]` on every field, in the order of the stored samples."""
     errors: npt.NDArray[np.float32] | None
-    """`[N]`, value errors for the priorities, as of `CutWindows`; None if there are none."""
+    """`[N]`, value errors, from which priorities are derived, as in `CutWindows`; None for positions."""
 
 
 Reanalyse = Callable[[Params, int, int, Any], Reanalysed]
-"""`(params, their version, batch index, stored samples [N, ...])` to samples with new targets. The batch index is
-folded into the PRNG key, so each batch needs another one."""
+"""`(params, their version, batch index, stored samples [N, ...])` to samples with new targets. The batch index, folded
+into the PRNG key, must differ between batches."""
 
 
 def position_reanalysis(
     env: Env, search: BatchedSearch, config: ActorsConfig, seed: int, auxiliary_targets: bool = False
 ) -> Reanalyse:
-    """Reanalyses AlphaZero's positions (`StoredState`): policy and root value are new. Outcome and lambda-return
-    are those of the game as it was played.
-
-    The search explores as an actor's does at the beginning of a game. Without noise it would not try actions to which
-    the prior gives little probability, and only new samples could correct the prior.
+    """Reanalyses AlphaZero's positions (`StoredState`): policy and root value are renewed, outcome and lambda-return
+    stay those of the game as it was played.
 
     Args:
       env: the game.
-      search: over it.
-      config: of the actors, for their exploration and value targets.
-      seed: of the exploration.
-      auxiliary_targets: whether samples have the targets of auxiliary heads; only the outcome is known.
+      search: searches the game.
+      config: exploration and value targets, as of the actors.
+      seed: seed of the exploration.
+      auxiliary_targets: whether samples include the targets of auxiliary heads.
     """
     key, like = jax.random.key(seed), jax.eval_shape(env.init, jax.random.key(0))
 
     @jax.jit
     def search_positions(params: Params, index: Array, packed: Array) -> tuple[SearchResult, View]:
         states = unpack_states(packed, like)
+        # Explore as at the beginning of a game. Without noise the search would never try the actions that the prior
+        # rules out, and only new games could correct the prior.
         exploration = explore(config, jnp.zeros(packed.shape[0]))
         return search(params, jax.random.fold_in(key, index), states, exploration), jax.vmap(env.view)(states)
 
@@ -73,6 +72,7 @@ def position_reanalysis(
             version=np.full(len(states.outcome), version, np.int32),
         )
         if auxiliary_targets:
+            # Stored positions do not tell how long their games lasted or which action followed.
             unknown = np.full(len(states.outcome), -1, np.int32)
             outcome = np.where(states.truncated, unknown, np.sign(states.outcome).astype(np.int32) + 1)
             samples = samples._replace(outcome=outcome, moves_left=unknown, reply=unknown)
@@ -84,16 +84,14 @@ def position_reanalysis(
 def window_reanalysis(experiment: Experiment, network: ModelNetwork, search: ModelSearch, seed: int) -> Reanalyse:
     """Reanalyses MuZero's windows, stored with all observations (Schrittwieser et al. 2020, MuZero Reanalyze).
 
-    Positions 0 to K get the policy and value of a new search, which explores as an actor's does at the beginning of an
-    episode. With continuous actions they also get new candidates, sampled from the new policy. The n positions after K,
-    whose values are only bootstrapped from, get the value of the network: searching them as well would cost more than
-    the rest together. Rewards, actions and the end of the episode are unchanged.
+    Positions 0 to K get the policy and value of a new search and, with continuous actions, new candidates. The n
+    positions after K get the network's value. Rewards, actions and the end of the episode do not change.
 
     Args:
       experiment: the experiment.
       network: the model.
-      search: over it.
-      seed: of the exploration.
+      search: searches the model.
+      seed: seed of the exploration.
     """
     key, config = jax.random.key(seed), experiment.muzero
     searched, kept = config.unroll_steps + 1, observations_kept(experiment)
@@ -103,6 +101,7 @@ def window_reanalysis(experiment: Experiment, network: ModelNetwork, search: Mod
         roots, later = (jax.lax.collapse(part, 0, 2) for part in jnp.split(observation, [searched], axis=1))
         exploration = explore(experiment.actors, jnp.zeros(roots.shape[0]))
         result = search(params, jax.random.fold_in(key, index), roots, exploration)
+        # Targets only bootstrap from the later values. Searching there too would cost more than all the rest.
         _, value = network.predict(params, network.represent(params, later))
         return result, network.decode(value)
 
@@ -115,7 +114,7 @@ def window_reanalysis(experiment: Experiment, network: ModelNetwork, search: Mod
             return np.asarray(positions).reshape(count, -1, *positions.shape[1:])
 
         def masked(field: Array) -> npt.NDArray[Any]:
-            """Reshapes a result `[N * (K + 1), ...]` to `[N, K + 1, ...]`, zero where no action follows."""
+            """Reshapes a result `[N * (K + 1), ...]` to `[N, K + 1, ...]`, with zeros where no action follows."""
             values = split(field)
             acted = np.arange(searched) < length
             return np.where(acted.reshape(acted.shape + (1,) * (values.ndim - 2)), values, np.zeros((), values.dtype))
@@ -136,17 +135,17 @@ def window_reanalysis(experiment: Experiment, network: ModelNetwork, search: Mod
 
 
 class ReanalysisActor:
-    """One reanalyser: searches batches of `reanalyse.games` stored samples and writes them with new targets.
+    """Searches batches of stored samples again and writes them with new targets.
 
     Args:
-      experiment: of which `replay` and `env` are used.
-      name: of the reanalyser in metrics and messages, as `reanalyser-0`.
+      experiment: its section `env` is used.
+      name: the reanalyser's name in metrics and messages, such as `reanalyser-0`.
       reanalyse: computes the new targets.
       prepare: converts published parameters for the search, once per version.
-      source: of parameters.
-      states: reads stored samples.
-      writer: to the table of reanalysed samples.
-      report: of metrics.
+      source: provides the published parameters.
+      states: reads batches of stored samples.
+      writer: writes to the table `reanalysed`.
+      report: receives the metrics.
     """
 
     def __init__(
@@ -161,7 +160,6 @@ class ReanalysisActor:
         writer: ReplayWriter,
         report: Report,
     ) -> None:
-        self._experiment = experiment
         self._name = name
         self._reanalyse = reanalyse
         self._prepare = prepare
@@ -174,7 +172,7 @@ class ReanalysisActor:
         self._stopping = threading.Event()
 
     def stop(self) -> None:
-        """Ends `run` after the current batch; thread-safe, returns at once. Close `states` to end a wait for it."""
+        """Ends `run` after the current batch; thread-safe, returns at once. Close `states` to end a wait there."""
         self._stopping.set()
 
     def run(self) -> None:
@@ -199,7 +197,8 @@ class ReanalysisActor:
                     self._batches += 1
                     result = self._reanalyse(params, version, self._batches, states)
             except SimulatorError as error:
-                self._faults.add(str(error), episodes=0)  # no episode is lost: the stored samples are unchanged
+                # No episode is lost: the samples stay in replay, with the targets they have.
+                self._faults.add(str(error), episodes=0)
                 continue
             self._faults.completed()
             with clock("write"):
@@ -214,7 +213,7 @@ class ReanalysisActor:
 
 
 class _Metrics:
-    """Adds up the metrics of the loop between two reports."""
+    """Accumulates the metrics of the loop between two reports."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -227,7 +226,7 @@ class _Metrics:
         self._version = version
 
     def flush(self) -> dict[str, float]:
-        """`reanalysis/age` is the mean of the last batch: learner steps since the actors searched its samples."""
+        """The metrics since the last call. `reanalysis/age`: mean steps between old and new parameters."""
         metrics = {
             "count/reanalysed": float(self._count),
             "reanalysis/age": self._age,

@@ -1,11 +1,10 @@
 """Self-play of T moves in one program: games, returns and finished samples stay on an accelerator.
 
-The arrangement is Anakin (Hessel et al. 2021, Podracer, https://arxiv.org/abs/2104.06272): the host only starts the
-programs and takes the samples of finished games away while the next program runs.
+The host only starts programs, and fetches the samples of finished games while the next program runs (Anakin, Hessel et
+al. 2021, https://arxiv.org/abs/2104.06272).
 
-`podzero.actors.assembly` computes the same targets on the host, game by game. Here B games of different ages share
-arrays whose rows are plies, in the order played: a row of the history is one move of all games, and a game occupies
-consecutive rows of one column. H is the number of rows. Games are the minor dimension, so that a TPU pads nothing.
+`podzero.actors.assembly` computes the same targets game by game on the host. Here B games of different ages share a
+history of H rows: a row is one move of all games, and a game occupies consecutive rows of one column.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _Pair = tuple[jax.Array, jax.Array]
 
 
 class Plies(NamedTuple):
-    """One ply of B games, or the rows `[H, ...]` of a history: what a sample needs and its state does not tell."""
+    """One ply of B games, or the H rows of a history, from which samples are made. Games are the last axis."""
 
     state: EnvState
     """`[..., B]` on every leaf, before the ply."""
@@ -38,24 +37,24 @@ class Plies(NamedTuple):
     action: jax.Array
     """`[B]` int32."""
     player: jax.Array
-    """`[B]` int32, who moved."""
+    """`[B]` int32, the player that moved."""
     rewards: jax.Array
-    """`[2, B]` float32, each player's for the ply."""
+    """`[2, B]` float32, each player's reward for the ply."""
     done: jax.Array
     """`[B]` bool, whether the ply ended the game."""
     truncated: jax.Array
-    """`[B]` bool, whether a limit did."""
+    """`[B]` bool, whether a limit ended it."""
     version: jax.Array
     """`[B]` int32, the version of the parameters that searched."""
 
 
-class Targets(NamedTuple):
-    """Of the positions of a history; undefined in games that go on."""
+class HistoryTargets(NamedTuple):
+    """The targets of all positions of a history; undefined in unfinished games."""
 
     value: jax.Array
     """`[H, B]` float32, the value target."""
     outcome: jax.Array
-    """`[H, B]` float32, the discounted sum of the later rewards of the player to move."""
+    """`[H, B]` float32, the discounted sum of the rewards that the player to move still gets."""
     lambda_return: jax.Array
     """`[H, B]` float32."""
     truncated: jax.Array
@@ -66,18 +65,22 @@ class Targets(NamedTuple):
     """`[H, B]` int32, as in `Sample`."""
 
 
-def targets_of(plies: Plies, config: ActorsConfig, discount: float) -> Targets:
-    """The targets of all positions.
+def targets_of(plies: Plies, config: ActorsConfig, discount: float) -> HistoryTargets:
+    """The targets of all positions, as `lambda_returns` and `value_targets` of `podzero.actors.assembly` define them.
 
     Args:
       plies: `[H, ...]`.
-      config: of the value targets; see `lambda_returns` and `value_targets` of `podzero.actors.assembly`.
-      discount: per move.
+      config: `td_lambda` and `root_value_weight`.
+      discount: discount per move.
     """
+    rows, batch = plies.done.shape
+    assert plies.value.shape == plies.player.shape == (rows, batch)
+    assert plies.rewards.shape == (rows, 2, batch)
     mine = jnp.arange(2)[:, None] == plies.player[:, None]
     value = jnp.where(mine, plies.value[:, None], -plies.value[:, None])
     cut = (plies.done & plies.truncated)[:, None]
-    rewards = jnp.where(cut, value, plies.rewards)  # the root value stands for the rest of the game
+    # A truncated game has no outcome: the root value of its last position replaces the rewards that would follow.
+    rewards = jnp.where(cut, value, plies.rewards)
 
     def returns(td_lambda: float) -> jax.Array:
         def step(later: jax.Array, ply: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
@@ -85,26 +88,28 @@ def targets_of(plies: Plies, config: ActorsConfig, discount: float) -> Targets:
             now = reward + discount * jnp.where(done, 0.0, later)
             return (1.0 - td_lambda) * value + td_lambda * now, jnp.sum(jnp.where(mine, now, 0.0), axis=0)
 
-        rows = (rewards, value, plies.done, mine)
-        found: jax.Array = jax.lax.scan(step, jnp.zeros_like(rewards[0]), rows, reverse=True)[1]
-        return found
+        # Backwards in time; `done` keeps the return of the column's next game out of this one.
+        xs = (rewards, value, plies.done, mine)
+        own: jax.Array = jax.lax.scan(step, jnp.zeros_like(rewards[0]), xs, reverse=True)[1]
+        return own
 
     outcome, lambda_return = returns(1.0), returns(config.td_lambda)
     mixed = config.root_value_weight * plies.value + (1.0 - config.root_value_weight) * lambda_return
     truncated = in_game(jnp.logical_or, plies.done & plies.truncated, plies.done)
-    return Targets(
+    return HistoryTargets(
         jnp.clip(mixed, -1.0, 1.0), outcome, lambda_return, truncated, _moves_left(plies), _replies(plies)
     )  # fmt: skip
 
 
 def ends(done: jax.Array) -> jax.Array:
-    """The row in which the game of each position ends, `[H, B]` int32; H if it goes on."""
+    """The row in which the game of each position ends, `[H, B]` int32; H if it is unfinished."""
     rows = jnp.arange(len(done), dtype=jnp.int32)[:, None]
     return jax.lax.cummin(jnp.where(done, rows, len(done)), axis=0, reverse=True)
 
 
 def in_game(combine: Callable[[jax.Array, jax.Array], jax.Array], values: jax.Array, done: jax.Array) -> jax.Array:
-    """For each position `[H, B]`, all values of its game combined; undefined in games that go on."""
+    """For each position, the values `[H, B]` of its whole game combined; undefined in unfinished games."""
+    assert values.shape == done.shape
 
     def forward(before: _Pair, ply: _Pair) -> tuple[_Pair, jax.Array]:
         (total, ended), (value, done) = before, ply
@@ -116,6 +121,7 @@ def in_game(combine: Callable[[jax.Array, jax.Array], jax.Array], values: jax.Ar
         whole = jnp.where(done, total, after)
         return whole, whole
 
+    # Forwards, each row gets what its game has so far; backwards, the last row's total spreads over the game.
     start = (jnp.zeros_like(values[0]), jnp.ones_like(done[0]))
     running = jax.lax.scan(forward, start, (values, done))[1]
     whole: jax.Array = jax.lax.scan(backward, jnp.zeros_like(values[0]), (running, done), reverse=True)[1]
@@ -130,7 +136,7 @@ def _moves_left(plies: Plies) -> jax.Array:
 
 
 def _replies(plies: Plies) -> jax.Array:
-    """The next action, where the same game's other player takes it."""
+    """The next action of the same game if the other player takes it, else -1."""
     action, player = (jnp.roll(leaf, -1, axis=0) for leaf in (plies.action, plies.player))
     replied = ~plies.done & (player != plies.player)
     return jnp.where(replied, action, -1)
@@ -145,38 +151,38 @@ class RolloutState(NamedTuple):
 
 
 class Played(NamedTuple):
-    """What the host reads after a program."""
+    """The summary of a program, which the host reads."""
 
     samples: jax.Array
-    """`[]` int32, samples of the games that ended, for `RolloutCore.take`: one for each of their searched plies."""
+    """`[]` int32, number of samples that `RolloutCore.take` can take: one per searched ply of the games that ended."""
     games: jax.Array
-    """`[]` int32, games that ended."""
+    """`[]` int32, number of games that ended."""
     dropped: jax.Array | None
-    """`[]` int32, legal actions that the searches left out; None without `search.slots`."""
+    """`[]` int32, number of legal actions that the searches left out; None without `search.slots`."""
     depth: jax.Array | None
     """`[]` float32, mean of `SearchResult.depth`; None with trees of mctx."""
     abs_root_value: jax.Array
-    """`[]` float32, mean over the games in the last move."""
+    """`[]` float32, mean absolute root value of the last move."""
 
 
 class Finished(NamedTuple):
-    """The samples of the games that ended during a program, as they lie in its history."""
+    """The samples of the games that ended during a program, in the order of its history."""
 
     until: jax.Array
-    """`[H * B]` int32, the number of samples up to and with each position: ply by ply, game by game."""
-    targets: Targets
+    """`[H * B]` int32, the number of samples at the positions up to and including this one, row by row."""
+    targets: HistoryTargets
 
 
 class RolloutCore:
-    """T moves of B games on one chip, as pure functions: `init`, `play` and `take` can be jitted.
+    """Plays T moves of B games on one chip; `init`, `play` and `take` are pure functions that can be jitted.
 
     Args:
       core: plays one move.
-      env: its game.
-      experiment: of which `actors`, `env` and `search` are used.
+      env: the game.
+      experiment: the experiment.
 
     Raises:
-      ConfigError: the game has no longest game.
+      ConfigError: the game has no limit on its length.
     """
 
     def __init__(self, core: SelfPlayCore, env: Env, experiment: Experiment) -> None:
@@ -192,6 +198,7 @@ class RolloutCore:
         self._auxiliary = experiment.has_auxiliary_heads
         self._keep_states = experiment.reanalyse.share > 0
         self._moves = experiment.actors.moves_per_dispatch
+        # A game that ends with the program's first move may have begun `max_plies` rows before.
         self._rows = env.spec.max_plies + self._moves
 
     def init(self, key: Array) -> RolloutState:
@@ -201,6 +208,7 @@ class RolloutCore:
         size, actions = self._config.games, self._env.spec.num_actions
         zeros, no = jnp.zeros(size, jnp.float32), jnp.zeros(size, bool)
         number = jnp.zeros(size, jnp.int32)
+        # Empty rows are `done`, so that they belong to no running game.
         empty = Plies(
             state=games, policy=jnp.zeros((actions, size)), value=zeros, action=number, player=number,
             rewards=jnp.zeros((2, size)), done=~no, truncated=no, version=number,
@@ -209,12 +217,12 @@ class RolloutCore:
         return RolloutState(state, history)
 
     def play(self, params: Params, version: Array, state: RolloutState) -> tuple[RolloutState, Finished, Played]:
-        """Plays T moves in every game, and computes the targets of those that ended.
+        """Plays T moves in every game and computes the targets of the games that end.
 
         Args:
           params: the network's parameters.
-          version: their version, `[]` int32.
-          state: the games.
+          version: the parameters' version, `[]` int32.
+          state: the games and their history.
         """
 
         def step(selfplay: SelfPlayState, _: None) -> tuple[SelfPlayState, tuple[Any, ...]]:
@@ -224,7 +232,9 @@ class RolloutCore:
         selfplay, (new, dropped, depth) = jax.lax.scan(step, state.selfplay, length=self._moves)
         assert new.done.shape == (self._moves, self._config.games)
         history = jax.tree.map(lambda old, new: jnp.concatenate([old[self._moves :], new]), state.history, new)
+        assert history.done.shape == (self._rows, self._config.games)
         targets = targets_of(history, self._config, self._discount)
+        # Only the games that end in the newest T rows: the program before has given out those that ended earlier.
         end = ends(history.done)
         over = (end >= self._rows - self._moves) & (end < self._rows)
         until = jnp.cumsum(over.reshape(-1), dtype=jnp.int32)
@@ -238,14 +248,13 @@ class RolloutCore:
         return RolloutState(selfplay, history), Finished(until, targets), played
 
     def take(self, history: Plies, finished: Finished, index: Array) -> tuple[Sample, StoredState | None]:
-        """The samples `index` `[C]` int32 of a program, each from 0 to `Played.samples` - 1.
-
-        Their observations are computed from the states that the history keeps.
-        """
+        """Gathers the samples `index` `[C]` int32 of a program, each in [0, `Played.samples`)."""
         batch = history.done.shape[1]
+        # Sample i lies at the first position where the count exceeds i.
         position = jnp.searchsorted(finished.until, index, side="right")
         row, game = position // batch, position % batch
         plies, targets = jax.tree.map(lambda leaf: leaf[row, ..., game], (history, finished.targets))
+        # The history keeps states, from which observations are computed: states are smaller.
         view = jax.vmap(self._env.view)(plies.state)
         sample = Sample(view.observation, view.legal, plies.policy, targets.value, plies.version)
         if self._auxiliary:
@@ -258,7 +267,7 @@ class RolloutCore:
 
 
 def _ply(before: SelfPlayState, move: Move, version: Array) -> Plies:
-    """What the history keeps of a move."""
+    """One move as a row of the history."""
     fields: dict[str, Any] = {name: getattr(move, name) for name in ("value", "action", "player", "done", "truncated")}
     return Plies(
         state=jax.tree.map(_games_last, before.games),
@@ -270,4 +279,5 @@ def _ply(before: SelfPlayState, move: Move, version: Array) -> Plies:
 
 
 def _games_last(leaf: jax.Array) -> jax.Array:
+    # A TPU pads the minor dimension to 128 lanes: games fill it, the few columns of a board would not.
     return jnp.moveaxis(leaf, 0, -1)

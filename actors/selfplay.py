@@ -1,4 +1,4 @@
-"""The self-play loop of an actor, and actors that run it for several groups of games."""
+"""The self-play loop of an actor, and several such actors in one process."""
 
 from __future__ import annotations
 
@@ -18,17 +18,22 @@ from podzero.envs import SimulatorError, faults_of, simulator_errors
 from podzero.types import Move, Params
 from podzero.waiting import first_params
 
+log = logging.getLogger(__name__)
+
+GRACE_S = 3.0
+"""Time in which actors that are asked to stop may end their moves, before their waits are interrupted."""
+
 
 class SelfPlayActor:
-    """One actor: plays `actors.games` games in parallel and writes the finished ones to replay.
+    """Plays `actors.games` games in parallel and writes the finished ones to replay.
 
     Args:
-      experiment: of which `actors`, `search`, `replay` and `env` are used.
-      name: of the actor in metrics and messages, as `actor-0`.
-      seed: of this actor; differs between actors and between restarts.
-      core: the self-play step.
+      experiment: its sections `actors`, `search`, `replay` and `env` are used.
+      name: the actor's name in metrics and messages, such as `actor-0`.
+      seed: the actor's seed, which differs between actors and between restarts.
+      core: plays one move of all games.
       fold: converts published parameters for the search, once per version.
-      clients: of parameters, replay and metrics.
+      clients: the actor's connections.
     """
 
     def __init__(
@@ -97,7 +102,8 @@ class SelfPlayActor:
                     if newer := self._clients.source.poll():
                         version, params = newer.version, self._fold(newer.params)
         finally:
-            report()  # also if games failed too often: the report counts the failures
+            # Also after too many failures, which this report counts.
+            report()
         self._write(shuffler.take())
         self._write(shuffler.take_rest())
 
@@ -108,14 +114,15 @@ class SelfPlayActor:
         shuffler: SampleShuffler[Positions],
         clock: StageClock,
     ) -> tuple[SelfPlayState, Move]:
-        """Plays one move of all games; writes the games that ended before it while the device searches.
+        """Plays one move of all games; meanwhile writes the games that had ended before it.
 
         Raises:
           SimulatorError: a game on the host failed.
         """
         with simulator_errors():
+            # Dispatch is asynchronous: `_move` returns at once, and the host writes while the device searches.
             with clock("search"):
-                state, move = self._move(params, state)  # returns at once: the device searches
+                state, move = self._move(params, state)
             with clock("write"):
                 self._write(shuffler.take())
             with clock("search"):
@@ -142,18 +149,20 @@ class SelfPlayActor:
         )
 
     def _start_games(self, error: SimulatorError | None = None) -> SelfPlayState:
-        """Starts new games; all running games are lost after an `error`, because they are stepped as one batch.
+        """Starts new games, after an `error` in place of all running ones.
 
         Raises:
           EnvironmentFailed: games on the host failed more often in a row than `env.max_failures` allows.
         """
         while True:
             if error is not None:
+                # All games of the batch are lost, since they are stepped together.
                 self._faults.add(str(error), episodes=self._experiment.actors.games)
             try:
                 with simulator_errors():
                     state: SelfPlayState = self._init(jax.random.fold_in(self._key, self._faults.total))
-                    jax.device_get(state.plies)  # waits for the games, which raises their errors
+                    # Wait for the games here, where their errors are caught.
+                    jax.device_get(state.plies)
                 return state
             except SimulatorError as another:
                 error = another
@@ -163,19 +172,13 @@ class SelfPlayActor:
             self._clients.write(*positions)
 
 
-log = logging.getLogger(__name__)
-
-GRACE_S = 3.0
-"""Time that moves have to end when the actor is asked to stop; then their waits are interrupted."""
-
-
 class ActorGroups:
-    """Actors that run at the same time in one process: while one waits for evaluations, the others search.
+    """Runs several actors in one process: while one waits for evaluations, the others search.
 
     Args:
-      actors: each with its own games.
-      interrupt: ends what they wait for.
-      cause: the error behind a failed actor, if it is known: JAX keeps only the text of an error in a callback.
+      actors: the actors, each with its own games.
+      interrupt: interrupts the actors' waits.
+      cause: returns the error behind a failed actor, if it is known.
     """
 
     def __init__(
@@ -191,7 +194,7 @@ class ActorGroups:
         """Plays until `stop` is called.
 
         Raises:
-          Exception: why the first actor failed; the others are stopped then.
+          Exception: the error of the first actor that failed; the others are stopped.
         """
         threads = [
             threading.Thread(target=self._run, args=(actor,), name=f"games-{number}", daemon=True)
@@ -209,7 +212,7 @@ class ActorGroups:
             raise self._failures[0]
 
     def stop(self) -> None:
-        """Ends `run` after the current moves, or without them after `GRACE_S`; thread-safe, returns at once."""
+        """Ends `run` after the current moves, at the latest after `GRACE_S`; thread-safe, returns at once."""
         for actor in self._actors:
             actor.stop()
         self._stopping.set()
@@ -221,6 +224,7 @@ class ActorGroups:
             if self._stopping.is_set():
                 log.info("games that waited for an inference server at the end are lost")
             else:
+                # JAX keeps only the text of an error raised in a callback, so the error itself comes from `cause`.
                 self._failures.append(self._cause() or failure)
         finally:
             self.stop()

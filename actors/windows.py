@@ -1,4 +1,4 @@
-"""Cuts MuZero's windows out of running episodes. Pure NumPy, no clock, no I/O."""
+"""Cuts MuZero's windows out of running episodes. Pure NumPy."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Position(NamedTuple):
     value: Array
     """`[B]` float32, the search value."""
     version: Array
-    """`[B]` int32, learner step of the parameters that searched."""
+    """`[B]` int32, the learner step of the parameters that searched."""
 
 
 class Outcome(NamedTuple):
-    """The outcome of the action at a position."""
+    """What the actions at B positions led to."""
 
     reward: Array
     """`[B]` float32."""
@@ -42,7 +42,7 @@ class Outcome(NamedTuple):
     truncated: Array
     """`[B]` bool, whether a time limit truncated the episode at the next position."""
     started: Array
-    """`[B]` bool, whether the next position is the first of a new episode, which the action had no part in."""
+    """`[B]` bool, whether the next position is the first of a new episode, so that the action was ignored."""
 
 
 class CutWindows(NamedTuple):
@@ -51,20 +51,20 @@ class CutWindows(NamedTuple):
     windows: Window
     """`[N, ...]` on every field."""
     errors: Floats
-    """`[N]`, absolute difference between the search value at position 0 and the n-step return from there."""
+    """`[N]`, the absolute difference between the search value at position 0 and the n-step return from there."""
     states: Window | None = None
-    """The same windows with the observations of all positions, if they are stored for reanalysis."""
+    """The same windows with the observations of all positions, for reanalysis; None without it."""
 
 
 class WindowCutter:
     """Stores the last K + n + 1 positions of B environments and cuts windows out of them.
 
     A window is cut when all of its positions have been searched: K + n steps after its first position, or at the end of
-    its episode. No window spans two episodes. The stored positions of an episode that broke off are discarded.
+    its episode. No window spans two episodes.
     """
 
     def __init__(self, experiment: Experiment, spec: EnvSpec, environments: int, seed: int = 0) -> None:
-        """Starts with no positions; `seed` is of the random actions after the end of an episode."""
+        """Starts without positions; `seed` determines the random actions after the end of an episode."""
         config = experiment.muzero
         self._unroll, self._steps, self._stride = config.unroll_steps, window_steps(experiment), config.stride
         self._td_steps, self._discount = config.td_steps, experiment.env.discount
@@ -76,7 +76,7 @@ class WindowCutter:
         """`[K + n + 1, B, ...]` on every field: a ring buffer of the last positions."""
         self._rewards = np.zeros((self._steps + 1, environments), np.float32)
         self._now = 0
-        """Index of the next position, counted from the start."""
+        """Index of the next position, counted from the first one ever."""
         self._first: Integers = np.zeros(environments, np.int64)
         """`[B]` index of the first position of each running episode."""
         self._last = np.zeros(environments, np.bool_)
@@ -99,6 +99,7 @@ class WindowCutter:
         self._now += 1
         self._terminated = np.asarray(outcome.terminated)
         self._last = self._terminated | np.asarray(outcome.truncated)
+        # If an episode broke off without an end, this discards its positions that are in no window yet.
         self._first[np.asarray(outcome.started)] = self._now
 
     def _store(self, position: Position) -> None:
@@ -109,9 +110,9 @@ class WindowCutter:
             stored[self._now % len(stored)] = field
 
     def _complete(self) -> tuple[Integers, Integers]:
-        """First positions and environments, both `[N]`, of the windows that the newest position completes."""
+        """The windows that the newest position completes: first positions and environments, both `[N]`."""
         oldest = self._now - self._steps
-        # In running episodes only the window of full length is complete, in ended ones all that are left.
+        # A running episode completes the window that began K + n steps ago; an ended one all that are left.
         running = np.flatnonzero(~self._last & (self._first <= oldest))
         running = running[(oldest - self._first[running]) % self._stride == 0]
         ended = np.flatnonzero(self._last)
@@ -129,12 +130,13 @@ class WindowCutter:
         times = (starts[:, None] + np.arange(self._steps + 1)) % len(self._rewards)
 
         def gather(field: Any, count: int, exists: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
-            """The first `count` entries of each window, zero where they do not exist."""
+            """The first `count` entries of each window, with zeros where they do not exist."""
             values: npt.NDArray[Any] = field[times[:, :count], slots[:, None]]
             values[~exists[:, :count]] = 0
             return values
 
         index = np.arange(self._steps + 1)
+        # The episode's steps 0 to L - 1 and positions 0 to L exist; a terminal position has no value.
         steps, positions = index < length[:, None], index <= length[:, None]
         has_value = steps | (positions & ~terminated[:, None])
         discrete = stored.candidates.ndim == 3  # [time, B, 0]
@@ -156,7 +158,8 @@ class WindowCutter:
         return CutWindows(samples, errors, windows if self._stores_states else None)
 
     def _actions(self, actions: npt.NDArray[Any], steps: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
-        """Actions `[N, K, ...]`, replaced by random ones where `steps` `[N, K + n + 1]` do not exist."""
+        """Replaces the actions `[N, K, ...]` of steps that do not exist (`steps`, `[N, K + n + 1]`) by random ones."""
+        # Random actions teach the dynamics that no action leaves the absorbing state after the end.
         missing = ~steps[:, : self._unroll]
         count = int(np.count_nonzero(missing))
         if self._spec.action_bounds is None:

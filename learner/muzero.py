@@ -17,7 +17,7 @@ from podzero.samples import nstep_returns
 from podzero.types import Array, ModelNetwork, Params, Window
 
 
-class Targets(NamedTuple):
+class WindowTargets(NamedTuple):
     """Targets of B windows at the positions 0 to K and the steps between them; zero where masked.
 
     The end of a terminated episode is an absorbing state: values and rewards after it are trained towards zero. Nothing
@@ -38,7 +38,7 @@ class Targets(NamedTuple):
     """`[B, K]` bool, positions 1 to K that were observed, including the last one of an episode."""
 
 
-def nstep_targets(window: Window, discount: float, td_steps: int, unroll_steps: int) -> Targets:
+def nstep_targets(window: Window, discount: float, td_steps: int, unroll_steps: int) -> WindowTargets:
     """The targets of windows, with n-step returns as values.
 
     The value at position L is zero where the episode terminated and the search value where a time limit truncated it.
@@ -56,7 +56,7 @@ def nstep_targets(window: Window, discount: float, td_steps: int, unroll_steps: 
     value = jnp.where(exists, window.value, 0.0)
     returns = nstep_returns(jnp, reward, value, length[:, 0], discount, td_steps, unroll_steps)
     acted = positions[: unroll_steps + 1] < length
-    return Targets(
+    return WindowTargets(
         value=jnp.where(acted, returns, 0.0),
         reward=reward[:, :unroll_steps],
         value_mask=acted | terminated,
@@ -182,7 +182,7 @@ def _cross_entropy(network: ModelNetwork, logits: jax.Array, target: jax.Array, 
 
 
 def _inconsistency(
-    network: ModelNetwork, params: Params, unroll: Unroll, window: Window, targets: Targets
+    network: ModelNetwork, params: Params, unroll: Unroll, window: Window, targets: WindowTargets
 ) -> jax.Array:
     """Negative cosine similarity `[B, K]` of predicted latent states and those of the observations, which get no
     gradient.

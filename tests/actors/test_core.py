@@ -1,4 +1,4 @@
-"""The jitted self-play step: auto-reset, openings, exploration."""
+"""The jitted self-play step: auto-reset, openings, and how much is explored."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from podzero.actors import SelfPlayCore
-from podzero.config import ActorsConfig, SimulatorConfig
+from podzero.actors.core import explore
+from podzero.config import ActorsConfig, SimulatorConfig, parse
 from podzero.envs import make_env
 from podzero.types import SearchResult
 
@@ -126,3 +127,17 @@ def test_only_finished_games_get_a_new_opening():
     after, played = move(None, state)
     going_on = ~np.asarray(played.done)
     np.testing.assert_array_equal(np.asarray(after.plies)[going_on], np.asarray(state.plies)[going_on] + 1)
+
+
+def test_an_episode_of_any_length_is_explored_to_its_end():
+    """Atari's have 27,000 steps. With the defaults of an experiment that learns a model."""
+    tree = {"name": "t", "env": {"name": "gymnasium", "id": "CartPole-v1"}, "network": {"name": "muzero_mlp"}}
+    found = explore(parse(tree, "test").actors, np.array([0, 1000, 27_000]))
+    np.testing.assert_array_equal(found.temperature, [1.0, 1.0, 1.0])
+    np.testing.assert_array_equal(found.noise, [1.0, 1.0, 1.0])
+
+
+@pytest.mark.parametrize(("age", "expected"), [(0, 0.75), (19, 0.75), (20, 0.0), (21, 0.0)])
+def test_the_choice_is_greedy_after_the_temperature_plies(age, expected):
+    config = ActorsConfig(temperature=0.75, temperature_plies=20)
+    assert explore(config, np.array([age])).temperature == expected

@@ -8,7 +8,8 @@ import jax
 import numpy as np
 import pytest
 
-from podzero.actors import ActorClients, DeviceActor, GameAssembler, RolloutCore, SelfPlayCore
+from podzero.actors import ActorClients, DeviceActor, RolloutCore, SelfPlayCore
+from podzero.actors.assembly import GameAssembler
 from podzero.actors.device_actor import ChipRollouts, chip_keys, finish
 from podzero.config import parse
 from podzero.envs import make_env

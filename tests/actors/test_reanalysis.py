@@ -1,20 +1,34 @@
-"""The reanalyser's loop, and the states that self-play stores for it, with in-memory clients."""
+"""The reanalyser's loop with in-memory clients, the states that self-play stores for it, and the new targets."""
 
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from failing_callback import fail_in_callback
 
-from podzero.actors import ActorClients, ReanalysisActor, SelfPlayActor, SelfPlayCore
+from podzero.actors import (
+    ActorClients,
+    ReanalysisActor,
+    SelfPlayActor,
+    SelfPlayCore,
+    position_reanalysis,
+    window_reanalysis,
+)
+from podzero.actors.assembly import GameAssembler
 from podzero.actors.reanalysis import Reanalysed
-from podzero.config import SimulatorConfig, parse
-from podzero.envs import EnvironmentFailed, make_env, unpack_states
+from podzero.actors.windows import WindowCutter
+from podzero.config import ActorsConfig, SearchConfig, SimulatorConfig, parse
+from podzero.envs import EnvironmentFailed, make_env, pack_states, unpack_states
 from podzero.replay import priorities_of
-from podzero.types import Sample, StoredState, Versioned
+from podzero.samples import sample_like
+from podzero.search import ModelSearchResult, make_search, rules_model
+from podzero.types import EnvSpec, ModelNetwork, Sample, SearchResult, StoredState, Versioned
 
+from .test_assembly import move
 from .test_core import first_legal
+from .test_windows import SPEC, experiment_of, outcome, position
 
 
 class Source:
@@ -162,3 +176,215 @@ def test_self_play_writes_the_states_of_its_samples_before_the_samples(experimen
         np.testing.assert_array_equal(view.legal, samples.legal)
         np.testing.assert_array_equal(stored.version, samples.version)
         np.testing.assert_array_equal(stored.outcome, samples.value_target)
+
+
+BOARD = make_env("tic_tac_toe")
+
+
+def constant(params, key, states):
+    """Evaluates every position by the parameters `(preferred action, value)`."""
+    preferred, value = params
+    views = jax.vmap(BOARD.view)(states)
+    logits = jnp.where(jnp.arange(9) == preferred, 4.0, 0.0)
+    return jnp.broadcast_to(logits, views.legal.shape), jnp.full(len(views.done), value, jnp.float32)
+
+
+@pytest.fixture(scope="module")
+def played():
+    """Some finished games of tic-tac-toe."""
+    config = ActorsConfig(games=4)
+    search = make_search(SearchConfig(simulations=4), rules_model(BOARD, constant))
+    core = SelfPlayCore(BOARD, search, config, keep_states=True)
+    state, assembler, games = jax.jit(core.init)(jax.random.key(0)), GameAssembler(ActorsConfig(games=4)), []
+    move = jax.jit(core.move)
+    for _ in range(12):
+        state, made = move((2, 0.0), state)
+        games += assembler.add(jax.device_get(made), version=3)
+    return games
+
+
+def fake_search(roots_to_result):
+    """A search whose results are a function of the views."""
+
+    def search(params, key, roots, exploration):
+        return roots_to_result(params, jax.vmap(BOARD.view)(roots))
+
+    return search
+
+
+def test_the_same_positions_get_the_targets_of_the_new_parameters(played):
+    """The parameters that played prefer a corner; the new ones prefer the centre, where it is legal."""
+    search = make_search(SearchConfig(simulations=1, max_considered_actions=1), rules_model(BOARD, constant))
+    reanalyse = position_reanalysis(BOARD, search, ActorsConfig(root_value_weight=0.25, noise=0.0), seed=0)
+    for game in played[:2]:
+        found = reanalyse((4, 0.0), 17, 1, game.states)
+        old, new = game.samples, found.samples
+        np.testing.assert_array_equal(new.observation, old.observation)
+        np.testing.assert_array_equal(new.legal, old.legal)
+        np.testing.assert_array_equal(new.version, [17] * game.plies)
+        assert found.errors is None
+        centre_open = new.legal[:, 4]
+        assert centre_open[0]
+        assert (new.policy_target.argmax(axis=1)[centre_open] == 4).all()
+        assert np.abs(new.policy_target - old.policy_target).max() > 0.1
+        np.testing.assert_allclose(new.policy_target.sum(axis=1), 1, rtol=1e-5)
+        assert (new.policy_target[~new.legal] == 0).all()
+
+
+def uniform(params, views):
+    """A search that prefers nothing and gives every position the value `params`."""
+    legal = views.legal.astype(jnp.float32)
+    policy = legal / legal.sum(axis=-1, keepdims=True)
+    return SearchResult(jnp.zeros(len(legal), jnp.int32), policy, jnp.full(len(legal), params), legal.astype(int))
+
+
+def test_lambda_returns_stay_those_of_the_game_as_it_was_played():
+    """Two plies that player 0 wins, with root values 0.3 and -0.4: the first lambda-return is 0.4 / 2 + 1 / 2 = 0.7,
+    the second -1. With the new root value 0.5: 0.25 * 0.5 + 0.75 * 0.7 = 0.65 and 0.125 - 0.75 = -0.625."""
+    config = ActorsConfig(games=1, td_lambda=0.5, root_value_weight=0.25)
+    state = pack_states(jax.vmap(BOARD.init)(jax.random.split(jax.random.key(0), 1)))
+    assembler = GameAssembler(config)
+    for player, value in ((0, 0.3), (1, -0.4)):
+        made = move([player == 1], player=player, rewards=[[player, -player]])
+        made = made._replace(state=np.asarray(state), value=np.float32([value]))
+        games = list(assembler.add(made, version=3))
+    found = position_reanalysis(BOARD, fake_search(uniform), config, seed=0)(0.5, 17, 1, games[0].states)
+    np.testing.assert_allclose(games[0].states.lambda_return, [0.7, -1.0], rtol=1e-6)
+    np.testing.assert_allclose(found.samples.value_target, [0.65, -0.625], rtol=1e-6)
+
+
+def test_the_new_root_value_is_averaged_with_the_stored_outcome(played):
+    reanalyse = position_reanalysis(BOARD, fake_search(uniform), ActorsConfig(root_value_weight=0.25), seed=0)
+    for game in played[:2]:
+        found = reanalyse(0.5, 17, 1, game.states).samples
+        np.testing.assert_allclose(found.value_target, 0.75 * game.samples.value_target + 0.125, rtol=1e-6)
+        np.testing.assert_allclose(found.policy_target, found.legal / found.legal.sum(axis=1, keepdims=True), rtol=1e-6)
+
+
+def test_the_outcome_of_a_truncated_game_stays_unknown(played):
+    states = played[0].states._replace(truncated=np.arange(len(played[0].states.outcome)) == 0)
+    search = make_search(SearchConfig(simulations=2), rules_model(BOARD, constant))
+    reanalyse = position_reanalysis(BOARD, search, ActorsConfig(), seed=0, auxiliary_targets=True)
+    found = reanalyse((4, 0.0), 17, 1, states).samples.outcome
+    assert found[0] == -1
+    np.testing.assert_array_equal(found[1:], np.sign(states.outcome[1:]) + 1)
+
+
+@pytest.mark.parametrize("scale", [0.0, 0.7])
+def test_search_explores_as_actors_do_with_new_noise_for_each_batch(played, scale):
+    def noisy(params, key, roots, exploration):
+        legal = jax.vmap(BOARD.view)(roots).legal
+        policy = jax.nn.one_hot(jnp.argmax(legal, axis=-1), 9)
+        noise = exploration.noise * jax.random.uniform(key, exploration.noise.shape)
+        return SearchResult(jnp.argmax(legal, axis=-1), policy, noise, policy.astype(int))
+
+    config = ActorsConfig(root_value_weight=1.0, noise=scale)
+    reanalyse, states = position_reanalysis(BOARD, noisy, config, seed=0), played[0].states
+    first, equal, other = (reanalyse(None, 1, index, states).samples.value_target for index in (1, 1, 2))
+    np.testing.assert_array_equal(first, equal)
+    assert first.max() <= scale
+    assert (first != other).any() == (scale > 0)
+
+
+def model(scale):
+    """Latent states are observations; the value is `scale * params` times the observation."""
+    return ModelNetwork(
+        init=lambda key: 1.0,
+        represent=lambda params, observation: observation,
+        predict=lambda params, latent: (jnp.zeros((len(latent), 3)), scale * params * latent),
+        dynamics=lambda params, latent, action: (latent, jnp.zeros((len(latent), 1))),
+        project=lambda params, latent, predicted: latent,
+        encode=lambda values: values[..., None],
+        decode=lambda logits: logits[..., 0],
+        observe=lambda params, observations: params,
+    )
+
+
+def model_search(continuous=False):
+    """A search whose value is `100 * params` plus the observation; policies and candidates are constant."""
+
+    def search(params, key, observation, exploration):
+        size = len(observation)
+        policy = jnp.tile(jnp.array([0.0, 0.75, 0.25]), (size, 1))
+        candidates = jnp.full((size, 3, 2), params) if continuous else jnp.zeros((size, 0))
+        return ModelSearchResult(jnp.ones(size, jnp.int32), policy, 100 * params + observation[:, 0], candidates)
+
+    return search
+
+
+def cut_windows(spec=SPEC, steps=4, **end):
+    """The experiment, with K = n = 2, and the stored windows of an episode."""
+    experiment = experiment_of(reanalyse={"share": 0.5})
+    cutter = WindowCutter(experiment, spec, 1)
+    for number in range(steps):
+        cutter.add_position(position([number], spec))
+        cutter.add_outcome(outcome(number + 1.0, **(end if number == steps - 1 else {})))
+    return experiment, cutter.add_position(position([steps], spec)).states
+
+
+def test_windows_get_policies_of_the_new_search_and_values_of_search_and_network():
+    """Positions 0 to K = 2 are searched: 100 * 2 + k. The network evaluates 3 and 4: 10 * 2 * k."""
+    experiment, states = cut_windows()
+    found = window_reanalysis(experiment, model(10.0), model_search(), seed=0)(2.0, 17, 1, states)
+    new = found.samples
+    np.testing.assert_allclose(new.value, [[200, 201, 202, 60, 80]])
+    np.testing.assert_allclose(new.policy, np.tile([0.0, 0.75, 0.25], (1, 3, 1)))
+    np.testing.assert_array_equal(new.version, [17])
+    np.testing.assert_array_equal(new.observation, [[[0.0]]])
+    for field in ("action", "reward", "length", "terminated", "candidates"):
+        np.testing.assert_array_equal(getattr(new, field), getattr(states, field))
+    # 1 + 0.5 * 2 + 0.25 * v_2 = 2 + 50.5; the search value is 200.
+    np.testing.assert_allclose(found.errors, [200 - 52.5])
+
+
+@pytest.mark.parametrize("end", ["terminated", "truncated"])
+def test_targets_after_the_end_are_zero(end):
+    """The episode ends at position 3, whose value is zero if it terminated and kept if it was truncated."""
+    experiment, states = cut_windows(steps=3, **{end: True})
+    new = window_reanalysis(experiment, model(10.0), model_search(), seed=0)(2.0, 17, 1, states).samples
+    last = 0 if end == "terminated" else 1
+    np.testing.assert_allclose(
+        new.value,
+        [
+            [200, 201, 202, last * 60, 0],  # position 3 is after K here, so it has the network's value
+            [201, 202, last * 203, 0, 0],
+            [202, last * 203, 0, 0, 0],
+        ],
+    )
+    np.testing.assert_allclose(new.policy.sum(axis=-1), [[1, 1, 1], [1, 1, 0], [1, 0, 0]])
+    np.testing.assert_array_equal(new.length, [3, 2, 1])
+    np.testing.assert_array_equal(new.terminated, states.terminated)
+
+
+def test_continuous_actions_get_new_candidates():
+    spec = SPEC._replace(num_actions=0, action_bounds=((-2.0, -2.0), (2.0, 2.0)))
+    experiment, states = cut_windows(spec, steps=2, truncated=True)
+    new = window_reanalysis(experiment, model(1.0), model_search(continuous=True), seed=0)(2.0, 17, 1, states).samples
+    np.testing.assert_array_equal(states.candidates[0, :2], np.ones((2, 3, 2)))
+    np.testing.assert_array_equal(new.candidates[:, :, 0, 0], [[2, 2, 0], [2, 0, 0]])
+    assert new.candidates.dtype == np.float32
+    np.testing.assert_array_equal(new.action, states.action)
+
+
+def test_reanalysed_windows_have_the_shapes_and_dtypes_of_the_samples_table():
+    spec = EnvSpec("discrete", (1,), "float32", 3, players=1)
+    experiment = experiment_of(reanalyse={"share": 0.5}, muzero={"consistency_weight": 1.0})
+    states = cut_windows()[1]
+    new = window_reanalysis(experiment, model(1.0), model_search(), seed=0)(2.0, 17, 1, states).samples
+    for name, like in sample_like(experiment, spec)._asdict().items():
+        field = getattr(new, name)
+        assert (field.shape, field.dtype) == ((1, *like.shape), like.dtype), name
+
+
+def test_a_reanalysis_is_built_from_an_experiment():
+    from podzero.runtime.build import make_reanalysis
+
+    tree = {
+        "name": "t",
+        "env": {"name": "gymnasium", "id": "CartPole-v1"},
+        "network": {"name": "muzero_mlp"},
+        "muzero": {"unroll_steps": 2, "td_steps": 2},
+        "search": {"simulations": 2},
+        "reanalyse": {"share": 0.5},
+    }
+    assert callable(make_reanalysis(parse(tree, "test"), seed=0)[0])
