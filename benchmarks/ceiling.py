@@ -25,8 +25,7 @@ from podzero.config import Experiment, load
 from podzero.envs import make_env
 from podzero.evaluation.positions import MAX_PLY, random_games
 from podzero.evaluation.solvers import game_values, make_solver
-from podzero.learner.step import with_progress
-from podzero.learner.training import Training, make_training
+from podzero.learner.step import Training, make_training, with_progress
 from podzero.networks.snapshots import save_snapshot
 from podzero.protocols import Env
 from podzero.runtime.build import learner_parts

@@ -1,8 +1,10 @@
-"""Sharded training in JAX. `Learner` is the training loop; it uses replay and actors only through protocols."""
+"""The learner reads batches from replay, trains the network on a mesh of devices and publishes its parameters.
+
+`Learner` is the training loop; it uses replay and actors only through protocols.
+"""
 
 from podzero.learner.checkpoints import CheckpointDamaged as CheckpointDamaged
 from podzero.learner.checkpoints import CheckpointMismatch as CheckpointMismatch
-from podzero.learner.checkpoints import LearnerCheckpoints as LearnerCheckpoints
 from podzero.learner.devices import check_chips as check_chips
 from podzero.learner.devices import explained as explained
 from podzero.learner.devices import run_watched as run_watched
@@ -12,5 +14,5 @@ from podzero.learner.hosts import join as join
 from podzero.learner.learner import Learner as Learner
 from podzero.learner.metrics import TrainingDiverged as TrainingDiverged
 from podzero.learner.publishing import Prefetcher as Prefetcher
-from podzero.learner.training import Training as Training
-from podzero.learner.training import make_training as make_training
+from podzero.learner.step import Training as Training
+from podzero.learner.step import make_training as make_training

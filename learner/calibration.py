@@ -1,4 +1,4 @@
-"""The reference values of a learner's metrics: its devices, the FLOPs of a sample, and the speed of one chip alone."""
+"""Reference values of the learner's metrics: the FLOPs of a sample, and the speed of one chip alone."""
 
 from __future__ import annotations
 
@@ -17,24 +17,28 @@ from podzero.config import Experiment, LearnerConfig, MeshConfig, ModelNetworkCo
 from podzero.learner.devices import device_summary
 from podzero.learner.metrics import ChipMetrics
 from podzero.learner.objectives import Objective, make_objective
-from podzero.learner.training import Training, make_training
+from podzero.learner.step import Training, make_training
 from podzero.networks import make_network
 from podzero.samples import sample_like, with_axes
 from podzero.types import Batch, EnvSpec, ModelNetwork, Network, Params, Sample, Symmetry, Window
+
+log = logging.getLogger(__name__)
+
+DISPATCHES = 5
+"""Number of timed dispatches, after one that compiles."""
 
 
 def training_flops(objective: Objective, like: Sample | Window, batch_size: int) -> float:
     """FLOPs per sample of one step, forward and backward.
 
-    They are counted in the forward-mode derivative: reverse mode transposes each of its products into one of equal
-    size, and forward mode rematerializes nothing.
-
     Args:
-      objective: of which the loss is counted.
+      objective: the objective, of which the loss is counted.
       like: the shape of one sample.
-      batch_size: samples of a batch.
+      batch_size: samples per batch.
     """
 
+    # Forward mode has as many FLOPs as reverse mode, which transposes each product into one of equal size; but it does
+    # not rematerialize activations, whose FLOPs must not count.
     def derivative(params: Params, direction: Params, batch: Batch) -> Any:
         return jax.jvp(lambda p: objective.loss(p, batch).total, (params,), (direction,))
 
@@ -44,8 +48,10 @@ def training_flops(objective: Objective, like: Sample | Window, batch_size: int)
 
 
 def flops_of(jaxpr: Jaxpr) -> float:
-    """FLOPs of all products in a jaxpr: of a scan times its length, of a `cond` those of the largest branch, of a
-    `while`, whose trip count depends on data, those of one iteration.
+    """FLOPs of all products in a jaxpr.
+
+    A `scan` counts its body once per iteration, a `cond` its largest branch, and a `while` one iteration, because its
+    trip count depends on data.
     """
     return sum(map(_flops, jaxpr.eqns))
 
@@ -67,6 +73,7 @@ def _flops(eqn: JaxprEqn) -> float:
 def _convolution(eqn: JaxprEqn) -> float:
     params, layout = eqn.params, eqn.params["dimension_numbers"]
     image, kernel, out = map(_shape, (*eqn.invars, *eqn.outvars))
+    # Per spatial dimension, count the pairs of output and kernel positions that meet the image, not its padding.
     pairs = 1
     for at, (i, k, o) in enumerate(zip(layout.lhs_spec[2:], layout.rhs_spec[2:], layout.out_spec[2:], strict=True)):
         dilation = params["lhs_dilation"][at]
@@ -81,24 +88,17 @@ def _shape(variable: Any) -> tuple[int, ...]:
     return tuple(map(int, variable.aval.shape))
 
 
-log = logging.getLogger(__name__)
-
-DISPATCHES = 5
-"""Timed dispatches, after one that compiles."""
-
-
 def chip_metrics(
     experiment: Experiment, network: Network | ModelNetwork, spec: EnvSpec, symmetries: Sequence[Symmetry], mesh: Mesh
 ) -> ChipMetrics:
-    """The chip metrics of a learner on `mesh`.
-
-    With `learner.calibrate` and several chips, host 0, which reports for all hosts, also times one chip alone.
-    """
+    """The chip metrics of a learner on `mesh`; times one chip alone if `learner.calibrate` is set."""
     counted = network
-    if experiment.learner.cpu_convolutions == "openvino":  # its callbacks do not say how many operations they are
+    if experiment.learner.cpu_convolutions == "openvino":
+        # OpenVINO's callbacks hide their FLOPs, so the same network in JAX is counted.
         assert not isinstance(experiment.network, ModelNetworkConfig)
         counted = make_network(experiment.network, spec)
     config, devices = experiment.learner, device_summary(list(mesh.devices.flat))
+    # Host 0 reports for all hosts.
     calibrate = config.calibrate and devices.chips > 1 and jax.process_index() == 0
     return ChipMetrics(
         devices,
@@ -114,13 +114,10 @@ def chip_metrics(
 def one_chip_samples_per_s(
     experiment: Experiment, network: Network | ModelNetwork, spec: EnvSpec, symmetries: Sequence[Symmetry], chips: int
 ) -> float | None:
-    """Training speed of one local device alone, on the share of the batch that each of `chips` gets.
+    """Training speed of one local device alone, in samples/s, on one chip's share of the batch.
 
-    The batch is on the device already, so only the train step is timed. The device must have room for a whole train
-    state: call this before the learner allocates its own.
-
-    Returns:
-      Samples/s, or None, with a warning in the log, if one chip cannot hold a whole train state.
+    Call this before the learner allocates its own train state. Returns None, with a warning in the log, if one device
+    has no room for a whole train state.
     """
     config = one_chip_config(experiment.learner, chips)
     training = make_training(
@@ -139,13 +136,13 @@ def one_chip_samples_per_s(
 
 
 def one_chip_config(config: LearnerConfig, chips: int) -> LearnerConfig:
-    """The config of one of `chips` alone: its share of the batch, in whole microbatches, and an unsharded mesh."""
+    """The config of one chip alone: its share of the batch, in whole microbatches, on an unsharded mesh."""
     share = config.batch_size // chips // config.microbatches * config.microbatches
     return config.model_copy(update={"batch_size": max(share, config.microbatches), "mesh": MeshConfig()})
 
 
 def _seconds(training: Training, batch: Batch) -> float:
-    """Wall-clock seconds of `DISPATCHES` dispatches."""
+    """Wall-clock seconds of `DISPATCHES` dispatches on a batch that is on the device already."""
     state = training.step(training.init(), batch).state
     jax.block_until_ready(state)  # type: ignore[no-untyped-call]
     start = time.perf_counter()

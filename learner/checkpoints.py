@@ -1,7 +1,6 @@
 """Checkpoints of the learner: Orbax files, written by all hosts, and a manifest with the fingerprint of every leaf.
 
-Orbax does not detect flipped bytes, so restored leaves are compared with the fingerprints. With several hosts, all must
-save and restore in the same order, in a folder on shared storage.
+All hosts must save and restore in the same order, in a folder on shared storage.
 """
 
 from __future__ import annotations
@@ -28,20 +27,20 @@ from podzero.storage import LEARNER_FOLDER, LEARNER_MANIFEST, read_saved, sealed
 from podzero.workdir import write_atomically
 
 SAVE_TIMEOUT_S = 600.0
-"""Longest time that a save waits for the previous one."""
+"""Longest time for which a save waits for the previous one."""
 _ARRAYS = "arrays"
 _OS_ERROR = re.compile(r"OS error (\d+)")
-"""How TensorStore's errors name the error of the operating system."""
+"""The operating system's error number in messages of TensorStore."""
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
-"""Errors of the operating system that mean a missing file, which is damage."""
+"""Error numbers of a missing file; the checkpoint is then damaged."""
 
 
 class CheckpointMismatch(PodzeroError, ValueError):
-    """An intact checkpoint of another network or optimizer."""
+    """The checkpoint is intact, but of another network or optimizer."""
 
 
 class CheckpointDamaged(PodzeroError, RuntimeError):
-    """A checkpoint that is incomplete or was changed after it was written; an older one may be intact."""
+    """The checkpoint is incomplete or was changed after it was written; an older one may be intact."""
 
 
 class LearnerCheckpoints:
@@ -61,16 +60,17 @@ class LearnerCheckpoints:
     def save(self, step_dir: Path, state: TrainState) -> Future[None]:
         """Starts to write `state` into `step_dir/learner`; the future resolves when the files are complete.
 
-        The state may be donated as soon as this returns. Waits first for a previous save in progress.
+        Waits for a save in progress first. The state may be donated as soon as this returns.
         """
         if self._last is not None:
             wait([self._last], SAVE_TIMEOUT_S)
         leaves = self._copy(_leaves(state))
-        # All hosts must compute these, so they come before anything that may fail on one host.
+        # A program that spans hosts must run on all of them, so it comes before anything that may fail on one.
         fingerprints = self._fingerprints(leaves)
         folder = step_dir.absolute() / LEARNER_FOLDER
         folder.mkdir(parents=True, exist_ok=True)
-        with jax.transfer_guard_host_to_device("allow"):  # Orbax synchronizes hosts through a transfer to the devices
+        # Orbax synchronizes the hosts by a transfer to the devices.
+        with jax.transfer_guard_host_to_device("allow"):
             self._orbax.save(folder / _ARRAYS, args=ocp.args.StandardSave(leaves), force=True)
         self._last = self._writer.submit(self._finish, folder, leaves, fingerprints)
         return self._last
@@ -79,14 +79,14 @@ class LearnerCheckpoints:
         """The state saved in `step_dir`.
 
         Args:
-          step_dir: the folder of a step, as given to `save`.
-          like: a state of arrays, or of shapes with shardings (`jax.ShapeDtypeStruct`), that the result shall match.
+          step_dir: the folder that was given to `save`.
+          like: the shapes and shardings of the result, as arrays or `jax.ShapeDtypeStruct`.
 
         Raises:
-          CheckpointMismatch: its leaves differ from those of `like`; the message names the first one.
-          CheckpointDamaged: it is incomplete or was changed after it was written.
-          StorageError: this host cannot read it, although it may be whole.
-          DoesNotFit: a device has too little memory for it.
+          CheckpointMismatch: the leaves differ from those of `like`; the message names the first one.
+          CheckpointDamaged: the checkpoint is incomplete or was changed after it was written.
+          StorageError: this host cannot read the files, which may be intact.
+          DoesNotFit: a device has too little memory for the state.
         """
         folder = step_dir.absolute() / LEARNER_FOLDER
         manifest = _read_manifest(folder)
@@ -94,19 +94,22 @@ class LearnerCheckpoints:
         _check_match(folder, manifest, targets)
         try:
             leaves = self._orbax.restore(folder / _ARRAYS, args=ocp.args.StandardRestore(targets))
-        except (MemoryError, jax.errors.JaxRuntimeError) as error:  # memory, a device or another host
+        except (MemoryError, jax.errors.JaxRuntimeError) as error:
+            # Memory, a device or another host failed, not the checkpoint.
             raise explained(error) from error
-        except Exception as error:  # Orbax and TensorStore raise many types for damaged files
+        except Exception as error:
+            # Orbax and TensorStore raise many types for damaged files.
             if _is_storage_error(error):
                 raise unreadable(folder, error) from error
             raise CheckpointDamaged(f"{folder} cannot be read: {error}") from error
+        # Orbax does not detect flipped bytes.
         for name, found in jax.device_get(self._fingerprints(leaves)).items():
             if as_text(found) != manifest[name]["fingerprint"]:
                 raise CheckpointDamaged(f"{folder}: '{name}' was changed after it was saved (its fingerprint differs)")
         return _unflatten(like, leaves)
 
     def close(self) -> None:
-        """Waits for the last save and ends the threads."""
+        """Waits for the last save, then ends the threads."""
         self._writer.shutdown()
         self._orbax.close()
 
@@ -161,7 +164,7 @@ def _read_manifest(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _is_storage_error(error: BaseException | None) -> bool:
-    """Whether an error of Orbax, or one that it came from, is of the storage and not of what the files hold."""
+    """Whether an error, or one that caused it, comes from the storage and not from the content of the files."""
     while error is not None:
         named = _OS_ERROR.search(str(error))
         number = error.errno if isinstance(error, OSError) else int(named[1]) if named else None
@@ -184,15 +187,14 @@ def _check_match(folder: Path, manifest: dict[str, dict[str, Any]], targets: dic
 
 
 _SALTS = (0x9E3779B9, 0x85EBCA6B)
-"""One salt for each of the two sums: the fraction of the golden ratio, and a constant of MurmurHash3."""
+"""One salt for each of the two sums: the golden ratio's fraction, and a constant of MurmurHash3."""
 
 
 def fingerprint(leaf: jax.Array) -> jax.Array:
-    """The fingerprint, `[2]` uint32, of an array of any shape whose elements have at most 32 bits.
+    """The fingerprint, `[2]` uint32, of an array of any shape with elements of at most 32 bits.
 
-    Arrays that differ in exactly one word have different fingerprints, because the hash is a bijection of the word.
-    Other arrays that differ have equal fingerprints with a probability of about 2**-64. The fingerprint protects
-    against damage, not against forgery.
+    A change of one word always changes it, because the hash is a bijection of the word. Other changes leave it equal
+    with a probability of about 2**-64. It detects damage, not forgery.
     """
     words, position = _words(leaf), _positions(leaf.shape)
     return jnp.stack([jnp.sum(_mix(words ^ _mix(position + np.uint32(salt))), dtype=jnp.uint32) for salt in _SALTS])

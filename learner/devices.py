@@ -1,4 +1,4 @@
-"""The learner's devices: their number, memory and busy time, and the checks that all chips are found and none hangs."""
+"""The learner's devices: number, memory and busy time, and checks that all chips are found and none hangs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MEMORY = {
 
 
 class DoesNotFit(PodzeroError, RuntimeError):
-    """Training needs more memory than a device has; the message names the config fields that reduce it."""
+    """Training needs more memory than a device has."""
 
 
 class DeviceSummary(NamedTuple):
@@ -49,9 +49,7 @@ def device_summary(devices: Sequence[jax.Device]) -> DeviceSummary:
 
 
 def check_chips(tpu_slice: Slice) -> None:
-    """Checks that JAX finds all chips of this host of a TPU slice.
-
-    Devices of another platform are accepted if JAX_PLATFORMS names it.
+    """Checks that JAX finds all of this host's chips of a TPU slice.
 
     Raises:
       ConfigError: JAX finds other devices, or not all chips.
@@ -60,6 +58,7 @@ def check_chips(tpu_slice: Slice) -> None:
     platform, expected = devices[0].platform, tpu_slice.devices // tpu_slice.hosts
     host = f"{socket.gethostname()} is a host of {tpu_slice.short_name}"
     if platform != "tpu":
+        # JAX_PLATFORMS may ask for another platform, as tests do.
         if os.environ.get("JAX_PLATFORMS") != platform:
             raise ConfigError(
                 f"{host}, but JAX finds only {platform} devices there: install libtpu "
@@ -107,11 +106,10 @@ class DeviceTime(NamedTuple):
 
 
 class DeviceClock:
-    """A train step that measures how long the devices execute each dispatch.
+    """A train step that measures how long the devices execute each dispatch; the first, which compiles, is not counted.
 
-    Dispatch is asynchronous: the loop may wait for replay, publish or save while the devices execute. So a thread waits
-    for each dispatch to end. Its execution starts when it is dispatched or, if that is later, when the one before ends.
-    The first dispatch, which compiles, is not counted.
+    Dispatch is asynchronous: the loop may wait for replay, publish or save meanwhile, so a thread waits for each
+    dispatch to end.
     """
 
     def __init__(self, step: TrainStep) -> None:
@@ -144,7 +142,7 @@ class DeviceClock:
 
     @property
     def dispatch_s(self) -> float:
-        """Seconds that the devices have executed the present dispatch; 0 while there is none, or it is the first."""
+        """Seconds for which the devices have executed the current dispatch; 0 if there is none or it is the first."""
         with self._lock:
             since = self._executing_since
         return 0.0 if since is None else time.perf_counter() - since
@@ -156,13 +154,15 @@ class DeviceClock:
     def _watch(self) -> None:
         while (dispatch := self._in_flight.get()) is not None:
             start, sums = dispatch
+            # Execution starts at the dispatch or, if later, when the devices have finished the dispatch before.
             since = None if self._free_at is None else max(start, self._free_at)
             with self._lock:
                 self._executing_since = since
             try:
                 jax.block_until_ready(sums)  # type: ignore[no-untyped-call]
             except Exception:
-                return  # the loop needs these sums as well, and raises the same error
+                # The loop reads the same sums and raises the error.
+                return
             finally:
                 with self._lock:
                     self._executing_since = None
@@ -175,12 +175,12 @@ class DeviceClock:
 
 
 DISPATCH_TIMEOUT_S = 1800.0
-"""Longest time that the devices may execute one dispatch: far more than any that a checkpoint can wait for."""
+"""Longest time of one dispatch: far more than a checkpoint would wait for."""
 _POLL_S = 1.0
 
 
 class DevicesHang(PodzeroError, RuntimeError):
-    """The devices of a learner have executed one dispatch for so long that they must hang; the message names it."""
+    """A learner's devices have executed one dispatch for so long that they must hang."""
 
 
 def run_watched(
@@ -189,13 +189,13 @@ def run_watched(
     """Calls `run` in a thread, and returns or raises what it does.
 
     Args:
-      run: trains.
-      dispatch_s: how long the devices have executed the present dispatch, in seconds; 0 while there is none.
-      name: of the learner's process.
+      run: the training loop.
+      dispatch_s: returns the seconds for which the devices have executed the current dispatch; 0 if there is none.
+      name: the name of the learner's process.
       limit_s: longest time of one dispatch.
 
     Raises:
-      DevicesHang: a dispatch has lasted longer. `run` still waits for it then: the process has to be ended.
+      DevicesHang: a dispatch lasts longer than that. `run` still waits for it: end the process.
     """
     ended: Future[None] = Future()
 

@@ -1,13 +1,10 @@
 """Multi-host training: hosts join one mesh, check that they run the same experiment, and execute the same commands.
 
-All hosts must start programs that span them in the same order. But each host alone knows whether replay gave it a
-batch, and host 0 alone whether to save or to stop. So host 0 writes a log of commands to the coordination service of
-`jax.distributed`, and the other hosts read it. Host 0 writes a step only when every host has its part of the batch: no
-host then waits inside a program for another one that waits for replay. The service runs on the hosts' CPUs, so the log
-is ahead of the devices, and they do not idle.
+All hosts must start the programs that span them in the same order. But only a host itself knows whether replay gave it
+a batch, and only host 0 whether to save or stop. So host 0 writes a log of commands to the coordination service of
+`jax.distributed`, which all hosts follow. The service runs on CPUs: the log is ahead of the devices, which do not idle.
 
-A host may wait for replay as long as it takes. So that the others can tell this from the loss of a host, every host
-that asks for the next command gives a sign of itself there; one without a sign for too long counts as lost.
+A host may wait for replay for any time. Hosts that wait give signs of life, to distinguish them from lost ones.
 """
 
 from __future__ import annotations
@@ -29,9 +26,9 @@ from podzero.waiting import Wait
 log = logging.getLogger(__name__)
 
 BUSY_S = 600.0
-"""Longest time between two signs of a host: it may be compiling, or waiting for a checkpoint that is being written."""
+"""Longest time between two signs of life of a host, which may be compiling or waiting for a checkpoint."""
 _SIGN_EVERY_S = 2.0
-"""Time between two signs, and between two looks for those of the others."""
+"""Time between two signs of life, and between two looks for those of the others."""
 _LOG_LENGTH = 64
 """Commands that stay in the log. No host is further behind: a step waits for all hosts, and other commands are rare."""
 _POLL_S = 0.001
@@ -48,7 +45,7 @@ class Command(NamedTuple):
     folder: str = ""
     """The folder to save to."""
     progress: float = 0.0
-    """Of the run, in [0, 1], for a step."""
+    """The run's progress, in [0, 1], for a step."""
 
 
 class HostSync(Protocol):
@@ -62,7 +59,7 @@ class HostSync(Protocol):
           wait_s: how long to wait for a command.
 
         Raises:
-          HostLost: another host is gone, or has given no sign for too long.
+          HostLost: another host is gone or has given no sign of life for too long.
         """
         ...
 
@@ -71,7 +68,7 @@ class SingleHost:
     """The `HostSync` of a learner with one host."""
 
     def next(self, proposal: Command | None, wait_s: float) -> Command | None:
-        """The proposal itself."""
+        """Returns the proposal itself."""
         del wait_s
         return proposal
 
@@ -86,7 +83,7 @@ class HostInfo(NamedTuple):
 
 
 def join(membership: HostInfo, experiment: Experiment) -> HostSync:
-    """Makes this process one host of a learner; must run before JAX is used for anything else.
+    """Makes this process one host of a learner. Call it before anything else that uses JAX.
 
     Raises:
       HostLost: not all hosts joined within `cluster.join_minutes`, or host 0 cannot listen at its address.
@@ -116,12 +113,12 @@ def join(membership: HostInfo, experiment: Experiment) -> HostSync:
 
 
 class MultiHost:
-    """The `HostSync` of several hosts: a log of commands, which host 0 writes and all hosts execute.
+    """The `HostSync` of several hosts: host 0 writes a log of commands that all hosts execute.
 
     Args:
       host: this host.
-      client: of the coordination service.
-      timeout_s: how long a host for which this one waits may give no sign.
+      client: client of the coordination service.
+      timeout_s: how long an awaited host may give no sign of life.
     """
 
     def __init__(self, host: HostInfo, client: Any, timeout_s: float) -> None:
@@ -133,16 +130,16 @@ class MultiHost:
         self._ready_step = -1
         """The last step for which this host announced its batch."""
         self._wait: Wait | None = None
-        """For the others; None until this host trains: hosts are built at different speeds."""
+        """The wait for other hosts; None until this host trains, since hosts start at different speeds."""
         self._signs: dict[int, tuple[str, float]] = {}
-        """The newest sign of each host, and when this host saw it first."""
+        """The newest sign of life of each host, and when this host first saw it."""
         self._sign_at = self._look_at = -math.inf
 
     def compare(self, experiment: Experiment) -> None:
         """Checks that this host has the experiment of host 0.
 
         Raises:
-          ConfigError: it does not; the message lists the differences.
+          ConfigError: the experiments differ; the message lists the differences.
           HostLost: host 0 did not publish its experiment.
         """
         if self._rank == 0:
@@ -176,8 +173,10 @@ class MultiHost:
     def _lead(self, proposal: Command | None, wait_s: float) -> Command | None:
         """Appends the proposal to the log; a step only if all hosts have their batches."""
         if proposal is None:
-            self._wait = Wait()  # the others wait for this host, not this host for them
+            # The others wait for this host, not this host for them.
+            self._wait = Wait()
             return None
+        # Commanded earlier, a step would let hosts block inside a program until replay has served the last of them.
         if proposal.action == "step" and not self._all_ready(wait_s):
             return None
         self._write(lambda: self._client.key_value_set(_key(self._commands), json.dumps(proposal)))
@@ -186,7 +185,7 @@ class MultiHost:
         return proposal
 
     def _follow(self, proposal: Command | None, wait_s: float) -> Command | None:
-        """Announces that this host has its batch, and reads the log."""
+        """Announces that this host has its batch, and reads the next command."""
         if proposal is not None and self._ready_step < self._steps:
             key, steps = f"podzero/ready/{self._rank}", str(self._steps)
             self._write(lambda: self._client.key_value_set(key, steps, allow_overwrite=True))
@@ -225,7 +224,7 @@ class MultiHost:
             raise self._unreachable(error) from None
 
     def _read(self, call: Callable[[], Any]) -> Any:
-        """The answer of the coordination service, or None if it has none in time."""
+        """The answer of the coordination service; None if it takes too long."""
         try:
             return call()
         except jax.errors.JaxRuntimeError as error:
@@ -237,7 +236,7 @@ class MultiHost:
         return HostLost(f"learner host {self._rank} cannot reach host 0, which runs the coordination service: {error}")
 
     def _give_sign(self) -> None:
-        """Shows the others that this host works."""
+        """Shows the others that this host is alive."""
         now = time.monotonic()
         if now >= self._sign_at:
             self._sign_at = now + _SIGN_EVERY_S
@@ -245,7 +244,7 @@ class MultiHost:
             self._read(lambda: self._client.key_value_set(key, str(now), allow_overwrite=True))
 
     def _check_silence(self, ranks: Sequence[int], awaited: str) -> None:
-        """Looks for signs of other hosts, and logs a long wait for them.
+        """Looks for signs of life of other hosts, and logs a long wait for them.
 
         Raises:
           HostLost: some of them have given none for too long.
@@ -255,6 +254,7 @@ class MultiHost:
         if now < self._look_at:
             return
         self._look_at = now + min(_SIGN_EVERY_S, self._timeout_s / 2)
+        # A sign is the sender's own clock, so only its changes count; their age is measured by this host's clock.
         for key, sign in self._read(lambda: self._client.key_value_dir_get("podzero/alive/")) or ():
             rank = int(key.rpartition("/")[2])
             if rank not in self._signs or self._signs[rank][0] != sign:
@@ -280,7 +280,8 @@ def _key(index: int) -> str:
 
 
 def _client() -> Any:
-    """The client of the coordination service that `jax.distributed` started; JAX has no public API for it."""
+    """The client of the coordination service that `jax.distributed` started."""
+    # JAX has no public API for it.
     from jax._src import distributed
 
     return distributed.global_state.client

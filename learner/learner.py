@@ -1,4 +1,4 @@
-"""The learner: it trains on batches from replay and publishes parameters. Each host runs one; all train one network."""
+"""The training loop: it trains on batches from replay and publishes parameters. Each host of a learner runs one."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ from podzero.learner.hosts import Command, HostSync, SingleHost
 from podzero.learner.metrics import LearnerMetrics
 from podzero.learner.publishing import Prefetcher, Publisher
 from podzero.learner.sharding import local_part
-from podzero.learner.step import StepSums, TrainState, with_progress
-from podzero.learner.training import make_training
+from podzero.learner.step import StepSums, TrainState, make_training, with_progress
 from podzero.protocols import ParamSink, ReplayReader, Report
 from podzero.types import Batch, EnvSpec, Keys, ModelNetwork, Network, Symmetry, Versioned
 
 CHECKPOINT_TIMEOUT_S = 600.0
 _KEPT_SAVES = 8
-"""Completed saves that are kept for hosts that request them late."""
+"""Number of completed saves that are remembered, for requests that come late."""
 _POLL_S = 0.1
-"""While the loop waits for replay, it checks this often for requests to stop, checkpoint or report."""
+"""How often the loop, while it waits for replay, checks whether to stop, checkpoint or report."""
 
 
 class _InFlight(NamedTuple):
@@ -42,7 +41,7 @@ class _InFlight(NamedTuple):
 
 
 class Learner:
-    """Trains one network on batches from replay. `run` is the loop; any thread may call the other methods."""
+    """Trains a network on batches from replay. `run` is the loop; any thread may call the other methods."""
 
     def __init__(
         self,
@@ -62,14 +61,14 @@ class Learner:
 
         Args:
           experiment: the experiment.
-          network: of the experiment.
-          spec: of the environment.
-          symmetries: of the game other than the identity, used if `learner.augment` is set.
-          reader: of this host's part of the batches, `[steps_per_dispatch, batch_size / hosts, ...]`.
-          sink: receives the acting parameters; None on all hosts but host 0.
-          report: of metrics.
+          network: the experiment's network.
+          spec: the environment's specification.
+          symmetries: the game's symmetries other than the identity, used if `learner.augment` is set.
+          reader: reads this host's part of the batches, `[steps_per_dispatch, batch_size / hosts, ...]`.
+          sink: receives the acting parameters on host 0; None on other hosts.
+          report: receives the metrics.
           restore_from: the folder of a complete checkpoint.
-          host_sync: the result of `join`, if there are several hosts; all pass equal other arguments.
+          host_sync: the result of `join`, for several hosts; the other arguments must be equal on all of them.
           local_sink: receives the acting parameters as device arrays, on every host.
 
         Raises:
@@ -91,7 +90,7 @@ class Learner:
         )
         self._step = int(self._state.step)
         self.progress = Progress(float(self._state.progress), self._step, experiment.stop.steps)
-        """Of the run, as host 0 knows it; all hosts train at the progress that host 0 commands."""
+        """The progress of the run. Only host 0's counts: its commands carry it to the others."""
         self._reader = reader
         self._prefetcher = Prefetcher(reader)
         self._publisher = Publisher(sink, self._training.mesh, local_sink)
@@ -110,13 +109,13 @@ class Learner:
         self._lock = threading.Lock()
 
     def run(self) -> None:
-        """Trains until `stop.steps` (in total over all resumptions, rounded up to whole dispatches) or until `stop`.
+        """Trains in whole dispatches until `stop` is called or `stop.steps` are reached, earlier runs included.
 
         Publishes the acting parameters before the first step, every `publish_every` steps, and at the end.
 
         Raises:
           HostLost: another host is gone or does not respond.
-          Exception: what `fail` was given.
+          Exception: the exception that `fail` was given.
         """
         try:
             with self._prefetcher, jax.transfer_guard_host_to_device("disallow"):
@@ -130,7 +129,8 @@ class Learner:
                             batch = self._prefetcher.poll(_POLL_S)
                     match self._next_command(has_batch=batch is not None):
                         case Command("step", progress=progress):
-                            assert batch is not None  # every host proposes a step only with its part of the batch
+                            # A step is commanded only once every host has proposed it, with its part of the batch.
+                            assert batch is not None
                             in_flight = self._dispatch(batch, progress, in_flight)
                             batch = None
                             if self._step % self._publish_every < self._steps_per_dispatch:
@@ -139,8 +139,8 @@ class Learner:
                             self._save(Path(folder))
                         case Command("stop"):
                             break
-                        case None:  # some host has no batch yet
-                            pass
+                        case None:
+                            pass  # some host has no batch yet
                 self._complete(in_flight)
                 self._publish()
         except BaseException as failure:
@@ -149,21 +149,21 @@ class Learner:
         self._end(None)
 
     def stop(self) -> None:
-        """Ends `run` after the current dispatch, on all hosts if called on host 0; returns at once."""
+        """Ends `run` after the current dispatch, on all hosts; call it on host 0. Returns at once."""
         self._stopping.set()
 
     def fail(self, failure: Exception) -> None:
-        """Makes `run` raise `failure` after the current dispatch, on whichever host; returns at once."""
+        """Makes `run` raise `failure` on this host after the current dispatch; returns at once."""
         self._failure = failure
 
     def request_checkpoint(self, folder: Path) -> Future[int]:
-        """Requests that the state after the current dispatch is saved. Call it on all hosts: each saves its shards.
+        """Saves the state after the current dispatch. Call it on all hosts: each saves its shards.
 
         Args:
-          folder: of this save only; the files are written to its `learner/`.
+          folder: a folder for this save alone; the files are written to its `learner/`.
 
         Returns:
-          A future of the saved step, which resolves when this host's files are complete.
+          a future of the saved step, which resolves when this host's files are complete.
         """
         with self._lock:
             for old in [folder for folder, future in self._saves.items() if future.done()][:-_KEPT_SAVES]:
@@ -176,16 +176,16 @@ class Learner:
 
     @property
     def step(self) -> int:
-        """Steps made, those before a resumption included."""
+        """The number of steps made, including those before a resumption."""
         return self._step
 
     @property
     def dispatch_s(self) -> float:
-        """Seconds that the devices have executed the present dispatch; 0 while there is none, or it is the first."""
+        """Seconds for which the devices have executed the current dispatch; 0 if there is none or it is the first."""
         return self._device_clock.dispatch_s
 
     def acting_params(self) -> Versioned | None:
-        """The newest parameters that were to be published, as host arrays, or None."""
+        """The newest parameters that were published or about to be, as host arrays; None before the first."""
         return self._publisher.newest
 
     def close(self) -> None:
@@ -195,19 +195,19 @@ class Learner:
         self._device_clock.close()
 
     def _fail_or_report(self) -> None:
-        """Raises what `fail` was given, and reports when it is time."""
+        """Raises the failure that `fail` was given, and reports when it is time."""
         if self._failure is not None:
             raise self._failure
         if time.perf_counter() - self._reported >= REPORT_EVERY_S:
             self._report_metrics()
 
     def _next_command(self, has_batch: bool) -> Command | None:
-        """What all hosts do next; None while some host has no batch."""
+        """The next command for all hosts; None while some host has no batch."""
         with self._clock("wait_hosts"):
             return self._host_sync.next(self._proposal(has_batch), _POLL_S if has_batch else 0.0)
 
     def _proposal(self, has_batch: bool) -> Command | None:
-        """What this host proposes to do next; only host 0 proposes to save and to stop."""
+        """What this host proposes to do next; only host 0 proposes to save or stop."""
         if self._leads:
             with self._lock:
                 requested = self._requested_saves()
@@ -222,18 +222,19 @@ class Learner:
         return [folder for folder, future in self._saves.items() if _waiting(future)]
 
     def _dispatch(self, host_batch: Batch, progress: float, in_flight: _InFlight | None) -> _InFlight:
-        """Starts the next dispatch, and waits for the one before it."""
+        """Starts the next dispatch, then waits for the one before it."""
         with self._clock("host_to_device"):
+            # The keys of replay items stay on the host.
             batch = self._training.put(host_batch._replace(keys=None))
         with self._clock("step"):
             self._state, sums, errors = self._device_clock(with_progress(self._state, progress), batch)
-            # This dispatch is queued, so the device does not idle while the loop waits for the last one.
+            # The device has the next dispatch queued while the loop waits for this one.
             self._complete(in_flight)
         self._step += self._steps_per_dispatch
         return _InFlight(sums, errors, host_batch.keys)
 
     def _complete(self, dispatch: _InFlight | None) -> None:
-        """Waits for a dispatch, adds its metrics and updates priorities."""
+        """Waits for a dispatch, adds up its metrics and updates priorities."""
         if dispatch is None:
             return
         self._metrics.add(dispatch.sums)
@@ -244,7 +245,7 @@ class Learner:
                 )
 
     def _publish(self) -> None:
-        """Publishes the averaged weights, in the background of the next dispatch."""
+        """Publishes the averaged weights, in the background of the next dispatches."""
         if self._step != self._published:
             with self._clock("publish"):
                 self._publisher.publish(self._step, self._state.ema)
@@ -267,11 +268,12 @@ class Learner:
         try:
             with self._clock("checkpoint"):
                 self._checkpoints.save(folder, self._state).add_done_callback(resolve)
-        except Exception as error:  # the future reports it; training goes on
+        except Exception as error:
+            # Training continues; the future reports the error.
             future.set_exception(error)
 
     def _report_metrics(self) -> None:
-        """Each host reports its own time and memory, and host 0 also the metrics of training."""
+        """Reports this host's time and memory; host 0 also reports the metrics of training."""
         metrics = self._clock.flush() | memory_metrics(jax.local_devices())
         if self._leads:
             metrics |= self._metrics.flush(self._step) | self._publisher.flush()
@@ -282,7 +284,8 @@ class Learner:
     def _end(self, failure: BaseException | None) -> None:
         """Executes or fails requested saves, reports, and waits for the background threads."""
         with self._lock:
-            self._ended = True  # from here on `request_checkpoint` starts the save itself
+            # From here on `request_checkpoint` starts the save itself.
+            self._ended = True
             requested = self._requested_saves()
         for folder in requested:
             if failure is None:
@@ -291,7 +294,8 @@ class Learner:
                 self._saves[folder].set_exception(failure)
         self._report_metrics()
         if failure is None:
-            saves = list(self._saves.values())  # those who asked for them get their errors
+            # Only wait: errors of saves are raised where their futures are read.
+            saves = list(self._saves.values())
             if wait(saves, CHECKPOINT_TIMEOUT_S).not_done:
                 raise TimeoutError(f"the learner's checkpoint was not written within {CHECKPOINT_TIMEOUT_S:g} s")
             self._publisher.finish()

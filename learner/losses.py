@@ -13,11 +13,11 @@ from podzero.config import LearnerConfig
 from podzero.types import Array, Network, Params, Prediction, Sample
 
 ILLEGAL_LOGIT = -1e9
-"""In place of minus infinity: the softmax is exactly zero in float32, and gradients stay finite."""
+"""Replaces minus infinity: the softmax is still zero in float32, and gradients stay finite."""
 MOVES_UNIT = 20.0
-"""Plies: the unit of the error of predicted game lengths."""
+"""Unit of the error of predicted game lengths, in plies."""
 AUXILIARY_WEIGHT = 0.15
-"""Weight of each auxiliary loss; that of the policy has weight 1."""
+"""Weight of each auxiliary loss, relative to the policy loss."""
 
 
 class LossOutput(NamedTuple):
@@ -26,9 +26,9 @@ class LossOutput(NamedTuple):
     total: jax.Array
     """`[]` float32, the loss to minimize: a mean over the batch."""
     metrics: dict[str, jax.Array]
-    """By name, each `[]` float32, averaged over the batch with the weights of the loss."""
+    """Metrics by name, each `[]` float32, averaged over the batch with the loss's weights."""
     errors: jax.Array
-    """`[B]` float32, absolute error of each sample's value, for its priority."""
+    """`[B]` float32, the absolute error of each sample's value, from which its priority is derived."""
 
 
 def alphazero_loss(
@@ -40,17 +40,16 @@ def alphazero_loss(
 ) -> LossOutput:
     """`mean(w * (-sum_a pi(a) log p(a) + value_weight * (z - v)^2))` over a batch of B samples.
 
-    pi is the search policy, p the network's policy over the legal actions, z the value target, v the network's value, w
-    the importance `weight` `[B]`, relative to the largest (1 if None). The paper's L2 penalty is not part of it:
-    the optimizer's weight decay has the gradient of one with `sgd`, and is decoupled from gradients with `adamw` and
-    `lion`. `config` has the weights of the losses; those of auxiliary heads are added.
+    pi is the search policy, p the network's policy over the legal actions, z the value target, v the network's value,
+    and w the importance `weight` `[B]`, relative to the largest (1 if None). Losses of auxiliary heads are added. The
+    paper's L2 penalty is the optimizer's weight decay.
 
     Returns:
-      The loss with the metrics
+      the loss with the metrics
         `policy_loss`: cross-entropy of the policy with the search policy, in nats.
         `policy_kl`: `KL(search policy || policy)`, zero for a perfect fit.
         `value_loss`: squared error of the value.
-        `outcome_loss`, `moves_left_loss`, `reply_loss`: of auxiliary heads, if the network has them.
+        `outcome_loss`, `moves_left_loss`, `reply_loss`: losses of auxiliary heads, if the network has them.
     """
     if network.apply_all is None:
         logits, value = network.apply(params, batch.observation)
@@ -59,6 +58,9 @@ def alphazero_loss(
         logits, value, prediction = network.apply_all(params, batch.observation)
         auxiliary = {name: _mean(loss, weight) for name, loss in auxiliary_losses(prediction, batch).items()}
     target = jnp.asarray(batch.policy_target)
+    # A missing axis would broadcast to [B, B] and still train, badly.
+    assert logits.shape == target.shape == batch.legal.shape
+    assert value.shape == batch.value_target.shape == target.shape[:1]
     cross_entropy = optax.safe_softmax_cross_entropy(jnp.where(batch.legal, logits, ILLEGAL_LOGIT), target)
     negative_entropy = jnp.sum(xlogy(target, target), axis=-1)
     error = jnp.asarray(batch.value_target) - value
@@ -75,9 +77,9 @@ def alphazero_loss(
 
 
 def auxiliary_losses(prediction: Prediction, batch: Sample) -> dict[str, jax.Array]:
-    """The loss of each auxiliary head, `[B]` each, zero where the target is unknown.
+    """The loss of each auxiliary head, `[B]`, zero where the target is unknown.
 
-    Outcome and reply: cross-entropy. Moves left: Huber loss in units of `MOVES_UNIT` plies.
+    Outcome and reply have a cross-entropy loss, moves left a Huber loss in units of `MOVES_UNIT` plies.
     """
     outcome, moves_left, reply = map(jnp.asarray, (batch.outcome, batch.moves_left, batch.reply))
     return {
@@ -90,7 +92,7 @@ def auxiliary_losses(prediction: Prediction, batch: Sample) -> dict[str, jax.Arr
 
 
 def _cross_entropy(logits: jax.Array, label: Array) -> jax.Array:
-    """Of labels `[B]`; any number where the label is negative."""
+    """The cross-entropy with labels `[B]`; arbitrary where a label is negative."""
     labels = jnp.maximum(jnp.asarray(label), 0)
     losses: jax.Array = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
     return losses

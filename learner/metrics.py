@@ -1,4 +1,4 @@
-"""The learner's metrics: means and rates of the steps since the last report."""
+"""The learner's metrics: means and rates over the steps since the last report."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from podzero.learner.devices import DeviceSummary, DeviceTime
 from podzero.learner.step import StepSums
 
 MAX_SKIPPED_IN_A_ROW = 1000
-"""Training ends with an error after so many consecutive steps that were not finite."""
+"""Training ends with an error after this many consecutive steps that were not finite."""
 
 
 class TrainingDiverged(PodzeroError, RuntimeError):
     """The NaN guard skipped `MAX_SKIPPED_IN_A_ROW` consecutive steps."""
 
     def __init__(self, skipped: int, step: int) -> None:
-        """Takes how many steps in a row were skipped, and the step after which they began."""
-        super().__init__(skipped, step)  # as they are, so that the error can be sent to other processes
+        """Takes the number of skipped steps, and the step after which they began."""
+        # The plain arguments, since pickle rebuilds an exception from them in other processes.
+        super().__init__(skipped, step)
         self.step = step
 
     def __str__(self) -> str:
@@ -28,11 +29,11 @@ class TrainingDiverged(PodzeroError, RuntimeError):
 
 
 class LearnerMetrics:
-    """Adds up the sums of the dispatches between two reports.
+    """Accumulates the sums of dispatches between two reports.
 
     Args:
-      batch_size: samples of a step.
-      step: the steps made before the first dispatch.
+      batch_size: samples per step.
+      step: number of steps before the first dispatch.
     """
 
     def __init__(self, batch_size: int, step: int = 0) -> None:
@@ -42,7 +43,7 @@ class LearnerMetrics:
         self._reset()
 
     def add(self, sums: StepSums) -> None:
-        """Adds the sums of one dispatch; waits until the device has computed them.
+        """Adds the sums of one dispatch, after the device has computed them.
 
         Raises:
           TrainingDiverged: `MAX_SKIPPED_IN_A_ROW` consecutive steps were skipped.
@@ -57,7 +58,7 @@ class LearnerMetrics:
             raise TrainingDiverged(self._skipped_in_a_row, self._step - self._skipped_in_a_row)
 
     def flush(self, step: int) -> dict[str, float]:
-        """The metrics since the last flush; without means if all steps were skipped."""
+        """The metrics since the last flush, without means if all steps were skipped."""
         seconds = max(time.perf_counter() - self._since, 1e-9)
         sums = dict(self._sums)
         applied, skipped = sums.pop("steps", 0.0), sums.pop("skipped", 0.0)
@@ -84,7 +85,7 @@ def _named(sums: StepSums) -> dict[str, float]:
 
 
 class ChipMetrics(NamedTuple):
-    """Computes metrics of utilization and scaling from the rates of a report."""
+    """Computes metrics of utilization and scaling."""
 
     devices: DeviceSummary
     batch_size: int
@@ -92,15 +93,10 @@ class ChipMetrics(NamedTuple):
     flops_per_sample: float
     """See `training_flops`."""
     one_chip_samples_per_s: float | None
-    """Training speed of one chip alone, if measured."""
+    """Training speed of one chip alone; None if not measured."""
 
     def compute(self, samples_per_s: float, device_time: DeviceTime) -> dict[str, float]:
-        """The metrics, without those that are unknown.
-
-        `learner/flops_per_s` and `learner/share_of_peak` refer to wall-clock time, so they include waiting for replay.
-        `learner/scaling_efficiency` refers to the busy time of the devices: it measures the cost of communication in
-        the mesh, not of waiting for replay.
-        """
+        """The metrics whose inputs are known; rates are over wall-clock time, which includes waiting for replay."""
         chips, hosts, peak = self.devices
         flops_per_s = samples_per_s * self.flops_per_sample
         metrics = {
@@ -121,6 +117,7 @@ class ChipMetrics(NamedTuple):
         if self.one_chip_samples_per_s is not None:
             metrics["learner/one_chip_samples_per_s"] = self.one_chip_samples_per_s
             if device_time.dispatch_s:
+                # Over busy time: this measures what communication in the mesh costs, not waiting for replay.
                 busy_samples_per_s = self.batch_size * self.steps_per_dispatch / device_time.dispatch_s
                 metrics["learner/scaling_efficiency"] = busy_samples_per_s / (chips * self.one_chip_samples_per_s)
         return metrics

@@ -18,11 +18,7 @@ from podzero.types import Array, ModelNetwork, Params, Window
 
 
 class WindowTargets(NamedTuple):
-    """Targets of B windows at the positions 0 to K and the steps between them; zero where masked.
-
-    The end of a terminated episode is an absorbing state: values and rewards after it are trained towards zero. Nothing
-    is known of what follows a time limit, so positions from there on are masked.
-    """
+    """Targets of B windows at positions 0 to K and the steps between them; zero where masked."""
 
     value: jax.Array
     """`[B, K + 1]` float32."""
@@ -33,29 +29,33 @@ class WindowTargets(NamedTuple):
     reward_mask: jax.Array
     """`[B, K]` bool, steps whose reward is trained."""
     policy_mask: jax.Array
-    """`[B, K + 1]` bool, positions whose policy is trained: those that an action follows."""
+    """`[B, K + 1]` bool, positions whose policy is trained."""
     state_mask: jax.Array
-    """`[B, K]` bool, positions 1 to K that were observed, including the last one of an episode."""
+    """`[B, K]` bool, positions 1 to K whose latent state is trained."""
 
 
 def nstep_targets(window: Window, discount: float, td_steps: int, unroll_steps: int) -> WindowTargets:
-    """The targets of windows, with n-step returns as values.
-
-    The value at position L is zero where the episode terminated and the search value where a time limit truncated it.
+    """The targets of B windows, with n-step returns as values.
 
     Args:
-      window: batched; entries after its `length` are ignored.
-      discount: per step.
+      window: `[B, ...]` on every field; entries after its `length` are ignored.
+      discount: discount per step.
       td_steps: n.
       unroll_steps: K.
     """
+    steps = unroll_steps + td_steps
+    assert window.reward.shape[1:] == (steps,)
+    assert window.value.shape[1:] == (steps + 1,)
     length, terminated = jnp.asarray(window.length)[:, None], jnp.asarray(window.terminated)[:, None]
-    positions = jnp.arange(unroll_steps + td_steps + 1)
+    positions = jnp.arange(steps + 1)
+    # The last position has the value zero if the episode terminated there, and its search value if it was cut off.
     exists = (positions < length) | ((positions == length) & ~terminated)
     reward = jnp.where(positions[:-1] < length, window.reward, 0.0)
     value = jnp.where(exists, window.value, 0.0)
     returns = nstep_returns(jnp, reward, value, length[:, 0], discount, td_steps, unroll_steps)
     acted = positions[: unroll_steps + 1] < length
+    # A terminated episode ends in an absorbing state, where values and rewards are trained towards zero. What follows a
+    # time limit is unknown, so it is masked. Only states up to the last observation of an episode have a target.
     return WindowTargets(
         value=jnp.where(acted, returns, 0.0),
         reward=reward[:, :unroll_steps],
@@ -67,14 +67,14 @@ def nstep_targets(window: Window, discount: float, td_steps: int, unroll_steps: 
 
 
 DYNAMICS_GRADIENT = 0.5
-"""Factor by which each unrolled step scales the gradient of the latent state that it starts from."""
+"""Factor by which each step of the unroll scales the gradient of its latent state."""
 
 
 class Unroll(NamedTuple):
     """The outputs of the model for B windows."""
 
     latents: jax.Array
-    """`[B, K + 1, ...]` float32: the first from the representation, the others from the dynamics."""
+    """`[B, K + 1, ...]` float32, the first from the representation, the others from the dynamics."""
     policy: jax.Array
     """`[B, K + 1, A]` logits, or `[B, K + 1, 2, D]`."""
     value: jax.Array
@@ -95,33 +95,33 @@ def muzero_loss(
     """`mean(w * (policy + value_weight * value + reward_weight * reward + consistency_weight * consistency -
     entropy_weight * entropy))` over a batch of B windows.
 
-    Each part is that of position 0 plus the mean over the K unrolled steps; masked positions count as zero.
+    Each part is its value at position 0 plus its mean over the K unrolled steps; masked positions count as zero.
 
     Args:
       network: the model.
       config: K, n and the weights of the parts.
-      value_weight: weight of the value.
-      discount: per step.
-      params: of the network.
-      window: `[B, ...]` on every field, with at least K + 1 observations if consistency has a weight.
-      weight: w, `[B]` importance weights, relative to the largest; 1 if None.
+      value_weight: weight of the value loss.
+      discount: discount per step.
+      params: the network's parameters.
+      window: `[B, ...]` on every field, with K + 1 or more observations if consistency has a weight.
+      weight: `[B]`, the importance weights w, relative to the largest; 1 if None.
 
     Returns:
-      The loss, the errors of the value at position 0, and the metrics
-        `policy_loss`: cross-entropy of the policy with the search policy, in nats; of its density for continuous
-          actions.
-        `policy_kl`: the same minus the entropy of the search policy: for discrete actions zero for a perfect fit.
+      the loss with the value errors at position 0 and the metrics
+        `policy_loss`: cross-entropy of the policy with the search policy, in nats; for continuous actions of its
+          density.
+        `policy_kl`: the same minus the entropy of the search policy; for discrete actions zero for a perfect fit.
         `policy_entropy`: entropy of the policy; for continuous actions of its density before squashing.
         `value_loss`: cross-entropy of the value distribution with the target distribution.
-        `reward_loss`: the same of the rewards, which only the K steps have.
-        `consistency_loss`: negative cosine similarity, in [-1, 1], of predicted latent states and those of the
-          observations, if the config gives it a weight.
+        `reward_loss`: the same for rewards, over the K steps.
+        `consistency_loss`: negative cosine similarity, in [-1, 1], of predicted and observed latent states, if it has
+          a weight.
     """
     targets = nstep_targets(window, discount, config.td_steps, config.unroll_steps)
     unroll = unroll_model(network, params, window)
     log_policy, entropy = _log_policy_and_entropy(unroll.policy, window)
     policy_target = jnp.where(targets.policy_mask[..., None], window.policy, 0.0)
-    # The convention 0 log 0 = 0: without the mask, 0 * -infinity would be NaN.
+    # By convention 0 log 0 = 0; without the mask, 0 * -infinity would be NaN.
     policy = -jnp.sum(jnp.where(policy_target > 0, policy_target * log_policy, 0.0), axis=-1)
 
     def mean(first_and_steps: jax.Array) -> jax.Array:
@@ -144,16 +144,14 @@ def muzero_loss(
 
 
 def unroll_model(network: ModelNetwork, params: Params, window: Window) -> Unroll:
-    """Represents position 0 of B windows and applies the dynamics to their K actions.
-
-    Dynamics are applied step by step; policies and values of all K + 1 latent states are computed in one batch.
-    """
+    """Represents position 0 of B windows and applies the dynamics to their K actions."""
     latents, rewards = [network.represent(params, window.observation[:, 0])], []
     for action in jnp.moveaxis(jnp.asarray(window.action), 1, 0):
         latent, reward = network.dynamics(params, _scaled_gradient(latents[-1]), action)
         latents.append(latent)
         rewards.append(reward)
     stacked = jnp.stack(latents, axis=1)
+    # Policies and values of all K + 1 latent states are computed in one batch.
     policy, value = network.predict(params, jax.lax.collapse(stacked, 0, 2))
     batch = stacked.shape[0]
     return Unroll(stacked, _split(policy, batch), _split(value, batch), jnp.stack(rewards, axis=1))
@@ -166,6 +164,7 @@ def _scaled_gradient(x: jax.Array) -> jax.Array:
 
 def _log_policy_and_entropy(policy: jax.Array, window: Window) -> tuple[jax.Array, jax.Array]:
     """Log-probabilities of actions or log-densities of candidates `[B, K + 1, P]`, and entropies `[B, K + 1]`."""
+    # Logits [B, K + 1, A] of discrete actions, or mean and log standard deviation [B, K + 1, 2, D].
     if policy.ndim == 3:
         log_policy = jax.nn.log_softmax(policy)
         return log_policy, -jnp.sum(jnp.exp(log_policy) * log_policy, axis=-1)
@@ -177,6 +176,7 @@ def _log_policy_and_entropy(policy: jax.Array, window: Window) -> tuple[jax.Arra
 
 def _cross_entropy(network: ModelNetwork, logits: jax.Array, target: jax.Array, mask: jax.Array) -> jax.Array:
     """Cross-entropy of distributions over bins `[B, T, bins]` with those of the targets `[B, T]`."""
+    assert logits.shape[:-1] == target.shape == mask.shape
     cross_entropy: jax.Array = optax.softmax_cross_entropy(logits, network.encode(target))
     return jnp.where(mask, cross_entropy, 0.0)
 
@@ -184,11 +184,11 @@ def _cross_entropy(network: ModelNetwork, logits: jax.Array, target: jax.Array, 
 def _inconsistency(
     network: ModelNetwork, params: Params, unroll: Unroll, window: Window, targets: WindowTargets
 ) -> jax.Array:
-    """Negative cosine similarity `[B, K]` of predicted latent states and those of the observations, which get no
-    gradient.
-    """
+    """Negative cosine similarity `[B, K]` of the predicted latent states and those of the observations."""
     batch, steps = targets.state_mask.shape
+    assert window.observation.shape[1] > steps
     observed = jax.lax.collapse(jnp.asarray(window.observation)[:, 1 : steps + 1], 0, 2)
+    # Without a gradient through the target the representations cannot collapse (SimSiam, Chen & He 2021).
     target = jax.lax.stop_gradient(network.project(params, network.represent(params, observed), False))
     predicted = network.project(params, jax.lax.collapse(unroll.latents[:, 1:], 0, 2), True)
     similarity: jax.Array = optax.losses.cosine_similarity(predicted, target, epsilon=1e-8)
@@ -196,13 +196,13 @@ def _inconsistency(
 
 
 def _mean(parts: jax.Array, weight: Array | None) -> jax.Array:
-    """Position 0 plus the mean over the K steps of `[B, K + 1]`, averaged over the batch."""
+    """Position 0 plus the mean over the K steps of `parts` `[B, K + 1]`, averaged over the batch."""
     each = parts[:, 0] + jnp.mean(parts[:, 1:], axis=1)
     return jnp.mean(each if weight is None else weight * each)
 
 
 def _pad_first(steps: jax.Array) -> jax.Array:
-    """Pads `[B, K]` of the steps to `[B, K + 1]` with zeros at position 0."""
+    """Pads the steps `[B, K]` to `[B, K + 1]` with zeros at position 0."""
     return jnp.pad(steps, ((0, 0), (1, 0)))
 
 

@@ -1,4 +1,4 @@
-"""The training objectives of AlphaZero and MuZero behind one signature, and the augmentation of samples."""
+"""AlphaZero's and MuZero's training objectives behind one signature, and the augmentation of samples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from podzero.types import Array, Batch, EnvSpec, ModelNetwork, Network, Params, 
 
 
 class Objective(NamedTuple):
-    """What a train step minimizes, as pure functions."""
+    """The pure functions of a train step that depend on the algorithm."""
 
     init: Callable[[Array], Params]
     """Takes a PRNG key, returns the initial parameters."""
@@ -25,7 +25,7 @@ class Objective(NamedTuple):
     loss: Callable[[Params, Batch], LossOutput]
     """The loss of an augmented batch `[B, ...]`."""
     observe: Callable[[Params, Batch], Params]
-    """The parameters with running statistics of observations updated from a batch."""
+    """Updates the parameters' running statistics of observations from a batch."""
 
 
 def make_objective(
@@ -57,7 +57,7 @@ def muzero_objective(network: ModelNetwork, config: MuZeroConfig, value_weight: 
         return muzero_loss(network, config, value_weight, discount, params, _windows(batch), batch.weight)
 
     def observe(params: Params, batch: Batch) -> Params:
-        """Uses position 0 of each window: every `stride`-th step of an episode is position 0 of one window."""
+        # Position 0 only: windows overlap, but each begins at another step of its episode.
         return network.observe(params, _windows(batch).observation[:, 0])
 
     return Objective(network.init, lambda key, batch: batch, loss, observe)
@@ -78,12 +78,13 @@ Augment = Callable[[Array, Sample], Sample]
 
 
 def make_augment(symmetries: Sequence[Symmetry], num_actions: int) -> Augment:
-    """Transforms each sample by one of the symmetries or the identity, drawn uniformly."""
+    """Transforms each sample by a symmetry drawn uniformly, the identity included."""
     if not symmetries:
         return lambda key, batch: batch
     observations = [lambda observation: observation, *(symmetry.observation for symmetry in symmetries)]
     actions = np.stack([np.arange(num_actions), *(symmetry.actions for symmetry in symmetries)])
-    moved_to = np.argsort(actions, axis=1)  # the inverse permutations
+    # The new index of each old action: the inverse permutations.
+    moved_to = np.argsort(actions, axis=1)
 
     def one(choice: jax.Array, sample: Sample) -> Sample:
         order, reply = jnp.asarray(actions)[choice], sample.reply

@@ -1,4 +1,4 @@
-"""Builds optax optimizers and the learning rate from the config."""
+"""Optimizers (optax) and the learning rate."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ Rate = Callable[[Array, Array], jax.Array]
 def make_rate(config: OptimizerConfig) -> Rate:
     """The learning rate `learning_rate * min(1, (t + 1) / W) * shape(p)` at step t and progress p of the run.
 
-    W is `warmup_steps`, so that the first step has a positive rate. With the final fraction f, `shape` is
-    `f + (1 - f) * (1 + cos(pi * p)) / 2` for `cosine` (Loshchilov & Hutter 2017, https://arxiv.org/abs/1608.03983),
-    `1 - (1 - f) * p` for `linear`, and 1 for `constant`. With `decay_steps` D, `(t - W) / D` takes the place of p.
+    W is `warmup_steps`. With the final fraction f, `shape(p)` is `f + (1 - f) * (1 + cos(pi * p)) / 2` for `cosine`
+    (Loshchilov & Hutter 2017, https://arxiv.org/abs/1608.03983), `1 - (1 - f) * p` for `linear`, and 1 for `constant`.
+    With `decay_steps` D, p is `(t - W) / D`.
     """
 
     def rate(step: Array, progress: Array) -> jax.Array:
         t = jnp.asarray(step, jnp.float32)
+        # t + 1, so that the first step has a positive rate.
         rise = jnp.minimum(1.0, (t + 1.0) / max(1, config.warmup_steps))
         if config.decay_steps is not None:
             progress = jnp.clip((t - config.warmup_steps) / config.decay_steps, 0.0, 1.0)
@@ -46,12 +47,11 @@ def _shape(config: OptimizerConfig, progress: jax.Array) -> jax.Array:
 
 
 def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
-    """Clips the gradient to a global norm, then applies the optimizer with a learning rate of 1; its updates are to be
-    multiplied by that of `make_rate`.
+    """Clips the gradient to a global norm, then applies the optimizer with a learning rate of 1.
 
-    Weight decay applies to matrices and kernels only, not to biases or scales. AdamW and Lion decouple it from the
-    gradient (Loshchilov & Hutter 2019, https://arxiv.org/abs/1711.05101; Chen et al. 2023,
-    https://arxiv.org/abs/2302.06675); SGD adds it to the gradient, as AlphaZero did.
+    The caller multiplies its updates by the learning rate. AdamW and Lion decouple weight decay from the gradient
+    (Loshchilov & Hutter 2019, https://arxiv.org/abs/1711.05101; Chen et al. 2023, https://arxiv.org/abs/2302.06675);
+    SGD adds it to the gradient, as AlphaZero did.
     """
     decay = config.weight_decay
     clip = optax.clip_by_global_norm(config.max_gradient_norm)
@@ -66,5 +66,5 @@ def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
 
 
 def decayed(params: Any) -> Any:
-    """The mask of weight decay: leaves of two or more dimensions."""
+    """The mask of weight decay: matrices and kernels, not biases or scales."""
     return jax.tree.map(lambda leaf: jnp.ndim(leaf) >= 2, params)

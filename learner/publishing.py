@@ -1,7 +1,4 @@
-"""The learner's threads: parameters are published, and batches read, in the background of the training loop.
-
-A publication may be skipped: actors go on with the parameters that they have, and the next one replaces them.
-"""
+"""The learner's background threads: one publishes parameters, one reads batches."""
 
 from __future__ import annotations
 
@@ -23,17 +20,17 @@ from podzero.waiting import Wait
 log = logging.getLogger(__name__)
 
 PUBLISH_WAIT_S = 10.0
-"""Longest time that the training loop waits for the end of one publication."""
+"""Longest time for which the training loop waits for a publication."""
 
 
 class Publisher:
-    """Publishes in order, one version at a time, in a separate thread. A version is skipped if it cannot be published.
+    """Publishes one version at a time in a thread. A version that cannot be published is skipped, which is harmless:
+    actors keep the parameters that they have until the next one.
 
     Args:
-      sink: receives the parameters. None on all hosts but host 0: they only take part in gathering sharded parameters.
+      sink: receives the parameters on host 0; None on other hosts, which only help to gather sharded parameters.
       mesh: the devices that hold the parameters.
-      local: receives the same as device arrays, on every host, before they leave the devices; None if nobody there
-        needs them.
+      local: receives the parameters as device arrays, on every host; None if nobody needs them.
     """
 
     def __init__(self, sink: ParamSink | None, mesh: Mesh, local: ParamSink | None = None) -> None:
@@ -42,21 +39,22 @@ class Publisher:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="learner-publish")
         self._in_progress: Future[None] | None = None
         self._late = False
-        """Whether the publication in progress was waited for in vain."""
+        """Whether the publication in progress has already exceeded `PUBLISH_WAIT_S`."""
         self._skipped = 0
         self._trouble: Wait | None = None
-        """Began with the first of the last skipped versions; None after one that was published."""
+        """Time since the first of the versions skipped in a row; None if the last one was published."""
         self._gather = jax.jit(lambda params: jax.tree.map(jnp.copy, params), out_shardings=replicated(mesh))
         self.newest: Versioned | None = None
-        """The newest parameters that were on the host, published or about to be."""
+        """The newest parameters on the host, published or about to be."""
 
     def publish(self, version: int, params: Params) -> None:
         """Starts to publish device arrays, which may be donated as soon as this returns.
 
-        Waits first for a previous publication in progress, so that no queue builds up. If that takes more than
-        `PUBLISH_WAIT_S`, this version and those that follow are skipped until it has ended.
+        Waits up to `PUBLISH_WAIT_S` for a publication in progress; if that is not enough, versions are skipped until it
+        ends.
         """
         free = self.finish()
+        # All hosts take part, even if this version is skipped: only host 0 knows that.
         gathered = self._gather(params)
         if self._local is not None:
             self._local.publish(version, gathered)
@@ -68,9 +66,10 @@ class Publisher:
             self._skip(f"an earlier publication has not ended within {PUBLISH_WAIT_S:g} s")
 
     def finish(self) -> bool:
-        """Waits up to `PUBLISH_WAIT_S`, at most once, for the publication in progress; whether none is left."""
+        """Waits up to `PUBLISH_WAIT_S` for the publication in progress; returns whether none is left."""
         if self._in_progress is None:
             return True
+        # A publication that was late once is not waited for again, since training would slow down at each version.
         self._late = bool(wait([self._in_progress], 0.0 if self._late else PUBLISH_WAIT_S).not_done)
         if self._late:
             return False
@@ -83,7 +82,7 @@ class Publisher:
         return True
 
     def flush(self) -> dict[str, float]:
-        """The metric `count/skipped_publications`, since the last call."""
+        """The metric `count/skipped_publications` since the last call."""
         skipped, self._skipped = self._skipped, 0
         return {"count/skipped_publications": float(skipped)}
 
@@ -92,13 +91,15 @@ class Publisher:
         self._thread.shutdown(wait=False)
 
     def _skip(self, reason: str) -> None:
-        """Counts a version that was not published; logs the first in a row, and then ever more rarely."""
+        """Counts a version that was not published; logs the first in a row, then more and more rarely."""
         self._skipped += 1
         if self._trouble is None:
             self._trouble = Wait()
-            log.warning("parameters were not published, so actors keep those before: %s", reason)
+            log.warning("parameters were not published, so actors keep the previous ones: %s", reason)
         elif self._trouble.message_due():
-            log.warning("no parameters were published for %s so actors keep those before: %s", self._trouble, reason)
+            log.warning(
+                "no parameters were published for %s so actors keep the previous ones: %s", self._trouble, reason
+            )
 
     def _publish(self, sink: ParamSink, version: int, params: Params) -> None:
         host = jax.device_get(params)
@@ -107,15 +108,14 @@ class Publisher:
 
 
 _POLL_S = 0.2
-"""How often the thread checks whether it is closed."""
+"""How often the thread checks whether to end."""
 
 
 class Prefetcher:
-    """Reads host batches, at most one ahead of the loop: a batch that waits longer has older samples.
+    """Reads host batches in a thread, so that the loop can publish, report, checkpoint and stop while replay blocks.
 
-    The reader may block on replay, while the loop polls with short timeouts, so that it can publish, report, checkpoint
-    and stop. The transfer to the device needs no thread: dispatch is asynchronous, so a batch is transferred while the
-    previous steps still execute.
+    At most one batch is read ahead, since samples age while they wait. The transfer to the device needs no thread: it
+    is asynchronous, like the steps before it.
     """
 
     def __init__(self, reader: ReplayReader) -> None:
@@ -131,13 +131,13 @@ class Prefetcher:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stops reading and closes the reader, which ends a blocked read."""
+        """Closes the reader, which ends a blocked read."""
         self._closed.set()
         self._reader.close()
         self._thread.join(timeout=5.0)
 
     def poll(self, timeout_s: float) -> Batch | None:
-        """The next batch, or None if none arrives within `timeout_s`; raises the error of the reader."""
+        """The next batch, or None if none arrives within `timeout_s`; raises the reader's error."""
         try:
             item = self._batches.get(timeout=timeout_s)
         except queue.Empty:

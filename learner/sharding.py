@@ -1,4 +1,4 @@
-"""The mesh, and the sharding of batches and parameters over it."""
+"""The mesh of devices, and how batches and parameters are sharded over it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ TENSOR_PARALLEL = (
     SplitRule(match=r"conv_0\.(kernel|bias|gain)$", dimension=-1),
     SplitRule(match=r"conv_1\.kernel$", dimension=-2),
 )
-"""How podzero's networks are sharded over `model` (Shoeybi et al. 2019, https://arxiv.org/abs/1909.08053): of each pair
-of layers the first by its outputs (heads, hidden units, channels), the second by its inputs, so that a block needs one
-all-reduce."""
+"""How podzero's networks are sharded over `model` (Shoeybi et al. 2019, https://arxiv.org/abs/1909.08053): in each pair
+of layers the first by its outputs (heads, hidden units, channels) and the second by its inputs, so that a block needs
+one all-reduce."""
 
 _MIN_FSDP_SIZE = 2**14
-"""Fully sharded data parallelism shards leaves of at least so many elements: gathering smaller ones costs more than the
-memory is worth."""
+"""Fully sharded data parallelism replicates leaves with fewer elements: gathering them would cost more than they take.
+"""
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
@@ -46,7 +46,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
         _check_hosts(config.model, found)
         if config.model == 1:
             return jax.make_mesh((data, 1), AXES, (AxisType.Auto,) * 2, devices=found)
-        # The shards of a parameter stay on one host, so that each host can load its own part of the batch.
+        # The devices that share a parameter stay on one host, so that each host can load its own part of the batch.
         by_host = sorted(found, key=lambda device: (device.process_index, device.id))
         return Mesh(np.array(by_host).reshape(data, config.model), AXES, axis_types=(AxisType.Auto,) * 2)
     wanted = f"{data} (data)" if config.data > 0 else "all the rest (data)"
@@ -67,10 +67,10 @@ def _check_hosts(model: int, devices: Sequence[jax.Device]) -> None:
 
 
 def check_batch(config: LearnerConfig, mesh: Mesh) -> None:
-    """Checks that every device of the `data` axis gets the same number of samples of each microbatch.
+    """Checks that the devices of the `data` axis get equal parts of each microbatch.
 
     Raises:
-      ConfigError: it does not; the message names the nearest batch sizes that fit.
+      ConfigError: the batch cannot be split; the message names the nearest sizes that can.
     """
     data, size = mesh.shape["data"], config.batch_size
     parts = data * config.microbatches
@@ -95,25 +95,24 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def leaf_names(tree: Any) -> list[str]:
-    """The path of every leaf, as `params.Conv_0.kernel`, in the order of `jax.tree.leaves`."""
+    """The path of every leaf, such as `params.Conv_0.kernel`, in the order of `jax.tree.leaves`."""
     return [name_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
 
 def name_of(path: Any) -> str:
-    """A key path as names separated by dots, which also replace the slashes in Haiku's module names."""
+    """A key path as names separated by dots."""
+    # Haiku's module names contain slashes.
     return jax.tree_util.keystr(path, simple=True, separator=".").replace("/", ".")
 
 
 def state_shardings(mesh: Mesh, state: Any, config: MeshConfig) -> Any:
     """A sharding for each leaf of a state (arrays or shapes).
 
-    The paths of optimizer moments and averaged weights end with the path of their parameter, so one rule applies to all
-    of them.
-
     Raises:
-      ConfigError: a rule splits a dimension that `model` does not divide, or that does not exist.
+      ConfigError: a rule splits a dimension that does not exist or that `model` does not divide.
     """
 
+    # Paths of optimizer moments and averaged weights end with the path of their parameter, so rules apply to them too.
     def place(path: Any, leaf: Any) -> NamedSharding:
         spec = _spec(mesh, name_of(path), leaf.shape, config)
         return NamedSharding(mesh, PartitionSpec(*spec))  # type: ignore[no-untyped-call]
@@ -122,7 +121,7 @@ def state_shardings(mesh: Mesh, state: Any, config: MeshConfig) -> Any:
 
 
 def _spec(mesh: Mesh, name: str, shape: tuple[int, ...], config: MeshConfig) -> list[str | None]:
-    """The mesh axis over which each dimension of a leaf is sharded, or None."""
+    """The mesh axis over which each dimension of a leaf is sharded; None where it is not."""
     axes: list[str | None] = [None] * len(shape)
     rule = _rule(name, config)
     if rule is not None and mesh.shape["model"] > 1:
@@ -166,11 +165,13 @@ def put_batch(batch: Any, sharding: Sharding) -> Any:
     With several hosts, each passes its own part of B, in the order of the mesh.
     """
     put: Any = jax.make_array_from_process_local_data
-    with jax.transfer_guard_host_to_device("allow"):  # with several hosts the guard would refuse this transfer
+    # With several hosts the guard would refuse this transfer.
+    with jax.transfer_guard_host_to_device("allow"):
         return jax.tree.map(lambda leaf: put(sharding, np.asarray(leaf)), batch)
 
 
 def local_part(array: jax.Array) -> np.ndarray[Any, Any]:
     """This host's part of an array `[K, B, ...]` with `batch_sharding`: the samples that it passed to `put_batch`."""
+    # Devices along `model` hold copies of the same samples; one copy of each part is enough.
     parts = {shard.index[1].start or 0: shard for shard in array.addressable_shards}
     return np.concatenate([np.asarray(parts[start].data) for start in sorted(parts)], axis=1)

@@ -1,4 +1,7 @@
-"""The train state and its step: several optimizer steps in one dispatch, guarded against NaN, with averaged weights."""
+"""The train state and the train step: K optimizer steps per dispatch, guarded against NaN, with averaged weights.
+
+`make_training` builds the sharded functions that train an experiment.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 
+from podzero.config import Experiment
 from podzero.learner.losses import LossOutput
-from podzero.learner.objectives import Objective
-from podzero.learner.optimizers import Rate
-from podzero.learner.sharding import batch_sharding, put_batch, replicated
-from podzero.types import Array, Batch, Params
+from podzero.learner.objectives import Objective, make_objective
+from podzero.learner.optimizers import Rate, make_optimizer, make_rate
+from podzero.learner.sharding import (
+    batch_sharding,
+    check_batch,
+    make_mesh,
+    placed,
+    put_batch,
+    replicated,
+    state_shardings,
+)
+from podzero.samples import sample_like, with_axes
+from podzero.types import Array, Batch, EnvSpec, ModelNetwork, Network, Params, Symmetry
 
 
 @jax.tree_util.register_dataclass
@@ -26,21 +39,21 @@ class TrainState:
     """The state that a train step updates and a checkpoint contains."""
 
     step: Array
-    """`[]` int32, optimizer steps so far, including those that the NaN guard skipped."""
+    """`[]` int32, number of optimizer steps so far, including those that the NaN guard skipped."""
     progress: Array
-    """`[]` float32 in [0, 1], how far the run has come towards its end, as of the newest dispatch."""
+    """`[]` float32 in [0, 1], the run's progress at the newest dispatch."""
     params: Params
     """The weights that the optimizer updates, float32."""
     ema: Params
-    """Their exponential moving average, which actors use."""
+    """The exponential moving average of the weights, which actors use."""
     opt_state: Any
     """The state of the optax optimizer."""
     key: Array
-    """`[]` typed PRNG key of the augmentation."""
+    """`[]` typed PRNG key, for augmentation."""
 
 
 def init_state(init: Callable[[Array], Params], optimizer: optax.GradientTransformation, key: Array) -> TrainState:
-    """The state before the first step, with parameters from `init`; `key` is consumed."""
+    """The state before the first step; `key` is consumed."""
     init_key, train_key = jax.random.split(key)
     params = init(init_key)
     return TrainState(
@@ -54,23 +67,23 @@ def init_state(init: Callable[[Array], Params], optimizer: optax.GradientTransfo
 
 
 def with_progress(state: TrainState, progress: float) -> TrainState:
-    """The state on the devices with another progress, which must be the same on all hosts."""
+    """The state with another progress, which must be equal on all hosts."""
     assert isinstance(state.progress, jax.Array)
     return replace(state, progress=put_batch(np.float32(progress), state.progress.sharding))
 
 
 class StepSums(NamedTuple):
-    """Sums over the steps of a dispatch, each `[]` float32. Skipped steps add to `skipped` only."""
+    """Sums over the steps of a dispatch, each `[]` float32. Skipped steps only add to `skipped`."""
 
     steps: jax.Array
-    """Steps that updated the weights."""
+    """Number of steps that updated the weights."""
     skipped: jax.Array
-    """Steps whose loss or gradient was not finite."""
+    """Number of steps whose loss or gradient was not finite."""
     gradient_norm: jax.Array
-    """Before clipping."""
+    """Norm of the gradient before clipping."""
     learning_rate: jax.Array
     policy_age: jax.Array
-    """Mean over the batch of the learner step minus the step of the parameters that searched the sample."""
+    """Learner step minus the step of the parameters that searched the sample, averaged over the batch."""
     metrics: dict[str, jax.Array]
     """The objective's metrics by name."""
 
@@ -82,13 +95,13 @@ class TrainStepSpec(NamedTuple):
     metric_names: Sequence[str]
     """Names of the objective's metrics."""
     optimizer: optax.GradientTransformation
-    """With a learning rate of 1."""
+    """The optimizer, with a learning rate of 1."""
     rate: Rate
     """The learning rate."""
     ema_decay: float
-    """Decay per step of the averaged weights; with 0 they equal the raw weights."""
+    """Decay of the averaged weights per step; with 0 they equal the raw weights."""
     microbatches: int = 1
-    """Number of parts of a batch whose gradients are accumulated one after another."""
+    """Number of parts into which a batch is split to accumulate gradients."""
 
     def zero_sums(self) -> StepSums:
         """The sums before the first step."""
@@ -102,22 +115,22 @@ class StepOutput(NamedTuple):
     state: TrainState
     sums: StepSums
     errors: Sequence[jax.Array]
-    """Absolute errors of the samples' values, float32: concatenated `[K, B]`, in one part per executed program."""
+    """Absolute errors of the samples' values, float32, one array per executed program; `[K, B]` if concatenated."""
 
 
 TrainStep = Callable[[TrainState, Batch], StepOutput]
-"""Maps a state (donated) and batches `[K, B, ...]` to the state K steps later, with sums and errors."""
+"""Maps a state, which is donated, and batches `[K, B, ...]` to the state K steps later, with sums and errors."""
 
 _Carry = tuple[TrainState, StepSums]
 
 
 def make_train_step(spec: TrainStepSpec, mesh: Mesh, shardings: TrainState) -> TrainStep:
-    """The dispatch of K steps over `mesh`, compiled at its first call; `shardings` are those of the state.
+    """Builds the dispatch of K steps over `mesh`, which compiles at its first call.
 
-    On accelerators the K steps are one program, a `lax.scan`, so that the host dispatches once per K steps. On CPU they
-    are K dispatches of one program. XLA:CPU executes loop bodies without its fast convolutions: a scan took 5.3 s per
-    step where single dispatches took 0.24 s (64x5 convolutions and their gradients, batch 64, 2 cores). A fully
-    unrolled scan is as fast as single dispatches, but compiles K bodies instead of one.
+    Args:
+      spec: the components of a step.
+      mesh: the devices.
+      shardings: the shardings of the train state.
     """
     carry_shardings = (shardings, jax.tree.map(lambda _: replicated(mesh), jax.eval_shape(spec.zero_sums)))
     on_cpu = mesh.devices.flat[0].platform == "cpu"
@@ -132,6 +145,7 @@ def make_train_step(spec: TrainStepSpec, mesh: Mesh, shardings: TrainState) -> T
         carry, errors = step(carry, with_relative_weights(jax.tree.map(lambda leaf: leaf[index], batches)))
         return carry, errors[None]
 
+    # Accelerators run the K steps as one program, so that the host dispatches only once.
     if not on_cpu:
         error_shardings: Any = [batch_sharding(mesh)]
         return compiled(
@@ -140,6 +154,9 @@ def make_train_step(spec: TrainStepSpec, mesh: Mesh, shardings: TrainState) -> T
             out_shardings=StepOutput(*carry_shardings, error_shardings),
         )
 
+    # CPUs run K programs of one step. XLA:CPU executes loop bodies without its fast convolutions: a scan took 5.3 s per
+    # step, single dispatches 0.24 s (64x5 convolutions and gradients, batch 64, 2 cores). An unrolled scan is as fast,
+    # but compiles K bodies instead of one.
     zeros = jax.jit(spec.zero_sums, out_shardings=carry_shardings[1])
     dispatch_one = compiled(
         indexed,
@@ -158,23 +175,23 @@ def make_train_step(spec: TrainStepSpec, mesh: Mesh, shardings: TrainState) -> T
 
 
 def with_relative_weights(batches: Batch) -> Batch:
-    """Importance weights `w / max w` of each batch, so that they only scale updates downwards (Schaul et al. 2016,
-    https://arxiv.org/abs/1511.05952, section 3.4).
-
-    Batches are those of all hosts, so the devices exchange the maximum. It is taken for all batches `[K, B, ...]` of a
-    program at once: one small all-reduce in a dispatch instead of one in each step, whose latency would show.
+    """Divides the importance weights of each batch by the largest, so that they only scale updates down (Schaul et al.
+    2016, https://arxiv.org/abs/1511.05952, section 3.4).
     """
     if batches.weight is None:
         return batches
+    # The devices exchange the maximum. For all batches [K, B, ...] of a program at once, that is one small all-reduce
+    # per dispatch and not one per step, whose latency would show.
     weight = jnp.asarray(batches.weight)
     return batches._replace(weight=weight / jnp.max(weight, axis=-1, keepdims=True))
 
 
 def _step(spec: TrainStepSpec, shardings: Params, unroll: int, carry: _Carry, batch: Batch) -> tuple[_Carry, jax.Array]:
-    """One optimizer step on a batch `[B, ...]` with relative weights; gradients get the parameters' `shardings`."""
+    """One optimizer step on a batch `[B, ...]`; gradients get the parameters' `shardings`."""
     state, sums = carry
     key, augment_key = jax.random.split(state.key)
     gradients, loss = _gradients(spec, unroll, state.params, spec.objective.augment(augment_key, batch))
+    # Sharded as the parameters, so that XLA may reduce-scatter the gradients instead of all-reducing them.
     constrain: Any = jax.lax.with_sharding_constraint
     gradients = constrain(gradients, shardings)
     norm = optax.tree.norm(gradients)
@@ -183,9 +200,11 @@ def _step(spec: TrainStepSpec, shardings: Params, unroll: int, carry: _Carry, ba
     updated_params = optax.apply_updates(state.params, optax.tree.scale(rate, updates))
     params = spec.objective.observe(updated_params, batch)
     ema = optax.incremental_update(params, state.ema, 1.0 - ema_decay_at(state.step, spec.ema_decay))
+    # The NaN guard: if the loss or any gradient is not finite, the step counts but changes no weights. The norm is
+    # finite only if all gradients are.
     skipped = replace(state, step=state.step + 1, key=key)
     updated = replace(skipped, params=params, ema=ema, opt_state=opt_state)
-    finite = jnp.isfinite(loss.total) & jnp.isfinite(norm)  # the norm is finite only if all gradients are
+    finite = jnp.isfinite(loss.total) & jnp.isfinite(norm)
     age = jnp.mean((state.step - batch.samples.version).astype(jnp.float32))
     update_sums = StepSums(jnp.float32(1), jnp.float32(0), norm, rate, age, loss.metrics)
     skip_sums = spec.zero_sums()._replace(skipped=jnp.float32(1))
@@ -194,7 +213,7 @@ def _step(spec: TrainStepSpec, shardings: Params, unroll: int, carry: _Carry, ba
 
 
 def _gradients(spec: TrainStepSpec, unroll: int, params: Params, batch: Batch) -> tuple[Params, LossOutput]:
-    """Gradients and loss, both means over a batch `[B, ...]`, accumulated over microbatches."""
+    """The gradients and loss of a batch `[B, ...]`, accumulated over microbatches; both are means over the batch."""
 
     def objective(params: Params, microbatch: Batch) -> tuple[jax.Array, LossOutput]:
         loss = spec.objective.loss(params, microbatch)
@@ -204,7 +223,7 @@ def _gradients(spec: TrainStepSpec, unroll: int, params: Params, batch: Batch) -
     count = spec.microbatches
     if count == 1:
         return gradient(params, batch)
-    # A microbatch takes every count-th sample, so that it is sharded over the devices as the batch is.
+    # A microbatch takes every `count`-th sample, so that it is spread over the devices like the batch.
     microbatches = jax.tree.map(lambda leaf: jnp.moveaxis(leaf.reshape(-1, count, *leaf.shape[1:]), 1, 0), batch)
 
     def accumulate(total: Params, microbatch: Batch) -> tuple[Params, LossOutput]:
@@ -213,10 +232,63 @@ def _gradients(spec: TrainStepSpec, unroll: int, params: Params, batch: Batch) -
 
     total, losses = jax.lax.scan(accumulate, optax.tree.zeros_like(params), microbatches, unroll=unroll)
     gradients, loss = jax.tree.map(lambda leaf: leaf / count, total), jax.tree.map(jnp.mean, losses)
+    # Errors [count, B / count] return to the order of the batch.
     return gradients, loss._replace(errors=jnp.moveaxis(losses.errors, 0, 1).reshape(-1))
 
 
 def ema_decay_at(step: Array, decay: float) -> jax.Array:
-    """`min(decay, (1 + t) / (10 + t))` for step t: the weight of the random initial parameters decays quickly."""
+    """`min(decay, (1 + t) / (10 + t))` at step t, so that the random initial weights fade quickly."""
     t = jnp.asarray(step, jnp.float32)
     return jnp.minimum(decay, (1.0 + t) / (10.0 + t))
+
+
+class Training(NamedTuple):
+    """The functions that train one experiment on a mesh."""
+
+    init: Callable[[], TrainState]
+    """Creates the sharded state before the first step, from the experiment's seed."""
+    like: TrainState
+    """Shape, dtype and sharding of each leaf of a state."""
+    mesh: Mesh
+    """The devices."""
+    batch_sharding: NamedSharding
+    """The sharding of a dispatch's batches `[K, B, ...]`."""
+    put: Callable[[Batch], Batch]
+    """Starts the transfer of a dispatch's host batches `[K, B, ...]` to the devices."""
+    step: TrainStep
+    """Trains a state on these batches."""
+
+
+def make_training(
+    experiment: Experiment,
+    network: Network | ModelNetwork,
+    spec: EnvSpec,
+    symmetries: Sequence[Symmetry],
+    devices: Sequence[jax.Device] | None = None,
+) -> Training:
+    """Builds the functions that train an experiment on `devices`, by default on all that JAX finds.
+
+    Raises:
+      ConfigError: the devices or the batch do not fit the mesh.
+    """
+    config = experiment.learner
+    mesh = make_mesh(config.mesh, devices)
+    check_batch(config, mesh)
+    optimizer, rate = make_optimizer(config.optimizer), make_rate(config.optimizer)
+    objective = make_objective(experiment, network, spec, symmetries)
+    init = partial(init_state, objective.init, optimizer, jax.random.key(experiment.seed))
+    # Shapes of the state and names of the metrics are traced, so that nothing is computed or allocated here.
+    shapes = jax.eval_shape(init)
+    one = Batch(with_axes(sample_like(experiment, spec), 1))
+    metric_names = tuple(jax.eval_shape(objective.loss, shapes.params, one).metrics)
+    shardings, batches = state_shardings(mesh, shapes, config.mesh), batch_sharding(mesh)
+    return Training(
+        init=jax.jit(init, out_shardings=shardings),
+        like=placed(shapes, shardings),
+        mesh=mesh,
+        batch_sharding=batches,
+        put=partial(put_batch, sharding=batches),
+        step=make_train_step(
+            TrainStepSpec(objective, metric_names, optimizer, rate, config.ema, config.microbatches), mesh, shardings
+        ),
+    )

@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podzero.errors import ConfigError
-from podzero.learner import HostInfo, LearnerCheckpoints, join, make_training
+from podzero.learner import HostInfo, join, make_training
+from podzero.learner.checkpoints import LearnerCheckpoints
 from podzero.learner.hosts import Command, HostLost, MultiHost, SingleHost
 from podzero.runtime.cluster.preflight import PreflightCheck
 

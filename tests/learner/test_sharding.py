@@ -12,7 +12,7 @@ import pytest
 
 from podzero.config import LearnerConfig, MeshConfig, ResNetConfig, TransformerConfig
 from podzero.errors import ConfigError
-from podzero.learner import LearnerCheckpoints
+from podzero.learner.checkpoints import LearnerCheckpoints
 from podzero.learner.sharding import TENSOR_PARALLEL, _spec, check_batch, leaf_names, make_mesh
 from podzero.networks import make_network
 from podzero.types import EnvSpec

@@ -11,7 +11,8 @@ import jax
 import numpy as np
 
 from podzero.config import parse
-from podzero.learner import HostInfo, LearnerCheckpoints, join, make_training
+from podzero.learner import HostInfo, join, make_training
+from podzero.learner.checkpoints import LearnerCheckpoints
 from podzero.learner.sharding import local_part
 from podzero.networks import make_network
 from podzero.types import Batch, Sample
