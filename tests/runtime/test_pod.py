@@ -134,7 +134,7 @@ def test_a_slice_learns_tic_tac_toe_to_perfection_while_a_cpu_node_dies_and_anot
     with joined(pod, *nodes):
         train(experiment, tmp_path / "run", pod.address, watcher)
     assert "was lost with its node" in "\n".join(watcher.lines)
-    result = evaluate(str(tmp_path / "run"), "solver", 400, 32, 0, 0, None)
+    result = evaluate(str(tmp_path / "run"), "solver", games=400, simulations=32)
     print(watcher.statuses[-1].step, result)
     assert result["losses"] == 0
 
@@ -189,11 +189,9 @@ def revived(watcher):
 
 def test_a_host_of_the_slice_that_never_joins_is_named(pod, tmp_path, tiny, watch):
     with joined(pod, pod.add_cpus(2), pod.add_host(1)):
-        began = time.monotonic()
         with pytest.raises(ClusterError, match=r"'slice' host\(s\) 0 .*not joined, 1 ") as refused:
             train(tiny(*SLICE, "cluster.join_minutes=0.1"), tmp_path, pod.address, watch())
         assert "waited 0.1 minutes (cluster.join_minutes)" in str(refused.value)
-        assert time.monotonic() - began < 120
 
 
 def test_a_cluster_without_the_slice_says_what_it_has_instead(pod, tmp_path, tiny, watch):

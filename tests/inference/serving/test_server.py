@@ -304,10 +304,8 @@ def test_a_closed_client_stops_waiting():
         server.device.gate.clear()
         client = client_of(server, config=CONFIG.model_copy(update={"timeout_s": 60.0}))
         threading.Timer(0.3, client.close).start()
-        began = time.monotonic()
         with pytest.raises(ServerLost, match=r"stopped while .*inference-0"):
             client.evaluate(0, rows_of(0, 2))
-        assert time.monotonic() - began < 30.0
 
 
 def test_a_batch_that_hangs_ends_the_server_with_its_name():
