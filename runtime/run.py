@@ -19,7 +19,7 @@ from podzero.runtime.monitoring.metrics import MetricsLog, WriteAttempts
 from podzero.runtime.monitoring.monitor import Monitor
 from podzero.runtime.monitoring.reports import LogReport, MetricsReport, PreemptionNotice, log_report
 from podzero.runtime.monitoring.status import Phase, write_status
-from podzero.runtime.monitoring.terminal import View
+from podzero.runtime.monitoring.terminal import TerminalView
 from podzero.runtime.monitoring.writers import MetricsWriter
 from podzero.runtime.recovery import LearnerFailures, RestartPolicy
 from podzero.runtime.saving import Saver, SaveState
@@ -57,7 +57,7 @@ class Run:
         experiment: Experiment,
         workdir: Workdir,
         supervisor: Supervisor,
-        view: View,
+        view: TerminalView,
         saver: Saver,
         writers: Sequence[MetricsWriter] = (),
     ) -> None:

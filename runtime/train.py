@@ -16,7 +16,7 @@ from podzero.runtime.cluster.run_lock import lock_run
 from podzero.runtime.hardware import record_hardware
 from podzero.runtime.monitoring.log_file import log_to_file
 from podzero.runtime.monitoring.metrics import WriteAttempts
-from podzero.runtime.monitoring.terminal import View
+from podzero.runtime.monitoring.terminal import TerminalView
 from podzero.runtime.monitoring.writers import start_writers
 from podzero.runtime.program import program
 from podzero.runtime.recovery import first_start
@@ -36,7 +36,9 @@ class End(NamedTuple):
     """The number of the signal that ended it; 0 where it has reached a limit."""
 
 
-def train(experiment: Experiment, root: str | Path, address: str | None, view: View, step: int | None = None) -> End:
+def train(
+    experiment: Experiment, root: str | Path, address: str | None, view: TerminalView, step: int | None = None
+) -> End:
     """Runs an experiment until one of its limits is reached, a signal arrives, or it fails.
 
     If the working directory holds checkpoints of this experiment, the run resumes from one of them.
@@ -72,7 +74,7 @@ def _start(
     experiment: Experiment,
     workdir: Workdir,
     address: str | None,
-    view: View,
+    view: TerminalView,
     signals: StopSignals,
     stack: ExitStack,
     step: int | None,

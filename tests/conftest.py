@@ -29,7 +29,7 @@ os.environ.setdefault("RAY_worker_niceness", "0")
 
 from podzero.config import load
 from podzero.launch import cli
-from podzero.runtime.monitoring.terminal import View
+from podzero.runtime.monitoring.terminal import TerminalView
 
 # By default Hypothesis fails a test that is slow, as on a busy machine.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -73,7 +73,7 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.timeout(1200))
 
 
-class Watcher(View):
+class Watcher(TerminalView):
     """A view that keeps what it was shown, and may act on it."""
 
     def __init__(self, act=None):

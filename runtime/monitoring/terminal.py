@@ -25,7 +25,7 @@ LOG_LINES = 6
 """Newest log records that the live view shows."""
 
 
-class View(ABC):
+class TerminalView(ABC):
     """A context manager that shows the status of a run and podzero's log records."""
 
     def __init__(self) -> None:
@@ -49,14 +49,14 @@ class View(ABC):
         """Shows a log record; `level` is one of `logging`."""
 
 
-def make_view(kind: ViewKind) -> View:
+def make_view(kind: ViewKind) -> TerminalView:
     """The view on standard output; `auto` is live on a terminal and plain elsewhere."""
     if kind == "live" or (kind == "auto" and Console().is_terminal):
         return LiveView(Console())
     return PlainView(sys.stdout)
 
 
-class PlainView(View):
+class PlainView(TerminalView):
     """Prints a line every `LINE_EVERY_S` seconds, when the phase changes, and after the first game."""
 
     def __init__(self, out: IO[str]) -> None:
@@ -91,7 +91,7 @@ class PlainView(View):
             _silence(self._out)
 
 
-class LiveView(View):
+class LiveView(TerminalView):
     """A panel that is redrawn four times a second."""
 
     def __init__(self, console: Console) -> None:
@@ -150,7 +150,7 @@ def _silence(out: IO[str]) -> None:
 class _Handler(logging.Handler):
     """Passes log records to a view; tracebacks go to the log file only."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: TerminalView) -> None:
         super().__init__(logging.INFO)
         self._view = view
 
