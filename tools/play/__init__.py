@@ -1,1 +1,1 @@
-"""Players for people and other programs: games in the terminal and on a page, and the protocols of engines."""
+"""Games and episodes for people, and engines for other programs by GTP and UCI."""

@@ -1,4 +1,4 @@
-"""The command `play`: a person against a player, in the terminal or on a page, or an agent that is watched."""
+"""The command `play`: a person plays against a player, in the terminal or on a page, or watches an agent."""
 
 from __future__ import annotations
 
@@ -15,46 +15,45 @@ from rich.status import Status
 from podzero.config import EnvConfig, GymnasiumConfig, SimulatorConfig
 from podzero.envs import make_env, renders, spec_of
 from podzero.errors import ConfigError
+from podzero.evaluation.evaluate import discount_of
 from podzero.evaluation.games import KeptGame, kept_games
-from podzero.evaluation.players import MovesPlayer, Player
-from podzero.evaluation.resolve import resolve
 from podzero.importing import how_to_install, import_extra
 from podzero.listen_address import free_address
-from podzero.player_names import PREFIX, BuiltinPlayer, EnginePlayer, TrainedPlayer, game_to_play, parse_player
+from podzero.player_names import PREFIX, EnginePlayer, TrainedPlayer, game_to_play, parse_player
 from podzero.protocols import Env
 from podzero.tools.play.game import PlayableGame
-from podzero.tools.play.searching import PositionSearch
+from podzero.tools.play.searching import PositionSearch, make_player
 from podzero.tools.play.terminal import TerminalGame
 
 if TYPE_CHECKING:
     from podzero.tools.play.episode import Episode, Watcher
 
 USUAL_SIMULATIONS = 128
-"""Simulations per search in a game, unless the person gives another number."""
+"""Default number of simulations per search in games."""
 
 
 class PageOptions(NamedTuple):
     """The options of the web page."""
 
     others: Sequence[str] = ()
-    """Players that are asked about each position of a game as well."""
+    """Players to compare with in each position."""
     kept: Path | None = None
-    """The working directory of a run, or the folder of a tournament, whose games can be stepped through; None takes
-    those of the players that are runs."""
+    """A run's working directory or a tournament's folder, whose games can be stepped through; None for the games of
+    the players' own runs."""
     host: str | None = None
-    """The address to listen on; None takes one that only this machine reaches."""
+    """The address to listen on; None for one that only this machine reaches."""
     port: int | None = None
-    """None takes a free one."""
+    """The port to listen on; None for a free one."""
 
     @property
     def options(self) -> list[str]:
-        """The options that were given."""
+        """The arguments and options that were given."""
         kept = [] if self.kept is None else ["--kept"]
         return [*self.others, *kept, *self.listening]
 
     @property
     def listening(self) -> list[str]:
-        """Those that say where the page is served."""
+        """Those of `options` that say where the page is served."""
         given = {"--host": self.host, "--port": self.port}
         return [name for name, value in given.items() if value is not None]
 
@@ -62,24 +61,25 @@ class PageOptions(NamedTuple):
 def play(
     who: str, game: str | None, simulations: int | None, second: bool, web: bool, page: PageOptions, video: Video
 ) -> dict[str, Any] | None:
-    """Plays games until the person ends it; in an environment for one, shows how the agent acts.
+    """Plays games until the person quits; in single-player environments, shows the agent's episodes.
 
     Args:
-      who: the person's opponent, or the agent to watch; see `podzero.player_names`.
-      game: as for `evaluate`.
-      simulations: of each search; None takes `USUAL_SIMULATIONS` in games, and as many as in training elsewhere.
-      second: whether the opponent begins.
-      web: on a page instead of in the terminal.
-      page: what the page shows.
-      video: of an environment for one.
+      who: the person's opponent or the agent to watch, see `podzero.player_names`.
+      game: see `podzero.player_names.game_to_play`.
+      simulations: simulations per search; None for `USUAL_SIMULATIONS` in games and the number used in training
+        elsewhere.
+      second: whether the opponent plays first.
+      web: whether to serve a page instead of using the terminal.
+      page: options of the page.
+      video: options of a video of a single-player environment.
 
     Returns:
-      what `record` says of a video that was written, else None.
+      the result of `record` if a video was written, else None.
 
     Raises:
-      ConfigError, WorkdirError, SnapshotError: a player does not exist, or cannot play this game.
+      ConfigError, WorkdirError, SnapshotError: a player does not exist or cannot play this game.
       ConfigError: an option does not fit the game, or a package is not installed.
-      AddressNotUsable: the page cannot be served where it was asked for.
+      AddressNotUsable: the page cannot be served at the requested address.
       EnvironmentFailed, SimulatorError: the environment failed.
     """
     where = game_to_play(game, who, *page.others)
@@ -97,10 +97,11 @@ def play(
         _refuse("the terminal", "has no page", page.options, "or add --web")
     env = make_env(where)
     _refuse(env.spec.name, "is played against a person, not recorded", video.options)
-    players = {name: PositionSearch(_maker(name, env, where)) for name in (who, *page.others)}
+    players = {name: _search(name, env, where) for name in (who, *page.others)}
     simulations = simulations or USUAL_SIMULATIONS
     for search in players.values():
-        search.name(simulations)  # refuses wrong names before anything is shown
+        # This loads the players, so that errors come before anything is shown.
+        search.name(simulations)
     if web:
         address = free_address(page.host, page.port)
         _page().serve_game(env, players, simulations, address, _kept(page.kept, players), _own_picture(where))
@@ -129,13 +130,14 @@ def _kept(folder: Path | None, players: Iterable[str]) -> list[KeptGame]:
     kept = []
     parsed = map(parse_player, players)
     for workdir in dict.fromkeys(one.workdir.root for one in parsed if isinstance(one, TrainedPlayer)):
-        with suppress(ConfigError):  # nothing was kept
+        # Raised by runs that kept no games.
+        with suppress(ConfigError):
             kept += kept_games(workdir)
     return kept
 
 
 def _page() -> ModuleType:
-    """The module of the page, whose packages are optional."""
+    """The page's module, which needs optional packages."""
     try:
         from podzero.tools.play import server
     except ModuleNotFoundError as missing:
@@ -143,33 +145,25 @@ def _page() -> ModuleType:
     return server
 
 
-def _maker(name: str, env: Env, where: str | EnvConfig) -> partial[Player]:
-    """Makes a player with a number of simulations; built-in players have their own."""
-    discount = 1.0 if isinstance(where, str) else where.discount
-    parsed = parse_player(name)
-    if isinstance(parsed, EnginePlayer):
+def _search(name: str, env: Env, where: str | EnvConfig) -> PositionSearch:
+    if isinstance(parse_player(name), EnginePlayer):
         raise ConfigError(
-            f"'{name}' is a program of its own, with front ends of its own; `podzero evaluate WHO --opponent {name}` "
-            "lets an agent play against it"
+            f"'{name}' is another program, with its own user interfaces; `podzero evaluate WHO --opponent {name}` lets "
+            "an agent play against it"
         )
-    return partial(_made, name, env, discount, isinstance(parsed, BuiltinPlayer))
-
-
-def _made(name: str, env: Env, discount: float, built_in: bool, simulations: int) -> Player:
-    player = resolve(name, env, None if built_in else simulations, discount, keep_nodes=True)
-    assert not isinstance(player, MovesPlayer)
-    return player
+    discount = discount_of(where)
+    return PositionSearch(lambda simulations: make_player(name, env, simulations, discount, keep_nodes=True))
 
 
 class Video(NamedTuple):
     """The options of a video; None where an option was not given."""
 
     file: Path | None = None
-    """Where the video is written."""
+    """The file to write."""
     games: int | None = None
-    """Episodes in it."""
+    """Number of episodes."""
     seed: int | None = None
-    """Of the first episode; the next ones have the following seeds."""
+    """The first episode's seed; later episodes have the next numbers."""
 
     @property
     def options(self) -> list[str]:
@@ -179,40 +173,43 @@ class Video(NamedTuple):
 
 
 def is_watched(where: str | EnvConfig, video: Video) -> bool:
-    """Whether people watch what is played, instead of playing: in an environment for one that can be shown."""
+    """Whether `where` is a single-player environment, in which people watch an agent instead of playing."""
     if isinstance(where, SimulatorConfig):
+        # A simulator that cannot render is played in the terminal, unless a video is requested.
         return (bool(video.options) or renders(where)) and spec_of(where).players == 1
     return isinstance(where, GymnasiumConfig)
 
 
 def record(who: str, where: GymnasiumConfig | SimulatorConfig, simulations: int | None, video: Video) -> dict[str, Any]:
-    """Plays episodes and writes them as one video.
+    """Plays episodes and writes them to one video.
 
     Args:
-      who: see `podzero.player_names`.
+      who: the player, see `podzero.player_names`.
       where: the environment.
-      simulations: per step; None takes as many as in training.
-      video: the file, by default one below `videos/` in the working directory of the player.
+      simulations: simulations per step; None for the number used in training.
+      video: options of the video; its file is by default in `videos/` of the player's working directory.
 
     Returns:
-      `game, player, file, pictures, seed, steps, returns` (the latter two for each episode) and `cut`, what is missing.
+      `game`, `player`, `file`, `pictures` (frames of the video), `seed`, `steps` and `returns` (one per episode), and
+      `cut` (see `Episode.cut`).
 
     Raises:
       ConfigError, WorkdirError, SnapshotError: the player cannot act there, or the environment cannot be rendered.
-      ConfigError: the file cannot be written, or a package for it is missing.
+      ConfigError: the file cannot be written, or a package is not installed.
       EnvironmentFailed, SimulatorError: the environment failed.
     """
     import_extra("PIL", "a video of an environment")
     from podzero.tools.play.episode import watcher_of
     from podzero.tools.play.video import check_file, write_video
 
+    # Before the player is loaded, which takes seconds; the default file's name needs the loaded player.
     if video.file is not None:
         check_file(video.file)
     watcher = watcher_of(who, where, simulations)
     seed, games = video.seed or 0, video.games or 1
     file = video.file or _default_file(who, watcher.subject.player, seed)
     check_file(file)
-    with Console(stderr=True).status("starts") as status:
+    with Console(stderr=True).status("starting") as status:
         recorder = _Recorder(watcher, status)
         pictures = write_video(file, recorder.episodes(range(seed, seed + games)))
     return {
@@ -228,7 +225,7 @@ def record(who: str, where: GymnasiumConfig | SimulatorConfig, simulations: int 
 
 
 class _Recorder:
-    """Records episodes, keeps what is told of them, and shows how far it is."""
+    """Records episodes, keeps their statistics, and shows progress."""
 
     def __init__(self, watcher: Watcher, status: Status) -> None:
         self._watcher = watcher
@@ -238,18 +235,18 @@ class _Recorder:
         self.cut: str | None = None
 
     def episodes(self, seeds: Iterable[int]) -> Iterator[Episode]:
-        """One episode for each seed, recorded when it is asked for."""
+        """Yields an episode for each seed, recorded on demand: only one is in memory."""
         for seed in seeds:
-            episode = self._watcher.episode(seed, partial(self._goes_on, seed))
+            episode = self._watcher.episode(seed, partial(self._keep_going, seed))
             self.steps.append(episode.steps)
             self.returns.append(float(episode.returns[-1]))
             self.cut = self.cut or episode.cut
             self._status.update(
-                f"seed {seed}: return {self.returns[-1]:,.1f}, {episode.steps:,} steps; writes the video"
+                f"seed {seed}: return {self.returns[-1]:,.1f}, {episode.steps:,} steps; writing the video"
             )
             yield episode
 
-    def _goes_on(self, seed: int, step: int) -> bool:
+    def _keep_going(self, seed: int, step: int) -> bool:
         self._status.update(f"seed {seed}: step {step:,}")
         return True
 
@@ -257,6 +254,7 @@ class _Recorder:
 def _default_file(who: str, name: str, seed: int) -> Path:
     """`videos/step-STEP-seed-SEED.mp4` in the working directory of `who`, whose full name is `name`."""
     player = parse_player(who)
+    # Agents of the zoo have working directories too, but among podzero's own files.
     if not isinstance(player, TrainedPlayer) or who.startswith(PREFIX):
-        raise ConfigError(f"'{who}' has no working directory of yours: say where to write with --to episode.mp4")
+        raise ConfigError(f"'{who}' has no working directory of yours: name a file with --to episode.mp4")
     return player.workdir.root / "videos" / f"step-{name.rpartition('@')[2]}-seed-{seed}.mp4"

@@ -1,7 +1,6 @@
-"""Boards as plain values and as text: the owner and the label of each square, and the squares of each action.
+"""Boards as data and as text: each square's owner and label, and each action's squares.
 
-Pieces of chess and shogi come from their notation; the stones of games whose rules are not known here from their
-observations, `[rows, columns, planes]`.
+Chess and shogi pieces are read from the game's state, stones of other games from the observation planes.
 """
 
 from __future__ import annotations
@@ -23,48 +22,47 @@ from podzero.tools.play.game import PlayableGame
 from podzero.types import EnvSpec
 
 Square = tuple[int, int]
-"""Row from the top, column from the left."""
+"""Row from the top and column from the left, from 0."""
 
 
 class Drawing(NamedTuple):
-    """A board."""
+    """A board position with its labels and legal actions."""
 
     owner: np.ndarray[Any, Any]
-    """`[H, W]` int8: 0 for a stone or piece of the player who began, 1 for one of the other, -1 for none."""
+    """`[H, W]` int8: 0 for the stones or pieces of the player who began, 1 for the other player's, -1 for none."""
     text: tuple[tuple[str, ...], ...]
-    """`[H][W]`, what is written in each square; empty for stones."""
+    """`[H][W]`, the text in each square; empty for stones."""
     rows: tuple[str, ...]
-    """The labels of rows, from the top."""
+    """Labels of the rows, from the top."""
     columns: tuple[str, ...]
-    """The labels of columns, from the left."""
+    """Labels of the columns, from the left."""
     squares: Mapping[int, tuple[Square, ...]]
-    """The squares of each legal action: where a piece moves from and to, or where a stone may be put (any of them)."""
+    """The squares of each legal action: a piece's origin and target, or all squares that place the same stone."""
     moves_pieces: bool = False
-    """Whether actions move pieces from a square to another, as in chess."""
+    """Whether actions move pieces between squares, as in chess."""
     hands: int = 0
-    """Columns at the left, for the second player, and as many at the right, for the first, that show captured pieces
-    which may be dropped.
+    """Number of columns of captured pieces on each side of the board: left for the second player, right for the first.
     """
 
     @property
     def size(self) -> Square:
-        """Rows and columns."""
+        """Number of rows and of columns."""
         return int(self.owner.shape[0]), int(self.owner.shape[1])
 
     def actions_at(self, square: Square, origin: Square | None = None) -> list[int]:
-        """The legal actions that a click on a square may mean; with an `origin`, those of its piece that go there."""
+        """The legal actions for a click on `square`: those from `origin` to it, if `origin` is given."""
         if origin is not None:
             return [action for action, squares in self.squares.items() if squares == (origin, square)]
         ends = 1 if self.moves_pieces else None
         return [action for action, squares in self.squares.items() if square in squares[:ends]]
 
     def in_hand(self, square: Square) -> bool:
-        """Whether a square is one of captured pieces, beside the board."""
+        """Whether `square` lies outside the board, among the captured pieces that may be dropped."""
         return not self.hands <= square[1] < self.size[1] - self.hands
 
 
 def drawing_of(game: PlayableGame) -> Drawing | None:
-    """The board of the position that is shown; None if its observation is not one of a board."""
+    """The board of the position shown; None if its observation is not a board."""
     spec = game.env.spec
     if spec.name in CHESS_SIZES:
         return chess_drawing(game)
@@ -80,10 +78,11 @@ def drawing_of(game: PlayableGame) -> Drawing | None:
 
 
 def last_squares(game: PlayableGame) -> tuple[Square, ...]:
-    """Where the last move went: what was drawn before it, for the squares of that action."""
+    """The squares of the last move: origin and target of a piece, or the square of a stone."""
     if game.last_move is None:
         return ()
     action, ply = game.last_move, game.ply
+    # A drawing has squares for legal actions only, so take that of the position before the move.
     game.show(ply - 1)
     before = drawing_of(game)
     game.show(ply)
@@ -94,18 +93,19 @@ def last_squares(game: PlayableGame) -> tuple[Square, ...]:
 
 
 _Contents = tuple[np.ndarray[Any, Any], tuple[tuple[str, ...], ...]]
-"""The owner of each square and what is written in it, as in a `Drawing`."""
+"""`owner` and `text` of a `Drawing`."""
 
 
 def _known_stones(game: PlayableGame, observation: np.ndarray[Any, Any]) -> _Contents:
-    """The stones of a game of the registry, whose first planes are those of the player to move and of the other."""
+    """The stones of a built-in game."""
     owner, mover = np.full(observation.shape[:2], -1, np.int8), game.turn
+    # Plane 0 has the stones of the player to move, plane 1 the other player's.
     owner[observation[..., 0] != 0], owner[observation[..., 1] != 0] = mover, 1 - mover
     return owner, _blank(owner)
 
 
 def _observed(game: PlayableGame, observation: np.ndarray[Any, Any]) -> _Contents:
-    """Stones where the observation of an unknown game shows them, else the number of the first plane in each square."""
+    """The stones of any other game, if they can be inferred; else the first nonzero plane of each square, as text."""
     owner = owners(game)
     if owner is not None:
         return owner, _blank(owner)
@@ -119,17 +119,19 @@ def _blank(owner: np.ndarray[Any, Any]) -> tuple[tuple[str, ...], ...]:
 
 
 def _squares_to_fill(game: PlayableGame, height: int, width: int) -> dict[int, tuple[Square, ...]]:
-    """Where each legal action puts a stone: in a square of its own, or in any of its column."""
+    """The squares of each legal action in games of stones."""
     actions = game.env.spec.num_actions
+    # One action per column, as in connect four.
     if actions == width:
         return {action: tuple((row, action) for row in range(height)) for action in game.legal}
+    # One action per square, and perhaps a pass after them.
     if actions in (height * width, height * width + 1):
         return {action: (divmod(action, width),) for action in game.legal if action < height * width}
     return {}
 
 
 def _labels(spec: EnvSpec, height: int, width: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Labels that agree with the names of moves, or numbers."""
+    """Labels of rows and columns: those in the names of moves, or numbers for games without such names."""
     if spec.num_actions == width:
         names = notation_of(spec)
         return ("",) * height, tuple(names.names([column])[0] for column in range(width))
@@ -146,7 +148,7 @@ _SQUARE_NAME = re.compile(r"([a-h])([0-9])")
 
 
 def chess_drawing(game: PlayableGame) -> Drawing:
-    """The board of chess, white below."""
+    """A chess board, with white at the bottom."""
     size = CHESS_SIZES[game.env.spec.name]
     ranks = fen_of(game.state, size).split()[0].split("/")
     expanded = [re.sub(r"[0-9]+", lambda found: " " * int(found[0]), rank) for rank in ranks]
@@ -162,10 +164,7 @@ def chess_drawing(game: PlayableGame) -> Drawing:
 
 
 def shogi_drawing(game: PlayableGame) -> Drawing:
-    """The board of shogi or animal shogi, the first player below; captured pieces with their number at the sides.
-
-    Pieces have the letters of SFEN, those of the second player in lower case.
-    """
+    """A board of shogi or animal shogi, with the first player at the bottom and captured pieces at the sides."""
     rules = SHOGI_GAMES[game.env.spec.name]
     board, hands, mover = (np.asarray(part) for part in rules.position(game.state))
     second = bool(mover)
@@ -173,6 +172,7 @@ def shogi_drawing(game: PlayableGame) -> Drawing:
     text = np.full(owner.shape, "", object)
 
     def put(square: Square, kind: int, of_second: bool, count: int = 1) -> None:
+        # The letters of SFEN, in lower case for the second player.
         letter = rules.letters[kind].lower() if of_second else rules.letters[kind]
         owner[square], text[square] = of_second, letter if count == 1 else f"{letter}{count}"
 
@@ -196,38 +196,39 @@ def shogi_drawing(game: PlayableGame) -> Drawing:
 
 
 def _square(rules: ShogiGame, number: int, second: bool) -> Square:
-    """The square of the drawing, from a number as the player to move sees it."""
+    """The drawing's square for a square number as the player to move sees it."""
     file, rank = divmod(square_seen_first(rules, number, second), rules.ranks)
     return rank, rules.files - file
 
 
 def _hand(rules: ShogiGame, kind: int, of_second: bool) -> Square:
-    """Where captured pieces are shown: those of the second player from the top, of the first from the bottom."""
+    """The square of a kind of captured pieces: from the top for the second player, from the bottom for the first."""
     return (kind, 0) if of_second else (rules.ranks - 1 - kind, rules.files + 1)
 
 
 Planes = np.ndarray[Any, np.dtype[np.bool_]]
+"""`[H, W, planes]`, the nonzero entries of an observation."""
 Owners = np.ndarray[Any, np.dtype[np.int8]]
-"""`[rows, columns]`: 0 for a stone of the player who began, 1 for one of the other, -1 for none."""
+"""`owner` of a `Drawing`."""
 _LONGEST_GAME = 200
-"""Plies of a random game from which the meaning of planes is inferred."""
+"""Plies after which the random game that shows the meaning of planes is cut off."""
 
 
 class Stones(NamedTuple):
-    """The planes that show stones."""
+    """Which observation planes show stones."""
 
     varying: tuple[int, ...]
-    """Planes that are not the same in all squares: two or three, the third marks empty squares."""
+    """The planes that differ between squares: two of stones, and perhaps one of empty squares."""
     planes: tuple[int, int]
-    """Two of them: of the player to move and of the other if `by_mover`, else of the player who began and of the
-    other.
+    """The planes of the player to move and of the other one if `by_mover`, else of the player who began and of the
+    other one.
     """
     by_mover: bool
     upside_down: bool = False
-    """Whether stones that are put into columns fall to the first row."""
+    """Whether row 0 is the lowest row, to which stones fall."""
 
     def owners(self, planes: Planes, turn: int) -> Owners:
-        """The owners of all stones where the player `turn` is to move."""
+        """The owner of each square when player `turn` is to move."""
         first, second = self.planes[::-1] if self.by_mover and turn else self.planes
         owner = np.full(planes.shape[:2], -1, np.int8)
         owner[planes[..., first]], owner[planes[..., second]] = 0, 1
@@ -235,13 +236,13 @@ class Stones(NamedTuple):
 
 
 def owners(game: PlayableGame) -> Owners | None:
-    """The owner of each stone in the position that is shown; None if its planes show more than stones."""
+    """The owner of each square in the position shown; None if its planes show more than stones."""
     stones, planes = _stones(cast(Hashable, game.env)), _planes(game)
     if stones is None or not _only_stones(planes, stones.varying):
         return None
     if not (game.over and game.ply and stones.by_mover):
         return stones.owners(planes, game.turn)
-    # Once a game is over nobody is to move: most stones are where they were before the last move.
+    # Once a game is over, nobody is to move: try both turns, and take the one that agrees with the position before.
     ply = game.ply
     game.show(ply - 1)
     before = stones.owners(_planes(game), game.turn)
@@ -251,17 +252,14 @@ def owners(game: PlayableGame) -> Owners | None:
 
 @lru_cache(maxsize=16)
 def _stones(env: Any) -> Stones | None:
-    """Which planes show stones, found by a random game; None if other planes vary, or if it is not clear.
-
-    Of the two planes of stones, as many squares are set at the beginning. A player's stones come to new squares only
-    when this player moves.
-    """
+    """Infers from a random game which planes show stones; None if that is ambiguous or planes show more than stones."""
     if env.spec.players != 2:
         return None
     game, seen = _random_game(env)
     varying = tuple(i for i in range(seen[0].shape[-1]) if not all(_constant(planes[..., i]) for planes in seen))
     if len(varying) not in (2, 3) or not all(_only_stones(planes, varying) for planes in seen):
         return None
+    # Both players start with the same number of stones, and a player's stones appear only when that player moves.
     counts = {plane: int(seen[0][..., plane].sum()) for plane in varying}
     pairs = [pair for pair in combinations(varying, 2) if counts[pair[0]] == counts[pair[1]]]
     found = [
@@ -279,7 +277,7 @@ def _stones(env: Any) -> Stones | None:
 
 
 def _random_game(env: Any) -> tuple[PlayableGame, list[Planes]]:
-    """A game and the planes of its positions, except for the end."""
+    """A random game and the planes of its positions but the terminal one."""
     game, choose = PlayableGame(env), np.random.default_rng(0)
     seen = [_planes(game)]
     while not game.over and game.ply < _LONGEST_GAME:
@@ -289,24 +287,23 @@ def _random_game(env: Any) -> tuple[PlayableGame, list[Planes]]:
 
 
 def _alternate(stones: Stones, game: PlayableGame, seen: Sequence[Planes]) -> bool:
-    """Whether each player's stones come to new squares in this player's moves, and in no others."""
+    """Whether new stones of each player appear only when that player moves."""
     owned = [stones.owners(planes, game.turn_at(ply)) for ply, planes in enumerate(seen)]
-    came = [
+    gained = [
         [bool(((after == player) & (before != player)).any()) for player in (0, 1)] for before, after in pairwise(owned)
     ]
-    movers = [game.turn_at(ply) for ply in range(len(came))]
-    return any(gains[0] for gains in came) and all(
-        not gains[1 - mover] for gains, mover in zip(came, movers, strict=True)
+    movers = [game.turn_at(ply) for ply in range(len(gained))]
+    return any(gains[0] for gains in gained) and all(
+        not gains[1 - mover] for gains, mover in zip(gained, movers, strict=True)
     )
 
 
 def _planes(game: PlayableGame) -> Planes:
-    """`[rows, columns, planes]` of the position that is shown, where they are not zero."""
     return cast(Planes, np.asarray(game.position.view.observation) != 0)
 
 
 def _only_stones(planes: Planes, varying: Sequence[int]) -> bool:
-    """Whether all other planes are the same in all squares, and at most one of these is set in each square."""
+    """Whether each square has at most one stone or mark in the `varying` planes, and all other planes are constant."""
     others = (i for i in range(planes.shape[-1]) if i not in varying)
     return all(_constant(planes[..., i]) for i in others) and bool((planes[..., varying].sum(axis=-1) <= 1).all())
 
@@ -320,10 +317,7 @@ _STONES = "XO"
 
 
 def board_text(game: PlayableGame) -> Text:
-    """The board with the labels of rows and columns; the moves of a game without one.
-
-    Stones are X for the player who began the game, and O for the other.
-    """
+    """The board with its labels, X for stones of the player who began and O for the other; moves if it has no board."""
     drawing = drawing_of(game)
     if drawing is None:
         return Text(" ".join(game.names))

@@ -1,4 +1,4 @@
-"""The command `engine`: serves a player to another program, by GTP or UCI on standard input and output."""
+"""The command `engine`: serves a player to another program by GTP or UCI, on standard input and output."""
 
 from __future__ import annotations
 
@@ -12,24 +12,22 @@ from podzero.envs import make_env
 from podzero.errors import ConfigError
 from podzero.evaluation.engines import UCI_VARIANTS
 from podzero.evaluation.evaluate import discount_of
-from podzero.evaluation.players import MovesPlayer, Player
-from podzero.evaluation.resolve import resolve
 from podzero.player_names import BuiltinPlayer, EnginePlayer, TrainedPlayer, game_to_play, parse_player
 from podzero.reading import standard_input
 from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.gtp import GtpServer
-from podzero.tools.play.searching import usual_simulations, with_simulations
+from podzero.tools.play.searching import make_player, usual_simulations, with_simulations
 from podzero.tools.play.timed_search import STEP, EngineParts, TimedSearch
 from podzero.tools.play.uci import UciServer
 
 
 def serve(who: str, protocol: str, simulations: int | None = None, game: str | None = None) -> None:
-    """Answers a controller on standard input and output until it quits.
+    """Answers the commands on standard input until the controller quits.
 
     Args:
       who: the player, see `podzero.player_names`.
       protocol: `gtp` or `uci`.
-      simulations: the most per move; by default `STEP` times those of training, which are used without a time limit.
+      simulations: most simulations per move; None for `STEP` times those of training.
       game: see `podzero.player_names.game_to_play`.
 
     Raises:
@@ -49,7 +47,7 @@ def serve(who: str, protocol: str, simulations: int | None = None, game: str | N
 
 
 def _served_game(who: str, protocol: str, game: str | None) -> str:
-    """The title of the game. Checks, before anything is compiled, that it can be played by the protocol."""
+    """The game's title, after checking that the protocol can play it."""
     where = game_to_play(game, who)
     title = where if isinstance(where, str) else where.title
     if isinstance(where, GymnasiumConfig):
@@ -62,17 +60,11 @@ def _served_game(who: str, protocol: str, game: str | None) -> str:
 
 
 def make_parts(who: str, simulations: int | None, game: str | None) -> EngineParts:
-    """Makes the game and the player, and compiles its searches; see `serve`."""
+    """Makes the game and the player of `serve`, and compiles the player's searches."""
     where = game_to_play(game, who)
     assert not isinstance(where, GymnasiumConfig)
     env = make_env(where)
     parsed, discount = parse_player(who), discount_of(where)
-
-    def player(size: int) -> Player:
-        made = resolve(with_simulations(who, size), env, size, discount, keep_nodes=True)
-        assert not isinstance(made, MovesPlayer)
-        return made
-
     usual = usual_simulations(parsed)
     if isinstance(parsed, TrainedPlayer):
         most = simulations or STEP * usual
@@ -80,21 +72,26 @@ def make_parts(who: str, simulations: int | None, game: str | None) -> EnginePar
         usual = most = simulations or usual
     else:
         most = usual
-    parts = EngineParts(PlayableGame(env), TimedSearch(player, usual, most))
+    search = TimedSearch(
+        lambda size: make_player(with_simulations(who, size), env, size, discount, keep_nodes=True), usual, most
+    )
+    parts = EngineParts(PlayableGame(env), search)
     parts.search.prepare(parts.game.beginning)
-    parts.game.copy().play(parts.game.legal[0])  # compiles a step as well
+    # Compiles the game's step too.
+    parts.game.copy().play(parts.game.legal[0])
     return parts
 
 
 def in_background(make: Callable[[], EngineParts]) -> Future[EngineParts]:
-    """Starts `make` in a daemon thread."""
+    """Calls `make` in a thread; the future raises its error."""
     future: Future[EngineParts] = Future()
 
     def run() -> None:
         try:
             future.set_result(make())
-        except BaseException as error:  # raised again where the result is awaited
+        except BaseException as error:
             future.set_exception(error)
 
+    # Not a `ThreadPoolExecutor`, whose threads keep the process from ending: a controller may quit during compilation.
     Thread(target=run, name="engine-load", daemon=True).start()
     return future

@@ -1,6 +1,6 @@
-"""Episodes of an agent, recorded to be watched: frames, rewards, values, and curves.
+"""Episodes recorded for watching: frames, rewards, values and curves.
 
-Player, search and seeds are those of `podzero evaluate --games 1`.
+They are those of `podzero evaluate --games 1` with the same player, simulations and seed.
 """
 
 from __future__ import annotations
@@ -42,35 +42,35 @@ from podzero.tools.play.picture import png_of
 from podzero.types import Array, EnvState
 
 MAX_FRAMES = 10_000
-"""Most frames of an episode that are kept. Its later steps have values and rewards, but no frames."""
+"""Most frames kept of an episode; later steps have only values and rewards."""
 MAX_FRAME_BYTES = 256 * 2**20
-"""Size of the frames of an episode, as PNG, after which no more are kept."""
+"""Total size of an episode's PNG files after which no more are kept."""
 
 Numbers = np.ndarray[Any, Any]
 
 
 class WatchedAgent(NamedTuple):
-    """The agent and the environment that are shown."""
+    """An agent and its environment."""
 
     player: str
-    """The full name, as RUN@STEP."""
+    """The agent's full name, such as RUN@STEP."""
     environment: str
     discount: float
-    """The discount of `values`, per step."""
+    """The discount per step in `Episode.values`."""
     steps_per_second: float
-    """The speed at which the environment wants to be shown."""
+    """The environment's own frame rate."""
 
 
 class Episode(NamedTuple):
-    """One episode of T steps, of which the first F positions (F at most T + 1) have frames."""
+    """An episode of T steps; its first F positions (F at most T + 1) have frames."""
 
     subject: WatchedAgent
     seed: int
     frames: tuple[bytes, ...]
-    """PNG files; frame t shows what the agent saw before step t, and frame T the end."""
+    """`[F]` PNG files: frame t shows the position before step t, frame T the terminal one."""
     values: Numbers | None
-    """`[T]` float64, the agent's estimate before each step of the discounted rewards to come, in the units of the
-    rewards; None of players without values."""
+    """`[T]` float64, the agent's estimate of the discounted return before each step, in units of the rewards; None if
+    the player does not estimate values."""
     rewards: Numbers
     """`[T]` float64."""
 
@@ -81,29 +81,29 @@ class Episode(NamedTuple):
 
     @property
     def returns(self) -> Numbers:
-        """`[T + 1]` float64, the undiscounted sum of rewards before each step, and of all."""
+        """`[T + 1]` float64, the undiscounted sum of the rewards before each step and at the end."""
         return np.concatenate([[0.0], np.cumsum(self.rewards)])
 
     @property
     def frame_size(self) -> tuple[int, int]:
-        """Width and height of the frames."""
+        """Width and height of the frames in pixels."""
         size: tuple[int, int] = Image.open(io.BytesIO(self.frames[0])).size
         return size
 
     @property
     def cut(self) -> str | None:
-        """A sentence that says how many frames are missing; None if all are there."""
+        """A message about missing frames; None if all were kept."""
         if len(self.frames) > self.steps:
             return None
         return f"frames of the first {len(self.frames):,} of {self.steps:,} steps only: more are not kept"
 
 
 class FrameLog:
-    """Collects the frames of an episode, until there are too many.
+    """Collects an episode's frames up to a number and a total size.
 
     Args:
-      most_frames: number of frames to keep.
-      most_bytes: size of the frames after which no more are kept.
+      most_frames: most frames to keep.
+      most_bytes: total size of the PNG files after which no more are kept.
     """
 
     def __init__(self, most_frames: int = MAX_FRAMES, most_bytes: int = MAX_FRAME_BYTES) -> None:
@@ -111,14 +111,14 @@ class FrameLog:
         self.clear()
 
     def clear(self) -> None:
-        """Forgets all frames."""
+        """Removes all frames."""
         self._frames: list[bytes] = []
         self._bytes = 0
         self.full = False
-        """Whether later frames are dropped."""
+        """Whether further frames are dropped."""
 
     def add(self, pixels: Numbers) -> None:
-        """Keeps a frame `[H, W, 3]` uint8, or drops it if there are too many."""
+        """Keeps a frame `[H, W, 3]` uint8; drops it if the log is full."""
         if self.full:
             return
         self._frames.append(png_of(pixels))
@@ -135,18 +135,17 @@ VALUE_COLOUR, RETURN_COLOUR = "#2563eb", "#059669"
 
 
 class Curve(NamedTuple):
-    """One number over the steps of an episode."""
+    """A quantity over the steps of an episode."""
 
     name: str
     unit: str
-    """What the number counts."""
     colour: str
     heights: Numbers
-    """`[N]` float64, one for each step from 0."""
+    """`[N]` float64, the quantity at steps 0 to N - 1."""
 
 
 def curves_of(episode: Episode) -> list[Curve]:
-    """The agent's value, if it has any, and the return so far."""
+    """The curves of the agent's value, if it estimates one, and of the return so far."""
     returns = Curve("return", "rewards so far", RETURN_COLOUR, episode.returns)
     if episode.values is None:
         return [returns]
@@ -156,7 +155,7 @@ def curves_of(episode: Episode) -> list[Curve]:
 
 
 def described(episode: Episode, step: int) -> str:
-    """What is known at a step, in words."""
+    """The step, value, reward and return at `step`, as text."""
     parts = [f"step {step:,} of {episode.steps:,}"]
     if episode.values is not None and step < episode.steps:
         parts.append(f"value {number(episode.values[step])}")
@@ -166,18 +165,18 @@ def described(episode: Episode, step: int) -> str:
 
 
 def number(value: float) -> str:
-    """A value for people, in about three digits."""
+    """Formats a value with about three digits."""
     digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 10 else 2
     text = f"{value:,.{digits}f}"
+    # Not "-0.00".
     return text.removeprefix("-") if float(text.replace(",", "")) == 0 else text
 
 
-GoesOn = Callable[[int], bool]
-"""Called before every step with the number of steps so far; the episode is abandoned (`Interrupted`) when it returns
-False."""
+KeepGoing = Callable[[int], bool]
+"""Called before every step with the number of steps so far; False abandons the episode (`Interrupted`)."""
 
 ValuedPolicy = Callable[[Array, Array], tuple[Array, Array | None]]
-"""`ActAndValue`, or a policy without values."""
+"""`(PRNG key, observation)` to the action and its value, as `ActAndValue`; None from policies without values."""
 
 
 class Watcher(Protocol):
@@ -185,27 +184,27 @@ class Watcher(Protocol):
 
     @property
     def subject(self) -> WatchedAgent:
-        """The agent and the environment that are shown."""
+        """The agent and its environment."""
         ...
 
-    def episode(self, seed: int, goes_on: GoesOn) -> Episode:
-        """The episode that `podzero evaluate WHO --games 1 --seed SEED` plays.
+    def episode(self, seed: int, keep_going: KeepGoing) -> Episode:
+        """Records the episode that `podzero evaluate WHO --games 1 --seed SEED` plays.
 
         Raises:
-          Interrupted: `goes_on` returned False.
+          Interrupted: `keep_going` returned False.
           ConfigError: the environment cannot be rendered.
-          EnvironmentFailed, SimulatorError: it failed.
+          EnvironmentFailed, SimulatorError: the environment failed.
         """
         ...
 
 
 def watcher_of(who: str, where: GymnasiumConfig | SimulatorConfig, simulations: int | None) -> Watcher:
-    """The watcher of a player in an environment for one.
+    """Makes the watcher of a player in a single-player environment.
 
     Args:
-      who: see `podzero.player_names`.
+      who: the player, see `podzero.player_names`.
       where: the environment.
-      simulations: per step; None takes as many as in training.
+      simulations: simulations per step; None for the number used in training.
 
     Raises:
       ConfigError, WorkdirError, SnapshotError: the player cannot act there, or the environment cannot be rendered.
@@ -216,11 +215,12 @@ def watcher_of(who: str, where: GymnasiumConfig | SimulatorConfig, simulations: 
 
 
 class GymnasiumWatcher:
-    """A `Watcher` in a gymnasium environment, which renders while the episode is played."""
+    """Renders a gymnasium environment while the episode is played."""
 
     def __init__(self, who: str, env: GymnasiumConfig, simulations: int | None) -> None:
+        # As `podzero evaluate greedy` does.
         if who == "greedy":
-            env = env.model_copy(update={"vectorization": "sync"})  # as `podzero evaluate greedy` does
+            env = env.model_copy(update={"vectorization": "sync"})
         self._decide: ActAndValue | None = None
         name = who
         if who not in BASELINES:
@@ -229,21 +229,26 @@ class GymnasiumWatcher:
         self._who = who
         self.subject = WatchedAgent(name, env.title, env.discount, self._rendering.steps_per_second)
 
-    def episode(self, seed: int, goes_on: GoesOn) -> Episode:
-        """See `Watcher`. An episode that fails is forgotten and played again, as in evaluations."""
+    def episode(self, seed: int, keep_going: KeepGoing) -> Episode:
+        """See `Watcher`; an episode that fails is discarded and played again, as in evaluations."""
         with closing(make_vector_env(self._rendering.config, 1, seed)) as environments:
             decide = self._decide or _without_values(baseline(self._who, environments))
-            seen = _Recording(environments, self._rendering.renders, decide)
+            recording = _Recording(environments, self._rendering.renders, decide)
             play_episodes(
-                environments, seen.choose, 1, jax.random.key(seed), lambda: goes_on(len(seen.rewards)), watch=seen.watch
+                environments,
+                recording.choose,
+                1,
+                jax.random.key(seed),
+                lambda: keep_going(len(recording.rewards)),
+                watch=recording.watch,
             )
-            seen.finish()
-        values = np.array(seen.values, float) if self._decide else None
-        return Episode(self.subject, seed, seen.log.frames, values, np.array(seen.rewards))
+            recording.finish()
+        values = np.array(recording.values, float) if self._decide else None
+        return Episode(self.subject, seed, recording.log.frames, values, np.array(recording.rewards))
 
 
 class _Recording:
-    """What happens in a single environment: the policy that acts in it, and its observer."""
+    """Acts in a single environment and records frames, values and rewards."""
 
     def __init__(self, environments: VectorEnv, renders: bool, decide: ValuedPolicy) -> None:
         self._environments = environments
@@ -263,7 +268,7 @@ class _Recording:
         return action
 
     def watch(self, step: VectorStep) -> None:
-        """Takes the result of a step."""
+        """Records the result of a step; a failed step discards the episode so far."""
         self._newest = step.observation
         if step.failed[0]:
             self.log.clear()
@@ -273,10 +278,11 @@ class _Recording:
             self.rewards.append(float(step.reward[0]))
 
     def finish(self) -> None:
-        """Shows the end."""
+        """Adds the terminal frame."""
         self._show()
 
     def _show(self) -> None:
+        # Rendering is slow: skip it once frames are dropped.
         if not self.log.full:
             assert self._newest is not None
             frame = self._environments.render()[0] if self._renders else observed_picture(np.asarray(self._newest)[0])
@@ -288,7 +294,7 @@ def _without_values(choose: Choose) -> ValuedPolicy:
 
 
 class SimulatorWatcher:
-    """A `Watcher` in a simulator for one player: the game is played first and then, move by move, rendered."""
+    """Plays a game of a single-player simulator, then renders it move by move."""
 
     def __init__(self, who: str, config: SimulatorConfig, simulations: int | None) -> None:
         self._env = make_env(config)
@@ -302,14 +308,14 @@ class SimulatorWatcher:
             self.subject = WatchedAgent(player.name, config.title, config.discount, replay.steps_per_second)
 
     @simulator_errors()
-    def episode(self, seed: int, goes_on: GoesOn) -> Episode:
+    def episode(self, seed: int, keep_going: KeepGoing) -> Episode:
         """See `Watcher`."""
         played = _Played(self._player)
-        play_alone(self._env, played, 1, jax.random.key(seed), lambda: goes_on(len(played.moves)))
+        play_alone(self._env, played, 1, jax.random.key(seed), lambda: keep_going(len(played.moves)))
         log, rewards = FrameLog(), []
         with closing(SimulatorReplay(self._config)) as replay:
             for ply, position in enumerate(replay.positions(played.seed, played.moves, MAX_FRAMES)):
-                if not goes_on(ply):
+                if not keep_going(ply):
                     raise Interrupted
                 if position.frame is not None:
                     log.add(position.frame)
@@ -320,7 +326,7 @@ class SimulatorWatcher:
 
 
 class _Played:
-    """A player that remembers one game: the seed of its start, its moves, and their values."""
+    """A player that records one game: its seed, moves and values."""
 
     def __init__(self, player: Player) -> None:
         self._player = player

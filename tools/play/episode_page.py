@@ -1,9 +1,9 @@
-"""The page on which a person watches episodes of an agent, step by step."""
+"""The web page on which a person watches an agent's episodes step by step."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from nicegui import run, ui
@@ -11,13 +11,14 @@ from nicegui.events import KeyEventArguments
 
 from podzero.errors import PodzeroError
 from podzero.evaluation.arena import Interrupted
-from podzero.tools.play.episode import Curve, Episode, Watcher, curves_of, described, number
+from podzero.tools.play.episode import Curve, Episode, KeepGoing, Watcher, curves_of, described, number
+from podzero.tools.play.page import STEPS, icon_button
 from podzero.tools.play.picture import data_address
 
 TICKS_PER_SECOND = 15.0
-"""How often a playing page shows another frame; of faster environments it leaves out steps."""
+"""Most frames shown per second; steps of faster environments are skipped."""
 SMALL_FRAME = 320
-"""Frames with smaller sides are enlarged with sharp pixels, to about `LARGE_FRAME`."""
+"""Frames whose sides are all shorter (in pixels) are enlarged to about `LARGE_FRAME`."""
 LARGE_FRAME = 480
 _REFRESH_S = 0.25
 _SPACE_DOES_NOT_SCROLL = """
@@ -28,11 +29,7 @@ document.addEventListener("keydown", event => {
 
 
 class Recordings:
-    """Records the episodes of all browsers, one at a time.
-
-    Args:
-      watcher: records them.
-    """
+    """Records the episodes of all browsers with one `Watcher`, one at a time."""
 
     def __init__(self, watcher: Watcher) -> None:
         self.subject = watcher.subject
@@ -41,24 +38,24 @@ class Recordings:
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """Abandons the episode that is being recorded, and all later ones: the server stops."""
+        """Abandons the current episode and all later ones, so that the server can stop."""
         self._stopped.set()
 
-    def episode(self, seed: int, goes_on: Callable[[int], bool]) -> Episode | None:
-        """See `Watcher`; None if the episode was abandoned."""
+    def episode(self, seed: int, keep_going: KeepGoing) -> Episode | None:
+        """Records an episode, see `Watcher`; None if it was abandoned."""
         with self._one_at_a_time:
             try:
-                return self._watcher.episode(seed, lambda step: not self._stopped.is_set() and goes_on(step))
+                return self._watcher.episode(seed, lambda step: not self._stopped.is_set() and keep_going(step))
             except Interrupted:
                 return None
 
 
 class EpisodePage:
-    """The page of one browser: an episode, and the step that is shown.
+    """A page in one browser: an episode, and the step shown.
 
     Args:
-      recordings: records episodes.
-      seed: of the first episode.
+      recordings: records the episodes.
+      seed: the first episode's seed.
     """
 
     def __init__(self, recordings: Recordings, seed: int) -> None:
@@ -92,20 +89,14 @@ class EpisodePage:
 
     def _buttons(self) -> None:
         with ui.row().classes("gap-1"):
-            for icon, hint, act in (
-                ("first_page", "start (Home)", lambda: self._show(0)),
-                ("chevron_left", "one back (left)", lambda: self._show(self._step - 1)),
-                ("play_arrow", "play or pause (space)", self._play_or_pause),
-                ("chevron_right", "one forward (right)", lambda: self._show(self._step + 1)),
-                ("last_page", "end (End)", lambda: self._show(self._last)),
-                ("restart_alt", "another episode (n)", self._another),
-            ):
-                button = ui.button(icon=icon, on_click=act).props(f'flat dense aria-label="{hint}"').tooltip(hint)
-                if icon == "play_arrow":
-                    self._player = button
+            for key, step in STEPS.items():
+                if key == "ArrowRight":
+                    self._player = icon_button("play_arrow", "play or pause (space)", self._play_or_pause)
+                icon_button(step.icon, step.hint, partial(self._press, key))
+            icon_button("restart_alt", "another episode (n)", self._another)
 
     async def _record(self) -> None:
-        """Records the episode of the seed, in a thread, and shows it."""
+        """Records an episode in a thread and shows it."""
         if self._busy:
             return
         self._busy, self._recorded = True, 0
@@ -113,7 +104,7 @@ class EpisodePage:
         self._waiting.activate()
         self._tell_progress()
         try:
-            found = await run.io_bound(self._recordings.episode, self._seed, self._goes_on)
+            found = await run.io_bound(self._recordings.episode, self._seed, self._keep_going)
         except PodzeroError as error:
             self._status.set_text(str(error))
             return
@@ -146,8 +137,10 @@ class EpisodePage:
     def _last(self) -> int:
         return self._episode.steps if self._episode else 0
 
+    def _press(self, key: str) -> None:
+        self._show(STEPS[key].target(self._step, self._last))
+
     def _show(self, step: int) -> None:
-        """Shows a step of the episode."""
         step = min(max(step, 0), self._last)
         if self._episode is not None and step != self._step:
             self._step = step
@@ -185,19 +178,18 @@ class EpisodePage:
             await self._record()
 
     async def _key(self, event: KeyEventArguments) -> None:
-        """Arrow keys, Home and End step through the episode, space plays it, n records another one."""
         if not event.action.keydown:
             return
-        places = {"ArrowLeft": self._step - 1, "ArrowRight": self._step + 1, "Home": 0, "End": self._last}
         key = str(event.key.name)
-        if key in places:
-            self._show(places[key])
+        if key in STEPS:
+            self._press(key)
+        # A space bar that is held down must not toggle.
         elif key == " " and not event.action.repeat:
             self._play_or_pause()
         elif key == "n":
             await self._another()
 
-    def _goes_on(self, step: int) -> bool:
+    def _keep_going(self, step: int) -> bool:
         self._recorded = step
         return not self._gone
 
@@ -209,11 +201,11 @@ class EpisodePage:
 
 
 _TOP, _HEIGHT, _GAP = 28, 84, 44
-"""In pixels: the first curve, each curve, and from one to the next."""
+"""In pixels: the top of the first curve, the height of each, and the gap between them."""
 
 
 def chart_of(episode: Episode) -> dict[str, Any]:
-    """The curves one below the other, over the same steps; without the cursor of `cursor_at`."""
+    """ECharts options for the episode's curves, one below another; `cursor_at` has those that change with the step."""
     curves = curves_of(episode)
     tops = [_TOP + number * (_HEIGHT + _GAP) for number in range(len(curves))]
     return {
@@ -240,7 +232,7 @@ def chart_of(episode: Episode) -> dict[str, Any]:
 
 
 def cursor_at(episode: Episode, step: int) -> dict[str, Any]:
-    """What changes in the options when another step is shown: a line through it in each curve."""
+    """ECharts options for a vertical line through each curve at `step`."""
     return {"series": [{"id": curve.name, "markLine": {"data": [{"xAxis": step}]}} for curve in curves_of(episode)]}
 
 

@@ -1,4 +1,4 @@
-"""One game, move by move: a line of named moves, and a place in it that is shown and may be stepped through."""
+"""A game that people and engines play move by move and step through."""
 
 from __future__ import annotations
 
@@ -17,37 +17,41 @@ from podzero.types import EnvState, View
 
 
 class ShownPosition(NamedTuple):
-    """One position of the line, on the host and without a batch axis."""
+    """A position on the host, without a batch axis."""
 
     state: EnvState
     view: View
     returns: np.ndarray[Any, Any]
-    """`[2]` float32, what both players of the environment got on the way to it."""
+    """`[2]` float32, the sum of each player's rewards so far."""
 
 
 class PlayableGame:
-    """A game from its beginning: `moves` have been played, and `ply` of them lead to the position that is shown.
+    """A game as a list of moves, of which the first `ply` lead to the position shown.
 
-    Everything that is asked of a game concerns the position that is shown, which is the last one after each move.
+    All properties and methods refer to the position shown. Playing a move shows the position after it.
 
     Args:
-      env: a game of two players, or of one.
-      seed: of the beginning, which in some games decides who moves first.
+      env: a game for one or two players.
+      seed: the seed of the initial state, which in some games decides who moves first.
     """
 
     def __init__(self, env: Env, seed: int = 0) -> None:
         self.env = env
         self.notation: Notation = notation_for(env)
         self.moves: list[int] = []
-        """All actions of the line."""
+        """All actions, including those after the position shown."""
         self.ply = 0
-        """Moves before the position that is shown."""
+        """Number of moves before the position shown."""
         self._step, self._view = _programs(cast(Hashable, env))
         self._beginning = self._position(env.init(jax.random.key(seed)), np.zeros(2, np.float32))
         self._positions = [self._beginning]
 
     def restart(self, moves: Iterable[int] = (), state: EnvState | None = None) -> None:
-        """Begins a new game with these moves; from `state` instead of the beginning, if it is given.
+        """Starts a new game and plays `moves`.
+
+        Args:
+          moves: actions.
+          state: the state to start from; None starts from the initial state.
 
         Raises:
           NotationError: a move is illegal; the moves before it have been played.
@@ -61,44 +65,44 @@ class PlayableGame:
                 raise NotationError(f"move {number + 1}: {error}") from None
 
     def copy(self) -> PlayableGame:
-        """Another game with the moves before the position that is shown."""
+        """A copy of the game up to the position shown."""
         other = copy(self)
         other.moves, other._positions = self.moves[: self.ply], self._positions[: self.ply + 1]
         return other
 
     @property
     def beginning(self) -> EnvState:
-        """The initial state of the game."""
+        """The game's initial state."""
         return self._beginning.state
 
     @property
     def from_beginning(self) -> bool:
-        """Whether the line starts at the beginning, not at a state that was given."""
+        """Whether the game started from the initial state, not from a given one."""
         return self._positions[0] is self._beginning
 
     @property
     def position(self) -> ShownPosition:
-        """The position that is shown."""
+        """The position shown."""
         return self._positions[self.ply]
 
     @property
     def state(self) -> EnvState:
-        """Its state."""
+        """The environment's state in the position shown."""
         return self.position.state
 
     @property
     def over(self) -> bool:
-        """Whether the game is over, or no action is legal."""
+        """Whether the game is over or no action is legal."""
         return bool(self.position.view.done) or not self.position.view.legal.any()
 
     @property
     def legal_mask(self) -> np.ndarray[Any, Any]:
-        """`[A]` bool, the legal actions; none once the game is over."""
+        """`[A]` bool, whether each action is legal; all False when the game is over."""
         return np.asarray(self.position.view.legal) & (not self.over)
 
     @property
     def legal(self) -> list[int]:
-        """The legal actions; none once the game is over."""
+        """The legal actions, ascending; empty when the game is over."""
         actions: list[int] = np.flatnonzero(self.legal_mask).tolist()
         return actions
 
@@ -113,17 +117,17 @@ class PlayableGame:
         return self.turn == 0
 
     def turn_at(self, ply: int) -> int:
-        """The `turn` in the position after so many moves."""
+        """`turn` in the position after the first `ply` moves."""
         return int(self._positions[ply].view.player != self._beginner)
 
     @property
     def points(self) -> float:
-        """What the player who began the game has got."""
+        """The sum of rewards of the player who began the game."""
         return float(self.position.returns[self._beginner])
 
     @property
     def result(self) -> str:
-        """How the game ended, in words; empty while it goes on."""
+        """The result in words, such as "first player wins"; empty until the game is over."""
         view, points = self.position.view, self.points
         if not self.over:
             return ""
@@ -137,12 +141,12 @@ class PlayableGame:
 
     @property
     def last_move(self) -> int | None:
-        """The action that led to the position that is shown."""
+        """The action before the position shown; None at the start."""
         return self.moves[self.ply - 1] if self.ply else None
 
     @property
     def names(self) -> list[str]:
-        """The names of all moves of the line."""
+        """The names of all `moves`."""
         return [self.notation.name(self._positions[ply].state, move) for ply, move in enumerate(self.moves)]
 
     def name(self, action: int) -> str:
@@ -150,9 +154,10 @@ class PlayableGame:
         return self.notation.name(self.state, action)
 
     def names_of(self, line: Iterable[int]) -> list[str]:
-        """The names of moves that would follow the position that is shown, up to the end of the game."""
+        """The names of the actions of a variation, up to the end of the game."""
         ahead, names, last = self.copy(), list[str](), None
         for action in line:
+            # Each move is played one round late, since the last one needs a name but no position after it.
             if last is not None:
                 ahead.play(last)
             if ahead.over:
@@ -162,10 +167,10 @@ class PlayableGame:
         return names
 
     def action(self, name: str) -> int:
-        """The legal action of this name.
+        """The legal action called `name`.
 
         Raises:
-          NotationError: there is no such move, it is illegal, or the game is over.
+          NotationError: no move has this name, it is illegal, or the game is over.
         """
         if self.over:
             raise NotationError(f"'{name}': the game is over: {self.result}")
@@ -175,10 +180,10 @@ class PlayableGame:
         return action
 
     def read(self, text: str) -> list[int]:
-        """The actions of moves that are named in order from the beginning, separated by spaces or commas.
+        """Converts names of moves from the initial state, separated by spaces or commas, to actions.
 
         Raises:
-          NotationError: one has no such name, or is illegal.
+          NotationError: a name is unknown or a move is illegal.
         """
         line = self.copy()
         line.restart()
@@ -190,16 +195,17 @@ class PlayableGame:
         return line.moves
 
     def play(self, move: int | str) -> None:
-        """Plays a move, an action or its name; moves that followed the position that is shown are dropped.
+        """Plays an action, given by number or name, and drops the moves that followed the position shown.
 
         Raises:
-          NotationError: it is illegal, no move has this name, or the game is over.
+          NotationError: the move is illegal or unknown, or the game is over.
         """
         action = self.action(move) if isinstance(move, str) else int(move)
         if self.over:
             raise NotationError(f"move {action}: the game is over: {self.result}")
         if not 0 <= action < len(self.legal_mask) or not self.legal_mask[action]:
             raise NotationError(f"move {action} is illegal in this position")
+        # First, since a simulator that fails must leave the game as it was.
         after = self._position(self._step(self.state, np.int32(action)), self.position.returns)
         self._keep(self.ply)
         self.moves.append(action)
@@ -207,29 +213,29 @@ class PlayableGame:
         self.ply += 1
 
     def resume(self, state: EnvState) -> None:
-        """Goes on from `state`, in which the position is the one that is shown and the game is not over."""
+        """Replaces the state of the position shown by one in which the game is not over, and keeps the moves so far."""
         resumed = self._position(state, self.position.returns)
         self._keep(self.ply)
         self._positions[-1] = resumed
 
     def take_back(self, plies: int = 1) -> int:
-        """Removes the last moves before the position that is shown, and what followed; returns how many there were."""
+        """Removes up to `plies` moves before the position shown, and all after it; returns the number before it."""
         taken = min(plies, self.ply)
         self._keep(self.ply - taken)
         return taken
 
     def show(self, ply: int) -> None:
-        """Shows the position after so many moves of the line."""
+        """Shows the position after the first `ply` moves; clips `ply` to the game's length."""
         self.ply = min(max(ply, 0), len(self.moves))
 
     def _keep(self, plies: int) -> None:
-        """Drops all moves but the first ones."""
+        """Keeps the first `plies` moves."""
         self.ply = plies
         del self.moves[plies:], self._positions[plies + 1 :]
 
     @property
     def _beginner(self) -> int:
-        """The player of the environment who began; in some games that is drawn."""
+        # Not always player 0: pgx draws the player who begins.
         return int(self._positions[0].view.player)
 
     def _position(self, state: EnvState, returns: np.ndarray[Any, Any]) -> ShownPosition:
@@ -239,5 +245,5 @@ class PlayableGame:
 
 @lru_cache(maxsize=16)
 def _programs(env: Env) -> tuple[Callable[[EnvState, Any], EnvState], Callable[[EnvState], View]]:
-    """The compiled `step` and `view`, which all games of an environment share."""
+    """The compiled `step` and `view`, shared by all games of an environment."""
     return jax.jit(env.step), jax.jit(env.view)

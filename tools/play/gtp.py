@@ -1,4 +1,4 @@
-"""A player as an engine for Go programs, by GTP. Other games use the same commands with their own names of moves."""
+"""A GTP server: a player as an engine for Go programs, and for other games with their own names of moves."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.timed_search import EngineParts, GtpClock, Line, SearchedLines
 
 _GREATEST = 1e6
-"""The greatest number that is accepted."""
+"""Largest absolute value of a numeric argument."""
 
 
 class GtpError(Exception):
-    """A command that fails, with the message for the controller."""
+    """A command failed; the message goes to the controller."""
 
 
 class GtpCommand(NamedTuple):
@@ -36,7 +36,8 @@ class GtpCommand(NamedTuple):
 
 
 def parse(line: str) -> GtpCommand | None:
-    """The command in a line, without comments and control characters; None for an empty line."""
+    """Parses a line; None if it has no command."""
+    # As the specification says, comments and control characters are dropped and tabs are spaces.
     text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "", line.partition("#")[0].replace("\t", " "))
     words = text.split()
     number = words.pop(0) if words and words[0].isdecimal() else ""
@@ -44,25 +45,26 @@ def parse(line: str) -> GtpCommand | None:
 
 
 def word_at(words: list[str], place: int, expected: str) -> str:
-    """The argument at a place; raises `GtpError` if it is missing."""
+    """The argument at index `place`; raises `GtpError` if it is missing."""
     if place >= len(words):
         raise GtpError(f"syntax error: expected {expected}")
     return words[place]
 
 
 def number_at(words: list[str], place: int, expected: str) -> float:
-    """The number at a place; raises `GtpError` if it is missing or not a number."""
+    """The number at index `place`; raises `GtpError` if it is missing or not a number."""
     try:
         number = float(word_at(words, place, expected))
     except ValueError:
         raise GtpError(f"syntax error: expected {expected}, not '{words[place][:80]}'") from None
+    # Not `>`, so that NaN is refused too.
     if not abs(number) <= _GREATEST:
         raise GtpError(f"syntax error: expected {expected}, not '{words[place][:80]}'")
     return number
 
 
 def colour_of(words: list[str]) -> bool:
-    """Whether the first argument is the colour of the first player; raises `GtpError` if it is not a colour."""
+    """Whether the first argument is the first player's colour, black; raises `GtpError` if it is not a colour."""
     try:
         return GTP_COLOURS[word_at(words, 0, "a colour").lower()]
     except KeyError:
@@ -70,15 +72,20 @@ def colour_of(words: list[str]) -> bool:
 
 
 _WAITING = 1000
-"""The most commands that are read ahead."""
+"""Most commands read ahead."""
 _KGS = ("none", "absolute", "byoyomi", "canadian")
 
 
 class GtpServer:
-    """The engine's side of the protocol."""
+    """The engine's side of GTP.
+
+    Args:
+      who: the player's name, for the command `name`.
+      parts: the game and the player; the first command that needs them waits until they are loaded.
+      write: sends a response, which may have several lines.
+    """
 
     def __init__(self, who: str, parts: Future[EngineParts], write: Callable[[str], None]) -> None:
-        """`parts` may still be loading: the first command that needs it waits."""
         self._who, self._parts, self._write = who, parts, write
         self._komi = KOMI
         self._clocks = {True: GtpClock(), False: GtpClock()}
@@ -109,10 +116,8 @@ class GtpServer:
         return self._parts.result().game
 
     def run(self, lines: Iterable[str]) -> None:
-        """Answers commands until `quit` or the end of the input.
-
-        Raises what making the player raised.
-        """
+        """Answers commands until `quit` or the end of the input; raises the error of loading the player."""
+        # Read ahead, so that an analysis notices the next command, which ends it.
         self._incoming = read_ahead(lines, _WAITING)
         while True:
             line = self._incoming.get()
@@ -147,7 +152,8 @@ class GtpServer:
 
     def _showboard(self, _: list[str]) -> str:
         game, name = self._game, self._game.env.spec.name
-        if name in CHESS_SIZES:  # in ASCII, unlike the pieces of `board_text`
+        # Chess pieces of `board_text` are not ASCII.
+        if name in CHESS_SIZES:
             return f"\n{fen_of(game.state, CHESS_SIZES[name])}"
         return f"\n{board_text(game).plain}"
 
@@ -167,6 +173,7 @@ class GtpServer:
 
     def _play(self, words: list[str]) -> str:
         first, name = colour_of(words), word_at(words, 1, "a move")
+        # Some controllers report a resignation as a move; the position stays.
         if name.lower() == "resign":
             return ""
         passes = self._turn_to(first)
@@ -179,13 +186,14 @@ class GtpServer:
         return ""
 
     def _turn_to(self, first: bool) -> int:
-        """Makes it a colour's turn, in Go by a pass of the other player; returns the number of passes."""
+        """Gives a colour the turn, in Go by a pass of the other one; returns the number of passes, 0 or 1."""
         game = self._game
         if game.over or game.first_to_move == first:
             return 0
         if not game.env.spec.name.startswith("go_"):
             raise GtpError(f"illegal move: it is {'black' if game.first_to_move else 'white'}'s turn")
         game.play("pass")
+        # It was the second pass in a row.
         if self._game.over:
             game.take_back()
             raise GtpError("illegal move: after another pass the game would be over")
@@ -202,6 +210,7 @@ class GtpServer:
         clock = self._clocks[first]
         seconds = clock.seconds()
         started = time.monotonic()
+        # The clock runs while a search that an analysis gave up is still ending.
         waited = search.settle()
         for size in search.usual() if seconds is None else search.within_seconds(seconds - waited):
             searched = search.run(size, game.state, game.legal_mask)
@@ -249,7 +258,7 @@ class GtpServer:
         return ""
 
     def _analyze(self, command: GtpCommand) -> None:
-        """Writes what growing searches find, at least once an interval, until another command arrives."""
+        """Writes the results of searches of growing sizes until another command arrives."""
         try:
             first, interval = self._analysis_arguments(command.arguments)
             game, search = self._parts.result()
@@ -260,7 +269,8 @@ class GtpServer:
             self._write(str(GtpAnswer(command.number, str(error), failed=True)))
             return
         self._write(f"={command.number}")
-        line, sizes = "", search.endless()
+        line, sizes = "", search.sizes
+        # One line per interval or search, whichever takes longer; after the largest search, its line is repeated.
         while not self._interrupted():
             started = time.monotonic()
             if sizes:
@@ -279,7 +289,7 @@ class GtpServer:
         return not self._incoming.empty()
 
     def _analysis_arguments(self, words: list[str]) -> tuple[bool, float]:
-        """The colour and the seconds between two lines, from `[colour] [interval] [key value ...]`."""
+        """The colour and the seconds between lines, from `[colour] [interval] [key value ...]`."""
         rest = list(words)
         first = (
             GTP_COLOURS[rest.pop(0).lower()] if rest and rest[0].lower() in GTP_COLOURS else self._game.first_to_move
@@ -287,7 +297,7 @@ class GtpServer:
         if rest[:1] == ["interval"]:
             rest.pop(0)
         hundredths = number_at(rest, 0, "an interval") if rest else 100.0
-        return first, max(hundredths, 1.0) / 100  # the interval is in hundredths of a second
+        return first, max(hundredths, 1.0) / 100
 
 
 def _visited(searched: SearchedLines) -> list[Line]:
@@ -295,7 +305,7 @@ def _visited(searched: SearchedLines) -> list[Line]:
 
 
 def leela_info(searched: SearchedLines, game: PlayableGame) -> str:
-    """A line of Leela Zero's format, with win rates and policies in ten-thousandths."""
+    """A line in Leela Zero's format, with win rates and policies in units of 1/10,000."""
     return " ".join(
         f"info move {game.name(line.action)} visits {line.visits} winrate {round(5000 * (line.value + 1))} "
         f"prior {round(10000 * line.probability)} lcb {round(5000 * (line.value + 1))} order {order} "
@@ -305,7 +315,7 @@ def leela_info(searched: SearchedLines, game: PlayableGame) -> str:
 
 
 def kata_info(searched: SearchedLines, game: PlayableGame) -> str:
-    """A line of KataGo's format, with win rates and policies as fractions."""
+    """A line in KataGo's format, with win rates and policies as fractions."""
     return " ".join(
         f"info move {game.name(line.action)} visits {line.visits} utility {line.value:.6f} "
         f"winrate {(line.value + 1) / 2:.6f} prior {line.probability:.6f} lcb {(line.value + 1) / 2:.6f} "
@@ -315,8 +325,9 @@ def kata_info(searched: SearchedLines, game: PlayableGame) -> str:
 
 
 def final_score(game: PlayableGame, komi: float) -> str | None:
-    """`B+3.5`, `W+3.5` or `0`, by area, with all stones alive; in other games the winner, or None before the end."""
+    """The score of Go, such as `B+3.5`, or the winner of other games; `0` for a draw, None before their end."""
     if game.env.spec.name.startswith("go_"):
+        # By area; all stones count as alive.
         lead = int(cast(Go, game.env).lead(game.state.board)) * (1 if game.first_to_move else -1) - komi
         return _named(lead, f"{abs(lead):g}")
     return _named(game.points, "") if game.over else None

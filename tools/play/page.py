@@ -1,10 +1,10 @@
-"""The page on which a person plays against a player and looks at its searches."""
+"""The web page on which a person plays a game and inspects the player's searches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from nicegui import run, ui
 from nicegui.events import KeyEventArguments, MouseEventArguments
@@ -18,19 +18,20 @@ from podzero.tools.play.picture import MARGIN, BoardPicture, Marks, heat_of
 from podzero.tools.play.searching import SIMULATIONS, Branch, PositionSearch, Searched, branches
 from podzero.types import SearchedNodes
 
-SIDES = {0: "first", 1: "second", 2: "both", 3: "none"}
-"""Which side the person plays, by the turn of the player; `none` lets the player play both."""
+BOTH, NONE = 2, 3
+SIDES = {0: "first", 1: "second", BOTH: "both", NONE: "none"}
+"""The sides that the person may play; with `none` the player plays both."""
 
 
 class GamePage:
-    """The page of one browser: a game, and what the players say of its position.
+    """A page in one browser: the board, the game's moves, and the searches of its positions.
 
     Args:
       env: the game.
-      players: searches by name; the first one plays, the others are compared with it.
-      simulations: of the first search.
+      players: searches by the name of their player. The first one plays, the others are compared with it.
+      simulations: the initial number of simulations per search.
       kept: finished games to step through.
-      own_picture: draws the board instead of the page, edge to edge: gives the address of an image.
+      own_picture: draws the board without a margin and returns the image's address; None draws it here.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class GamePage:
         self._build()
 
     def _build(self) -> None:
-        """Lays the page out: one column on narrow screens, two on wide ones."""
+        """One column on narrow screens, two on wide ones."""
         ui.keyboard(on_key=self._key)
         with ui.row().classes("w-full justify-center items-start gap-6"):
             with ui.column().classes("w-full max-w-xl gap-2"):
@@ -73,17 +74,12 @@ class GamePage:
 
     def _buttons(self) -> None:
         with ui.row().classes("gap-1"):
-            for icon, hint, act in (
-                ("first_page", "start (Home)", lambda: self._show(0)),
-                ("chevron_left", "one back (left)", lambda: self._show(self._game.ply - 1)),
-                ("chevron_right", "one forward (right)", lambda: self._show(self._game.ply + 1)),
-                ("last_page", "end (End)", lambda: self._show(len(self._game.moves))),
-                ("undo", "take back", self._take_back),
-                ("search", "search this position", self._search),
-                ("smart_toy", "let the player move", self._reply),
-                ("restart_alt", "new game", self._new_game),
-            ):
-                ui.button(icon=icon, on_click=act).props(f'flat dense aria-label="{hint}"').tooltip(hint)
+            for key, step in STEPS.items():
+                icon_button(step.icon, step.hint, partial(self._press, key))
+            icon_button("undo", "take back", self._take_back)
+            icon_button("search", "search this position", self._search)
+            icon_button("smart_toy", "let the player move", self._reply)
+            icon_button("restart_alt", "new game", self._new_game)
 
     def _inputs(self) -> None:
         with ui.row().classes("w-full items-center gap-3"):
@@ -98,7 +94,7 @@ class GamePage:
             choose_game(self._kept, self._load)
 
     async def _click(self, event: MouseEventArguments) -> None:
-        """Plays the move that a click means; in chess the first click chooses a piece."""
+        """Plays the move to the clicked square; in chess the first click chooses a piece."""
         assert self._picture is not None
         assert self._drawing is not None
         square = self._picture.square_at(event.image_x, event.image_y)
@@ -118,7 +114,7 @@ class GamePage:
             await self._play(actions[0])
 
     def _ask(self, actions: list[int]) -> None:
-        """Lets the person choose among several moves between the same squares: promotions."""
+        """Asks which of several moves between the same squares is meant, such as promotions."""
         with ui.dialog(value=True) as dialog, ui.card(), ui.row():
             for action in actions:
                 ui.button(self._game.name(action), on_click=partial(self._play_from, dialog, action))
@@ -128,7 +124,7 @@ class GamePage:
         await self._play(action)
 
     async def _play(self, action: int) -> None:
-        """Plays a person's move, and the player's reply where it is its turn; nothing while a search is under way."""
+        """Plays the person's move, then the player's reply if it is to move."""
         if self._busy:
             return
         try:
@@ -141,7 +137,7 @@ class GamePage:
             await self._reply()
 
     async def _enter(self, entry: ui.input) -> None:
-        """Plays the move of this name, or sets up the position after these moves from the start."""
+        """Plays the move that was entered, or sets up the position after several moves from the start."""
         text = "" if self._busy else str(entry.value or "")
         try:
             if len(names_in_text(text)) == 1:
@@ -155,7 +151,7 @@ class GamePage:
             ui.notify(str(error), type="warning")
 
     def _load(self, game: PlayedGame) -> None:
-        """Shows the beginning of a kept game, to step through; a move played anywhere in it goes on from there."""
+        """Shows the start of a kept game."""
         if self._busy:
             return
         try:
@@ -170,47 +166,53 @@ class GamePage:
         self._moved()
 
     async def _reply(self) -> None:
-        """The player moves; by itself to the end of the game if it plays both sides."""
+        """Plays the player's move, or the rest of the game if it plays both sides."""
         while not self._game.over:
             found = await self._search()
             if found is None:
                 return
             self._game.play(found.action)
             self._moved()
-            if self._side != 3:
+            if self._side != NONE:
                 return
 
     async def _search(self) -> Searched | None:
-        """Searches the shown position, in a thread, so that the page answers meanwhile; None if it is busy or over."""
+        """Searches the position shown with all players; returns the opponent's result, or None if busy or over."""
         if self._busy or self._game.over:
             return None
         self._busy = True
         ply = self._game.ply
-        self._say(f"{self._opponent} searches with {self._simulations} simulations ...")
+        self._status.set_text(f"{self._opponent} searches with {self._simulations} simulations ...")
         state, simulations = self._game.state, self._simulations
+        # In a thread, so that the page stays responsive; `_busy` keeps the game from changing meanwhile.
         try:
-            said = {name: await run.io_bound(player, state, simulations) for name, player in self._players.items()}
+            answers = {name: await run.io_bound(player, state, simulations) for name, player in self._players.items()}
         finally:
             self._busy = False
-        found = said.pop(self._opponent)
-        if found is None:  # the server stops
+        found = answers.pop(self._opponent)
+        # NiceGUI answers None when the server stops.
+        if found is None:
             return None
         self._searched[ply] = found
         self._compared.clear()
         with self._compared:
-            compare(self._game, said)
+            compare(self._game, answers)
         self._draw()
         return found
 
     @property
     def _persons_turn(self) -> bool:
-        return self._side in (2, self._game.turn)
+        return self._side in (BOTH, self._game.turn)
 
     def _moved(self) -> None:
-        """Forgets searches of positions that no longer exist, and draws."""
+        """Updates the page after a change of the moves."""
+        # Searches are kept by ply: those of later plies may be of moves that were taken back.
         self._searched = {ply: found for ply, found in self._searched.items() if ply < self._game.ply}
         self._chosen = None
         self._draw()
+
+    def _press(self, key: str) -> None:
+        self._show(STEPS[key].target(self._game.ply, len(self._game.moves)))
 
     def _show(self, ply: int) -> None:
         if not self._busy:
@@ -219,7 +221,7 @@ class GamePage:
             self._draw()
 
     async def _take_back(self) -> None:
-        """Removes the person's last move with the reply to it."""
+        """Takes back the person's last move and the reply to it."""
         if not self._busy and self._game.ply:
             self._game.take_back()
             if self._game.ply and not self._persons_turn:
@@ -238,25 +240,19 @@ class GamePage:
             await self._reply()
 
     async def _key(self, event: KeyEventArguments) -> None:
-        """Arrow keys, Home and End step through the game."""
-        if event.action.keydown:
-            steps = {"ArrowLeft": self._game.ply - 1, "ArrowRight": self._game.ply + 1}
-            places = steps | {"Home": 0, "End": len(self._game.moves)}
-            if event.key.name in places:
-                self._show(places[event.key.name])
-
-    def _say(self, text: str) -> None:
-        self._status.set_text(text)
+        if event.action.keydown and event.key.name in STEPS:
+            self._press(event.key.name)
 
     def _draw(self) -> None:
-        """Shows the position and what is known of it."""
+        """Draws the position with its search, if there was one."""
         game, found = self._game, self._searched.get(self._game.ply)
         side = ("first", "second")[game.turn]
-        self._say(game.result or f"move {game.ply + 1}: the {side} player is to move")
+        self._status.set_text(game.result or f"move {game.ply + 1}: the {side} player is to move")
         self._drawing = drawing_of(game)
         self._board.clear()
         with self._board:
             self._draw_board({} if found is None else found.probabilities(game.legal))
+            # Moves without squares, such as a pass, get buttons.
             others = [a for a in game.legal if self._drawing is None or a not in self._drawing.squares]
             with ui.row().classes("gap-1"):
                 for action in others:
@@ -291,12 +287,35 @@ class GamePage:
             ui.tree(tree_of(self._game, found.nodes), label_key="label").classes("font-mono text-sm")
 
 
+class StepControl(NamedTuple):
+    """A step to another position of a game or an episode, by a key or a button."""
+
+    icon: str
+    hint: str
+    target: Callable[[int, int], int]
+    """`(current step, last step)` to the step to show; may lie outside of [0, last step]."""
+
+
+STEPS = {
+    "Home": StepControl("first_page", "start (Home)", lambda current, last: 0),
+    "ArrowLeft": StepControl("chevron_left", "one back (left)", lambda current, last: current - 1),
+    "ArrowRight": StepControl("chevron_right", "one forward (right)", lambda current, last: current + 1),
+    "End": StepControl("last_page", "end (End)", lambda current, last: last),
+}
+"""The steps by their keys, in the order of their buttons."""
+
+
+def icon_button(icon: str, hint: str, act: Callable[[], object]) -> ui.button:
+    """A flat button with a hint, which screen readers read too."""
+    return ui.button(icon=icon, on_click=act).props(f'flat dense aria-label="{hint}"').tooltip(hint)
+
+
 SHOWN_MOVES = 12
-"""Moves in the table of a search."""
+"""Rows in the table of a search's moves."""
 
 
 def list_moves(game: PlayableGame, name: str, found: Searched | None) -> None:
-    """The best moves of a player's search of the shown position, and the moves of the game."""
+    """Lists the best moves of a player's search of the position shown, and the moves of the game."""
     if found is not None and found.value is not None and found.visits is not None:
         ui.label(f"{name}: value {found.value:+.3f} for the player to move").classes("font-medium break-all")
         policy = found.probabilities(game.legal)
@@ -311,7 +330,7 @@ def list_moves(game: PlayableGame, name: str, found: Searched | None) -> None:
 
 
 def show_without_board(game: PlayableGame, picture: str | None) -> None:
-    """Shows a game without a board: its own picture, or the names of its moves."""
+    """Shows a game without a board, as its own picture or the names of its moves."""
     if picture is None:
         ui.label(" ".join(game.names) or "no move yet").classes("font-mono break-words")
     else:
@@ -319,7 +338,7 @@ def show_without_board(game: PlayableGame, picture: str | None) -> None:
 
 
 def choose_simulations(chosen: int, change: Callable[[int], None]) -> None:
-    """A slider over `SIMULATIONS`; `change` gets each number that is chosen."""
+    """A slider over `SIMULATIONS`, which calls `change` with each number chosen."""
     with ui.row().classes("items-center gap-2"):
         shown = ui.label(f"{chosen} simulations")
         slider = ui.slider(min=0, max=len(SIMULATIONS) - 1, value=SIMULATIONS.index(chosen))
@@ -333,14 +352,14 @@ def choose_simulations(chosen: int, change: Callable[[int], None]) -> None:
 
 
 def choose_game(kept: Sequence[KeptGame], load: Callable[[PlayedGame], None]) -> None:
-    """A list of kept games, of which one is loaded; typing finds a player or a step."""
+    """A drop-down list of kept games, filtered by what the person types; calls `load` with the one chosen."""
     names = {number: f"{one.origin}: {game_title(one.game)}" for number, one in enumerate(kept)}
     choice = ui.select(names, label="kept games", with_input=True, clearable=True).classes("w-full").props("dense")
     choice.on_value_change(lambda event: None if event.value is None else load(kept[event.value].game))
 
 
 def compare(game: PlayableGame, others: Mapping[str, Searched | None]) -> None:
-    """Lists the moves and values that other players choose in the shown position."""
+    """Lists the other players' moves and values in the position shown."""
     for name, found in others.items():
         if found is not None:
             value = "" if found.value is None else f", value {found.value:+.3f}"
@@ -348,19 +367,19 @@ def compare(game: PlayableGame, others: Mapping[str, Searched | None]) -> None:
 
 
 def tree_of(game: PlayableGame, nodes: SearchedNodes) -> list[dict[str, Any]]:
-    """The most visited nodes of a search of the shown position: `id`, `label` and `children` of each."""
-    looked = _Paths(game)
-    return [_node(branch, looked) for branch in branches(nodes, looked.exists)]
+    """The most visited nodes of a search of the position shown, each with `id`, `label` and `children`."""
+    paths = _Paths(game)
+    return [_node(branch, paths) for branch in branches(nodes, paths.exists)]
 
 
 class _Paths:
-    """The positions below the one that is shown, by the actions that lead to them."""
+    """The positions below the one shown, by the actions that lead to them."""
 
     def __init__(self, game: PlayableGame) -> None:
         self._games: dict[tuple[int, ...], PlayableGame] = {(): game.copy()}
 
     def exists(self, path: tuple[int, ...]) -> bool:
-        """Whether the game was not over before the last action of a path."""
+        """Whether the game lasts until the last action of the path."""
         return not (path and self[path[:-1]].over)
 
     def __getitem__(self, path: tuple[int, ...]) -> PlayableGame:
@@ -371,17 +390,17 @@ class _Paths:
         return self._games[path]
 
 
-def _node(branch: Branch, looked: _Paths) -> dict[str, Any]:
-    name = looked[branch.path[:-1]].name(branch.path[-1])
+def _node(branch: Branch, paths: _Paths) -> dict[str, Any]:
+    name = paths[branch.path[:-1]].name(branch.path[-1])
     return {
         "id": "/".join(map(str, branch.path)),
         "label": f"{name}  visits {branch.visits}  value {branch.value:+.2f}  prior {branch.prior:.1%}",
-        "children": [_node(child, looked) for child in branch.children],
+        "children": [_node(child, paths) for child in branch.children],
     }
 
 
 def value_points(game: PlayableGame, searched: Mapping[int, Searched]) -> list[tuple[int, float]]:
-    """The values of all searched positions of a game, by ply, for the player who began it."""
+    """`(ply, value)` of each searched position, for the player who began."""
     points = []
     for ply, found in sorted(searched.items()):
         if found.value is not None:
@@ -390,7 +409,7 @@ def value_points(game: PlayableGame, searched: Mapping[int, Searched]) -> list[t
 
 
 def value_chart(points: list[tuple[int, float]]) -> dict[str, Any]:
-    """The value for the first player over the plies of the game, as options of ECharts."""
+    """ECharts options for the value over the plies of the game."""
     return {
         "title": {"text": "value for the first player", "textStyle": {"fontSize": 12}},
         "grid": {"left": 36, "right": 10, "top": 30, "bottom": 24},

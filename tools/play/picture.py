@@ -1,4 +1,4 @@
-"""Boards as SVG, and which square a point of the picture lies in."""
+"""Boards as SVG, and the square at a point of the picture."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from podzero.tools.play.drawing import Drawing, Square
 from podzero.tools.play.game import PlayableGame
 
 CELL, MARGIN = 60, 34
-"""Size of a square, and of the border with labels, in units of the picture."""
+"""Side of a square, and width of the border with the labels, in SVG units."""
 _STONES = {"connect_four": ("#d43d2f", "#f2c230")}
-"""Colours of the two players where they are not dark and light."""
+"""Colours of the two players' stones; dark and light in other games."""
 _WOOD = "#dcb66c"
 _GROUNDS = {
     "connect_four": "#2b5fad", "go_9x9": _WOOD, "go_19x19": _WOOD, "othello": "#2e7d4f", "hex": "#e9dfc7",
     "shogi": _WOOD, "animal_shogi": _WOOD,
 }  # fmt: skip
 _CHEQUERED = ("#f0d9b5", "#b58863")
-"""Light and dark squares where pieces move."""
+"""Light and dark squares of games whose pieces move."""
 _TILE = "M0 -25L16 -17L22 24H-22L-16 -17Z"
-"""A piece of shogi that points up, around its centre."""
+"""The outline of a shogi piece that points up, centred at 0."""
 
 
 class Marks(NamedTuple):
-    """What is shown on a board besides its pieces."""
+    """What is drawn on a board besides its pieces."""
 
     heat: Mapping[Square, float] = {}
-    """The probability of each square, from the policy."""
+    """The policy's probability of each square."""
     last: Sequence[Square] = ()
     """The squares of the last move."""
     chosen: Square | None = None
-    """The square from which a piece is to be moved."""
+    """The square whose piece the person is about to move."""
 
 
 class BoardPicture:
-    """Draws the boards of one game.
+    """Converts board positions of one game to SVG.
 
     Args:
-      game: the name of the game, for its colours and the form of its squares.
-      size: rows and columns.
-      margin: of the border with labels.
+      game: the game's name, which decides colours and the shape of the squares.
+      size: number of rows and of columns.
+      margin: width of the border with the labels.
     """
 
     def __init__(self, game: str, size: Square, margin: int = MARGIN) -> None:
@@ -59,36 +59,37 @@ class BoardPicture:
 
     @property
     def extent(self) -> tuple[int, int]:
-        """Width and height of the picture."""
+        """Width and height of the picture, in SVG units."""
         width = 2 * self._margin + CELL * self._columns + self._slant * (self._rows - 1)
         return round(width), 2 * self._margin + CELL * self._rows
 
     def square_at(self, x: float, y: float) -> Square | None:
-        """The square at a point of the picture; None outside of the board."""
+        """The square at a point of the picture; None outside the board."""
         row = int((y - self._margin) // CELL)
         column = int((x - self._margin - self._slant * row) // CELL)
         return (row, column) if 0 <= row < self._rows and 0 <= column < self._columns else None
 
     def svg(self, drawing: Drawing, marks: Marks) -> str:
-        """The elements of the picture, without the `svg` element around them."""
+        """The picture's elements, without the `svg` element around them."""
         return "".join([self.ground(drawing), *self.pieces(drawing, marks)])
 
     def over(self, image: str, marks: Marks) -> str:
-        """The marks on a picture of the whole board, whose address is `image`; it needs a `margin` of 0."""
+        """An image of the whole board with marks on it, for a `margin` of 0; `image` is its address."""
         width, height = self.extent
         shown = f'<image href="{image}" width="{width}" height="{height}" preserveAspectRatio="none"/>'
         return "".join([shown, *self._marks_below(marks), *self._marks_above(marks)])
 
     def ground(self, drawing: Drawing) -> str:
-        """The empty board with its labels, which is the same in all positions of a game."""
+        """The empty board and its labels, the same in all positions of a game."""
         return "".join([*(self._ground(drawing, square) for square in self._squares), *self._labels(drawing)])
 
     def pieces(self, drawing: Drawing, marks: Marks) -> list[str]:
-        """The pieces and marks of a position, to be drawn on the ground."""
+        """The position's pieces and marks, which are drawn over `ground`."""
         pieces = [piece for square in self._squares if (piece := self._piece(drawing, square))]
         return [*self._marks_below(marks), *pieces, *self._marks_above(marks)]
 
     def _marks_below(self, marks: Marks) -> list[str]:
+        # Shares below half a percent would be labelled 0.
         return [self._heat(square, share) for square, share in marks.heat.items() if share >= 0.005]
 
     def _marks_above(self, marks: Marks) -> list[str]:
@@ -116,6 +117,7 @@ class BoardPicture:
             rect += f'<circle cx="{x}" cy="{y}" r="{0.4 * CELL}" fill="#e8eef8"/>'
         if not self._lines:
             return rect
+        # Stones of Go stand where lines cross, and the lines end at the border.
         row, column = square
         left, right = (0 if column == 0 else half), (0 if column == self._columns - 1 else half)
         up, down = (0 if row == 0 else half), (0 if row == self._rows - 1 else half)
@@ -171,19 +173,21 @@ class BoardPicture:
 
 
 def heat_of(drawing: Drawing, policy: Mapping[int, float]) -> dict[Square, float]:
-    """The probability of each square: where a stone would come to lie, or a piece would go."""
+    """The policy by square: the probability that a stone or piece moves there."""
     heat: dict[Square, float] = {}
     for action, share in policy.items():
         squares = drawing.squares.get(action, ())
         free = squares if drawing.moves_pieces else [square for square in squares if drawing.owner[square] < 0]
+        # The last one: a piece's target, or the lowest free square of a column.
         if free:
             heat[free[-1]] = heat.get(free[-1], 0.0) + share
     return heat
 
 
 def png_of(pixels: np.ndarray[Any, Any]) -> bytes:
-    """Pixels `[H, W, 3]` uint8 as a PNG file."""
-    from PIL import Image  # an optional package; boards are drawn without it
+    """Encodes pixels `[H, W, 3]` uint8 as PNG."""
+    # Pillow is optional: boards are drawn without it.
+    from PIL import Image
 
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG", compress_level=1)
@@ -191,25 +195,25 @@ def png_of(pixels: np.ndarray[Any, Any]) -> bytes:
 
 
 def data_address(png: bytes) -> str:
-    """The address of an image that contains it."""
+    """A `data:` address that contains the image."""
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 
 class OwnPicture:
-    """Draws the position that a game shows by the method `render` of its simulator (`podzero.envs.RenderedSimulator`).
+    """Draws positions by the simulator's own method `render` (see `podzero.envs.RenderedSimulator`).
 
     Raises:
-      ConfigError: the simulator has no such method, or cannot be made.
+      ConfigError: the simulator has no `render` or cannot be made.
     """
 
     def __init__(self, config: SimulatorConfig) -> None:
         self._replay = SimulatorReplay(config)
 
     def __call__(self, game: PlayableGame) -> str:
-        """The address of an image of the position.
+        """The `data:` address of an image of the position shown.
 
         Raises:
-          ConfigError: the picture is not one.
-          SimulatorError: `render` failed, or took longer than `env.step_timeout_s`.
+          ConfigError: `render` did not return an image.
+          SimulatorError: `render` failed or took longer than `env.step_timeout_s`.
         """
         return data_address(png_of(self._replay.frame(int(game.state.seed), game.moves[: game.ply])))

@@ -1,4 +1,4 @@
-"""Searches of single positions, and the parts of their result that people look at."""
+"""Searches of single positions, and the parts of their results that people look at."""
 
 from __future__ import annotations
 
@@ -9,55 +9,60 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from podzero.evaluation.players import Player, SearchPlayer
+from podzero.evaluation.players import MovesPlayer, Player, SearchPlayer
+from podzero.evaluation.resolve import resolve
 from podzero.player_names import BuiltinPlayer, EnginePlayer, TrainedPlayer
+from podzero.protocols import Env
 from podzero.types import EnvState, SearchedNodes, SearchResult
 
 SIMULATIONS = (1, 8, 32, 128, 512, 2048)
-"""The numbers of simulations that are offered, because each is compiled."""
-
-
-WITHOUT_SEARCH = 1
-"""What counts as the simulations of a player that does not search."""
+"""The numbers of simulations that the page offers; few, because each one is compiled."""
 
 
 def usual_simulations(player: BuiltinPlayer | EnginePlayer | TrainedPlayer) -> int:
-    """The simulations of a player if nobody says a number: as in training, or those in its name."""
+    """A player's default simulations per move: those of training, those in its name, or 1 without a search."""
     if isinstance(player, TrainedPlayer):
         return player.workdir.experiment().search.simulations
     if isinstance(player, BuiltinPlayer) and player.kind == "mcts":
         return player.simulations
-    return WITHOUT_SEARCH
+    return 1
 
 
 def with_simulations(who: str, simulations: int) -> str:
-    """`who` with another number of simulations, if its name holds one (`mcts:N`)."""
+    """Replaces the number of simulations in the name `mcts:N`; other names stay the same."""
     return f"mcts:{simulations}" if who.startswith("mcts:") else who
 
 
+def make_player(who: str, env: Env, simulations: int, discount: float, keep_nodes: bool = False) -> Player:
+    """`resolve`, for a player that is not an engine and so plays from any position."""
+    player = resolve(who, env, simulations, discount, keep_nodes)
+    assert not isinstance(player, MovesPlayer)
+    return player
+
+
 class Searched(NamedTuple):
-    """A player's answer for one position."""
+    """A player's answer for one position; players that do not search give only the action."""
 
     action: int
     policy: np.ndarray[Any, Any] | None = None
-    """`[A]` float32, the improved policy; None of a player that does not search."""
+    """`[A]` float32, the improved policy."""
     value: float | None = None
-    """For the player to move, in [-1, 1]."""
+    """The value for the player to move, in [-1, 1]."""
     visits: np.ndarray[Any, Any] | None = None
-    """`[A]` int32."""
+    """`[A]` int32, the visit counts at the root."""
     nodes: SearchedNodes | None = None
-    """Of this one search: `[N]` in each field."""
+    """The tree, `[N]` in each field; None unless the player keeps nodes."""
 
     def probabilities(self, actions: Iterable[int]) -> dict[int, float]:
-        """The policy of some actions; empty of a player that does not search."""
+        """The probability of each of `actions`; empty without a policy."""
         return {} if self.policy is None else {action: float(self.policy[action]) for action in actions}
 
 
 class PositionSearch:
-    """A player that is asked for one position at a time, by several threads.
+    """A player that searches one position per call; thread-safe.
 
     Args:
-      make: makes the player with a number of simulations; called once for each number.
+      make: makes the player for a number of simulations; called once per number.
     """
 
     def __init__(self, make: Callable[[int], Player]) -> None:
@@ -67,13 +72,14 @@ class PositionSearch:
         self._count = 0
 
     def name(self, simulations: int) -> str:
-        """The player's full name, as RUN@STEP."""
+        """The player's full name, such as RUN@STEP."""
         return self._player(simulations).name
 
     def __call__(self, state: EnvState, simulations: int) -> Searched:
-        """Searches a position in which the game is not over. Compiles when a number of simulations is new."""
+        """Searches a position in which the game is not over; compiles for each new number of simulations."""
         player = self._player(simulations)
         with self._lock:
+            # Another key for each call: repeated searches of a position explore differently.
             self._count += 1
             key = jax.random.key(self._count)
         batch = batch_of_one(state)
@@ -92,15 +98,12 @@ class PositionSearch:
 
 
 def batch_of_one(state: EnvState) -> EnvState:
-    """The state with a batch axis."""
+    """Adds a batch axis of size 1."""
     return jax.tree.map(lambda leaf: leaf[None], state)
 
 
 def most_visited(nodes: SearchedNodes, action: int) -> tuple[int, ...]:
-    """The principal variation of one search that begins with `action`: its most visited child, and so on.
-
-    A search may go on below the end of a game, and so may the line.
-    """
+    """The principal variation of one search that begins with `action`; may extend beyond the end of the game."""
     parent, actions, visits = (np.asarray(field) for field in (nodes.parent, nodes.action, nodes.visits))
     line: list[int] = []
     below = (parent == 0) & (actions == action)
@@ -115,24 +118,24 @@ class Branch(NamedTuple):
     """A node of a searched tree, with its children."""
 
     path: tuple[int, ...]
-    """The actions that lead to it from the root."""
+    """The actions from the root to the node."""
     visits: int
     value: float
-    """For the player who moves to it, in [-1, 1]."""
+    """The value for the player who moves to the node, in [-1, 1]."""
     prior: float
     children: tuple[Branch, ...]
 
 
 def branches(nodes: SearchedNodes, exists: Callable[[tuple[int, ...]], bool], most: int = 200) -> tuple[Branch, ...]:
-    """The children of the root, most visited first, and their own, from the `most` visited nodes of the tree.
+    """The most visited nodes of a tree, below the root's children; siblings are sorted by visits.
 
     Args:
-      nodes: of one search.
-      exists: whether the game was not over before the last of some actions. A search may go on below the end of a
-        game, where nothing changes.
-      most: how many nodes are kept.
+      nodes: the tree of one search, `[N]` in each field.
+      exists: whether a path leads to a position of the game; a search also expands nodes below the game's end.
+      most: the largest number of nodes.
     """
     parent, visits = np.asarray(nodes.parent), np.asarray(nodes.visits)
+    # A parent has more visits than its children, so its parent is kept with each node.
     added = [int(node) for node in np.argsort(-visits, kind="stable") if parent[node] >= 0 and visits[node] > 0]
     children: dict[int, list[int]] = {}
     for node in added[:most]:

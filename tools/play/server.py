@@ -1,4 +1,4 @@
-"""The web server of `podzero play --web`, for browsers that know its token."""
+"""The web server of `podzero play --web`; browsers need its token."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def serve_game(
     kept: Sequence[KeptGame] = (),
     own_picture: Callable[[PlayableGame], str] | None = None,
 ) -> None:
-    """Serves the page of a game; the arguments are those of `GamePage` and `serve`."""
+    """Serves a `GamePage` at the address `where`."""
     title = f"{env.spec.name} against {next(iter(players))}"
     serve(env.spec.name, title, lambda: GamePage(env, players, simulations, kept, own_picture), where)
 
@@ -37,17 +37,10 @@ def serve_game(
 def watch(
     who: str, env: GymnasiumConfig | SimulatorConfig, simulations: int | None, seed: int, where: ListenAddress
 ) -> None:
-    """Serves the page on which an agent is watched in a single-agent environment.
-
-    Args:
-      who: see `podzero.player_names`.
-      env: the environment.
-      simulations: the simulations of each step; None takes those of training.
-      seed: the seed of the first episode.
-      where: the address to listen on.
+    """Serves an `EpisodePage` at the address `where`; the other arguments are as in `watcher_of` and `EpisodePage`.
 
     Raises:
-      ConfigError, WorkdirError, SnapshotError: as `watcher_of`.
+      ConfigError, WorkdirError, SnapshotError: see `watcher_of`.
     """
     recordings = Recordings(watcher_of(who, env, simulations))
     app.on_shutdown(recordings.stop)
@@ -56,12 +49,12 @@ def watch(
 
 
 def serve(name: str, title: str, build: Callable[[], object], where: ListenAddress) -> None:
-    """Serves a page until the process ends (Ctrl-C); prints its address.
+    """Prints a page's address and serves it until Ctrl-C.
 
     Args:
-      name: the page's name, in the browser.
+      name: the page's title in the browser.
       title: printed before the address.
-      build: builds the page of one browser.
+      build: builds the page for one browser.
       where: the address to listen on.
     """
     guard = new_guard(where, "podzero play --web", MAX_BODY_BYTES)
@@ -84,23 +77,22 @@ def serve(name: str, title: str, build: Callable[[], object], where: ListenAddre
 
 COOKIE = "podzero_token"
 MAX_BODY_BYTES = 1_000_000
-"""The largest body of a request, and the largest message of a socket."""
+"""Largest request body and largest WebSocket message."""
 
 
 class GuardedApp:
-    """Passes on the requests that a guard allows.
-
-    The first request has the token in its address, as `/?token=...`, and gets it as a cookie, which later ones send.
-    """
+    """Passes on the requests that `guard` allows and refuses all others."""
 
     def __init__(self, app: ASGIApp, guard: RequestGuard) -> None:
         self._app, self._guard = app, guard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes a request on, or refuses it."""
+        """Handles a request, see ASGI."""
+        # Start-up and shut-down.
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
+        # The first request has the token in its address, `/?token=...`, and gets a cookie, which later requests send.
         request = HTTPConnection(scope)
         given = request.query_params.get("token")
         refusal = self._guard.refusal(request.headers, given or request.cookies.get(COOKIE, ""))
@@ -119,6 +111,7 @@ class GuardedApp:
 
 async def _refuse(scope: Scope, receive: Receive, send: Send, status: int, text: str) -> None:
     if scope["type"] == "websocket":
+        # ASGI: a connection may be closed only after its connect message has been received.
         await receive()
         await send({"type": "websocket.close", "code": 1008})
     else:

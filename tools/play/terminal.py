@@ -1,4 +1,4 @@
-"""Play in the terminal: the board in colours, moves by their names."""
+"""A game in the terminal: a coloured board, and moves typed by their names."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from podzero.tools.play.searching import PositionSearch
 
 HELP = "a move by its name, or: hint, undo, moves, new, quit"
 _SHOWN = 5
-"""Moves of a hint."""
+"""Moves that a hint shows."""
 
 
 class TerminalGame:
-    """One game after the other between a person and a player.
+    """Games between a person and a player, one after another, in the terminal.
 
     Args:
-      game: what is played.
+      game: the game.
       player: the person's opponent.
-      simulations: of each of its searches.
-      side: 0 if the person begins, otherwise 1.
-      console: where the board is shown.
-      read: asks for a line; raises `EOFError` at the end of the input.
+      simulations: simulations per search.
+      side: 0 if the person plays first, 1 otherwise.
+      console: the console to print to.
+      read: prompts for a line; raises `EOFError` at the end of the input.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class TerminalGame:
         self._read = read
 
     def run(self) -> None:
-        """Plays until the person ends it."""
+        """Plays until the person quits."""
         self._console.print(f"You play against {self._player.name(self._simulations)}. Type {HELP}.")
         self._show()
         for command in self._commands():
@@ -70,8 +70,9 @@ class TerminalGame:
                     self._move(command)
 
     def _commands(self) -> Iterator[str]:
-        """The person's lines; the player moves before each of them if it is its turn."""
+        """The lines that the person types, until `quit` or the end of the input."""
         while True:
+            # A loop, since some games give a player several moves in a row.
             while not self._game.over and self._game.turn != self._side:
                 self._reply()
             try:
@@ -92,22 +93,22 @@ class TerminalGame:
         self._show()
 
     def _reply(self) -> None:
-        """The player's move."""
+        """Plays the player's move."""
         found = self._player(self._game.state, self._simulations)
         name = self._game.name(found.action)
-        value = "" if found.value is None else f" (value {found.value:+.2f} for it)"
+        value = "" if found.value is None else f" (value {found.value:+.2f} for itself)"
         self._game.play(found.action)
         self._console.print(f"{self._player.name(self._simulations)} plays {name}{value}", highlight=False)
         self._show()
 
     def _hint(self) -> None:
-        """What the player would do here."""
+        """Shows the best moves of the player's search."""
         if self._game.over:
             self._console.print(self._game.result)
             return
         found = self._player(self._game.state, self._simulations)
         if found.policy is None or found.visits is None:
-            self._console.print(f"it would play {self._game.name(found.action)}", highlight=False)
+            self._console.print(f"the player would play {self._game.name(found.action)}", highlight=False)
             return
         table = Table("move", "policy", "visits", box=None)
         for action in np.argsort(-found.policy)[:_SHOWN]:
@@ -119,4 +120,4 @@ class TerminalGame:
     def _show(self) -> None:
         self._console.print(board_text(self._game))
         if self._game.over:
-            self._console.print(f"[bold]{self._game.result}[/]. `new` begins another game, `undo` takes moves back.")
+            self._console.print(f"[bold]{self._game.result}[/]. `new` starts another game, `undo` takes moves back.")

@@ -1,6 +1,4 @@
-"""Search within a limit of time: a few numbers of simulations, each compiled and timed before the clock runs, and the
-limits and clocks of UCI and GTP that choose among them.
-"""
+"""Search within a time limit: a few numbers of simulations, timed beforehand, and the clocks of UCI and GTP."""
 
 from __future__ import annotations
 
@@ -19,74 +17,74 @@ from podzero.tools.play.searching import batch_of_one, most_visited
 from podzero.types import EnvState, SearchResult
 
 STEP = 4
-"""Each number of simulations is this multiple of the one before."""
+"""Ratio between successive sizes (numbers of simulations)."""
 COUNT = 4
-"""How many there are."""
+"""Number of sizes, without the usual one."""
 MARGIN = 1.2
-"""A search is expected to take the time measured before, times this factor."""
+"""A search is assumed to take this multiple of the time measured before."""
 _POLL_S = 0.01
-"""Seconds between two questions whether a search shall be given up."""
+"""Interval in seconds at which a search checks whether it is given up."""
 
 
 class Line(NamedTuple):
-    """A move that a search considered."""
+    """A move that a search considered, with its principal variation."""
 
     action: int
     value: float
-    """In [-1, 1], for the player to move."""
+    """The value for the player to move, in [-1, 1]."""
     probability: float
-    """The search's policy for the action."""
+    """The improved policy's probability of the action."""
     visits: int
     moves: tuple[int, ...]
-    """The action and those that the search expects to follow; it may go on below the end of a game."""
+    """The principal variation, from the action on; may extend beyond the end of the game."""
 
 
 class SearchedLines(NamedTuple):
     """The result of a search."""
 
     lines: list[Line]
-    """The chosen move, then the others in the order of their visits."""
+    """The selected move, then the others by visits, descending."""
     simulations: int
     seconds: float
 
 
 class TimedSearch:
-    """A player that searches for as long as it is given."""
+    """A player that searches with a choice of sizes (numbers of simulations); `prepare` must be called first.
+
+    Args:
+      make: makes the player for a number of simulations per move.
+      usual: the size without a time limit.
+      most: the largest size.
+    """
 
     def __init__(self, make: Callable[[int], Player], usual: int, most: int) -> None:
-        """Prepares nothing yet.
-
-        Args:
-          make: the player with a number of simulations per move.
-          usual: the number of simulations when there is no time limit.
-          most: the most simulations.
-        """
         self._make, self._usual, self._most = make, usual, most
         self._players: dict[int, Player] = {}
         self._seconds: dict[int, float] = {}
         self._key = jax.random.key(0)
+        # One thread: a search that was given up delays the next one instead of competing with it.
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="search")
 
     @property
     def most(self) -> int:
-        """Simulations at most."""
+        """The largest size."""
         return self._most
 
     @property
     def sizes(self) -> list[int]:
-        """The numbers of simulations, ascending."""
+        """All sizes, ascending."""
         return sorted({max(self._most // STEP**step, 1) for step in range(COUNT)} | {min(self._usual, self._most)})
 
     def limit(self, most: int) -> None:
-        """Changes the numbers of simulations, which must be prepared again."""
+        """Makes `most` the usual and the largest size; the new sizes must be prepared."""
         self._usual, self._most = most, most
 
     def prepare(self, state: EnvState) -> None:
-        """Compiles the searches, and measures each; searches that are prepared already stay as they are."""
+        """Compiles and times the search of `state` for each size that has not been prepared yet."""
         self._worker.submit(self._prepare, state).result()
 
     def settle(self) -> float:
-        """Waits for the end of a search that was given up; returns the seconds that it took."""
+        """Waits until a search that was given up has ended; returns the seconds waited."""
         start = time.perf_counter()
         self._worker.submit(lambda: None).result()
         return time.perf_counter() - start
@@ -95,23 +93,22 @@ class TimedSearch:
         for size in self.sizes:
             if size not in self._players:
                 self._players[size] = self._make(size)
-                self._search(size, state)  # compiles
+                # The first search compiles, the second is timed.
+                self._search(size, state)
                 self._seconds[size] = self._search(size, state).seconds
 
+    # For each kind of limit, the sizes to search with, one after another. An endless search takes all `sizes`.
+
     def usual(self) -> list[int]:
-        """The sizes to search with one after another without a limit."""
+        """Sizes without a limit."""
         return [min(self._usual, self._most)]
 
-    def endless(self) -> list[int]:
-        """The same where somebody will say when to stop."""
-        return self.sizes
-
     def within_simulations(self, simulations: int) -> list[int]:
-        """The same for a limit of simulations."""
+        """Sizes for a limit of simulations."""
         return [max((size for size in self.sizes if size <= simulations), default=self.sizes[0])]
 
     def within_seconds(self, seconds: float) -> list[int]:
-        """The same for a limit of time: growing sizes, until the next would take too long; at least the smallest."""
+        """Sizes for a limit of seconds: those that fit one after another, at least the smallest."""
         chosen: list[int] = []
         spent = 0.0
         for size in self.sizes:
@@ -122,7 +119,13 @@ class TimedSearch:
         return chosen
 
     def run(self, size: int, state: EnvState, legal: np.ndarray[Any, Any]) -> SearchedLines:
-        """Searches a state, which is not over, with one of `sizes`; the lines are moves that are `legal`, `[A]`."""
+        """Searches a non-terminal state with one of `sizes`.
+
+        Args:
+          size: number of simulations.
+          state: the state, without a batch axis.
+          legal: `[A]` bool, the actions to return lines for.
+        """
         searched = self.run_unless(lambda: False, size, state, legal)
         assert searched is not None
         return searched
@@ -130,14 +133,12 @@ class TimedSearch:
     def run_unless(
         self, given_up: Callable[[], bool], size: int, state: EnvState, legal: np.ndarray[Any, Any]
     ) -> SearchedLines | None:
-        """As `run`, but None as soon as the search is `given_up`.
-
-        A search cannot be broken off: it ends in the background, and the next one waits for it (`settle`).
-        """
+        """As `run`, but returns None as soon as `given_up()` is true."""
         search = self._worker.submit(self._measured, size, state)
         while not wait([search], timeout=_POLL_S).done:
             if given_up():
-                search.cancel()  # if it has not begun
+                # This stops it only before it has started; a running program continues in the background (`settle`).
+                search.cancel()
                 return None
         searched = search.result()
         return searched._replace(lines=[line for line in searched.lines if legal[line.action]])
@@ -161,34 +162,36 @@ class TimedSearch:
 
 
 def _lines(result: SearchResult) -> Iterator[Line]:
-    """All actions, of the result of one search; an action without visits has the value of the root."""
+    """A line for each action of one search."""
     policy, visits = np.asarray(result.policy), np.asarray(result.visits)
+    # The last key is the first criterion.
     order = np.lexsort((-policy, -visits, np.arange(len(policy)) != int(result.action)))
     nodes, qvalues = result.nodes, result.qvalues
     assert qvalues is not None
     for one in map(int, order):
+        # Unvisited actions have no Q-value and take the root's value.
         mean = qvalues[one] if visits[one] else result.value
         moves = (one,) if nodes is None or not visits[one] else most_visited(nodes, one)
         yield Line(one, float(np.clip(mean, -1, 1)), float(policy[one]), int(visits[one]), moves)
 
 
 OVERHEAD_S = 0.05
-"""Seconds of each move that are left for communication."""
+"""Seconds per move reserved for communication."""
 _MOVES_LEFT = 30
-"""Moves that the remaining time has to last for, if nobody says."""
+"""Moves that the remaining time has to last for, by default."""
 _GREATEST_SHARE = 0.5
-"""The greatest share of the remaining time for one move."""
+"""Largest share of the remaining time for one move."""
 
 
 def share_of_clock(remaining_s: float, increment_s: float = 0.0, moves: int = _MOVES_LEFT) -> float:
-    """Seconds for the next move, of a clock that has to last for `moves` more."""
+    """Seconds for the next move, on a clock that has to last for `moves` moves."""
     usable = max(remaining_s - OVERHEAD_S, 0.0)
     return min(usable / max(moves, 1) + 0.75 * increment_s, max(_GREATEST_SHARE, 1 / max(moves, 1)) * usable)
 
 
 @dataclass(frozen=True)
 class GoLimits:
-    """The arguments of UCI's `go`; times in milliseconds."""
+    """The arguments of UCI's command `go`, with times in milliseconds."""
 
     wtime: int | None = None
     btime: int | None = None
@@ -201,7 +204,7 @@ class GoLimits:
     searchmoves: tuple[str, ...] = ()
 
     def seconds(self, white: bool) -> float | None:
-        """Seconds for this move; None without a limit of time."""
+        """Seconds for this move; None without a time limit."""
         if self.movetime is not None:
             return max(self.movetime / 1000 - OVERHEAD_S, 0.0)
         remaining, increment = (self.wtime, self.winc) if white else (self.btime, self.binc)
@@ -210,11 +213,11 @@ class GoLimits:
 
 _NUMBERS = ("wtime", "btime", "winc", "binc", "movestogo", "movetime", "nodes")
 _IGNORED = ("depth", "mate")
-"""Limits that have no meaning in this search; they are followed by a number."""
+"""Limits that this search cannot obey; a number follows each."""
 
 
 def parse_go(words: Sequence[str]) -> tuple[GoLimits, list[str]]:
-    """The limits, and the words that were not understood."""
+    """Parses the arguments of `go` into limits and unknown words."""
     found: dict[str, int | bool | tuple[str, ...]] = {}
     unknown, rest = [], list(words)
     while rest:
@@ -233,7 +236,7 @@ def parse_go(words: Sequence[str]) -> tuple[GoLimits, list[str]]:
 
 
 class GtpClock:
-    """The time of one colour, by `time_settings` and `time_left`."""
+    """One colour's clock, set by GTP's `time_settings` and `time_left`."""
 
     def __init__(self) -> None:
         self._limited = False
@@ -241,13 +244,13 @@ class GtpClock:
         self._stones = self._stones_left = 0
 
     def settings(self, main_s: float, period_s: float, stones: int) -> None:
-        """Starts with `main_s`, then `stones` moves in each period; a period without stones means no limit."""
+        """Sets the main time in seconds, then `stones` moves per period; a period of 0 stones means no limit."""
         self._limited = not (period_s > 0 and stones == 0)
         self._main, self._period, self._stones = main_s, period_s, stones
         self.left(main_s, 0) if main_s > 0 or stones == 0 else self.left(period_s, stones)
 
     def left(self, seconds: float, stones: int) -> None:
-        """What is left: of the main time if `stones` is 0, else of a period for so many moves."""
+        """Sets the seconds left: of the main time if `stones` is 0, else for the next `stones` moves of a period."""
         self._left, self._stones_left = seconds, stones
 
     def seconds(self) -> float | None:
@@ -256,11 +259,12 @@ class GtpClock:
             return None
         if self._stones_left:
             return share_of_clock(self._left, moves=self._stones_left)
-        after = self._period / self._stones if self._stones else 0.0  # the main time may be used up
+        # A move may use its share of a period even when little main time is left.
+        after = self._period / self._stones if self._stones else 0.0
         return max(share_of_clock(self._left), 0.9 * after - OVERHEAD_S)
 
     def spend(self, seconds: float) -> None:
-        """Counts a move down, until the controller says what is left."""
+        """Subtracts the time of a move; the controller's next `time_left` corrects it."""
         if self._stones_left > 1:
             self.left(max(self._left - seconds, 0.0), self._stones_left - 1)
         elif self._stones_left == 1 or (seconds >= self._left and self._stones):
@@ -270,7 +274,7 @@ class GtpClock:
 
 
 class EngineParts(NamedTuple):
-    """What an engine needs to play: a game, and a player of it."""
+    """The game and the player of an engine."""
 
     game: PlayableGame
     search: TimedSearch

@@ -1,4 +1,4 @@
-"""A player as an engine for chess programs, by UCI."""
+"""A UCI server: a player as an engine for chess programs."""
 
 from __future__ import annotations
 
@@ -16,17 +16,23 @@ from podzero.tools.play.game import PlayableGame
 from podzero.tools.play.timed_search import EngineParts, GoLimits, Line, SearchedLines, parse_go
 
 _MOST_LINES = 218
-"""The most legal moves in a chess position."""
+"""Most legal moves of a chess position."""
 _MOST_SIMULATIONS = 1_000_000
 _NOTHING = "(none)"
-"""The answer when there is no legal move."""
+"""The best move of a position without legal moves."""
 
 
 class UciServer:
-    """The engine's side of the protocol. Searches run in a thread, so `stop` and `isready` are answered during them."""
+    """The engine's side of UCI. Searches run in a thread, so `stop` and `isready` are answered during them.
+
+    Args:
+      who: the player's name.
+      game: the game's name, a key of `UCI_VARIANTS`.
+      parts: the game and the player; `isready` waits until they are loaded.
+      write: sends a line.
+    """
 
     def __init__(self, who: str, game: str, parts: Future[EngineParts], write: Callable[[str], None]) -> None:
-        """`parts` may still be loading: `isready` waits for it."""
         self._who, self._game, self._parts = who, game, parts
         self._write, self._writing = write, Lock()
         self._stop, self._search = Event(), Thread()
@@ -48,15 +54,13 @@ class UciServer:
         }
 
     def run(self, lines: Iterable[str]) -> None:
-        """Answers lines until `quit` or the end of the input, and finishes the search in progress.
-
-        Raises what making the player raised.
-        """
+        """Answers lines until `quit` or the end of the input; raises errors of the player's loading and searches."""
         for line in lines:
             words = line.split()
             if words[:1] == ["quit"]:
                 break
-            while words and words[0] not in self._commands:  # the protocol says to skip unknown words
+            # The protocol says to skip unknown words.
+            while words and words[0] not in self._commands:
                 self._say(f"info string unknown command: {words.pop(0)[:80]}")
             if words:
                 self._commands[words[0]](words[1:])
@@ -105,11 +109,12 @@ class UciServer:
             self._simulations = int(value)
 
     def _place(self, words: list[str]) -> None:
-        """Sets the position; if a move is wrong, the moves before it are kept."""
+        """Sets the position; if a move is illegal, keeps those before it."""
         self._finish()
         start, moves = UciPosition.parse(words)
         game = self._parts.result().game
         try:
+            # Programs send all moves each time: play only the new ones, unless this is another game.
             if start != self._position.start or self._position.moves != moves[: len(self._position.moves)]:
                 if start != "startpos" and not start.startswith("fen "):
                     raise NotationError(f"expected startpos or fen, not '{start[:80]}'")
@@ -124,8 +129,9 @@ class UciServer:
             self._say(f"info string position: {error}")
 
     def _resume(self, game: PlayableGame) -> None:
-        """Lets the game continue after a draw by podzero's rules, since programs need not claim it."""
-        if game.over:  # the new state has no history
+        """Continues a game that podzero's rules ended as a draw, since programs need not claim it."""
+        if game.over:
+            # A state made from a FEN has no history, so no repetition.
             size = CHESS_SIZES[self._game]
             game.resume(state_of(fen_of(game.state, size), size))
 
@@ -140,7 +146,7 @@ class UciServer:
         self._search.start()
 
     def _finish(self) -> None:
-        """Stops the search, waits for its answer, and raises what it raised."""
+        """Stops the search, waits until it has answered, and raises its error."""
         self._stop.set()
         if self._search.is_alive():
             self._search.join()
@@ -150,9 +156,11 @@ class UciServer:
     def _run(self, parts: EngineParts, limits: GoLimits) -> None:
         try:
             best = self._best(parts, limits)
-        except Exception as error:  # raised again by the thread that reads commands
+        except Exception as error:
+            # `_finish` raises it again in the thread that reads commands.
             self._failure, best = error, _NOTHING
             self._say(f"info string the search failed: {type(error).__name__}: {error}".splitlines()[0])
+        # The protocol: after `go infinite`, no move before `stop`.
         if limits.infinite:
             self._stop.wait()
         self._say(f"bestmove {best}")
@@ -177,13 +185,13 @@ class UciServer:
         search, seconds = parts.search, limits.seconds(white=white_to_move(parts.game.state))
         waited = search.settle()
         if limits.infinite:
-            return search.endless()
+            return search.sizes
         if limits.nodes is not None:
             return search.within_simulations(limits.nodes)
         return search.usual() if seconds is None else search.within_seconds(seconds - waited)
 
     def _allowed(self, parts: EngineParts, names: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """The legal moves, or those of them in `names`."""
+        """`[A]` bool, the legal actions, restricted to those in `names` if any of these is legal."""
         legal, named = parts.game.legal_mask, np.zeros_like(parts.game.legal_mask)
         for name in names:
             try:
@@ -202,5 +210,5 @@ class UciServer:
 
 
 def centipawns(line: Line) -> int:
-    """A value v as a score: 90 tan(1.5637541897 v), as Leela Chess Zero (https://github.com/LeelaChessZero/lc0)."""
+    """Converts a value v to a score, 90 tan(1.5637541897 v), as Leela Chess Zero (https://github.com/LeelaChessZero/lc0)."""
     return round(90 * math.tan(1.5637541897 * line.value))

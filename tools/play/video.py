@@ -1,4 +1,4 @@
-"""Writes episodes as videos: VP9 in MP4, which needs no library with a copyleft licence, or GIF."""
+"""Writes episodes as videos: MP4 with VP9, whose encoder has no copyleft licence, or GIF."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from podzero.importing import import_extra
 from podzero.tools.play.episode import Curve, Episode, Numbers, curves_of, number
 
 SUFFIXES = (".mp4", ".gif")
-"""The kinds of files."""
+"""Suffixes of the supported file formats."""
 PAUSE_S = 1.0
-"""How long the end of an episode is shown."""
+"""Seconds for which the last frame of an episode is shown."""
 GIF_PICTURES_PER_SECOND = 25.0
-"""Most pictures per second of a GIF; of faster episodes some steps are left out."""
+"""Highest frame rate of a GIF; steps of faster episodes are skipped."""
 _GIF_COLOURS = 128
 
 
 def check_file(path: Path) -> None:
-    """Refuses a file that `write_video` could not write, before anything is played.
+    """Creates the file's folder, and checks that `write_video` can write the file.
 
     Raises:
-      ConfigError: its kind is unknown, its folder cannot be written, or the encoder is not installed.
+      ConfigError: the suffix is unknown, the folder cannot be written, or the encoder is not installed.
     """
     if path.is_dir():
         raise ConfigError(f"--to {path}: this is a folder; name a file in it, for example {path / 'episode.mp4'}")
@@ -47,18 +47,19 @@ def check_file(path: Path) -> None:
 
 
 def write_video(path: Path, episodes: Iterable[Episode]) -> int:
-    """Writes episodes of one environment one after the other; replaces the file only once all is written.
+    """Writes episodes one after another to a video.
 
     Args:
       path: the file, whose suffix is one of `SUFFIXES`.
-      episodes: at least one. They are recorded while the video is written, if they come from a generator.
+      episodes: at least one episode, all of one environment; a generator may record them on demand.
 
     Returns:
-      the number of pictures in it.
+      the video's number of pictures.
 
     Raises:
-      ConfigError: there is no encoder, or the file cannot be written.
+      ConfigError: the encoder is not installed, or the file cannot be written.
     """
+    # Replace the file only once all is written.
     partial = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix.lower()}")
     rest = iter(episodes)
     first = next(rest)
@@ -89,8 +90,8 @@ def _write_mp4(path: Path, shown: Iterator[Image.Image], speed: float) -> int:
     writer = opencv.VideoWriter(str(path), opencv.CAP_FFMPEG, opencv.VideoWriter_fourcc(*"vp09"), speed, first.size)
     if not writer.isOpened():
         raise ConfigError(
-            f"OpenCV {opencv.__version__} cannot write {path.suffix}: it has no encoder of VP9. Install the package "
-            "opencv-python-headless of the extra `envs`, or write a .gif, which needs no encoder"
+            f"OpenCV {opencv.__version__} cannot write {path.suffix}: it has no VP9 encoder. Install the package "
+            "opencv-python-headless (extra `envs`), or write a .gif, which needs no encoder"
         )
     count = 0
     try:
@@ -126,25 +127,26 @@ def _not_writable(path: Path, error: OSError) -> ConfigError:
 
 
 WIDTH = 640
-"""The width of the pictures, in pixels."""
+"""Width of the video, in pixels."""
 TALLEST = 520
-"""The greatest height of the frame in them."""
+"""Largest height of an episode's frame in the video, in pixels."""
 _MARGIN, _HEADER, _TITLE = 20, 40, 32
 _CURVE_WIDTH, _CURVE_HEIGHT, _DOT = WIDTH - 2 * _MARGIN - 56, 64, 5
 _PANEL = _CURVE_HEIGHT + 2 * _DOT
 _FINE = 3
-"""Curves are drawn this many times larger and then reduced, which smooths them."""
+"""Curves are drawn at this multiple of their size and then reduced, which smooths them."""
 _PAPER, _INK, _QUIET, _RULE = "#ffffff", "#1f2937", "#6b7280", "#e5e7eb"
 _FUTURE = "#cbd5e1"
 
 
 def pictures(episode: Episode) -> Iterator[Image.Image]:
-    """One picture for each frame, all of the same even width and height."""
+    """A picture for each frame, with a header and the curves so far; all have the same size."""
     panels = [_Panel(curve, episode.steps) for curve in curves_of(episode)]
     for step, png in enumerate(episode.frames):
         frame = fitted(Image.open(io.BytesIO(png)).convert("RGB"))
         top = _HEADER + frame.height
         height = top + len(panels) * (_TITLE + _PANEL) + _MARGIN
+        # Video encoders need even sides.
         picture = Image.new("RGB", (WIDTH, height + height % 2), _PAPER)
         _write_header(picture, episode, step)
         left = (WIDTH - frame.width) // 2
@@ -156,8 +158,9 @@ def pictures(episode: Episode) -> Iterator[Image.Image]:
 
 
 def fitted(frame: Image.Image) -> Image.Image:
-    """The frame in the size in which it is shown: small ones are enlarged to whole multiples, with sharp pixels."""
+    """Resizes a frame to the video's width and `TALLEST`."""
     room = min((WIDTH - 2 * _MARGIN) / frame.width, TALLEST / frame.height)
+    # Pixels of small frames stay sharp at whole multiples of their size.
     if room >= 2:
         return frame.resize((int(room) * frame.width, int(room) * frame.height), Image.Resampling.NEAREST)
     scale = min(room, 1.0)
@@ -179,7 +182,7 @@ def _write_header(picture: Image.Image, episode: Episode, step: int) -> None:
 
 
 class _Panel:
-    """A curve with its range. Both the curve and its future part are drawn once, and pasted up to the step."""
+    """A curve with its title and range."""
 
     def __init__(self, curve: Curve, steps: int) -> None:
         self._curve = curve
@@ -187,12 +190,14 @@ class _Panel:
         across = np.arange(len(curve.heights)) / max(steps, 1) * (_CURVE_WIDTH - 1)
         down = (self._high - curve.heights) / (self._high - self._low) * (_CURVE_HEIGHT - 1)
         self._points = np.stack([across, down], axis=1) + _DOT
+        # The whole curve, drawn once in each colour; `draw_on` pastes the part before its step over the future.
         self._future, self._past = (self._drawn(colour) for colour in (_FUTURE, curve.colour))
 
     def draw_on(self, picture: Image.Image, top: int, step: int) -> None:
-        """Draws title, range and curve of the panel whose upper edge is `top`, as they are at a step."""
+        """Draws the panel as it is at `step`, with its upper edge at `top`."""
         draw = ImageDraw.Draw(picture)
-        step = min(step, len(self._points) - 1)  # there is no value at the end
+        # The terminal position has no value.
+        step = min(step, len(self._points) - 1)
         title = top + _TITLE - 8
         draw.text((_MARGIN, title), self._curve.name, self._curve.colour, _font(15), anchor="ls")
         after = _MARGIN + draw.textlength(f"{self._curve.name}  ", _font(15))
@@ -209,7 +214,7 @@ class _Panel:
         picture.paste(dot, (left + x - _DOT, upper + y - _DOT), dot)
 
     def _drawn(self, colour: str) -> Image.Image:
-        """The whole curve in one colour, above a line at zero if that is in its range."""
+        """The whole curve in one colour, over lines at its bounds and at zero."""
         size = _CURVE_WIDTH + 2 * _DOT, _CURVE_HEIGHT + 2 * _DOT
         fine = Image.new("RGB", (size[0] * _FINE, size[1] * _FINE), _PAPER)
         draw = ImageDraw.Draw(fine)
@@ -222,7 +227,7 @@ class _Panel:
 
 
 def _range(heights: Numbers) -> tuple[float, float]:
-    """Lowest and highest height, at least a little apart."""
+    """The lowest and highest of the heights and 0, or an interval around them if they are equal."""
     low, high = float(heights.min(initial=0.0)), float(heights.max(initial=0.0))
     return (low, high) if high - low > 1e-9 else (low - 1.0, high + 1.0)
 
