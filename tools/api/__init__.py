@@ -1,1 +1,1 @@
-"""podzero in Python, for notebooks and programs: see `docs/python.md`. `import podzero` gives its names."""
+"""The Python interface for notebooks and programs, see `docs/python.md`; `import podzero` exports its names."""

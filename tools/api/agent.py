@@ -1,4 +1,4 @@
-"""An agent that is asked for positions and games."""
+"""Agents that evaluate and search positions and play games."""
 
 from __future__ import annotations
 
@@ -17,7 +17,14 @@ from podzero.player_names import PREFIX, TrainedPlayer, game_to_play, parse_play
 from podzero.protocols import Env
 from podzero.tools.api.results import Evaluation, FinishedGame, Search
 from podzero.tools.play.game import PlayableGame
-from podzero.tools.play.searching import PositionSearch, Searched, batch_of_one, usual_simulations, with_simulations
+from podzero.tools.play.searching import (
+    PositionSearch,
+    Searched,
+    batch_of_one,
+    make_player,
+    usual_simulations,
+    with_simulations,
+)
 from podzero.types import EnvSpec
 
 
@@ -27,49 +34,53 @@ def load(who: str | Path, game: str | None = None, simulations: int | None = Non
     Args:
       who: a working directory (its newest snapshot), `DIR@STEP`, `zoo:go_9x9` or a named player such as `mcts:200`; see
         `podzero.player_names`.
-      game: the name of a game, or an experiment whose environment is played; required for named players, which can play
-        any game.
-      simulations: per move of a trained agent; None takes as many as in training.
+      game: a game, or an experiment whose environment is played; required for named players, which play any game.
+      simulations: a trained agent's simulations per move; None for the number used in training.
 
     Raises:
       ConfigError: there is no such agent, or it does not play this game.
-      WorkdirError, SnapshotError: the files of the agent cannot be read.
+      WorkdirError, SnapshotError: the agent's files cannot be read.
     """
     name = str(who)
     trained = isinstance(parse_player(name), TrainedPlayer)
     if game is None and not trained:
-        raise ConfigError(f"'{name}' can play any game: name one, as load('{name}', game='connect_four')")
+        raise ConfigError(f"'{name}' can play any game: name one, as in load('{name}', game='connect_four')")
     if simulations is not None and not trained:
-        raise ConfigError(f"'{name}' takes no number of simulations; mcts:N has it in its name, as mcts:{simulations}")
+        raise ConfigError(f"'{name}' takes no number of simulations; mcts:{simulations} has it in its name")
     where = game_to_play(game, name)
     if isinstance(where, GymnasiumConfig):
         raise ConfigError(
             f"{where.title} is not played in turns: `podzero evaluate {name}` lets the agent act in it, and "
-            "podzero.metrics reads what its run reported"
+            "podzero.metrics reads the metrics of its run"
         )
     return Agent(name, make_env(where), simulations, discount_of(where))
 
 
 class Agent:
-    """A player of one game, trained or not.
+    """A player of one game, trained or not; made by `load`.
 
-    A position is a `PlayableGame`, as `new_game` makes it, or the names of the moves that lead there from the
-    beginning, as "E5 C3". Each number of simulations is compiled when it is used first, which takes some seconds.
+    Positions are given as a `PlayableGame` (see `new_game`) or as the names of the moves from the initial state, such
+    as "E5 C3". The first use of a number of simulations compiles, which takes seconds.
+
+    Args:
+      who: the player, see `load`.
+      env: the game.
+      simulations: default simulations per search; None for the player's usual number.
+      discount: discount per move for `mcts:N`.
     """
 
     def __init__(self, who: str, env: Env, simulations: int | None = None, discount: float = 1.0) -> None:
-        """See `load`; `discount` per move is that of `mcts:N`."""
         self._who, self._env, self._discount = who, env, discount
         self._parsed = parse_player(who)
         self.simulations = _positive(usual_simulations(self._parsed) if simulations is None else simulations)
-        """Of each search, unless another number is given there."""
+        """Default simulations per search."""
         self._player = resolve(who, env, self.simulations, discount)
         self._search = PositionSearch(self._made)
         self._new_game = PlayableGame(env)
 
     @property
     def name(self) -> str:
-        """As it was loaded; of a working directory with the learner step of its snapshot."""
+        """The name given to `load`; a working directory is completed to DIR@STEP."""
         newest = isinstance(self._parsed, TrainedPlayer) and self._parsed.step is None
         if not newest or self._who.startswith(PREFIX):
             return self._who
@@ -77,14 +88,14 @@ class Agent:
 
     @property
     def plays(self) -> str:
-        """The name of its game."""
+        """The game's name."""
         return self._env.spec.name
 
     def new_game(self, moves: str = "") -> PlayableGame:
-        """A game at its beginning, or after moves that are named in order, as "E5 C3".
+        """A game after the given moves, such as "E5 C3".
 
         Raises:
-          NotationError: there is no such move, or it is illegal.
+          NotationError: a move is unknown or illegal.
         """
         game = self._new_game.copy()
         game.restart(game.read(moves))
@@ -92,13 +103,13 @@ class Agent:
 
     @simulator_errors()
     def evaluate(self, position: PlayableGame | str = "") -> Evaluation:
-        """What the network alone says of a position, without a search.
+        """Evaluates a position by the network alone, without a search.
 
         Raises:
-          ConfigError: the agent has no network, or the game is over or another one.
-          NotationError: as `new_game`.
+          ConfigError: the agent has no network, the game is over, or the position is of another game.
+          NotationError: see `new_game`.
         """
-        game = self._going_on(position)
+        game = self._unfinished(position)
         policy, value = jax.device_get(self._search_player().evaluate(batch_of_one(game.state)))
         return Evaluation(game, policy[0], float(value[0]))
 
@@ -107,13 +118,12 @@ class Agent:
         """Searches a position as the agent does when it plays.
 
         Raises:
-          ConfigError: the agent does not search, or the game is over or another one.
-          NotationError: as `new_game`.
+          ConfigError: the agent does not search, the game is over, or the position is of another game.
+          NotationError: see `new_game`.
         """
-        game, simulations = (
-            self._going_on(position),
-            _positive(self.simulations if simulations is None else simulations),
-        )
+        game = self._unfinished(position)
+        simulations = _positive(self.simulations if simulations is None else simulations)
+        # Refuses agents that do not search.
         self._search_player()
         found = self._search(game.state, simulations)
         assert found.policy is not None
@@ -128,13 +138,13 @@ class Agent:
         """Plays a game to its end.
 
         Args:
-          opponent: who plays the other side; None lets the agent play both.
-          position: where they begin to play; given games are not changed.
-          second: whether the opponent is the player who begins the game.
+          opponent: the player of the other side; None lets the agent play both.
+          position: the position to start from; a given game is not changed.
+          second: whether the opponent plays first.
 
         Raises:
-          ConfigError: the opponent, or the position, is of another game.
-          NotationError: as `new_game`.
+          ConfigError: the opponent or the position is of another game.
+          NotationError: see `new_game`.
         """
         game, other = self._copy(position), opponent or self
         if opponent is not None and self._env.spec.players == 1:
@@ -148,6 +158,7 @@ class Agent:
             if found is None:
                 resigned = True
                 continue
+            # Values are for the player to move; negate those of the second player.
             values.append(np.nan if found.value is None else (1 - 2 * game.turn) * found.value)
             game.play(found.action)
         names = players[0].name, players[1].name
@@ -158,28 +169,23 @@ class Agent:
 
     def _search_player(self) -> SearchPlayer:
         if not isinstance(self._player, SearchPlayer):
-            raise ConfigError(
-                f"'{self.name}' gives moves alone: play against it, or load a working directory or mcts:N, which search"
-            )
+            raise ConfigError(f"'{self.name}' does not search: play against it, or load a working directory or mcts:N")
         return self._player
 
     def _choice(self, game: PlayableGame) -> Searched | None:
-        """The move in a position; None if the agent gives up."""
+        """The agent's move; None if it resigns."""
         if not isinstance(self._player, MovesPlayer):
             return self._search(game.state, self.simulations)
         if not game.from_beginning:
-            raise ConfigError(f"'{self.name}' knows positions by their moves: the game must start at the beginning")
+            raise ConfigError(f"'{self.name}' needs all moves of a game: the game must start from the initial state")
         (action,) = self._player.choose_after([Turn(tuple(game.moves), game.state, game.legal_mask)])
         return None if action == GIVES_UP else Searched(action)
 
     def _made(self, simulations: int) -> Player:
-        """The player with a number of simulations."""
         if simulations == self.simulations:
-            player = self._player
-        else:
-            player = resolve(with_simulations(self._who, simulations), self._env, simulations, self._discount)
-        assert not isinstance(player, MovesPlayer)
-        return player
+            assert not isinstance(self._player, MovesPlayer)
+            return self._player
+        return make_player(with_simulations(self._who, simulations), self._env, simulations, self._discount)
 
     def _copy(self, position: PlayableGame | str) -> PlayableGame:
         if isinstance(position, str):
@@ -187,17 +193,15 @@ class Agent:
         self._check_same(position.env.spec)
         return position.copy()
 
-    def _going_on(self, position: PlayableGame | str) -> PlayableGame:
+    def _unfinished(self, position: PlayableGame | str) -> PlayableGame:
         game = self._copy(position)
         if game.over:
-            raise ConfigError(
-                f"the game is over ({game.result}): there is no move to choose; take_back shows an earlier one"
-            )
+            raise ConfigError(f"the game is over ({game.result}), so there is no move to choose; take_back goes back")
         return game
 
     def _check_same(self, other: EnvSpec) -> None:
         if other != self._env.spec:
-            raise ConfigError(f"'{self.name}' plays {self.plays}, and this is {other.name}")
+            raise ConfigError(f"'{self.name}' plays {self.plays}, not {other.name}")
 
 
 def _positive(simulations: int) -> int:

@@ -11,11 +11,11 @@ from podzero.tools.report.history import History, MetricsTail, Values
 from podzero.workdir import Workdir, WorkdirError
 
 _OF_EACH_KIND = ("time/", "count/")
-"""Metrics that each kind of worker has of its own."""
+"""Prefixes of metrics that several kinds of workers have."""
 
 
 class Metrics(dict[str, Values]):
-    """Values by the name of their metric; a name that no worker reported raises `ConfigError`."""
+    """Values by metric; an unknown name raises `ConfigError`."""
 
     def __missing__(self, name: str) -> Values:
         known = f"it has: {', '.join(self)}" if self else "it has reported none yet"
@@ -23,24 +23,24 @@ class Metrics(dict[str, Values]):
 
 
 def metrics(workdir: str | Path) -> Metrics:
-    """What the workers of a run reported until now, also while the run goes on.
+    """Reads the metrics of a running or ended run.
 
     Args:
-      workdir: the working directory of the run, or an agent that comes with podzero, as `zoo:go_9x9`, for its training.
+      workdir: the run's working directory, or an agent that comes with podzero, such as `zoo:go_9x9`.
 
     Returns:
-      by name, as `learner/loss`: `times` (`[N]` seconds since the epoch, ascending), `steps` (`[N]` learner steps) and
-      `values` (`[N]`, finite) of all workers together. Shares of time, counts, and whatever several kinds of workers
-      report have the kind before their name, as `actor/time/search` or `actor/count/games`. Empty if nothing has been
-      reported.
+      by metric, such as `learner/loss`: `times` (`[N]` seconds since the epoch, ascending), `steps` (`[N]` learner
+      steps) and `values` (`[N]`, finite) of all workers together. Shares of time, counts, and metrics of several kinds
+      of workers are prefixed with the kind, such as `actor/time/search` or `actor/count/games`.
 
     Raises:
-      WorkdirError: there is no run in the directory, or its metrics cannot be read.
+      WorkdirError: the directory holds no run, or its metrics cannot be read.
       ConfigError: there is no such agent.
     """
     name = str(workdir)
     run = zoo_workdir(name.removeprefix(PREFIX)) if name.startswith(PREFIX) else Workdir(name)
-    run.experiment()  # refuses other folders
+    # Raises an error if the folder is not a run.
+    run.experiment()
     try:
         history = MetricsTail(run.metrics_file).read()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What an agent says of a position, and the games that agents played."""
+"""Results of agents: evaluations, searches and finished games."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Integers = np.ndarray[Any, np.dtype[np.int32]]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
-    """A policy and a value of a position."""
+    """The policy and value of a position."""
 
     game: PlayableGame
-    """A copy of the game, which shows the position."""
+    """A copy of the game that shows the position."""
     policy: Floats
-    """`[A]` float32, the probability of each action; zero for illegal ones."""
+    """`[A]` float32, the probability of each action; 0 for illegal ones."""
     value: float
-    """For the player to move, in [-1, 1]."""
+    """The value for the player to move, in [-1, 1]."""
 
     @property
     def action(self) -> int:
@@ -43,22 +43,21 @@ class Evaluation:
 
     @property
     def probabilities(self) -> dict[str, float]:
-        """The probability of each legal move by its name, most probable first."""
+        """The probability of each legal move by name, descending."""
         likely_first = sorted(self.game.legal, key=lambda action: -self.policy[action])
         return {self.game.name(action): float(self.policy[action]) for action in likely_first}
 
     @property
     def heat_map(self) -> Floats:
-        """`[H, W]` float32, the policy on the board: the probability that a stone or piece comes to each square.
+        """`[H, W]` float32, the policy by square: the probability that a stone or piece moves there.
 
         Raises:
           ConfigError: the position has no board.
         """
         drawing = board(self.game)
         heat = np.zeros(drawing.size, np.float32)
-        for square, share in heat_of(
-            drawing, {action: float(self.policy[action]) for action in self.game.legal}
-        ).items():
+        policy = {action: float(self.policy[action]) for action in self.game.legal}
+        for square, share in heat_of(drawing, policy).items():
             heat[square] = share
         return heat
 
@@ -68,22 +67,22 @@ class Evaluation:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Search(Evaluation):
-    """What a search found; `policy` is the improved one."""
+    """The result of a search; `policy` is the improved policy."""
 
     chosen: int
-    """The action that the agent plays."""
+    """The selected action."""
     visits: Integers
-    """`[A]` int32, the visits of each action of the position."""
+    """`[A]` int32, the visit counts at the root."""
     simulations: int
 
     @property
     def action(self) -> int:
-        """The action that the agent plays."""
+        """The selected action, which need not be the most probable one."""
         return self.chosen
 
     @property
     def visit_counts(self) -> dict[str, int]:
-        """The visits of each legal move by its name, most visited first, then most probable first."""
+        """The visit count of each legal move by name, descending; ties by probability."""
         visited_first = sorted(self.game.legal, key=lambda action: (-self.visits[action], -self.policy[action]))
         return {self.game.name(action): int(self.visits[action]) for action in visited_first}
 
@@ -93,14 +92,14 @@ class FinishedGame:
     """A game between two agents."""
 
     game: PlayableGame
-    """At its end; `game.show(ply)` steps through it."""
+    """The game at its end; `game.show(ply)` steps through it."""
     players: tuple[str, str]
-    """Their names; who began comes first."""
+    """The players' names; the first one began."""
     values: Floats
-    """`[plies]` float32, what the player to move expected before each move, for the player who began; NaN where it did
-    not search."""
+    """`[plies]` float32, the value before each move by the search of the player to move, for the player who began; NaN
+    without a search."""
     resigned: bool = False
-    """Whether the player to move at the end resigned or forfeited the game."""
+    """Whether the player to move at the end resigned or forfeited."""
 
     @property
     def moves(self) -> Sequence[str]:
@@ -109,36 +108,40 @@ class FinishedGame:
 
     @property
     def result(self) -> str:
-        """How the game ended, in words."""
+        """The result in words."""
         if self.resigned:
             return f"{('second', 'first')[self.game.turn]} player wins, the other one resigned"
         return self.game.result
 
     @property
     def points(self) -> float:
-        """Of the player who began: 1 won, 0.5 drew, 0 lost."""
+        """The points of the player who began: 1 for a win, 0.5 for a draw, 0 for a loss."""
+        # With `turn` 1 the second player resigned.
         return float(self.game.turn) if self.resigned else 0.5 + 0.5 * float(np.sign(self.game.points))
 
     def record(self, date: str | None = None) -> str:
-        """The game as other programs read it: SGF for Go, Othello and Hex, PGN for others; `date` as 2026-01-31.
+        """The game as SGF (Go, Othello and Hex) or PGN (others).
+
+        Args:
+          date: the date in the record, such as 2026-01-31.
 
         Raises:
-          ConfigError: it did not start at the beginning, or is no game of two.
+          ConfigError: the game did not start from the initial state, or has one player.
         """
         return record_text(self.game.env, self._played, date)
 
     def save(self, path: str | Path, date: str | None = None) -> None:
-        """Writes `record` to a file, whose folder is made.
+        """Writes `record` to a file and creates its folder.
 
         Raises:
-          ConfigError: it has no record, or the file cannot be written.
+          ConfigError: see `record`; or the file cannot be written.
         """
         write_records(Path(path), self.game.env, [self._played], date)
 
     @property
     def _played(self) -> PlayedGame:
         if not self.game.from_beginning or self.game.env.spec.players != 2:
-            raise ConfigError("only games of two players from the beginning have records; `moves` has those of others")
+            raise ConfigError("only two-player games from the initial state can be recorded; see `moves` for others")
         cut_off = bool(self.game.position.view.truncated)
         moves = tuple(self.game.moves)
         return PlayedGame(*self.players, moves, self.points, given_up=self.resigned, cut_off=cut_off)
@@ -149,18 +152,16 @@ class FinishedGame:
 
 
 def board(game: PlayableGame) -> Drawing:
-    """The position that a game shows, as values to be drawn.
+    """The board of the position that a game shows.
 
     Returns:
-      `owner` (`[H, W]`: 0 where the player who began has a stone or piece, 1 where the other one has, -1 elsewhere),
-      `text` (what is written in each square), `rows` and `columns` (their labels, from the top and from the left).
+      `owner` (`[H, W]`: 0 for stones or pieces of the player who began, 1 for the other player's, -1 for none), `text`
+      (in each square), `rows` and `columns` (labels, from the top and from the left).
 
     Raises:
       ConfigError: the game has no board.
     """
     drawing = drawing_of(game)
     if drawing is None:
-        raise ConfigError(
-            f"{game.env.spec.name} has no board that can be drawn: its observations are no planes of squares"
-        )
+        raise ConfigError(f"{game.env.spec.name} has no board to draw: its observations are not planes of a board")
     return drawing
