@@ -1,4 +1,4 @@
-"""The export of an agent: from the name of a player to files that were checked."""
+"""Exports an agent: from a player's name to checked files."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from podzero.tools.export.functions import BATCH, ExportError, Function, functio
 from podzero.types import EnvSpec, Params
 
 MOST_BYTES = 2**31 - 2**24
-"""Of all parameters: neither kind of file may have two GiB (a limit of Protocol Buffers and FlatBuffers)."""
+"""Largest size of all parameters: files of both formats are limited to 2 GiB (by Protocol Buffers and FlatBuffers)."""
 
 
 def format_of(file: Path) -> Format:
-    """The kind of a file, by its ending.
+    """The format for a file's suffix.
 
     Raises:
-      ConfigError: the ending is unknown.
+      ConfigError: the suffix is unknown.
     """
     if file.suffix not in FORMATS:
         raise ConfigError(
-            f"--to {file}: unknown ending '{file.suffix}'{nearest(file.suffix, FORMATS)}; expected one of "
+            f"--to {file}: unknown suffix '{file.suffix}'{nearest(file.suffix, FORMATS)}; expected one of "
             f"{', '.join(FORMATS)}"
         )
     return FORMATS[file.suffix]
 
 
 def trained_agent(who: str) -> TrainedPlayer:
-    """The snapshot that a player's name stands for.
+    """Parses the name of a trained player.
 
     Raises:
       ConfigError: there is no such player, or it has no network.
@@ -54,24 +54,24 @@ def trained_agent(who: str) -> TrainedPlayer:
 
 
 def export_agent(who: str, file: Path) -> dict[str, Any]:
-    """Writes the network of an agent into a file, and compares the file with JAX before it gets its name.
+    """Writes an agent's network to a file and checks its results against JAX.
 
-    The networks of a learned model become one file each: `NAME.representation.onnx`, `NAME.prediction.onnx` and
+    A learned model is written to one file per network: `NAME.representation.onnx`, `NAME.prediction.onnx` and
     `NAME.dynamics.onnx` instead of `NAME.onnx`.
 
     Args:
       who: a trained player, see `podzero.player_names`.
-      file: what to write; an existing file is replaced. Its ending decides the kind, see `FORMATS`.
+      file: the file to write or replace; its suffix is one of `FORMATS`.
 
     Returns:
-      `player, files, metadata, differences, bound, batch_sizes`; `differences` is the greatest difference of each
-      output, and `metadata` what stands in each file.
+      `player`, `files`, `metadata` (written to each file), `differences` (the largest of each output, see
+      `greatest_difference`), `bound` (see `BOUND`) and `batch_sizes`.
 
     Raises:
-      ConfigError: there is no such player, it has no network, the ending is unknown, or a package is missing.
+      ConfigError: there is no such player, it has no network, the suffix is unknown, or a package is not installed.
       WorkdirError, SnapshotError: the working directory or the snapshot cannot be read.
-      ExportError: the network cannot be written in this way, the file cannot be written, or it differs from JAX.
-      EnvironmentFailed, SimulatorError: the positions to compare could not be played.
+      ExportError: the format cannot express the network, the file cannot be written, or its results differ from JAX's.
+      EnvironmentFailed, SimulatorError: the environment failed while the positions for the check were played.
     """
     kind, player = format_of(file), trained_agent(who)
     check_writable(file)
@@ -82,7 +82,8 @@ def export_agent(who: str, file: Path) -> dict[str, Any]:
     check_matches(snapshot.params, trainable_network(experiment.network, spec), origin)
     _refuse_large(snapshot.params)
     metadata = _metadata(who, experiment, spec, snapshot.version)
-    with jax.default_matmul_precision("highest"):  # accelerators would round the inputs of products
+    # Accelerators would otherwise round the inputs of matrix products.
+    with jax.default_matmul_precision("highest"):
         functions = functions_of(experiment.network, spec, snapshot.params)
         count = max(BATCH_SIZES)
         inputs = {"observation": observations_of(experiment.env, spec, count), "action": random_actions(spec, count, 0)}
@@ -109,7 +110,7 @@ def _file_of(function: Function, file: Path) -> Path:
 
 
 def _metadata(who: str, experiment: Experiment, spec: EnvSpec, step: int) -> dict[str, Any]:
-    """What a file says of its agent."""
+    """The description of the agent in a file."""
     about = {
         "game": spec.name,
         "players": spec.players,
@@ -126,7 +127,7 @@ def _metadata(who: str, experiment: Experiment, spec: EnvSpec, step: int) -> dic
 
 
 def _shapes(function: Function, outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The function, and the shapes of its inputs and outputs."""
+    """The description of a function in a file: its name, and the shapes of its inputs and outputs."""
     return {
         "function": function.name,
         "inputs": {name: [BATCH, *one.shape] for name, one in function.inputs.items()},
@@ -141,19 +142,19 @@ def _refuse_large(params: Params) -> None:
 
 
 BATCH_SIZES = (1, 7, 64)
-"""The batches in which a file is called; the last one holds all positions."""
+"""Batch sizes with which a file is checked, ascending."""
 BOUND = 1e-4
-"""The greatest difference that a file may have; see `greatest_difference`. Float32 rounds to about 1e-7, and sums in
-another order differ by 1e-6 to 1e-5; bfloat16 would differ by more than 1e-3."""
+"""Largest allowed `greatest_difference`. Float32 sums in another order differ by 1e-6 to 1e-5; bfloat16 would differ by
+more than 1e-3."""
 _SIDE_BY_SIDE = 16
-"""Gymnasium environments that act together."""
+"""Gymnasium environments per vector environment."""
 
 
 def observations_of(env: EnvConfig, spec: EnvSpec, count: int) -> np.ndarray[Any, Any]:
     """Observations of uniformly random play, `[count, *observation_shape]` float32.
 
     Raises:
-      EnvironmentFailed, SimulatorError: the environments, or a game on the host, failed.
+      EnvironmentFailed, SimulatorError: the environment failed.
     """
     if not isinstance(env, GymnasiumConfig):
         with simulator_errors():
@@ -174,7 +175,8 @@ def random_actions(spec: EnvSpec, count: int, seed: int) -> np.ndarray[Any, Any]
 
 
 def references(functions: Sequence[Function], inputs: Arrays) -> list[tuple[Arrays, Arrays]]:
-    """The inputs and the outputs of each function in JAX; outputs are inputs of later functions, by their names."""
+    """The inputs and JAX's outputs of each function."""
+    # By name, outputs become inputs of later functions: `latent`, for example.
     values, found = dict(inputs), []
     for function in functions:
         given = {name: values[name] for name in function.inputs}
@@ -185,16 +187,16 @@ def references(functions: Sequence[Function], inputs: Arrays) -> list[tuple[Arra
 
 
 def check_file(file: Path, call: Call, inputs: Arrays, expected: Arrays) -> dict[str, float]:
-    """Calls the function of a file with batches of several sizes, and compares it with JAX.
+    """Compares a file's function with JAX in batches of several sizes.
 
     Args:
-      file: for the message.
-      call: the function in it.
-      inputs: `[N, ...]` each, N at least the last of `BATCH_SIZES`.
-      expected: outputs for them, `[N, ...]` each.
+      file: the file, for error messages.
+      call: the file's function.
+      inputs: `[N, ...]` each, with N at least the last of `BATCH_SIZES`.
+      expected: JAX's outputs, `[N, ...]` each.
 
     Returns:
-      the greatest difference of each output.
+      the `greatest_difference` of each output.
 
     Raises:
       ExportError: an output is missing, has another shape, or differs by more than `BOUND`.
@@ -216,6 +218,7 @@ def check_file(file: Path, call: Call, inputs: Arrays, expected: Arrays) -> dict
 
 def greatest_difference(found: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> float:
     """`max |found - expected| / max(1, max |expected|)`; infinite if a number is not finite."""
-    with np.errstate(invalid="ignore"):  # the difference of infinities is refused below
+    # The difference of infinities is NaN and refused below.
+    with np.errstate(invalid="ignore"):
         difference = float(np.max(np.abs(found - expected)))
     return difference / max(1.0, float(np.max(np.abs(expected)))) if np.isfinite(difference) else float("inf")

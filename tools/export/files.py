@@ -1,6 +1,4 @@
-"""Exported files: how a function is encoded and loaded in each format, and files that get their names only when all are
-complete and checked.
-"""
+"""Exported files: encoding and loading of each format, and atomic writing of several files."""
 
 from __future__ import annotations
 
@@ -22,24 +20,25 @@ from podzero.tools.export.onnx import onnx_model
 from podzero.workdir import sync
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
-"""On which a `.stablehlo` file runs."""
+"""JAX platforms on which a `.stablehlo` file runs."""
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 Call = Callable[[Arrays], Arrays]
-"""Inputs to outputs, by their names."""
+"""Inputs to outputs, both by name."""
 
 
 class Format(NamedTuple):
-    """One kind of file."""
+    """A file format."""
 
     encode: Callable[[Function, Mapping[str, Any]], bytes]
-    """The contents of the file of a function, with metadata in it."""
+    """`(function, metadata)` to the contents of a file."""
     load: Callable[[Path], Call]
-    """The function in a file, ready to be called."""
+    """Loads a file's function."""
 
 
 def _onnx_bytes(function: Function, metadata: Mapping[str, Any]) -> bytes:
-    import_extra("onnxruntime", "a .onnx file", "export")  # which checks it: refused before the work, not after it
+    # The check of the file needs it; fail before the conversion.
+    import_extra("onnxruntime", "a .onnx file", "export")
     contents: bytes = onnx_model(function, metadata).SerializeToString()
     return contents
 
@@ -50,7 +49,8 @@ def _load_onnx(file: Path) -> Call:
     options.intra_op_num_threads = len(os.sched_getaffinity(0))
     try:
         session = runtime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its errors have no common base
+    # Its errors have no common base class.
+    except Exception as error:
         raise ExportError(f"ONNX Runtime {runtime.__version__} cannot load what was written: {error}") from error
     names = [output.name for output in session.get_outputs()]
 
@@ -66,7 +66,7 @@ def _stablehlo_bytes(function: Function, metadata: Mapping[str, Any]) -> bytes:
 
     (batch,) = export.symbolic_shape(BATCH)
     exported = export.export(jax.jit(call), platforms=PLATFORMS)(*function.batched(batch))
-    # The format has no field for metadata; the function's name may be any text, and is only shown in messages.
+    # The format has no field for metadata. The function's name may be any text and appears only in messages.
     named = dataclasses.replace(exported, fun_name=json.dumps(dict(metadata)))
     return bytes(named.serialize())
 
@@ -82,14 +82,14 @@ def _load_stablehlo(file: Path) -> Call:
 
 
 FORMATS = {".onnx": Format(_onnx_bytes, _load_onnx), ".stablehlo": Format(_stablehlo_bytes, _load_stablehlo)}
-"""By the ending of the file."""
+"""Formats by suffix."""
 
 
 def check_writable(file: Path) -> None:
-    """Refuses a file that cannot be written, before there is anything to write.
+    """Checks that a file can be written.
 
     Raises:
-      ExportError: its folder is missing or may not be written, or it is a folder itself.
+      ExportError: its folder does not exist or cannot be written, or it is a folder itself.
     """
     if not file.parent.is_dir():
         raise _refusal(file, "its folder does not exist")
@@ -100,18 +100,16 @@ def check_writable(file: Path) -> None:
 
 
 class PartialFiles:
-    """A context in which files are written beside their final places; leaving it without an error renames all of them,
-    and an error removes them and leaves the files that were there before.
-    """
+    """A context manager that writes files under temporary names; its exit renames them, or deletes them on an error."""
 
     def __init__(self) -> None:
         self._partial: dict[Path, Path] = {}
 
     def write(self, file: Path, contents: bytes) -> Path:
-        """Writes what will become `file`, and returns where it lies until then.
+        """Writes the contents of `file` under a temporary name in the same folder; returns that path.
 
         Raises:
-          ExportError: it cannot be written, as on a full disk.
+          ExportError: writing failed, for example because the disk is full.
         """
         partial = self._partial[file] = file.with_name(f".{os.getpid()}.{file.name}")
         try:
@@ -142,4 +140,4 @@ class PartialFiles:
 
 
 def _refusal(file: Path, why: str | None) -> ExportError:
-    return ExportError(f"cannot write {file}: {why}; name another file by --to")
+    return ExportError(f"cannot write {file}: {why}; name another file with --to")

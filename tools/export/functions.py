@@ -1,4 +1,4 @@
-"""The networks of an agent as plain functions with named inputs and outputs, all computed in float32."""
+"""An agent's networks as functions with named inputs and outputs, computed in float32."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from podzero.networks import make_inference, make_model_network, make_network
 from podzero.types import Array, EnvSpec, ModelNetwork, Network, Params
 
 BATCH = "batch"
-"""The name of the dynamic first dimension of all inputs and outputs."""
+"""Name of the dynamic first dimension of all inputs and outputs."""
 
 Outputs = dict[str, jax.Array]
-"""By their names."""
+"""Outputs by name."""
 
 
 class Function(NamedTuple):
-    """A pure function of a batch, with parameters."""
+    """A pure function of a batch, and its parameters."""
 
     name: str
-    """`network`; or `representation`, `prediction` or `dynamics` of a learned model."""
+    """`network`, or `representation`, `prediction` or `dynamics` of a learned model."""
     call: Callable[..., Outputs]
-    """`(params, *inputs)` to outputs by their names; each array has a leading batch axis B."""
+    """`(params, *inputs)` to outputs; all inputs and outputs have a leading batch axis B."""
     params: Params
     inputs: dict[str, jax.ShapeDtypeStruct]
-    """Shape without the batch axis, and dtype, of each input in the order of the arguments."""
+    """Shape (without the batch axis) and dtype of each input, in the order of the arguments."""
 
     def batched(self, batch: Any) -> list[jax.ShapeDtypeStruct]:
-        """Shapes and dtypes of the inputs for a batch size, which may be symbolic (`jax.export.symbolic_shape`)."""
+        """Shapes and dtypes of the inputs for a batch size, possibly symbolic (`jax.export.symbolic_shape`)."""
         return [_like((batch, *one.shape), one.dtype) for one in self.inputs.values()]
 
 
 def trainable_network(config: NetworkConfig, spec: EnvSpec) -> Network | ModelNetwork:
-    """The network whose parameters a snapshot holds."""
+    """The network as it is trained, whose parameters snapshots hold."""
     return make_model_network(config, spec) if isinstance(config, ModelNetworkConfig) else make_network(config, spec)
 
 
 def functions_of(config: NetworkConfig, spec: EnvSpec, params: Params) -> list[Function]:
-    """The functions to export, those first whose outputs are inputs of others.
+    """The functions to export; those whose outputs are inputs of others come first.
 
-    Observations are `[B, *observation_shape]` float32, whatever dtype the environment gives: the functions convert them
-    to it. Parameters are folded as for acting (`podzero.networks.make_inference`).
+    Observations are `[B, *observation_shape]` float32 and converted to the environment's dtype. Parameters are folded
+    as for acting (`podzero.networks.make_inference`).
 
     - `network`: `observation` to `policy_logits` `[B, A]`, illegal actions not masked, and `value` `[B]`.
     - `representation`: `observation` to `latent` `[B, ...]`.
@@ -106,4 +106,4 @@ def _like(shape: tuple[Any, ...], dtype: Any) -> jax.ShapeDtypeStruct:
 
 
 class ExportError(PodzeroError, RuntimeError):
-    """A network cannot be exported, or the written file computes something else; the message says what and where."""
+    """A network cannot be exported, or the exported file's results differ from JAX's."""

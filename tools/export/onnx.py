@@ -1,4 +1,4 @@
-"""A JAX function as an ONNX model: its jaxpr with a symbolic batch, operation by operation."""
+"""Converts a JAX function to an ONNX model, operation by operation of its jaxpr with a symbolic batch."""
 
 from __future__ import annotations
 
@@ -19,21 +19,19 @@ from podzero.importing import import_extra
 from podzero.tools.export.functions import BATCH, ExportError, Function
 
 _CALLS = ("jaxpr", "call_jaxpr")
-"""Parameters of the equations that call another jaxpr: jit, custom gradients, rematerialization."""
+"""Parameters that hold the jaxpr called by an equation: jit, custom gradients, rematerialization."""
 
 
 def onnx_model(function: Function, metadata: Mapping[str, Any]) -> Any:
-    """The function as an `onnx.ModelProto` in float32 with a dynamic batch.
-
-    What does not depend on the inputs is computed here, so that the model holds constants instead.
+    """Converts a function to an `onnx.ModelProto` in float32 with a dynamic batch.
 
     Args:
-      function: what to write; its parameters become constants.
-      metadata: written into the model.
+      function: the function; its parameters become constants.
+      metadata: the model's metadata.
 
     Raises:
       ConfigError: the package `onnx` is not installed.
-      ExportError: the function computes something that cannot be written.
+      ExportError: the function has an operation that is not supported.
     """
     (batch,) = export.symbolic_shape(BATCH)
     inputs = dict(zip(function.inputs, function.batched(batch), strict=True))
@@ -46,7 +44,7 @@ def onnx_model(function: Function, metadata: Mapping[str, Any]) -> Any:
 
 
 def _named(params: Any) -> list[Known]:
-    """All parameters with their paths, as `params/heads/value/kernel`."""
+    """The parameters, named by their paths, such as `params/heads/value/kernel`."""
     return [
         Known(np.asarray(leaf), "/".join(["params", *(str(entry.key) for entry in path)]))
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)
@@ -54,7 +52,7 @@ def _named(params: Any) -> list[Known]:
 
 
 def _evaluate(graph: Graph, jaxpr: Jaxpr, inputs: Sequence[Value]) -> list[Value]:
-    """Adds the nodes of a jaxpr; returns the values of its outputs."""
+    """Adds the nodes of a jaxpr; returns its outputs."""
     values: dict[Any, Value] = dict(zip(jaxpr.invars, inputs, strict=True))
     values |= {variable: Known(np.asarray(one)) for variable, one in zip(jaxpr.constvars, jaxpr.consts, strict=True)}
 
@@ -71,11 +69,12 @@ def _evaluate(graph: Graph, jaxpr: Jaxpr, inputs: Sequence[Value]) -> list[Value
 
 
 def _outputs(graph: Graph, equation: Any, inputs: list[Value]) -> list[Value]:
-    """The values of one equation."""
+    """Adds the nodes of an equation; returns its outputs."""
     for name in _CALLS:
         if name in equation.params:
             called = equation.params[name]
             return _evaluate(graph, called, inputs)
+    # Fold what does not depend on the inputs into constants, unless its shape depends on the batch size.
     known = [value for value in inputs if isinstance(value, Known)]
     fixed = all(isinstance(size, int) for variable in equation.outvars for size in variable.aval.shape)
     if fixed and len(known) == len(inputs):
@@ -84,8 +83,9 @@ def _outputs(graph: Graph, equation: Any, inputs: list[Value]) -> list[Value]:
 
 
 def _computed(equation: Any, inputs: list[Known]) -> list[Value]:
-    """Constants computed from constants; what comes from one parameter keeps its name."""
+    """Computes constants from constants."""
     found = equation.primitive.bind(*(value.array for value in inputs), **equation.params)
+    # What is computed from one parameter keeps its name.
     names = [value.name for value in inputs if value.name.startswith("params/")]
     name = names[0] if len(names) == 1 else "constant"
     arrays = found if equation.primitive.multiple_results else [found]
@@ -93,7 +93,7 @@ def _computed(equation: Any, inputs: list[Known]) -> list[Value]:
 
 
 _OPSET, _IR_VERSION = 18, 8
-"""Of ONNX 1.13 (2022), the first with axes of all reductions as inputs; newer runtimes read it as well."""
+"""The versions of ONNX 1.13 (2022), the first in which all reductions take their axes as inputs."""
 
 
 class Known(NamedTuple):
@@ -101,7 +101,7 @@ class Known(NamedTuple):
 
     array: np.ndarray[Any, Any]
     name: str = "constant"
-    """Where it comes from, as `params/heads/value/kernel`."""
+    """The parameter that it comes from, such as `params/heads/value/kernel`."""
 
 
 Value = Known | str
@@ -109,10 +109,10 @@ Value = Known | str
 
 
 class Graph:
-    """Nodes, and the constants that they use. The first axis of the first input is the batch.
+    """An ONNX graph under construction. The first axis of the first input is the batch.
 
     Args:
-      inputs: shape and dtype by name; dimensions may be symbolic.
+      inputs: shape and dtype of each input by name; dimensions may be symbolic.
 
     Raises:
       ConfigError: the package `onnx` is not installed.
@@ -127,18 +127,18 @@ class Graph:
         self._batch: Value | None = None
 
     def node(self, operator: str, *inputs: Value, **attributes: Any) -> str:
-        """Adds a node of ONNX's operator set with one output, and returns the name of this tensor."""
+        """Adds a node with one output; returns the output's name."""
         name = self._unique(operator.lower())
         names = [self._name_of(value) for value in inputs]
         self._nodes.append(self._onnx.helper.make_node(operator, names, [name], name, **attributes))
         return name
 
     def cast(self, x: Value, dtype: np.dtype[Any]) -> str:
-        """`x` in another dtype."""
+        """Converts `x` to a dtype."""
         return self.node("Cast", x, to=self._type_of(dtype))
 
     def transpose(self, x: Value, permutation: Sequence[int]) -> Value:
-        """`x` with its axes permuted as `numpy.transpose` does."""
+        """Permutes the axes of `x` like `numpy.transpose`."""
         if list(permutation) == sorted(permutation):
             return x
         if isinstance(x, Known):
@@ -146,14 +146,14 @@ class Graph:
         return self.node("Transpose", x, perm=list(permutation))
 
     def reshape(self, x: Value, shape: Sequence[Any]) -> Value:
-        """`x` in another shape, of which at most one dimension is symbolic."""
+        """Reshapes `x`; at most one dimension is symbolic."""
         sizes = [size if isinstance(size, int) else -1 for size in shape]
         if isinstance(x, Known):
             return x._replace(array=x.array.reshape(sizes))
         return self.node("Reshape", x, indices(*sizes))
 
     def expand(self, x: Value, shape: Sequence[Any]) -> str:
-        """`x` broadcast to a shape; a dimension of one leaves that of `x` as it is."""
+        """Broadcasts `x` to a shape; sizes of 1 keep those of `x`."""
         if all(isinstance(size, int) for size in shape):
             return self.node("Expand", x, indices(*shape))
         if not all(isinstance(size, int) or str(size) == BATCH for size in shape):
@@ -162,12 +162,12 @@ class Graph:
         return self.node("Expand", x, self.node("Concat", *sizes, axis=0))
 
     def model(self, outputs: Mapping[str, tuple[Value, Any]], metadata: Mapping[str, Any], version: str) -> Any:
-        """The graph as an `onnx.ModelProto`.
+        """Completes the graph as an `onnx.ModelProto`.
 
         Args:
-          outputs: value, and an object with shape and dtype, by name.
-          metadata: what is not text becomes JSON.
-          version: of podzero.
+          outputs: value of each output, and an object with its shape and dtype, by name.
+          metadata: the model's metadata; values other than strings become JSON.
+          version: podzero's version.
         """
         helper = self._onnx.helper
         results = []
@@ -185,7 +185,7 @@ class Graph:
         return model
 
     def _batch_size(self) -> Value:
-        """The batch size as a vector of one number, `[1]` int64."""
+        """The batch size, `[1]` int64."""
         if self._batch is None:
             self._batch = self.node("Shape", next(iter(self._inputs)), start=0, end=1)
         return self._batch
@@ -210,27 +210,27 @@ class Graph:
 
 
 def indices(*numbers: int) -> Known:
-    """A vector of axes or sizes, int64."""
+    """Axes or sizes as an int64 vector."""
     return Known(np.array(numbers, np.int64))
 
 
 Convert = Callable[..., Value]
-"""`(graph, equation, *inputs)` to the value of the equation's only output."""
+"""`(graph, equation, *inputs)` to the equation's only output."""
 
 _SAME = {
     "abs": "Abs", "add": "Add", "div": "Div", "eq": "Equal", "exp": "Exp", "gt": "Greater", "logistic": "Sigmoid",
     "min": "Min", "mul": "Mul", "sign": "Sign", "sqrt": "Sqrt", "sub": "Sub", "tanh": "Tanh",
 }  # fmt: skip
-"""Elementwise operations that ONNX has as they are."""
+"""Elementwise operations with an equivalent in ONNX."""
 _REDUCTIONS = {"reduce_max": "ReduceMax", "reduce_min": "ReduceMin", "reduce_sum": "ReduceSum"}
 _CHANNELS_FIRST, _CHANNELS_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 
 
 def convert(graph: Graph, equation: Any, *inputs: Value) -> list[Value]:
-    """Adds the nodes of one equation of a jaxpr; returns its outputs.
+    """Adds the nodes of an operation; returns its outputs.
 
     Raises:
-      ExportError: the operation, or this form of it, is not known here.
+      ExportError: the operation, or this form of it, is not supported.
     """
     name = equation.primitive.name
     if name == "unstack":
@@ -304,7 +304,7 @@ def _slice(graph: Graph, equation: Any, x: Value) -> Value:
 
 
 def _gather(graph: Graph, equation: Any, x: Value, where: Value) -> Value:
-    """One entry along one axis, at a constant index, as `x[:, 0]`."""
+    """An entry along one axis at a constant index, such as `x[:, 0]`."""
     numbers, shape = equation.params["dimension_numbers"], equation.invars[0].aval.shape
     axes, sizes = numbers.collapsed_slice_dims, equation.params["slice_sizes"]
     whole = all(size == shape[axis] for axis, size in enumerate(sizes) if axis not in axes)
@@ -314,13 +314,12 @@ def _gather(graph: Graph, equation: Any, x: Value, where: Value) -> Value:
 
 
 def _stack(graph: Graph, equation: Any, *parts: Value) -> Value:
-    """Parts of equal shape along a new axis."""
     axis = equation.params["axis"]
     return graph.node("Concat", *(graph.node("Unsqueeze", part, indices(axis)) for part in parts), axis=axis)
 
 
 def _product(graph: Graph, equation: Any, x: Value, y: Value) -> Value:
-    """A dense layer as a matrix product, every other product by its letters."""
+    """A matrix product for dense layers, an Einsum for all others."""
     (over_x, over_y), (batch_x, batch_y) = equation.params["dimension_numbers"]
     rank_x, rank_y = (variable.aval.ndim for variable in equation.invars)
     if rank_y == 2 and (tuple(over_x), tuple(over_y), tuple(batch_x)) == ((rank_x - 1,), (0,), ()):
@@ -349,7 +348,8 @@ def _convolve(graph: Graph, equation: Any, x: Value, kernel: Value) -> Value:
 
 
 def _pool_sum(graph: Graph, equation: Any, x: Value) -> Value:
-    """The sum of each window of images `[B, H, W, C]`: the mean with its padding, times the size of the window."""
+    """The sum over each window of images `[B, H, W, C]`."""
+    # ONNX has no sum pooling: take the mean, padding included, times the size of the window.
     params = equation.params
     window, strides, padding = (params[name] for name in ("window_dimensions", "window_strides", "padding"))
     dilated = set(params["base_dilation"]) | set(params["window_dilation"]) != {1}

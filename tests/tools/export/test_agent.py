@@ -123,7 +123,7 @@ def test_players_without_a_network_are_refused(who, tmp_path):
 
 @pytest.mark.parametrize("name", ["agent.onx", "agent", "agent.pt"])
 def test_unknown_endings_are_refused(name, board_agent, tmp_path):
-    with pytest.raises(ConfigError, match=r"ending '.*\.onnx, \.stablehlo"):
+    with pytest.raises(ConfigError, match=r"suffix '.*\.onnx, \.stablehlo"):
         export_agent(str(board_agent.root), tmp_path / name)
 
 
