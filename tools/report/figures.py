@@ -1,4 +1,4 @@
-"""What a report consists of: sections with figures, tables and games, and the curves made from metrics."""
+"""The parts of a report (sections, figures, tables, games), and curves made from metrics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from podzero.tools.report.history import Axes, Bins, FloatArray, History, Timeline, Values
 
 DIGITS = 5
-"""Significant digits of the numbers in the page."""
+"""Significant digits of numbers in the page."""
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class ReportCurve:
     values: FloatArray
     """`[N]`, NaN where there is no value."""
     low: FloatArray | None = None
-    """`[N]` lower edge of the band."""
+    """`[N]`, the lower edge of the band."""
     high: FloatArray | None = None
-    """`[N]` upper edge of the band."""
+    """`[N]`, the upper edge of the band."""
 
     @property
     def known(self) -> FloatArray:
@@ -34,12 +34,12 @@ class ReportCurve:
 
     @property
     def least(self) -> float:
-        """The least value, or the lowest point of the band if there is one."""
+        """The minimum of the values and the band."""
         return float(np.nanmin(self.values if self.low is None else np.fmin(self.values, self.low)))
 
     @property
     def greatest(self) -> float:
-        """The greatest value, or the highest point of the band if there is one."""
+        """The maximum of the values and the band."""
         return float(np.nanmax(self.values if self.high is None else np.fmax(self.values, self.high)))
 
 
@@ -50,16 +50,16 @@ class Figure:
     title: str
     unit: str
     caption: str
-    """One sentence that says what is shown."""
+    """A sentence that explains the curves."""
     axes: Axes
     curves: Sequence[ReportCurve]
     stacked: bool = False
     """Whether the curves are shares that are stacked."""
     dots: bool = False
-    """Whether each point is marked."""
+    """Whether points are marked."""
 
     def to_tree(self) -> dict[str, Any]:
-        """The figure as plain values for the page's script."""
+        """The figure as JSON values for the page's script."""
         return {
             "unit": self.unit,
             "stacked": self.stacked,
@@ -79,7 +79,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class ReportTable:
-    """Rows of text."""
+    """A table of text."""
 
     caption: str
     header: Sequence[str]
@@ -88,34 +88,34 @@ class ReportTable:
 
 @dataclass(frozen=True)
 class GameReplay:
-    """A game as a series of boards in SVG, to step through."""
+    """A game as SVG boards that the reader steps through."""
 
     title: str
     extent: tuple[int, int]
     """Width and height of a board, in SVG units."""
     ground: str
-    """The SVG elements of the empty board."""
+    """SVG elements of the empty board."""
     elements: Sequence[str]
-    """The SVG elements of all pieces and marks in the game, without duplicates."""
+    """SVG elements of all pieces and marks in the game, without duplicates."""
     frames: Sequence[Sequence[int]]
-    """`[plies + 1]`, the indices into `elements` for each position."""
+    """`[plies + 1]`, the indices in `elements` of each position's pieces and marks."""
     moves: Sequence[str]
     """`[plies]`, the names of the moves."""
     caption: str = ""
 
     @property
     def last(self) -> str:
-        """The SVG elements of the last position."""
+        """SVG elements of the last position."""
         return "".join(self.elements[number] for number in self.frames[-1])
 
     def to_tree(self) -> dict[str, Any]:
-        """The game as plain values for the page's script."""
+        """The game as JSON values for the page's script."""
         return {"elements": list(self.elements), "frames": list(self.frames), "moves": list(self.moves)}
 
 
 @dataclass(frozen=True)
 class ReportSection:
-    """A section of the report. Empty sections are left out."""
+    """A section of a report; the page leaves out empty ones."""
 
     title: str
     figures: Sequence[Figure] = ()
@@ -123,7 +123,7 @@ class ReportSection:
     facts: Mapping[str, str] = field(default_factory=dict)
     """Names and values."""
     text: str = ""
-    """A long text, collapsed when the page opens."""
+    """A long text, initially collapsed."""
     replays: Sequence[GameReplay] = ()
 
     @property
@@ -133,20 +133,20 @@ class ReportSection:
 
 
 def numbers(values: FloatArray) -> list[float | None]:
-    """Values for JSON: rounded to `DIGITS` digits, None for NaN and infinities."""
+    """Converts values to JSON: rounded to `DIGITS` digits, None for NaN and infinities."""
     return [float(f"{value:.{DIGITS}g}") if np.isfinite(value) else None for value in values.tolist()]
 
 
 # Curves and figures from the metrics of a run.
 
 SMALLEST_SHARE = 0.002
-"""A stage that takes a smaller share of the time, on average, gets no curve of its own."""
+"""Stages with a smaller mean share of the time get no curve."""
 REST = "not measured"
-"""The label of the time that belongs to no stage."""
+"""Label of the time that belongs to no stage; also in page.js."""
 
 
 class MetricCurves:
-    """The metrics of a run as curves over its training time."""
+    """Makes curves over the training time from the metrics of a run."""
 
     def __init__(self, history: History) -> None:
         self.history = history
@@ -155,18 +155,18 @@ class MetricCurves:
         self._axes = self.timeline.at_hours(self._bins.middles)
 
     def gauge(self, kind: str, name: str, label: str) -> ReportCurve | None:
-        """A quantity that the workers of a kind measure: its mean, and a band from the least to the greatest value."""
+        """The mean of a metric over the workers of a kind, with a band from minimum to maximum; None without values."""
         return self.envelope(self.history.values(kind, name), label)
 
     def envelope(self, values: Values, label: str) -> ReportCurve | None:
-        """The mean of the values in each bin, with a band from the least to the greatest; None without values."""
+        """The mean of the values per bin, with a band from minimum to maximum; None without values."""
         if not len(values.values):
             return None
         mean, low, high = self._bins.envelope(self.timeline.hours(values.times), values.values)
         return ReportCurve(label, mean, low, high)
 
     def per_s(self, kind: str, name: str, label: str, scale: float = 1.0) -> ReportCurve | None:
-        """The rate of a count, summed over all workers of a kind, times `scale`; None if nothing was counted."""
+        """The rate of a count, summed over the workers of a kind, times `scale`; None if nothing was counted."""
         workers = [counts for counts in self.history.each(kind, name) if counts.values.any()]
         if not workers:
             return None
@@ -178,16 +178,16 @@ class MetricCurves:
         steps = self.history.values("learner", "learner/step")
         if not steps.values.any():
             return None
+        # After a resumption the step starts again from the checkpoint: steps trained twice count once.
         made = np.diff(np.maximum.accumulate(steps.values), prepend=0.0)
         return ReportCurve(label, scale * self._bins.per_s(self.timeline.hours(steps.times), made))
 
     def shares(self, kind: str) -> list[ReportCurve]:
-        """The share of its time that a kind of worker spends in each stage, and the rest that no stage measures."""
+        """The mean share of time that a kind of worker spends in each stage, and the rest that no stage measures."""
         stages = sorted(name for name in self.history.names(kind) if name.startswith("time/"))
         tables = self.history.of_kind(kind)
-        # One matrix `[N, stages]` per worker. A line that lacks a stage spent no time in it; a line that lacks all
-        # stages does not report times.
-
+        # One matrix `[N, stages]` per worker. A line without a stage spent no time in it; a line without any stage does
+        # not report times.
         columns = [np.stack([table.column(stage) for stage in stages], axis=1) for table in tables if stages]
         reported = [np.isfinite(column).any(axis=1) for column in columns]
         means: dict[str, FloatArray] = {}
@@ -205,11 +205,11 @@ class MetricCurves:
         return [ReportCurve(stage, named[stage]) for stage in largest_first] + [ReportCurve(REST, rest)]
 
     def figure(self, title: str, unit: str, caption: str, curves: Sequence[ReportCurve | None]) -> list[Figure]:
-        """A figure of the curves that are not None, as a list of one figure; an empty list if there are none."""
+        """A list of one figure with the curves that are not None; empty if there are none."""
         found = [curve for curve in curves if curve is not None and len(curve.known)]
         return [Figure(title, unit, caption, self._axes, found)] if found else []
 
     def stacked(self, title: str, caption: str, curves: Sequence[ReportCurve]) -> list[Figure]:
-        """A figure of stacked shares, as a list of one figure; an empty list without data."""
+        """A list of one figure of stacked shares; empty without data."""
         found = [curve for curve in curves if len(curve.known)]
         return [Figure(title, "share", caption, self._axes, found, stacked=True)] if found else []

@@ -1,4 +1,4 @@
-"""The metrics of a run: the lines of `metrics.jsonl` as columns for each worker, placed in the training time."""
+"""The metrics of a run: the lines of `metrics.jsonl` as columns per worker, over the training time."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from podzero.runtime.monitoring.monitor import kind_of
 
 FloatArray = np.ndarray[Any, np.dtype[np.float64]]
 LATEST_TIME = 1e11
-"""Seconds since the epoch, in the year 5138. A later time means that the line is damaged."""
+"""Latest plausible time, in seconds since the epoch (the year 5138); later times mark damaged lines."""
 
 
 class WorkerTable:
-    """The lines of one worker: one row per line, one column per metric."""
+    """The lines of a worker, with a row per line and a column per metric."""
 
     def __init__(self) -> None:
         self._times = array("d")
@@ -30,7 +30,8 @@ class WorkerTable:
         """Adds a line."""
         for name, value in metrics.items():
             column = self._columns.get(name)
-            if column is None:  # a metric that the earlier lines lack
+            # A new metric: earlier lines lack it.
+            if column is None:
                 column = self._columns[name] = array("d", [math.nan]) * len(self._times)
             column.append(value)
         self._times.append(time_s)
@@ -55,12 +56,12 @@ class WorkerTable:
         return np.array(self._steps)
 
     def column(self, name: str) -> FloatArray:
-        """`[N]` values of a metric, NaN for lines without it."""
+        """`[N]`, the values of a metric; NaN for lines without it."""
         return np.array(self._columns.get(name, [math.nan] * len(self._times)))
 
 
 class Values(NamedTuple):
-    """The values of a metric from one or several workers."""
+    """The values of a metric from one or more workers."""
 
     times: FloatArray
     """`[N]` seconds since the epoch, ascending."""
@@ -76,10 +77,10 @@ class History:
     def __init__(self) -> None:
         self.workers: dict[str, WorkerTable] = {}
         self.damaged_lines = 0
-        """The number of lines that could not be read."""
+        """Number of lines that could not be parsed."""
 
     def add_line(self, line: bytes) -> None:
-        """Adds a line of `metrics.jsonl`. A damaged line is counted and left out."""
+        """Adds a line of `metrics.jsonl`; a damaged one only counts in `damaged_lines`."""
         parsed = parse_line(line)
         if parsed is None:
             self.damaged_lines += 1
@@ -87,13 +88,8 @@ class History:
         time_s, step, worker, metrics = parsed
         self.workers.setdefault(worker, WorkerTable()).add(time_s, step, metrics)
 
-    @property
-    def empty(self) -> bool:
-        """Whether no line has been read."""
-        return not self.workers
-
     def of_kind(self, kind: str) -> list[WorkerTable]:
-        """The tables of all workers of a kind: `actor` for `actor-0`, `actor-1`, ..."""
+        """The tables of all workers of a kind, such as `actor` for `actor-0`, `actor-1` and so on."""
         return [table for worker, table in sorted(self.workers.items()) if kind_of(worker) == kind]
 
     @property
@@ -106,12 +102,12 @@ class History:
         return {name for table in self.of_kind(kind) for name in table.names}
 
     def each(self, kind: str, name: str) -> list[Values]:
-        """The values of a metric, by time, for each worker of a kind that has it."""
+        """The values of a metric for each worker of a kind that has it."""
         tables = [table for table in self.of_kind(kind) if name in table.names]
         return [_known(table.times, table.steps, table.column(name)) for table in tables]
 
     def values(self, kind: str, name: str) -> Values:
-        """All values of a metric of the workers of a kind, by time."""
+        """The values of a metric of all workers of a kind together."""
         workers = self.each(kind, name)
         if not workers:
             return Values(*(np.empty(0),) * 3)
@@ -119,17 +115,14 @@ class History:
 
 
 def _known(times: FloatArray, steps: FloatArray, values: FloatArray) -> Values:
-    """The values that are not NaN, by time."""
+    """The finite values, sorted by time."""
     known = np.isfinite(values)
     order = np.argsort(times[known], kind="stable")
     return Values(*(column[known][order] for column in (times, steps, values)))
 
 
 def parse_line(line: bytes) -> tuple[float, float, str, dict[str, float]] | None:
-    """Time (Unix seconds), learner step, worker and metrics of a line; None if the line is damaged.
-
-    Metrics that are not finite numbers are left out.
-    """
+    """The time (seconds since the epoch), learner step, worker and finite metrics of a line; None if it is damaged."""
     try:
         tree = json.loads(line)
         time_s, step, worker, metrics = float(tree["t"]), float(tree["step"]), tree["worker"], tree["metrics"]
@@ -149,14 +142,13 @@ def _is_number(value: object) -> bool:
 CHUNK_BYTES = 4 * 2**20
 """Bytes read at once."""
 LONGEST_LINE = 2**20
-"""Bytes. A longer line counts as damaged: no worker writes one."""
+"""Bytes after which a line counts as damaged."""
 
 
 class MetricsTail:
-    """A file of metrics and what has been read from it. Not thread-safe.
+    """Reads a file of metrics as it grows; not thread-safe.
 
-    The file may end in half a line, which is read once it is complete. A file that was replaced, as when a run is
-    resumed, is read from its beginning.
+    Half a line at the end is read once it is complete. A file that was replaced is read from its start.
     """
 
     def __init__(self, path: Path) -> None:
@@ -164,10 +156,10 @@ class MetricsTail:
         self._restart(None)
 
     def read(self) -> History:
-        """Everything so far; empty if there is no file.
+        """All metrics so far; empty without a file.
 
         Raises:
-          OSError: the file exists and cannot be read.
+          OSError: the file exists but cannot be read.
         """
         try:
             file = self._path.open("rb")
@@ -176,7 +168,7 @@ class MetricsTail:
             return self._history
         with file:
             found = os.fstat(file.fileno())
-            # Another inode or a shorter file means that it was replaced.
+            # With another inode or a smaller size, the file was replaced, as when a run is resumed.
             if found.st_ino != self._inode or found.st_size < self._offset:
                 self._restart(found.st_ino)
             file.seek(self._offset)
@@ -195,31 +187,32 @@ class MetricsTail:
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
             self._history.add_line(line)
+        # Drop a line that is too long; with this start, whatever follows cannot be parsed.
         if len(self._rest) > LONGEST_LINE:
-            self._rest = b"!"  # whatever follows, the line is damaged
+            self._rest = b"!"
 
 
-# What a run had done at each moment: hours of training, learner steps, games.
+# The progress of a run at each moment: hours of training, learner steps, games.
 
 SHORTEST_PAUSE_S = 300.0
-"""A run counts as stopped when no worker has written a line for this long."""
+"""Seconds without a line from any worker that count as a pause of the run."""
 SPARSENESS = 1 / 1000
-"""The same limit as a share of the time since the first line, because long runs write lines less often
+"""The same limit as a share of the time since the first line, since long runs write lines less often
 (`monitoring.metrics.RESOLUTION`)."""
 
 
 class Axes(NamedTuple):
-    """Positions of points on each of the three axes of a figure, `[N]` each."""
+    """Coordinates of points on each of a figure's three horizontal axes, `[N]` each."""
 
     hours: FloatArray
-    """Hours of training, pauses left out."""
+    """Hours of training, without pauses."""
     steps: FloatArray
     games: FloatArray
-    """Games, or episodes, finished by the actors."""
+    """Games or episodes finished by the actors."""
 
 
 class Timeline:
-    """Translates moments of a run into hours of training, learner steps and games."""
+    """Converts moments of a run to hours of training, learner steps and games."""
 
     def __init__(self, history: History) -> None:
         tables = history.workers.values()
@@ -229,7 +222,7 @@ class Timeline:
         steps = np.zeros(len(moments))
         for table in tables:
             np.maximum.at(steps, np.searchsorted(moments, table.times), table.steps)
-        # Workers write the step that they know of, so a later line may name an earlier step.
+        # Workers write the newest step that they know, so a later line may have an earlier step.
         self._steps = np.maximum.accumulate(steps) if len(steps) else steps
         self._games = _total(history.values("actor", "count/games"), moments)
 
@@ -243,7 +236,7 @@ class Timeline:
         return _interpolate(times, self._times, self._hours)
 
     def at_hours(self, hours: FloatArray) -> Axes:
-        """The positions of moments given by hours of training, `[N]`."""
+        """The coordinates of moments given by hours of training, `[N]`."""
         return Axes(
             hours,
             _interpolate(hours, self._hours, self._steps),
@@ -251,20 +244,20 @@ class Timeline:
         )
 
     def at_steps(self, steps: FloatArray) -> Axes:
-        """The positions of the moments at which the learner reached `steps`, `[N]`."""
+        """The coordinates of the moments at which the learner reached `steps`, `[N]`."""
         first = np.searchsorted(self._steps, steps).clip(0, max(len(self._steps) - 1, 0))
         return Axes(self._hours[first], steps, self._games[first])
 
 
 def _total(counts: Values, moments: FloatArray) -> FloatArray:
-    """The sum of all `counts` up to each of `moments`, `[N]`."""
+    """The sum of `counts` up to each of `moments`, `[N]`."""
     totals = np.concatenate([[0.0], np.cumsum(counts.values)])
     result: FloatArray = totals[np.searchsorted(counts.times, moments, side="right")]
     return result
 
 
 def _without_pauses(moments: FloatArray) -> FloatArray:
-    """Seconds from the first of `moments` (`[N]`, ascending) to each, without the pauses between them."""
+    """Seconds from the first of `moments` (`[N]`, ascending) to each of them, without pauses."""
     gaps = np.diff(moments, prepend=moments[:1])
     longest = np.maximum(SHORTEST_PAUSE_S, SPARSENESS * (moments - moments[:1]))
     result: FloatArray = np.cumsum(np.where(gaps > longest, 0.0, gaps))
@@ -276,17 +269,17 @@ def _interpolate(at: FloatArray, x: FloatArray, y: FloatArray) -> FloatArray:
     return result
 
 
-# Bins of training time, so that a curve has a bounded number of points. The mean of a bin is drawn as a line, its least
-# and greatest values as a band, so no spike is lost.
+# Bins of training time bound the number of points of a curve. A bin's mean is drawn as a line, its minimum and maximum
+# as a band, so that no spike is lost.
 
 MAX_BINS = 400
-"""The largest number of points of a curve."""
+"""Most points of a curve."""
 SHORTEST_BIN_S = 15.0
-"""Workers write a line every two seconds, so a bin holds several."""
+"""Shortest bin in seconds; workers write a line every two seconds, so it holds several."""
 
 
 class Envelope(NamedTuple):
-    """A summary of the values in each bin, `[B]` each; NaN where a bin has no values."""
+    """Mean, minimum and maximum of each bin, `[B]` each; NaN for empty bins."""
 
     mean: FloatArray
     low: FloatArray
@@ -294,7 +287,7 @@ class Envelope(NamedTuple):
 
 
 class Bins:
-    """Equal spans of a run's training time."""
+    """Equal intervals of a run's training time."""
 
     def __init__(self, end_hours: float) -> None:
         count = int(np.clip(end_hours * 3600.0 / SHORTEST_BIN_S, 1, MAX_BINS))
@@ -302,17 +295,12 @@ class Bins:
 
     @property
     def middles(self) -> FloatArray:
-        """`[B]` the middle of each bin, in hours of training."""
+        """`[B]`, the middle of each bin in hours of training."""
         result: FloatArray = (self._edges[1:] + self._edges[:-1]) / 2
         return result
 
     def envelope(self, hours: FloatArray, values: FloatArray) -> Envelope:
-        """The mean, least and greatest value in each bin.
-
-        Args:
-          hours: `[N]` hours of training of each value.
-          values: `[N]` values.
-        """
+        """Summarizes `values` `[N]`, measured at `hours` `[N]` of training."""
         index, count = self._index(hours), len(self._edges) - 1
         numbers = np.bincount(index, minlength=count)
         low, high = np.full(count, np.inf), np.full(count, -np.inf)
@@ -323,20 +311,18 @@ class Bins:
         return Envelope(*(np.where(seen, summary, np.nan) for summary in (mean, low, high)))
 
     def per_s(self, hours: FloatArray, counts: FloatArray) -> FloatArray:
-        """The rate in each bin, `[B]` events per second, of what one worker counted.
+        """The events per second in each bin, `[B]`, counted by one worker.
 
         Args:
-          hours: `[N]` hours of training at which each count ended, ascending; at least one.
-          counts: `[N]` events since the count before.
+          hours: `[N]` hours of training at the end of each count, ascending; N is at least 1.
+          counts: `[N]` events since the previous count.
         """
-        # A count is spread over the time since the count before it; the first falls at its own time.
-
+        # A count is spread over the time since the previous one; the first falls on its own time.
         totals = np.interp(self._edges, np.append(hours[:1], hours), np.append(0.0, np.cumsum(counts)))
         result: FloatArray = np.diff(totals) / (3600.0 * np.diff(self._edges))
         return result
 
     def _index(self, hours: FloatArray) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-        """The bin of each of `hours`."""
         found = np.searchsorted(self._edges, hours, side="right") - 1
         result: np.ndarray[tuple[int], np.dtype[np.intp]] = np.clip(found, 0, len(self._edges) - 2)
         return result

@@ -1,4 +1,4 @@
-"""The sections of a report on the run as a whole: its state, settings, faults, machines and cost."""
+"""The sections of a report on the whole run: state, settings, faults, machines and cost."""
 
 from __future__ import annotations
 
@@ -17,24 +17,19 @@ NEVER_STARTED = "no status: the run has not started, or status.json is damaged"
 
 
 def overview(experiment: Experiment, stored: StoredStatus | None, damaged_lines: int) -> ReportSection:
-    """The run's state and its newest figures."""
+    """The section on the run's state and newest results."""
     facts = {"environment": experiment.env.title, "network": experiment.network.name}
     if stored is None:
         facts["state"] = NEVER_STARTED
     else:
         facts |= {"state": stored.summary} | _counts(stored.status) | _results(stored.status)
     if damaged_lines:
-        facts["damaged lines"] = f"{damaged_lines:,} lines of metrics.jsonl could not be read and are left out"
+        facts["damaged lines"] = f"{damaged_lines:,} lines of metrics.jsonl are damaged and were left out"
     return ReportSection("Overview", facts=facts)
 
 
 def machines(hardware: Mapping[str, Any], stored: StoredStatus | None) -> ReportSection:
-    """The run's nodes and their cost.
-
-    Args:
-      hardware: the content of `Workdir.hardware_file`.
-      stored: the newest status.
-    """
+    """The section on the run's nodes, from `Workdir.hardware_file`, and their cost, from the newest status."""
     status = stored.status if stored else None
     return ReportSection(
         "Hardware and cost", tables=_nodes(hardware), facts=_driver(hardware) | _devices(status) | _cost(status)
@@ -69,7 +64,7 @@ def _results(status: RunStatus) -> dict[str, str]:
 
 def _nodes(hardware: Mapping[str, Any]) -> list[ReportTable]:
     rows = [row for node in _list(hardware.get("nodes")) if (row := _node_row(node))]
-    caption = "Nodes of the cluster when the run started or resumed last."
+    caption = "Nodes of the cluster when the run last started or resumed."
     return [ReportTable(caption, ("node", "CPUs", "memory, GiB", "accelerators"), rows)] if rows else []
 
 
@@ -120,11 +115,11 @@ def _list(value: object) -> list[Any]:
 
 
 def settings(experiment: Experiment, base: Experiment | None, changes: Sequence[RecordedChange] = ()) -> ReportSection:
-    """The settings that differ from those of `base`, and those that were changed when the run was resumed.
+    """The section on the settings that differ from the built-in experiment, or were changed later.
 
     Args:
       experiment: the run's experiment.
-      base: the built-in experiment of the same name; None compares with the defaults of the schema.
+      base: the built-in experiment of the same name; None to compare with the schema's defaults.
       changes: the settings that were changed when the run was resumed.
     """
     changed = (_changed(changes),) if changes else ()
@@ -160,7 +155,7 @@ def _changed(changes: Sequence[RecordedChange]) -> ReportTable:
 
 
 def _defaults() -> dict[str, Any]:
-    """The defaults of all settings outside `env` and `network`, which depend on their kinds."""
+    """The defaults of all settings but those of `env` and `network`, which depend on their kinds."""
     fields = Experiment.model_fields
     sections = {
         name: field.default.model_dump(mode="json")
@@ -178,16 +173,11 @@ def _text(flat: Mapping[str, Any], key: str) -> str:
 
 
 def faults(found: Sequence[Event], counts: dict[str, int]) -> ReportSection:
-    """Warnings, errors and restarts.
-
-    Args:
-      found: the events of the log.
-      counts: the number of faults of each kind; zeros are shown too.
-    """
+    """The section on warnings, errors and restarts: events of the log, and the number of faults of each kind."""
     rows = [(event.last, event.level.lower(), f"{event.times:,}", event.text) for event in found]
     caption = (
-        "Warnings, errors and starts of workers in the log, newest first. Messages that differ only in numbers share a "
-        "row, which shows the newest."
+        "Warnings, errors and starts of workers in the log, newest first. A row stands for all messages that differ "
+        "only in numbers, and shows the newest."
     )
     tables = [ReportTable(caption, ("last time", "level", "times", "message"), rows)] if rows else []
     return ReportSection(

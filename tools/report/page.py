@@ -1,11 +1,10 @@
-"""The report of a run as one self-contained HTML page, with its styles and scripts inside."""
+"""The report of a run as a self-contained HTML page, with styles and scripts inside."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import time
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,18 +20,36 @@ from podzero.tools.report.training import data, games, learning, throughput
 
 
 def make_report(record: Record, live: Live | None = None) -> str:
-    """The report as one self-contained HTML page.
+    """Makes the report as a self-contained HTML page.
 
     Args:
       record: the content of the run's working directory.
-      live: what a served page needs to look for a newer report; None for a file.
+      live: how a served page finds newer versions of itself; None for a file.
     """
-    title = f"{record.experiment.name} \N{MIDDLE DOT} podzero"
-    return render(Page(title, record.experiment.name, [s for s in sections(record) if not s.empty], live))
+    shown = [section for section in sections(record) if not section.empty]
+    figures = [figure for section in shown for figure in section.figures]
+    replays = [replay for section in shown for replay in section.replays]
+    return _template().render(
+        title=f"{record.experiment.name} \N{MIDDLE DOT} podzero",
+        heading=record.experiment.name,
+        sections=shown,
+        made=time.strftime("%Y-%m-%d %H:%M:%S %Z"),
+        # The template finds the index of a figure or game in `data` by its identity.
+        numbers={id(one): number for kind in (figures, replays) for number, one in enumerate(kind)},
+        data={
+            "figures": [figure.to_tree() for figure in figures],
+            "replays": [replay.to_tree() for replay in replays],
+            "live": live and live._asdict(),
+        },
+        # Inside the page, so that a browser loads no other files.
+        styles=[_asset(name) for name in _STYLES],
+        scripts=[_asset(name) for name in _SCRIPTS],
+        policy=content_policy(),
+    )
 
 
 def sections(record: Record) -> list[ReportSection]:
-    """All sections in the order of the page; those without data are empty."""
+    """All sections in page order; those without data are empty."""
     metrics, experiment = MetricCurves(record.history), record.experiment
     return [
         overview(experiment, record.status, record.history.damaged_lines),
@@ -51,7 +68,8 @@ def sections(record: Record) -> list[ReportSection]:
 def _sample_games(record: Record) -> ReportSection:
     if not record.games:
         return ReportSection("Sample games")
-    from podzero.tools.report.sample_games import sample_games  # imports JAX
+    # Imports JAX, which takes seconds.
+    from podzero.tools.report.sample_games import sample_games
 
     return sample_games(record.experiment, record.games)
 
@@ -73,45 +91,16 @@ _STYLES = ("uPlot.min.css", "page.css")
 
 
 class Live(NamedTuple):
-    """What a served page needs to look for a newer report."""
+    """The version of a served page, which asks the server for newer ones."""
 
     version: str
     poll_s: float
-    """Seconds between two requests for the version."""
-
-
-class Page(NamedTuple):
-    """The content of a page."""
-
-    title: str
-    heading: str
-    sections: Sequence[ReportSection]
-    live: Live | None
-    """None for a file."""
-
-
-def render(page: Page) -> str:
-    """The page as HTML that loads nothing from other places."""
-    figures = [figure for section in page.sections for figure in section.figures]
-    replays = [replay for section in page.sections for replay in section.replays]
-    return _template().render(
-        **page._asdict(),
-        made=time.strftime("%Y-%m-%d %H:%M:%S %Z"),
-        numbers={id(one): number for shown in (figures, replays) for number, one in enumerate(shown)},
-        data={
-            "figures": [figure.to_tree() for figure in figures],
-            "replays": [replay.to_tree() for replay in replays],
-            "live": page.live and page.live._asdict(),
-        },
-        styles=[_asset(name) for name in _STYLES],
-        scripts=[_asset(name) for name in _SCRIPTS],
-        policy=content_policy(),
-    )
+    """Interval of these requests in seconds."""
 
 
 @cache
 def content_policy() -> str:
-    """The content security policy: only the page's own two scripts run, and only a newer report is loaded."""
+    """The content security policy: a browser runs only the page's two scripts and connects only to its server."""
     hashes = " ".join(f"'sha256-{_digest(_asset(name))}'" for name in _SCRIPTS)
     return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'"
 
@@ -130,7 +119,7 @@ def _template() -> jinja2.Template:
 
 
 def _rows(figure: Figure) -> list[tuple[str, list[str]]]:
-    """Label and first, last, least and greatest value of each curve of a figure."""
+    """Label and first, last, least and greatest value of each curve, for the table below a figure."""
     return [(curve.label, _cells(curve)) for curve in figure.curves]
 
 

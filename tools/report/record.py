@@ -1,4 +1,4 @@
-"""Reads everything that a report shows from the working directory of a run, which may still be running."""
+"""Reads the data of a report from the working directory of a running or ended run."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 READ_BYTES = 2**20
-"""Only this many bytes at the end of each log file are read."""
+"""Bytes read at the end of each log file."""
 MAX_EVENTS = 200
-"""The most kinds of events that a report shows."""
+"""Most events in a report."""
 MAX_TEXT = 400
-"""The most characters of a message that a report shows."""
+"""Most characters of a message in a report."""
 _LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),\d{3} ([A-Z]+) (.*)")
 _SHOWN_LEVELS = ("WARNING", "ERROR", "CRITICAL")
 _RESTART = re.compile(r"resumed from the checkpoint|starts on node")
@@ -33,25 +33,23 @@ _NUMBER = re.compile(r"\d[\d,.]*")
 
 
 class Event(NamedTuple):
-    """Log messages that differ only in numbers."""
+    """A group of log messages that differ only in numbers."""
 
     level: str
     text: str
     """The newest message."""
-    first: str
-    """The time of the first message, in the driver's time zone."""
     last: str
-    """The time of the newest message."""
+    """Time of the newest message, in the driver's time zone."""
     times: int
-    """The number of messages."""
+    """Number of messages."""
 
 
 class Record(NamedTuple):
-    """What the working directory of a run holds."""
+    """The content of a run's working directory."""
 
     experiment: Experiment
     base: Experiment | None
-    """The built-in experiment of the same name."""
+    """The built-in experiment of the same name, if there is one."""
     status: StoredStatus | None
     """None if the file is missing or damaged."""
     history: History
@@ -67,14 +65,14 @@ class Record(NamedTuple):
 
 
 class RunReader:
-    """Reads a run repeatedly. Metrics that were read before are kept."""
+    """Reads a run repeatedly; of the metrics, only what was added since the last time."""
 
     def __init__(self, workdir: Workdir) -> None:
         self._workdir = workdir
         self._metrics = MetricsTail(workdir.metrics_file)
 
     def read(self) -> Record:
-        """Reads the files as they are now.
+        """Reads the files.
 
         Raises:
           WorkdirError: the directory holds no run, or its files cannot be read.
@@ -99,7 +97,8 @@ class RunReader:
 def _newest_games(workdir: Workdir) -> list[KeptGame]:
     if not workdir.games.is_dir():
         return []
-    from podzero.evaluation.games import GamesFolder  # imports JAX
+    # Imports JAX, which takes seconds.
+    from podzero.evaluation.games import GamesFolder
 
     rounds = GamesFolder(workdir.games)
     steps = rounds.steps()
@@ -122,13 +121,15 @@ def _status(workdir: Workdir) -> StoredStatus | None:
 
 
 def read_events(workdir: Workdir) -> list[Event]:
-    """The warnings, errors and starts of workers at the end of the log files, newest first."""
+    """The events at the end of the log files, newest first."""
     files = [workdir.log_file.with_name(f"{workdir.log_file.name}.{k}") for k in range(OLD_FILES, 0, -1)]
     return events(line for file in (*files, workdir.log_file) for line in _last_lines(file))
 
 
 def events(lines: Iterable[str]) -> list[Event]:
-    """The events in the lines of a log, which are given oldest first; at most `MAX_EVENTS`, newest first."""
+    """Groups the warnings, errors and starts of workers in a log, oldest line first, into at most `MAX_EVENTS` events,
+    newest first.
+    """
     found: dict[tuple[str, str], Event] = {}
     for line in lines:
         parts = _LINE.match(line)
@@ -136,9 +137,9 @@ def events(lines: Iterable[str]) -> list[Event]:
             continue
         moment, level, text = parts[1], parts[2], parts[3][:MAX_TEXT]
         key = level, _NUMBER.sub("#", text)
-        earlier = found.pop(key, None)  # the dictionary's order is that of the newest messages
-        first, count = (earlier.first, earlier.times) if earlier else (moment, 0)
-        found[key] = Event(level, text, first, moment, count + 1)
+        # Insert again, so that the dictionary is ordered by the newest messages.
+        earlier = found.pop(key, None)
+        found[key] = Event(level, text, moment, 1 + (earlier.times if earlier else 0))
     return list(reversed(found.values()))[:MAX_EVENTS]
 
 

@@ -1,6 +1,6 @@
-"""The section of a report that shows games of the evaluator's newest round, as boards to step through.
+"""The section of a report with games of the evaluator's newest round, as boards to step through.
 
-It draws boards and replays games, so it imports JAX, which the rest of the report does without.
+It replays games, so it imports JAX, which the rest of the report does without.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from podzero.tools.play.picture import BoardPicture, Marks
 from podzero.tools.report.figures import GameReplay, ReportSection
 
 MOST_GAMES = 4
-"""The most games that are shown, each between other players."""
+"""Most games in a report, each of another pair of players."""
 _TITLE = "Sample games"
 
 
 def sample_games(experiment: Experiment, kept: Sequence[KeptGame]) -> ReportSection:
-    """One game of each pair of players, the newest snapshot's first.
+    """The section with one game of each pair of players; empty for single-player environments.
 
     Args:
-      experiment: the run's experiment. Environments for one player have no games.
+      experiment: the run's experiment.
       kept: the games of a round.
     """
     if isinstance(experiment.env, GymnasiumConfig) or not kept:
         return ReportSection(_TITLE)
     try:
         env = _env(experiment.env.model_dump_json(), type(experiment.env))
-    except PodzeroError as error:  # the user's own game, which is not importable here
+    # A user's own game may not be importable here.
+    except PodzeroError as error:
         return ReportSection(_TITLE, facts={"not shown": str(error)})
     replays = [replay for one in _one_of_each(kept) if (replay := _replay(cast(Hashable, env), one)) is not None]
     return ReportSection(_TITLE, replays=replays)
@@ -51,13 +52,13 @@ def _one_of_each(kept: Iterable[KeptGame]) -> list[KeptGame]:
 
 @lru_cache(maxsize=1)
 def _env(settings: str, kind: type[EnvConfig]) -> Env:
-    """The environment, made once, because a served report is made repeatedly."""
+    # Cached, since a served report is made repeatedly.
     return make_env(kind.model_validate_json(settings))
 
 
 @lru_cache(maxsize=4 * MOST_GAMES)
 def _replay(env: Any, kept: KeptGame) -> GameReplay | None:
-    """The boards of a game; None if they cannot be drawn or the moves are not legal in this game."""
+    """The boards of a game; None if it has no board or a move is illegal."""
     game = PlayableGame(env)
     try:
         game.restart(kept.game.moves)
@@ -71,7 +72,7 @@ def _replay(env: Any, kept: KeptGame) -> GameReplay | None:
         if drawing is None:
             return None
         picture = BoardPicture(env.spec.name, drawing.size)
-        # Most SVG elements stay from ply to ply, so the page holds each once and a frame is a list of their numbers.
+        # Most SVG elements stay from ply to ply: the page holds each once, and a frame is a list of their numbers.
         if ply == 0:
             ground, extent = picture.ground(drawing), picture.extent
         parts = picture.pieces(drawing, Marks(last=last_squares(game)))

@@ -1,4 +1,4 @@
-"""Serves the report of a run, kept up to date, to browsers that know the address with its token."""
+"""Serves the report of a run and keeps it up to date; browsers need the token in its address."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from podzero.tools.report.record import RunReader
 from podzero.workdir import Workdir, WorkdirError
 
 POLL_S = 5.0
-"""Seconds between two looks for a newer report; reports are not made more often."""
+"""Interval in seconds at which pages ask for a newer report; reports are not made more often."""
 LARGEST_SHARE = 0.1
-"""The largest share of a core that making reports may take."""
+"""Largest share of a core spent on making reports."""
 
 
 class Version(NamedTuple):
-    """A report, and a name that changes when its content does."""
+    """A report, named after its content."""
 
     name: str
     html: str
@@ -47,7 +47,7 @@ class Dashboard:
         self._due = 0.0
 
     async def newest(self) -> Version:
-        """The report of the files as they are now or were a short time ago.
+        """The report, made from files that are at most a short time old.
 
         Raises:
           WorkdirError: the run cannot be read.
@@ -69,7 +69,7 @@ class Dashboard:
 
 
 def fingerprint(workdir: Workdir) -> str:
-    """A short hash that changes when a file of the report changes, or when the run starts or ends."""
+    """A hash that changes when a file of the report changes, or when the run starts or ends."""
     files = (
         workdir.experiment_file, workdir.metrics_file, workdir.status_file, workdir.log_file, workdir.hardware_file,
         workdir.checkpoints, workdir.games,
@@ -85,9 +85,9 @@ def fingerprint(workdir: Workdir) -> str:
 
 
 MAX_BODY = 1024
-"""A request with a body of more bytes is refused. No body is ever read."""
+"""Largest body of a request in bytes; no body is read."""
 KEEP_ALIVE_S = 60.0
-"""Seconds after which an idle connection is closed."""
+"""Seconds after which idle connections are closed."""
 _DASHBOARD = web.AppKey("dashboard", Dashboard)
 
 
@@ -95,12 +95,12 @@ class ReportServer(NamedTuple):
     """A running server."""
 
     address: str
-    """The address to open in a browser. Everyone who knows it can see the report."""
+    """The address to open in a browser, with the token: whoever knows it can see the report."""
     runner: web.AppRunner
 
 
 def serve(workdir: Workdir, where: ListenAddress, announce: Callable[[str], None]) -> None:
-    """Serves the report until the process is interrupted.
+    """Serves the report until Ctrl-C.
 
     Args:
       workdir: the run's working directory.
@@ -149,7 +149,7 @@ async def start(dashboard: Dashboard, where: ListenAddress) -> ReportServer:
 
 
 def _guarded(guard: RequestGuard) -> Middleware:
-    """Refuses requests that the guard does not allow before they are handled."""
+    """Middleware that refuses the requests that `guard` does not allow."""
 
     @web.middleware
     async def answer_guarded(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -159,7 +159,8 @@ def _guarded(guard: RequestGuard) -> Middleware:
             answer = await _answer(request, handler)
         else:
             answer = web.Response(status=refusal[0], text=refusal[1])
-            answer.force_close()  # aiohttp would otherwise read the refused body first
+            # Otherwise aiohttp would read the refused body first.
+            answer.force_close()
         answer.headers.update(_headers())
         return answer
 

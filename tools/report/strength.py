@@ -16,16 +16,15 @@ from podzero.tools.report.figures import Figure, MetricCurves, ReportCurve, Repo
 from podzero.tools.report.history import FloatArray
 
 MOST_DOTS = 80
-"""A figure of more evaluations is drawn without a mark at each point."""
+"""Figures with more evaluations do not mark each point."""
 
 
 class Evaluations:
-    """What the evaluator measured of each snapshot, by the snapshot's learner step.
+    """The evaluator's metrics of each snapshot, by the snapshot's learner step.
 
     Args:
       metrics: the run's metrics.
-      ladder: the rating ladder of the newest checkpoint (`Ladder.to_json`). Its ratings replace those written when each
-        snapshot was evaluated, because later matches tell more about all players. The intervals stay as written.
+      ladder: the rating ladder of the newest checkpoint (`Ladder.to_json`).
     """
 
     def __init__(self, metrics: MetricCurves, ladder: Mapping[str, Any]) -> None:
@@ -36,6 +35,8 @@ class Evaluations:
                 if np.isfinite(step):
                     known = {name: float(column[row]) for name, column in columns.items() if np.isfinite(column[row])}
                     self._rounds[int(step)] = known
+        # The ladder's ratings replace those written with each evaluation, since later matches tell more about all
+        # players; the intervals stay as written.
         match ladder:
             case {"ratings": {**ratings}}:
                 for step, found in self._rounds.items():
@@ -49,11 +50,11 @@ class Evaluations:
         return {name for metrics in self._rounds.values() for name in metrics}
 
     def values(self, name: str) -> FloatArray:
-        """`[R]` values of a metric, NaN for evaluations without it."""
+        """`[R]`, a metric of each evaluation; NaN if it has none."""
         return np.array([self._rounds[step].get(name, np.nan) for step in self.steps])
 
     def curve(self, name: str, label: str, interval: Callable[[float, int], tuple[float, float]]) -> ReportCurve | None:
-        """A metric with the interval that `interval(value, step)` gives; None if no evaluation has it."""
+        """A curve of a metric with `interval(value, step)` as its band; None if no evaluation has the metric."""
         values = self.values(name)
         if not np.isfinite(values).any():
             return None
@@ -65,11 +66,11 @@ class Evaluations:
         return ReportCurve(label, values, low, high)
 
     def get(self, step: int, name: str) -> float | None:
-        """A metric of the snapshot of `step`; None if it was not measured."""
+        """A metric of the snapshot at `step`; None if it was not measured."""
         return self._rounds[step].get(name)
 
     def figure(self, title: str, unit: str, caption: str, curves: Sequence[ReportCurve | None]) -> list[Figure]:
-        """A figure of the curves that are not None, as a list of one figure; an empty list if there are none."""
+        """A list of one figure with the curves that are not None; empty if there are none."""
         found = [curve for curve in curves if curve is not None]
         return [Figure(title, unit, caption, self._axes, found, dots=len(self.steps) <= MOST_DOTS)] if found else []
 
@@ -84,15 +85,15 @@ def _rating(held: object) -> dict[str, float]:
 
 _BAND = re.compile(r"keeps_value_(\d+)_(\d+)")
 _NEWEST_MATCHES = 50
-"""The most matches that the table shows."""
+"""Most matches in the table."""
 
 
 def strength(metrics: MetricCurves, experiment: Experiment, ladder: Mapping[str, Any]) -> ReportSection:
-    """How well the run plays, with 95% intervals.
+    """The section on playing strength, with 95% intervals.
 
     Args:
       metrics: the run's metrics.
-      experiment: the run's experiment, whose `evaluation` says how many games and positions there are.
+      experiment: the run's experiment, for the numbers of games and positions per evaluation.
       ladder: the rating ladder of the newest checkpoint (`Ladder.to_json`).
     """
     rounds = Evaluations(metrics, ladder)
@@ -146,10 +147,10 @@ def _judgement(rounds: Evaluations, positions: int) -> list[Figure]:
 
 
 def _scores(rounds: Evaluations, games: int) -> list[Figure]:
-    """The scores, with intervals for the games that were played, or for `games` where an evaluation does not say."""
+    """The scores against each opponent; `games` is the number of games per match if an evaluation lacks it."""
 
     def interval(score: float, step: int, opponent: str) -> tuple[float, float]:
-        # A match has an even number of games: each opening is played from both sides.
+        # Matches have an even number of games: each opening is played from both sides.
         return _interval(score, round(rounds.get(step, f"games_{opponent}") or games + games % 2))
 
     opponents = [name.removeprefix("score_") for name in sorted(rounds.names) if name.startswith("score_")]
@@ -163,7 +164,7 @@ def _scores(rounds: Evaluations, games: int) -> list[Figure]:
 
 
 def _interval(share: float, trials: int) -> tuple[float, float]:
-    """Wilson's interval of a share."""
+    """Wilson's interval for a share."""
     # Damaged files may hold shares below 0 or above 1.
     return wilson(min(max(share, 0.0), 1.0) * trials, trials)
 
@@ -204,7 +205,7 @@ def _matches(ladder: Mapping[str, Any]) -> list[ReportTable]:
 
 
 def _match_row(match: object) -> tuple[int, list[str]] | None:
-    """The step of a match's newest player and the cells of its row; None if the match is damaged."""
+    """The step of a match's newest snapshot and the cells of its row; None if the match is damaged."""
     match match:
         case {
             "first": str(first),

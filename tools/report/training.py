@@ -12,7 +12,7 @@ _LOSSES = ("policy_loss", "value_loss", "reward_loss", "outcome_loss", "moves_le
 
 
 def learning(metrics: MetricCurves) -> ReportSection:
-    """Losses, gradients and entropies."""
+    """The section on losses, gradients and entropies."""
 
     def of_learner(name: str, label: str | None = None) -> ReportCurve | None:
         return metrics.gauge("learner", f"learner/{name}", label or name.removesuffix("_loss").replace("_", " "))
@@ -46,17 +46,18 @@ def learning(metrics: MetricCurves) -> ReportSection:
 
 
 def _search_entropy(metrics: MetricCurves) -> ReportCurve | None:
-    """The entropy of the search's policy pi, from the network's policy p: H(pi) = -sum pi log p - KL(pi || p)."""
+    """The entropy of the search's policy pi, H(pi) = -sum pi log p - KL(pi || p) with the network's policy p."""
     cross_entropy = metrics.history.values("learner", "learner/policy_loss")
     divergence = metrics.history.values("learner", "learner/policy_kl")
-    if not np.array_equal(cross_entropy.times, divergence.times):  # damaged lines
+    # The times differ if lines are damaged.
+    if not np.array_equal(cross_entropy.times, divergence.times):
         return None
     entropy = cross_entropy.values - divergence.values
     return metrics.envelope(Values(cross_entropy.times, cross_entropy.steps, entropy), "search")
 
 
 def data(metrics: MetricCurves, experiment: Experiment) -> ReportSection:
-    """Replay, and the age of the policy that made the samples."""
+    """The section on replay and on the age of the policy that made the samples."""
     figures = [
         *metrics.figure(
             "Replay ratio",
@@ -83,7 +84,7 @@ def data(metrics: MetricCurves, experiment: Experiment) -> ReportSection:
 
 
 def games(metrics: MetricCurves) -> ReportSection:
-    """The actors' games: length, resignations, values and depth of the search."""
+    """The section on the actors' games: length, values and depth of the search."""
     figures: list[Figure] = [
         *metrics.figure(
             "Length of games",
@@ -114,11 +115,11 @@ def games(metrics: MetricCurves) -> ReportSection:
 
 
 _STAGES = ("actor", "learner", "reanalyser")
-"""Kinds of workers that measure how their time is divided among stages."""
+"""Kinds of workers that report their shares of time per stage."""
 
 
 def throughput(metrics: MetricCurves, experiment: Experiment) -> ReportSection:
-    """The rate of each stage, and the share of time that it takes."""
+    """The section on the rate of each stage and its share of the time."""
     batch = experiment.learner.batch_size
     figures = [
         *metrics.figure(

@@ -93,7 +93,7 @@ def append(file, data):
 
 
 def test_a_missing_file_is_an_empty_history(file):
-    assert MetricsTail(file).read().empty
+    assert not MetricsTail(file).read().workers
 
 
 def test_half_a_line_at_the_end_is_read_once_it_is_complete(file):
