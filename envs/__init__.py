@@ -1,4 +1,4 @@
-"""Environments. Create them with `make_env` or `make_vector_env`; nothing in this package knows Ray or Reverb."""
+"""Environments: `make_env` and `make_vector_env` create them. This package imports neither Ray nor Reverb."""
 
 from podzero.envs.faults import EnvironmentFailed as EnvironmentFailed
 from podzero.envs.faults import SimulatorError as SimulatorError

@@ -1,4 +1,4 @@
-"""Games that tree search copies: gymnasium's environments and PettingZoo's classic games as `Simulator`s.
+"""Gymnasium's environments and PettingZoo's classic games as `Simulator`s, which tree search copies.
 
 These environments were not written to be copied; `copy_of` copies them attribute by attribute. PettingZoo: Terry et al.
 2021, https://arxiv.org/abs/2009.14471.
@@ -25,10 +25,9 @@ _IMMUTABLE = frozenset({type(None), bool, int, float, str, bytes, type, np.float
 
 
 def copy_of[T](original: T, shared: Collection[str]) -> T:
-    """Copies an object attribute by attribute.
+    """Copies an object attribute by attribute, as `copy.deepcopy` does but without calling `__getstate__`.
 
-    Unlike `copy.deepcopy` it does not call the object's `__getstate__`: in many environments (those with EzPickle) that
-    method drops the state. Attributes are copied as `copy.deepcopy` copies them, only faster where they are plain.
+    In many environments (those with EzPickle) that method drops the state.
 
     Args:
       original: an object whose whole state is in its attributes.
@@ -78,21 +77,19 @@ _HEAP_TYPE = 1 << 9
 
 
 _CHANCE_GAMES, _CHANCE_STEPS = 4, 32
-"""Episodes, and steps of each, that are played to find out whether an environment has chance events."""
+"""Episodes, and steps per episode, that are played to detect chance events."""
 _GYMNASIUM_CONSTANT = frozenset({"action_space", "observation_space", "metadata", "spec", "reward_range", "_np_random"})
 
 
 class GymnasiumSimulator:
     """An environment with discrete actions, all of them always legal.
 
-    Wrappers from the registration, such as time limits, are not applied: `env.max_plies` truncates episodes. All clones
-    share one random generator. Each clone stores the generator's state, which is faster to copy than the generator, and
-    restores it before a step.
+    Wrappers from the registration, such as time limits, are not applied: `env.max_plies` truncates episodes.
 
     Args:
       name: the environment's id.
       kwargs: arguments for `gymnasium.make`.
-      module: is imported first, because it registers the id.
+      module: a module to import first, which registers the id.
 
     Raises:
       ConfigError: the id is unknown, the environment's spaces are not supported, or it cannot be copied.
@@ -146,6 +143,7 @@ class GymnasiumSimulator:
 
     def step(self, action: int) -> None:
         """See `Simulator`."""
+        # Clones share one generator; its state, which each clone stores, is faster to copy than the generator.
         if self._random_state is not None:
             self._env.np_random.bit_generator.state = self._random_state
         observation, reward, terminated, truncated, _ = self._env.step(action)
@@ -177,7 +175,7 @@ class GymnasiumSimulator:
 
     @property
     def steps_per_second(self) -> float:
-        """The speed at which the environment wants to be shown."""
+        """The environment's own speed."""
         return float(self._env.metadata.get("render_fps") or STEPS_PER_SECOND)
 
     def render(self) -> np.ndarray[Any, Any]:
@@ -190,6 +188,7 @@ class GymnasiumSimulator:
 
     def clone(self) -> GymnasiumSimulator:
         """See `Simulator`."""
+        # Without __init__, which would make a new environment.
         twin = object.__new__(GymnasiumSimulator)
         vars(twin).update(vars(self))
         twin._env = copy_of(self._env, _GYMNASIUM_CONSTANT)
@@ -295,12 +294,13 @@ class PettingZooGame:
     def clone(self) -> PettingZooGame:
         """See `Simulator`."""
         twin = object.__new__(PettingZooGame)
+        # Clones share `_observed`, which is replaced but never changed in place.
         twin._env, twin._observed = copy_of(self._env, self._shared), self._observed
         twin._shared, twin.num_actions = self._shared, self.num_actions
         return twin
 
     def _observe(self) -> None:
-        """Stores observation and legal actions, which PettingZoo computes together; they are never changed in place."""
+        """Stores the observation and the legal actions, which PettingZoo computes together."""
         self._observed = self._env.observe(self._env.agent_selection)
 
 

@@ -1,4 +1,4 @@
-"""When foreign code fails or hangs: errors of simulators in callbacks, counted failures, and calls with a deadline."""
+"""Handles foreign code that fails or hangs: errors in callbacks, counts of failures, and calls with a deadline."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class SimulatorError(PodzeroError, RuntimeError):
 
 
 _recent: deque[SimulatorError] = deque(maxlen=16)
-"""The last errors that callbacks of this process raised, in any thread. JAX reports only their text, so the exceptions
-are kept here; bounded, because not all are re-raised."""
+"""The last errors raised by callbacks of this process, in any thread: JAX reports only their text. Bounded, because not
+all are re-raised."""
 
 
 @contextmanager
@@ -39,14 +39,12 @@ def kept_errors() -> Iterator[None]:
 
 @contextmanager
 def simulator_errors() -> Iterator[None]:
-    """Re-raises the `SimulatorError` of a callback if the computation in the block failed because of it.
-
-    JAX's error contains the whole message of the callback's exception, which tells apart the errors of several
-    environments and threads.
-    """
+    """Re-raises the `SimulatorError` of a callback if it made the computation in the block fail."""
     try:
         yield
-    except (jax.errors.JaxRuntimeError, ValueError) as failure:  # depending on how the program was dispatched
+    # Which of the two JAX raises depends on how the program was dispatched.
+    except (jax.errors.JaxRuntimeError, ValueError) as failure:
+        # It contains the whole message of the callback's exception, which identifies the environment and the thread.
         text = str(failure)
         error = next((recent for recent in list(_recent) if str(recent) in text), None)
         if error is None:
@@ -70,7 +68,7 @@ class Faults:
 
     Args:
       name: the environment's name, for messages.
-      most_in_a_row: number of failures in a row that are allowed.
+      most_in_a_row: the number of failures in a row that are allowed.
     """
 
     def __init__(self, name: str, most_in_a_row: int) -> None:
@@ -81,8 +79,6 @@ class Faults:
         """Lost episodes, including those whose reset failed."""
         self.in_a_row = 0
         """Failures since the last completed episode; simultaneous failures of several environments count once."""
-        self.last: str | None = None
-        """Message of the last failure."""
 
     def add(self, what: str, *, episodes: int = 1, rounds: int = 1) -> None:
         """Counts a failure and logs it, at most once a second.
@@ -95,7 +91,6 @@ class Faults:
         Raises:
           EnvironmentFailed: there were more failures in a row than allowed.
         """
-        self.last = what
         self.in_a_row += rounds
         self.total += episodes
         if self.in_a_row > self._most:
@@ -108,7 +103,7 @@ class Faults:
             log.warning("%s failed (%d episodes lost so far): %s", self._name, self.total, what)
 
     def completed(self) -> None:
-        """Records a completed episode: the count in a row starts again at zero."""
+        """Records a completed episode, which resets `in_a_row`."""
         self.in_a_row = 0
 
 
@@ -118,14 +113,11 @@ def faults_of(env: EnvConfig) -> Faults:
 
 
 class Abandoned(BaseException):
-    """Raised inside an abandoned thread, at whatever Python code it is executing, to end it."""
+    """Raised inside an abandoned thread to end it."""
 
 
 class DeadlineThread:
-    """A thread that makes calls one after another; the caller waits a limited time for each.
-
-    The two thread switches of a call cost about 20 us.
-    """
+    """A thread that makes calls one after another, each with a time limit; a call costs about 20 us."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -166,7 +158,7 @@ class DeadlineThread:
         self._thread.start()
 
     def _abandon(self) -> None:
-        """Starts a new thread. The old one ends when its call returns, or at once if that is executing Python code."""
+        """Starts a new thread; the old one ends when its call returns, or sooner if that executes Python code."""
         self.stop()
         # The exception is raised at the thread's next bytecode; Python cannot interrupt a blocking call.
         ident = ctypes.c_ulong(self._thread.ident or 0)

@@ -1,4 +1,4 @@
-"""Simulators on the host as an `Env`: JAX calls them through callbacks."""
+"""Simulators on the host as an `Env`, which JAX calls through callbacks."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from podzero.errors import ConfigError
 from podzero.types import Array, EnvSpec, Symmetry, View
 
 MAX_ACTIONS = 2**15
-"""Moves are stored as int16."""
+"""The largest number of actions: moves are stored as int16."""
+# What a callback does with a state: nothing, play the action, or raise an error.
 _OVER, _PLAY, _ILLEGAL = 0, 1, 2
 _SUM_TOLERANCE = 1e-4
-"""How far the sum of two players' rewards may be from zero, because they are rounded to float32."""
+"""How far two players' rewards, rounded to float32, may be from a zero sum."""
 
 
 class HostState(NamedTuple):
     """A position as a value: the seed and the moves that determine it, and its view."""
 
     seed: Array
-    """`[]` uint32, the argument of the simulator's `reset`."""
+    """`[]` uint32, the seed given to `reset`."""
     moves: Array
     """`[max_plies]` int16, the actions played; zeros after the first `plies`."""
     plies: Array
@@ -40,15 +41,14 @@ class HostState(NamedTuple):
 class HostEnv:
     """A `Simulator` as an `Env`.
 
-    A step of a whole batch is one callback. For each state it clones the simulator of the position, steps the clone and
-    reads its view. The simulators of recent positions are cached by seed and moves; the least recently used ones are
-    dropped. The simulator of a dropped position is rebuilt: the moves since the nearest cached earlier position are
-    played again. The cache therefore changes only how long a step takes: the callback is a pure function, as JAX
+    A step of a whole batch is one callback, which steps a clone of each position's simulator. The simulators of recent
+    positions are cached by seed and moves; that of a dropped position is rebuilt by replaying the moves since the
+    nearest cached position. The cache changes only how long a step takes, so the callback is a pure function, as JAX
     requires.
 
     Args:
-      simulator: the game; it is reset once, and from then on only its clones are played.
-      name: name of the game, for the spec and for messages.
+      simulator: the game; only its clones are played.
+      name: the game's name, for the spec and for messages.
       max_plies: number of moves after which a game is truncated.
       reward_scale: factor applied to rewards.
       step_timeout_s: time limit of one callback.
@@ -117,9 +117,12 @@ class HostEnv:
             or it exceeded the time limit; `simulator_errors` re-raises it as a `SimulatorError`.
         """
         action = jnp.asarray(action, jnp.int32)
+        assert state.moves.shape == (self._max_plies,), state.moves.shape
         over = jnp.asarray(state.view.done)
+        # Traced code cannot raise, so the callback reports illegal actions.
         order = jnp.where(over, _OVER, jnp.where(jnp.asarray(state.view.legal)[action], _PLAY, _ILLEGAL))
         request = jnp.stack([order.astype(jnp.int32), jnp.asarray(state.plies), action])
+        # Under `vmap`, `broadcast_all` makes one call for the whole batch instead of one per state.
         view = jax.pure_callback(
             self._step_all, self._blank(), state.seed, state.moves, request, vmap_method="broadcast_all"
         )
@@ -168,14 +171,15 @@ class HostEnv:
 
     @kept_errors()
     def _step_all(self, seed: Array, moves: Array, request: Array) -> View:
-        """Callback: seeds `[...]`, moves `[..., max_plies]`, requests `[..., 3]` to views; zeros where a game is over.
+        """Callback: the views after the requested actions; zeros where a game is over.
 
-        The views are those after the requested actions.
+        Takes seeds `[...]`, moves `[..., max_plies]`, and requests `[..., 3]`: order, plies and action.
         """
         seeds, history, requests = np.asarray(seed), np.asarray(moves), np.asarray(request)
         orders, plies, actions = requests.reshape(-1, 3).T.tolist()
         starts, played = seeds.tobytes(), history.tobytes()
         width = 2 * self._max_plies
+        # The key of a position: the bytes of its seed and of its moves, sliced from the bytes of the whole batch.
         keys = [
             starts[4 * row : 4 * row + 4] + played[row * width : row * width + 2 * count]
             for row, count in enumerate(plies)
@@ -189,7 +193,7 @@ class HostEnv:
         return self._validated(self._in_time(self._views, wanted), seeds.shape, keys)
 
     def _in_time[Answer](self, function: Callable[[Any], Answer], argument: Any) -> Answer:
-        """`function(argument)` within the time limit; one caller at a time."""
+        """Calls `function(argument)` within the time limit; one caller at a time."""
         with self._lock:
             try:
                 return self._thread.call(function, argument, self._timeout_s)
@@ -212,6 +216,7 @@ class HostEnv:
         if found is not None:
             cache.move_to_end(key)
             return found
+        # Drop the last moves one by one until an earlier position is cached.
         end = len(key) - 2
         while end >= _SEED_BYTES and key[:end] not in cache:
             end -= 2
@@ -248,6 +253,7 @@ class HostEnv:
             views.rewards[row, : self._spec.players] = rewards
             over, truncated = simulator.done(), isinstance(simulator, LimitedSimulator) and simulator.truncated()
             if over or len(key) >= _SEED_BYTES + 2 * self._max_plies:
+                # All actions are legal once the game is over, as `View` says.
                 views.done[row] = views.legal[row] = True
                 views.truncated[row] = truncated or not over
                 views.player[row] = simulator.player() if views.truncated[row] else 0
@@ -263,7 +269,7 @@ class HostEnv:
             raise self._error(key, f"the game raised {type(error).__name__}: {error}") from error
 
     def _validated(self, views: View, shape: tuple[int, ...], keys: list[bytes]) -> View:
-        """The views reshaped to `[*shape, ...]` and with scaled rewards.
+        """The views, reshaped to `[*shape, ...]`, with scaled rewards.
 
         Raises:
           SimulatorError: a player, reward or observation is invalid.

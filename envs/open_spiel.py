@@ -17,8 +17,8 @@ class OpenSpielGame:
     """A sequential game of perfect information for one or two players.
 
     An observation tensor `[planes, rows, columns]` becomes a board `[rows, columns, planes]`, any other tensor becomes
-    a vector. Many of OpenSpiel's tensors do not tell whose turn it is. A tensor that is the same for both players gets
-    one more plane (or number): the player to move, 0 or 1.
+    a vector. Many of OpenSpiel's tensors do not show whose turn it is: one that is the same for both players gets one
+    more plane (or number), the player to move, 0 or 1.
 
     Args:
       name: the game's name, optionally with its parameters: `go(board_size=9)`.
@@ -61,7 +61,7 @@ class OpenSpielGame:
         return legal
 
     def action_name(self, action: int) -> str:
-        """See `NamedSimulator`; as OpenSpiel writes it."""
+        """See `NamedSimulator`; OpenSpiel's own name."""
         name: str = self._state.action_to_string(self.player(), action)
         return name
 
@@ -85,6 +85,7 @@ class OpenSpielGame:
 
     def clone(self) -> OpenSpielGame:
         """See `Simulator`."""
+        # Without __init__, which would load the game again.
         twin = object.__new__(OpenSpielGame)
         twin._rules, twin.num_actions, twin.players = self._rules, self.num_actions, self.players
         twin._seed, twin._state = self._seed, self._state.clone()
@@ -92,7 +93,8 @@ class OpenSpielGame:
         return twin
 
     def _play_chance_moves(self) -> None:
-        """Samples the outcomes of chance nodes with a generator seeded by the game's seed and the move number."""
+        """Samples the outcomes of chance nodes."""
+        # Seeded by the game's seed and the move number, so that clones and replays get the same outcomes.
         while self._state.is_chance_node():
             outcomes, probabilities = zip(*self._state.chance_outcomes(), strict=True)
             generator = random.Random(self._seed << 32 | self._state.move_number())
@@ -100,7 +102,7 @@ class OpenSpielGame:
 
 
 class _Rules:
-    """What is the same for all positions of a game."""
+    """What all positions of a game share."""
 
     def __init__(self, name: str, parameters: Mapping[str, Any]) -> None:
         pyspiel = import_extra("pyspiel", "OpenSpiel")

@@ -1,4 +1,4 @@
-"""Packs states of games into rows of bytes, which can be stored anywhere and unpacked bit for bit."""
+"""Packs game states into rows of bytes and unpacks them without loss."""
 
 from __future__ import annotations
 
@@ -26,12 +26,8 @@ def pack_states(states: EnvState) -> jax.Array:
 
 
 def unpack_states(rows: Array, like: EnvState) -> EnvState:
-    """The B states that `pack_states` packed into `rows` `[B, S]` uint8; traceable.
-
-    Args:
-      rows: packed states of the same game.
-      like: one state, or its shapes.
-    """
+    """Unpacks B states from `rows` `[B, S]` uint8; `like` is a state of the same game, or its shapes. Traceable."""
+    assert rows.shape[1:] == (packed_bytes(like),), (rows.shape, packed_bytes(like))
     leaves, structure = jax.tree.flatten(like)
     ends = np.cumsum([packed_bytes(leaf) for leaf in leaves])[:-1]
     parts = jnp.split(jnp.asarray(rows), ends.tolist(), axis=1)
@@ -54,6 +50,7 @@ def _plain_like(like: EnvState) -> EnvState:
 
 def _bytes(leaf: jax.Array) -> jax.Array:
     """`[B, ...]` of any dtype as `[B, n]` uint8."""
+    # A bool is one byte already, and XLA has no bitcast for it.
     if leaf.dtype != np.bool_:
         leaf = jax.lax.bitcast_convert_type(leaf, jnp.uint8)
     return leaf.astype(jnp.uint8).reshape(leaf.shape[0], math.prod(leaf.shape[1:]))
@@ -72,7 +69,8 @@ def _restored(rows: jax.Array, like: Any) -> jax.Array:
 
 
 def _key_impl(like: Any) -> Any:
-    """The PRNG implementation of a key. `jax.random.key_impl` takes keys, not shapes, so it is called in a trace."""
+    """The PRNG implementation of a key or its shape."""
     impls: list[Any] = []
+    # `jax.random.key_impl` takes keys, not shapes, so it is called in a trace.
     jax.eval_shape(lambda key: impls.append(jax.random.key_impl(key)), like)
     return impls[0]

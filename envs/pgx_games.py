@@ -19,15 +19,11 @@ with warnings.catch_warnings():
     import pgx
 
 _MAX_PLIES = {"tic_tac_toe": 9, "animal_shogi": 256, "shogi": 512}
-"""Plies after which pgx ends every game."""
+"""The number of plies after which pgx ends a game."""
 
 
 class PgxGame:
-    """One game of pgx.
-
-    A state has no cached observation, unlike pgx's states: a search tree stores many states but needs the observation
-    of each only once, so `view` computes it.
-    """
+    """One game of pgx, whose states hold no observation."""
 
     def __init__(self, name: str) -> None:
         with warnings.catch_warnings():
@@ -58,10 +54,8 @@ class PgxGame:
         return _without_observation(self._game.init(key))
 
     def step(self, state: EnvState, action: Array) -> EnvState:
-        """Plays a legal `action`; a state that is over stays the same, with zero rewards.
-
-        These games are deterministic, so the key that pgx requires is a constant.
-        """
+        """Plays a legal `action`; a state that is over stays the same, with zero rewards."""
+        # pgx requires a key, but these games are deterministic.
         return _without_observation(self._game.step(state, action, jax.random.key(0)))
 
     def view(self, state: EnvState) -> View:
@@ -77,4 +71,5 @@ class PgxGame:
 
 
 def _without_observation(state: Any) -> Any:
+    # A search tree stores many states but needs the observation of each only once, so `view` computes it.
     return state.replace(observation=jnp.zeros((0,), state.observation.dtype))

@@ -1,4 +1,4 @@
-"""Makes the environment that the `env` section of an experiment names."""
+"""Makes the environment of an experiment's `env` section."""
 
 from __future__ import annotations
 
@@ -118,16 +118,17 @@ def make_vector_env(config: GymnasiumConfig, count: int, seed: int) -> VectorEnv
 
 
 def rendering(config: GymnasiumConfig) -> Rendering:
-    """How pictures of an environment are made.
+    """How to make an environment that renders; see `rendering_of`.
 
     Raises:
-      ConfigError: it renders no frames (`rendering_of`), or is not made in time.
+      ConfigError: it renders no frames, or is not made in time.
     """
     return _in_time(rendering_of, config)
 
 
 def _in_time[C: (GymnasiumConfig, SimulatorConfig), Made](make: Callable[[C], Made], config: C) -> Made:
-    """`make(config)` within `env.build_timeout_s`: it runs foreign code, which may hang."""
+    """Calls `make(config)` within `env.build_timeout_s`."""
+    # It runs foreign code, which may hang.
     thread = DeadlineThread(config.title)
     try:
         return thread.call(make, config, config.build_timeout_s)

@@ -15,7 +15,7 @@ from podzero.errors import ConfigError, PodzeroError
 from podzero.importing import import_class
 
 STEPS_PER_SECOND = 5.0
-"""Speed for simulators that declare none."""
+"""Speed of simulators that declare none."""
 
 
 class Shown(NamedTuple):
@@ -44,10 +44,10 @@ class SimulatorReplay:
             self._thread.stop()
             raise
         self.steps_per_second: float = getattr(self._simulator, "steps_per_second", STEPS_PER_SECOND)
-        """Speed at which to show the game."""
+        """The speed at which to show the game."""
 
     def positions(self, seed: int, moves: Sequence[int], most_frames: int) -> Iterator[Shown]:
-        """The T + 1 positions of a game with T moves, of which the first `most_frames` have frames.
+        """The T + 1 positions of a game with T moves; only the first `most_frames` have frames.
 
         Raises:
           ConfigError: rendering failed.
@@ -81,7 +81,7 @@ class SimulatorReplay:
         return Shown(frame, float(self._simulator.rewards()[0]))
 
     def _call(self, limit: str, function: Any) -> Any:
-        """`function()` within the seconds of `env.LIMIT`."""
+        """Calls `function` within the time limit `env.LIMIT`."""
         try:
             return self._thread.call(lambda _: function(), None, getattr(self._config, limit))
         except PodzeroError:
@@ -93,7 +93,7 @@ class SimulatorReplay:
 
 
 def renders(config: SimulatorConfig) -> bool:
-    """Whether the positions of a simulator can be rendered, as far as that is known before it is made."""
+    """Whether a simulator can render its positions, judged without making it."""
     own = config.name == "simulator" and hasattr(import_class(config.id, "env.id"), "render")
     return own or config.name == "gymnasium_simulator"
 
@@ -103,7 +103,7 @@ def _rendering_simulator(config: SimulatorConfig) -> RenderedSimulator:
     if not isinstance(simulator, RenderedSimulator):
         raise ConfigError(
             f"{config.title} cannot be shown: it has no method render(), which returns pixels [height, width, 3] uint8 "
-            "(podzero.envs.RenderedSimulator). `podzero evaluate` tells its returns"
+            "(podzero.envs.RenderedSimulator). `podzero evaluate` reports its returns"
         )
     return simulator
 

@@ -16,7 +16,7 @@ class Simulator(Protocol):
     """One game for one or two players, in its current position.
 
     The seed of `reset` and the actions since then determine everything that the methods return. The seed may decide how
-    a game starts. It may not decide what follows from a move: tree search plays clones, and would foresee it.
+    a game starts, but not what follows a move: tree search plays clones, so it would foresee that.
     """
 
     @property
@@ -42,7 +42,7 @@ class Simulator(Protocol):
         ...
 
     def observation(self) -> np.ndarray[Any, Any]:
-        """What the player to move sees; its shape and dtype never change, also once the game is over.
+        """What the player to move sees; its shape and dtype never change, even once the game is over.
 
         Boards are `[rows, columns, planes]`. Networks receive bool and uint8 unchanged, all other dtypes as float32.
         """
@@ -70,25 +70,25 @@ class Simulator(Protocol):
 
 @runtime_checkable
 class LimitedSimulator(Simulator, Protocol):
-    """A `Simulator` whose games may end by a limit on their length, which is no outcome."""
+    """A `Simulator` that truncates games that reach a limit on their length."""
 
     def truncated(self) -> bool:
-        """Whether such a limit has ended the game; `done` and `player` are then defined as well."""
+        """Whether the limit ended the game; `done` is then true, and `player` is the player to move."""
         ...
 
 
 @runtime_checkable
 class NamedSimulator(Simulator, Protocol):
-    """A `Simulator` whose actions have names by which people know them."""
+    """A `Simulator` that names its actions."""
 
     def action_name(self, action: int) -> str:
-        """The name of a legal action, which no other legal action of the position has; white space is left out."""
+        """The name of a legal action, unique among the legal actions of the position; white space is removed."""
         ...
 
 
 @runtime_checkable
 class RenderedSimulator(Simulator, Protocol):
-    """A `Simulator` whose positions `podzero play` shows: in a video of one player, or on the page of a game of two."""
+    """A `Simulator` that renders its positions for `podzero play`: videos of one player, the page of a game of two."""
 
     def render(self) -> np.ndarray[Any, Any]:
         """The position as pixels `[height, width, 3]` uint8; the size never changes."""
@@ -96,7 +96,7 @@ class RenderedSimulator(Simulator, Protocol):
 
 
 CHANCE_ADVICE = "only games whose chance is decided at the start can be searched"
-"""What a message about chance events ends with."""
+"""The end of messages about chance events."""
 
 
 def check_simulator(
@@ -112,20 +112,20 @@ def check_simulator(
     """Plays random games and checks the contract of `Simulator` in every position.
 
     In each position it calls all methods. Their results must be valid, must be the same for a clone, must not change
-    while a clone is played, and must be the same when the game is played again with the same seed and moves. Where
-    games with other seeds start alike, the same moves must lead to the same positions.
+    while a clone is played, and must be the same when the game is played again with the same seed and moves. If games
+    with different seeds start in the same position, the same moves must lead to the same positions.
 
     Args:
       simulator: the game; it is reset and played.
-      name: of the game, for messages.
+      name: the game's name, for messages.
       games: number of games.
-      max_plies: most moves of each game.
+      max_plies: the largest number of moves per game.
       seed: seed of the games and of the random moves.
       discount: discount factor per move.
-      reward_scale: rewards are multiplied by it; if given, no discounted sum of them may leave [-1, 1].
+      reward_scale: factor applied to rewards; if given, every discounted sum of them must lie in [-1, 1].
 
     Raises:
-      ConfigError: the contract is violated; says how, and after which moves.
+      ConfigError: the contract is violated; the message says how, and after which moves.
     """
     choose = random.Random(seed)
     form: np.ndarray[Any, Any] | None = None
@@ -192,10 +192,8 @@ def _check_attributes(simulator: Simulator) -> None:
 
 
 def _check_range(snapshots: list[_Snapshot], discount: float, scale: float) -> None:
-    """Checks that the return from each position of a game lies in [-1, 1], as values do.
-
-    If the game is not over, the rewards so far are a difference of two values and may sum to at most 2.
-    """
+    """Checks that the return from each position of a game lies in [-1, 1], as values do."""
+    # The rewards of an unfinished game are a difference of two values, so their sum may reach 2.
     most, returns = (1.0 if snapshots[-1].done else 2.0), np.zeros(len(snapshots[-1].rewards))
     for snapshot in reversed(snapshots[1:]):
         returns = scale * np.array(snapshot.rewards) + discount * returns
@@ -225,6 +223,7 @@ def _check_game(
         _require_equal(snapshots[-1], stepped, "the same action led the clone and the original to different positions")
         _play_randomly(stepped, choose)
         _require_equal(snapshots[-1], simulator, "clones are not independent: moves of the clone changed the original")
+    # Seed and moves must determine the game.
     replayed = simulator.clone()
     replayed.reset(seed)
     for ply, snapshot in enumerate(snapshots):
@@ -237,7 +236,7 @@ def _check_game(
 
 
 def _check_chance(simulator: Simulator, snapshots: list[_Snapshot], seed: int, moves: list[int]) -> None:
-    """Checks that games that start alike with other seeds do not differ after the same moves."""
+    """Checks that games with other seeds but the same start do not differ after the same moves."""
     for other in range(seed + 1, seed + 1 + _OTHER_SEEDS):
         replayed = simulator.clone()
         replayed.reset(other)

@@ -1,14 +1,14 @@
-"""Symmetries of the games: board transformations with which training augments positions.
+"""Symmetries of the games: board transformations by which training augments positions.
 
-A symmetry preserves the rules, and with them legal moves, results, and whose turn it is. It need not preserve the
-initial set-up: that of Othello or Gardner chess becomes another one, whose positions have the same values.
+A symmetry preserves the rules: legal moves, results, and whose turn it is. It may change the initial position, as in
+Othello and Gardner chess.
 
 Three games have none:
   `chess`: castling distinguishes left and right.
-  `shogi`: its rules are mirror-symmetric, but pgx 2.6.0 allows some mates by a dropped pawn near one corner that it
-    forbids, as the rules do, near the other.
-  `animal_shogi`: so are its rules, but pgx's observation leaves out a file of each past position. The mirrored game
-    shows that file and leaves out another one, so its observation is no function of the original one.
+  `shogi`: its rules are mirror-symmetric, but pgx 2.6.0 wrongly allows some mates by a dropped pawn near one corner,
+    which it forbids near the other.
+  `animal_shogi`: its rules are mirror-symmetric, but pgx's observation leaves out one file of each past position. The
+    mirrored game leaves out another, so its observation is not a function of the original one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _half_turn(board: Array) -> Array:
 
 
 def _square(size: int, extra_actions: int) -> list[Symmetry]:
-    """The seven rotations and reflections of a square board; actions after the cells (a pass) stay the same."""
+    """The seven rotations and reflections of a square board; the extra actions after the cells stay the same."""
     transforms = [_rotate_and_mirror(turns, mirrored) for mirrored, turns in product((False, True), range(4))]
     return [Symmetry(transform, _cell_actions(transform, size, extra_actions)) for transform in transforms[1:]]
 

@@ -1,4 +1,4 @@
-"""Sets of up to 64 squares as bits: JAX without x64 has no integers of 64 bits, so a set is two of 32."""
+"""Sets of up to 64 squares as two 32-bit words: JAX without x64 has no 64-bit integers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from podzero.types import Array
 
 _WORD = 32
 Distance = int | np.ndarray[Any, np.dtype[np.integer[Any]]]
-"""How far squares are moved: one number, or one for each of several sets."""
+"""How far squares move: one number, or one for each of several sets."""
 
 
 class Bits(NamedTuple):
-    """A set of squares; square i is bit i of `low`, or bit i - 32 of `high`. Arrays of sets have such words."""
+    """A set of squares: square i is bit i of `low`, or bit i - 32 of `high`. Batches of sets have words `[...]`."""
 
     low: Array
     """`[]` uint32."""
@@ -41,6 +41,7 @@ class Bits(NamedTuple):
         low, high = self.low << along, self.high << along
         if (within > 0).all():
             return Bits(low, high | (self.low >> rest))
+        # `within` drops the carry of a shift by 0; beyond a word (not `near`) the low word becomes the high one.
         return Bits(low & near, ((high | self.low >> rest & within) & near) | (low & ~near))
 
     def down(self, by: Distance) -> Bits:
@@ -70,8 +71,8 @@ class Bits(NamedTuple):
         return Bits(jnp.where(condition, self.low, 0), jnp.where(condition, self.high, 0))
 
     def members(self, squares: np.ndarray[Any, np.dtype[np.int32]]) -> jax.Array:
-        """Which of `squares` are in the set, bool of their shape; for sets `[...]` of the shape `[..., *squares]`."""
-        # Fused with what follows, the set would be computed once for each square.
+        """Which `squares` are in the set: bool of their shape, or `[..., *squares.shape]` for sets `[...]`."""
+        # Without the barrier XLA would compute the set once for each square.
         words = jnp.asarray(self.low), jnp.asarray(self.high)
         low, high = jax.lax.optimization_barrier(words)  # type: ignore[no-untyped-call]
         place = (..., *[None] * squares.ndim)
@@ -80,9 +81,8 @@ class Bits(NamedTuple):
 
 
 def _split(by: Distance) -> tuple[Any, Any, Any, Any]:
-    """How to move sets of two words: bits along a word, bits that go to the other word, both less than 32; all bits set
-    where squares move by less than a word, and where they move by more than none and less than a word.
-    """
+    """The shift within a word, the shift of the carry, and two masks: moves by less than a word, of those all but 0."""
+    # Both shifts are taken modulo the word, because a shift by 32 is undefined.
     distance, word, ones = np.asarray(by, np.uint32), np.uint32(_WORD), np.uint32(2**_WORD - 1)
     near = np.where(distance < word, ones, np.uint32(0))
     within = np.where((distance > 0) & (distance < word), ones, np.uint32(0))
@@ -91,6 +91,7 @@ def _split(by: Distance) -> tuple[Any, Any, Any, Any]:
 
 def turned(squares: Bits) -> Bits:
     """The squares with the eight of each file in reverse order: the board seen from the other side."""
+    # Swap neighbouring bits, then pairs, then groups of four.
     for by, mask in ((1, 0x55555555), (2, 0x33333333), (4, 0x0F0F0F0F)):
         squares = Bits(*(((word >> np.uint32(by)) & mask) | ((word & mask) << np.uint32(by)) for word in squares))
     return squares
@@ -102,12 +103,12 @@ def either(condition: Array, one: Bits, other: Bits) -> Bits:
 
 
 def union(sets: Iterable[Bits]) -> Bits:
-    """The squares that are in any of the sets, of which there must be one."""
+    """The squares that are in any of the sets (at least one)."""
     return reduce(or_, sets)
 
 
 def intersection(sets: Iterable[Bits]) -> Bits:
-    """The squares that are in all of the sets, of which there must be one."""
+    """The squares that are in all of the sets (at least one)."""
     return reduce(and_, sets)
 
 
@@ -116,7 +117,7 @@ EMPTY = Bits(np.zeros((), np.uint32), np.zeros((), np.uint32))
 
 
 def constant(squares: int) -> Bits:
-    """The set of a Python integer, bit i for square i."""
+    """The set whose square i is bit i of a Python integer."""
     return Bits(np.asarray(squares % 2**_WORD, np.uint32), np.asarray(squares >> _WORD, np.uint32))
 
 

@@ -28,29 +28,29 @@ from podzero.types import Array
 _QUIET = 100
 """Plies without a capture or a pawn's move after which a game is drawn."""
 _CODES = np.arange(1, KINDS + 1)
-"""Of the kinds of pieces; 0 is an empty square."""
+"""The codes of the kinds of pieces; 0 is an empty square."""
 _HISTORY = 8
 """Positions that an observation shows."""
 _REMEMBERED = _QUIET + _HISTORY
-"""Positions that can be repetitions of those."""
+"""Positions whose hashes are kept: an observed position can only repeat one of the `_QUIET` before it."""
 _NOWHERE = -1
 _KING_HOME = 32
 _ROOK_HOMES = np.array([0, 56])
 _CASTLED = ((0, 16, 24), (56, 48, 40))
-"""On the queen's and on the king's side: the rook's home, where the king goes, and where the rook goes."""
+"""On the queen's and on the king's side: the rook's home, the king's target, and the rook's target."""
 _DARK = constant(sum(1 << square for square in range(64) if (square // 8 + square % 8) % 2 == 0))
 _BACK_RANK = (ROOK, KNIGHT, BISHOP, QUEEN, KING, BISHOP, KNIGHT, ROOK)
 _ZOBRIST = np.random.default_rng(64).integers(1, 2**32, (2, KINDS, 64), np.uint32)
 _ZOBRIST_OTHER = np.random.default_rng(65).integers(1, 2**32, 5 + 64, np.uint32)
-"""Of the player to move, the four castling rights, and the square for taking en passant."""
+"""Hash numbers of the player to move, the four castling rights, and the en passant square."""
 
 
 class ChessBoard(NamedTuple):
     """A position with its history. Squares are those of the player to move, whose pawns go up."""
 
     history: Bits
-    """`[8, 4]`, the last positions, the newest first, seen by the first player: four bits for each square, of which
-    three are 1 to 6 for a pawn, knight, bishop, rook, queen or king, and the last marks the second player's."""
+    """`[8, 4]`, the last positions, the newest first, seen by the first player. The four bits of a square: three hold 1
+    to 6 for a pawn, knight, bishop, rook, queen or king, and the last marks the second player's pieces."""
     castling: Array
     """`[2, 2]` bool: one's own and the opponent's right to castle on the queen's and on the king's side."""
     en_passant: Array
@@ -60,21 +60,21 @@ class ChessBoard(NamedTuple):
     plies: Array
     """`[]` int16."""
     hashes: Array
-    """`[108]` uint32, of the last positions, the newest first; zero before the start."""
+    """`[108]` uint32, hashes of the last positions, the newest first; zero before the start."""
 
 
 CHESS_SIZES = {"chess": 8, "gardner_chess": 5}
-"""Files and ranks of each game of `Chess`, by its name."""
+"""The size of the board of each game of `Chess`."""
 
 
 class Chess(BoardGame):
     """`Env` of chess; action `planes * square + plane` is a move from a square, numbered file by file.
 
     A game is drawn by stalemate, by the third occurrence of a position, after 100 plies without a capture or a pawn's
-    move, where no sequence of moves can mate, and after the longest game. Positions are compared by hashes of 32 bits.
+    move, when neither player can mate, and after `max_plies`. Positions are compared by 32-bit hashes.
 
     Args:
-      size: files and ranks: 8, or 5 for Gardner's chess, without castling and double steps of pawns.
+      size: files and ranks: 8, or 5 for Gardner's chess, which has no castling and no double steps of pawns.
     """
 
     dtype = "float32"
@@ -130,18 +130,17 @@ class Chess(BoardGame):
         return PlyResult(after, *self._ending(after))
 
     def step(self, state: BoardState, action: Array) -> BoardState:
-        """Plays a legal action; see `BoardGame.step`.
-
-        Whether the game is over is asked again of the board that `view` sees, so that XLA computes what the two share
-        once, and drops the answer of `play`.
-        """
+        """Plays a legal action; see `BoardGame.step`."""
         after = super().step(state, action)
+        # The end is computed again from the board that `view` sees: XLA then computes what both share only once, and
+        # drops the result of `play`.
         result, done = self._ending(after.board)
         reward = jnp.where(state.player == 0, result, -result)
         return after._replace(reward=jnp.where(state.done, 0, reward).astype(jnp.int8), done=state.done | done)
 
     def _ending(self, board: ChessBoard) -> tuple[jax.Array, jax.Array]:
         """`[]` int8, 1 if the player who moved has won; `[]` bool, whether the game is over."""
+        # Seen by the player to move, who has lost if mated.
         seen = self._pieces(board)
         guard = self._moves.guard(seen)
         stuck = ~self._origins(board, seen, guard).joined().any()
@@ -156,13 +155,11 @@ class Chess(BoardGame):
         return self._origins(board, pieces, self._moves.guard(pieces)).members(self._squares).T.reshape(-1)
 
     def checks(self, board: ChessBoard) -> jax.Array:
-        """How many pieces give check to the player to move, `[]` int32."""
+        """The number of pieces that give check to the player to move, `[]` int32."""
         return self._moves.guard(self._pieces(board)).checks
 
     def observe(self, board: ChessBoard) -> jax.Array:
-        """Own and the opponent's pieces in the last eight positions, each with its repetition; whose turn it is, plies,
-        castling rights, and plies without progress.
-        """
+        """The pieces and repetitions of the last eight positions; turn, plies, castling rights and quiet plies."""
         first, second = _sets(board.history)
         turn = board.plies % 2 == 1
         mine, theirs = either(turn, self._turned(second), first), either(turn, self._turned(first), second)

@@ -1,15 +1,15 @@
 """Legal moves of chess on bits: one set of origins for each kind of move.
 
-Square `8 * file + rank` is that of the player to move, whose pawns go up the ranks; smaller boards take the first files
-and ranks. Kinds of moves are the planes of AlphaZero (Silver et al. 2018): nine underpromotions, a queen's moves by
-direction and distance, and eight of a knight.
+Squares are numbered `8 * file + rank` from the side of the player to move, whose pawns go up the ranks; smaller boards
+use the first files and ranks. The kinds of moves are AlphaZero's planes (Silver et al. 2018): nine underpromotions, a
+queen's moves by direction and distance, and eight knight's moves.
 
-No move is tried out. A piece that is pinned moves along the line of its pin alone, and in check a move must end between
-king and attacker or on the attacker; the king avoids attacked squares.
+No move is tried out. A pinned piece moves only along the line of its pin; in check a move must end between king and
+attacker or on the attacker; the king avoids attacked squares.
 
-What is the same for all directions or moves is one array over them, and lines grow in a loop: written out, XLA would
-take minutes to compile it, and compute what moves share once for each of them. Loops cost accelerators more than arrays
-do, since each of their steps is a kernel, so moves along lines are arrays over all distances.
+Directions and moves are axes of arrays, and lines grow in a loop: XLA would take minutes to compile unrolled code, and
+would repeat what moves share. Every step of a loop is a kernel on an accelerator, so moves along lines are arrays over
+all distances instead.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ Steps = np.ndarray[Any, np.dtype[np.int_]]
 """Files and ranks of moves, `[n, 2]`, or of one move, `[2]`."""
 
 _DIRECTIONS = np.array([(0, -1), (0, 1), (-1, 0), (1, 0), (-1, -1), (1, 1), (-1, 1), (1, -1)])
-"""In the order of their planes. Those of each pair are opposite; the planes of its first begin with the greatest
-distance, those of its second with the smallest."""
+"""In the order of their planes. Each pair is opposite: planes of its first direction begin with the greatest distance,
+those of its second with the smallest."""
 _STRAIGHT = (_DIRECTIONS == 0).any(axis=1)
 _DOWN, _UP, _LEFT, _RIGHT, _UP_RIGHT, _UP_LEFT = 0, 1, 2, 3, 5, 6
-"""Places of directions."""
+"""Indices into `_DIRECTIONS`."""
 _PROMOTIONS = [_UP, _UP_RIGHT, _UP_LEFT]
 """Directions of planes 0 to 2, to a rook, and again of 3 to 5 (bishop) and 6 to 8 (knight)."""
 _CAPTURES = [_UP_LEFT, _UP_RIGHT]
@@ -87,9 +87,9 @@ class KingSafety(NamedTuple):
     checks: jax.Array
     """`[]` int32, the number of attackers."""
     attacked: Bits
-    """The squares that the opponent attacks, also behind one's king."""
+    """The squares that the opponent attacks, also through one's king."""
     targets: Bits
-    """Where other pieces may move: all squares without a check, those that end the check with one."""
+    """Where pieces other than the king may move: anywhere without a check, to squares that end a single check."""
     pinned: Bits
     """`[8]`, the piece that is pinned in each direction."""
 
@@ -98,7 +98,7 @@ class ChessMoves:
     """The moves on a board of `size` files and ranks.
 
     Args:
-      size: 8; or 5, where pawns move by one square, so that none is taken en passant, and kings do not castle.
+      size: 8; or 5, without double steps of pawns, en passant and castling.
     """
 
     def __init__(self, size: int) -> None:
@@ -110,7 +110,7 @@ class ChessMoves:
         promotions = [_DIRECTIONS[_PROMOTIONS[plane % 3]] for plane in range(UNDERPROMOTIONS)]
         steps = np.array([*promotions, *self._lines.reshape(-1, 2), *_KNIGHT_STEPS])
         self.steps: list[ChessStep] = [(files, ranks) for files, ranks in steps.tolist()]
-        """Files and ranks of the moves of each plane."""
+        """Files and ranks of each plane's move."""
 
     def _rank(self, number: int) -> Bits:
         return constant(sum(1 << 8 * file + number for file in range(self._size)))
@@ -126,18 +126,18 @@ class ChessMoves:
         return Bits(low, high)
 
     def moved(self, squares: Bits, steps: Steps) -> Bits:
-        """The squares moved by each of some steps; those that leave the board are dropped.
+        """The squares moved by each of `steps`; those that leave the board are dropped.
 
         Args:
           squares: a set, or one for each step in the last axis.
-          steps: `[n, 2]`, or `[2]` for a single one.
+          steps: `[n, 2]`, or `[2]` for a single step.
         """
         kept, by = squares & self._inside(steps), steps @ [8, 1]
         up = kept.up(np.maximum(by, 0)) if (by > 0).any() else kept
         return up.down(np.maximum(-by, 0)) if (by < 0).any() else up
 
     def _rays(self, start: Bits, empty: Bits) -> Bits:
-        """The squares in each direction as far as they are empty, and the first that is not, `[8]`."""
+        """The empty squares in each direction up to and including the first occupied one, `[8]`."""
 
         def farther(_: int, lines: Bits) -> Bits:
             return lines | self.moved(lines & empty, _DIRECTIONS)
@@ -160,9 +160,11 @@ class ChessMoves:
         rays = self._rays(king, empty)
         attackers = self._attackers(pieces, rays)
         checks = attackers.size()
+        # A check ends on the attacker, or between it and the king.
         ends = attackers | rays.when((rays & sliders).any()).joined()
         blockers = rays & pieces.own()
         attacked = union([
+            # The king does not block: it cannot escape along the attacker's line.
             self._rays(sliders, empty | king).joined(),
             self.moved(pieces.other(KNIGHT), _KNIGHT_STEPS).joined(),
             self.moved(pieces.other(PAWN), -_DIRECTIONS[_CAPTURES]).joined(),
@@ -179,12 +181,13 @@ class ChessMoves:
         """The origins of the legal moves of each plane, `[planes]`.
 
         Args:
-          pieces: of the position.
-          guard: of the position.
-          castling: `[2]` bool, whether one may still castle on the queen's and on the king's side.
-          en_passant: the square over which a pawn has just moved, if one has.
+          pieces: the position's pieces.
+          guard: the position's checks, attacks and pins.
+          castling: `[2]` bool, the rights to castle on the queen's and on the king's side.
+          en_passant: the square over which a pawn has just moved, or the empty set.
         """
         pinned, targets = guard.pinned.joined(), ~pieces.own() & guard.targets
+        # A pinned piece may move along the line of its pin, in both directions.
         free = ~pinned | _either_way(guard.pinned)
         pawns = pieces.own(PAWN) & free
         lines = self._along(_sliders(pieces.mine) & free, pieces.empty, targets)
@@ -223,6 +226,7 @@ class ChessMoves:
 
     def _en_passant(self, pieces: Pieces, square: Bits) -> Bits:
         """The pawns that may take en passant in each direction, `[8]`, if the king is not attacked afterwards."""
+        # Two pawns leave a rank at once, so a pin does not tell: look for attackers after the move.
         taken, found = self.moved(square, _DIRECTIONS[_DOWN]), EMPTY
         remaining = pieces._replace(theirs=pieces.theirs & ~taken)
         for way in _CAPTURES:
@@ -234,12 +238,12 @@ class ChessMoves:
 
 
 def _among(*ways: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which of the directions these are, `[8]`."""
+    """A mask of these directions, `[8]`."""
     return np.isin(np.arange(len(_DIRECTIONS)), ways)
 
 
 def _either_way(pinned: Bits) -> Bits:
-    """For each direction, what is in the set of that direction or of the opposite one."""
+    """The union of each direction's set and the opposite direction's."""
     low, high = (word | jnp.flip(word.reshape(-1, 2), 1).reshape(-1) for word in map(jnp.asarray, pinned))
     return Bits(low, high)
 
@@ -257,7 +261,7 @@ def _castled(pieces: Pieces, guard: KingSafety, castling: jax.Array) -> Bits:
 
 
 def _in_order(promoted: Array, lines: Array, knights: Array) -> jax.Array:
-    """A word of the origins of each plane: of promotions `[8]`, along lines `[8, distances]`, and of knights `[8]`."""
+    """One word of the planes' origins, from promotions `[8]`, lines `[8, distances]` and knights `[8]`."""
     under = [promoted[way][None] for way in _PROMOTIONS] * (UNDERPROMOTIONS // len(_PROMOTIONS))
     return jnp.concatenate([*under, lines.reshape(-1), knights])
 

@@ -14,7 +14,7 @@ from podzero.types import Array
 
 _HEIGHT, _WIDTH = 6, 7
 _COLUMN = _HEIGHT + 1
-"""Bits of a column, from the bottom up; the last one stays empty, so that lines do not run into the next column."""
+"""Bits of a column, from the bottom up; the last one stays empty, so that no line runs into the next column."""
 _SQUARES = np.array([[x * _COLUMN + _HEIGHT - 1 - y for x in range(_WIDTH)] for y in range(_HEIGHT)], np.int32)
 """The bit of each square of an observation, `[6, 7]`, the top row first."""
 _TOPS = _SQUARES[0]
@@ -45,7 +45,7 @@ class ConnectFour(BoardGame):
         """Drops a stone into a column."""
         occupied = board.mine | board.theirs
         column = jnp.arange(_WIDTH) == action
-        # The first free square of each column; only that of the column played is kept.
+        # Find the first free square of each column and keep that of the column played.
         stone = Bits(jnp.uint32(0), jnp.uint32(0))
         for x in range(_WIDTH):
             held = constant((2**_HEIGHT - 1) << x * _COLUMN)
@@ -67,6 +67,7 @@ class ConnectFour(BoardGame):
 
 def _has_line(stones: Bits) -> jax.Array:
     """Whether four stones stand in a line, `[]` bool."""
+    # Four in a line are two pairs, two squares apart.
     found = Bits(jnp.uint32(0), jnp.uint32(0))
     for distance in _LINES:
         pairs = stones & stones.down(distance)

@@ -15,7 +15,7 @@ _NEIGHBOURS = ((-1, 0), (1, 0), (0, -1), (0, 1))
 _HISTORY = 8
 """Positions that an observation shows."""
 KOMI = 7.5
-"""Points that the second player gets for moving second."""
+"""Points that compensate the second player."""
 _NONE = -1
 _WORD = 32
 
@@ -30,7 +30,7 @@ class GoBoard(NamedTuple):
     second: Array
     """`[8, W]` uint32, those of the second player."""
     hashes: Array
-    """`[M]` uint32, of the positions after each ply; zero for plies to come."""
+    """`[M]` uint32, hashes of the positions after each ply; zero for plies to come."""
     ko: Array
     """`[]` int16, the square on which the player to move may not recapture, or -1."""
     passes: Array
@@ -40,10 +40,10 @@ class GoBoard(NamedTuple):
 
 
 class Go(BoardGame):
-    """`Env` of Go; an action is a square, the last one a pass.
+    """`Env` of Go; an action is a square, or as the last one a pass.
 
-    A game ends after two passes, after twice as many plies as there are squares, and when a position is repeated: then
-    the player who repeated it loses. Positions are compared by hashes of 32 bits.
+    A game ends after two passes, after `2 * S` plies, or when a position is repeated: the player who repeats it loses.
+    Positions are compared by 32-bit hashes.
 
     Args:
       size: rows and columns.
@@ -70,6 +70,7 @@ class Go(BoardGame):
         """Places a stone and takes the opponent's chains that have no liberty left, or passes."""
         stone, passes = jnp.arange(self._squares) == action, action == self._squares
         taken = self._taken(board.chains, action) & ~passes
+        # A ko: one stone is taken by a stone without own or empty neighbours.
         count = jnp.sum(taken, dtype=jnp.int16)
         alone = ~jnp.any(stone & self._any_beside(board.chains >= 0))
         ko = jnp.where((count == 1) & alone, jnp.argmax(taken).astype(jnp.int16), _NONE)
@@ -94,9 +95,10 @@ class Go(BoardGame):
         return PlyResult(after, result.astype(jnp.int8), done)
 
     def legal(self, board: GoBoard) -> jax.Array:
-        """Empty squares without suicide and immediate recapture of a ko, and the pass."""
+        """The empty squares except suicide and immediate recapture of a ko, and the pass."""
         chains, empty = board.chains, board.chains == 0
         least, most = self._outer_liberties(chains)
+        # A stone lives beside an empty square, an own chain with another liberty, or a chain that it takes.
         in_atari = least == most
         safe = empty | ((chains > 0) & ~in_atari) | ((chains < 0) & in_atari)
         allowed = empty & self._any_beside(safe) & (jnp.arange(self._squares) != board.ko)
@@ -116,7 +118,7 @@ class Go(BoardGame):
         return jnp.concatenate([planes, turn]).T.reshape(self.shape)
 
     def lead(self, board: GoBoard) -> jax.Array:
-        """How much more area the player to move has, `[]` int32, if all stones are alive; without komi."""
+        """By how much the area of the player to move is larger, `[]` int32, if all stones are alive; without komi."""
         return self._area(jnp.asarray(board.chains), jnp.ones((), bool))
 
     def _any_beside(self, squares: Array) -> jax.Array:
@@ -136,7 +138,7 @@ class Go(BoardGame):
         return taken
 
     def _outer_liberties(self, chains: Array) -> tuple[jax.Array, jax.Array]:
-        """The least and the greatest number of a liberty of each square's chain, `[S]`; equal if it has only one."""
+        """The first and the last liberty of each square's chain, `[S]` each; equal if it has only one."""
         numbers = jnp.arange(self._squares, dtype=jnp.int16)
         same = chains[:, None] == chains
         least, most = jnp.full_like(numbers, self._squares), jnp.full_like(numbers, _NONE)
@@ -162,9 +164,9 @@ class Go(BoardGame):
         return jnp.concatenate([jax.lax.reduce_or(bits, (1,))[None], history[:-1]])
 
     def _area(self, chains: jax.Array, needed: jax.Array) -> jax.Array:
-        """How much more area the player to move has, stones and empty squares that only they reach, `[]` int32.
+        """By how much the area of the player to move (stones, and empty squares that only they reach) is larger, `[]`.
 
-        Empty squares that nobody reaches count for both. Zero if it is not `needed`.
+        Zero unless `needed`.
         """
         empty = chains == 0
 
@@ -173,6 +175,8 @@ class Go(BoardGame):
             more, fewer = (reached | (empty & self._any_beside(reached)) for reached in (mine, theirs))
             return more, fewer, jnp.any((more != mine) | (fewer != theirs))
 
+        # Under `vmap` the loop runs until no game grows; games whose area is not needed start as finished.
         start = ((chains > 0) & needed, (chains < 0) & needed, needed)
         mine, theirs, _ = jax.lax.while_loop(lambda carry: carry[2], grow, start)
+        # Squares that nobody reaches count for both, and cancel out.
         return jnp.sum(~theirs, dtype=jnp.int32) - jnp.sum(~mine, dtype=jnp.int32)

@@ -27,7 +27,7 @@ class HexBoard(NamedTuple):
 
 
 class Hex(BoardGame):
-    """`Env` of Hex; an action is a square, the last one the swap, which is legal as the second ply alone."""
+    """`Env` of Hex; an action is a square, or as the last one the swap, which is legal only as the second ply."""
 
     name, shape, actions = "hex", (_SIZE, _SIZE, 4), _SQUARES + 1
     max_plies = _SQUARES + 1
@@ -37,11 +37,12 @@ class Hex(BoardGame):
         return HexBoard(np.zeros(_SQUARES, np.int8), np.zeros((), np.int8))
 
     def play(self, board: HexBoard, action: Array) -> PlyResult:
-        """Places a stone; the swap turns the opponent's first stone into one's own on the mirrored square."""
+        """Places a stone, or swaps: the opponent's first stone becomes one's own on the mirrored square."""
         chains = placed(board.chains, action, _SIZE, _NEIGHBOURS)
         mirrored = chains.reshape(_SIZE, _SIZE).T.reshape(-1)
         numbers = jnp.arange(1, _SQUARES + 1, dtype=jnp.int8)
         chains = jnp.where(action == _SWAP, jnp.where(mirrored != 0, numbers, 0), chains)
+        # Only the chain of the new stone can have joined two edges.
         won = _joins(chains, (action + 1).astype(jnp.int8), board.plies % 2 == 0)
         return PlyResult(HexBoard(-chains, board.plies + 1), won.astype(jnp.int8), won)
 

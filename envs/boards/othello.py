@@ -19,9 +19,9 @@ _SQUARES = np.arange(_PASS, dtype=np.int32)
 _INNER_COLUMNS = constant(0x7E7E7E7E7E7E7E7E)
 _ALL = constant(2**64 - 1)
 _DISTANCES = np.array([1, 8, 7, 9], np.uint32)
-"""To the neighbours in four directions; the other four are opposite to them."""
+"""Distances to the neighbours in four directions; the other four are opposite."""
 _INSIDE = Bits(*np.array([_INNER_COLUMNS, _ALL, _INNER_COLUMNS, _INNER_COLUMNS], np.uint32).T)
-"""The squares over which a line in each direction may run: it would run over the left or right edge otherwise."""
+"""The squares that a line in each direction may cross; over others it would wrap around the left or right edge."""
 
 
 class OthelloBoard(NamedTuple):
@@ -35,7 +35,7 @@ class OthelloBoard(NamedTuple):
 
 
 class Othello(BoardGame):
-    """`Env` of Othello; an action is a square, the last one a pass, which is legal where no square is."""
+    """`Env` of Othello; an action is a square, or as the last one a pass, which is legal only if no square is."""
 
     name, shape, actions = "othello", (_SIZE, _SIZE, 2), _PASS + 1
     max_plies = 2 * (_SIZE * _SIZE - 4) + 2  # each disc after a pass, and two passes
@@ -45,7 +45,7 @@ class Othello(BoardGame):
         return OthelloBoard(constant(1 << 28 | 1 << 35), constant(1 << 27 | 1 << 36), np.zeros((), bool))
 
     def play(self, board: OthelloBoard, action: Array) -> PlyResult:
-        """Puts a disc on a square and turns the enclosed ones, or passes."""
+        """Places a disc and turns the enclosed ones, or passes."""
         disc = single(action)
         turned = _turned(disc, board.mine, board.theirs)
         mine, theirs = board.mine | disc | turned, board.theirs & ~turned
@@ -84,6 +84,7 @@ def _lines(start: Bits, over: Bits, move: Callable[[Bits, Distance], Bits]) -> B
     """The squares `over` which lines run from `start`, for each of four directions."""
     allowed = over & _INSIDE
     lines = move(start, _DISTANCES) & allowed
+    # A line crosses at most six discs.
     for _ in range(_SIZE - 3):
         lines = lines | (move(lines, _DISTANCES) & allowed)
     return lines

@@ -1,7 +1,7 @@
-"""What the board games share: whose turn it is, what happens at the end, and chains of connected stones.
+"""What the board games share: turns, the end of a game, and chains of connected stones.
 
 A board of chains is `[S]` integers, row by row: positive for the chains of the player to move, negative for the
-opponent's, zero for empty squares. All stones of a chain have the number of one of its squares plus one.
+opponent's, zero for empty squares. All stones of a chain have the same number: one plus that of one of its squares.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from podzero.envs.symmetries import symmetries_of
 from podzero.types import Array, EnvSpec, Symmetry, View
 
 Board = Any
-"""A pytree of arrays, whatever the game needs besides `BoardState.player`."""
+"""A pytree of arrays: what a game needs besides `BoardState.player`."""
 
 
 class BoardState(NamedTuple):
-    """One state of a game of two players."""
+    """The state of a game."""
 
     board: Board
     player: jax.Array
@@ -94,6 +94,7 @@ class BoardGame(ABC):
         """Plays a legal action; a state that is over stays the same, with zero rewards."""
         board, result, done = self.play(state.board, action)
         reward = jnp.where(state.player == 0, result, -result).astype(jnp.int8)
+        assert result.shape == done.shape == (), (result.shape, done.shape)
         after = BoardState(board, 1 - state.player, reward, done)
         over = state._replace(reward=jnp.zeros((), jnp.int8))
         return BoardState(*jax.tree.map(lambda kept, new: jnp.where(state.done, kept, new), over, after))
@@ -101,9 +102,12 @@ class BoardGame(ABC):
     def view(self, state: BoardState) -> View:
         """The view of `state`, from the perspective of the player to move."""
         reward = state.reward.astype(jnp.float32)
+        observation, legal = self.observe(state.board), self.legal(state.board)
+        assert observation.shape == self.shape, observation.shape
+        assert legal.shape == (self.actions,), legal.shape
         return View(
-            observation=self.observe(state.board),
-            legal=self.legal(state.board) | state.done,
+            observation=observation,
+            legal=legal | state.done,
             player=state.player,
             rewards=jnp.stack([reward, -reward]),
             done=state.done,
@@ -116,13 +120,13 @@ Neighbour = tuple[int, int]
 
 
 def beside(squares: Array, size: int, step: Neighbour, outside: int = 0) -> jax.Array:
-    """The value at each square's neighbour: entry i is that of the square one `step` from square i.
+    """The value at each square's neighbour, `[S]`: entry i is the value one `step` away from square i.
 
     Args:
       squares: `[S]`, values of a board of `size` rows and columns.
       size: rows and columns of the board.
       step: offset of the neighbour, at most one row and one column.
-      outside: value of neighbours beyond the edge.
+      outside: the value of neighbours beyond the edge.
     """
     assert squares.shape == (size * size,), squares.shape
     board = jnp.pad(squares.reshape(size, size), 1, constant_values=outside)
@@ -131,28 +135,23 @@ def beside(squares: Array, size: int, step: Neighbour, outside: int = 0) -> jax.
 
 
 def chains_beside(board: Array, square: Array, size: int, steps: Sequence[Neighbour]) -> list[jax.Array]:
-    """The chains of the neighbours of a square, each `[]`; zero for none.
-
-    Args:
-      board: `[S]`.
-      square: `[]` int32; its neighbours are found by comparison, which is no slower than a lookup on a vector unit.
-      size: rows and columns of the board.
-      steps: offsets of the neighbours.
-    """
+    """The chains on the neighbours of a square `[]`, one `[]` for each of `steps`; zero for none."""
+    assert board.shape == (size * size,), board.shape
     row, column, numbers, found = square // size, square % size, jnp.arange(size * size), []
     for down, right in steps:
         inside = (row + down >= 0) & (row + down < size) & (column + right >= 0) & (column + right < size)
         neighbour = jnp.where(inside, square + down * size + right, -1)
+        # A comparison with all squares is no slower than a lookup on a vector unit.
         found.append(jnp.sum(jnp.where(numbers == neighbour, board, 0), dtype=board.dtype))
     return found
 
 
 def placed(board: Array, square: Array, size: int, steps: Sequence[Neighbour]) -> jax.Array:
-    """The board with a new stone of the player to move, joined with its own neighbours to one chain.
+    """The board with a new stone of the player to move, joined to the chains of its neighbours.
 
     Args:
       board: `[S]`.
-      square: `[]` int32; a number beyond the board places no stone.
+      square: `[]` int32; a number beyond the board (a pass) places no stone.
       size: rows and columns of the board.
       steps: offsets of all neighbours.
     """

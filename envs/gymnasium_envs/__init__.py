@@ -1,7 +1,7 @@
-"""Vectors of gymnasium environments: one interface, in which episodes start, end and fail in the same way.
+"""Vectors of gymnasium environments.
 
-Nothing here needs JAX. The code that the processes of `vectorization: async` run is pickled by value, so that they
-import nothing but gymnasium and the environment itself.
+This package does not import JAX. The code that the processes of `vectorization: async` run is pickled by value, so that
+they import only gymnasium and the environment itself.
 """
 
 from podzero.envs.gymnasium_envs.making import interface_of as interface_of

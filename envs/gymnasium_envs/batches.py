@@ -1,4 +1,4 @@
-"""Gymnasium's vector environments: built, killed and copied; `GuardedEnv` contains the failures of each environment."""
+"""Builds, kills and copies gymnasium's vector environments; `GuardedEnv` contains the failures of one environment."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FAULTS = "podzero_faults"
 ERROR = "podzero_error"
 """Key of `info`: message of the last of these failures."""
 REBUILD = "podzero_rebuild"
-"""Key of the `options` of `reset`: whether to recreate the environment before the reset."""
+"""Key of `reset`'s `options`: whether to recreate the environment first."""
 
 _Info = dict[str, Any]
 _NOT_A_FAULT = (KeyboardInterrupt, GeneratorExit, Abandoned)
@@ -54,8 +54,8 @@ class GuardedEnv(gymnasium.Env[Any, Any]):
         Args:
           make: makes the environment.
           observations: converts its observations.
-          actions: give its action space.
-          max_faults: after so many failures in one step or reset, the environment is not recreated again.
+          actions: provides its action space.
+          max_faults: failures in one step or reset after which the environment is not recreated again.
         """
         self._make = make
         self._observations = observations
@@ -221,7 +221,7 @@ def render(batch: GymnasiumVector, title: str) -> list[HostArray]:
 def _copy(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
     if isinstance(env.unwrapped, EzPickle):
         raise ConfigError(f"{env} cannot be copied: copying it (gymnasium.utils.EzPickle) makes a new environment")
-    # What it draws with cannot be copied, and is shared: copies are not rendered.
+    # pygame's objects cannot be copied; they are shared, because copies are never rendered.
     drawing = [part for part in vars(env.unwrapped).values() if type(part).__module__.startswith("pygame")]
     try:
         return deepcopy(env, {id(part): part for part in drawing})
@@ -239,7 +239,8 @@ def _reward(env: gymnasium.Env[Any, Any], action: Any) -> float:
 
 @contextlib.contextmanager
 def _by_value() -> Iterator[None]:
-    """Pickles the code of `GuardedEnv` by value. Subprocesses that imported it would also import JAX and pgx."""
+    """Pickles the code of `GuardedEnv` by value."""
+    # Subprocesses that imported it would also import JAX and pgx.
     modules = [sys.modules[name] for name in (__name__.rpartition(".")[0], Abandoned.__module__)]
     for module in modules:
         cloudpickle.register_pickle_by_value(module)

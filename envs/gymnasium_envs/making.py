@@ -1,4 +1,4 @@
-"""Makes gymnasium environments from an `env` section and reads their spaces; a `ConfigError` explains what fails."""
+"""Makes gymnasium environments from an `env` section and reads their spaces."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from podzero.importing import how_to_install, import_class, import_place
 from podzero.types import EnvSpec
 
 REGISTERED_BY = {"ALE": "ale_py", "MinAtar": "minatar"}
-"""Namespaces of ids, and the module that registers each; the extra `envs` installs both."""
+"""The module that registers each namespace of ids; the extra `envs` installs both."""
 
 
 @dataclass(frozen=True)
 class Factory:
-    """Makes one environment with its wrappers. It can be pickled and called in another process."""
+    """Makes one environment with its wrappers; can be pickled and called in another process."""
 
     config: GymnasiumConfig
 
@@ -76,8 +76,7 @@ def make_own(config: GymnasiumConfig, count: int) -> gymnasium.vector.VectorEnv[
 def find(identifier: str, module: str | None) -> registration.EnvSpec:
     """The registration of an id.
 
-    Imports `module` first, if given. If that does not register the id, calls the functions that the module's
-    distribution lists under the entry point `gymnasium.envs`, which is how MinAtar registers its ids.
+    Imports `module` first, if given.
 
     Raises:
       ConfigError: the module cannot be imported, or the id is not registered.
@@ -86,6 +85,7 @@ def find(identifier: str, module: str | None) -> registration.EnvSpec:
     known = registration.registry
     if module is not None:
         _import(module)
+        # MinAtar registers its ids in a function that its distribution lists under the entry point `gymnasium.envs`.
         if identifier not in known:
             _call_plugins(module)
     if identifier not in known:
@@ -159,7 +159,7 @@ def _wrapper_class(name: str) -> type[gymnasium.Wrapper[Any, Any, Any, Any]]:
 
 
 class Interface(NamedTuple):
-    """An environment's spaces, with their conversion to and from podzero's arrays."""
+    """Converts between an environment's spaces and podzero's arrays."""
 
     name: str
     observations: Observations

@@ -1,4 +1,4 @@
-"""Pictures of gymnasium environments: how an environment is made so that it renders, and its frames."""
+"""Renders gymnasium environments to frames of pixels."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from podzero.importing import how_to_install
 MODE = "rgb_array"
 """Gymnasium's render mode whose frames are arrays of pixels."""
 STEPS_PER_SECOND = 15.0
-"""Speed for environments that declare none. Atari games at four frames per step run at this speed."""
+"""Speed of environments that declare none, and of Atari games at four frames per step."""
 _MOST_PIXELS = 4_000_000
 _COLOURS = 3
 
 
 class Rendering(NamedTuple):
-    """How pictures of an environment are made."""
+    """How to render an environment."""
 
     config: GymnasiumConfig
-    """Environments made from it render; they run in this process."""
+    """The config for environments that render; they run in this process."""
     steps_per_second: float
-    """The speed at which the environment wants to be shown."""
+    """The environment's own speed."""
     renders: bool
     """Whether the environments render frames; otherwise their observation is an image and is shown instead."""
 
 
 def rendering_of(config: GymnasiumConfig) -> Rendering:
-    """Makes an environment, asks it how it renders, and closes it.
+    """Makes an environment, reads how it renders, and closes it.
 
     Raises:
       ConfigError: it cannot be made, or it renders no frames and its observation is not an image.
@@ -59,7 +59,7 @@ def rendered(env: Any, title: str) -> Any:
     """What `env.render()` returns.
 
     Raises:
-      ConfigError: it failed, as it does where a package for rendering is missing.
+      ConfigError: it failed, or a package for rendering is missing.
     """
     try:
         return env.render()
@@ -72,7 +72,7 @@ def rendered(env: Any, title: str) -> Any:
 
 
 def picture(frame: Any, title: str) -> HostArray:
-    """A rendered frame as `[H, W, 3]` uint8; floats are taken for colours in [0, 1].
+    """A rendered frame as `[H, W, 3]` uint8; floats must be colours in [0, 1].
 
     Raises:
       ConfigError: it is not a picture.
@@ -95,7 +95,7 @@ def observed_picture(observation: HostArray) -> HostArray:
 
 
 def _is_image(space: Any) -> bool:
-    """Whether the space is that of gray frames `[frames, H, W]` or of colours `[H, W, 3]` or `[frames, H, W, 3]`."""
+    """Whether the space holds gray frames `[frames, H, W]`, or colours `[H, W, 3]` or `[frames, H, W, 3]`."""
     shape: tuple[int, ...] = getattr(space, "shape", None) or ()
     coloured = len(shape) in (3, 4) and shape[-1] == _COLOURS
     return getattr(space, "dtype", None) == np.uint8 and (coloured or len(shape) == 3)

@@ -15,8 +15,8 @@ HostArray = np.ndarray[Any, Any]
 MAX_JOINT_ACTIONS = 4096
 """Most combinations of a MultiDiscrete or MultiBinary action space."""
 NOMINAL_WIDTHS = 10.0
-"""How far outside its bounds a float may lie during an episode, in multiples of their width. The declared bounds of
-floats are often exceeded: LunarLander flies four widths above its upper bound."""
+"""How far outside its bounds a float may lie during an episode, in multiples of their width: LunarLander flies four
+widths above its upper bound."""
 ROUNDING = 1e-3
 """How far outside its bounds a float of a first observation may lie, relative to one plus the bound."""
 _FLATTENED = (spaces.Discrete, spaces.MultiBinary, spaces.MultiDiscrete, spaces.Dict, spaces.Tuple)
@@ -83,9 +83,9 @@ class Observations:
     def valid(self, observations: HostArray) -> HostArray:
         """Which of B converted observations are valid: `[B]` bool.
 
-        Floats must be finite and at most `NOMINAL_WIDTHS` outside finite bounds, integers within their bounds. Where
-        every value of the dtype is valid, as in images, nothing is checked.
+        Floats must be finite and at most `NOMINAL_WIDTHS` outside finite bounds, integers within their bounds.
         """
+        # Every value of the dtype is valid, as in images.
         if self._low is None or self._high is None:
             return np.ones(len(observations), bool)
         inside: HostArray = ~self._outside(observations).reshape(len(observations), -1).any(axis=1)

@@ -1,6 +1,7 @@
-"""B gymnasium environments that step together; the failure of one does not end the episodes of the others.
+"""B gymnasium environments that step together.
 
-`TimedBatch` puts a time limit on each call of gymnasium; `VectorEnv` counts failures and replaces what failed.
+`TimedBatch` puts a time limit on each call of gymnasium. `VectorEnv` counts failures and replaces what failed, so that
+the failure of one environment does not end the episodes of the others.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class TimedBatch:
     """
 
     def __init__(self, config: GymnasiumConfig, count: int, seed: int) -> None:
-        """Takes the arguments of `VectorEnv`; makes no environment yet."""
+        """Takes the arguments of `VectorEnv`; `build` makes the environments."""
         self._config = config
         self._count = count
         self._seed = seed
@@ -114,7 +115,7 @@ class TimedBatch:
         return np.array(observations)
 
     def _call[Result](self, limit: str, function: Callable[[], Result], times: int = 1) -> Result:
-        """`function()` within `times` the seconds of `env.LIMIT`."""
+        """Calls `function` within `times` the time limit `env.LIMIT`."""
         try:
             return self._thread.call(lambda _: function(), None, times * getattr(self._config, limit))
         except TimeoutError as error:
@@ -199,11 +200,6 @@ class VectorEnv:
         """Number of episodes lost so far, including those whose reset failed."""
         return self._faults.total
 
-    @property
-    def last_failure(self) -> str | None:
-        """Message of the last failure."""
-        return self._faults.last
-
     def reset(self) -> VectorStep:
         """Starts a new episode in each environment and drops the running ones.
 
@@ -255,8 +251,8 @@ class VectorEnv:
     def peek(self, actions: Any) -> HostArray:
         """The rewards `[B, C]` float32 that each of C actions would get next, found by stepping copies.
 
-        They are zero where an episode has just ended. A copy has the same state of its random generator as the
-        original. A copy that fails counts as minus infinity.
+        The reward is zero where an episode has just ended, and minus infinity where the copy fails. Copies have the
+        same state of the random generator as the original.
 
         Args:
           actions: `[B, C]` int32 or `[B, C, D]` float32, as for `step`.

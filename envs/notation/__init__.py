@@ -1,4 +1,4 @@
-"""How people and other programs write the moves of a game: the names of actions, and FEN for positions of chess."""
+"""Names of actions, as people and other programs write moves, and FEN for chess positions."""
 
 from podzero.envs.notation.chess import ChessNames as ChessNames
 from podzero.envs.notation.chess import fen_of as fen_of

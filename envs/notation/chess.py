@@ -25,9 +25,8 @@ _FORM = re.compile(r"([a-h])([1-8])([a-h])([1-8])([qrbn]?)", re.IGNORECASE)
 class ChessNames:
     """Names on a board of `size` files and ranks.
 
-    Actions are numbered from the side of the player to move, and a pawn's move to the last rank is a promotion to a
-    queen, so names depend on whose turn it is and on where pawns are: a set of bits, `8 * file + rank`, as the first
-    player sees them.
+    Actions are numbered from the side of the player to move, and a pawn's move to the last rank promotes to a queen, so
+    names depend on whose turn it is and on the pawns: a set of bits `8 * file + rank`, as the first player sees them.
     """
 
     def __init__(self, game: str, size: int) -> None:
@@ -37,7 +36,7 @@ class ChessNames:
 
     @cached_property
     def _planes(self) -> dict[tuple[ChessStep, str], int]:
-        """The plane of a step, as the player to move sees it, and an underpromotion."""
+        """Planes by the step, as the player to move sees it, and the underpromotion."""
         return {
             (step, _PROMOTIONS[plane // 3] if plane < UNDERPROMOTIONS else ""): plane
             for plane, step in enumerate(self._steps)
@@ -53,12 +52,13 @@ class ChessNames:
         action = None if found is None else self._encoded(not white_to_move(state), *found.groups())
         if action is None or self.name(state, action) != name.lower():
             raise NotationError(
-                f"'{name}' is no move of {self._game} in this position; moves are named as e2e4 or a7a8q"
+                f"'{name}' is not a move of {self._game} in this position; moves are named as e2e4 or a7a8q"
             )
         return action
 
     def names(self, actions: Sequence[int]) -> list[str]:
-        """See `LineNotation`. Follows the pawns; one taken en passant may remain, because it is never moved again."""
+        """See `LineNotation`."""
+        # Follows the pawns. One taken en passant remains, which does no harm: it never moves again.
         pawns = self._start
         named: list[str] = []
         for ply, action in enumerate(actions):
@@ -106,7 +106,7 @@ def pawns_of(state: EnvState) -> int:
 
 
 def white_to_move(state: EnvState) -> bool:
-    """Whether it is white's turn in a state of `Chess`, also after a FEN in which black moved first."""
+    """Whether it is white's turn, even if black moved first from a FEN."""
     return int(state.board.plies) % 2 == 0
 
 
@@ -115,15 +115,15 @@ def _square(square: int) -> str:
 
 
 _PIECES = ".PNBRQK"
-"""By the code of a piece, 1 to 6."""
+"""Letters by the code of a piece, 1 to 6."""
 _RIGHTS = ("QK", "qk")
 """Castling rights of the first and the second player, on the queen's and on the king's side."""
 _LATEST_PLY = 200
-"""Positions given as FEN start at this ply at most: the length of a game is limited."""
+"""The latest ply at which a FEN's position starts, because the length of a game is limited."""
 
 
 def fen_of(state: EnvState, size: int) -> str:
-    """The FEN of a state of `Chess`; the square for taking en passant stands in it after each double step."""
+    """The FEN of a state of `Chess`, with the en passant square after every double step."""
     board: ChessBoard = state.board
     second = not white_to_move(state)
     pieces = pieces_of(state)
@@ -149,18 +149,18 @@ def pieces_of(state: EnvState) -> dict[str, str]:
 
 
 def state_of(fen: str, size: int) -> BoardState:
-    """The state of `Chess` that a FEN describes, of which no earlier position is known.
+    """The state of `Chess` that a FEN describes, without earlier positions.
 
     The last two fields may be missing. Castling rights without king and rook at home are dropped.
 
     Raises:
-      NotationError: the FEN is malformed, or a player has not exactly one king.
+      NotationError: the FEN is malformed, or a player does not have exactly one king.
     """
     fields = fen.split()
     if len(fields) == 4:
         fields += ["0", "1"]
     if len(fields) != 6 or fields[1] not in ("w", "b") or not all(re.fullmatch(r"\d{1,4}", f) for f in fields[4:]):
-        raise NotationError(f"'{fen}' is no FEN: expected pieces, w or b, castling, en passant, and two numbers")
+        raise NotationError(f"'{fen}' is not a FEN: expected pieces, w or b, castling, en passant, and two numbers")
     squares = _placed(fields[0], size)
     second = fields[1] == "b"
     plies = min(2 * max(int(fields[5]) - 1, 0), _LATEST_PLY) + second

@@ -1,4 +1,4 @@
-"""Names of actions that do not depend on the position."""
+"""The protocol of names of actions, and names that do not depend on the position."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class NotationError(ConfigError):
 
 
 class Notation(Protocol):
-    """The names of one game's actions. A state is that of one game, without a batch axis, in host or device arrays."""
+    """The names of a game's actions. States have no batch axis and are host or device arrays."""
 
     def name(self, state: EnvState, action: int) -> str:
         """The name of a legal action."""
@@ -63,7 +63,7 @@ class FixedNames:
             return self._actions[name.lower()]
         except KeyError:
             shown = f"{self._names[0]} to {self._names[-1]}" if len(self._names) > 1 else self._names[0]
-            raise NotationError(f"'{name}' is no move of {self._game}; moves are named {shown}") from None
+            raise NotationError(f"'{name}' is not a move of {self._game}; moves are named {shown}") from None
 
     def names(self, actions: Sequence[int]) -> list[str]:
         """See `LineNotation`."""

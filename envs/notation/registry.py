@@ -1,4 +1,4 @@
-"""The notation of each game, and of games whose simulators name their own actions."""
+"""The notation of each game; simulators may name their own actions."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class SimulatorNames:
             if found := [action for action, one in zip(legal, names, strict=True) if form(one) == form(wanted)]:
                 return found[0]
         more = ", ..." if len(names) > _SHOWN else ""
-        raise NotationError(f"'{name}' is no legal move of {self._env.spec.name}: {', '.join(names[:_SHOWN])}{more}")
+        raise NotationError(f"'{name}' is not a legal move of {self._env.spec.name}: {', '.join(names[:_SHOWN])}{more}")
 
     def _names(self, state: EnvState, actions: Sequence[int]) -> list[str]:
-        """Without white space, which separates moves."""
+        """The names without white space, which separates moves."""
 
         def ask(simulator: NamedSimulator) -> list[str]:
             try:

@@ -37,7 +37,7 @@ class ShogiMove(NamedTuple):
 
 
 class ShogiGame(NamedTuple):
-    """What differs between the two games."""
+    """The properties of shogi or animal shogi."""
 
     files: int
     ranks: int
@@ -54,12 +54,12 @@ class ShogiGame(NamedTuple):
 
     @property
     def kinds(self) -> int:
-        """How many kinds of pieces there are."""
+        """The number of kinds of pieces."""
         return len(self.letters)
 
     @property
     def squares(self) -> int:
-        """How many squares there are."""
+        """The number of squares."""
         return self.files * self.ranks
 
 

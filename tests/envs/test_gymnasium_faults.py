@@ -2,6 +2,7 @@
 
 import logging
 import multiprocessing
+import re
 import sys
 
 import numpy as np
@@ -47,7 +48,7 @@ def step(vector, *actions):
         ("nan", "its observation contains nan", "async"),
     ],
 )
-def test_a_failing_environment_loses_its_episode_and_the_others_continue(make, vectorization, fault, message):
+def test_a_failing_environment_loses_its_episode_and_the_others_continue(make, vectorization, fault, message, caplog):
     vector = make(fault, vectorization=vectorization)
     step(vector, GOOD, GOOD, GOOD)
     second = step(vector, GOOD, FAULT, GOOD)
@@ -56,8 +57,7 @@ def test_a_failing_environment_loses_its_episode_and_the_others_continue(make, v
     assert second.failed.tolist() == second.started.tolist() == [False, True, False]
     assert not (second.terminated | second.truncated).any()
     assert vector.failures == 1
-    with pytest.raises(AssertionError, match=message):
-        raise AssertionError(vector.last_failure)
+    assert re.search(message, caplog.text)
 
     third = step(vector, GOOD, GOOD, GOOD)
     np.testing.assert_array_equal(third.observation[:, 0], [3, 1, 3])
@@ -95,7 +95,7 @@ def test_two_environments_fail_in_one_step(make):
         ("own", "nan reward", "its reward is nan"),
     ],
 )
-def test_a_hang_or_a_dead_process_loses_all_running_episodes(make, vectorization, fault, message):
+def test_a_hang_or_a_dead_process_loses_all_running_episodes(make, vectorization, fault, message, caplog):
     """With `own`, environment 0 has just ended its episode of two steps, so it has no running episode to lose."""
     vector = make(fault, vectorization=vectorization, length=None if vectorization == "own" else 2, step_timeout_s=1.5)
     step(vector, GOOD, GOOD, GOOD)
@@ -115,8 +115,7 @@ def test_a_hang_or_a_dead_process_loses_all_running_episodes(make, vectorization
     np.testing.assert_array_equal(lost.observation, [[0, -1, 1]] * 3)
     assert lost.reward.tolist() == [0, 0, 0]
     assert vector.failures == sum(expected)
-    with pytest.raises(AssertionError, match=message):
-        raise AssertionError(vector.last_failure)
+    assert re.search(message, caplog.text)
     np.testing.assert_array_equal(step(vector, GOOD, GOOD, GOOD).observation[:, 0], [1, 1, 1])
 
 

@@ -156,7 +156,7 @@ def test_agents_that_cannot_be_loaded_are_refused_with_advice(arguments, words):
     ("ask", "words"),
     [
         (lambda agent: agent.search("a1 a1"), "move 2: 'a1' is illegal"),
-        (lambda agent: agent.evaluate("z9"), "move 1: 'z9' is no move of tic_tac_toe"),
+        (lambda agent: agent.evaluate("z9"), "move 1: 'z9' is not a move of tic_tac_toe"),
         (lambda agent: agent.search(f"{NEARLY_WON} a3"), r"the game is over \(first player wins\)"),
         (lambda agent: agent.search(simulations=-1), "at least one simulation"),
         (lambda agent: agent.play(podzero.load("random", "connect_four")), "plays tic_tac_toe, not connect_four"),

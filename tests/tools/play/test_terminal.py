@@ -50,7 +50,7 @@ def test_a_person_on_the_second_side_sees_a_move_first(played):
 def test_wrong_names_list_the_legal_moves_and_cost_nothing(played):
     game, shown = played("z9", "quit", "a1")
     assert game.ply == 0
-    assert "'z9' is no move of tic_tac_toe" in shown
+    assert "'z9' is not a move of tic_tac_toe" in shown
     assert "Legal: a1 b1 c1" in shown
 
 

@@ -151,7 +151,7 @@ def test_an_endless_search_shows_growing_searches(parts_of):
 def test_searched_moves_can_be_chosen(talk):
     _, answers = talk("position startpos", "go searchmoves c2c3 d2d3", 1, "go searchmoves e9e9", 2)
     assert answers[1] == "bestmove c2c3"
-    assert answers[2].startswith("info string searchmoves: 'e9e9' is no move")
+    assert answers[2].startswith("info string searchmoves: 'e9e9' is not a move")
 
 
 def test_the_number_of_simulations_is_an_option(talk):
@@ -200,7 +200,7 @@ def test_a_mated_player_has_no_move(talk):
         ("position", "info string position: expected startpos or fen, not ''"),
         ("position start", "info string position: expected startpos or fen, not 'start'"),
         ("position fen 8/8 w - - 0 1", "info string position: '8/8' does not describe 5 ranks of 5 squares"),
-        ("position startpos moves b2b3 z9z9", "info string position: 'z9z9' is no move of gardner_chess in this"),
+        ("position startpos moves b2b3 z9z9", "info string position: 'z9z9' is not a move of gardner_chess in this"),
         ("position startpos moves b2b4", "info string position: 'b2b4' is illegal in this position"),
         ("position startpos moves a1a2", "info string position: 'a1a2' is illegal in this position"),
         ("setoption name Contempt value 3", "info string no such option: Contempt"),
