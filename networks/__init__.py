@@ -1,4 +1,4 @@
-"""The neural networks, in Flax and Haiku: `make_network`, `make_inference` and `make_model_network` build them."""
+"""Neural networks in Flax and Haiku: `make_network`, `make_inference` and `make_model_network` build them."""
 
 from collections.abc import Callable
 
@@ -41,7 +41,7 @@ def make_network(config: NetworkConfig, spec: EnvSpec) -> Network:
 
 
 def make_inference(config: NetworkConfig, spec: EnvSpec) -> tuple[Callable[[Params], Params], Network]:
-    """`fold`, which converts trained parameters into those for acting, and the network that takes them.
+    """Builds `fold`, which converts trained parameters into those for acting, and the network that takes them.
 
     `network.apply(fold(params), observation)` equals `make_network(...).apply(params, observation)` up to rounding.
     `fold` is the identity for networks that have nothing to fold.
@@ -56,10 +56,10 @@ def make_inference(config: NetworkConfig, spec: EnvSpec) -> tuple[Callable[[Para
 
 
 def make_model_network(config: ModelNetworkConfig, spec: EnvSpec) -> ModelNetwork:
-    """The networks that learn a model of an environment.
+    """The network that learns a model of an environment.
 
     Raises:
-      ConfigError: they do not support such observations.
+      ConfigError: it does not support such observations.
     """
     match config:
         case MuZeroMLPConfig():

@@ -1,4 +1,4 @@
-"""Haiku's layers, and the network of `resnet.py` in Haiku: the same function of the same parameters.
+"""Haiku layers, and the ResNet of `resnet.py` in Haiku: the same function of the same parameters.
 
 The layers keep float32 parameters and compute in the dtype of their input. MuZero's networks use them too.
 """
@@ -67,7 +67,7 @@ class HaikuBlock(hk.Module):
 
 @dataclass
 class Dense(hk.Module):
-    """A dense layer that computes in the dtype of its input from float32 parameters, as Flax's does."""
+    """A dense layer with float32 parameters that computes in the dtype of its input, as Flax's does."""
 
     features: int
     scale: float
@@ -83,7 +83,7 @@ class Dense(hk.Module):
 
 @dataclass
 class HaikuMLP(hk.Module):
-    """`layers` times: a dense layer, layer normalization, relu."""
+    """`layers` dense layers, each followed by layer normalization and relu."""
 
     width: int
     layers: int
@@ -109,7 +109,7 @@ def _variance_scaling(scale: float) -> hk.initializers.Initializer:
 
 @dataclass
 class HaikuHeads(hk.Module):
-    """Policy and value heads, as `podzero.networks.layers.Heads`."""
+    """Policy and value heads; see `podzero.networks.layers.Heads`."""
 
     num_actions: int
     value_hidden: int
@@ -146,12 +146,13 @@ class HaikuResNet(hk.Module):
         for index in range(config.blocks):
             block = HaikuBlock(self.folded, start, f"block_{index}")
             x = hk.remat(block)(x) if config.remat else block(x)
+        assert x.shape == (*observation.shape[:3], config.channels), x.shape
         features = jax.nn.relu(x).reshape(x.shape[0], -1, config.channels)
         return HaikuHeads(self.num_actions, config.value_hidden)(features)
 
 
 def haiku_resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
-    """The trainable network, for boards of `spec`.
+    """The trainable network for the boards of `spec`.
 
     Raises:
       ConfigError: the observations are not boards.

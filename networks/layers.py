@@ -91,6 +91,7 @@ def standardize(kernel: jax.Array, gain: jax.Array) -> jax.Array:
     fan_in = math.prod(kernel.shape[:-1])
     mean = jnp.mean(kernel, axis=(0, 1, 2), keepdims=True)
     variance = jnp.var(kernel, axis=(0, 1, 2), keepdims=True)
+    # The lower bound keeps a constant kernel from dividing by zero.
     scale = lax.rsqrt(jnp.maximum(fan_in * variance, _EPSILON))
     return (kernel - mean) * (RELU_GAIN * scale * gain)
 
@@ -140,9 +141,9 @@ SIDE_SCALE = 0.1
 def pooled(features: jax.Array) -> jax.Array:
     """The mean, the mean scaled by the size of the board, and the maximum of each channel.
 
-    Global pooling (Wu 2020, KataGo, section 3.3) summarizes the board in numbers that do not depend on its size. The
-    scaled mean is `(b - 14) / 10` times the mean, where b is the square root of the number of squares. It lets later
-    layers depend on sums as well as on means.
+    Global pooling (Wu 2020, KataGo, section 3.3) lets the parameters fit boards of any size. The scaled mean is
+    `(b - 14) / 10` times the mean, where b is the square root of the number of squares; with it, later layers can
+    depend on sums as well as on means.
 
     Args:
       features: `[B, S, C]`, the features of S squares.
@@ -161,7 +162,7 @@ def side_factor(squares: int) -> float:
 
 
 def actions_are_squares(spec: EnvSpec) -> bool:
-    """Whether each square of the board is an action, and there is at most one more (a pass)."""
+    """Whether the actions are the squares of the board and at most one more (a pass)."""
     return spec.num_actions - math.prod(spec.observation_shape[:2]) in (0, 1)
 
 
@@ -186,16 +187,15 @@ HeadOutputs = tuple[jax.Array, jax.Array] | tuple[jax.Array, jax.Array, Predicti
 class Heads(nn.Module):
     """Policy and value heads of the Flax networks.
 
-    A few features per square give the policy logits and, through one hidden layer and tanh, the value. Normally they
-    are flattened, and each logit depends on all of them. With `pooled` the logit of a square depends on the features
-    of that square and on pooled features of the board, so that the parameters fit boards of any size. The last layers
-    compute in float32, whatever the tower's dtype.
+    A few features per square give the policy logits and, through one hidden layer and tanh, the value. By default they
+    are flattened, and each logit depends on all of them. With `pooled` the logit of a square depends on that square's
+    features and on pooled features of the board, so that the parameters fit boards of any size.
     """
 
     num_actions: int
     value_hidden: int
     pooled: bool = False
-    """Requires that the actions are the squares, and at most one more."""
+    """Requires `actions_are_squares`."""
 
     @nn.compact
     def __call__(self, features: jax.Array, auxiliary: bool = False) -> HeadOutputs:
@@ -210,6 +210,7 @@ class Heads(nn.Module):
         planes = self._planes(features, POOLED_PLANES if self.pooled else VALUE_PLANES, "value_planes")
         board = pooled(planes) if self.pooled else planes.reshape(planes.shape[0], -1)
         hidden = nn.relu(nn.Dense(self.value_hidden, dtype=board.dtype, kernel_init=HIDDEN, name="value_hidden")(board))
+        # The last layers compute in float32, whatever the tower's dtype.
         hidden = hidden.astype(jnp.float32)
         value = jnp.tanh(nn.Dense(1, kernel_init=LAST, name="value")(hidden)[:, 0])
         assert logits.shape == (features.shape[0], self.num_actions), logits.shape
@@ -242,7 +243,7 @@ class Heads(nn.Module):
 
 
 def without_auxiliary(params: Params) -> Params:
-    """The parameters (nested mappings) without those of auxiliary heads."""
+    """Removes the parameters of auxiliary heads from nested mappings."""
     if not isinstance(params, Mapping):
         return params
     return {name: without_auxiliary(child) for name, child in params.items() if not name.startswith("auxiliary_")}

@@ -28,6 +28,8 @@ class MLP(nn.Module):
             )(x)
             x = nn.relu(nn.LayerNorm(dtype=dtype, name=f"norm_{index}")(x))
         last = nn.initializers.variance_scaling(LAST_LAYER_SCALE, "fan_in", "truncated_normal")
+        assert x.shape == (observation.shape[0], self.config.width), x.shape
+        # The heads compute in float32, whatever the dtype of the layers.
         features = x.astype(jnp.float32)
         logits = nn.Dense(self.num_actions, kernel_init=last, name="policy_logits")(features)
         value = nn.Dense(1, kernel_init=last, name="value")(features)
@@ -35,5 +37,5 @@ class MLP(nn.Module):
 
 
 def mlp(config: MLPConfig, spec: EnvSpec) -> Network:
-    """The network for observations of any shape, which it flattens. It has nothing to fold."""
+    """The network for observations of any shape, which it flattens."""
     return flax_network(MLP(config, spec.num_actions), spec)

@@ -1,9 +1,9 @@
 """MuZero's networks in Haiku (Schrittwieser et al. 2020, https://arxiv.org/abs/1911.08265, appendices F and G).
 
-First what all of them share: `model_network`, the layers, the categorical distribution of values and rewards, and the
-running statistics of observations; then the networks for vectors (`muzero_mlp`) and for images (`muzero_resnet`).
+First what they share: `model_network`, the layers, the categorical distribution of values and rewards, and the running
+statistics of observations; then the networks for vectors (`muzero_mlp`) and for images (`muzero_resnet`).
 
-Haiku names parameters after modules. Each module has an explicit `name`, so that renaming a class does not break
+Haiku names parameters after modules: each module has an explicit `name`, so that renaming a class does not break
 checkpoints.
 """
 
@@ -34,7 +34,7 @@ MEAN_BOUND = 3.0
 LOG_STD_BOUNDS = (-3.0, 0.5)
 """Bounds of the log standard deviations of continuous policies."""
 START_STD = math.pi / (2.0 * math.sqrt(3.0))
-"""Standard deviation of an untrained policy: that of the logistic distribution of scale one half, which tanh maps to
+"""Standard deviation of an untrained policy: that of the logistic distribution with scale one half, which tanh maps to
 the uniform distribution on [-1, 1]."""
 _MIN_RANGE = 1e-5
 
@@ -48,7 +48,7 @@ class ModelParts(NamedTuple):
 
 
 class _AllParts(NamedTuple):
-    """All functions that have parameters, as Haiku's `multi_transform` takes and returns them."""
+    """All functions that have parameters, in the form that Haiku's `multi_transform` takes."""
 
     represent: Callable[..., jax.Array]
     predict: Callable[..., tuple[jax.Array, jax.Array]]
@@ -62,18 +62,15 @@ def model_network(
     spec: EnvSpec,
     observe: Callable[[Params, Array], Params] | None = None,
 ) -> ModelNetwork:
-    """Turns Haiku modules into the pure functions of a network.
+    """Turns Haiku modules, which `build` makes while tracing, into the pure functions of a network.
 
-    Args:
-      build: makes the modules; called while tracing.
-      config: the network's configuration.
-      spec: the environment's shapes.
-      observe: `ModelNetwork.observe`; None if the parameters hold no statistics.
+    `observe` is that of `ModelNetwork`; None if the parameters hold no statistics.
     """
 
     def modules() -> tuple[Callable[[Array, Array], Any], _AllParts]:
         parts = _AllParts(*build(), Projection(config.projection))
 
+        # `init` traces this function, so it must create every parameter.
         def all_of_them(observation: Array, action: Array) -> Any:
             latent = parts.represent(observation)
             return parts.predict(latent), parts.dynamics(latent, action), parts.project(latent, True)
@@ -129,13 +126,14 @@ class PolicyLayer(hk.Module):
         raw = Dense(2 * dimensions, LAST_LAYER_SCALE, "gaussian")(wide).reshape(-1, 2, dimensions)
         mean = MEAN_BOUND * jnp.tanh(raw[:, 0] / MEAN_BOUND)
         low, high = LOG_STD_BOUNDS
+        # The offset makes an untrained policy start with `START_STD`.
         start = (math.log(START_STD) - low) / (high - low)
         log_std = low + (high - low) * jax.nn.sigmoid(raw[:, 1] + math.log(start / (1.0 - start)))
         return jnp.stack([mean, log_std], axis=1)
 
 
 def bins_layer(bins: int, name: str) -> Callable[[jax.Array], jax.Array]:
-    """The last layer of values or rewards, in float32. Its kernel starts at zero, and so do they."""
+    """The last layer of values or rewards, in float32; both start at zero, because its kernel does."""
     layer = Dense(bins, 0.0, name)
     return lambda features: layer(features.astype(jnp.float32))
 
@@ -149,13 +147,10 @@ def unit_range(x: jax.Array) -> jax.Array:
 
 
 def action_features(action: Array, spec: EnvSpec) -> jax.Array:
-    """The input of the dynamics network for an action: `[B, A]` or `[B, D]` float32.
-
-    Discrete actions become one-hot vectors times sqrt(A): their mean square is then one, as large as that of the latent
-    state's features.
-    """
+    """The input of the dynamics network for an action: `[B, A]` or `[B, D]` float32."""
     if spec.action_shape:
         return jnp.asarray(action, jnp.float32)
+    # The factor makes the mean square one, about as large as that of the latent state's features.
     return math.sqrt(spec.num_actions) * jax.nn.one_hot(action, spec.num_actions)
 
 
@@ -170,17 +165,15 @@ def scale(x: Array) -> jax.Array:
 
 
 def unscale(y: Array) -> jax.Array:
-    """The inverse of `scale`: `sign(y) * (((sqrt(1 + 4 e (|y| + 1 + e)) - 1) / (2 e)) ** 2 - 1)`, e = EPSILON.
-
-    Computed with the root in the denominator: a difference of nearly equal numbers would lose float32's digits.
-    """
+    """The inverse of `scale`: `sign(y) * (((sqrt(1 + 4 e (|y| + 1 + e)) - 1) / (2 e)) ** 2 - 1)`, e = EPSILON."""
     shifted = jnp.abs(y) + 1.0 + EPSILON
+    # With the root in the denominator: the difference above would cancel most of float32's digits.
     root = 2.0 * shifted / (jnp.sqrt(1.0 + 4.0 * EPSILON * shifted) + 1.0)
     return jnp.sign(y) * (root - 1.0) * (root + 1.0)
 
 
 def encode(x: Array, support: int) -> jax.Array:
-    """The two-hot distribution of `x`: all probability is on the two bins next to the scaled value.
+    """The two-hot distribution of `x`: all probability lies on the two bins next to the scaled value.
 
     As in MuZero (appendix F) there are `2 * S + 1` bins, at the integers from -S to S of the scaled axis.
 
@@ -218,21 +211,19 @@ def _bins(support: int) -> jax.Array:
 
 CLIP = 10.0
 """Normalized observations are clipped to this many standard deviations."""
+# With a lower cap the statistics would follow the policy: as it improves, its observations narrow, and the network
+# would see the same state ever more magnified.
 MAX_COUNT = 1e7
-"""Cap of the count of observations, within the exact integers of float32. With a lower cap the statistics would follow
-the policy: as it improves, its observations narrow, and the network would see the same state ever more magnified."""
+"""Cap of the count of observations, within the exact integers of float32."""
 _EPSILON = 1e-6
 
 
 class Normalization(hk.Module):
-    """`clip((x - mean) / sqrt(variance))` with running statistics, which start at mean 0 and variance 1.
-
-    The statistics are stored among the parameters, but no optimizer changes them: their gradient is zero, and weight
-    decay skips arrays of one dimension.
-    """
+    """`clip((x - mean) / sqrt(variance))` with running statistics, which start at mean 0 and variance 1."""
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps `[B, width]` float32 to the same shape."""
+        # Statistics are parameters that no optimizer changes: their gradient is zero, and weight decay skips vectors.
         hk.get_parameter("count", (1,), init=jnp.zeros)
         mean = lax.stop_gradient(hk.get_parameter("mean", x.shape[-1:], init=jnp.zeros))
         variance = lax.stop_gradient(hk.get_parameter("variance", x.shape[-1:], init=jnp.ones))
@@ -243,20 +234,20 @@ def merge(statistics: Mapping[str, Array], x: Array) -> dict[str, jax.Array]:
     """Adds observations to running statistics (Chan, Golub & LeVeque 1983).
 
     With count n, mean m and variance v so far, and N, M, V of the new observations: the count becomes n + N, the mean
-    `m + (M - m) * N / (n + N)`, the variance `(n v + N V + (M - m)^2 n N / (n + N)) / (n + N)`. n is capped at
-    `MAX_COUNT`, so that new observations keep their influence. A feature whose square overflows float32 keeps its old
-    statistics.
+    `m + (M - m) * N / (n + N)`, the variance `(n v + N V + (M - m)^2 n N / (n + N)) / (n + N)`.
 
     Args:
       statistics: `count` `[1]`, `mean` and `variance` `[width]`, all float32.
       x: `[N, width]` float32.
     """
+    # The cap of n keeps the influence of new observations.
     old, new = jnp.minimum(statistics["count"], MAX_COUNT), x.shape[0]
     assert x.shape[1:] == statistics["mean"].shape, (x.shape, statistics["mean"].shape)
     total = old + new
     shift = jnp.mean(x, axis=0) - statistics["mean"]
     squares = old * statistics["variance"] + new * jnp.var(x, axis=0) + shift**2 * old * new / total
     mean, variance = statistics["mean"] + shift * new / total, squares / total
+    # A feature whose square overflows float32 keeps its old statistics.
     finite = jnp.isfinite(mean) & jnp.isfinite(variance)
     return {
         "count": total,
@@ -288,7 +279,7 @@ class VectorRepresentation(hk.Module):
 
 @dataclass
 class VectorDynamics(hk.Module):
-    """Maps a latent state and an action to the next latent state, as a change of the old one, and the reward."""
+    """Maps a latent state and an action to the next latent state and the reward."""
 
     config: MuZeroMLPConfig
     spec: EnvSpec
@@ -300,7 +291,9 @@ class VectorDynamics(hk.Module):
         x = jnp.concatenate([latent, action_features(action, self.spec)], axis=-1)
         x = x.astype(compute_dtype(config.compute_dtype))
         x = HaikuMLP(config.width, config.layers, "trunk")(x)
+        # The network predicts the change of the latent state.
         change = Dense(config.latent, 1.0, "change")(x)
+        assert change.shape == latent.shape, (change.shape, latent.shape)
         return unit_range(latent + change.astype(jnp.float32)), bins_layer(config.bins, "reward")(x)
 
 
@@ -338,8 +331,7 @@ def _flat(observation: Array) -> jax.Array:
 
 
 STRIDED_STAGES = 2
-"""Number of downsampling stages that are convolutions of stride 2, the first with half of the channels; later stages
-average."""
+"""Downsampling stages that are convolutions of stride 2, the first with half of the channels; later stages average."""
 
 
 @dataclass
@@ -402,6 +394,7 @@ class ImageDynamics(hk.Module):
         x = jnp.concatenate([latent, planes], axis=-1).astype(compute_dtype(config.compute_dtype))
         x = latent.astype(x.dtype) + HaikuConv(config.channels, False, "stem")(x)
         x = LatentTower(config.blocks)(x)
+        assert x.shape == latent.shape, (x.shape, latent.shape)
         return unit_range(x), bins_layer(config.bins, "reward")(_head(x, VALUE_PLANES, config.hidden, "reward"))
 
 
@@ -442,12 +435,13 @@ def muzero_resnet(config: MuZeroResNetConfig, spec: EnvSpec) -> ModelNetwork:
 
 
 def _pixels(observation: Array, dtype: np.dtype[np.generic]) -> jax.Array:
-    """Converts observations to `dtype`; bytes are scaled to [0, 1]."""
+    """Converts observations to `dtype`; uint8 is scaled to [0, 1]."""
     x = jnp.asarray(observation)
     return x.astype(dtype) / 255 if x.dtype == jnp.uint8 else x.astype(dtype)
 
 
 def _head(x: jax.Array, planes: int, hidden: int, name: str) -> jax.Array:
     """One hidden layer on a few features per pixel: `[B, h, w, C]` to `[B, hidden]`."""
+    assert x.ndim == 4, x.shape
     x = jax.nn.relu(Dense(planes, 2.0, f"{name}_planes")(x))
     return jax.nn.relu(Dense(hidden, 2.0, f"{name}_hidden")(x.reshape(x.shape[0], -1)))

@@ -30,10 +30,10 @@ def residual_start(blocks: int) -> float:
     """The initial gain of each of `blocks` residual branches: `1 / sqrt(blocks)`.
 
     A branch adds its squared gain times the variance of its input, so the variance grows at most e-fold over a tower of
-    any depth. The gain is learned per channel. Starting it at zero (SkipInit, De and Smith 2020) is stable at
-    any depth but learns more slowly: on solved connect-four positions, a 32x3 tower reached a value loss of 0.46 after
-    120 steps from an initial gain of 0.5, of 0.49 from 0.2, and of 0.53 from zero.
+    any depth. The gain is learned per channel.
     """
+    # A gain that starts at zero (SkipInit, De and Smith 2020) is stable at any depth but learns more slowly: on solved
+    # connect-four positions, a 32x3 tower reached a value loss of 0.46 after 120 steps from 0.5, and 0.53 from zero.
     return 1.0 / math.sqrt(blocks)
 
 
@@ -60,7 +60,7 @@ class Conv(nn.Module):
 class Block(nn.Module):
     """A pre-activation residual block: `x + conv(relu(conv(relu(x))))`.
 
-    With `pooling`, a bias per channel computed from the pooled inner activations is added; it starts at zero.
+    With `pooling`, the pooled inner activations add a bias to each channel.
     """
 
     folded: bool
@@ -75,6 +75,7 @@ class Block(nn.Module):
         y = Conv(channels, self.folded, name="conv_0")(nn.relu(x))
         if self.pooling:
             board = pooled(nn.relu(y).reshape(x.shape[0], -1, channels))
+            # It starts at zero, so that an untrained block is one without pooling.
             bias = nn.Dense(channels, dtype=x.dtype, kernel_init=nn.initializers.zeros, name="pooling")(board)
             y = y + bias[:, None, None]
         y = Conv(channels, self.folded, self.start, name="conv_1")(nn.relu(y))
@@ -107,7 +108,7 @@ class ResNet(nn.Module):
 
 
 def resnet(config: ResNetConfig, spec: EnvSpec) -> Network:
-    """The trainable network, for boards of `spec`.
+    """The trainable network for the boards of `spec`.
 
     Raises:
       ConfigError: the observations are not boards.
@@ -141,20 +142,13 @@ class Layer(NamedTuple):
     """A convolution or a dense layer of a folded network."""
 
     kernel: Any
-    """`[3, 3, in, out]` of a convolution, `[in, out]` of a dense layer; float32, of NumPy or JAX."""
+    """`[3, 3, in, out]` of a convolution, `[in, out]` of a dense layer; float32, a NumPy or JAX array."""
     bias: Any
     """`[out]` float32."""
 
 
 def layers_of(params: Params) -> dict[str, Layer]:
-    """The layers of a folded ResNet, of Flax or Haiku, by name.
-
-    Args:
-      params: what the `fold` of `podzero.networks.make_inference` returned.
-
-    Returns:
-      Layers by names such as `stem`, `block_0/conv_1` and `heads/policy_logits`.
-    """
+    """The layers of a folded Flax or Haiku ResNet, by names such as `stem`, `block_0/conv_1`, `heads/policy_logits`."""
     leaves: dict[str, dict[str, Any]] = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         *modules, kind = (str(entry.key) for entry in path)

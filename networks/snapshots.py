@@ -1,7 +1,7 @@
-"""Acting parameters on disk: one folder per learner step, written atomically, with a digest of every leaf.
+"""Snapshots: acting parameters on disk, one folder per learner step, written atomically.
 
-A snapshot consists of `STEP/params.msgpack`, the nested dict of arrays, and `STEP/manifest.json`, which holds the
-experiment and a SHA-256 of every leaf. Reading needs no template, no Ray and no device.
+`STEP/params.msgpack` is the nested dict of arrays, and `STEP/manifest.json` holds the experiment and a SHA-256 of every
+leaf. Reading needs no template, no Ray and no device.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import jax
 import numpy as np
 from flax import serialization
 
-from podzero.config import Experiment, parse
-from podzero.errors import ConfigError, PodzeroError
+from podzero.config import Experiment
+from podzero.errors import PodzeroError
 from podzero.storage import sealed, unsealed
 from podzero.types import ModelNetwork, Network, Params, Versioned
 from podzero.workdir import step_folder, step_folders, sync, sync_tree
@@ -39,17 +39,16 @@ class SnapshotError(PodzeroError, RuntimeError):
 def save_snapshot(folder: Path, step: int, params: Params, experiment: Experiment) -> Path:
     """Writes the snapshot of a step; an existing one is replaced.
 
-    If the process or the machine dies at any time, the step's folder is either complete or missing. Only one process at
-    a time may write to `folder`; any number may read.
+    Only one process at a time may write to `folder`; any number may read.
 
     Args:
-      folder: `Workdir.snapshots`; made if missing.
-      step: learner step of the parameters.
+      folder: `Workdir.snapshots`; created if missing.
+      step: the parameters' learner step.
       params: nested mappings with string keys, of device or host arrays.
-      experiment: the experiment they were trained with; it is saved in the snapshot.
+      experiment: the experiment they were trained with, which the snapshot records.
 
     Returns:
-      The folder of the snapshot.
+      The snapshot's folder.
     """
     tree = _as_dicts(jax.device_get(params))
     content = {
@@ -61,6 +60,7 @@ def save_snapshot(folder: Path, step: int, params: Params, experiment: Experimen
     folder.mkdir(parents=True, exist_ok=True)
     for abandoned in folder.glob(f"{_PARTIAL}*"):
         shutil.rmtree(abandoned)
+    # Written elsewhere and renamed: if the machine dies, the step's folder is complete or missing.
     partial, final = folder / f"{_PARTIAL}{step}", step_folder(folder, step)
     partial.mkdir()
     (partial / PARAMS_FILE).write_bytes(serialization.msgpack_serialize(tree))
@@ -101,19 +101,6 @@ def snapshot_steps(folder: Path) -> list[int]:
     return step_folders(folder)
 
 
-def snapshot_experiment(folder: Path, step: int) -> Experiment:
-    """The experiment saved in the snapshot of a step.
-
-    Raises:
-      SnapshotError: it is missing or damaged, or this version of podzero cannot read it.
-    """
-    where = step_folder(folder, step)
-    try:
-        return parse(_manifest(folder, step)["experiment"], f"{where / MANIFEST_FILE}")
-    except ConfigError as error:
-        raise SnapshotError(f"snapshot {where} is of another version of podzero: {error}") from None
-
-
 def _read(folder: Path, step: int) -> Versioned:
     where = step_folder(folder, step)
     expected = _manifest(folder, step)["leaves"]
@@ -121,7 +108,8 @@ def _read(folder: Path, step: int) -> Versioned:
     try:
         tree = serialization.msgpack_restore(content)
         found = {path: _digest(leaf) for path, leaf in _leaves(tree)}
-    except Exception as error:  # the unpacker may raise anything for flipped bytes
+    # The unpacker may raise anything for flipped bytes.
+    except Exception as error:
         raise SnapshotError(f"snapshot {where} is damaged: {PARAMS_FILE} cannot be unpacked ({error})") from error
     for path in sorted({*expected, *found}):
         if expected.get(path) != found.get(path):
@@ -187,18 +175,17 @@ _ABSENT = "nothing"
 
 
 def check_matches(params: Params, network: Network | ModelNetwork, origin: str) -> None:
-    """Checks that names, shapes and dtypes of all leaves are those of `network`, without computing any.
-
-    A network's shapes depend on observations and actions, so parameters of most other games are refused as well.
+    """Checks that names, shapes and dtypes of all leaves are those of `network`.
 
     Args:
       params: nested dicts of arrays.
-      network: the network that is to use them.
-      origin: where the parameters come from, for the message.
+      network: the network that will use them.
+      origin: the parameters' source, for the message.
 
     Raises:
       SnapshotError: they belong to another network; the message names the first leaf that differs.
     """
+    # Shapes depend on observations and actions, so this refuses the parameters of most other games too.
     expected = _signature(jax.eval_shape(network.init, jax.random.key(0)))
     found = _signature(params)
     for path in sorted({*expected, *found}):

@@ -21,10 +21,11 @@ class Attention(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps `[B, S, width]` to the same shape."""
         width = x.shape[-1]
-        # Kernels have a dimension for the heads, so that a mesh can split it.
+        # Kernels keep a dimension for the heads, so that a mesh can split it.
         parts = (3, self.heads, width // self.heads)
         qkv = nn.DenseGeneral(parts, use_bias=False, dtype=x.dtype, name="qkv")(x)
         query, key, value = jnp.moveaxis(qkv, 2, 0)
+        assert query.shape == (*x.shape[:2], *parts[1:]), query.shape
         mixed = jax.nn.dot_product_attention(query, key, value)
         start = nn.initializers.variance_scaling(self.residual_scale, "fan_in", "truncated_normal")
         return nn.DenseGeneral(width, axis=(-2, -1), dtype=x.dtype, kernel_init=start, name="out")(mixed)
@@ -54,7 +55,8 @@ class TransformerLayer(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Maps `[B, S, width]` to the same shape."""
         config = self.config
-        scale = 1.0 / (2 * config.layers)  # so that the sum of all branches has variance about one
+        # The sum of all 2 * layers branches then has variance about one.
+        scale = 1.0 / (2 * config.layers)
         y = nn.LayerNorm(dtype=x.dtype, name="attention_norm")(x)
         x = x + Attention(config.heads, scale, name="attention")(y)
         y = nn.LayerNorm(dtype=x.dtype, name="mlp_norm")(x)
@@ -71,7 +73,7 @@ class Transformer(nn.Module):
     def __call__(self, observation: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Maps `[B, H, W, C]` of any real dtype or bool to float32 logits `[B, A]` and values `[B]` in [-1, 1]."""
         config = self.config
-        batch, height, width, planes = observation.shape  # one token per square
+        batch, height, width, planes = observation.shape
         dtype = compute_dtype(config.compute_dtype)
         tokens = jnp.asarray(observation, dtype).reshape(batch, height * width, planes)
         x = nn.Dense(config.width, dtype=dtype, name="embed")(tokens)
@@ -80,13 +82,14 @@ class Transformer(nn.Module):
         layer = nn.remat(TransformerLayer) if config.remat else TransformerLayer
         for index in range(config.layers):
             x = layer(config, name=f"layer_{index}")(x)
+        assert x.shape == (*tokens.shape[:2], config.width), x.shape
         x = nn.LayerNorm(dtype=dtype, name="norm")(x)
         logits, value, *_ = Heads(self.num_actions, config.value_hidden, name="heads")(x)
         return logits, value
 
 
 def transformer(config: TransformerConfig, spec: EnvSpec) -> Network:
-    """The network for boards of `spec`; there is nothing to fold.
+    """The network for the boards of `spec`.
 
     Raises:
       ConfigError: the observations are not boards.

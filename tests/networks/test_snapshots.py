@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from fsyncs import check_before_renames
 
-from podzero.config import Experiment, GameConfig, ResNetConfig, TransformerConfig
+from podzero.config import Experiment, GameConfig, ResNetConfig, TransformerConfig, parse
 from podzero.networks import make_network
 from podzero.networks.snapshots import (
     MANIFEST_FILE,
@@ -21,7 +21,6 @@ from podzero.networks.snapshots import (
     check_matches,
     load_snapshot,
     save_snapshot,
-    snapshot_experiment,
     snapshot_steps,
 )
 from podzero.types import EnvSpec
@@ -59,7 +58,8 @@ def test_a_snapshot_is_loaded_as_it_was_saved_without_a_template(tmp_path):
         assert type(two) is np.ndarray
         assert one.dtype == two.dtype
         np.testing.assert_array_equal(one, two)
-    assert snapshot_experiment(tmp_path, 7) == EXPERIMENT
+    manifest = json.loads((step_folder(tmp_path, 7) / MANIFEST_FILE).read_text())
+    assert parse(manifest["experiment"], MANIFEST_FILE) == EXPERIMENT
 
 
 def test_the_newest_or_a_given_step_is_loaded(tmp_path):
