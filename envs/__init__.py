@@ -12,7 +12,6 @@ from podzero.envs.host import HostEnv as HostEnv
 from podzero.envs.notation.registry import notation_for as notation_for
 from podzero.envs.packing import pack_states as pack_states
 from podzero.envs.packing import unpack_states as unpack_states
-from podzero.envs.pgx_games import PgxGame as PgxGame
 from podzero.envs.registry import GAMES as GAMES
 from podzero.envs.registry import make_env as make_env
 from podzero.envs.registry import make_vector_env as make_vector_env

@@ -1,7 +1,7 @@
 """Distributed AlphaZero and MuZero for TPU pods.
 
-For programs and notebooks: `load` an agent, which evaluates and searches positions and plays games; `board`, to draw a
-position; and `metrics`, what a run reported. They are imported when they are first used.
+For programs and notebooks: `load` returns an agent, which evaluates and searches positions and plays games; `board`
+draws a position; `metrics` reads what a run reported. They are imported on first use.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MODULES = {
     "load": "podzero.tools.api.agent",
     "metrics": "podzero.tools.api.metrics",
 }
-"""Where each name is found, since most of these modules import JAX."""
+"""The module of each name, imported on first use because most of them import JAX."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What differs between two experiments, what of it may change when a run is resumed, and the record of such changes."""
+"""Differences between two experiments, which of them a resumed run may have, and the record of such changes."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ CHANGEABLE: dict[str, Any] = NEUTRAL | {
         "optimizer": {name for name in OptimizerConfig.model_fields if name != "name"},
     },
 }
-"""The settings that may change when a run is resumed: the neutral ones, and those of the optimizer, whose state goes
-on. Another optimizer is another experiment: its state has another structure than the one in the checkpoint."""
+"""The settings that may change when a run is resumed: the neutral ones, and those of the optimizer except its name,
+because the checkpoint holds the state of that optimizer."""
 
 
 class Change(NamedTuple):
     """A setting that differs."""
 
     setting: str
-    """Its dotted name."""
+    """The setting's dotted name."""
     old: Any
     new: Any
 
@@ -46,19 +46,16 @@ class RecordedChange(NamedTuple):
     """A change of a setting when a run was resumed."""
 
     t: float
-    """When, in seconds since the epoch."""
+    """Unix time, in seconds."""
     step: int
     """The learner step from which the run was resumed."""
     change: Change
 
 
 def differences(held: Experiment, given: Experiment, exclude: Any = None) -> list[Change]:
-    """The settings that differ, by their names.
+    """The settings that differ between a working directory's experiment and a given one, sorted by name.
 
-    Args:
-      held: the experiment of a working directory.
-      given: the experiment to compare.
-      exclude: settings to leave out, in the form of pydantic's `exclude`.
+    `exclude` names settings to leave out, in the form of pydantic's `exclude`.
     """
     old, new = (flatten(e.model_dump(mode="json", exclude=exclude)) for e in (held, given))
     return [Change(key, old.get(key), new.get(key)) for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
@@ -73,13 +70,13 @@ def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def record_lines(changes: Iterable[Change], step: int) -> str:
-    """The lines of `changes.jsonl` for settings that are changed now, at a learner step."""
+    """The lines of `changes.jsonl` for settings changed now, at a learner step."""
     now = round(time.time(), 3)
     return "".join(json.dumps({"t": now, "step": step, **change._asdict()}) + "\n" for change in changes)
 
 
 def recorded_changes(text: str) -> Iterator[RecordedChange]:
-    """The changes in the text of a `changes.jsonl`, without lines that are damaged."""
+    """The changes in the text of a `changes.jsonl`; skips damaged lines."""
     for line in text.splitlines():
         try:
             tree = json.loads(line)

@@ -32,23 +32,23 @@ class Chip(NamedTuple):
     link_bandwidth: float
     """Bytes/s over all inter-chip links of the chip, both directions together."""
     cores: int
-    """What one chip adds to the number in a short slice name: v4, v5p and TPU7x count TensorCores, two per chip."""
+    """Cores that a chip counts in a slice's short name: v4, v5p and TPU7x count their two TensorCores."""
     chips_per_host: int
     dimensions: int
     """Dimensions of the torus."""
     clock: float
     """Cycles per second."""
     devices: int = 1
-    """JAX devices of one chip. TPU7x shows each of its two TensorCores as one, with half of the chip's memory."""
+    """JAX devices per chip: on TPU7x each of the two TensorCores is a device with half of the chip's memory."""
 
     @property
     def device_word(self) -> str:
-        """What one JAX device is."""
+        """What one JAX device is: a core or a chip."""
         return "core" if self.devices > 1 else "chip"
 
     @property
     def device(self) -> Chip:
-        """The part of the chip that is one JAX device, and runs one program."""
+        """The part of the chip that is one JAX device."""
         n = self.devices
         return self._replace(
             flops=self.flops / n,
@@ -106,11 +106,9 @@ class Slice(NamedTuple):
 
     @property
     def hops(self) -> int:
-        """Hops of an all-reduce that sums along one dimension after another.
-
-        A dimension with wrap-around links is a ring, used in both directions. In two dimensions those are the
-        dimensions of 16 chips, in three dimensions all dimensions of slices whose sides are multiples of four.
-        """
+        """Hops of an all-reduce that sums along one dimension after another."""
+        # A dimension with wrap-around links is a ring, used in both directions: on a two-dimensional torus those of 16
+        # chips, on a three-dimensional one all dimensions if every side is a multiple of four.
         rings = (
             [side == 16 for side in self.shape]
             if self.chip.dimensions == 2
@@ -120,7 +118,8 @@ class Slice(NamedTuple):
 
     @property
     def hosts(self) -> int:
-        """The number of hosts. Eight chips of a two-dimensional torus share one host, a machine type of its own."""
+        """The number of hosts."""
+        # Eight chips of a two-dimensional torus share one host, a machine type of its own.
         if self.chips == 8 and self.chip.dimensions == 2:
             return 1
         return max(1, self.chips // self.chip.chips_per_host)
@@ -137,12 +136,12 @@ class Slice(NamedTuple):
 
     @property
     def topology(self) -> str:
-        """The compiler's name, as `v5e:4x4`."""
+        """The compiler's name, for example `v5e:4x4`."""
         return f"{self.chip.name}:{'x'.join(map(str, self.shape))}"
 
     @property
     def short_name(self) -> str:
-        """Google Cloud's name, as `v5e-16`."""
+        """Google Cloud's name, for example `v5e-16`."""
         return f"{self.chip.name}-{self.chips * self.chip.cores}"
 
 

@@ -1,4 +1,4 @@
-"""How a loop divides its time among its stages, and how far a run has come."""
+"""The share of time that a loop spends in each stage, and the progress of a run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class StageClock:
 
 
 def share_of_rest(limit: float | None, before: float, done: float) -> float:
-    """The share, in [0, 1], of what was left of a limit at `before` that is `done` now; 0 without a limit."""
+    """The fraction of the way from `before` to `limit` that `done` has covered, in [0, 1]; 0 without a limit."""
     if limit is None:
         return 0.0
     return 1.0 if done >= limit else max(0.0, (done - before) / (limit - before))
@@ -51,13 +51,12 @@ def share_of_rest(limit: float | None, before: float, done: float) -> float:
 class Progress:
     """The progress of a run, in [0, 1]: 0 at its beginning, 1 when the first limit of `stop` is reached.
 
-    A run that begins or resumes at the progress p goes on to `p + (1 - p) * s`, where s is the largest share of what
-    was then left of any limit. So with unchanged limits the progress is the share of the limit that is reached first;
-    with others it neither falls nor jumps, and still ends at 1.
+    A run that starts or resumes at progress p has the progress `p + (1 - p) * s`, where s is the largest
+    `share_of_rest` of any limit since. Resuming with other limits therefore makes it neither fall nor jump.
 
     Args:
-      start: the progress at which the run begins or resumes.
-      step: the learner step then.
+      start: the progress at which the run starts or resumes.
+      step: the learner step at which it starts or resumes.
       stop_steps: `stop.steps`.
     """
 
@@ -68,7 +67,7 @@ class Progress:
         self._told = 0.0
 
     def tell(self, share: float) -> None:
-        """Takes note of the share of what was left of the limits of minutes and games; thread-safe."""
+        """Records the largest `share_of_rest` of the limits of minutes and games; thread-safe."""
         self._told = max(self._told, share)
 
     def at(self, step: int) -> float:

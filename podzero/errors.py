@@ -1,4 +1,4 @@
-"""Errors whose message tells a person what to do, and the suggestion of a similar name."""
+"""Errors that users can act on, and suggestions of similar names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class PodzeroError(Exception):
     """
 
     exit_code: ClassVar[int] = 2
-    """With which the command line ends."""
+    """Exit status of the command line."""
 
 
 class ConfigError(PodzeroError, ValueError):
@@ -22,7 +22,7 @@ class ConfigError(PodzeroError, ValueError):
 
 
 class ClusterError(PodzeroError, RuntimeError):
-    """The cluster cannot be reached, has no room, or did not answer; the message says what was waited for."""
+    """The cluster cannot be reached, has no room, or did not answer; the message says what podzero waited for."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""Imports on demand: classes that an experiment names, and optional packages."""
+"""Imports the classes that an experiment names, and optional packages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from podzero.errors import ConfigError, nearest
 
 
 def how_to_install(extra: str) -> str:
-    """How to install a missing package of the optional dependencies `extra`."""
+    """How to install a missing package of `extra`, for messages."""
     return f"install it in podzero's checkout with `uv sync --inexact --extra {extra}` or `pip install .[{extra}]`"
 
 
@@ -53,7 +53,7 @@ def import_place(place: str, wanted_by: str) -> ModuleType:
 
 
 def import_extra(module: str, wanted_by: str, extra: str = "envs") -> Any:
-    """Imports a module of a package of the optional dependencies `extra`.
+    """Imports a module of an optional package, which `extra` installs.
 
     Raises:
       ConfigError: the package is missing; the message says how to install it.
@@ -85,7 +85,8 @@ def _import_file(path: Path) -> ModuleType:
     if not file.is_file() or spec is None or spec.loader is None:
         raise FileNotFoundError(f"there is no such file (looked for {file})")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickle look it up there
+    # Dataclasses and pickle look the module up there.
+    sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except BaseException:

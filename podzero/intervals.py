@@ -31,8 +31,8 @@ def student(mean: float, deviation: float, trials: int) -> tuple[float, float]:
 
         mean -+ t s / sqrt(n),   t = the 0.975 quantile of Student's distribution with n - 1 degrees of freedom
 
-    `deviation` is s, the standard deviation of the sample with n - 1 in its denominator. With a single trial
-    the spread is unknown, and the interval is infinite.
+    `deviation` is s, the sample standard deviation with n - 1 in its denominator. The interval of a single trial is
+    infinite.
     """
     if trials < 2:
         return -math.inf, math.inf

@@ -1,4 +1,4 @@
-"""Where a web page is served, on this machine only unless the user names another address, and to which requests."""
+"""The address of a local web server, and the guard that decides which requests it answers."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class ListenAddress(NamedTuple):
     """The address that a server of web pages listens on."""
 
     host: str
-    """An IP address or a name of this machine; 0.0.0.0 and :: are all its addresses."""
+    """An IP address or a name of this machine; 0.0.0.0 and :: stand for all of its addresses."""
     port: int
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine reaches the server."""
+        """Whether only this machine can reach the server."""
         return self.host == "localhost" or _ip(self.host).is_loopback
 
     @property
@@ -45,7 +45,7 @@ class ListenAddress(NamedTuple):
 
     @property
     def readers(self) -> str:
-        """Who reaches the server."""
+        """Who can reach the server, for messages."""
         if self.is_local:
             return "browsers of this machine"
         return f"all browsers that reach this machine on {self.host}, port {self.port}"
@@ -74,7 +74,7 @@ class RequestGuard(NamedTuple):
         length = headers.get("content-length", "0")
         if "transfer-encoding" in headers or not re.fullmatch(r"[0-9]{1,15}", length) or int(length) > self.max_body:
             return 413, f"the body is longer than {self.max_body:,} bytes, or of unknown length"
-        # Compared in constant time, so that the time of a refusal tells nothing about the token.
+        # In constant time, so that the time of a refusal reveals nothing about the token.
         if not secrets.compare_digest(token.encode(errors="replace"), self.token.encode()):
             return 403, f"wrong token: open the address that `{self.command}` printed"
         return None
@@ -86,11 +86,7 @@ def new_guard(where: ListenAddress, command: str, max_body: int) -> RequestGuard
 
 
 def free_address(host: str | None, port: int | None) -> ListenAddress:
-    """An address that can be listened on.
-
-    Args:
-      host: None for this machine alone.
-      port: None for any that is free.
+    """An address that a server can listen on; by default this machine's loopback address and any free port.
 
     Raises:
       AddressNotUsable: this machine does not have the address, or the port is in use.
@@ -108,7 +104,7 @@ def free_address(host: str | None, port: int | None) -> ListenAddress:
 
 
 def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """The address that `host` writes; that of no machine for a name."""
+    """The IP address in `host`; for a name, the broadcast address, which no machine has."""
     try:
         return ipaddress.ip_address(host)
     except ValueError:

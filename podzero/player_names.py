@@ -1,17 +1,17 @@
-"""How a command names a player.
+"""The names of players on the command line.
 
 random            uniformly random legal moves
 solver            perfect play, where a solver of the game exists
 greedy            the action with the highest immediate reward, in gymnasium environments that can be copied
 mcts:400          tree search with 400 random rollouts per move, without a network
-gnugo:10          GNU Go, a program outside of podzero, at its level 10 (1 to 10)
+gnugo:10          GNU Go, an external program, at its level 10 (1 to 10)
 stockfish:3       Stockfish at its skill level 3 (0 to 20)
 fairy-stockfish:3 Fairy-Stockfish, for Gardner's chess as well
 runs/mine         the newest snapshot of a working directory
 runs/mine@1200    its snapshot of learner step 1200
 zoo:go_9x9        a trained agent that comes with podzero (`podzero zoo` lists them)
 
-This module imports neither JAX nor an environment, so that a wrong name is refused at once.
+This module imports neither JAX nor environments, so that wrong names are refused at once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WITHOUT_NUMBER = ("random", "solver", "greedy")
 
 
 class EngineKind(NamedTuple):
-    """A program outside of podzero that plays, named as its Debian package."""
+    """An external program that plays; it has the name of its Debian package."""
 
     levels: range
     games: tuple[str, ...]
@@ -42,9 +42,9 @@ ENGINES = {
     "stockfish": EngineKind(range(21), ("chess",)),
     "fairy-stockfish": EngineKind(range(21), ("chess", "gardner_chess")),
 }
-"""By the name of their program."""
+"""The supported engines by the name of their program."""
 _GAMES_FOLDERS = ("/usr/games", "/usr/local/games")
-"""Where Debian installs games, which PATH need not name."""
+"""Where Debian installs games; PATH may lack these folders."""
 _KNOWN = (*_WITHOUT_NUMBER, "mcts:N", "zoo:NAME", *(f"{kind}:LEVEL" for kind in ENGINES))
 
 
@@ -58,7 +58,7 @@ class BuiltinPlayer(NamedTuple):
 
 
 class EnginePlayer(NamedTuple):
-    """A player that a program outside of podzero provides."""
+    """An external program at one of its levels."""
 
     kind: str
     """One of `ENGINES`."""
@@ -74,7 +74,7 @@ class TrainedPlayer(NamedTuple):
 
 
 def parse_player(name: str) -> BuiltinPlayer | EnginePlayer | TrainedPlayer:
-    """The player that `name` stands for.
+    """The player with this name.
 
     Raises:
       ConfigError: there is no such player.
@@ -96,10 +96,10 @@ def parse_player(name: str) -> BuiltinPlayer | EnginePlayer | TrainedPlayer:
 
 
 def engine_program(name: str, player: EnginePlayer, game: str) -> str:
-    """The path of the program on this machine that plays as `player`, which is called `name`, in a game.
+    """The path of the program of `player` on this machine; `name` is the player's name, for messages.
 
     Raises:
-      ConfigError: it does not play this game, or is not installed.
+      ConfigError: the program does not play `game`, or is not installed.
     """
     games = ENGINES[player.kind].games
     if game not in games:
@@ -114,28 +114,29 @@ def engine_program(name: str, player: EnginePlayer, game: str) -> str:
 
 
 def full_name(name: str, player: TrainedPlayer, step: int) -> str:
-    """The name of a snapshot in results: DIR@STEP, or that of an agent that comes with podzero, which has only one."""
+    """The name of a snapshot in results: DIR@STEP, or zoo:NAME."""
+    # An agent of the zoo has only one snapshot.
     return name if name.startswith(PREFIX) else f"{player.workdir.root}@{step}"
 
 
 def game_to_play(game: str | None, *players: str | None) -> str | EnvConfig:
-    """The one game of all players.
+    """The game that all players play.
 
     Args:
-      game: the name of a game, or an experiment whose environment is played. It must be the game of all trained
-        players, but may have other arguments, or another size if they can play it (`Experiment.plays`). None takes the
-        game of the first trained player.
+      game: the name of a game, or an experiment whose environment is played; None for the game of the first trained
+        player. All trained players must be able to play it (`Experiment.plays`).
       *players: names of players; None is skipped.
 
     Returns:
-      the name of a game in JAX, or the section `env` of an experiment.
+      The name of a game in JAX, or an experiment's section `env`.
 
     Raises:
-      ConfigError: a player is unknown, no game is given, or two are.
+      ConfigError: a player is unknown, no game is given, or the players play different games.
       WorkdirError: the experiment of a working directory cannot be read.
     """
     games: dict[str, str | EnvConfig] = {}
-    if game is not None:  # first, because its arguments take precedence
+    # First, because its arguments take precedence over those of the players' experiments.
+    if game is not None:
         games["--game"] = game if game in get_args(Game) else load(game).env
     names = [name for name in players if name is not None]
     parsed = ((name, parse_player(name)) for name in names)
@@ -190,7 +191,7 @@ def _is_number(text: str) -> bool:
 
 
 PREFIX = "zoo:"
-"""Of the names of these agents as players."""
+"""Prefix of the names of the agents that come with podzero."""
 _FOLDER = Path(__file__).parent / "zoo"
 
 
@@ -212,7 +213,7 @@ def zoo_workdir(name: str) -> Workdir:
 
 
 def zoo_card(name: str) -> dict[str, Any]:
-    """How an agent was trained and judged.
+    """How an agent was trained and evaluated.
 
     Returns:
       `game`, `network`, `command`, `commit`, `date`, `hours`, `hardware`, `games`, and `judged`, a list of sentences.

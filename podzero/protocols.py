@@ -1,4 +1,4 @@
-"""The interfaces through which packages use one another."""
+"""The interfaces between packages."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class BatchedSearch(Protocol):
           params: network parameters.
           key: PRNG key, consumed.
           roots: states with a leading axis B; none of them is over.
-          exploration: noise at the roots, and randomness of the choice.
+          exploration: noise at the roots, and randomness of the choice of actions.
         """
         ...
 
@@ -73,13 +73,13 @@ class ReplayWriter(Protocol):
         """Writes T samples (`[T, ...]` on every field); blocks while the rate limiter blocks inserts.
 
         Args:
-          samples: to write.
-          priorities: `[T]` for a prioritized table, at least zero; 1 by default.
+          samples: the samples to write.
+          priorities: `[T]`, non-negative, for a prioritized table; 1 by default.
 
         Raises:
           SignatureError: a field's name, shape or dtype differs from the table's, a field contains NaN or infinity, or
             T is not a multiple of `replay.samples_per_item`.
-          ReplayTimeout: `replay.timeout_s` is set, and the rate limiter blocked or no server responded for so long.
+          ReplayTimeout: the rate limiter blocked, or no server responded, for `replay.timeout_s`.
         """
         ...
 
@@ -101,7 +101,7 @@ class ReplayReader(Protocol):
         """The next batch (`[steps_per_dispatch, batch_size, ...]` on every field).
 
         Raises:
-          ReplayTimeout: `replay.timeout_s` is set and none arrived within it; the message names who waits for whom.
+          ReplayTimeout: none arrived within `replay.timeout_s`; the message says who waits for whom.
           StopIteration: `close` was called before or during the call.
         """
         ...
@@ -110,8 +110,8 @@ class ReplayReader(Protocol):
         """Sets the priorities of samples in a prioritized table; returns without waiting.
 
         Args:
-          keys: of the samples, `[..., B]`.
-          errors: `[..., B]`, their absolute value errors; larger errors give higher priorities.
+          keys: the samples' keys, `[..., B]`.
+          errors: the samples' absolute value errors, `[..., B]`; larger errors give higher priorities.
         """
         ...
 
@@ -135,7 +135,7 @@ class ParamSource(Protocol):
         """The newest parameters; waits until there are any.
 
         Raises:
-          TimeoutError: nothing was published within `timeout_s`; the message names who waits for whom.
+          TimeoutError: nothing was published within `timeout_s`; the message says who waits for whom.
         """
         ...
 
@@ -148,5 +148,5 @@ class Report(Protocol):
     """Reports the metrics of a worker; never blocks, never raises."""
 
     def __call__(self, worker: str, metrics: Mapping[str, float]) -> None:
-        """Reports `metrics`, named `stage/quantity` with units in the name, of `worker` (as `actor-0`)."""
+        """Reports the metrics of `worker` (such as `actor-0`), named `stage/quantity` with the unit in the name."""
         ...

@@ -1,4 +1,4 @@
-"""Reading lines ahead, so that whoever answers them can see whether more have arrived."""
+"""Reads lines ahead, so that their reader can see whether more have arrived."""
 
 from __future__ import annotations
 
@@ -13,17 +13,15 @@ End = Exception | None
 
 
 def standard_input() -> Iterable[str]:
-    """The lines of standard input; bytes that are no text become U+FFFD, so that the lines after them are answered."""
+    """The lines of standard input."""
+    # Bytes that are not text become U+FFFD, so that the lines after them are still answered.
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
     return sys.stdin
 
 
 def read_ahead(lines: Iterable[str], limit: int) -> Queue[str | End]:
-    """Reads non-empty lines in a daemon thread, since a blocking read from a terminal cannot be interrupted.
-
-    The queue holds at most `limit` lines; its last item is the end of the input.
-    """
+    """Reads non-empty lines into a queue of at most `limit` items, whose last item is the end of the input."""
     waiting: Queue[str | End] = Queue(maxsize=limit)
 
     def read() -> None:
@@ -32,9 +30,11 @@ def read_ahead(lines: Iterable[str], limit: int) -> Queue[str | End]:
             for line in lines:
                 if line.strip():
                     waiting.put(line)
-        except Exception as error:  # raised again in the thread that takes the lines
+        # Raised again in the thread that takes the lines.
+        except Exception as error:
             end = error
         waiting.put(end)
 
+    # A daemon, because a blocking read from a terminal cannot be interrupted.
     Thread(target=read, name="read-ahead", daemon=True).start()
     return waiting

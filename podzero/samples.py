@@ -1,4 +1,4 @@
-"""Shapes and dtypes of the samples that actors write and the learner reads, and n-step returns for NumPy and JAX."""
+"""Shapes and dtypes of training samples, and n-step returns for NumPy and JAX."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def sample_like(experiment: Experiment, spec: EnvSpec) -> Sample | Window:
 
 
 def stored_state_like(experiment: Experiment, spec: EnvSpec) -> StoredState | Window:
-    """The shape of one sample as stored for reanalysis: windows have the observations of all positions."""
+    """The shape of one sample stored for reanalysis; its windows have the observations of all positions."""
     if experiment.learns_model:
         return window_like(experiment, spec, window_steps(experiment) + 1)
     return StoredState(
@@ -34,7 +34,7 @@ def stored_state_like(experiment: Experiment, spec: EnvSpec) -> StoredState | Wi
 
 
 def position_like(spec: EnvSpec, auxiliary: bool = False) -> Sample:
-    """The shape of one AlphaZero position; with `auxiliary` it has the targets of auxiliary heads."""
+    """The shape of one AlphaZero position; `auxiliary` adds the targets of auxiliary heads."""
     number = _struct((), np.dtype(np.int32))
     return Sample(
         observation=_struct(spec.observation_shape, np.dtype(spec.observation_dtype)),
@@ -71,9 +71,8 @@ def window_steps(experiment: Experiment) -> int:
 
 
 def observations_kept(experiment: Experiment) -> int:
-    """The observations of a window that the loss needs: the first one, and with a consistency loss those of all
-    unrolled positions.
-    """
+    """The number of a window's observations that the loss needs."""
+    # The consistency loss compares predicted latents with those of all unrolled positions.
     return experiment.muzero.unroll_steps + 1 if experiment.muzero.consistency_weight else 1
 
 
@@ -87,15 +86,15 @@ def nstep_returns(
 ) -> Any:
     """The n-step returns of the positions 0 to K of B windows.
 
-    `z_k = sum_{i < m} discount^i r_{k+i} + discount^m v_{k+m}` with `m = min(n, L - k)`: no sum crosses the end of the
-    episode at L.
+    `z_k = sum_{i < m} discount^i r_{k+i} + discount^m v_{k+m}` with `m = min(n, L - k)`, where L is the end of the
+    episode.
 
     Args:
-      xp: `numpy` or `jax.numpy`, to which the arrays belong.
+      xp: the arrays' library, `numpy` or `jax.numpy`.
       reward: `[B, K + n]` or more steps, zero from step L on.
       value: `[B, K + n + 1]` or more positions, zero at position L if the episode terminated there.
       length: `[B]` int32, L.
-      discount: per step.
+      discount: discount factor per step.
       td_steps: n.
       unroll_steps: K.
 
@@ -105,7 +104,8 @@ def nstep_returns(
     position = np.arange(unroll_steps + 1)
     bootstrap = xp.minimum(position + td_steps, length[:, None])
     bootstrap_discount = discount ** xp.maximum(bootstrap - position, 0)
-    ahead = np.arange(unroll_steps + td_steps)[:, None] - position  # of a step (row) from a position (column)
+    # How far a step (row) lies ahead of a position (column).
+    ahead = np.arange(unroll_steps + td_steps)[:, None] - position
     reward_discount = np.where((ahead >= 0) & (ahead < td_steps), discount ** np.maximum(ahead, 0), 0.0)
     # A sum instead of a matrix product, which accelerators would compute in bfloat16.
     rewards = xp.sum(reward[:, : unroll_steps + td_steps, None] * reward_discount, axis=1)

@@ -1,4 +1,4 @@
-"""The files of a checkpoint, and the errors that say whether one is damaged or this machine cannot read it now."""
+"""The files of a checkpoint, and errors that tell damaged files from unreadable storage."""
 
 from __future__ import annotations
 
@@ -14,25 +14,21 @@ from typing import Any
 from podzero.errors import PodzeroError
 
 LEARNER_FOLDER = "learner"
-"""The folder of the learner's files in the folder of a checkpoint."""
+"""The learner's folder in a checkpoint."""
 LEARNER_MANIFEST = "manifest.json"
-"""The file that the learner writes last into its folder."""
+"""The last file that the learner writes into its folder."""
 SHARD_MANIFEST = "shard.json"
-"""The file that a replay shard writes last into its folder."""
+"""The last file that a replay shard writes into its folder."""
 _DIGEST = "sha256"
 
 
 class StorageError(PodzeroError, RuntimeError):
-    """This machine cannot read files that may be whole; the message names them, the machine, and what to do."""
+    """This machine cannot read files that may be intact; the message names the files, the machine and the remedy."""
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turns an `OSError` of the block into `StorageError`, but for a missing file, which is the block's to judge.
-
-    Args:
-      path: that the block reads.
-    """
+    """Turns an `OSError` raised while reading `path` into a `StorageError`, except for a missing file."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -42,7 +38,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def unreadable(path: Path, error: Exception) -> StorageError:
-    """The error for a file that may be whole and cannot be read here."""
+    """The error for a file that may be intact but cannot be read on this machine."""
     return StorageError(
         f"{path} cannot be read on {socket.gethostname()}: {error}. This is not counted as damage: check that the "
         "storage works and that this user may read it there, then give the same command again. If the file is lost, "
@@ -51,12 +47,12 @@ def unreadable(path: Path, error: Exception) -> StorageError:
 
 
 def shard_folder(checkpoint: Path, index: int) -> Path:
-    """The folder with the contents of a replay shard in the folder of a checkpoint."""
+    """The folder of a replay shard in a checkpoint."""
     return checkpoint / "replay" / f"shard-{index}"
 
 
 def checkpoint_of(shard: Path) -> Path:
-    """The folder of the checkpoint that holds the folder of a replay shard; the inverse of `shard_folder`."""
+    """The checkpoint that contains the folder of a replay shard; the inverse of `shard_folder`."""
     return shard.parents[1]
 
 
@@ -64,12 +60,12 @@ def read_saved(file: Path, checkpoint: Path) -> str | None:
     """The text of a file of a checkpoint; None if the file is missing.
 
     Args:
-      file: to read.
-      checkpoint: the folder of the checkpoint, somewhere below which the file is.
+      file: the file to read.
+      checkpoint: the checkpoint's folder, which contains the file.
 
     Raises:
-      StorageError: it cannot be read, or not even `checkpoint` is there, as where storage is not mounted.
-      ValueError: it is no text.
+      StorageError: the file cannot be read, or `checkpoint` does not exist, for example because storage is not mounted.
+      ValueError: the file is not text.
     """
     with reading(file):
         try:
@@ -84,16 +80,17 @@ def read_saved(file: Path, checkpoint: Path) -> str | None:
 
 
 def sealed(content: Mapping[str, Any]) -> str:
-    """The JSON object `content` as text that holds its own SHA-256, by which `unsealed` notices every change."""
-    plain = json.loads(json.dumps(content))  # as it will be read: keys are text, tuples are lists
+    """The JSON object `content` as text with its own SHA-256, by which `unsealed` detects every change."""
+    # In the form in which it will be read: keys are text, tuples are lists.
+    plain = json.loads(json.dumps(content))
     return json.dumps(plain | {_DIGEST: _digest(plain)}, indent=1)
 
 
 def unsealed(text: str) -> dict[str, Any]:
-    """The JSON object that `sealed` has made into `text`.
+    """The JSON object from which `sealed` made `text`.
 
     Raises:
-      ValueError: it was changed since, or `sealed` has not made it.
+      ValueError: the text was changed since, or `sealed` did not make it.
     """
     content = json.loads(text)
     if not isinstance(content, dict) or _DIGEST not in content:

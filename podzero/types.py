@@ -13,19 +13,20 @@ import numpy as np
 
 
 class SearchedNodes(NamedTuple):
-    """The N = simulations + 1 nodes of each searched tree in the order of the simulations; node 0 is the root. Below
-    the end of a game search goes on adding nodes, in which nothing changes.
+    """The N = simulations + 1 nodes of each searched tree, in the order of the simulations; node 0 is the root.
+
+    Search adds nodes after the end of a game too; in these nothing changes.
     """
 
     parent: jax.Array | np.ndarray[Any, Any]
     """`[B, N]` int32, -1 for the root."""
     action: jax.Array | np.ndarray[Any, Any]
-    """`[B, N]` int32, which leads from the parent to the node."""
+    """`[B, N]` int32, the action that leads from the parent to the node."""
     visits: jax.Array | np.ndarray[Any, Any]
     """`[B, N]` int32."""
     value: jax.Array | np.ndarray[Any, Any]
-    """`[B, N]` float32, what `action` is worth to the player who chooses it: its reward, and the mean over the visits
-    of the node. Of the root, the mean for the player to move."""
+    """`[B, N]` float32, the value of `action` for the player who chooses it: its reward plus the mean value of the
+    node's visits. At the root, the mean value for the player to move."""
     prior: jax.Array | np.ndarray[Any, Any]
     """`[B, N]` float32, the network's probability of `action`."""
 
@@ -46,16 +47,16 @@ class EnvSpec(NamedTuple):
     name: str
     observation_shape: tuple[int, ...]
     observation_dtype: str
-    """NumPy name of the dtype of observations, as `bool` or `float32`."""
+    """NumPy name of the dtype of observations, for example `bool` or `float32`."""
     num_actions: int
     """Number of discrete actions; 0 for continuous actions."""
     players: int = 2
     action_bounds: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     """Lowest and highest value of each dimension of a continuous action; None for discrete actions."""
     state_bytes: int = 0
-    """Bytes of one packed state (`podzero.envs.pack_states`); 0 if the environment has no states that can be stored."""
+    """Bytes of one packed state (`podzero.envs.pack_states`); 0 if states cannot be stored."""
     max_plies: int | None = None
-    """Plies after which every game is over; None if there is no such number."""
+    """Length of the longest possible game in plies; None if unlimited."""
 
     @property
     def action_shape(self) -> tuple[int, ...]:
@@ -64,7 +65,7 @@ class EnvSpec(NamedTuple):
 
 
 class View(NamedTuple):
-    """The visible part of a state. Without a batch axis; `vmap` adds it."""
+    """The visible part of a state, without a batch axis; `vmap` adds it."""
 
     observation: Array
     """`[*observation_shape]`, from the perspective of the player to move."""
@@ -78,7 +79,7 @@ class View(NamedTuple):
     done: Array
     """`[]` bool, whether the game is over."""
     truncated: Array
-    """`[]` bool, whether a limit on its length ended the game, so that its outcome is not known."""
+    """`[]` bool, whether a limit on its length ended the game, so that its outcome is unknown."""
 
 
 class Symmetry(NamedTuple):
@@ -104,12 +105,12 @@ class Sample(NamedTuple):
     version: Array
     """`[]` int32, learner step of the parameters that searched this position."""
     outcome: Array | None = None
-    """`[]` int32 for the player to move: 0 lost, 1 drew, 2 won; -1 if a limit ended the game. This and the following
-    fields are for auxiliary heads, and None without them."""
+    """`[]` int32 for the player to move: 0 lost, 1 drew, 2 won; -1 if a limit ended the game. This and the fields below
+    are targets of auxiliary heads, and None without them."""
     moves_left: Array | None = None
-    """`[]` int32, plies until the end, the next one included; -1 if unknown or a limit ended the game."""
+    """`[]` int32, plies until the end, including the next one; -1 if unknown or if a limit ended the game."""
     reply: Array | None = None
-    """`[]` int32, the opponent's action after the next ply; -1 if unknown or there was none."""
+    """`[]` int32, the opponent's action after the next ply; -1 if unknown or if there was none."""
 
 
 class Window(NamedTuple):
@@ -139,7 +140,7 @@ class Window(NamedTuple):
     length: Array
     """`[]` int32, L."""
     terminated: Array
-    """`[]` bool, whether the episode terminates at position L; False if it goes on or a time limit truncates it."""
+    """`[]` bool, whether the episode terminates at position L; False if it continues or a time limit truncates it."""
     version: Array
     """`[]` int32, learner step of the parameters that searched position 0."""
 
@@ -154,13 +155,13 @@ class StoredState(NamedTuple):
     lambda_return: Array
     """`[]` float32, the lambda-return of the player to move, over the root values of the game as it was played."""
     truncated: Array
-    """`[]` bool, a limit ended the game, so the last root value stands for its outcome."""
+    """`[]` bool, whether a limit ended the game; the last root value then stands for its outcome."""
     version: Array
     """`[]` int32, learner step of the parameters that searched this position in self-play."""
 
 
 class Keys(NamedTuple):
-    """The replay items of samples from a prioritized table. On the host only."""
+    """The replay items of samples from a prioritized table; host arrays."""
 
     shard: np.ndarray[Any, Any]
     """`[..., B]` int32, the index of the reader's stream: first the shards of new samples, then those of reanalysed
@@ -176,7 +177,7 @@ class Batch(NamedTuple):
     """`[..., B, ...]` on every field."""
     weight: Array | None = None
     """`[..., B]` float32, importance weights that correct for prioritized sampling; None from a uniform table. The
-    train step divides those of each batch by the largest."""
+    train step divides them by the largest of the batch."""
     keys: Keys | None = None
     """The items whose priorities the learner updates after the step; None from a uniform table."""
 
@@ -209,7 +210,7 @@ class ModelNetwork(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """What auxiliary heads predict of the rest of B games, float32."""
+    """The auxiliary heads' predictions about the rest of B games, float32."""
 
     outcome: jax.Array
     """`[B, 3]` logits: lost, drew, won."""
@@ -228,14 +229,14 @@ class Network(NamedTuple):
     """Takes `(params, observation [B, *observation_shape])`, returns float32 policy logits `[B, A]`
     (illegal actions not yet masked) and values `[B]` in [-1, 1] for the player to move."""
     apply_all: Callable[[Params, Array], tuple[jax.Array, jax.Array, Prediction]] | None = None
-    """The same with the auxiliary heads, if the network has them."""
+    """Like `apply`, and returns the auxiliary heads' predictions too; None if the network has no such heads."""
 
 
 class Exploration(NamedTuple):
     """How much B searches explore, and how their actions are chosen."""
 
     noise: Array
-    """`[B]` float32, the noise at the root: 1 for all that the algorithm adds, 0 for none."""
+    """`[B]` float32, the noise at the root: 1 for all of the algorithm's noise, 0 for none."""
     temperature: Array
     """`[B]` float32, the randomness of the choice after search: 0 chooses the best action."""
 
@@ -257,12 +258,12 @@ class SearchResult(NamedTuple):
     visits: Array
     """`[B, A]` int32, visit counts of the root's actions."""
     dropped: Array | None = None
-    """`[B]` int32, the number of legal actions that the nodes of a tree left out; None without `search.slots`."""
+    """`[B]` int32, the number of legal actions that a tree's nodes left out; None without `search.slots`."""
     depth: Array | None = None
-    """`[]` float32, mean number of steps from the root to the new node, in the game of the batch where it is deepest;
-    None with trees of mctx."""
+    """`[]` float32, mean number of steps from the root to the new node, in the batch's deepest game; None with mctx's
+    trees."""
     nodes: SearchedNodes | None = None
-    """The nodes of the trees, of searches that are asked for them."""
+    """The trees' nodes, if the search was built with `keep_nodes`."""
     qvalues: Array | None = None
     """`[B, A]` float32, the values of the root's visited actions, for the player to move; undefined elsewhere."""
 
@@ -293,7 +294,7 @@ class Move(NamedTuple):
     dropped: Array | None = None
     """`[B]` int32, the number of legal actions that the search left out; None without `search.slots`."""
     depth: Array | None = None
-    """`[]` float32, of the searches, as in `SearchResult`."""
+    """`[]` float32, as in `SearchResult`."""
 
 
 class Versioned(NamedTuple):

@@ -1,4 +1,4 @@
-"""Waits that may be long: when they are to be logged, and when they are over; and the wait for the first parameters."""
+"""Waits that may be long: when to log them, when they are over, and the wait for the first parameters."""
 
 from __future__ import annotations
 
@@ -15,17 +15,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FIRST_MESSAGE_S = 30.0
-"""By default, a wait of this length is logged."""
+"""The length of a wait before its first message, by default."""
 LONGEST_SILENCE_S = 600.0
-"""The longest time between two messages about one wait."""
+"""The longest time between two messages about a wait."""
 _LOOK_EVERY_S = 5.0
-"""How often the wait for parameters looks whether it shall end."""
+"""How often the wait for parameters checks whether to stop."""
 
 
 class Wait:
-    """One wait. The time between two messages about it doubles with each of them, up to `LONGEST_SILENCE_S`.
-
-    `str` says how long it has lasted, and since when.
+    """One wait. The time between its messages doubles up to `LONGEST_SILENCE_S`; `str` gives its length and start.
 
     Args:
       first_s: seconds until the first message is due.
@@ -52,7 +50,7 @@ class Wait:
         return self.seconds > self._limit_s
 
     def message_due(self) -> bool:
-        """Whether a message is due now; after such an answer, the next one is due later."""
+        """Whether a message is due now; if so, schedules the next one."""
         if self.seconds < self._message_at_s:
             return False
         self._message_at_s = self.seconds + self._silence_s
@@ -61,15 +59,7 @@ class Wait:
 
 
 def first_params(source: ParamSource, stopping: threading.Event) -> Versioned | None:
-    """Waits until the learner has published parameters, as long as that takes; logs a long wait.
-
-    Args:
-      source: of the parameters.
-      stopping: ends the wait when it is set.
-
-    Returns:
-      the newest parameters; None once `stopping` is set.
-    """
+    """Waits without a limit for the learner's first parameters; None once `stopping` is set. Logs a long wait."""
     wait = Wait()
     while not stopping.is_set():
         try:

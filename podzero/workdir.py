@@ -1,4 +1,4 @@
-"""The working directory of a run: where its files lie, which process may write them, and which experiment they hold."""
+"""The working directory of a run: its files, its lock and its experiment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from podzero.config import Experiment, parse
 from podzero.errors import ConfigError, PodzeroError
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")
-"""The address of something that is not a folder; `pathlib` leaves one slash of two."""
+"""An address, such as that of object storage; `pathlib` leaves one slash of two."""
 
 
 class WorkdirError(PodzeroError, RuntimeError):
@@ -33,7 +33,7 @@ class Workdir:
                                (Unix seconds), the learner step, the setting, its old and its new value
     checkpoints/STEP/          checkpoints: learner/ (Orbax), replay/shard-K/ (Reverb), run.json
     snapshots/STEP/            acting parameters, for players and ratings
-    .../lost-STEP/             those of steps after the checkpoint from which the run was resumed
+    .../lost-STEP/             checkpoints and snapshots after the step from which the run was resumed
     metrics.jsonl              the metrics of every worker, one JSON object a line
     tensorboard/               the same metrics for TensorBoard
     status.json                the newest status, replaced as a whole every few seconds
@@ -46,10 +46,10 @@ class Workdir:
     """
 
     def __init__(self, root: str | Path) -> None:
-        """Names the directory, which need not exist.
+        """Takes the directory's path; it need not exist.
 
         Raises:
-          WorkdirError: `root` is an address, for example of object storage.
+          WorkdirError: `root` is the address of object storage.
         """
         refuse_url(root)
         self.root = Path(root).expanduser().absolute()
@@ -84,10 +84,10 @@ class Workdir:
             raise WorkdirError(f"{self.experiment_file} cannot be read: {error}") from None
 
     def check(self, experiment: Experiment) -> None:
-        """Checks that `experiment` can run in this directory, which may be new; changes nothing.
+        """Checks that `experiment` can run in this directory, which may be new.
 
         Raises:
-          WorkdirError: the directory holds another experiment; names the settings that differ.
+          WorkdirError: the directory holds another experiment; the message names the settings that differ.
         """
         changes = differences(self.experiment(), experiment, CHANGEABLE) if self.is_run else []
         if changes:
@@ -99,11 +99,11 @@ class Workdir:
             )
 
     def open(self, experiment: Experiment, step: int = 0) -> None:
-        """Writes `experiment` into this directory, which is created if it is missing, and records what it changes.
+        """Writes `experiment` into this directory, creating it if missing, and records changed settings.
 
         Args:
-          experiment: the one that runs here from now on.
-          step: the learner step from which it goes on.
+          experiment: the experiment that runs here from now on.
+          step: the learner step at which the run starts or resumes.
 
         Raises:
           WorkdirError: the directory holds another experiment, or cannot be written.
@@ -153,10 +153,10 @@ class Workdir:
 
 
 def refuse_url(path: str | Path) -> None:
-    """Refuses the address of something that is not a folder of a file system, such as `gs://bucket/run`.
+    """Refuses addresses such as `gs://bucket/run`.
 
     Raises:
-      WorkdirError: says what to use instead.
+      WorkdirError: `path` is an address; the message says what to use instead.
     """
     if url := _URL.fullmatch(str(path)):
         raise WorkdirError(
@@ -170,13 +170,12 @@ def refuse_url(path: str | Path) -> None:
 def split_step(name: str) -> tuple[Path, int | None] | None:
     """The directory and the step of `DIR` or `DIR@STEP`; None if there is no such directory.
 
-    A directory whose own name contains an @ is found as well.
-
     Raises:
-      ConfigError: the directory is there, but what follows the @ is no step.
-      WorkdirError: it is an address, for example of object storage.
+      ConfigError: the directory exists, but the @ is not followed by a step.
+      WorkdirError: `name` is the address of object storage.
     """
     refuse_url(name)
+    # The name of a directory may itself contain an @.
     if name and Path(name).expanduser().is_dir():
         return Path(name), None
     folder, at, step = name.rpartition("@")
@@ -188,12 +187,12 @@ def split_step(name: str) -> tuple[Path, int | None] | None:
 
 
 def keep_as(folder: Path, prefix: str) -> Path:
-    """Renames a folder to `PREFIX-NAME`, with a number if there is one of that name; returns its new path."""
+    """Renames a folder to `PREFIX-NAME`, numbered if that exists; returns the new path."""
     return folder.rename(unused(folder.with_name(f"{prefix}-{folder.name}")))
 
 
 def unused(path: Path) -> Path:
-    """The path, or the first of `PATH-2`, `PATH-3`, ... if something is there."""
+    """The first of `PATH`, `PATH-2`, `PATH-3`, ... that does not exist."""
     free, number = path, 1
     while free.exists():
         number += 1
@@ -209,7 +208,8 @@ def step_folders(parent: Path) -> list[int]:
 
 
 def step_folder(parent: Path, step: int) -> Path:
-    """The folder of a step; its name is padded with zeros, so that names sort in the order of their steps."""
+    """The folder of a step."""
+    # Zeros make the names sort in the order of their steps.
     return parent / f"{step:09d}"
 
 
@@ -223,12 +223,13 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def sync(path: Path) -> None:
-    """Waits until the contents of a file, or the names in a folder, are on disk (fsync)."""
+    """Waits until a file's contents, or a folder's entries, are on disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # file systems without fsync for folders
+        # Some file systems have no fsync for folders.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
     finally:
         os.close(descriptor)

@@ -1,11 +1,9 @@
 """Names of actions, as people and other programs write moves, and FEN for chess positions."""
 
-from podzero.envs.notation.chess import ChessNames as ChessNames
 from podzero.envs.notation.chess import fen_of as fen_of
 from podzero.envs.notation.chess import pieces_of as pieces_of
 from podzero.envs.notation.chess import state_of as state_of
 from podzero.envs.notation.chess import white_to_move as white_to_move
-from podzero.envs.notation.names import FixedNames as FixedNames
 from podzero.envs.notation.names import LineNotation as LineNotation
 from podzero.envs.notation.names import Notation as Notation
 from podzero.envs.notation.names import NotationError as NotationError

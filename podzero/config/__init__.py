@@ -1,12 +1,13 @@
 """The schema of an experiment, and every check that needs no device.
 
 Models are frozen and refuse unknown keys. `load` reads a YAML file and applies `section.field=value` overrides.
-All faults are reported in one `ConfigError` that names each field, its value and the most similar right name.
+One `ConfigError` reports all faults: each field, its value and the most similar valid name.
 """
 
 from podzero.config.acting import ActorsConfig as ActorsConfig
 from podzero.config.acting import ReanalyseConfig as ReanalyseConfig
 from podzero.config.acting import ReplayConfig as ReplayConfig
+from podzero.config.acting import SearchConfig as SearchConfig
 from podzero.config.environments import EnvConfig as EnvConfig
 from podzero.config.environments import Game as Game
 from podzero.config.environments import GameConfig as GameConfig
@@ -32,9 +33,6 @@ from podzero.config.running import EvaluationConfig as EvaluationConfig
 from podzero.config.running import MetricsConfig as MetricsConfig
 from podzero.config.running import RestartsConfig as RestartsConfig
 from podzero.config.running import StopConfig as StopConfig
-from podzero.config.searching import SearchConfig as SearchConfig
-from podzero.config.section import Fraction as Fraction
-from podzero.config.section import Section as Section
 from podzero.config.serving import Int8Config as Int8Config
 from podzero.config.serving import ServerConfig as ServerConfig
 from podzero.config.training import LearnerConfig as LearnerConfig

@@ -1,4 +1,4 @@
-"""Sections for producing and storing experience: actors, replay, reanalyse."""
+"""Sections for producing and storing experience: search, actors, replay, reanalyse."""
 
 from __future__ import annotations
 
@@ -10,53 +10,100 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 from podzero.config.section import Fraction, Section
 
 
+class SearchConfig(Section):
+    """Tree search in self-play. Evaluation uses the same search without exploration noise."""
+
+    algorithm: Literal["gumbel", "puct"] = "gumbel"
+    """`gumbel` is Gumbel AlphaZero/MuZero (Danihelka et al. 2022); `puct` is the search of AlphaZero and MuZero."""
+    simulations: PositiveInt = 32
+    """Simulations per move."""
+    max_considered_actions: PositiveInt = 16
+    """Gumbel: the largest number of actions that enter sequential halving at the root."""
+    root_value: Literal["mean", "action", "policy", "network"] | None = None
+    """Value of a searched root, for value targets and `analyze`: the `mean` of all visits, the Q-value of the chosen
+    `action`, the mean of completed Q-values under the improved `policy`, or the `network`'s value. By default `policy`
+    for Gumbel, whose sequential halving visits bad actions too, and `mean` for PUCT."""
+    q_scale: Literal["node", "tree", "bounds"] | None = None
+    """Gumbel: the range by which Q-values are divided: that of a `node`'s Q-values, that of all values in the `tree`,
+    or that between the known `bounds` of a board game's values. By default `node` for games and `tree` for MuZero."""
+    min_value_range: PositiveFloat | None = None
+    """Gumbel: lower bound of that range for a node or a tree, in units of values. It keeps the policy from following
+    errors of values where all actions are equally good. By default 0.2 for games of two players, whose outcomes are 1
+    and -1, and 0.01 otherwise."""
+    value_scale: PositiveFloat = 0.1
+    """Gumbel: weight of scaled Q-values relative to logits, per visit (`c_scale` of Danihelka et al. 2022)."""
+    dirichlet_concentration: PositiveFloat = 10.0
+    """PUCT: concentration of the Dirichlet noise at the root, divided evenly among the legal actions."""
+    dirichlet_fraction: Fraction = 0.25
+    """PUCT: weight of the Dirichlet noise in the root's prior."""
+    tree: Literal["mctx", "dense"] = "mctx"
+    """How trees are stored and updated: `mctx` follows the path of each game, which suits CPUs; `dense` updates all
+    nodes of all games in each operation, which suits TPUs and GPUs. Results are the same up to rounding. With
+    `actors.inference=device` the default is `dense`."""
+    slots: PositiveInt | None = None
+    """With `tree=dense`: the largest number of actions that a node stores; if more are legal, it stores those with the
+    largest prior. By default all actions, of which chess has 4,672."""
+    candidates: PositiveInt = 16
+    """Continuous actions: how many are sampled from the policy at each node; the search chooses among them."""
+    pb_c_init: PositiveFloat = 1.25
+    """PUCT: constant `c1` of the exploration term (Schrittwieser et al. 2020, appendix B)."""
+    first_play_urgency: Literal["loss", "parent"] = "loss"
+    """PUCT: the Q-value of an action before its first visit. `loss` is the lowest possible value, as in AlphaZero: if
+    many actions are equally likely, most are never tried. `parent` is the node's mean value so far."""
+
+    @pydantic.model_validator(mode="after")
+    def _only_dense_trees_have_slots(self) -> SearchConfig:
+        if self.slots is not None and self.tree != "dense":
+            raise ValueError("slots limits the actions of dense trees: set tree=dense as well")
+        return self
+
+
 class ActorsConfig(Section):
-    """Self-play: the number of processes, their batch size, exploration, and value targets."""
+    """Self-play: processes, batch size, exploration, and value targets."""
 
     count: PositiveInt = 1
     """Actor processes."""
     min_count: PositiveInt | None = None
-    """Actors that must fit into the cluster before a run starts; the others start when nodes join. By default all."""
+    """Actors that must fit into the cluster before a run starts; the others start as nodes join. By default all."""
     games: PositiveInt = 128
-    """Games or environments that one actor steps in parallel: the batch size of its network evaluations."""
+    """Games or environments that an actor steps in parallel: the batch size of its network evaluations."""
     cpus: PositiveFloat = 1.0
-    """CPUs that Ray reserves for each actor. The actor uses as many compute threads."""
+    """CPUs that Ray reserves for each actor, and the number of its compute threads."""
     inference: Literal["local", "int8", "server", "device"] = "local"
     """Where self-play evaluates the network. `local`: in the program of the search, on the CPU. `int8`: quantized by
-    OpenVINO, for CPUs with VNNI instructions and the networks `resnet` and `haiku_resnet`; section `int8` limits its
-    errors. `server`: by processes that own accelerators and serve many actors (section `server`). `device`, for games
-    in JAX: in programs of many moves on accelerators. With `resources` these are the actors' own; without, each learner
-    process runs one actor, which takes turns with training on the learner's devices."""
+    OpenVINO, on CPUs with VNNI instructions, for `resnet` and `haiku_resnet`; section `int8` limits its errors.
+    `server`: in processes that own accelerators and serve many actors (section `server`). `device`: on accelerators, in
+    programs of many moves, for games in JAX. With `resources` each actor has its own accelerators; without, each
+    learner process runs one actor, which takes turns with training on the learner's devices."""
     resources: dict[str, PositiveFloat] = Field(default_factory=dict)
-    """With `inference=device`: resources of Ray that each actor reserves, for example `{TPU: 4}` or `{GPU: 1}`. It is
-    a process of its own on a node that has them, and plays on these accelerators. Without, actors play on the
-    learner's."""
+    """With `inference=device`: Ray resources that each actor reserves, for example `{TPU: 4}` or `{GPU: 1}`. It is then
+    a process of its own on a node that has them. Without, actors play on the learner's devices."""
     moves_per_dispatch: PositiveInt = 16
-    """With `inference=device`: moves of all games in one program."""
+    """With `inference=device`: moves that one program plays in every game."""
     noise: Fraction = 1.0
-    """Noise at the root in every move, also at temperature 0. Gumbel: its scale; it decides with the prior which
-    actions sequential halving begins with and keeps. PUCT: factor of `search.dirichlet_fraction`."""
+    """Noise at the root in every move, also at temperature 0. Gumbel: scale of the noise, which together with the prior
+    decides which actions sequential halving starts with and keeps. PUCT: factor of `search.dirichlet_fraction`."""
     temperature: NonNegativeFloat = 1.0
-    """Randomness of the choice after search; with `temperature_plies` only in the first plies. At 0 the choice is the
-    best of the most visited actions, which still depend on `noise`; only with `noise=0` as well is play greedy.
-    Gumbel: share of the root's noise that enters the choice. PUCT: temperature of the visit counts."""
+    """Randomness of the choice after search, in the first `temperature_plies` plies. At 0 the best of the most visited
+    actions is chosen; which ones those are still depends on `noise`, so greedy play needs `noise=0` too. Gumbel: share
+    of the root's noise that enters the choice. PUCT: temperature of the visit counts."""
     temperature_plies: NonNegativeInt | None = None
-    """Plies of each game, or steps of each episode, that are played at `temperature`; later ones are played
-    at 0. By default all."""
+    """Plies of each game, or steps of each episode, played at `temperature`; later ones are played at 0. By default
+    all."""
     opening_fraction: Fraction = 0.0
     """Fraction of games that start with uniformly random plies."""
     opening_plies: NonNegativeInt = 0
-    """Largest number of random plies at the start of such a game. The number is uniform from 1 to this."""
+    """The largest number of random plies at the start of such a game; the number is uniform from 1 to this."""
     root_value_weight: Fraction = 0.0
-    """Games: weight of the root's search value in the value target; the lambda-return has the rest."""
+    """Games: weight of the root's search value in the value target; the rest is the lambda-return's."""
     td_lambda: Fraction = 1.0
-    """Games: how far the lambda-return in the value target looks ahead, as in TD(lambda): 1 is the outcome of the game,
-    0 the next root value, and between them each later root value weighs `td_lambda` times the one before. The outcome
-    then weighs `td_lambda` to the power of the plies that follow: at 0.95, 0.36 after 20 plies and 0.01 after 90."""
+    """Games: how far the lambda-return in the value target looks ahead, as in TD(lambda). 1 is the outcome of the game,
+    0 the next root value; in between, each later root value weighs `td_lambda` times the one before, and the outcome
+    `td_lambda` to the power of the plies until it: at 0.95, 0.36 after 20 plies and 0.01 after 90."""
 
     @property
     def beside_learner(self) -> bool:
-        """Whether the learner's processes play, and there are no others for that."""
+        """Whether the learner's processes play, and no others."""
         return self.inference == "device" and not self.resources
 
     @property
@@ -66,7 +113,7 @@ class ActorsConfig(Section):
 
     @property
     def first_processes(self) -> int:
-        """Those of them that must fit into the cluster before a run starts."""
+        """Actors with a process of their own that must fit into the cluster before a run starts."""
         return self.processes and (self.min_count or self.count)
 
     @pydantic.model_validator(mode="after")
@@ -95,30 +142,29 @@ class ReplayConfig(Section):
     min_size: PositiveInt = 4_096
     """Samples over all shards before learning starts."""
     samples_per_insert: Annotated[PositiveFloat, Field(allow_inf_nan=False)] = 4.0
-    """Replay ratio: how often each sample is learned from on average. Reverb's rate limiter enforces it."""
+    """Replay ratio: how often a sample is learned from on average. Reverb's rate limiter enforces it."""
     tolerance: PositiveFloat | None = None
-    """Samples over all shards by which the replay ratio may be off, in either direction, before actors or learner are
-    blocked. By default four learner batches or a tenth of `samples_per_insert * min_size`, whichever is larger."""
+    """Samples over all shards by which the replay ratio may deviate in either direction before actors or the learner
+    are blocked. By default four learner batches or a tenth of `samples_per_insert * min_size`, whichever is larger."""
     samples_per_item: Literal[1, 2, 4, 8, 16, 32] = 8
-    """Samples of different games that are stored and read as one Reverb item; Reverb's cost is per item, not per byte.
-    Must be 1 for a prioritized table, whose priorities are per sample, and for MuZero, where it is the default."""
+    """Samples of different games stored and read as one Reverb item; Reverb's cost is per item, not per byte. Must be 1
+    for a prioritized table, whose priorities are per sample, and for MuZero, where it is the default."""
     sampler: Literal["uniform", "prioritized"] = "uniform"
     """How samples are drawn. `prioritized` is prioritized experience replay (Schaul et al. 2016)."""
     priority_exponent: NonNegativeFloat = 0.6
-    """Prioritized: the exponent of priorities. 0 samples uniformly, 1 in proportion to the value errors.
-    Importance weights undo the bias of this sampling fully; the learner divides them by the largest of the batch."""
+    """Prioritized: exponent of the priorities; 0 samples uniformly, 1 in proportion to the value errors. Importance
+    weights correct the bias fully; the learner divides them by the largest of the batch."""
     timeout_s: PositiveFloat | None = None
-    """Longest wait of one insert or one read, after which the process that waits fails. By default they wait for as
-    long as it takes."""
+    """Time limit in seconds of an insert or a read, after which the waiting process fails. By default there is no
+    limit."""
     warn_after_s: PositiveFloat = 30.0
-    """A wait of this length is logged, with the limit that blocks it; again after twice the time, and so on."""
+    """Seconds after which a wait is logged, with the limit that blocks it; again after twice the time, and so on."""
     port: NonNegativeInt = 0
     """Port of the first shard; the others use the ports after it. 0 chooses free ports."""
     cpus: NonNegativeFloat = 0.25
     """CPUs that Ray reserves for each shard."""
     memory_gib: PositiveFloat | None = None
-    """Memory in GiB that Ray reserves for each shard, so that it places nothing else there that asks for memory; by
-    default none is reserved."""
+    """Memory in GiB that Ray reserves for each shard, so that no other process can reserve it; by default none."""
 
     @property
     def memory_bytes(self) -> int:
@@ -139,13 +185,13 @@ class ReanalyseConfig(Section):
     """Fresh search targets for old positions (Schrittwieser et al. 2021, MuZero Unplugged)."""
 
     share: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """Fraction of every batch that consists of reanalysed samples; 0 turns reanalyse off. Each learner host rounds it
-    to whole samples, with at least one fresh and one reanalysed sample. `replay.samples_per_insert` applies to fresh
-    and to reanalysed samples separately. Played states are stored a second time, with what a search needs."""
+    """Fraction of reanalysed samples in every batch; 0 turns reanalyse off. Each learner host rounds it to whole
+    samples, at least one fresh and one reanalysed. `replay.samples_per_insert` applies to fresh and to reanalysed
+    samples separately. Played states are stored a second time, in the form that a search needs."""
     count: PositiveInt = 1
     """Reanalyse processes."""
     games: PositiveInt = 128
-    """Positions, or windows of K + 1 positions for MuZero, that one process searches in parallel."""
+    """Positions (MuZero: windows of K + 1 positions) that a process searches in parallel."""
     cpus: PositiveFloat = 1.0
     """CPUs that Ray reserves for each process."""
     capacity: PositiveInt = 20_000

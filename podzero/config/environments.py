@@ -28,7 +28,7 @@ class GameConfig(Section):
 
     @property
     def discount(self) -> float:
-        """The discount per move: 1, since the length of a game does not matter."""
+        """Discount per move: 1, because the length of a game does not matter."""
         return 1.0
 
 
@@ -42,7 +42,7 @@ class WrapperConfig(Section):
 
 
 class GymnasiumConfig(Section):
-    """A gymnasium environment. MuZero learns its model; the environment is never copied or reset to a state."""
+    """A gymnasium environment, of which MuZero learns a model. It is never copied or reset to a state."""
 
     name: Literal["gymnasium"]
     """Selects this kind of environment."""
@@ -53,19 +53,19 @@ class GymnasiumConfig(Section):
     module: str | None = None
     """A module, or the path of a Python file, that registers the id when it is imported."""
     wrappers: tuple[WrapperConfig, ...] = ()
-    """Wrappers around each environment, the innermost first."""
+    """Wrappers around each environment, innermost first."""
     vectorization: Literal["sync", "async", "own"] = "sync"
-    """How an actor steps its environments: `sync` one after the other, `async` each in its own process, `own` with the
-    vector environment that is registered for the id."""
+    """How an actor steps its environments: `sync` one after another, `async` each in its own process, `own` with the
+    vector environment registered for the id."""
     discount: Fraction = 0.997
     """Discount per step."""
     step_timeout_s: PositiveFloat = 60.0
-    """Longest step or reset of all environments of an actor, including the replacement of failed ones. After it they
-    are discarded and made again."""
+    """Time limit in seconds of a step or reset of all environments of an actor, including the replacement of failed
+    ones. When it is exceeded, all of them are recreated."""
     build_timeout_s: PositiveFloat = 120.0
-    """Longest time for making all environments of an actor and starting their processes."""
+    """Time limit in seconds for making all environments of an actor and starting their processes."""
     max_failures: PositiveInt = 100
-    """Failed steps of an actor's environments, without a complete episode between them, after which the actor fails."""
+    """Failed steps in a row, without a completed episode in between, that an actor survives."""
 
     @property
     def title(self) -> str:
@@ -83,10 +83,10 @@ class GymnasiumConfig(Section):
 
 
 class SimulatorConfig(Section):
-    """A game or environment on the host that can be cloned. The search steps clones of it through JAX callbacks."""
+    """A game or environment on the host whose clones the search steps through JAX callbacks."""
 
     name: Literal["simulator", "open_spiel", "pettingzoo", "gymnasium_simulator"]
-    """`simulator` is a class of your own; the others name the library that has the game."""
+    """`simulator` is a class of your own; the others name the game's library."""
     id: str
     """For `simulator`, the `module:Class` or `file.py:Class` of a `podzero.envs.Simulator`. Otherwise the name of an
     OpenSpiel game, a module of `pettingzoo.classic` (for example `tictactoe_v3`), or a gymnasium id."""
@@ -95,21 +95,21 @@ class SimulatorConfig(Section):
     module: str | None = None
     """For `gymnasium_simulator`: a module, or the path of a Python file, that registers the id when it is imported."""
     max_plies: PositiveInt = 512
-    """Longest game. A game that is not over by then is truncated: its value targets bootstrap from the last root value,
-    and matches score it by the rewards so far."""
+    """Plies after which a game is truncated: its value targets bootstrap from the last root value, and matches score it
+    by the rewards so far."""
     discount: Fraction = 1.0
     """Discount per move."""
     reward_scale: PositiveFloat = 1.0
-    """Factor on all rewards. Choose it so that every discounted sum of rewards lies in [-1, 1]."""
+    """Factor applied to rewards. Choose it so that every discounted sum of rewards lies in [-1, 1]."""
     step_timeout_s: PositiveFloat = 60.0
-    """Longest step of all games of a process. After it these games are discarded."""
+    """Time limit in seconds of a step of all games of a process. When it is exceeded, these games are discarded."""
     build_timeout_s: PositiveFloat = 120.0
-    """Longest time for making the game and checking it with a few random games."""
+    """Time limit in seconds for making the game and checking it with a few random games."""
     max_failures: PositiveInt = 100
-    """Failures of an actor's games, without a complete game between them, after which the actor fails."""
+    """Failures in a row, without a completed game in between, that an actor survives."""
     kept_positions: PositiveInt = 32_768
-    """Positions whose simulators a process keeps. A dropped position is replayed when a search returns to it. A search
-    visits `games * simulations` positions."""
+    """Positions whose simulators a process caches; other positions are replayed from a cached one. A search visits
+    `games * simulations` positions."""
 
     @pydantic.model_validator(mode="after")
     def _module_is_for_gymnasium(self) -> SimulatorConfig:

@@ -10,7 +10,7 @@ import pydantic
 import yaml
 from pydantic import Field, NonNegativeInt
 
-from podzero.config.acting import ActorsConfig, ReanalyseConfig, ReplayConfig
+from podzero.config.acting import ActorsConfig, ReanalyseConfig, ReplayConfig, SearchConfig
 from podzero.config.environments import EnvConfig, GymnasiumConfig
 from podzero.config.networks import LEARN_MODELS, ModelNetworkConfig, NetworkConfig, ResNetConfig
 from podzero.config.running import (
@@ -21,7 +21,6 @@ from podzero.config.running import (
     RestartsConfig,
     StopConfig,
 )
-from podzero.config.searching import SearchConfig
 from podzero.config.section import Section
 from podzero.config.serving import Int8Config, ServerConfig, check_placement
 from podzero.config.training import LearnerConfig, MuZeroConfig, check_tower
@@ -36,11 +35,11 @@ class Experiment(Section):
     """A whole experiment."""
 
     name: Annotated[str, Field(min_length=1)]
-    """Name of the experiment. `podzero` fills in the name of the file if it is missing."""
+    """Name of the experiment; by default the name of the file."""
     seed: NonNegativeInt = 0
     """Seed of all random number generators."""
     env: EnvConfig
-    """What is played."""
+    """The game or environment."""
     network: NetworkConfig = ResNetConfig()
     """The network, by default `resnet`."""
     search: SearchConfig = SearchConfig()
@@ -74,7 +73,7 @@ class Experiment(Section):
 
     @property
     def has_auxiliary_heads(self) -> bool:
-        """Whether the network has heads that are trained only, so that samples have their targets."""
+        """Whether the network has auxiliary heads, whose targets samples then hold."""
         return isinstance(self.network, ResNetConfig) and self.network.auxiliary
 
     @property
@@ -93,9 +92,7 @@ class Experiment(Section):
         return isinstance(self.network, ModelNetworkConfig)
 
     def plays(self, game: str) -> bool:
-        """Whether its network can play the game of this title: its own, or the same with another size of the board if
-        global pooling makes the parameters independent of it, as `go_19x19` after `go_9x9`.
-        """
+        """Whether its network can play this game: its own or, with global pooling, the same with another board size."""
         own = self.env.title
         if isinstance(self.network, ResNetConfig) and self.network.global_pooling:
             return _SIZE.sub("", game) == _SIZE.sub("", own)
@@ -104,7 +101,8 @@ class Experiment(Section):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _one_window_per_item(cls, tree: Any) -> Any:
-        """Sets the default of `replay.samples_per_item` for MuZero: an episode yields any number of windows."""
+        """Sets the default of `replay.samples_per_item` for MuZero."""
+        # An episode yields any number of windows, which larger items may not divide.
         if not isinstance(tree, dict):
             return tree
         network, replay = tree.get("network"), tree.get("replay", {})
@@ -199,7 +197,7 @@ class Experiment(Section):
 
     @pydantic.model_validator(mode="after")
     def _reanalyse_fits(self) -> Experiment:
-        """Runs after `_hosts_share_equally`, so the batch divides into equal parts."""
+        # Runs after `_hosts_share_equally`, so the batch divides into equal parts.
         check_reanalyse(self)
         return self
 
@@ -222,17 +220,14 @@ class Experiment(Section):
 
     @property
     def reanalysed_tolerance(self) -> float:
-        """The tolerance of reanalysed samples: their share of `replay_tolerance`, or the smallest without deadlock for
-        any number of learner hosts, so that a run can be resumed on another.
-        """
+        """The tolerance of reanalysed samples: their share of `replay_tolerance`, but at least `least_tolerance`."""
+        # The bound does not depend on the number of learner hosts, so that a run can be resumed on another number.
         return max(self.replay_tolerance * self.reanalyse.share, self.least_tolerance)
 
     @property
     def reanalysed_min_size(self) -> int:
-        """Reanalysed samples over all shards before learning starts.
-
-        As few as the rate limiter's tolerance allows: the first ones come from few positions and early parameters.
-        """
+        """Reanalysed samples over all shards before learning starts."""
+        # As few as the rate limiter's tolerance allows: the first ones come from few positions and early parameters.
         return math.ceil(self.reanalysed_tolerance / self.replay.samples_per_insert)
 
     @property
@@ -250,7 +245,7 @@ def check_replay(experiment: Experiment) -> None:
     """Checks that replay can hold what learning starts from, and that its tolerance admits every insert and read.
 
     Raises:
-      ValueError: it cannot; the message names settings that would do.
+      ValueError: it cannot; the message names settings that work.
     """
     replay, tolerance, least = experiment.replay, experiment.replay_tolerance, experiment.least_tolerance
     advice = _enough(experiment)
@@ -273,12 +268,12 @@ def check_replay(experiment: Experiment) -> None:
 
 
 def check_reanalyse(experiment: Experiment) -> None:
-    """Checks that every host gets fresh and reanalysed samples, and that learning can start from the latter.
+    """Checks that every host gets fresh and reanalysed samples, and that learning can start.
 
     The batch must be divisible among the learner hosts.
 
     Raises:
-      ValueError: it is not so; the message names a setting that would do.
+      ValueError: a check fails; the message names a setting that works.
     """
     reanalyse, items, hosts = experiment.reanalyse, experiment.replay.samples_per_item, experiment.cluster.learner_hosts
     if not reanalyse.share:
@@ -303,7 +298,7 @@ def check_reanalyse(experiment: Experiment) -> None:
 
 
 def _enough(experiment: Experiment) -> str:
-    """The smallest settings of replay, not below the present ones, with which nothing waits for ever."""
+    """The smallest replay settings, not below the given ones, that avoid a deadlock; for messages."""
     replay = experiment.replay
     tolerance = max(experiment.replay_tolerance, math.ceil(experiment.least_tolerance))
     min_size = max(replay.min_size, math.ceil(tolerance / replay.samples_per_insert))

@@ -1,4 +1,4 @@
-"""Reads an experiment from a YAML file and overrides, and explains what is wrong with it."""
+"""Reads an experiment from a YAML file and overrides, and explains its faults."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ Old working directories hold all of them. A setting at its default changes nothi
 is refused."""
 
 FOR_SLICES = "slices/"
-"""Begins the names of the experiments for TPU slices."""
+"""Prefix of the names of the experiments for TPU slices."""
 
 
 def builtin_configs() -> dict[str, Path]:
-    """Names and files of the experiments that come with podzero; those for TPU slices come last."""
+    """Names and files of the built-in experiments; those for TPU slices come last."""
     folder = Path(__file__).parents[1] / "configs"
     general = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
     return general | {FOR_SLICES + path.stem: path for path in sorted((folder / FOR_SLICES).glob("*.yaml"))}
@@ -92,10 +92,11 @@ def parse(tree: dict[str, Any], origin: str) -> Experiment:
 
 
 def _without_gone(tree: Any) -> tuple[Any, list[str]]:
-    """The tree without the settings of `GONE`, and a line for each of them that was not at its default."""
+    """The tree without the settings of `GONE`, and a fault for each of them that was not at its default."""
     faults: list[str] = []
     if not isinstance(tree, dict):
-        return tree, faults  # the schema says what is wrong with it
+        # The schema explains what is wrong with it.
+        return tree, faults
     for name, (default, advice) in GONE.items():
         section, _, field = name.partition(".")
         given = tree.get(section)
@@ -170,9 +171,9 @@ def _apply(tree: dict[str, Any], override: str) -> None:
 
 
 def _make_own_files_absolute(tree: dict[str, Any], folder: Path) -> None:
-    """Replaces the paths of Python files in `env` by absolute ones, so that they hold in any working directory.
+    """Makes the paths of Python files in `env` absolute, so that they hold in any working directory.
 
-    A file is searched beside the experiment, then in the current directory.
+    They are relative to the experiment's folder, or else to the current directory.
     """
     env = tree.get("env")
     if not isinstance(env, dict):
@@ -211,11 +212,11 @@ _MUST_BE = {
     "string_type": "a string",
     "tuple_type": "a list, for example `[a, b]`",
 }
-"""What was expected, by pydantic's type of error."""
+"""The expected value by pydantic's type of error."""
 
 
 def explain(error: pydantic.ValidationError, tree: dict[str, Any]) -> Iterator[str]:
-    """One line for each fault: the field, its value, what was expected, and the most similar right name.
+    """One line for each fault: the field, its value, what was expected, and the most similar valid name.
 
     Args:
       error: what validating `tree` as an `Experiment` raised.

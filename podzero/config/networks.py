@@ -22,7 +22,7 @@ class ResNetConfig(Section):
     """A residual tower (He et al. 2016) with policy and value heads."""
 
     name: Literal["resnet", "haiku_resnet"] = "resnet"
-    """`resnet` is the network in Flax; `haiku_resnet` is the same network in Haiku."""
+    """`resnet` is written in Flax; `haiku_resnet` is the same network in Haiku."""
     channels: PositiveInt = 64
     """Channels of each convolution."""
     blocks: PositiveInt = 5
@@ -33,13 +33,12 @@ class ResNetConfig(Section):
     remat: bool = False
     """Rematerialization: the backward pass recomputes the activations inside each block instead of storing them."""
     auxiliary: bool = False
-    """Auxiliary heads, used in training only, to improve the features (Wu 2020, KataGo): the outcome, the moves left,
-    and the reply of the opponent. Each of their losses weighs 0.15, and that of the policy 1. For the network
-    `resnet`."""
+    """Trains auxiliary heads to improve the features (Wu 2020, KataGo): they predict the outcome, the moves left, and
+    the opponent's reply. Each of their losses has weight 0.15, the policy loss 1. Only for `resnet`."""
     global_pooling: bool = False
-    """Every second block adds to its channels a bias from their means and maxima over the whole board, and so do the
-    heads where the actions are the squares and at most one more, as in Go (Wu 2020, KataGo). Then the parameters do not
-    depend on the size of the board. For the network `resnet`."""
+    """Global pooling (Wu 2020, KataGo): every second block adds a bias computed from the means and maxima of its
+    channels over the board. So do the heads if the actions are the squares and at most one more, as in Go; the
+    parameters then fit boards of any size. Only for `resnet`."""
 
     @pydantic.model_validator(mode="after")
     def _only_flax_has_more_than_the_tower(self) -> ResNetConfig:
@@ -91,8 +90,8 @@ class _MuZeroConfig(Section):
     """Fields of all networks that learn a model (Schrittwieser et al. 2020)."""
 
     support: PositiveInt = 30
-    """Value and reward are categorical distributions over `2 * support + 1` bins. With the invertible scaling the bins
-    cover about `-support**2` to `support**2`."""
+    """Values and rewards are categorical distributions over `2 * support + 1` bins, which after scaling cover about
+    `-support**2` to `support**2`."""
     projection: PositiveInt = 128
     """Width of the projection for the consistency loss (Ye et al. 2021, EfficientZero)."""
     compute_dtype: ComputeDtype = "auto"
@@ -115,7 +114,7 @@ class MuZeroMLPConfig(_MuZeroConfig):
     layers: PositiveInt = 2
     """Hidden layers of each of the three networks."""
     normalize: bool = True
-    """Normalize observations by running statistics, which are part of the parameters."""
+    """Normalizes observations with running statistics, which are part of the parameters."""
 
 
 class MuZeroResNetConfig(_MuZeroConfig):
@@ -128,7 +127,7 @@ class MuZeroResNetConfig(_MuZeroConfig):
     blocks: PositiveInt = 2
     """Residual blocks of the representation and of the dynamics network."""
     downsample: Literal[1, 2, 4, 8, 16] = 1
-    """Factor by which the latent state is smaller than the observation along each side."""
+    """Factor by which each side of the latent state is smaller than the observation's."""
     hidden: PositiveInt = 64
     """Width of the heads' hidden layers."""
     channels_first: bool = False
@@ -136,9 +135,9 @@ class MuZeroResNetConfig(_MuZeroConfig):
 
 
 BoardNetworkConfig = ResNetConfig | TransformerConfig | MLPConfig
-"""Networks for AlphaZero: policy and value of a state, where the rules are known."""
+"""Networks for AlphaZero, which knows the rules."""
 ModelNetworkConfig = MuZeroMLPConfig | MuZeroResNetConfig
-"""Networks for MuZero: they learn a model as well."""
+"""Networks for MuZero, which learns a model."""
 LEARN_MODELS: tuple[str, ...] = tuple(
     name for kind in get_args(ModelNetworkConfig) for name in get_args(kind.model_fields["name"].annotation)
 )

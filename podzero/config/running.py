@@ -26,20 +26,20 @@ class EvaluationConfig(Section):
     """Evaluation during training."""
 
     every_minutes: PositiveFloat = 5.0
-    """Minutes between two evaluations."""
+    """Minutes between evaluations."""
     opponents: tuple[Annotated[str, AfterValidator(_known_opponent)], ...] | None = None
-    """Opponents: `random`, `mcts:N` (tree search with N random rollouts), `solver` (perfect play, where a solver
-    exists), `earlier` (snapshots of this run), or an engine outside of podzero, as `gnugo:1`. By default `random`,
-    `mcts:100` and `earlier`. Single-player environments have none."""
+    """Opponents: `random`, `mcts:N` (tree search with N random rollouts), `solver` (perfect play, if a solver exists),
+    `earlier` (snapshots of this run), or an external engine, for example `gnugo:1`. By default `random`, `mcts:100` and
+    `earlier`. Single-player environments have none."""
     games: PositiveInt = 40
-    """The most games per opponent in one evaluation, which ends when half of the 95% interval of the newest rating's
-    difference from the snapshot before is below 60 Elo points; or episodes per evaluation in single-player
-    environments."""
+    """The largest number of games per opponent in an evaluation, which ends earlier once half of the 95% interval of
+    the rating's gain over the previous snapshot is below 60 Elo points. In single-player environments: episodes per
+    evaluation."""
     simulations: PositiveInt = 32
     """Simulations per move of the evaluated network."""
     positions: PositiveInt = 300
-    """Positions per evaluation in which a solver checks the network's moves. For connect four, 1,000 come with podzero;
-    more need the solver (extra `solver`)."""
+    """Positions per evaluation in which a solver checks the network's moves. 1,000 of connect four come with podzero;
+    more need the extra `solver`."""
     cpus: NonNegativeFloat = 0.0
     """CPUs that Ray reserves for the evaluator."""
 
@@ -48,26 +48,26 @@ class CheckpointConfig(Section):
     """Checkpoints of the whole run (learner state, replay and counters), from which it can resume."""
 
     every_minutes: PositiveFloat = 10.0
-    """Minutes between two checkpoints."""
+    """Minutes between checkpoints."""
     keep: PositiveInt = 2
-    """Checkpoints that are kept; older ones are deleted."""
+    """Checkpoints to keep; older ones are deleted."""
     keep_snapshots: PositiveInt = 20
-    """Newest snapshots of the acting parameters that are kept, beside those that ratings need."""
+    """Newest snapshots of the acting parameters to keep, in addition to those that ratings need."""
 
 
 class MetricsConfig(Section):
-    """Where the metrics of a run go, beside `metrics.jsonl`. A writer that fails never stops the run."""
+    """Where the metrics of a run go, in addition to `metrics.jsonl`. A writer that fails never stops the run."""
 
     tensorboard: bool = True
-    """Whether metrics are written for TensorBoard, into the working directory."""
+    """Whether to write metrics for TensorBoard into the working directory."""
     prometheus: str | None = None
-    """Where Prometheus can read them, as `HOST:PORT`, `127.0.0.1:9400` for this machine alone; a port alone means that
-    too."""
+    """Address at which Prometheus can read metrics, as `HOST:PORT`; `127.0.0.1:9400`, or `9400`, for this machine
+    only."""
     wandb: str | None = None
-    """The project of Weights & Biases, as `PROJECT` or `ENTITY/PROJECT`. Its own environment variables apply:
-    `WANDB_API_KEY`, `WANDB_MODE=offline`. Needs the package `wandb`."""
+    """Weights & Biases project, as `PROJECT` or `ENTITY/PROJECT`. Its environment variables apply, such as
+    `WANDB_API_KEY` and `WANDB_MODE=offline`. Needs the package `wandb`."""
     mlflow: str | None = None
-    """MLflow's tracking server, as `http://HOST:5000`; each experiment of podzero is an experiment there. Needs the
+    """MLflow tracking server, as `http://HOST:5000`; each experiment of podzero is an experiment there. Needs the
     package `mlflow` or `mlflow-skinny`."""
 
     @pydantic.field_validator("prometheus", mode="before")
@@ -92,22 +92,22 @@ class ClusterConfig(Section):
     """The nodes of a Ray cluster (`train --address`) and their use."""
 
     slice: str | None = None
-    """The TPU slice that trains, for example `v5e-16` or `v5e:4x4`: one learner process on each of its hosts, reserved
-    together. Without one, the learner runs on the devices of its nodes, of whatever kind."""
+    """TPU slice that trains, for example `v5e-16` or `v5e:4x4`, with one learner process on each host; its hosts are
+    reserved together. Without, the learner runs on whatever devices its nodes have."""
     hosts: PositiveInt | None = None
-    """Nodes that train together, one learner process each; by default the hosts of `slice`, or one."""
+    """Nodes that train together, one learner process each. By default the hosts of `slice`, or one."""
     host_resources: dict[str, PositiveFloat] = Field(default_factory=dict)
-    """Ray resources that each learner process reserves, for example `{GPU: 8}` or `{CPU: 16, memory: 64e9}`; by
-    default all TPU chips of a host of `slice`."""
+    """Ray resources that each learner process reserves, for example `{GPU: 8}` or `{CPU: 16, memory: 64e9}`. By default
+    all TPU chips of a host of `slice`."""
     host_timeout_s: PositiveFloat = 60.0
-    """Longest time without an answer from a learner host before the other hosts give up."""
+    """Seconds without a response from a learner host after which the other hosts give up."""
     actors_on_tpu_hosts: bool = False
-    """Whether actors and replay shards may use the CPUs of TPU hosts as well."""
+    """Whether actors and replay shards may use the CPUs of TPU hosts too."""
     join_minutes: PositiveFloat = 15.0
-    """How long a run waits for nodes to join before it ends and names the missing ones."""
+    """Minutes that a run waits for nodes to join before it ends and names what is missing."""
     install_environment: bool = False
-    """Whether the driver's checkout is copied to every node, and uv installs the environment of its lock file there.
-    By default every node must have both already."""
+    """Whether to copy the driver's checkout to every node and install the environment of its lock file there with uv.
+    By default every node must have both."""
     price_per_hour: PositiveFloat | None = None
     """Price of all nodes together, in any currency, for the cost metrics."""
 
@@ -141,26 +141,26 @@ class RestartsConfig(Section):
     """
 
     window_minutes: PositiveFloat = 30.0
-    """Minutes for which a failure counts."""
+    """The window: minutes for which a failure counts."""
     first_pause_s: NonNegativeFloat = 5.0
-    """A worker restarts at once after its first failure, and in so many seconds after the second one. Each further
-    failure doubles the pause."""
+    """Pause in seconds before the restart after a worker's second failure; each further failure doubles it. After the
+    first failure the worker restarts at once."""
     longest_pause_s: NonNegativeFloat = 300.0
-    """Longest pause before a restart, in seconds."""
+    """The longest pause before a restart, in seconds."""
     node_failures: PositiveInt = 3
-    """Failures of one kind of worker on a node, within the window, after which this kind avoids the node: it starts
-    there only if it avoids all nodes."""
+    """Failures of one kind of worker on a node, within the window, after which this kind avoids the node unless it
+    avoids all nodes."""
     node_pause_minutes: PositiveFloat = 30.0
-    """Minutes for which a node is avoided. One that has left the cluster and joins again is not."""
+    """Minutes for which a node is avoided; less if it leaves the cluster and joins again."""
     max_failures: PositiveInt = 10
-    """Failures of a worker in a row, without any work between them. When all workers of a kind that training needs, or
-    a replay shard, have failed so often, the run ends. The evaluator is restarted however often it fails."""
+    """Failures of a worker in a row, without any work in between. The run ends when a replay shard, or all workers of a
+    kind that training needs, have failed this often. The evaluator is always restarted."""
     max_first_failures: PositiveInt = 3
-    """The same before the first worker of a kind has worked."""
+    """Like `max_failures`, before any worker of a kind has worked."""
     learner_failures: NonNegativeInt = 5
-    """Failures of the learner within the window, or without a new checkpoint between them, that a run survives: after
-    each, all workers restart from the newest checkpoint. One more ends the run, and so does a second failure at the
-    same step with the same error."""
+    """Failures of the learner within the window, or without a new checkpoint in between, that a run survives; after
+    each, all workers restart from the newest checkpoint. A second failure at the same step with the same error ends the
+    run too."""
 
     @pydantic.model_validator(mode="after")
     def _pauses_grow(self) -> RestartsConfig:
@@ -172,7 +172,7 @@ class RestartsConfig(Section):
 
 
 class StopConfig(Section):
-    """Limits of a run, counted over all resumptions; the first one reached ends it. Without limits it runs on."""
+    """Limits of a run, counted over all resumptions; the first one reached ends it."""
 
     minutes: PositiveFloat | None = None
     """Minutes of training."""
@@ -182,7 +182,7 @@ class StopConfig(Section):
     """Games or episodes played by the actors."""
 
     def reached(self, minutes: float, steps: int, games: float) -> str | None:
-        """The first of the limits that a run has reached, for example `stop.steps=1000`; None if there is none."""
+        """The first limit that a run has reached, for example `stop.steps=1000`, or None."""
         done = {"minutes": minutes, "steps": steps, "games": games}
         limits = {name: getattr(self, name) for name in done}
         return next(

@@ -17,26 +17,25 @@ if TYPE_CHECKING:
 
 class Int8Config(Section):
     """Quantized evaluation (`actors.inference=int8`, or `on_tpu`): its cache, and how far it may differ from evaluation
-    in float32, or, with `on_tpu`, in the network's own dtype. The limits are means over positions that are held back
-    from calibration.
+    in float32, or with `on_tpu` in the network's own dtype. The limits are means over positions held out from
+    calibration.
 
-    Each version of the parameters is compared. One that differs more is evaluated without int8.
+    Each version of the parameters is compared; one that exceeds a limit is evaluated without int8.
     """
 
     on_tpu: bool = False
-    """With `actors.inference=server` or `device`: TPUs compute the tower of the network (`resnet` or `haiku_resnet`) in
-    int8. Wide towers gain by it, narrow ones do not: docs/compile.md."""
+    """With `actors.inference=server` or `device`: computes the tower of `resnet` or `haiku_resnet` in int8 on TPUs.
+    Only wide towers gain by it (docs/compile.md)."""
     positions: Annotated[int, Field(ge=4)] = 512
-    """Positions, of which three quarters calibrate and one quarter is compared: random play at first, then positions
-    that the actor's own searches, or the server, evaluated last; with `actors.inference=device` those played last. With
-    `actors.inference=int8` their number is rounded up to a multiple of `actors.games`."""
+    """Positions for calibration (three quarters) and comparison (one quarter): from random play at first, then those
+    that the actor's searches or the server evaluated last, or with `actors.inference=device` those played last. With
+    `actors.inference=int8` the number is rounded up to a multiple of `actors.games`."""
     max_policy_kl: PositiveFloat = 0.02
-    """Largest mean KL divergence of the quantized policy from the other, over the legal actions, in nats."""
+    """The largest mean KL divergence between the two policies over the legal actions, in nats."""
     max_value_error: PositiveFloat = 0.05
-    """Largest mean absolute difference of the values."""
+    """The largest mean absolute difference between the two values."""
     cache_mib: NonNegativeFloat = 16.0
-    """With `actors.inference=int8`: memory of an actor for evaluations, in MiB, so that few are evaluated twice by one
-    version; 0 for none."""
+    """With `actors.inference=int8`: an actor's cache of evaluations by the current version, in MiB; 0 for none."""
 
 
 class ServerConfig(Section):
@@ -45,30 +44,29 @@ class ServerConfig(Section):
     count: PositiveInt = 1
     """Server processes."""
     beside_learner: bool = False
-    """Whether each of the learner's processes serves on its devices, in turns with training. There are no other servers
-    then."""
+    """Whether each learner process serves on its devices, in turns with training; there are then no other servers."""
     cpus: PositiveFloat = 1.0
     """CPUs that Ray reserves for each server."""
     resources: dict[str, PositiveFloat] = Field(default_factory=dict)
-    """Other resources of Ray that each server reserves, for example `{GPU: 1}` or `{TPU: 4}`: it runs on a node that
-    has them, on these accelerators. Without, it runs on the CPU."""
+    """Ray resources that each server reserves and runs on, for example `{GPU: 1}` or `{TPU: 4}`. Without, it runs on
+    the CPU."""
     groups: PositiveInt = 2
-    """Groups into which each actor divides its games: while a server evaluates positions of one group, the actor
-    searches in another."""
+    """Groups into which each actor divides its games: while a server evaluates the positions of one group, the actor
+    searches another."""
     batch_sizes: tuple[PositiveInt, ...] = (16, 32, 64, 128, 256, 512, 1024)
-    """Sizes of the batches that are compiled, ascending. A server waits for a full batch while its devices are busy."""
+    """Batch sizes to compile, ascending. A server waits for a full batch while its devices are busy."""
     deadline_ms: NonNegativeFloat = 1.0
-    """Longest time that a position waits for others while the devices are idle."""
+    """Milliseconds that a position waits for others while the devices are idle."""
     queue_mib: PositiveFloat = 1024.0
-    """Memory of a server for requests and answers, in MiB. It refuses actors whose requests might need more."""
+    """Memory of a server for requests and responses, in MiB. It refuses actors whose requests might need more."""
     timeout_s: PositiveFloat = 20.0
-    """Time without an answer after which an actor goes to another server. Its games go on there."""
+    """Seconds without a response after which an actor switches to another server and continues its games there."""
     give_up_s: PositiveFloat | None = None
-    """Time without any server after which an actor fails. By default actors wait for a server as long as it takes."""
+    """Seconds without any server after which an actor fails. By default actors wait without a limit."""
     hang_s: PositiveFloat = 60.0
-    """Time that a batch may take on the devices, or a server may be silent; then the server is replaced."""
+    """Seconds that a batch may take on the devices, or a server may be silent, before the server is replaced."""
     cache_mib: NonNegativeFloat = 16.0
-    """Memory of each group of games for evaluations, in MiB, so that few positions are sent twice; 0 for none."""
+    """Cache of evaluations of each group of games, in MiB, so that few positions are sent twice; 0 for none."""
 
     @pydantic.field_validator("batch_sizes")
     @classmethod
@@ -79,10 +77,10 @@ class ServerConfig(Section):
 
 
 def check_placement(experiment: Experiment) -> None:
-    """Checks that what is played, and the network, suit `actors.inference`.
+    """Checks that the environment and the network suit `actors.inference`.
 
     Raises:
-      ValueError: they do not; the message names a placement that would do.
+      ValueError: they do not; the message names a placement that works.
     """
     inference, env, network = experiment.actors.inference, experiment.env, experiment.network
     if inference == "device" and not isinstance(env, GameConfig):

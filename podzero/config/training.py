@@ -22,30 +22,29 @@ class OptimizerConfig(Section):
     learning_rate: PositiveFloat = 1e-3
     """Peak learning rate."""
     schedule: Literal["constant", "cosine", "linear"] = "constant"
-    """Shape of the learning rate. `cosine` and `linear` fall over the whole run, until the first of the limits of
-    section `stop` is reached, whether it counts minutes, steps or games. Without limits there is no end to fall to, and
-    the rate stays at `learning_rate`, unless `decay_steps` is given. A run that is resumed with other limits goes on at
-    the rate that it had, and spreads the rest of the fall over the rest of the run; after the end that is the final
-    rate."""
+    """Shape of the learning rate. `cosine` and `linear` decay over the whole run, until the first limit of section
+    `stop` is reached, whether in minutes, steps or games. Without a limit the rate stays at `learning_rate`, unless
+    `decay_steps` is given. A run that is resumed with other limits continues at its rate and spreads the rest of the
+    decay over the rest of the run."""
     warmup_steps: NonNegativeInt = 0
-    """Learner steps over which the rate rises linearly at the beginning."""
+    """Learner steps over which the rate rises linearly at the start."""
     decay_steps: PositiveInt | None = None
-    """Learner steps after the warm-up over which the rate falls, instead of over the run."""
+    """Learner steps after the warm-up over which the rate decays, instead of over the run."""
     final_fraction: Fraction = 0.05
-    """Learning rate at the end of the fall, as a fraction of `learning_rate`."""
+    """Learning rate at the end of the decay, as a fraction of `learning_rate`."""
     momentum: Fraction = 0.9
     """Momentum of `sgd`."""
     weight_decay: NonNegativeFloat = 1e-4
     """Weight decay of matrices and kernels: decoupled for `adamw` and `lion`, part of the gradient for `sgd`."""
     max_gradient_norm: PositiveFloat = 5.0
-    """Gradients are clipped to this global norm."""
+    """Global norm to which gradients are clipped."""
 
 
 class SplitRule(Section):
     """A sharding rule: which parameters are split, and along which dimension."""
 
     match: str
-    """A regular expression that is searched in the path of a parameter, for example `layer_0.mlp.hidden.kernel`."""
+    """A regular expression to search in a parameter's path, for example `layer_0.mlp.hidden.kernel`."""
     dimension: int
     """The dimension that is split; negative numbers count from the last."""
 
@@ -54,14 +53,14 @@ class MeshConfig(Section):
     """The learner's device mesh, with the axes `data` and `model`."""
 
     data: int = Field(default=-1, ge=-1)
-    """Devices along the axis `data`, which splits the batch; -1 uses all devices that `model` leaves."""
+    """Devices along the axis `data`, which splits the batch; -1 for all that `model` leaves."""
     model: PositiveInt = 1
     """Devices along the axis `model`, which splits parameters (tensor parallelism)."""
     rules: tuple[SplitRule, ...] | None = None
     """Which parameters `model` splits; the first matching rule applies. By default the rules of podzero's networks."""
     fsdp: bool = False
-    """Fully sharded data parallelism: parameters, their averages and the optimizer state are split over `data` too, and
-    gathered when they are needed."""
+    """Fully sharded data parallelism: splits parameters, their averages and the optimizer state over `data` too, and
+    gathers them when needed."""
 
     @pydantic.field_validator("data")
     @classmethod
@@ -77,27 +76,25 @@ class LearnerConfig(Section):
     batch_size: PositiveInt = 512
     """Samples per step over the whole mesh."""
     microbatches: PositiveInt = 1
-    """Gradient accumulation: parts into which a batch is split to save memory."""
+    """Parts into which a batch is split to save memory (gradient accumulation)."""
     steps_per_dispatch: PositiveInt = 8
-    """Learner steps of one dispatch: a single program (`lax.scan`) on accelerators, that many calls of one program on
-    CPUs."""
+    """Learner steps per dispatch: one program (`lax.scan`) on accelerators, one call per step on CPUs."""
     publish_every: PositiveInt = 32
-    """Steps between two publications of parameters to the actors; a multiple of `steps_per_dispatch`."""
+    """Learner steps between two publications of parameters to the actors; a multiple of `steps_per_dispatch`."""
     value_weight: NonNegativeFloat = 1.0
     """Weight of the value loss."""
     ema: Fraction = 0.99
-    """Decay per step of the moving average of the parameters, which the actors use; 0 publishes the parameters
-    themselves."""
+    """Decay per step of the moving average of the parameters that actors use; 0 for the parameters themselves."""
     augment: bool = True
-    """Apply a random symmetry of the game to each sample."""
+    """Applies a random symmetry of the game to each sample."""
     prefetch: PositiveInt = 4
-    """Dispatches that are read from replay in advance."""
+    """Dispatches read from replay in advance."""
     calibrate: bool = False
-    """Time one chip alone before training, to report scaling efficiency. This compiles the step once more and needs a
-    chip that can hold a whole train state."""
+    """Times one chip alone before training, to report scaling efficiency. This compiles the step once more, and the
+    chip must hold a whole train state."""
     cpu_convolutions: Literal["xla", "openvino"] = "xla"
-    """What computes the tower of the network `resnet` where the learner runs on a single CPU device: `xla` in float32,
-    or `openvino` in bfloat16, for CPUs with AMX or AVX-512 BF16 instructions."""
+    """What computes the tower of `resnet` if the learner runs on a single CPU device: `xla` in float32, or `openvino`
+    in bfloat16, for CPUs with AMX or AVX-512 BF16 instructions."""
     optimizer: OptimizerConfig = OptimizerConfig()
     """The optimizer."""
     mesh: MeshConfig = MeshConfig()
@@ -116,22 +113,22 @@ class MuZeroConfig(Section):
     """Training of a learned model, for the networks `muzero_mlp` and `muzero_resnet` (Schrittwieser et al. 2020)."""
 
     unroll_steps: PositiveInt = 5
-    """K: steps for which the model is unrolled from each position."""
+    """K, the number of steps for which the model is unrolled from each position."""
     td_steps: PositiveInt = 10
-    """n of the n-step value target: n rewards and the search value after them."""
+    """n, the number of rewards in the n-step value target before the search value that follows them."""
     stride: PositiveInt = 1
-    """Steps between the starts of two windows of an episode. With at most K, every step is learned from."""
+    """Steps between the starts of two windows of an episode. Up to K, every step is learned from."""
     reward_weight: NonNegativeFloat = 1.0
     """Weight of the reward loss."""
     consistency_weight: NonNegativeFloat = 0.0
-    """Weight of the self-supervised consistency loss (Ye et al. 2021, EfficientZero). With 0 the observations that it
+    """Weight of the self-supervised consistency loss (Ye et al. 2021, EfficientZero). At 0 the observations that it
     needs are not stored."""
     entropy_weight: NonNegativeFloat = 0.0
     """Weight of the entropy bonus, which keeps continuous policies from collapsing."""
 
 
 def schedule_note(experiment: Experiment) -> str | None:
-    """What to know of the learning rate of a run without an end; None if there is nothing."""
+    """A warning that the schedule never decays, because the run has no limit; None if it does not apply."""
     optimizer, stop = experiment.learner.optimizer, experiment.stop
     if optimizer.schedule == "constant" or optimizer.decay_steps or stop != type(stop)():
         return None
@@ -146,7 +143,7 @@ def check_tower(experiment: Experiment) -> None:
     """Checks that the network suits `learner.cpu_convolutions`.
 
     Raises:
-      ValueError: it does not; the message names a setting that would do.
+      ValueError: it does not; the message names a setting that works.
     """
     network = experiment.network
     if experiment.learner.cpu_convolutions != "openvino":
