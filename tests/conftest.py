@@ -35,6 +35,8 @@ from podzero.runtime.monitoring.terminal import TerminalView
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
+QUICK_COMPILE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+
 TINY = (
     "network.channels=4",
     "network.blocks=1",
@@ -51,6 +53,12 @@ TINY = (
     "evaluation.every_minutes=60",
     "stop.minutes=4",
 )
+
+
+def pytest_configure(config):
+    """Compiles fast instead of for speed, which halves the time of most tests; the slow ones train for minutes."""
+    if config.option.markexpr == "not slow":
+        os.environ.setdefault("XLA_FLAGS", QUICK_COMPILE)
 
 
 def pytest_xdist_auto_num_workers():

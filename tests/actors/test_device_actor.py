@@ -84,7 +84,10 @@ def test_samples_of_an_item_come_from_several_programs():
 def test_each_chip_plays_as_one_alone():
     """Two chips beside two runs of one chip, whose keys are those of the two; in a process with two devices."""
     if jax.device_count() == 1:
-        environment = os.environ | {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+        environment = os.environ | {
+            "JAX_PLATFORMS": "cpu",
+            "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2",
+        }
         command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-k", "each_chip_plays", __file__]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280, check=False)
         assert done.returncode == 0, done.stdout[-2000:]

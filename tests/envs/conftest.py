@@ -1,7 +1,6 @@
 """Fixtures: traces of random games, vectors of gymnasium environments, and a small simulator."""
 
 import warnings
-from functools import partial
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,8 +27,6 @@ game has only one symmetry, one more for each of these games."""
 WHOLE = {"tic_tac_toe": 12, "connect_four": 45, "hex": 125, "othello": 130, "animal_shogi": 260, "go_9x9": 165,
          "gardner_chess": 260, "go_19x19": 725, "chess": 515, "shogi": 515}  # fmt: skip
 """More plies than any of the random games lasts."""
-QUICK_COMPILE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-"""These programs run once, so compiling them fast matters more than fast code."""
 HEAVY = ("animal_shogi", "chess", "gardner_chess", "go_19x19", "shogi")
 """Games whose step takes long to compile: only the slow tests step them."""
 
@@ -73,7 +70,7 @@ def play_trace(name, env, followers, plies):
         after = jax.vmap(env.step)(states, actions.astype(jnp.int32))
         return after, (actions, look(after))
 
-    @partial(jax.jit, compiler_options=QUICK_COMPILE)
+    @jax.jit
     def play(starts, key):
         if plies == 0:  # a step is not compiled for nothing
             return jnp.zeros((0, len(leader_of)), jnp.int32), jax.tree.map(lambda leaf: leaf[None], look(starts))
@@ -81,7 +78,7 @@ def play_trace(name, env, followers, plies):
         return actions, jax.tree.map(lambda first, rest: jnp.concatenate([first[None], rest]), look(starts), looks)
 
     keys = jax.random.split(jax.random.key(7), LEADERS)
-    leaders = jax.jit(jax.vmap(env.init), compiler_options=QUICK_COMPILE)(keys)
+    leaders = jax.jit(jax.vmap(env.init))(keys)
     starts = jax.tree.map(lambda leaf: leaf[leader_of], leaders)
     starts = transformed_set_up(name, np.stack(identity + [f.symmetry.actions for f in followers]), starts)
     actions, (views, reference_observation) = jax.device_get(play(starts, jax.random.key(8)))

@@ -25,7 +25,6 @@ HOSTED = {
 """Games, and how many plies of each are played."""
 REWARD_SCALES = {"gymnasium_simulator/CartPole-v1": 0.01}
 GAMES = 6
-QUICK_COMPILE = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
 def hosted(name, **settings):
@@ -34,7 +33,7 @@ def hosted(name, **settings):
     return make_env(config.model_copy(update=settings))
 
 
-@partial(jax.jit, static_argnums=(0, 1), compiler_options=QUICK_COMPILE)
+@partial(jax.jit, static_argnums=(0, 1))
 def played(env, plies, key):
     """Random games of GAMES seeds: actions `[plies, GAMES]`, views `[plies + 1, GAMES, ...]`."""
 

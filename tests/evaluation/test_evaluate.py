@@ -62,10 +62,10 @@ def test_no_game_is_refused():
 def test_without_opponent_and_solver_a_match_is_played_against_search_and_one_against_random_play(monkeypatch):
     """Small numbers of simulations stand in for the default ones."""
     monkeypatch.setattr("podzero.evaluation.evaluate.DEFAULT_OPPONENTS", ("mcts:2", "random"))
-    result = evaluate("random", games=4, game="gardner_chess")
+    result = evaluate("random", games=4, game="hex")
     assert json.loads(json.dumps(result)) == result
     assert {key: value for key, value in result.items() if key != "matches"} == {
-        "game": "gardner_chess", "player": "random",
+        "game": "hex", "player": "random",
     }  # fmt: skip
     assert list(result["matches"]) == ["mcts:2", "random"]
     for match in result["matches"].values():

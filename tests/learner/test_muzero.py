@@ -14,7 +14,6 @@ from podzero.networks import make_model_network
 from podzero.types import EnvSpec, ModelNetwork, Window
 
 K, N, A = 2, 1, 2
-compiled = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 """`jax.jit` without the optimizations of XLA's backend, which would take longer than they save."""
 CONFIG = MuZeroConfig(unroll_steps=K, td_steps=N)
 UNIT = {"policy": jnp.array([np.log(3.0), 0.0]), "value": jnp.zeros(3), "reward": jnp.zeros(3)}
@@ -58,7 +57,7 @@ def window(batch=1, length=K + N, terminated=False, **changes):
 
 def loss_of(window, config=CONFIG, weight=None, value_weight=1.0, **changes):
     params, network = constant_network(**changes)
-    return compiled(partial(muzero_loss, network, config, value_weight, 0.5))(params, window, weight)
+    return jax.jit(partial(muzero_loss, network, config, value_weight, 0.5))(params, window, weight)
 
 
 CROSS = 0.8369882
@@ -132,7 +131,7 @@ def test_errors_are_those_of_the_value_at_position_0():
 def test_importance_weights_are_linear():
     batch = window(batch=3)._replace(policy=jax.random.dirichlet(jax.random.key(0), jnp.ones(A), (3, K + 1)))
     params, network = constant_network()
-    loss = compiled(partial(muzero_loss, network, CONFIG, 1.0, 0.5))
+    loss = jax.jit(partial(muzero_loss, network, CONFIG, 1.0, 0.5))
     weight = np.array([0.5, 2.0, 0.0])
     single, weighted = [loss(params, batch, one) for one in np.eye(3)], loss(params, batch, weight)
     assert weighted.metrics.keys() == {
@@ -161,7 +160,7 @@ def test_each_unrolled_step_halves_the_gradient_of_earlier_steps():
         decode=lambda logits: logits[..., 0],
     )
 
-    @compiled
+    @jax.jit
     @jax.grad
     def slope(params):
         loss = muzero_loss(network, CONFIG, 1.0, 0.5, params, window(observation=jnp.array([[[10.0, 0.0]]])))
@@ -183,7 +182,7 @@ def test_consistency_has_a_gradient_of_the_prediction_and_none_of_the_target():
     def objective(params):
         return muzero_loss(network, config, 1.0, 0.5, params, window()).metrics["consistency_loss"]
 
-    value, slope = compiled(jax.value_and_grad(objective))(params | predicted)
+    value, slope = jax.jit(jax.value_and_grad(objective))(params | predicted)
     # (1, 2) and (2, 1) have a cosine of 4/5.
     np.testing.assert_allclose(value, -0.8, rtol=1e-6)
     np.testing.assert_array_equal(slope["observed"], 0.0)
@@ -214,7 +213,7 @@ def test_the_policy_loss_of_continuous_actions_by_hand():
 
     params, network = constant_network(policy=policy)
 
-    @compiled
+    @jax.jit
     @jax.grad
     def slope(params):
         return muzero_loss(network, CONFIG, 1.0, 0.5, params, seen).metrics["policy_loss"]
@@ -270,14 +269,14 @@ def trained():
     network = make_model_network(NETWORK, SPEC)
     optimizer = optax.adam(optax.cosine_decay_schedule(1e-2, 300))
 
-    @compiled
+    @jax.jit
     def step(params, state, window):
         own = network.decode(network.predict(params, network.represent(params, jnp.eye(CELLS)))[1])
         cell = jnp.argmax(window.observation[:, 0], axis=-1)[:, None] + jnp.arange(window.value.shape[1])
         value = jnp.where(cell < CELLS, own[jnp.minimum(cell, CELLS - 1)], 0.0)
         return adam_step(network, optimizer, params, state, window._replace(value=value))
 
-    params = compiled(network.init)(jax.random.key(0))
+    params = jax.jit(network.init)(jax.random.key(0))
     state, losses = optimizer.init(params), []
     for seed in range(300):
         params, state, loss = step(params, state, corridor(64, seed))
@@ -294,7 +293,7 @@ def test_values_are_learned_by_bootstrapping(trained):
 def test_the_model_predicts_rewards_and_termination(trained):
     network, params, _ = trained
 
-    @compiled
+    @jax.jit
     def predict(params, latent):
         latent, reward = network.dynamics(params, latent, jnp.ones(1, jnp.int32))
         return latent, network.decode(reward)[0], network.decode(network.predict(params, latent)[1])[0]
@@ -328,8 +327,8 @@ def test_a_network_of_continuous_actions_overfits_a_batch():
         length=np.full(batch, k + n, np.int32),
     )
     optimizer = optax.adam(optax.cosine_decay_schedule(1e-2, 200))
-    step = compiled(partial(adam_step, network, optimizer))
-    params = compiled(network.init)(jax.random.key(0))
+    step = jax.jit(partial(adam_step, network, optimizer))
+    params = jax.jit(network.init)(jax.random.key(0))
     state, losses = optimizer.init(params), []
     for _ in range(200):
         params, state, loss = step(params, state, seen)

@@ -37,7 +37,7 @@ def trained(layout, network, out):
     hosts, devices, learner = LAYOUTS[layout]
     environment = os.environ | {
         "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+        "XLA_FLAGS": f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}",
     }
     script, coordinator = Path(__file__).with_name("train_on_devices.py"), f"127.0.0.1:{free_port()}"
     job = {"network": network, "learner": learner, "out": str(out), "hosts": hosts, "coordinator": coordinator}

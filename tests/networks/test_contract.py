@@ -44,10 +44,10 @@ def boards(spec, seed=0):
 
 
 @pytest.fixture(scope="module")
-def network(compiled, config, spec):
+def network(config, spec):
     """Compiled once for all the tests of this pair."""
     network = make_network(config, spec)
-    return network._replace(init=compiled(network.init), apply=compiled(network.apply))
+    return network._replace(init=jax.jit(network.init), apply=jax.jit(network.apply))
 
 
 @pytest.fixture(scope="module")
@@ -108,21 +108,21 @@ def test_untrained_policies_are_nearly_uniform_and_values_near_zero(network, par
     assert entropy.min() > 0.95 * np.log(spec.num_actions)
 
 
-def test_every_leaf_gets_a_gradient(compiled, config, trained, spec):
+def test_every_leaf_gets_a_gradient(config, trained, spec):
     def loss(params):
         network = make_network(config, spec)
         logits, value, *auxiliary = (network.apply_all or network.apply)(params, boards(spec))
         others = sum(jnp.mean(leaf[..., (0, -1)] if leaf.ndim > 1 else leaf) for leaf in jax.tree.leaves(auxiliary))
         return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - logits[:, 1]) + jnp.mean((value - 0.5) ** 2) + others
 
-    for path, gradient in jax.tree_util.tree_leaves_with_path(compiled(jax.grad(loss))(trained)):
+    for path, gradient in jax.tree_util.tree_leaves_with_path(jax.jit(jax.grad(loss))(trained)):
         assert np.isfinite(gradient).all(), path
         assert np.any(np.asarray(gradient) != 0), path
 
 
-def test_folded_equals_unfolded(compiled, config, network, trained, spec):
+def test_folded_equals_unfolded(config, network, trained, spec):
     fold, inference = make_inference(config, spec)
-    folded = compiled(lambda params, observation: inference.apply(fold(params), observation))
+    folded = jax.jit(lambda params, observation: inference.apply(fold(params), observation))
     for one, two in zip(network.apply(trained, boards(spec)), folded(trained, boards(spec)), strict=True):
         np.testing.assert_allclose(one, two, atol=1e-4)
 
@@ -132,9 +132,9 @@ def test_inference_networks_initialize_folded_parameters(config, network, params
     assert jax.eval_shape(inference.init, jax.random.key(0)) == jax.eval_shape(fold, params)
 
 
-def test_bfloat16_is_close_and_outputs_are_float32(compiled, config, network, trained, spec):
+def test_bfloat16_is_close_and_outputs_are_float32(config, network, trained, spec):
     half = make_network(config.model_copy(update={"compute_dtype": "bfloat16"}), spec)
-    logits, value = compiled(half.apply)(trained, boards(spec))
+    logits, value = jax.jit(half.apply)(trained, boards(spec))
     exact_logits, exact_value = network.apply(trained, boards(spec))
     assert logits.dtype == value.dtype == jnp.float32
     np.testing.assert_allclose(value, exact_value, atol=0.2)
@@ -144,8 +144,8 @@ def test_bfloat16_is_close_and_outputs_are_float32(compiled, config, network, tr
     assert {leaf.dtype for leaf in jax.tree.leaves(made)} == {jnp.dtype("float32")}
 
 
-def test_vmap_over_batches_equals_one_batch(compiled, config, network, trained, spec):
-    grouped = compiled(jax.vmap(make_network(config, spec).apply, in_axes=(None, 0)))
+def test_vmap_over_batches_equals_one_batch(config, network, trained, spec):
+    grouped = jax.jit(jax.vmap(make_network(config, spec).apply, in_axes=(None, 0)))
     shaped = boards(spec).reshape(2, BATCH // 2, *spec.observation_shape)
     for one, two in zip(grouped(trained, shaped), network.apply(trained, boards(spec)), strict=True):
         np.testing.assert_allclose(one.reshape(two.shape), two, atol=1e-4)

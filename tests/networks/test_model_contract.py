@@ -58,8 +58,8 @@ def network(config, spec):
 
 
 @pytest.fixture(scope="module")
-def params(compiled, network):
-    return compiled(network.init)(jax.random.key(0))
+def params(network):
+    return jax.jit(network.init)(jax.random.key(0))
 
 
 def anything(network):
@@ -84,10 +84,10 @@ def trained(network):
 
 
 @pytest.fixture(scope="module")
-def outputs(compiled, network, spec):
+def outputs(network, spec):
     """All outputs of the network, after one step of the model."""
 
-    @compiled
+    @jax.jit
     def run(params, observation, action):
         first = network.represent(params, observation)
         latent, reward = network.dynamics(params, first, action)
@@ -148,7 +148,7 @@ def test_untrained_policies_are_nearly_uniform_and_values_and_rewards_zero(netwo
         assert -np.sum(probabilities * np.log(probabilities), axis=-1).min() > 0.95 * np.log(5)
 
 
-def test_continuous_policies_stay_within_their_bounds(compiled, network, trained, outputs, spec):
+def test_continuous_policies_stay_within_their_bounds(network, trained, outputs, spec):
     if not spec.action_shape:
         pytest.skip("discrete actions have no bounds")
     wild = jax.tree.map(lambda leaf: 100.0 * leaf, trained)
@@ -158,21 +158,21 @@ def test_continuous_policies_stay_within_their_bounds(compiled, network, trained
     assert policy[:, 1].max() <= LOG_STD_BOUNDS[1]
 
 
-def test_every_leaf_but_the_statistics_gets_a_gradient(compiled, network, trained, spec):
+def test_every_leaf_but_the_statistics_gets_a_gradient(network, trained, spec):
     def loss(params):
         latent, reward = network.dynamics(params, network.represent(params, observations(spec)), actions(spec))
         policy, value = network.predict(params, latent)
         rest = (policy, value, reward, network.project(params, latent, True))
         return sum(jnp.sum(jnp.sin(leaf + 0.3)) for leaf in rest)
 
-    for path, gradient in jax.tree_util.tree_leaves_with_path(compiled(jax.grad(loss))(trained)):
+    for path, gradient in jax.tree_util.tree_leaves_with_path(jax.jit(jax.grad(loss))(trained)):
         assert np.isfinite(gradient).all(), path
         assert np.any(np.asarray(gradient) != 0) != ("normalization" in str(path)), path
 
 
-def test_bfloat16_is_close_and_outputs_are_float32(compiled, config, network, outputs, trained, spec):
+def test_bfloat16_is_close_and_outputs_are_float32(config, network, outputs, trained, spec):
     half = make_model_network(config.model_copy(update={"compute_dtype": "bfloat16"}), spec)
-    latent = compiled(half.represent)(trained, observations(spec))
+    latent = jax.jit(half.represent)(trained, observations(spec))
     exact = outputs(trained, observations(spec), actions(spec))["first"]
     assert latent.dtype == jnp.float32
     np.testing.assert_allclose(latent, exact, atol=0.1)
@@ -183,10 +183,10 @@ def test_bfloat16_is_close_and_outputs_are_float32(compiled, config, network, ou
 
 @pytest.mark.parametrize("dtype", ["uint8", "bool", "float32"])
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_observations_may_have_any_dtype(compiled, kind, dtype):
+def test_observations_may_have_any_dtype(kind, dtype):
     network = make_model_network(CONFIGS[kind], SPECS["discrete"]._replace(observation_dtype=dtype))
     seen = (255 * observations(SPECS["discrete"])).astype(dtype)
-    latent = compiled(network.represent)(anything(network), seen)
+    latent = jax.jit(network.represent)(anything(network), seen)
     assert latent.dtype == jnp.float32
     assert np.isfinite(latent).all()
 
@@ -201,23 +201,23 @@ def test_latent_states_have_the_downsampled_sides_rounded_up(downsample, side):
     assert shape == (BATCH, *side, 8)
 
 
-def test_gradients_flow_through_average_pooling(compiled):
+def test_gradients_flow_through_average_pooling():
     """Pooling begins at a downsampling of eight."""
     network = make_model_network(CONFIGS["resnet"].model_copy(update={"downsample": 8}), SPECS["discrete"])
     seen = observations(SPECS["discrete"])
-    gradients = compiled(jax.grad(lambda params: jnp.mean(network.represent(params, seen) ** 2)))(anything(network))
+    gradients = jax.jit(jax.grad(lambda params: jnp.mean(network.represent(params, seen) ** 2)))(anything(network))
     stem = gradients["representation/halving_0"]["kernel"]
     assert np.isfinite(stem).all()
     assert np.abs(stem).max() > 0
 
 
-def test_bytes_are_scaled_to_the_range_from_zero_to_one(compiled):
+def test_bytes_are_scaled_to_the_range_from_zero_to_one():
     spec = SPECS["discrete"]
     network = make_model_network(CONFIGS["resnet"], spec)
     params = anything(network)
     seen = np.random.default_rng(0).integers(0, 256, (BATCH, 10, 7, 3), np.uint8)
     floats = seen.astype(np.float32) / 255
-    represent = compiled(network.represent)
+    represent = jax.jit(network.represent)
     np.testing.assert_allclose(represent(params, seen), represent(params, floats), atol=1e-4)
 
 
@@ -298,13 +298,13 @@ def test_observations_are_normalized_and_clipped(vectors):
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd", "lion"])
-def test_optimizers_do_not_change_the_statistics(compiled, vectors, name):
+def test_optimizers_do_not_change_the_statistics(vectors, name):
     network, params = vectors
     params = network.observe(params, np.random.default_rng(0).normal(2.0, 3.0, (50, 3)).astype(np.float32))
     optimizer = make_optimizer(OptimizerConfig(name=name, weight_decay=0.1))
     seen = np.ones((BATCH, 3), np.float32)
 
-    @compiled
+    @jax.jit
     def step(params, state):
         gradient = jax.grad(lambda p: jnp.sum(network.represent(p, seen) ** 2))(params)
         updates, state = optimizer.update(gradient, state, params)
@@ -355,6 +355,7 @@ def test_channels_first_images_give_the_same_latent_states():
     last = make_model_network(config, SPECS["discrete"])
     spec = SPECS["discrete"]._replace(observation_shape=(3, 10, 7))
     first = make_model_network(config.model_copy(update={"channels_first": True}), spec)
-    params = first.init(jax.random.key(0))
+    params = jax.jit(first.init)(jax.random.key(0))
     images = observations(SPECS["discrete"])
-    np.testing.assert_array_equal(first.represent(params, np.moveaxis(images, -1, 1)), last.represent(params, images))
+    found = jax.jit(first.represent)(params, np.moveaxis(images, -1, 1))
+    np.testing.assert_array_equal(found, jax.jit(last.represent)(params, images))

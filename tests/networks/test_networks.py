@@ -64,8 +64,8 @@ def test_a_constant_kernel_has_finite_gradients():
     assert np.isfinite(jax.grad(lambda k: standardize(k, jnp.ones(2)).sum())(jnp.ones((3, 3, 4, 2)))).all()
 
 
-def test_folding_removes_every_gain_and_nothing_else(compiled):
-    params = compiled(make_network(RESNET, BOARD).init)(jax.random.key(0))
+def test_folding_removes_every_gain_and_nothing_else():
+    params = jax.jit(make_network(RESNET, BOARD).init)(jax.random.key(0))
     names = {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)}
     folded = {jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(fold(params))}
     assert names - folded == {name for name in names if "gain" in name}
@@ -95,22 +95,22 @@ def to_haiku(tree, path=("resnet",)):
     return two_levels
 
 
-def test_haiku_and_flax_compute_the_same_function(compiled):
+def test_haiku_and_flax_compute_the_same_function():
     flax_net, haiku_net = make_network(RESNET, BOARD), make_network(HAIKU, BOARD)
-    params = compiled(flax_net.init)(jax.random.key(0))
+    params = jax.jit(flax_net.init)(jax.random.key(0))
     random = np.random.default_rng(1)
     params = jax.tree.map(lambda leaf: leaf + 0.1 * random.standard_normal(leaf.shape, np.float32), params)
     observation = random.random((8, *BOARD.observation_shape)) < 0.4
     carried = to_haiku(params)
     expected_tree = jax.tree.map(jnp.shape, jax.eval_shape(haiku_net.init, jax.random.key(3)))
     assert jax.tree.map(jnp.shape, carried) == expected_tree
-    expected, answer = compiled(flax_net.apply)(params, observation), compiled(haiku_net.apply)(carried, observation)
+    expected, answer = jax.jit(flax_net.apply)(params, observation), jax.jit(haiku_net.apply)(carried, observation)
     for one, two in zip(expected, answer, strict=True):
         np.testing.assert_allclose(one, two, atol=1e-5)
 
 
 @pytest.mark.parametrize("config", [RESNET, HAIKU, TRANSFORMER], ids=lambda config: config.name)
-def test_networks_overfit_a_small_batch(compiled, config):
+def test_networks_overfit_a_small_batch(config):
     network = make_network(config, BOARD)
     key = jax.random.key(0)
     observation = jax.random.bernoulli(key, 0.4, (32, *BOARD.observation_shape))
@@ -123,17 +123,17 @@ def test_networks_overfit_a_small_batch(compiled, config):
         policy_loss = optax.softmax_cross_entropy_with_integer_labels(logits, action).mean()
         return policy_loss, jnp.mean((value - outcome) ** 2)
 
-    @compiled
+    @jax.jit
     def step(params, state):
         gradients = jax.grad(lambda p: sum(losses(p)))(params)
         updates, state = optimizer.update(gradients, state, params)
         return optax.apply_updates(params, updates), state
 
-    params = compiled(network.init)(key)
+    params = jax.jit(network.init)(key)
     state = optimizer.init(params)
     for _ in range(50):
         params, state = step(params, state)
-    policy_loss, value_loss = compiled(losses)(params)
+    policy_loss, value_loss = jax.jit(losses)(params)
     assert policy_loss < 0.2
     assert value_loss < 0.05
 

@@ -65,14 +65,9 @@ def states_of_games(env):
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
 
 
-def jitted(function):
-    """Compiled without optimizations, which take longer than these tests run."""
-    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})
-
-
 def search_games(env, evaluate, algorithm):
     config = SearchConfig(algorithm=algorithm, simulations=24)
-    search = jitted(make_search(config, rules_model(env, evaluate)))
+    search = jax.jit(make_search(config, rules_model(env, evaluate)))
     return jax.device_get(search(None, jax.random.key(2), states_of_games(env), full(len(GAMES))))
 
 
@@ -106,11 +101,11 @@ def test_the_last_position_of_a_truncated_game_is_evaluated_and_that_of_a_decide
 
     for max_plies, expected in ((1, -0.5), (9, -0.5)):
         env = make_env(config.model_copy(update={"max_plies": max_plies}))
-        search = jitted(make_search(SearchConfig(simulations=1, root_value="action"), rules_model(env, optimist)))
+        search = jax.jit(make_search(SearchConfig(simulations=1, root_value="action"), rules_model(env, optimist)))
         roots = jax.vmap(env.init)(jax.random.split(jax.random.key(0), 1))
         assert float(search(None, jax.random.key(0), roots, Exploration.none(1)).value[0]) == expected
     won = make_env(config)
-    search = jitted(make_search(SearchConfig(simulations=9, root_value="action"), rules_model(won, optimist)))
+    search = jax.jit(make_search(SearchConfig(simulations=9, root_value="action"), rules_model(won, optimist)))
     roots = jax.vmap(won.init)(jax.random.split(jax.random.key(0), 1))
     for action in (0, 3, 1, 4):
         roots = jax.vmap(won.step)(roots, jnp.array([action]))
@@ -125,7 +120,7 @@ def test_single_player_search_avoids_a_negative_reward():
     def uniform(params, key, states):
         return jnp.zeros((1, 4)), jnp.zeros(1)
 
-    search = jitted(make_search(SearchConfig(simulations=24), rules_model(env, uniform, 0.9)))
+    search = jax.jit(make_search(SearchConfig(simulations=24), rules_model(env, uniform, 0.9)))
     roots = jax.vmap(env.init)(jax.random.split(jax.random.key(0), 1))
     result = search(None, jax.random.key(0), roots, Exploration.none(1))
     assert int(result.action[0]) != 0

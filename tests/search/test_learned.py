@@ -45,8 +45,7 @@ def chain(latent, action):
 
 
 def search_for(network, spec=DISCRETE, discount=0.5, **config):
-    search = make_model_search(SearchConfig(**config), network, spec, discount)
-    return jax.jit(search, compiler_options={"xla_backend_optimization_level": 0})
+    return jax.jit(make_model_search(SearchConfig(**config), network, spec, discount))
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -32,15 +32,10 @@ def uniform(env):
     return evaluate
 
 
-def jitted(function):
-    """Compiled without optimizations, which take longer than these tests run."""
-    return jax.jit(function, compiler_options={"xla_backend_optimization_level": 0})
-
-
 def search_for(game, algorithm, simulations=32, evaluate=None, **config):
     env = make_env(game)
     config = SearchConfig(algorithm=algorithm, simulations=simulations, **config)
-    return env, jitted(make_search(config, rules_model(env, evaluate or uniform(env))))
+    return env, jax.jit(make_search(config, rules_model(env, evaluate or uniform(env))))
 
 
 def play(env, games):
@@ -174,7 +169,7 @@ def test_the_root_explores_where_the_choice_is_greedy(algorithm):
 def test_the_choice_of_gumbel_at_temperature_one_is_that_of_mctx():
     env = make_env("connect_four")
     model, roots = rules_model(env, uniform(env)), play(env, [[], [3], [3, 3, 2]] * 16)
-    search = jitted(make_search(SearchConfig(simulations=16), model))
+    search = jax.jit(make_search(SearchConfig(simulations=16), model))
     _, search_key = jax.random.split(jax.random.key(5))
     bare = mctx.gumbel_muzero_policy(
         None, search_key, model.root(None, jax.random.key(0), roots), model.recurrent, 16,
@@ -212,7 +207,7 @@ def test_golden_tree_of_gumbel_with_a_fixed_prior():
 
     env = make_env("connect_four")
     config = SearchConfig(simulations=16, max_considered_actions=4)
-    search = jitted(make_search(config, rules_model(env, prior)))
+    search = jax.jit(make_search(config, rules_model(env, prior)))
     result = search(None, jax.random.key(0), play(env, [[]]), Exploration.none(1))
     np.testing.assert_array_equal(result.visits[0], [6, 6, 2, 2, 0, 0, 0])
     np.testing.assert_allclose(result.policy[0], jax.nn.softmax(jnp.array([3.0, 2, 1, 0, -9, -9, -9])), atol=1e-6)
@@ -266,7 +261,7 @@ def test_kept_nodes_are_the_tree_of_the_search(algorithm):
     """Visits of the root's children are those of its actions; each node's visits are its own and its children's."""
     env = make_env("tic_tac_toe")
     config = SearchConfig(algorithm=algorithm, simulations=24, tree="dense")
-    search = jitted(make_search(config, rules_model(env, uniform(env)), keep_nodes=True))
+    search = jax.jit(make_search(config, rules_model(env, uniform(env)), keep_nodes=True))
     roots = play(env, [[0, 4], [0, 1, 3, 4]])
     result = search(None, jax.random.key(0), roots, Exploration.none(2))
     legal = np.asarray(jax.vmap(env.view)(roots).legal)

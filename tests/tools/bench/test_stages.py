@@ -125,9 +125,9 @@ SMALL = {
 }  # fmt: skip
 """Stages that are not measured as `Small()` says."""
 
-SLOW = ("actors", "broadcast", "mesh", "publish", "replay", "server")
-"""They take 10 to 50 s on two cores: each starts two to five processes that import JAX, TensorFlow or Ray, or the TPU
-compiler."""
+SLOW = ("acting", "actors", "analyze", "broadcast", "int8", "mesh", "publish", "replay", "selfplay", "server")
+"""They take 10 to 50 s on two cores: they start processes that import JAX or Ray, use the TPU compiler, or compile
+several searches."""
 
 
 @pytest.fixture

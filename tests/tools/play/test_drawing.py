@@ -103,10 +103,10 @@ def test_a_piece_moves_from_the_first_square_of_its_action_to_the_second(name):
         game.take_back()
 
 
-DRAWN = [name for name in GAMES if name not in ("chess", "go_19x19", "shogi")]
+DRAWN = [name for name in GAMES if name not in ("animal_shogi", "go_19x19", "shogi")]
 
 
-@pytest.mark.parametrize("name", [*DRAWN, "chess"])
+@pytest.mark.parametrize("name", [*DRAWN, pytest.param("animal_shogi", marks=pytest.mark.slow)])
 def test_every_board_game_has_a_picture(name):
     game = random_game(name, 5)
     drawing = drawing_of(game)

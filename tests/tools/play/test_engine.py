@@ -58,6 +58,7 @@ def test_python_chess_analyses_with_an_untrained_network(untrained):
         assert engine.analyse(board, chess.engine.Limit(nodes=50))["nodes"] == 1
 
 
+@pytest.mark.slow
 def test_gnugo_and_podzero_play_a_whole_game():
     gnugo = shutil.which("gnugo", path=os.pathsep.join([os.environ["PATH"], "/usr/games"]))
     if gnugo is None:
